@@ -1,0 +1,48 @@
+# Everything a person or a machine does with this repository, by name. `make` lists it.
+
+CARGO ?= cargo
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: ## build the broker and start it on loopback port 1883 (ARGS='--port 2883' and so on)
+	$(CARGO) run --profile quick -p server --bin quelea -- serve $(ARGS)
+
+.PHONY: setup
+setup: ## install what the tests need: Debian, Python and npm packages, by name and version
+	@tests/setup
+
+.PHONY: test
+test: setup ## everything that must pass: unit, property, clause, simulator, fuzz, end to end
+	@python3 tests/run.py $(SUITES)
+
+.PHONY: e2e
+e2e: setup ## only the end-to-end tests with foreign clients
+	@python3 tests/run.py e2e e2e-js
+
+.PHONY: conformance
+conformance: ## the raw-bytes clause suite; MQTT_ADDRESS=host:port runs it against any broker
+	$(CARGO) build -p server --bin quelea
+	$(CARGO) test -p conformance
+
+.PHONY: bench
+bench: ## the benchmarks of every crate that has some
+	$(CARGO) bench --workspace --benches
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZ_SECS seconds each (default 600); needs nightly, cargo-fuzz
+	@python3 tests/fuzz.py --seconds $(or $(FUZZ_SECS),600)
+
+.PHONY: lint
+lint: ## formatting, clippy without a warning, house rules, stale generated documents
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test -p xtask
+
+.PHONY: doc-tables
+doc-tables: ## rewrite docs/conformance.md from the tests
+	$(CARGO) xtask conformance
