@@ -1,0 +1,585 @@
+//! Who may publish, subscribe to and receive what: rules compiled once, asked without allocating.
+//!
+//! Rules come as a plain list ([`Rule`]), from whatever source the server reads. [`Access::compile`]
+//! sorts them by user; a session keeps the [`Grants`] of its user (two pointers) and asks them on
+//! each publish and delivery.
+//!
+//! The meaning follows mosquitto's ACL file, with three stated differences:
+//!
+//! - A deny wins over every grant, also a deny of a `pattern` over a grant of a `user`.
+//! - A SUBSCRIBE is checked: it is refused when nothing it asks for could ever be received
+//!   (mosquitto accepts it and then delivers nothing). [`Access::accepting_all_subscriptions`]
+//!   brings mosquitto's behaviour back.
+//! - Topics under `$SYS/` belong to the broker: no rule lets a client publish there.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One rule as its source states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub who: Who,
+    pub permission: Permission,
+    /// A topic filter. In rules for [`Who::Everyone`], `%c` stands for the client id and `%u` for
+    /// the user name; such a rule does not apply to a client that has none.
+    pub filter: String,
+}
+
+/// Whom a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Clients without a user name.
+    Anonymous,
+    /// Clients with exactly this user name.
+    User(String),
+    /// All clients.
+    Everyone,
+}
+
+/// What a rule grants or denies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// Subscribe and receive.
+    Read,
+    /// Publish, also as a will.
+    Write,
+    ReadWrite,
+    /// Neither, whatever other rules say.
+    Deny,
+}
+
+/// What a client wants to do with a topic or, for [`Action::Subscribe`], with a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Publish,
+    /// The text is a filter, with or without its `$share/group/` prefix.
+    Subscribe,
+    Receive,
+}
+
+/// The client who acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity<'a> {
+    pub client_id: &'a str,
+    pub username: Option<&'a str>,
+}
+
+/// A rule that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleError {
+    /// Its place in the list given to [`Access::compile`].
+    pub index: usize,
+    pub filter: String,
+    pub detail: &'static str,
+}
+
+/// All rules of a broker, sorted by user. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    is_open: bool,
+    accepts_all_subscriptions: bool,
+    anonymous: Option<Arc<RuleSet>>,
+    users: Arc<BTreeMap<Box<str>, Arc<RuleSet>>>,
+    everyone: Option<Arc<RuleSet>>,
+}
+
+/// What one user's rules allow. Kept with a session; to be asked for anew after a reload.
+#[derive(Clone, Debug, Default)]
+pub struct Grants {
+    is_open: bool,
+    accepts_all_subscriptions: bool,
+    own: Option<Arc<RuleSet>>,
+    everyone: Option<Arc<RuleSet>>,
+}
+
+impl Access {
+    /// No rules: everybody may do everything, except publish under `$SYS/`.
+    pub fn open() -> Self {
+        Self { is_open: true, ..Self::default() }
+    }
+
+    /// Rules in force: what they do not grant is denied. An empty list denies everything.
+    ///
+    /// # Errors
+    ///
+    /// The first rule whose filter is not a valid topic filter, or that uses `%c` or `%u` without
+    /// being for everyone.
+    pub fn compile(rules: &[Rule]) -> Result<Self, RuleError> {
+        let mut anonymous = RuleSet::default();
+        let mut everyone = RuleSet::default();
+        let mut users: BTreeMap<Box<str>, RuleSet> = BTreeMap::new();
+        for (index, rule) in rules.iter().enumerate() {
+            let fail = |detail| RuleError { index, filter: rule.filter.clone(), detail };
+            let is_pattern = rule.who == Who::Everyone;
+            let compiled = Pattern::compile(&rule.filter, is_pattern).map_err(fail)?;
+            let set = match &rule.who {
+                Who::Anonymous => &mut anonymous,
+                Who::Everyone => &mut everyone,
+                Who::User(name) => users.entry(name.as_str().into()).or_default(),
+            };
+            set.add(rule.permission, compiled);
+        }
+        let users = users.into_iter().map(|(name, set)| (name, Arc::new(set))).collect();
+        Ok(Self {
+            is_open: false,
+            accepts_all_subscriptions: false,
+            anonymous: anonymous.shared(),
+            users: Arc::new(users),
+            everyone: everyone.shared(),
+        })
+    }
+
+    /// Accepts every SUBSCRIBE, as mosquitto does; what is delivered is checked all the same.
+    #[must_use]
+    pub fn accepting_all_subscriptions(mut self, accepts: bool) -> Self {
+        self.accepts_all_subscriptions = accepts;
+        self
+    }
+
+    /// The grants of a user (`None`: an anonymous client).
+    pub fn grants(&self, username: Option<&str>) -> Grants {
+        let own = match username {
+            Some(name) => self.users.get(name).cloned(),
+            None => self.anonymous.clone(),
+        };
+        Grants {
+            is_open: self.is_open,
+            accepts_all_subscriptions: self.accepts_all_subscriptions,
+            own,
+            everyone: self.everyone.clone(),
+        }
+    }
+
+    /// [`Self::grants`] and [`Grants::allows`] in one, for a single question.
+    pub fn allows(&self, identity: Identity<'_>, action: Action, topic: &str) -> bool {
+        self.grants(identity.username).allows(identity, action, topic)
+    }
+}
+
+impl Grants {
+    /// Whether `identity` may do `action`. Publish and receive do not allocate.
+    pub fn allows(&self, identity: Identity<'_>, action: Action, topic: &str) -> bool {
+        match action {
+            Action::Publish => !is_broker_topic(topic) && self.permits(identity, WRITE, topic),
+            Action::Receive => self.permits(identity, READ, topic),
+            Action::Subscribe => self.may_subscribe(identity, without_share(topic)),
+        }
+    }
+
+    /// True when every topic that `filter` can match may be received, so that deliveries of this
+    /// subscription need no check of their own. False when in doubt.
+    pub fn covers(&self, identity: Identity<'_>, filter: &str) -> bool {
+        let filter = without_share(filter);
+        let holds = |pattern: &Pattern| {
+            pattern.text_for(identity).is_some_and(|own| contains(&own, filter))
+        };
+        let touches = |pattern: &Pattern| {
+            pattern.text_for(identity).is_some_and(|own| overlaps(&own, filter))
+        };
+        self.is_open || (!self.denials().any(touches) && self.grants_of(READ).any(holds))
+    }
+
+    /// True when no rules are in force.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    fn permits(&self, identity: Identity<'_>, permission: u8, topic: &str) -> bool {
+        self.is_open
+            || (!self.denials().any(|pattern| pattern.matches(identity, topic))
+                && self.grants_of(permission).any(|pattern| pattern.matches(identity, topic)))
+    }
+
+    fn may_subscribe(&self, identity: Identity<'_>, filter: &str) -> bool {
+        let holds = |pattern: &Pattern| {
+            pattern.text_for(identity).is_some_and(|own| contains(&own, filter))
+        };
+        let touches = |pattern: &Pattern| {
+            pattern.text_for(identity).is_some_and(|own| overlaps(&own, filter))
+        };
+        self.is_open
+            || self.accepts_all_subscriptions
+            || (!self.denials().any(holds) && self.grants_of(READ).any(touches))
+    }
+
+    fn sets(&self) -> impl Iterator<Item = &RuleSet> {
+        self.own.as_deref().into_iter().chain(self.everyone.as_deref())
+    }
+
+    fn denials(&self) -> impl Iterator<Item = &Pattern> {
+        self.sets().flat_map(|set| &set.denied)
+    }
+
+    fn grants_of(&self, permission: u8) -> impl Iterator<Item = &Pattern> {
+        let granted = self.sets().flat_map(|set| &set.granted);
+        granted.filter(move |grant| grant.0 & permission != 0).map(|grant| &grant.1)
+    }
+}
+
+impl std::fmt::Display for RuleError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "access rule {} for '{}': {}", self.index + 1, self.filter, self.detail)
+    }
+}
+
+impl std::error::Error for RuleError {}
+
+#[derive(Clone, Debug, Default)]
+struct RuleSet {
+    denied: Vec<Pattern>,
+    granted: Vec<(u8, Pattern)>,
+}
+
+impl RuleSet {
+    fn add(&mut self, permission: Permission, pattern: Pattern) {
+        match permission {
+            Permission::Deny => self.denied.push(pattern),
+            Permission::Read => self.granted.push((READ, pattern)),
+            Permission::Write => self.granted.push((WRITE, pattern)),
+            Permission::ReadWrite => self.granted.push((READ | WRITE, pattern)),
+        }
+    }
+
+    fn shared(self) -> Option<Arc<Self>> {
+        let is_empty = self.denied.is_empty() && self.granted.is_empty();
+        (!is_empty).then(|| Arc::new(self))
+    }
+}
+
+/// A filter cut into pieces, so that matching is a few prefix comparisons with the parts of the
+/// identity put in on the way: nothing is built per client.
+#[derive(Clone, Debug)]
+struct Pattern {
+    text: Box<str>,
+    pieces: Box<[Piece]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    /// Plain text, slashes included.
+    Text(Box<str>),
+    ClientId,
+    Username,
+    /// `+`: the rest of this level.
+    Level,
+    /// `/#` at the end: nothing more, or a slash and anything.
+    Below,
+    /// `#` alone: anything.
+    All,
+}
+
+impl Pattern {
+    fn compile(filter: &str, is_pattern: bool) -> Result<Self, &'static str> {
+        check_filter(filter)?;
+        if !is_pattern && substitutes(filter) {
+            return Err("%c and %u work in `pattern` rules only");
+        }
+        let mut pieces = Vec::new();
+        let (body, end) = match filter.strip_suffix("/#") {
+            Some(body) => (body, Some(Piece::Below)),
+            None if filter == "#" => ("", Some(Piece::All)),
+            None => (filter, None),
+        };
+        let mut rest = body;
+        while let Some(at) = rest.find(['+', '%']) {
+            let piece = match rest.get(at..at + 2) {
+                _ if rest[at..].starts_with('+') => Piece::Level,
+                Some("%c") => Piece::ClientId,
+                Some("%u") => Piece::Username,
+                // A per cent sign that means itself.
+                _ => {
+                    push_text(&mut pieces, &rest[..=at]);
+                    rest = &rest[at + 1..];
+                    continue;
+                }
+            };
+            push_text(&mut pieces, &rest[..at]);
+            rest = &rest[at + if piece == Piece::Level { 1 } else { 2 }..];
+            pieces.push(piece);
+        }
+        push_text(&mut pieces, rest);
+        pieces.extend(end);
+        Ok(Self { text: filter.into(), pieces: pieces.into() })
+    }
+
+    fn matches(&self, identity: Identity<'_>, topic: &str) -> bool {
+        // Wildcards at the front do not see topics that begin with `$` (MQTT-4.7.2-1).
+        if topic.starts_with('$') && self.pieces.first().is_none_or(Piece::is_not_text) {
+            return false;
+        }
+        let mut rest = topic;
+        for piece in &self.pieces {
+            let next = match piece {
+                Piece::Text(text) => rest.strip_prefix(&**text),
+                Piece::ClientId => {
+                    substitute(identity.client_id).and_then(|id| rest.strip_prefix(id))
+                }
+                Piece::Username => {
+                    identity.username.and_then(substitute).and_then(|name| rest.strip_prefix(name))
+                }
+                Piece::Level => Some(&rest[rest.find('/').unwrap_or(rest.len())..]),
+                Piece::Below => return rest.is_empty() || rest.starts_with('/'),
+                Piece::All => return true,
+            };
+            let Some(next) = next else { return false };
+            rest = next;
+        }
+        rest.is_empty()
+    }
+
+    /// The filter with the identity put in; `None` when the rule does not apply to it.
+    fn text_for(&self, identity: Identity<'_>) -> Option<Cow<'_, str>> {
+        let needs = |wanted: &Piece| self.pieces.contains(wanted);
+        if !needs(&Piece::ClientId) && !needs(&Piece::Username) {
+            return Some(Cow::Borrowed(&self.text));
+        }
+        let mut own = String::with_capacity(self.text.len() + identity.client_id.len());
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => own.push_str(text),
+                Piece::ClientId => own.push_str(substitute(identity.client_id)?),
+                Piece::Username => own.push_str(identity.username.and_then(substitute)?),
+                Piece::Level => own.push('+'),
+                Piece::Below => own.push_str("/#"),
+                Piece::All => own.push('#'),
+            }
+        }
+        // A name that begins with `$` at the front of a pattern would reach the broker's topics.
+        (!own.starts_with('$') || self.text.starts_with('$')).then_some(Cow::Owned(own))
+    }
+}
+
+impl Piece {
+    fn is_not_text(&self) -> bool {
+        !matches!(self, Self::Text(_))
+    }
+}
+
+fn push_text(pieces: &mut Vec<Piece>, text: &str) {
+    if !text.is_empty() {
+        pieces.push(Piece::Text(text.into()));
+    }
+}
+
+fn substitutes(filter: &str) -> bool {
+    filter.contains("%c") || filter.contains("%u")
+}
+
+/// The name as a pattern may use it: one with wildcards in it would widen the pattern.
+fn substitute(name: &str) -> Option<&str> {
+    (!name.is_empty() && !name.contains(['+', '#'])).then_some(name)
+}
+
+/// Wildcards stand alone in their level, `#` only at the end (MQTT-4.7.1-1, MQTT-4.7.1-2).
+fn check_filter(filter: &str) -> Result<(), &'static str> {
+    if filter.is_empty() {
+        return Err("the topic filter is empty");
+    }
+    if filter.contains('\0') {
+        return Err("the topic filter contains U+0000");
+    }
+    let mut levels = filter.split('/').peekable();
+    while let Some(level) = levels.next() {
+        if level.contains('#') && (level != "#" || levels.peek().is_some()) {
+            return Err("`#` must be the last level, and alone in it");
+        }
+        if level.contains('+') && level != "+" {
+            return Err("`+` must be alone in its level");
+        }
+    }
+    Ok(())
+}
+
+fn is_broker_topic(topic: &str) -> bool {
+    topic == "$SYS" || topic.starts_with("$SYS/")
+}
+
+fn without_share(filter: &str) -> &str {
+    match filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/')) {
+        Some((_, inner)) => inner,
+        None => filter,
+    }
+}
+
+/// True when every topic that `inner` matches is matched by `outer`.
+fn contains(outer: &str, inner: &str) -> bool {
+    if is_wild(outer) && inner.starts_with('$') {
+        return false;
+    }
+    let (mut outer, mut inner) = (outer.split('/'), inner.split('/'));
+    loop {
+        match (outer.next(), inner.next()) {
+            (Some("#"), _) | (None, None) => return true,
+            (None, Some(_)) | (Some(_), None | Some("#")) => return false,
+            (Some("+"), Some(_)) => {}
+            (Some(a), Some(b)) if a == b => {}
+            (Some(_), Some(_)) => return false,
+        }
+    }
+}
+
+/// True when some topic is matched by both.
+fn overlaps(a: &str, b: &str) -> bool {
+    if (is_wild(a) && b.starts_with('$')) || (is_wild(b) && a.starts_with('$')) {
+        return false;
+    }
+    let (mut a, mut b) = (a.split('/'), b.split('/'));
+    loop {
+        match (a.next(), b.next()) {
+            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
+            (None, _) | (_, None) => return false,
+            (Some(x), Some(y)) if x == y || x == "+" || y == "+" => {}
+            (Some(_), Some(_)) => return false,
+        }
+    }
+}
+
+fn is_wild(filter: &str) -> bool {
+    filter.starts_with(['+', '#'])
+}
+
+const READ: u8 = 1;
+const WRITE: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANNA: Identity<'static> = Identity { client_id: "c1", username: Some("anna") };
+    const NOBODY: Identity<'static> = Identity { client_id: "c2", username: None };
+
+    fn rule(who: Who, permission: Permission, filter: &str) -> Rule {
+        Rule { who, permission, filter: filter.into() }
+    }
+
+    fn anna(permission: Permission, filter: &str) -> Rule {
+        rule(Who::User("anna".into()), permission, filter)
+    }
+
+    fn compiled(rules: &[Rule]) -> Access {
+        Access::compile(rules).unwrap()
+    }
+
+    #[test]
+    fn open_access_allows_all_but_publishing_under_sys() {
+        let access = Access::open();
+        assert!(access.allows(NOBODY, Action::Publish, "a"));
+        assert!(access.allows(NOBODY, Action::Subscribe, "#"));
+        assert!(access.allows(NOBODY, Action::Receive, "$SYS/broker/uptime"));
+        assert!(!access.allows(NOBODY, Action::Publish, "$SYS/broker/uptime"));
+        assert!(access.grants(None).covers(NOBODY, "#"));
+        assert!(access.grants(None).is_open());
+    }
+
+    #[test]
+    fn what_is_not_granted_is_denied() {
+        let access = compiled(&[anna(Permission::Read, "a/#"), anna(Permission::Write, "b")]);
+        assert!(access.allows(ANNA, Action::Receive, "a/x"));
+        assert!(access.allows(ANNA, Action::Receive, "a"));
+        assert!(!access.allows(ANNA, Action::Publish, "a/x"));
+        assert!(access.allows(ANNA, Action::Publish, "b"));
+        assert!(!access.allows(ANNA, Action::Receive, "b"));
+        assert!(!access.allows(NOBODY, Action::Receive, "a/x"));
+        assert!(!compiled(&[]).allows(ANNA, Action::Receive, "a"));
+    }
+
+    #[test]
+    fn a_deny_wins_wherever_it_stands() {
+        let rules = [
+            anna(Permission::ReadWrite, "#"),
+            anna(Permission::Deny, "secret/#"),
+            rule(Who::Everyone, Permission::Deny, "plans/%u"),
+        ];
+        let access = compiled(&rules);
+        assert!(access.allows(ANNA, Action::Publish, "plans/bob"));
+        assert!(!access.allows(ANNA, Action::Publish, "plans/anna"));
+        assert!(!access.allows(ANNA, Action::Receive, "secret/x"));
+        assert!(!access.allows(ANNA, Action::Subscribe, "secret/+"));
+        assert!(access.allows(ANNA, Action::Subscribe, "#"));
+        assert!(!access.grants(ANNA.username).covers(ANNA, "#"));
+        assert!(access.grants(ANNA.username).covers(ANNA, "other/#"));
+    }
+
+    #[test]
+    fn anonymous_rules_do_not_reach_named_users() {
+        let access = compiled(&[rule(Who::Anonymous, Permission::Read, "public/#")]);
+        assert!(access.allows(NOBODY, Action::Receive, "public/a"));
+        assert!(!access.allows(ANNA, Action::Receive, "public/a"));
+    }
+
+    #[test]
+    fn patterns_take_the_identity_in() {
+        let access = compiled(&[
+            rule(Who::Everyone, Permission::ReadWrite, "dev/%c/%u/+/up"),
+            rule(Who::Everyone, Permission::Read, "in-%c/#"),
+            rule(Who::Everyone, Permission::Read, "100%/#"),
+        ]);
+        assert!(access.allows(ANNA, Action::Publish, "dev/c1/anna/x/up"));
+        assert!(!access.allows(ANNA, Action::Publish, "dev/c2/anna/x/up"));
+        assert!(!access.allows(ANNA, Action::Publish, "dev/c1/anna/x/y/up"));
+        assert!(!access.allows(NOBODY, Action::Publish, "dev/c2//x/up"));
+        assert!(access.allows(NOBODY, Action::Receive, "in-c2/a/b"));
+        assert!(access.allows(NOBODY, Action::Subscribe, "$share/g/in-c2/+"));
+        assert!(!access.allows(NOBODY, Action::Subscribe, "$share/g/in-c1/+"));
+        assert!(access.allows(NOBODY, Action::Receive, "100%/a"));
+    }
+
+    #[test]
+    fn hostile_names_do_not_widen_a_pattern() {
+        let access = compiled(&[
+            rule(Who::Everyone, Permission::ReadWrite, "%c/#"),
+            rule(Who::Everyone, Permission::ReadWrite, "home/%u"),
+        ]);
+        for id in ["+", "#", "$SYS", ""] {
+            let client = Identity { client_id: id, username: Some("+") };
+            assert!(!access.allows(client, Action::Receive, "$SYS/broker"), "{id}");
+            assert!(!access.allows(client, Action::Subscribe, "$SYS/#"), "{id}");
+            assert!(!access.allows(client, Action::Subscribe, "home/+"), "{id}");
+            assert!(!access.allows(client, Action::Receive, "home/bob"), "{id}");
+            assert!(!access.grants(client.username).covers(client, "home/+"), "{id}");
+            assert!(!access.grants(client.username).covers(client, "#"), "{id}");
+        }
+    }
+
+    #[test]
+    fn wildcards_at_the_front_do_not_reach_dollar_topics() {
+        let access = compiled(&[anna(Permission::ReadWrite, "#"), anna(Permission::Read, "+/x")]);
+        assert!(!access.allows(ANNA, Action::Receive, "$SYS/x"));
+        assert!(!access.allows(ANNA, Action::Subscribe, "$SYS/#"));
+        let access = compiled(&[anna(Permission::Read, "$SYS/#")]);
+        assert!(access.allows(ANNA, Action::Receive, "$SYS/broker/uptime"));
+        assert!(access.grants(ANNA.username).covers(ANNA, "$SYS/broker/+"));
+    }
+
+    #[test]
+    fn a_subscription_that_could_never_receive_is_refused() {
+        let rules = [anna(Permission::Read, "a/+/c"), anna(Permission::Write, "w/#")];
+        let access = compiled(&rules);
+        for filter in ["a/b/c", "a/#", "+/+/+", "#", "a/+/c"] {
+            assert!(access.allows(ANNA, Action::Subscribe, filter), "{filter}");
+        }
+        for filter in ["b/#", "a/b", "w/x", "a/b/c/d", "$SYS/#"] {
+            assert!(!access.allows(ANNA, Action::Subscribe, filter), "{filter}");
+        }
+        let lenient = access.accepting_all_subscriptions(true);
+        assert!(lenient.allows(ANNA, Action::Subscribe, "b/#"));
+        assert!(!lenient.allows(ANNA, Action::Receive, "b/x"));
+        assert!(!lenient.grants(ANNA.username).covers(ANNA, "b/#"));
+    }
+
+    #[test]
+    fn unusable_rules_are_named() {
+        for filter in ["", "a/#/b", "a#", "a+/b", "nul\0"] {
+            let error = Access::compile(&[anna(Permission::Read, filter)]).unwrap_err();
+            assert_eq!((error.index, error.filter.as_str()), (0, filter));
+        }
+        let error = Access::compile(&[anna(Permission::Read, "a/%u")]).unwrap_err();
+        assert!(error.to_string().contains("pattern"), "{error}");
+    }
+
+    #[test]
+    fn grants_kept_with_a_session_are_small() {
+        assert!(size_of::<Grants>() <= 24);
+    }
+}
