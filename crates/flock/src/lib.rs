@@ -1,0 +1,3 @@
+//! `flock`: the load lab.
+
+pub mod measure;

@@ -1,0 +1,13 @@
+//! What a run measured: the one type ([`Results`]) that the engine fills, agents send to their
+//! commander, and every report is drawn from.
+//!
+//! `Results` is plain data. It serialises to the JSON file that a run leaves behind and back
+//! again without loss, histograms included, so that a report, a comparison or a merge never needs
+//! the run itself. Start reading at [`results::Results`]; [`histogram::Latencies`] is what
+//! the load threads record into.
+
+pub mod histogram;
+pub mod results;
+
+pub use histogram::{LatencyHistogram, LatencyKind};
+pub use results::*;

@@ -1,0 +1,473 @@
+//! [`Results`]: everything a run measured, with the disclosure that lets somebody else repeat it.
+//!
+//! Times are seconds since the start of the run (`at_secs`), unless a name says otherwise; sizes
+//! are bytes, latencies microseconds, rates per second.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use super::histogram::LatencySummary;
+use super::histogram::{LatencyHistogram, LatencyKind};
+
+/// The version of the JSON form. It rises when a field changes its meaning.
+pub const RESULTS_FORMAT: u32 = 1;
+
+/// One run, whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    pub format: u32,
+    pub tool: ToolInfo,
+    pub run: RunInfo,
+    pub scenario: ScenarioInfo,
+    pub broker: BrokerInfo,
+    /// The machine that the load came from (the commander's, when there were agents).
+    pub machine: MachineInfo,
+    pub totals: Totals,
+    /// One entry per second of the run, no gaps.
+    pub series: Vec<Second>,
+    /// One entry per kind and QoS that occurred.
+    pub latencies: Vec<Latency>,
+    pub integrity: Integrity,
+    /// Absent when the broker's process was neither given nor scraped.
+    pub broker_load: Option<HostLoad>,
+    pub tool_load: HostLoad,
+    pub validity: Validity,
+    /// Stages, ramps and holds as they happened.
+    pub phases: Vec<Phase>,
+    /// Named timers of the scenario (`startTimer` to `stopTimer`).
+    pub timers: Vec<Timer>,
+    /// Faults injected, with what they led to.
+    pub faults: Vec<FaultRecord>,
+    /// Failures by reason, the most frequent first.
+    pub errors: Vec<ErrorCount>,
+    /// Present when the run looked for the highest rate that holds.
+    pub rate_search: Option<RateSearch>,
+}
+
+impl Results {
+    pub fn latency(&self, kind: LatencyKind, qos: Option<u8>) -> Option<&Latency> {
+        self.latencies.iter().find(|latency| latency.kind == kind && latency.qos == qos)
+    }
+
+    /// One histogram over every QoS of a kind.
+    pub fn latency_merged(&self, kind: LatencyKind) -> LatencyHistogram {
+        let mut merged = LatencyHistogram::new();
+        for latency in self.latencies.iter().filter(|latency| latency.kind == kind) {
+            merged.merge(&latency.histogram);
+        }
+        merged
+    }
+
+    /// CPU of the broker per message received by subscribers, over the publishing phase.
+    pub fn broker_cpu_us_per_message(&self) -> Option<f64> {
+        self.broker_load.as_ref().and_then(|load| load.cpu_us_per_message)
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ToolInfo {
+    pub name: String,
+    pub version: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// The command line as it was given.
+    pub command: Vec<String>,
+    pub started_unix_ms: u64,
+    pub duration_secs: f64,
+    /// How the run ended.
+    pub outcome: Outcome,
+    /// Load threads, over all agents.
+    pub threads: u32,
+    /// Empty when the run was a single process.
+    pub agents: Vec<AgentInfo>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "how", content = "why")]
+pub enum Outcome {
+    /// Every stage ran to its end.
+    #[default]
+    Completed,
+    /// The user or a time limit stopped the run; what was measured so far is here.
+    Interrupted(String),
+    /// The run could not go on (broker gone, agent dead, every client failed).
+    Failed(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AgentInfo {
+    pub address: String,
+    pub machine: MachineInfo,
+    pub clients: u64,
+    /// Agent's clock minus commander's clock, and half the round trip it was measured with.
+    pub clock_offset_us: f64,
+    pub clock_error_us: f64,
+    /// Why the agent's part is missing, when it is.
+    pub died: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ScenarioInfo {
+    /// Catalogue id, or the file's name.
+    pub id: String,
+    pub title: String,
+    pub scale: f64,
+    pub seed: u64,
+    /// Chosen values worth printing (payload, QoS, rates, ramps, keep-alive...).
+    pub parameters: BTreeMap<String, String>,
+    /// The scenario as it ran, in the tool's own format; empty when it came from flags.
+    pub source: String,
+    pub publishers: u64,
+    pub subscribers: u64,
+    pub clients: u64,
+    pub topics: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BrokerInfo {
+    pub name: String,
+    pub version: String,
+    pub addresses: Vec<String>,
+    pub pid: Option<u32>,
+    pub command: Vec<String>,
+    /// The configuration file given to it, verbatim.
+    pub config: String,
+    /// Cores it was confined to.
+    pub cpus: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineInfo {
+    pub hostname: String,
+    pub cpu: String,
+    pub cores: u32,
+    pub memory_bytes: u64,
+    pub kernel: String,
+    pub os: String,
+    pub descriptors_soft: u64,
+    pub descriptors_hard: u64,
+    /// Kernel settings that bear on the figures, by sysctl name.
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// Counts over the whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    pub connects_started: u64,
+    pub connects_ok: u64,
+    pub connects_failed: u64,
+    pub reconnects: u64,
+    pub disconnects: u64,
+    /// Connections that ended without being asked to.
+    pub connections_lost: u64,
+    pub connections_max: u64,
+    pub subscribes_ok: u64,
+    pub subscribes_failed: u64,
+    pub unsubscribes_ok: u64,
+    pub publishes_scheduled: u64,
+    /// PUBLISH packets sent, by QoS, repeats after a reconnect not included.
+    pub published: [u64; 3],
+    pub published_bytes: u64,
+    pub publishes_repeated: u64,
+    /// PUBACK, or PUBCOMP, with success.
+    pub acknowledged: u64,
+    /// Acknowledged with reason 0x10, no matching subscribers.
+    pub acknowledged_no_subscribers: u64,
+    /// Acknowledged with an error code.
+    pub publishes_refused: u64,
+    /// Scheduled while the client was not connected or its window full, and dropped at the end.
+    pub publishes_skipped: u64,
+    /// PUBLISH packets received, by the QoS of the delivery.
+    pub received: [u64; 3],
+    pub received_bytes: u64,
+    /// Of those: retained messages, delivered on subscribing.
+    pub received_retained: u64,
+    /// Of those: not from this run, or too short for a header.
+    pub received_foreign: u64,
+    pub wills_received: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+}
+
+impl Totals {
+    pub fn published_all(&self) -> u64 {
+        self.published.iter().sum()
+    }
+
+    pub fn received_all(&self) -> u64 {
+        self.received.iter().sum()
+    }
+}
+
+/// One second of the run. Counters are of this second; `connections` and `backlog` are as they
+/// stood at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    pub at_secs: u32,
+    pub connections: u64,
+    pub connects: u64,
+    pub connect_failures: u64,
+    pub disconnects: u64,
+    pub subscribes: u64,
+    /// What the open-loop schedule asked for.
+    pub scheduled: u64,
+    pub published: u64,
+    pub acknowledged: u64,
+    pub received: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// Published and, at the known fan-out, not received yet.
+    pub backlog: i64,
+    pub lost_so_far: u64,
+    pub duplicated_so_far: u64,
+    /// Latency of the messages that arrived in this second.
+    pub end_to_end: LatencyPoint,
+    pub publish_ack: LatencyPoint,
+    pub connect: LatencyPoint,
+    pub lateness_p99_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyPoint {
+    pub count: u64,
+    pub average_us: f64,
+    pub p50_us: u64,
+    pub p90_us: u64,
+    pub p99_us: u64,
+    pub max_us: u64,
+}
+
+impl LatencyPoint {
+    pub fn of(histogram: &LatencyHistogram) -> Self {
+        let summary = histogram.summary();
+        Self {
+            count: summary.count,
+            average_us: summary.average_us,
+            p50_us: summary.p50_us,
+            p90_us: summary.p90_us,
+            p99_us: summary.p99_us,
+            max_us: summary.max_us,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    pub kind: LatencyKind,
+    /// QoS of the delivery or publish; absent where it has no meaning (connect).
+    pub qos: Option<u8>,
+    pub summary: LatencySummary,
+    pub histogram: LatencyHistogram,
+}
+
+/// Was anything lost, doubled or disordered? Counted in deliveries: one message to one subscriber
+/// (or to one shared group).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Integrity {
+    /// One entry per effective QoS of the deliveries that occurred.
+    pub by_qos: Vec<IntegrityCount>,
+    /// Subscribers that missed or repeated most, at most [`WORST_MAX`].
+    pub worst: Vec<IntegritySample>,
+    /// Published with QoS 1 or 2 and not acknowledged when the run ended: no promise was made.
+    pub unacknowledged: u64,
+    /// Deliveries to a client that had not asked for the topic.
+    pub misrouted: u64,
+    /// Pairs whose beginning could not be judged, because the subscriber came after the first
+    /// message.
+    pub joined_late: u64,
+    /// Pairs judged for gaps only, because a clean session was away for a while.
+    pub interrupted: u64,
+}
+
+impl Integrity {
+    pub fn total(&self) -> IntegrityCount {
+        let mut total = IntegrityCount::default();
+        for count in &self.by_qos {
+            total.add(count);
+        }
+        total
+    }
+
+    /// Nothing missing and nothing extra that the QoS does not allow.
+    pub fn is_clean(&self) -> bool {
+        let total = self.total();
+        total.lost == 0 && total.duplicated == 0 && total.reordered == 0 && self.misrouted == 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntegrityCount {
+    pub qos: u8,
+    /// Deliveries owed: for QoS 1 and 2 of acknowledged messages, for QoS 0 of sent ones.
+    pub expected: u64,
+    /// Distinct messages that arrived.
+    pub received: u64,
+    pub lost: u64,
+    /// Arrived again, over what was owed.
+    pub duplicated: u64,
+    /// Of those: marked DUP by the broker, as it must after a reconnect.
+    pub duplicated_marked: u64,
+    /// Arrived after a later message of the same publisher and topic.
+    pub reordered: u64,
+    /// Arrived although the publisher had no acknowledgement for it (allowed).
+    pub unacknowledged_received: u64,
+}
+
+impl IntegrityCount {
+    pub fn add(&mut self, other: &Self) {
+        self.expected += other.expected;
+        self.received += other.received;
+        self.lost += other.lost;
+        self.duplicated += other.duplicated;
+        self.duplicated_marked += other.duplicated_marked;
+        self.reordered += other.reordered;
+        self.unacknowledged_received += other.unacknowledged_received;
+    }
+}
+
+/// How many samples [`Integrity::worst`] keeps.
+pub const WORST_MAX: usize = 20;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct IntegritySample {
+    /// Client id, or `$share/group` for a shared group.
+    pub subscriber: String,
+    pub publisher: String,
+    pub topic: String,
+    pub lost: u64,
+    pub duplicated: u64,
+    pub reordered: u64,
+    /// The first missing sequence numbers as ranges, inclusive, at most 16.
+    pub missing: Vec<(u32, u32)>,
+}
+
+/// CPU and memory of one process tree (the broker's, or the tool's own).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostLoad {
+    pub samples: Vec<HostSample>,
+    /// In hundredths of one core: 250 is two and a half cores.
+    pub cpu_percent_average: f64,
+    pub cpu_percent_max: f64,
+    pub memory_bytes_average: f64,
+    pub memory_bytes_max: u64,
+    /// Least-squares slope over the hold.
+    pub memory_slope_bytes_per_sec: f64,
+    /// User + system CPU per message received by subscribers while publishing.
+    pub cpu_us_per_message: Option<f64>,
+    /// User + system CPU per accepted connection during the connect phase.
+    pub cpu_us_per_connect: Option<f64>,
+    /// Growth of resident memory over the connect phase, per connection.
+    pub memory_bytes_per_connection: Option<f64>,
+    /// Where the samples came from: `pid 1234`, `http://host/metrics`.
+    pub source: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostSample {
+    pub at_secs: f64,
+    pub cpu_percent: f64,
+    pub cpu_user_secs: f64,
+    pub cpu_system_secs: f64,
+    pub memory_bytes: u64,
+    pub threads: u32,
+    pub descriptors: u64,
+}
+
+/// May the figures be believed?
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Validity {
+    pub valid: bool,
+    /// Why not: the tool was late, out of CPU, an agent died...
+    pub reasons: Vec<String>,
+    /// Worth knowing, but no reason to distrust the figures.
+    pub notes: Vec<String>,
+    pub lateness: LatencySummary,
+    /// Busiest load thread, in per cent of one core.
+    pub thread_cpu_percent_max: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    pub name: String,
+    pub from_secs: f64,
+    pub to_secs: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timer {
+    pub name: String,
+    pub summary: LatencySummary,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FaultRecord {
+    /// `kill`, `stop`, `pause`, `restart`, `cut`.
+    pub what: String,
+    pub at_secs: f64,
+    /// Connections that ended within ten seconds of it.
+    pub connections_lost: u64,
+    /// Until as many clients as before were connected again.
+    pub recovered_after_secs: Option<f64>,
+    pub note: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorCount {
+    /// `connect`, `subscribe`, `publish`, `connection`, `protocol`.
+    pub what: String,
+    pub reason: String,
+    pub count: u64,
+    /// The first client it happened to.
+    pub client: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RateSearch {
+    /// The bound that had to hold.
+    pub latency_percentile: f64,
+    pub latency_bound_us: u64,
+    /// Highest rate that held, messages per second over all publishers.
+    pub rate_held: f64,
+    pub steps: Vec<RateStep>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RateStep {
+    pub rate: f64,
+    pub published_per_sec: f64,
+    pub received_per_sec: f64,
+    pub latency_us: u64,
+    pub backlog_per_sec: f64,
+    pub held: bool,
+    pub why: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_survive_json() {
+        let mut histogram = LatencyHistogram::new();
+        histogram.record_nanos(42_000);
+        let results = Results {
+            format: RESULTS_FORMAT,
+            latencies: vec![Latency {
+                kind: LatencyKind::EndToEnd,
+                qos: Some(1),
+                summary: histogram.summary(),
+                histogram,
+            }],
+            run: RunInfo { outcome: Outcome::Failed("broker gone".into()), ..RunInfo::default() },
+            series: vec![Second { at_secs: 3, backlog: -4, ..Second::default() }],
+            ..Results::default()
+        };
+        let text = serde_json::to_string(&results).unwrap();
+        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), results);
+        assert_eq!(results.latency_merged(LatencyKind::EndToEnd).count(), 1);
+        assert!(results.latency(LatencyKind::EndToEnd, Some(0)).is_none());
+    }
+}
