@@ -1,0 +1,121 @@
+//! How much a scenario asks for, computed before anything is started.
+
+use super::{Command, Filters, GroupId, Publish, Scenario, Who};
+
+/// Totals over the whole run (all agents). Rates are those of the busiest stage, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    pub clients: u64,
+    pub publishers: u64,
+    pub subscribers: u64,
+    pub topics: u64,
+    /// `None` where a closed loop decides.
+    pub publishes_per_sec: Option<f64>,
+    pub deliveries_per_sec: Option<f64>,
+    /// Average over the publishers; `None` if nothing is published.
+    pub copies_per_message: Option<f64>,
+    pub payload_bytes_max: u32,
+}
+
+impl Scenario {
+    pub fn estimate(&self) -> Estimate {
+        let mut estimate = Estimate {
+            clients: self.groups.iter().map(|group| group.count).sum(),
+            topics: self.topics.iter().map(|topics| topics.count).sum(),
+            ..Estimate::default()
+        };
+        let mut publishers = Vec::new();
+        let mut subscribers = Vec::new();
+        self.each_command(&mut |_, cycle, command| {
+            let Who::Clients(group) = cycle.who else { return };
+            match command {
+                Command::Publish(publish) => {
+                    publishers.push(group);
+                    estimate.payload_bytes_max =
+                        estimate.payload_bytes_max.max(publish.payload.bytes_max());
+                }
+                Command::Subscribe(_) => subscribers.push(group),
+                _ => {}
+            }
+        });
+        estimate.publishers = self.clients_in(&mut publishers);
+        estimate.subscribers = self.clients_in(&mut subscribers);
+        self.estimate_rates(&mut estimate);
+        estimate
+    }
+
+    fn clients_in(&self, groups: &mut Vec<GroupId>) -> u64 {
+        groups.sort_unstable();
+        groups.dedup();
+        groups.iter().map(|group| self.group(*group).count).sum()
+    }
+
+    fn estimate_rates(&self, estimate: &mut Estimate) {
+        let (mut copies_sum, mut weight_sum) = (0.0, 0.0);
+        for stage in &self.stages {
+            let (mut published, mut delivered) = (Some(0.0), Some(0.0));
+            for cycle in &stage.life_cycles {
+                let Who::Clients(group) = cycle.who else { continue };
+                super::each_step(&cycle.steps, &mut |step| {
+                    let Command::Publish(publish) = &step.command else { return };
+                    let copies = self.copies_of(group, publish);
+                    let clients = self.group(group).count as f64;
+                    let rate = publish.pace.rate.map(|rate| rate.per_sec() * clients);
+                    let weight = rate.unwrap_or(clients);
+                    copies_sum += copies * weight;
+                    weight_sum += weight;
+                    published = published.zip(rate).map(|(sum, rate)| sum + rate);
+                    delivered = delivered.zip(rate).map(|(sum, rate)| sum + rate * copies);
+                });
+            }
+            estimate.publishes_per_sec = busier(estimate.publishes_per_sec, published);
+            estimate.deliveries_per_sec = busier(estimate.deliveries_per_sec, delivered);
+        }
+        if weight_sum > 0.0 {
+            estimate.copies_per_message = Some(copies_sum / weight_sum);
+        }
+    }
+
+    /// Copies per message of this publish command, averaged over a sample of its topics.
+    pub fn copies_of(&self, group: GroupId, publish: &Publish) -> f64 {
+        let clients = self.group(group).count;
+        let topics = self.topic_group(publish.topics).count;
+        let listeners = self.listeners();
+        let sample =
+            clients.min(if self.is_arithmetic(publish) { SAMPLE_MAX } else { SAMPLE_SLOW_MAX });
+        let mut sum = 0.0;
+        for k in 0..sample {
+            let client = k * clients / sample;
+            let own = publish.assign.topics_of(client, clients, topics);
+            if own.is_empty() {
+                continue;
+            }
+            let topic = own.nth(k % own.len());
+            let copies: u64 =
+                listeners.iter().map(|l| self.hears(l, publish.topics, topic).copies()).sum();
+            sum += copies as f64;
+        }
+        if sample == 0 { 0.0 } else { sum / sample as f64 }
+    }
+
+    /// Whether all fan-out of these topics is a formula, without looking at names.
+    fn is_arithmetic(&self, publish: &Publish) -> bool {
+        self.subscriptions.iter().all(|subscription| match &subscription.filters {
+            Filters::Topics { topics, .. } => *topics == publish.topics,
+            Filters::Pattern { count, .. } => *count <= 64,
+        })
+    }
+}
+
+fn busier(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.max(b)),
+        // A stage without publishing counts as 0, never as unknown; a closed loop wins as `None` only
+        // if nothing open is known.
+        (known, None) | (None, known) => known.filter(|rate| *rate > 0.0),
+    }
+}
+
+const SAMPLE_MAX: u64 = 1_000;
+/// Names have to be compared one by one: few samples are enough for an estimate.
+const SAMPLE_SLOW_MAX: u64 = 20;
