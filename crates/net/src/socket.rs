@@ -1,0 +1,127 @@
+//! A connected TCP or unix socket in non-blocking mode: system calls and nothing more.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
+
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// `Ok(None)`: nothing there now; `Ok(Some(0))`: the peer will send no more.
+    #[inline]
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            let result = match self {
+                Self::Tcp(socket) => socket.read(buffer),
+                Self::Unix(socket) => socket.read(buffer),
+            };
+            match result {
+                Ok(n) => return Ok(Some(n)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes 0 bytes if the send buffer is full.
+    #[inline]
+    pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        loop {
+            let result = match (&mut *self, slices) {
+                (Self::Tcp(socket), [slice]) => socket.write(slice),
+                (Self::Tcp(socket), slices) => socket.write_vectored(slices),
+                (Self::Unix(socket), [slice]) => socket.write(slice),
+                (Self::Unix(socket), slices) => socket.write_vectored(slices),
+            };
+            match result {
+                Ok(n) => return Ok(n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Like [`Socket::read`], but leaves the bytes where they are. TCP only.
+    pub(crate) fn peek(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let Self::Tcp(socket) = self else {
+            return Err(io::Error::other("only a TCP socket can be peeked at"));
+        };
+        loop {
+            match socket.peek(buffer) {
+                Ok(n) => return Ok(Some(n)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let result = match self {
+            Self::Tcp(socket) => socket.shutdown(how),
+            Self::Unix(socket) => socket.shutdown(how),
+        };
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            other => other,
+        }
+    }
+
+    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl Source for Socket {
+    fn register(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.register(registry, token, interests),
+            Self::Unix(socket) => socket.register(registry, token, interests),
+        }
+    }
+
+    fn reregister(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.reregister(registry, token, interests),
+            Self::Unix(socket) => socket.reregister(registry, token, interests),
+        }
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.deregister(registry),
+            Self::Unix(socket) => socket.deregister(registry),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A connected byte stream, whatever lies between it and the wire.
+
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr};
+
+use mio::event::Source;
+use mio::{Interest, Registry, Token};
+
+use crate::socket::Socket;
+
+/// A connection whose handshakes are done: bytes in, bytes out, never blocking.
+///
+/// Register it with any mio registry, readable and writable; it may move from one to another
+/// (deregister, register) and between threads. Readiness is edge triggered, so:
+///
+/// - at a readable event, and once right after registering, read until [`Read::WouldBlock`] or, cheaper, until
+///   [`Stream::is_drained`]. At an event with `is_read_closed` read until [`Read::Closed`];
+/// - when [`Stream::write`] takes less than it was given, or [`Stream::wants_write`], go on at the next writable event.
+pub struct Stream {
+    layers: Layers,
+}
+
+/// What a [`Stream::read`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// So many bytes, at the front of the buffer; never 0.
+    Bytes(usize),
+    WouldBlock,
+    /// The peer sends no more. What was written may still reach it.
+    Closed,
+}
+
+enum Layers {
+    Plain(Socket),
+}
+
+impl Stream {
+    pub(crate) fn plain(socket: Socket) -> Self {
+        Self { layers: Layers::Plain(socket) }
+    }
+
+    /// Reads application bytes into `buffer`, which the caller shares among all its connections: at most
+    /// one system call for TCP and no copy. An error means that the connection is lost.
+    #[inline]
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<Read> {
+        match &mut self.layers {
+            Layers::Plain(socket) => Ok(match socket.read(buffer)? {
+                Some(0) if !buffer.is_empty() => Read::Closed,
+                Some(n) => Read::Bytes(n),
+                None => Read::WouldBlock,
+            }),
+        }
+    }
+
+    /// Whether a read that filled `read_bytes` of `capacity_bytes` has left nothing behind, so that the
+    /// next event will tell of more, and no further call is needed to find out.
+    #[inline]
+    pub fn is_drained(&self, read_bytes: usize, capacity_bytes: usize) -> bool {
+        match &self.layers {
+            Layers::Plain(_) => read_bytes < capacity_bytes,
+        }
+    }
+
+    /// Writes the slices in order with one system call, and says how many of their bytes it took: from
+    /// none (the connection is congested) to all. Bytes taken are on their way; the others are to be given
+    /// again, first, at the next writable event.
+    #[inline]
+    pub fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &mut self.layers {
+            Layers::Plain(socket) => socket.write(slices),
+        }
+    }
+
+    /// Whether bytes that this stream made itself (TLS records, WebSocket answers) wait for the next
+    /// writable event. Ask after reads and writes, then call [`Stream::flush`] at that event.
+    #[inline]
+    pub fn wants_write(&self) -> bool {
+        match &self.layers {
+            Layers::Plain(_) => false,
+        }
+    }
+
+    /// Sends what waits inside of the stream. `true`: nothing waits any more.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        match &mut self.layers {
+            Layers::Plain(_) => Ok(true),
+        }
+    }
+
+    /// Says farewell in the words of each layer and ends the sending direction. The peer may go on
+    /// sending until it closes as well; dropping the stream closes both.
+    pub fn shutdown(&mut self) -> io::Result<()> {
+        match &mut self.layers {
+            Layers::Plain(socket) => socket.shutdown(Shutdown::Write),
+        }
+    }
+
+    /// The local address of a TCP connection.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.socket().local_address()
+    }
+
+    fn socket(&self) -> &Socket {
+        match &self.layers {
+            Layers::Plain(socket) => socket,
+        }
+    }
+
+    pub(crate) fn socket_mut(&mut self) -> &mut Socket {
+        match &mut self.layers {
+            Layers::Plain(socket) => socket,
+        }
+    }
+}
+
+impl Source for Stream {
+    fn register(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
+        self.socket_mut().register(registry, token, interests)
+    }
+
+    fn reregister(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
+        self.socket_mut().reregister(registry, token, interests)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        self.socket_mut().deregister(registry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_small() {
+        assert!(size_of::<Stream>() <= 32);
+    }
+}

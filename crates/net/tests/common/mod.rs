@@ -1,0 +1,116 @@
+//! One connection's worth of event loop, for tests: waits for readiness, never sleeps.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::event::Source;
+use mio::{Events, Interest, Poll, Token};
+use net::{Handshake, HandshakeError, ListenOptions, Listener, PeerInfo, Progress, Read, Stream};
+
+/// Only a hang can reach it.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+pub(crate) fn listen(url: &str, options: &ListenOptions) -> (Listener, SocketAddr) {
+    let listener = Listener::bind(&url.parse().expect("url"), options).expect("bind");
+    let address = listener.local_address().expect("an address");
+    (listener, address)
+}
+
+pub(crate) fn accept(listener: &mut Listener) -> Handshake {
+    let mut waiter = Waiter::new(listener);
+    loop {
+        if let Some(handshake) = listener.accept().expect("accept") {
+            waiter.release(listener);
+            return handshake;
+        }
+        waiter.wait();
+    }
+}
+
+pub(crate) fn complete(
+    mut handshake: Handshake,
+) -> Result<(Stream, Box<PeerInfo>), HandshakeError> {
+    let mut waiter = Waiter::new(&mut handshake);
+    let mut scratch = vec![0; 16 * 1024];
+    loop {
+        match handshake.advance(&mut scratch)? {
+            Progress::Pending => waiter.wait(),
+            Progress::Done(mut stream, peer) => {
+                waiter.release(&mut stream);
+                return Ok((stream, peer));
+            }
+        }
+    }
+}
+
+pub(crate) fn serve(listener: &mut Listener) -> Result<(Stream, Box<PeerInfo>), HandshakeError> {
+    complete(accept(listener))
+}
+
+/// Reads until `len` bytes are there, or fewer if the peer closes before.
+pub(crate) fn read(stream: &mut Stream, len: usize) -> io::Result<Vec<u8>> {
+    let mut waiter = Waiter::new(stream);
+    let mut scratch = vec![0; 8 * 1024];
+    let mut bytes = Vec::new();
+    while bytes.len() < len {
+        match stream.read(&mut scratch)? {
+            Read::Bytes(n) => bytes.extend_from_slice(&scratch[..n]),
+            Read::Closed => break,
+            Read::WouldBlock => {
+                stream.flush()?;
+                waiter.wait();
+            }
+        }
+    }
+    waiter.release(stream);
+    Ok(bytes)
+}
+
+pub(crate) fn read_to_end(stream: &mut Stream) -> io::Result<Vec<u8>> {
+    read(stream, usize::MAX)
+}
+
+pub(crate) fn write(stream: &mut Stream, bytes: &[u8]) -> io::Result<()> {
+    let mut waiter = Waiter::new(stream);
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        // Two slices, so that gathering is exercised everywhere.
+        let (front, back) = rest.split_at(rest.len() / 3);
+        let taken = stream.write(&[IoSlice::new(front), IoSlice::new(back)])?;
+        rest = &rest[taken..];
+        if taken == 0 {
+            waiter.wait();
+        }
+    }
+    while !stream.flush()? {
+        waiter.wait();
+    }
+    waiter.release(stream);
+    Ok(())
+}
+
+pub(crate) struct Waiter {
+    poll: Poll,
+    events: Events,
+    started: Instant,
+}
+
+impl Waiter {
+    pub(crate) fn new(source: &mut impl Source) -> Self {
+        let poll = Poll::new().expect("poll");
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        poll.registry().register(source, Token(0), interests).expect("register");
+        Self { poll, events: Events::with_capacity(4), started: Instant::now() }
+    }
+
+    pub(crate) fn wait(&mut self) {
+        self.poll.poll(&mut self.events, Some(DEADLINE)).expect("poll");
+        assert!(self.started.elapsed() < DEADLINE, "nothing happened for {DEADLINE:?}");
+    }
+
+    pub(crate) fn release(&mut self, source: &mut impl Source) {
+        self.poll.registry().deregister(source).expect("deregister");
+    }
+}
