@@ -1,0 +1,216 @@
+//! The rules of topic names and filters: sections 4.7 and 4.8 of both standards.
+
+use thiserror::Error;
+
+/// How long and how deep a topic name or filter may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopicLimits {
+    /// Levels at most; `a/b` has two, `/` has two empty ones.
+    pub levels_max: u16,
+    /// UTF-8 bytes at most. The standard's own limit of 65,535 holds in any case.
+    pub bytes_max: u16,
+}
+
+impl Default for TopicLimits {
+    /// 128 levels, and every byte the standard allows.
+    fn default() -> Self {
+        Self { levels_max: 128, bytes_max: u16::MAX }
+    }
+}
+
+/// What a client asked to subscribe to: a filter, alone or as a member of a shared group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filter<'a> {
+    /// The share name of `$share/NAME/FILTER`.
+    pub group: Option<&'a str>,
+    /// The filter that topics are matched against, without any `$share/NAME/`.
+    pub filter: &'a str,
+}
+
+/// Why a topic name or a filter is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum TopicError {
+    #[error("topic is empty; it needs at least one character")]
+    Empty,
+    #[error("topic has more than {bytes_max} bytes; shorten it or raise the limit")]
+    TooLong { bytes_max: u16 },
+    #[error("topic has more than {levels_max} levels; use fewer '/' or raise the limit")]
+    TooDeep { levels_max: u16 },
+    #[error("topic holds the character U+0000; leave it out")]
+    Nul,
+    #[error("topic name holds a wildcard; '+' and '#' belong in filters only")]
+    WildcardInName,
+    #[error("'#' must be the last level of the filter and stand alone in it")]
+    MisplacedHash,
+    #[error("'+' must stand alone in its level of the filter")]
+    MisplacedPlus,
+    #[error("share name is empty; write $share/NAME/FILTER")]
+    EmptyShareName,
+    #[error("share name holds '+' or '#'; use other characters")]
+    WildcardInShareName,
+    #[error("share name has no filter after it; write $share/NAME/FILTER")]
+    ShareWithoutFilter,
+}
+
+impl TopicError {
+    /// The MQTT 5 statement that is broken, or an empty text where only a limit of ours is.
+    pub fn clause(self) -> &'static str {
+        match self {
+            Self::Empty => "MQTT-4.7.3-1",
+            Self::TooLong { bytes_max: u16::MAX } => "MQTT-4.7.3-3",
+            Self::TooLong { .. } | Self::TooDeep { .. } => "",
+            Self::Nul => "MQTT-4.7.3-2",
+            Self::WildcardInName => "MQTT-4.7.0-1",
+            Self::MisplacedHash => "MQTT-4.7.1-1",
+            Self::MisplacedPlus => "MQTT-4.7.1-2",
+            Self::EmptyShareName => "MQTT-4.8.2-1",
+            Self::WildcardInShareName | Self::ShareWithoutFilter => "MQTT-4.8.2-2",
+        }
+    }
+}
+
+/// Accepts the name of a topic to publish to.
+///
+/// # Errors
+///
+/// The first rule of section 4.7 that `name` breaks, or the limit it exceeds.
+pub fn check_topic(name: &str, limits: &TopicLimits) -> Result<(), TopicError> {
+    check_size(name, limits)?;
+    if name.bytes().any(|byte| byte == b'+' || byte == b'#') {
+        return Err(TopicError::WildcardInName);
+    }
+    Ok(())
+}
+
+/// Accepts a filter as such; `$share/` has no meaning here, see [`parse_filter`].
+///
+/// # Errors
+///
+/// The first rule of section 4.7 that `filter` breaks, or the limit it exceeds.
+pub fn check_filter(filter: &str, limits: &TopicLimits) -> Result<(), TopicError> {
+    check_size(filter, limits)?;
+    let mut levels = filter.split('/').peekable();
+    while let Some(level) = levels.next() {
+        let is_last = levels.peek().is_none();
+        if level.contains('#') && !(level == "#" && is_last) {
+            return Err(TopicError::MisplacedHash);
+        }
+        if level.contains('+') && level != "+" {
+            return Err(TopicError::MisplacedPlus);
+        }
+    }
+    Ok(())
+}
+
+/// Splits what a SUBSCRIBE or UNSUBSCRIBE names into group and filter, and checks both.
+///
+/// Share names mean the same to 3.1.1 clients as to MQTT 5 ones. The limits hold for the filter
+/// after the share name; the standard's 65,535 bytes hold for the whole by its wire format.
+///
+/// # Errors
+///
+/// The first rule of sections 4.7 and 4.8.2 that `filter` breaks, or the limit it exceeds.
+pub fn parse_filter<'a>(filter: &'a str, limits: &TopicLimits) -> Result<Filter<'a>, TopicError> {
+    let Some(shared) = filter.strip_prefix("$share/") else {
+        check_filter(filter, limits)?;
+        return Ok(Filter { group: None, filter });
+    };
+    let (group, filter) = shared.split_once('/').unwrap_or((shared, ""));
+    if group.is_empty() {
+        return Err(TopicError::EmptyShareName);
+    }
+    if group.contains(['+', '#']) {
+        return Err(TopicError::WildcardInShareName);
+    }
+    if group.contains('\0') {
+        return Err(TopicError::Nul);
+    }
+    if filter.is_empty() {
+        return Err(TopicError::ShareWithoutFilter);
+    }
+    check_filter(filter, limits)?;
+    Ok(Filter { group: Some(group), filter })
+}
+
+/// Does `filter` match `topic`? Both are taken as valid.
+///
+/// This is the rule itself, written to be read; [`crate::Index`] answers the same for millions of
+/// filters at once.
+pub fn matches(filter: &str, topic: &str) -> bool {
+    // MQTT-4.7.2-1: a leading wildcard does not reach topics that begin with `$`.
+    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
+        return false;
+    }
+    let mut wanted = filter.split('/');
+    let mut levels = topic.split('/');
+    loop {
+        match (wanted.next(), levels.next()) {
+            // Also after the last level: `sport/#` matches `sport`.
+            (Some("#"), _) => return true,
+            (Some("+"), Some(_)) => {}
+            (Some(literal), Some(level)) if literal == level => {}
+            (None, None) => return true,
+            _ => return false,
+        }
+    }
+}
+
+/// Is there a wildcard level in this (valid) filter?
+pub(crate) fn has_wildcard(filter: &str) -> bool {
+    filter.bytes().any(|byte| byte == b'+' || byte == b'#')
+}
+
+fn check_size(text: &str, limits: &TopicLimits) -> Result<(), TopicError> {
+    if text.is_empty() {
+        return Err(TopicError::Empty);
+    }
+    if text.len() > usize::from(limits.bytes_max) {
+        return Err(TopicError::TooLong { bytes_max: limits.bytes_max });
+    }
+    let mut levels: u32 = 1;
+    for byte in text.bytes() {
+        match byte {
+            b'/' => levels += 1,
+            0 => return Err(TopicError::Nul),
+            _ => {}
+        }
+    }
+    if levels > u32::from(limits.levels_max) {
+        return Err(TopicError::TooDeep { levels_max: limits.levels_max });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: TopicLimits = TopicLimits { levels_max: 4, bytes_max: 16 };
+
+    #[test]
+    fn sizes_are_accepted_up_to_the_limit_and_refused_above() {
+        assert_eq!(check_topic("a/b/c/d", &LIMITS), Ok(()));
+        assert_eq!(check_topic("a/b/c/d/", &LIMITS), Err(TopicError::TooDeep { levels_max: 4 }));
+        assert_eq!(check_filter("0123456789abcdef", &LIMITS), Ok(()));
+        assert_eq!(
+            check_filter("0123456789abcdefg", &LIMITS),
+            Err(TopicError::TooLong { bytes_max: 16 })
+        );
+    }
+
+    #[test]
+    fn the_share_prefix_does_not_count_towards_the_limits() {
+        let shared = "$share/a-group-with-a-long-name/a/b/c/d";
+        assert_eq!(parse_filter(shared, &LIMITS).map(|parsed| parsed.filter), Ok("a/b/c/d"));
+        assert_eq!(
+            parse_filter("$share/g/a/b/c/d/e", &LIMITS),
+            Err(TopicError::TooDeep { levels_max: 4 })
+        );
+    }
+
+    #[test]
+    fn only_the_standards_own_byte_limit_names_a_clause() {
+        assert_eq!(TopicError::TooLong { bytes_max: u16::MAX }.clause(), "MQTT-4.7.3-3");
+        assert_eq!(TopicError::TooLong { bytes_max: 100 }.clause(), "");
+    }
+}

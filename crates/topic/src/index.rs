@@ -1,0 +1,464 @@
+//! One shard's subscriptions.
+
+use crate::audience::Audience;
+use crate::filter::has_wildcard;
+use crate::hash::{IdTable, TextHasher};
+use crate::routes::Routes;
+use crate::slab::Slab;
+use crate::trie::{NONE, Trie};
+
+/// Which subscriptions and shared groups want a topic.
+///
+/// Exact filters are one look-up in a hash table. Wildcard filters live in a tree of levels, behind
+/// a bounded cache of the routes found last. The text of a filter is stored once; everything else
+/// refers to it by [`FilterId`].
+///
+/// Bounds: the number of filters and subscriptions is the caller's to limit (per client); the route
+/// cache has its own bound. Memory of the filter table goes down again when the last filter does.
+#[derive(Debug)]
+pub struct Index {
+    hasher: TextHasher,
+    filters: Slab<Entry>,
+    ids: IdTable,
+    trie: Trie,
+    routes: Routes,
+    route: Vec<FilterId>,
+    subscription_count: usize,
+    /// Heap behind the entries: texts and audiences.
+    entry_bytes: usize,
+}
+
+/// One filter of an [`Index`], valid while somebody listens on it; later the number may stand for
+/// another filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilterId(pub u32);
+
+/// What a subscriber asked for. Everything but the subscriber, who has at most one subscription per
+/// filter, and [`Subscription::PROMISES`] is opaque here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subscription {
+    pub subscriber: u32,
+    pub options: u8,
+    pub identifier: u32,
+}
+
+impl Subscription {
+    /// The one bit of `options` that the index reads: a PUBACK must wait for what this subscriber
+    /// is owed. The MQTT subscription options leave it free (`MQTT-3.8.3-5`).
+    pub const PROMISES: u8 = 0x80;
+
+    /// Is [`Subscription::PROMISES`] set?
+    pub const fn promises(self) -> bool {
+        self.options & Self::PROMISES != 0
+    }
+}
+
+/// The outcome of [`Index::subscribe`] and [`Index::add_group`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subscribed {
+    pub filter: FilterId,
+    /// False: the subscriber (or group) was on this filter before; its subscription is replaced.
+    pub is_new_subscription: bool,
+    /// The subscription that was replaced.
+    pub replaced: Option<Subscription>,
+    /// Nobody, neither subscriber nor group, listened on this filter before: the moment to
+    /// [claim](crate::Claim::Want) it.
+    pub is_first: bool,
+    /// The filter has its first subscription with [`Subscription::PROMISES`].
+    pub is_first_promise: bool,
+    /// The filter had such a subscription, which this call has replaced by one without.
+    pub is_last_promise: bool,
+}
+
+/// The outcome of [`Index::unsubscribe`] and [`Index::remove_group`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsubscribed {
+    /// The subscription that is gone; none for a group.
+    pub removed: Option<Subscription>,
+    /// Nobody listens on the filter any more, and its [`FilterId`] is free.
+    pub is_last: bool,
+    /// The last subscription with [`Subscription::PROMISES`] is gone from the filter.
+    pub is_last_promise: bool,
+}
+
+/// Who wants a topic. Reuse one value: its buffers keep their size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matches {
+    /// One per matching filter: a subscriber with overlapping filters stands here several times.
+    pub subscriptions: Vec<Subscription>,
+    /// One per matching filter and group.
+    pub groups: Vec<u32>,
+}
+
+impl Matches {
+    /// True when nobody wants the topic.
+    pub fn is_empty(&self) -> bool {
+        self.subscriptions.is_empty() && self.groups.is_empty()
+    }
+
+    /// Empties both lists and keeps their memory.
+    pub fn clear(&mut self) {
+        self.subscriptions.clear();
+        self.groups.clear();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    text: Box<str>,
+    audience: Audience,
+    /// Where a wildcard filter ends in the trie; [`NONE`] for an exact filter.
+    node: u32,
+}
+
+impl Index {
+    /// An empty index. The seed should be one that clients cannot guess.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            hasher: TextHasher::new(seed),
+            filters: Slab::new(),
+            ids: IdTable::default(),
+            trie: Trie::new(),
+            routes: Routes::new(),
+            route: Vec::new(),
+            subscription_count: 0,
+            entry_bytes: 0,
+        }
+    }
+
+    /// Adds a subscription, or replaces the subscriber's earlier one on the same filter
+    /// (`MQTT-3.8.4-3`). `filter` must have passed [`crate::check_filter`].
+    pub fn subscribe(&mut self, filter: &str, subscription: Subscription) -> Subscribed {
+        let (id, is_first) = self.open(filter);
+        let (replaced, before, after) = self.change_audience(id, |audience| {
+            let before = audience.promises();
+            let replaced = audience.subscribe(subscription);
+            (replaced, before, audience.promises())
+        });
+        self.subscription_count += usize::from(replaced.is_none());
+        Subscribed {
+            filter: id,
+            is_new_subscription: replaced.is_none(),
+            replaced,
+            is_first,
+            is_first_promise: before == 0 && after == 1,
+            is_last_promise: before == 1 && after == 0,
+        }
+    }
+
+    /// Takes a subscription away. None: the subscriber has none on this filter.
+    pub fn unsubscribe(&mut self, filter: FilterId, subscriber: u32) -> Option<Unsubscribed> {
+        self.filters.find(filter.0)?;
+        let (removed, before, after) = self.change_audience(filter, |audience| {
+            let before = audience.promises();
+            let removed = audience.unsubscribe(subscriber);
+            (removed, before, audience.promises())
+        });
+        let removed = removed?;
+        self.subscription_count -= 1;
+        Some(Unsubscribed {
+            removed: Some(removed),
+            is_last: self.close_if_empty(filter),
+            is_last_promise: before == 1 && after == 0,
+        })
+    }
+
+    /// Lets a shared group listen on a filter. Which clients are in the group is not known here.
+    pub fn add_group(&mut self, filter: &str, group: u32) -> Subscribed {
+        let (id, is_first) = self.open(filter);
+        let is_new = self.change_audience(id, |audience| audience.add_group(group));
+        Subscribed {
+            filter: id,
+            is_new_subscription: is_new,
+            replaced: None,
+            is_first,
+            is_first_promise: false,
+            is_last_promise: false,
+        }
+    }
+
+    /// Ends a group's listening. None: the group does not listen on this filter.
+    pub fn remove_group(&mut self, filter: FilterId, group: u32) -> Option<Unsubscribed> {
+        self.filters.find(filter.0)?;
+        let was_there = self.change_audience(filter, |audience| audience.remove_group(group));
+        was_there.then(|| Unsubscribed {
+            removed: None,
+            is_last: self.close_if_empty(filter),
+            is_last_promise: false,
+        })
+    }
+
+    /// The id of a filter that somebody listens on.
+    pub fn find(&self, filter: &str) -> Option<FilterId> {
+        self.find_hashed(self.hasher.hash(filter), filter)
+    }
+
+    /// The text of a filter; empty for an id that is not in use.
+    pub fn text(&self, filter: FilterId) -> &str {
+        self.filters.find(filter.0).map_or("", |entry| &entry.text)
+    }
+
+    /// The subscriptions on one filter, in no particular order.
+    #[inline]
+    pub fn subscriptions(&self, filter: FilterId) -> &[Subscription] {
+        self.filters.find(filter.0).map_or(&[], |entry| entry.audience.subscriptions())
+    }
+
+    /// The shared groups on one filter, in no particular order.
+    #[inline]
+    pub fn groups(&self, filter: FilterId) -> &[u32] {
+        self.filters.find(filter.0).map_or(&[], |entry| entry.audience.groups())
+    }
+
+    /// Everybody who wants `topic`, in place of what `found` held. `topic` must have passed
+    /// [`crate::check_topic`].
+    pub fn matches(&mut self, topic: &str, found: &mut Matches) {
+        found.clear();
+        let hash = self.hasher.hash(topic);
+        if self.trie.is_empty() {
+            if let Some(id) = self.find_hashed(hash, topic) {
+                self.expand(id, found);
+            }
+            return;
+        }
+        if let Some(filters) = self.routes.find(hash, topic) {
+            filters.iter().for_each(|&id| self.expand(id, found));
+            return;
+        }
+        self.find_route(hash, topic);
+        self.route.iter().for_each(|&id| self.expand(id, found));
+    }
+
+    /// The filters that match `topic`, each once, in place of what `found` held. With
+    /// [`Index::subscriptions`] this reads a very large audience without a copy of it.
+    pub fn matching_filters(&mut self, topic: &str, found: &mut Vec<FilterId>) {
+        found.clear();
+        let hash = self.hasher.hash(topic);
+        if self.trie.is_empty() {
+            found.extend(self.find_hashed(hash, topic));
+            return;
+        }
+        if let Some(filters) = self.routes.find(hash, topic) {
+            found.extend_from_slice(filters);
+            return;
+        }
+        self.find_route(hash, topic);
+        found.extend_from_slice(&self.route);
+    }
+
+    /// Distinct filters, of subscriptions and groups together.
+    pub fn filter_count(&self) -> usize {
+        self.filters.len()
+    }
+
+    /// Subscriptions; groups do not count.
+    pub fn subscription_count(&self) -> usize {
+        self.subscription_count
+    }
+
+    /// An estimate of the heap this index holds, in bytes, without the allocator's own overhead.
+    /// Takes time proportional to the route cache, not to the subscriptions.
+    pub fn heap_bytes(&self) -> usize {
+        self.filters.heap_bytes()
+            + self.ids.heap_bytes()
+            + self.trie.heap_bytes()
+            + self.routes.heap_bytes()
+            + self.route.capacity() * size_of::<FilterId>()
+            + self.entry_bytes
+    }
+
+    /// The filter's entry, made if there is none. True: it was made.
+    fn open(&mut self, text: &str) -> (FilterId, bool) {
+        let hash = self.hasher.hash(text);
+        if let Some(id) = self.find_hashed(hash, text) {
+            return (id, false);
+        }
+        let entry = Entry { text: text.into(), audience: Audience::Empty, node: NONE };
+        let id = FilterId(self.filters.insert(entry));
+        self.ids.insert(hash, id.0);
+        self.entry_bytes += text.len();
+        if has_wildcard(text) {
+            self.filters.at_mut(id.0).node = self.trie.insert(&self.hasher, text, id);
+            self.routes.forget_all();
+        } else {
+            self.routes.forget(hash);
+        }
+        (id, true)
+    }
+
+    /// Frees the filter's entry if nobody listens on it any more.
+    fn close_if_empty(&mut self, id: FilterId) -> bool {
+        if !self.filters.at(id.0).audience.is_empty() {
+            return false;
+        }
+        let Entry { text, node, .. } = self.filters.remove(id.0);
+        let hash = self.hasher.hash(&text);
+        self.ids.remove(hash, id.0);
+        self.entry_bytes -= text.len();
+        if node == NONE {
+            self.routes.forget(hash);
+        } else {
+            self.trie.remove(&self.hasher, node, id);
+            self.routes.forget_all();
+        }
+        true
+    }
+
+    fn change_audience<R>(&mut self, id: FilterId, change: impl FnOnce(&mut Audience) -> R) -> R {
+        let audience = &mut self.filters.at_mut(id.0).audience;
+        self.entry_bytes -= audience.heap_bytes();
+        let outcome = change(audience);
+        self.entry_bytes += audience.heap_bytes();
+        outcome
+    }
+
+    #[inline]
+    fn find_hashed(&self, hash: u64, text: &str) -> Option<FilterId> {
+        self.ids.find(hash, |id| *self.filters.at(id).text == *text).map(FilterId)
+    }
+
+    /// Walks the trie, leaves the matching filters in `self.route` and in the cache.
+    fn find_route(&mut self, hash: u64, topic: &str) {
+        self.route.clear();
+        self.route.extend(self.find_hashed(hash, topic));
+        self.trie.walk(&self.hasher, topic, &mut self.route);
+        self.routes.store(hash, topic, &self.route);
+    }
+
+    #[inline]
+    fn expand(&self, id: FilterId, found: &mut Matches) {
+        match &self.filters.at(id.0).audience {
+            Audience::One(only) => found.subscriptions.push(*only),
+            audience => {
+                found.subscriptions.extend_from_slice(audience.subscriptions());
+                found.groups.extend_from_slice(audience.groups());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subscription(subscriber: u32) -> Subscription {
+        Subscription { subscriber, options: 1, identifier: 7 }
+    }
+
+    fn subscribers(index: &mut Index, topic: &str) -> Vec<u32> {
+        let mut found = Matches::default();
+        index.matches(topic, &mut found);
+        let mut subscribers: Vec<u32> =
+            found.subscriptions.iter().map(|subscription| subscription.subscriber).collect();
+        subscribers.sort_unstable();
+        subscribers
+    }
+
+    #[test]
+    fn the_first_and_the_last_on_a_filter_are_reported() {
+        let mut index = Index::new(1);
+        let first = index.subscribe("a/+", subscription(1));
+        assert!(first.is_first && first.is_new_subscription);
+        let second = index.subscribe("a/+", subscription(2));
+        assert!(!second.is_first && second.is_new_subscription);
+        assert_eq!(first.filter, second.filter);
+        let filter = first.filter;
+        assert_eq!(index.unsubscribe(filter, 3), None);
+        assert_eq!(index.unsubscribe(filter, 1).map(|gone| gone.is_last), Some(false));
+        assert_eq!(index.unsubscribe(filter, 2).map(|gone| gone.is_last), Some(true));
+        assert_eq!(index.unsubscribe(filter, 2), None);
+        assert_eq!(index.find("a/+"), None);
+        assert_eq!(index.text(filter), "");
+        assert_eq!((index.filter_count(), index.subscription_count()), (0, 0));
+    }
+
+    #[test]
+    fn a_group_and_a_subscriber_share_one_filter_id() {
+        let mut index = Index::new(1);
+        let group = index.add_group("jobs", 40);
+        assert!(group.is_first);
+        let plain = index.subscribe("jobs", subscription(1));
+        assert!(!plain.is_first);
+        assert_eq!(group.filter, plain.filter);
+        let mut found = Matches::default();
+        index.matches("jobs", &mut found);
+        assert_eq!((found.subscriptions.len(), found.groups.as_slice()), (1, &[40][..]));
+        assert_eq!(index.unsubscribe(plain.filter, 1).map(|gone| gone.is_last), Some(false));
+        assert_eq!(index.remove_group(plain.filter, 40).map(|gone| gone.is_last), Some(true));
+        assert_eq!(index.remove_group(plain.filter, 40), None);
+    }
+
+    #[test]
+    fn promises_are_reported_when_they_begin_and_end() {
+        let mut index = Index::new(1);
+        let mut promising = subscription(1);
+        promising.options |= Subscription::PROMISES;
+        assert!(index.subscribe("a", promising).is_first_promise);
+        assert!(!index.subscribe("a", promising).is_first_promise);
+        let downgraded = index.subscribe("a", subscription(1));
+        assert!(downgraded.is_last_promise && !downgraded.is_first_promise);
+        assert_eq!(downgraded.replaced, Some(promising));
+        assert!(index.subscribe("a", promising).is_first_promise);
+        let gone = index.unsubscribe(downgraded.filter, 1);
+        assert!(gone.is_some_and(|gone| gone.is_last_promise && gone.is_last));
+    }
+
+    #[test]
+    fn cached_routes_follow_every_change_of_filters() {
+        let mut index = Index::new(1);
+        let all = index.subscribe("#", subscription(1)).filter;
+        assert_eq!(subscribers(&mut index, "a/b"), [1]);
+        let exact = index.subscribe("a/b", subscription(2)).filter;
+        assert_eq!(subscribers(&mut index, "a/b"), [1, 2]);
+        let plus = index.subscribe("a/+", subscription(3)).filter;
+        assert_eq!(subscribers(&mut index, "a/b"), [1, 2, 3]);
+        index.subscribe("a/+", subscription(4));
+        assert_eq!(subscribers(&mut index, "a/b"), [1, 2, 3, 4]);
+        index.unsubscribe(exact, 2);
+        assert_eq!(subscribers(&mut index, "a/b"), [1, 3, 4]);
+        index.unsubscribe(plus, 3);
+        index.unsubscribe(plus, 4);
+        assert_eq!(subscribers(&mut index, "a/b"), [1]);
+        index.unsubscribe(all, 1);
+        assert!(subscribers(&mut index, "a/b").is_empty());
+    }
+
+    #[test]
+    fn matching_filters_name_each_filter_once() {
+        let mut index = Index::new(1);
+        let texts = ["a/b", "a/+", "#", "+/b", "a/b/#", "+/#", "a/c"];
+        for text in texts {
+            index.subscribe(text, subscription(1));
+        }
+        let mut found = Vec::new();
+        for _ in 0..2 {
+            index.matching_filters("a/b", &mut found);
+            let mut names: Vec<&str> = found.iter().map(|&id| index.text(id)).collect();
+            names.sort_unstable();
+            assert_eq!(names, ["#", "+/#", "+/b", "a/+", "a/b", "a/b/#"]);
+        }
+    }
+
+    #[test]
+    fn an_entry_stays_within_its_budget() {
+        // Forty bytes beside text and table slot keep a lone exact subscription below 100.
+        assert_eq!(size_of::<Entry>(), 40);
+    }
+
+    #[test]
+    fn heap_bytes_return_to_those_of_an_empty_index() {
+        let mut index = Index::new(1);
+        let mut ids = Vec::new();
+        for number in 0..1000 {
+            let filter = index.subscribe(&format!("a/{number}"), subscription(number)).filter;
+            index.subscribe(&format!("a/{number}"), subscription(number + 1));
+            ids.push((filter, number));
+        }
+        assert!(index.heap_bytes() > 100_000);
+        for (filter, number) in ids {
+            index.unsubscribe(filter, number);
+            index.unsubscribe(filter, number + 1);
+        }
+        assert!(index.heap_bytes() < 10_000, "{} bytes", index.heap_bytes());
+    }
+}
