@@ -1,0 +1,376 @@
+//! Every key of the configuration, section by section, with its default and its reason.
+
+use std::path::PathBuf;
+
+use super::schema::{
+    Kind, Section, bytes, bytes_or, count, count_or, secs, secs_or, settings, words,
+};
+
+/// All sections, in the order in which they are documented.
+pub const SECTIONS: &[Section] = &[
+    Server::SECTION,
+    RawListener::SECTION,
+    RawTls::SECTION,
+    RawWebSocket::SECTION,
+    Limits::SECTION,
+    Auth::SECTION,
+    AccessFile::SECTION,
+    Shared::SECTION,
+    Http::SECTION,
+    Log::SECTION,
+    Sys::SECTION,
+];
+
+/// What a time limit of `never` means: the largest value MQTT can say.
+pub const NEVER: u32 = u32::MAX;
+
+words! {
+    /// What happens to a message for a session whose queue is full.
+    QueueOverflow {
+        /// The oldest queued message makes room.
+        DropOldest = "drop_oldest",
+        /// The new message is not queued.
+        DropNewest = "drop_newest",
+        /// The new message is not queued, and its publisher is told (0x97) where MQTT 5 allows it.
+        Reject = "reject",
+        /// The session's connection is closed (0x97); its queue is kept.
+        Disconnect = "disconnect",
+    }
+}
+
+words! {
+    /// Which member of a shared subscription gets a message.
+    SharedStrategy {
+        /// Any of them.
+        Random = "random",
+        /// One after the other.
+        RoundRobin = "round_robin",
+        /// The one with the fewest unacknowledged messages.
+        LeastInFlight = "least_in_flight",
+        /// The same one for as long as it can take messages.
+        Sticky = "sticky",
+        /// By the publisher's client id.
+        HashClient = "hash_client",
+        /// By the topic: keeps the order per topic.
+        HashTopic = "hash_topic",
+    }
+}
+
+words! {
+    /// Whether clients must show a certificate.
+    ClientAuth {
+        /// They are not asked for one.
+        None = "none",
+        /// A certificate is checked when there is one.
+        Optional = "optional",
+        /// The handshake fails without a valid one.
+        Require = "require",
+    }
+}
+
+words! {
+    /// What of a client's certificate becomes its user name.
+    CertificateIdentity {
+        /// Nothing.
+        None = "none",
+        /// The common name of the subject.
+        CommonName = "cn",
+        /// The whole subject as an RFC 4514 string.
+        DistinguishedName = "dn",
+    }
+}
+
+words! {
+    /// The oldest TLS version that is spoken.
+    TlsVersion {
+        /// TLS 1.2.
+        V12 = "1.2",
+        /// TLS 1.3.
+        V13 = "1.3",
+    }
+}
+
+words! {
+    /// How much is logged.
+    LogLevel {
+        /// Faults that need an operator.
+        Error = "error",
+        /// What an operator should look at.
+        Warn = "warn",
+        /// Start, stop, reload and protocol violations.
+        Info = "info",
+        /// Also each connection.
+        Debug = "debug",
+        /// Also each packet.
+        Trace = "trace",
+    }
+}
+
+words! {
+    /// The shape of a log line.
+    LogFormat {
+        /// For people.
+        Text = "text",
+        /// One JSON object per line.
+        Json = "json",
+    }
+}
+
+settings! {
+    /// The process: threads, data, stopping.
+    "server" => Server {
+        /// Worker threads that own connections and state. `auto`: one per core.
+        workers: u16 = count_or("auto", 64), "auto";
+        /// Shards of state, fixed when the data directory is made. `auto`: the larger of 4 and the
+        /// number of cores.
+        shards: u16 = count_or("auto", 64), "auto";
+        /// Door threads, which do handshakes and admit connections. `auto`: a quarter of the cores,
+        /// at least one.
+        door_threads: u16 = count_or("auto", 64), "auto";
+        /// Ties each worker to one core. Helps when the machine is the broker's alone.
+        pin_workers: bool = Kind::Flag, "false";
+        /// Where state is kept.
+        data_dir: PathBuf = Kind::Path, "quelea-data";
+        /// How long a shutdown may take: clients are told (0x8B for MQTT 5) and what is queued in
+        /// sockets is sent; then the process ends.
+        shutdown_grace_secs: u32 = secs(0, 3_600), "10";
+    }
+}
+
+settings! {
+    /// Where clients connect. Without any `[[listeners]]`, the broker listens on port 1883 of the
+    /// loopback addresses only. A limit set here replaces the one in `[limits]` for this listener.
+    "listeners" => RawListener {
+        /// Scheme, address and port: `tcp://` (or `mqtt://`), `tls://` (or `mqtts://`), `ws://`,
+        /// `wss://`, or `unix:///path/to/socket`. `*` as the address means all addresses. Without a
+        /// port: 1883, 8883, 80, 443.
+        url: Option<String> = Kind::Text("a URL such as tcp://127.0.0.1:1883"), "";
+        /// How logs and metrics call it. Default: its URL.
+        name: Option<String> = Kind::Text("a name"), "";
+        /// Admits clients that show neither user name nor certificate. Not set: `auth.allow_anonymous`
+        /// decides, and without that only loopback and Unix listeners admit them, and only if no
+        /// authentication is configured.
+        allow_anonymous: Option<bool> = Kind::Flag, "";
+        /// Expects a PROXY protocol header (v1 or v2) before anything else. Needs `trusted_proxies`.
+        proxy_protocol: bool = Kind::Flag, "false";
+        /// From which addresses a PROXY header is believed; connections from elsewhere are closed.
+        trusted_proxies: Vec<String> = Kind::List("networks such as 10.0.0.0/8"), "";
+        /// What of a client's certificate becomes its user name. Needs `tls.client_auth`.
+        identity_from_certificate: CertificateIdentity = Kind::OneOf(CertificateIdentity::WORDS), "none";
+        /// Connections of this listener at a time. More are closed before the handshake.
+        connections_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
+        /// New connections per second of this listener. More wait in the system's queue.
+        connections_per_second_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
+        /// As in `[limits]`.
+        packet_bytes_max: Option<u32> = bytes(64, PACKET_BYTES_MAX), "";
+        /// As in `[limits]`.
+        keep_alive_max_secs: Option<u16> = secs_or("unlimited", 0, 65_535), "";
+        /// As in `[limits]`.
+        in_flight_max: Option<u16> = count(1, 65_535), "";
+        /// As in `[limits]`.
+        receive_max: Option<u16> = count(1, 65_535), "";
+        /// As in `[limits]`.
+        topic_alias_max: Option<u16> = count(0, 65_535), "";
+        /// As in `[limits]`.
+        qos_max: Option<u8> = count(0, 2), "";
+        /// As in `[limits]`.
+        messages_per_second_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
+        /// As in `[limits]`.
+        bytes_per_second_max: Option<u64> = bytes_or("unlimited", u32::MAX as u64), "";
+    }
+}
+
+settings! {
+    /// For `tls://` and `wss://` listeners. The files are read again on SIGHUP.
+    "listeners.tls" => RawTls {
+        /// The server's certificate and its chain, PEM.
+        certificate: Option<PathBuf> = Kind::Path, "";
+        /// The private key of the certificate, PEM (PKCS#8, PKCS#1 or SEC1).
+        key: Option<PathBuf> = Kind::Path, "";
+        /// The certificate authorities that sign client certificates, PEM.
+        client_ca: Option<PathBuf> = Kind::Path, "";
+        /// Whether clients must show a certificate.
+        client_auth: ClientAuth = Kind::OneOf(ClientAuth::WORDS), "none";
+        /// Revoked client certificates, PEM.
+        crl: Option<PathBuf> = Kind::Path, "";
+        /// The oldest TLS version that is spoken.
+        min_version: TlsVersion = Kind::OneOf(TlsVersion::WORDS), "1.2";
+    }
+}
+
+settings! {
+    /// For `ws://` and `wss://` listeners.
+    "listeners.websocket" => RawWebSocket {
+        /// The only path that is upgraded. Not set: any path.
+        path: Option<String> = Kind::Text("a path such as /mqtt"), "";
+        /// The web origins that may connect. Empty: any. Clients that send no Origin header, which
+        /// is all but browsers, are not affected.
+        origins: Vec<String> = Kind::List("origins such as https://example.org"), "";
+    }
+}
+
+settings! {
+    /// Named limits. What happens at each is said with it; each drop is counted by reason.
+    "limits" => Limits {
+        /// Connections in all. More are answered with 0x89 (server busy) and closed.
+        connections_max: u32 = count_or("unlimited", u32::MAX as u64), "1000000";
+        /// New connections per second in all. More wait in the system's queue.
+        connections_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
+        /// How long a client may take from the first byte of its connection (TLS and WebSocket
+        /// handshake included) to a complete CONNECT. Then it is closed.
+        connect_timeout_secs: u32 = secs(1, 3_600), "10";
+        /// The largest packet accepted, told to MQTT 5 clients. A larger one ends the connection with
+        /// 0x95 as soon as its header is seen.
+        packet_bytes_max: u32 = bytes(64, PACKET_BYTES_MAX), "16MiB";
+        /// The longest topic name or filter. A longer one is refused with 0x90 or 0x8F.
+        topic_bytes_max: u16 = bytes(1, 65_535), "65535";
+        /// Levels of a topic name or filter, so that matching costs a bounded time. More are refused
+        /// with 0x90 or 0x8F.
+        topic_levels_max: u16 = count(1, 65_535), "128";
+        /// The longest client id. A longer one is refused with 0x85.
+        client_id_bytes_max: u16 = bytes(23, 65_535), "65535";
+        /// Subscriptions of one client; more are refused with 0x97. A few hundred bytes each: the
+        /// default bounds a client to a few MiB, and is far above what bridges and back-ends use.
+        subscriptions_per_client_max: u32 = count(1, 10_000_000), "10000";
+        /// Unacknowledged messages to one client, together with its own Receive Maximum. The rest
+        /// waits in its queue. 1000 fill a path of 10 ms at 100,000 messages a second, and cost
+        /// memory only while in use.
+        in_flight_max: u16 = count(1, 65_535), "1000";
+        /// Unacknowledged QoS 1 and 2 messages from one client, told to MQTT 5 clients as Receive
+        /// Maximum. More end the connection with 0x93.
+        receive_max: u16 = count(1, 65_535), "1000";
+        /// Topic aliases a client may define, told to MQTT 5 clients; also how many the broker
+        /// defines towards a client at most.
+        topic_alias_max: u16 = count(0, 65_535), "32";
+        /// Messages queued for one session. At the limit `queue_overflow` decides.
+        queued_messages_max: u32 = count(1, u32::MAX as u64), "100000";
+        /// Bytes queued for one session. At the limit `queue_overflow` decides.
+        queued_bytes_max: u64 = bytes(1, u64::MAX / 2), "64MiB";
+        /// What a full queue does with the next message. The newest state is worth most in telemetry,
+        /// hence the default; choose `reject` where a publisher must know.
+        queue_overflow: QueueOverflow = Kind::OneOf(QueueOverflow::WORDS), "drop_oldest";
+        /// Queues QoS 0 messages for sessions that are offline, too.
+        queue_qos0_offline: bool = Kind::Flag, "false";
+        /// Bytes waiting in a connection for a slow socket. Above it QoS 0 messages to this client are
+        /// dropped and QoS 1 and 2 messages wait in its queue. One packet is always taken.
+        outbox_bytes_max: u32 = bytes(1 << 10, 1 << 30), "256KiB";
+        /// Retained messages. More are refused with 0x97.
+        retained_messages_max: u32 = count(0, u32::MAX as u64), "1000000";
+        /// Bytes of retained messages. More are refused with 0x97.
+        retained_bytes_max: u64 = bytes(0, u64::MAX / 2), "1GiB";
+        /// Memory of the process. Near it new connections are refused with 0x89 and messages with
+        /// 0x97. `auto`: 80 % of what the machine or its cgroup has.
+        memory_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
+        /// Messages per second from one connection. Above it the connection is read more slowly.
+        messages_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
+        /// How many messages may come at once. `auto`: those of one second.
+        messages_burst: u32 = count_or("auto", u32::MAX as u64), "auto";
+        /// Bytes per second from one connection. Above it the connection is read more slowly.
+        bytes_per_second_max: u64 = bytes_or("unlimited", u32::MAX as u64), "unlimited";
+        /// How many bytes may come at once. `auto`: those of one second.
+        bytes_burst: u64 = bytes_or("auto", u32::MAX as u64), "auto";
+        /// The longest a session outlives its connection, told to MQTT 5 clients that ask for more.
+        /// A session that goes loses what it was promised, so nothing goes unless you say so.
+        session_expiry_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
+        /// How long the session of a 3.1 or 3.1.1 client with clean session 0 outlives its
+        /// connection. The standard says forever.
+        session_expiry_v3_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
+        /// The longest a message may wait. `never`: as its publisher says.
+        message_expiry_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
+        /// The longest keep alive. MQTT 5 clients that ask for more, or for none, are told this one.
+        keep_alive_max_secs: u16 = secs_or("unlimited", 0, 65_535), "unlimited";
+        /// The keep alive that MQTT 5 clients that ask for none are told. `off`: none.
+        keep_alive_default_secs: u16 = secs_or("off", 0, 65_535), "off";
+        /// The longest delay of a will. A longer one is shortened.
+        will_delay_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
+        /// The largest will payload. A CONNECT with a larger one is refused with 0x95.
+        will_payload_bytes_max: u16 = bytes(0, 65_535), "65535";
+        /// The highest QoS of messages from clients, told to MQTT 5 clients. A higher one ends the
+        /// connection with 0x9B.
+        qos_max: u8 = count(0, 2), "2";
+        /// Retained messages are allowed. If not, one ends the connection with 0x9A.
+        retain_available: bool = Kind::Flag, "true";
+        /// Subscriptions with wildcards are allowed. If not, they are refused with 0xA2.
+        wildcard_available: bool = Kind::Flag, "true";
+        /// Shared subscriptions are allowed. If not, they are refused with 0x9E.
+        shared_available: bool = Kind::Flag, "true";
+        /// Subscription identifiers are allowed. If not, they are refused with 0xA1.
+        subscription_ids_available: bool = Kind::Flag, "true";
+    }
+}
+
+settings! {
+    /// Who is who. See `docs/security.md`.
+    "auth" => Auth {
+        /// User names and passwords, as `quelea passwd` or `mosquitto_passwd` writes them. Read again on
+        /// SIGHUP.
+        password_file: Option<PathBuf> = Kind::Path, "";
+        /// Admits clients that show neither user name nor certificate, on every listener that does not
+        /// say otherwise. Not set: see `listeners.allow_anonymous`.
+        allow_anonymous: Option<bool> = Kind::Flag, "";
+        /// Offers SCRAM-SHA-256 (MQTT 5 enhanced authentication) to users of the password file that
+        /// have SCRAM credentials.
+        scram: bool = Kind::Flag, "true";
+        /// Threads that check passwords. One check takes tens of milliseconds of one core.
+        threads: u16 = count(1, 64), "2";
+        /// Checks that may wait. More connections are answered with 0x89 (server busy).
+        queue_max: u32 = count(1, 10_000_000), "10000";
+        /// Successful checks that are remembered, so that a storm of reconnects is not a storm of
+        /// password hashing. 0: none.
+        cache_entries_max: u32 = count(0, 10_000_000), "100000";
+        /// How long a successful check is remembered.
+        cache_secs: u32 = secs(1, 604_800), "1h";
+    }
+}
+
+settings! {
+    /// Who may do what. See `docs/security.md`.
+    "access" => AccessFile {
+        /// Rules in the format of mosquitto's ACL file. Not set: everybody may do everything. Read
+        /// again on SIGHUP.
+        acl_file: Option<PathBuf> = Kind::Path, "";
+        /// Accepts subscriptions that the rules let receive nothing, as mosquitto does, instead of
+        /// refusing them with 0x87.
+        accept_all_subscriptions: bool = Kind::Flag, "false";
+    }
+}
+
+settings! {
+    /// Shared subscriptions.
+    "shared" => Shared {
+        /// Which member of a group gets a message.
+        strategy: SharedStrategy = Kind::OneOf(SharedStrategy::WORDS), "round_robin";
+    }
+}
+
+settings! {
+    /// HTTP for operators: `/metrics`, `/healthz`, `/readyz`. It has no authentication of its own.
+    "http" => Http {
+        /// Address and port, or `off`. 9883 goes with 1883 and 8883 and is used by no common broker
+        /// or exporter.
+        listen: String = Kind::Text("an address and port such as 127.0.0.1:9883, or \"off\""), "127.0.0.1:9883";
+    }
+}
+
+settings! {
+    /// Logs.
+    "log" => Log {
+        /// How much is logged.
+        level: LogLevel = Kind::OneOf(LogLevel::WORDS), "info";
+        /// The shape of a line.
+        format: LogFormat = Kind::OneOf(LogFormat::WORDS), "text";
+        /// Where to: `stderr`, `stdout`, or a file, which is appended to.
+        target: String = Kind::Text("stderr, stdout or a path"), "stderr";
+    }
+}
+
+settings! {
+    /// The topics under `$SYS/broker/`.
+    "sys" => Sys {
+        /// How often they are published. `off`: never.
+        interval_secs: u32 = secs_or("off", 0, 86_400), "10";
+    }
+}
+
+/// What MQTT's four-byte remaining length can say, header included.
+const PACKET_BYTES_MAX: u64 = 268_435_455 + 5;

@@ -1,0 +1,498 @@
+//! The configuration: read from defaults, a TOML file, the environment and flags, checked as a whole,
+//! and lowered once into typed values that need no further checks.
+//!
+//! Start reading at [`load`]; [`keys`] holds every key with its default and its reason.
+
+pub mod endpoint;
+pub mod keys;
+pub mod machine;
+pub mod print;
+pub mod schema;
+pub mod source;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub use endpoint::{Address, Endpoint, Network, Transport};
+pub use keys::{
+    AccessFile, Auth, CertificateIdentity, ClientAuth, Limits, LogFormat, LogLevel, NEVER,
+    QueueOverflow, Server, SharedStrategy, Sys, TlsVersion,
+};
+pub use machine::Machine;
+pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
+
+use keys::{Http, Log, RawListener, RawTls, RawWebSocket, Shared};
+use schema::{Section, Value};
+
+/// The checked configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `workers`, `shards` and `door_threads` are resolved: never 0.
+    pub server: Server,
+    /// At least one.
+    pub listeners: Vec<Listener>,
+    /// `memory_bytes_max` and the bursts are resolved. For the rates and connections, 0 means no
+    /// limit; for expiries and delays, [`NEVER`] does.
+    pub limits: Limits,
+    pub auth: Auth,
+    pub access: AccessFile,
+    pub shared_strategy: SharedStrategy,
+    /// Where the HTTP server listens; `None`: it is off.
+    pub http: Option<SocketAddr>,
+    pub log: LogConfig,
+    pub sys: Sys,
+}
+
+/// One listener, with everything that may differ between listeners resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listener {
+    /// For logs and metrics.
+    pub name: String,
+    pub transport: Transport,
+    pub address: Address,
+    /// Clients with neither user name nor certificate identity are admitted.
+    pub allow_anonymous: bool,
+    /// `Some`: a PROXY header is required, and believed from these networks only.
+    pub trusted_proxies: Option<Vec<Network>>,
+    /// 0: no limit.
+    pub connections_max: u32,
+    /// 0: no limit.
+    pub connections_per_second_max: u32,
+    /// `Some` exactly for [`Transport::Tls`] and [`Transport::Wss`].
+    pub tls: Option<TlsConfig>,
+    /// `Some` exactly for [`Transport::Ws`] and [`Transport::Wss`].
+    pub websocket: Option<WebSocketConfig>,
+    pub limits: ListenerLimits,
+}
+
+/// The limits of `[limits]` that a listener may replace, resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerLimits {
+    pub packet_bytes_max: u32,
+    /// 0: no limit.
+    pub keep_alive_max_secs: u16,
+    pub in_flight_max: u16,
+    pub receive_max: u16,
+    pub topic_alias_max: u16,
+    pub qos_max: u8,
+    /// 0: no limit.
+    pub messages_per_second_max: u32,
+    /// At least 1 where there is a rate.
+    pub messages_burst: u32,
+    /// 0: no limit.
+    pub bytes_per_second_max: u64,
+    /// At least 1 where there is a rate.
+    pub bytes_burst: u64,
+}
+
+/// TLS of a listener. The files are named, not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    pub client_ca: Option<PathBuf>,
+    pub client_auth: ClientAuth,
+    pub crl: Option<PathBuf>,
+    pub min_version: TlsVersion,
+    pub identity: CertificateIdentity,
+}
+
+/// WebSocket of a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebSocketConfig {
+    /// `None`: any path.
+    pub path: Option<String>,
+    /// Empty: any origin.
+    pub origins: Vec<String>,
+}
+
+/// Where and how to log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    pub level: LogLevel,
+    pub format: LogFormat,
+    pub target: LogTarget,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    Stderr,
+    Stdout,
+    File(PathBuf),
+}
+
+/// A configuration together with what it was made from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub config: Config,
+    pub settings: Settings,
+}
+
+/// Everything that is wrong with a configuration, one line each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    pub problems: Vec<Problem>,
+}
+
+/// Reads, checks and lowers the configuration.
+///
+/// # Errors
+///
+/// All problems of the sources, or, where each value is right by itself, all contradictions between
+/// them. Each says what to write instead.
+pub fn load(sources: &Sources, machine: &Machine) -> Result<Loaded, ConfigError> {
+    let mut problems = Vec::new();
+    let settings = Settings::read(sources, &mut problems);
+    let config = match problems.is_empty() {
+        true => lower(&settings, sources.port, machine, &mut problems),
+        false => None,
+    };
+    match config {
+        Some(config) if problems.is_empty() => Ok(Loaded { config, settings }),
+        _ => Err(ConfigError { problems }),
+    }
+}
+
+impl Config {
+    /// The configuration of a broker that nobody configured.
+    pub fn defaults(machine: &Machine) -> Self {
+        let loaded = load(&Sources::default(), machine);
+        #[expect(clippy::expect_used, reason = "the tests load the defaults")]
+        loaded.expect("the defaults are a valid configuration").config
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            write!(f, "{}{problem}", if index == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+fn lower(
+    settings: &Settings,
+    port: Option<u16>,
+    machine: &Machine,
+    problems: &mut Vec<Problem>,
+) -> Option<Config> {
+    let mut server = Server::lower(values(settings, Server::SECTION, "server"))?;
+    let mut limits = Limits::lower(values(settings, Limits::SECTION, "limits"))?;
+    let auth = Auth::lower(values(settings, Auth::SECTION, "auth"))?;
+    let http = Http::lower(values(settings, Http::SECTION, "http"))?;
+    let log = Log::lower(values(settings, Log::SECTION, "log"))?;
+    let shared = Shared::lower(values(settings, Shared::SECTION, "shared"))?;
+    resolve_server(&mut server, machine);
+    if limits.memory_bytes_max == 0 {
+        limits.memory_bytes_max = machine.memory_bytes / 10 * 8;
+    }
+    let mut lowering = Listeners { settings, limits: &limits, auth: &auth, machine, problems };
+    let listeners = lowering.lower(port)?;
+    (limits.messages_burst, limits.bytes_burst) =
+        bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
+    let http = lower_http(&http, settings, problems);
+    Some(Config {
+        server,
+        listeners,
+        limits,
+        auth,
+        access: AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?,
+        shared_strategy: shared.strategy,
+        http,
+        log: LogConfig { level: log.level, format: log.format, target: log_target(log.target) },
+        sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
+    })
+}
+
+/// Looks values up by key name; `own` is the section with the index of a listener put in.
+fn values<'a>(
+    settings: &'a Settings,
+    section: Section,
+    own: &'a str,
+) -> impl Fn(&str) -> Value + use<'a> {
+    move |name| {
+        let key = section.keys.iter().find(|key| key.name == name);
+        key.map_or(Value::Unset, |key| settings.setting(own, key).value)
+    }
+}
+
+fn resolve_server(server: &mut Server, machine: &Machine) {
+    let or = |value: u16, auto: u16| if value == 0 { auto.clamp(1, THREADS_MAX) } else { value };
+    server.workers = or(server.workers, machine.cores);
+    server.shards = or(server.shards, machine.cores.max(4));
+    server.door_threads = or(server.door_threads, machine.cores / 4);
+}
+
+fn bursts(limits: &Limits, messages_per_second: u32, bytes_per_second: u64) -> (u32, u64) {
+    let messages =
+        if limits.messages_burst == 0 { messages_per_second } else { limits.messages_burst };
+    let bytes = if limits.bytes_burst == 0 { bytes_per_second } else { limits.bytes_burst };
+    (messages, bytes)
+}
+
+fn lower_http(http: &Http, settings: &Settings, problems: &mut Vec<Problem>) -> Option<SocketAddr> {
+    if http.listen == "off" {
+        return None;
+    }
+    let address = http.listen.parse().ok();
+    if address.is_none() {
+        let detail = format!(
+            "'{}' is not an address and port; write \"127.0.0.1:9883\" or \"off\"",
+            http.listen
+        );
+        let key = "http.listen";
+        problems.push(Problem { place: settings.place(key), key: key.into(), detail });
+    }
+    address
+}
+
+fn log_target(text: String) -> LogTarget {
+    match text.as_str() {
+        "stderr" => LogTarget::Stderr,
+        "stdout" => LogTarget::Stdout,
+        _ => LogTarget::File(text.into()),
+    }
+}
+
+/// Lowers the listeners; every contradiction becomes a problem with the place of the key to change.
+struct Listeners<'a> {
+    settings: &'a Settings,
+    limits: &'a Limits,
+    auth: &'a Auth,
+    machine: &'a Machine,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Listeners<'_> {
+    fn lower(&mut self, port: Option<u16>) -> Option<Vec<Listener>> {
+        let count = self.settings.listener_count();
+        if count == 0 {
+            return self.lower_defaults(port.unwrap_or(1883));
+        }
+        let mut port = port;
+        let mut listeners: Vec<Listener> = Vec::with_capacity(count);
+        for index in 0..count {
+            let Some(mut listener) = self.lower_one(index)? else { continue };
+            if let (Transport::Tcp, Address::Ip(address)) =
+                (listener.transport, &mut listener.address)
+                && let Some(port) = port.take()
+            {
+                address.set_port(port);
+            }
+            if let Some(other) = listeners.iter().find(|other| same_address(other, &listener)) {
+                let detail = format!("listener '{}' already has this address", other.name);
+                self.problem(&format!("listeners.{index}.url"), detail);
+            }
+            listeners.push(listener);
+        }
+        if port.is_some() {
+            let detail =
+                "no listener is tcp://, so there is no port to replace; use --listen".into();
+            self.problems.push(Problem { place: "--port".into(), key: String::new(), detail });
+        }
+        Some(listeners)
+    }
+
+    /// Port 0 stands for any free port, which two sockets could not share.
+    fn lower_defaults(&mut self, port: u16) -> Option<Vec<Listener>> {
+        let mut urls = vec![format!("tcp://127.0.0.1:{port}")];
+        if self.machine.has_ipv6 && port != 0 {
+            urls.push(format!("tcp://[::1]:{port}"));
+        }
+        let mut listeners = Vec::new();
+        for url in urls {
+            let mut raw =
+                RawListener::lower(values(self.settings, RawListener::SECTION, "listeners.-"))?;
+            raw.url = Some(url);
+            listeners.extend(self.build("listeners.-", raw)?);
+        }
+        Some(listeners)
+    }
+
+    fn lower_one(&mut self, index: usize) -> Option<Option<Listener>> {
+        let own = format!("listeners.{index}");
+        let raw = RawListener::lower(values(self.settings, RawListener::SECTION, &own))?;
+        self.build(&own, raw)
+    }
+
+    /// The outer `None` is a mistake of this crate, the inner one a problem of the configuration.
+    fn build(&mut self, own: &str, raw: RawListener) -> Option<Option<Listener>> {
+        let Some(url) = &raw.url else {
+            self.problem(own, "a listener needs a url".into());
+            return Some(None);
+        };
+        let endpoint = match Endpoint::parse(url, self.machine.has_ipv6) {
+            Ok(endpoint) => endpoint,
+            Err(detail) => {
+                self.problem(&format!("{own}.url"), detail);
+                return Some(None);
+            }
+        };
+        let (tls_key, websocket_key) = (format!("{own}.tls"), format!("{own}.websocket"));
+        let tls = RawTls::lower(values(self.settings, RawTls::SECTION, &tls_key))?;
+        let tls = self.lower_tls(own, &endpoint, &raw, tls);
+        let websocket =
+            RawWebSocket::lower(values(self.settings, RawWebSocket::SECTION, &websocket_key))?;
+        let websocket = self.lower_websocket(own, &endpoint, websocket);
+        let proves_identity =
+            tls.as_ref().is_some_and(|tls| tls.client_auth == ClientAuth::Require);
+        Some(Some(Listener {
+            name: raw.name.clone().unwrap_or_else(|| endpoint.to_string()),
+            allow_anonymous: self.allow_anonymous(own, &endpoint, &raw, proves_identity),
+            trusted_proxies: self.trusted_proxies(own, &raw),
+            connections_max: raw.connections_max.unwrap_or(0),
+            connections_per_second_max: raw.connections_per_second_max.unwrap_or(0),
+            limits: self.lower_limits(&raw),
+            transport: endpoint.transport,
+            address: endpoint.address,
+            tls,
+            websocket,
+        }))
+    }
+
+    fn lower_limits(&self, raw: &RawListener) -> ListenerLimits {
+        let limits = self.limits;
+        let messages_per_second_max =
+            raw.messages_per_second_max.unwrap_or(limits.messages_per_second_max);
+        let bytes_per_second_max = raw.bytes_per_second_max.unwrap_or(limits.bytes_per_second_max);
+        let (messages_burst, bytes_burst) =
+            bursts(limits, messages_per_second_max, bytes_per_second_max);
+        ListenerLimits {
+            packet_bytes_max: raw.packet_bytes_max.unwrap_or(limits.packet_bytes_max),
+            keep_alive_max_secs: raw.keep_alive_max_secs.unwrap_or(limits.keep_alive_max_secs),
+            in_flight_max: raw.in_flight_max.unwrap_or(limits.in_flight_max),
+            receive_max: raw.receive_max.unwrap_or(limits.receive_max),
+            topic_alias_max: raw.topic_alias_max.unwrap_or(limits.topic_alias_max),
+            qos_max: raw.qos_max.unwrap_or(limits.qos_max),
+            messages_per_second_max,
+            messages_burst,
+            bytes_per_second_max,
+            bytes_burst,
+        }
+    }
+
+    fn lower_tls(
+        &mut self,
+        own: &str,
+        endpoint: &Endpoint,
+        raw: &RawListener,
+        tls: RawTls,
+    ) -> Option<TlsConfig> {
+        let section = format!("{own}.tls");
+        let identity_key = format!("{own}.identity_from_certificate");
+        let takes_identity = raw.identity_from_certificate != CertificateIdentity::None;
+        if takes_identity && (tls.client_auth == ClientAuth::None || !endpoint.transport.is_tls()) {
+            let detail = "needs tls.client_auth = \"optional\" or \"require\"".into();
+            self.problem(&identity_key, detail);
+        }
+        if !endpoint.transport.is_tls() {
+            if self.settings.has_section(&section) {
+                let detail = format!("{endpoint} does not speak TLS; use tls:// or wss://");
+                self.problem(&section, detail);
+            }
+            return None;
+        }
+        if tls.client_auth != ClientAuth::None && tls.client_ca.is_none() {
+            let detail = "needs client_ca, the authorities that sign client certificates".into();
+            self.problem(&format!("{section}.client_auth"), detail);
+        }
+        if tls.client_auth == ClientAuth::None && (tls.client_ca.is_some() || tls.crl.is_some()) {
+            let detail = "client_ca and crl have no effect without client_auth; set it to \
+                          \"require\" or \"optional\"";
+            self.problem(&section, detail.into());
+        }
+        let (Some(certificate), Some(key)) = (tls.certificate, tls.key) else {
+            let detail = format!("{endpoint} needs both certificate and key");
+            self.problem(&section, detail);
+            return None;
+        };
+        Some(TlsConfig {
+            certificate,
+            key,
+            client_ca: tls.client_ca,
+            client_auth: tls.client_auth,
+            crl: tls.crl,
+            min_version: tls.min_version,
+            identity: raw.identity_from_certificate,
+        })
+    }
+
+    fn lower_websocket(
+        &mut self,
+        own: &str,
+        endpoint: &Endpoint,
+        raw: RawWebSocket,
+    ) -> Option<WebSocketConfig> {
+        let section = format!("{own}.websocket");
+        if !endpoint.transport.is_websocket() {
+            if self.settings.has_section(&section) {
+                let detail = format!("{endpoint} does not speak WebSocket; use ws:// or wss://");
+                self.problem(&section, detail);
+            }
+            return None;
+        }
+        let path = raw.path.or_else(|| endpoint.path.clone());
+        if path.as_ref().is_some_and(|path| !path.starts_with('/')) {
+            self.problem(&format!("{section}.path"), "a path begins with a slash".into());
+        }
+        Some(WebSocketConfig { path, origins: raw.origins })
+    }
+
+    fn trusted_proxies(&mut self, own: &str, raw: &RawListener) -> Option<Vec<Network>> {
+        let mut networks = Vec::new();
+        for text in &raw.trusted_proxies {
+            match text.parse() {
+                Ok(network) => networks.push(network),
+                Err(detail) => self.problem(&format!("{own}.trusted_proxies"), detail),
+            }
+        }
+        if raw.proxy_protocol == raw.trusted_proxies.is_empty() {
+            let detail = "proxy_protocol = true and trusted_proxies = [\"10.0.0.0/8\"] (the networks of \
+                          your proxies) go together";
+            self.problem(&format!("{own}.proxy_protocol"), detail.into());
+        }
+        raw.proxy_protocol.then_some(networks)
+    }
+
+    /// Nobody opens a broker to the world by accident.
+    fn allow_anonymous(
+        &mut self,
+        own: &str,
+        endpoint: &Endpoint,
+        raw: &RawListener,
+        proves_identity: bool,
+    ) -> bool {
+        if let Some(stated) = raw.allow_anonymous.or(self.auth.allow_anonymous) {
+            return stated;
+        }
+        if self.auth.password_file.is_some() {
+            return false;
+        }
+        if !proves_identity && !endpoint.address.is_local() {
+            let detail = format!(
+                "{endpoint} can be reached from other machines and nobody would have to log in; add \
+                 `password_file = \"...\"` under [auth] (made with `quelea passwd`), or require client \
+                 certificates, or, to admit everybody, add `allow_anonymous = true` to this listener \
+                 or start with --allow-anonymous"
+            );
+            self.problem(&format!("{own}.url"), detail);
+        }
+        true
+    }
+
+    fn problem(&mut self, key: &str, detail: String) {
+        self.problems.push(Problem { place: self.settings.place(key), key: key.into(), detail });
+    }
+}
+
+fn same_address(a: &Listener, b: &Listener) -> bool {
+    let is_any_port = matches!(&a.address, Address::Ip(address) if address.port() == 0);
+    a.address == b.address && !is_any_port
+}
+
+/// Shards are told apart by the bits of a `u64`.
+const THREADS_MAX: u16 = 64;

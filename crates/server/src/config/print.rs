@@ -1,0 +1,177 @@
+//! The configuration as text for people: what is in force, and what could be.
+
+use super::Loaded;
+use super::keys::{RawListener, RawTls, RawWebSocket, SECTIONS};
+use super::schema::{Key, Section, Value};
+use super::source::{Origin, default_of};
+
+/// The effective configuration as TOML, each value with where it was set. Reads back as the same
+/// configuration, except for the listeners where none is configured.
+pub fn effective(loaded: &Loaded) -> String {
+    let mut out = String::new();
+    for section in SECTIONS {
+        match section.name {
+            "listeners" => print_listeners(loaded, &mut out),
+            name if name.starts_with("listeners.") => {}
+            name => {
+                out.push_str(&format!("[{name}]\n"));
+                print_keys(loaded, section, name, &mut out);
+                out.push('\n');
+            }
+        }
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+/// `docs/configuration.md`.
+pub fn markdown() -> String {
+    let mut out = String::from(MARKDOWN_HEAD);
+    for section in SECTIONS {
+        let shown =
+            if section.name == "listeners" { "[[listeners]]".into() } else { heading(section) };
+        out.push_str(&format!("\n## `{shown}`\n\n{}\n", paragraph(section.doc)));
+        out.push_str("\n| Key | Default | Value | Meaning |\n|---|---|---|---|\n");
+        for key in section.keys {
+            let default = match default_of(key) {
+                Value::Unset => "not set".into(),
+                value => format!("`{}`", key.kind.show(&value)),
+            };
+            let row = [format!("`{}`", key.name), default, key.kind.allowed(), paragraph(key.doc)];
+            out.push_str(&format!("| {} |\n", row.join(" | ")));
+        }
+    }
+    out
+}
+
+/// `docs/quelea.reference.toml`: every key, commented out, with its default.
+pub fn reference() -> String {
+    let mut out = String::from(REFERENCE_HEAD);
+    for section in SECTIONS {
+        let is_list = section.name == "listeners";
+        let heading = if is_list { "[[listeners]]".into() } else { heading(section) };
+        out.push_str(&format!("\n{}\n", comment(&paragraph(section.doc))));
+        // The tables of listeners stay commented out: one that stands there is one that listens.
+        let mark = if section.name.starts_with("listeners") { "# " } else { "" };
+        out.push_str(&format!("{mark}{heading}\n"));
+        for key in section.keys {
+            let doc = format!("{} Value: {}.", paragraph(key.doc), key.kind.allowed());
+            let value = key.kind.show(&default_of(key));
+            out.push_str(&format!("\n{}\n# {} = {value}\n", comment(&doc), key.name));
+        }
+    }
+    out
+}
+
+fn print_listeners(loaded: &Loaded, out: &mut String) {
+    if loaded.settings.listener_count() == 0 {
+        for listener in &loaded.config.listeners {
+            out.push_str(&format!("[[listeners]]\nurl = \"{}\" # default\n\n", listener.name));
+        }
+        return;
+    }
+    for index in 0..loaded.settings.listener_count() {
+        let own = format!("listeners.{index}");
+        out.push_str("[[listeners]]\n");
+        print_keys(loaded, &RawListener::SECTION, &own, out);
+        for (name, section) in [("tls", RawTls::SECTION), ("websocket", RawWebSocket::SECTION)] {
+            let own = format!("{own}.{name}");
+            if loaded.settings.has_section(&own) {
+                out.push_str(&format!("[listeners.{name}]\n"));
+                print_keys(loaded, &section, &own, out);
+            }
+        }
+        out.push('\n');
+    }
+}
+
+/// Keys that are not set and have no default are left out.
+fn print_keys(loaded: &Loaded, section: &Section, own: &str, out: &mut String) {
+    for key in section.keys {
+        let setting = loaded.settings.setting(own, key);
+        let is_empty_list = setting.value == Value::List(Vec::new());
+        if setting.origin == Origin::Default && (setting.value == Value::Unset || is_empty_list) {
+            continue;
+        }
+        out.push_str(&line(key, &setting.value, &setting.origin));
+    }
+}
+
+fn line(key: &Key, value: &Value, origin: &Origin) -> String {
+    format!("{} = {} # {origin}\n", key.name, key.kind.show(value))
+}
+
+fn heading(section: &Section) -> String {
+    format!("[{}]", section.name)
+}
+
+/// Doc lines joined into one line.
+fn paragraph(doc: &str) -> String {
+    doc.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn comment(text: &str) -> String {
+    let mut lines = vec![String::from("#")];
+    for word in text.split(' ') {
+        let last = lines.len() - 1;
+        if lines[last].len() + word.len() + 1 > COMMENT_COLUMNS {
+            lines.push(format!("# {word}"));
+        } else {
+            lines[last].push(' ');
+            lines[last].push_str(word);
+        }
+    }
+    lines.join("\n")
+}
+
+const COMMENT_COLUMNS: usize = 100;
+
+const MARKDOWN_HEAD: &str = "\
+# Configuration
+
+<!-- Generated from crates/server/src/config/keys.rs: `QUELEA_BLESS=1 cargo test -p server docs_`. -->
+
+`quelea serve` needs no configuration: it then listens on port 1883 of the loopback addresses and keeps
+its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML file.
+
+- Later sources win: defaults, the file, environment variables, flags.
+- An environment variable is the section and the key joined by two underscores, in either case:
+  `QUELEA_limits__packet_bytes_max=1MiB`, `QUELEA_listeners__0__url=tcp://127.0.0.1:1884`.
+  Lists are comma separated. Variables without two underscores are not looked at.
+- Sizes take `B`, `KB`, `MB`, `GB`, `KiB`, `MiB`, `GiB`; times take `s`, `m`, `h`, `d`; without a unit they
+  are bytes and seconds.
+- Relative paths in a file are relative to that file; elsewhere to the working directory.
+- An unknown key or a value out of range is an error: the broker does not start with half of what you
+  meant. `quelea serve --check-config` only checks; `--print-config` shows each value in force with
+  where it was set.
+- `quelea.reference.toml` beside this page has all keys with their defaults.
+
+Example:
+
+```toml
+[[listeners]]
+url = \"tcp://127.0.0.1:1883\"
+
+[[listeners]]
+url = \"tls://*:8883\"
+[listeners.tls]
+certificate = \"server.crt\"
+key = \"server.key\"
+
+[auth]
+password_file = \"passwords\"
+
+[access]
+acl_file = \"acl\"
+
+[limits]
+packet_bytes_max = \"1MiB\"
+queue_overflow = \"reject\"
+```
+";
+
+const REFERENCE_HEAD: &str = "\
+# All keys of quelea's configuration with their defaults. \"\" means: not set.
+# Generated from crates/server/src/config/keys.rs: `QUELEA_BLESS=1 cargo test -p server docs_`.
+";

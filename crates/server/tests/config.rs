@@ -1,0 +1,307 @@
+//! The configuration from the outside: what people write, and what they are told.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
+
+use std::path::{Path, PathBuf};
+
+use server::config::keys::SECTIONS;
+use server::config::schema::{Kind, Value};
+use server::config::{
+    Address, Config, ConfigError, Flag, Loaded, LogTarget, Machine, NEVER, QueueOverflow,
+    SourceFile, Sources, Transport, load, print,
+};
+
+const MACHINE: Machine = Machine { cores: 8, memory_bytes: 10_000, has_ipv6: true };
+
+fn file(text: &str) -> Sources {
+    let file = SourceFile { path: "/etc/quelea/quelea.toml".into(), text: text.into() };
+    Sources { file: Some(file), ..Sources::default() }
+}
+
+fn config(text: &str) -> Config {
+    load(&file(text), &MACHINE).unwrap().config
+}
+
+fn error(text: &str) -> String {
+    load(&file(text), &MACHINE).unwrap_err().to_string()
+}
+
+fn urls(config: &Config) -> Vec<&str> {
+    config.listeners.iter().map(|listener| listener.name.as_str()).collect()
+}
+
+#[test]
+fn without_configuration_only_loopback_listens() {
+    let config = Config::defaults(&MACHINE);
+    assert_eq!(urls(&config), ["tcp://127.0.0.1:1883", "tcp://[::1]:1883"]);
+    assert!(config.listeners.iter().all(|listener| listener.allow_anonymous));
+    assert_eq!(
+        (config.server.workers, config.server.shards, config.server.door_threads),
+        (8, 8, 2)
+    );
+    assert_eq!(config.limits.memory_bytes_max, 8_000);
+    assert_eq!(config.limits.packet_bytes_max, 16 << 20);
+    assert_eq!(config.limits.session_expiry_max_secs, NEVER);
+    assert_eq!(config.limits.connections_per_second_max, 0);
+    assert_eq!(config.http, Some("127.0.0.1:9883".parse().unwrap()));
+    assert_eq!(config.log.target, LogTarget::Stderr);
+
+    let small = Machine { cores: 1, has_ipv6: false, ..MACHINE };
+    let config = Config::defaults(&small);
+    assert_eq!(urls(&config), ["tcp://127.0.0.1:1883"]);
+    assert_eq!(
+        (config.server.workers, config.server.shards, config.server.door_threads),
+        (1, 4, 1)
+    );
+}
+
+#[test]
+fn each_value_has_a_valid_default_and_fits_its_type_at_both_ends() {
+    for section in SECTIONS {
+        for key in section.keys {
+            let name = format!("{}.{}", section.name, key.name);
+            assert!(!key.doc.trim().is_empty(), "{name} has no doc");
+            if !key.default.is_empty() {
+                key.kind.parse_text(key.default).unwrap_or_else(|why| panic!("{name}: {why}"));
+            }
+            let Kind::Number { min, max, .. } = key.kind else { continue };
+            if section.name.starts_with("listeners") {
+                continue;
+            }
+            for number in [min, max] {
+                let text = format!("[{}]\n{} = {number}", section.name, key.name);
+                load(&file(&text), &MACHINE).unwrap_or_else(|why| panic!("{name}: {why}"));
+            }
+        }
+    }
+    for (key, numbers) in [("in_flight_max", [1, 65_535]), ("qos_max", [0, 2])] {
+        for number in numbers {
+            config(&format!("[[listeners]]\nurl = \"tcp://127.0.0.1\"\n{key} = {number}"));
+        }
+    }
+}
+
+#[test]
+fn later_sources_win() {
+    let mut sources = file("[limits]\nin_flight_max = 1\nreceive_max = 1\ntopic_alias_max = 1\n");
+    sources.env = vec![
+        ("QUELEA_limits__receive_max".into(), "2".into()),
+        ("QUELEA_LIMITS__TOPIC_ALIAS_MAX".into(), "2".into()),
+        ("QUELEA_SERVICE_PORT".into(), "not ours".into()),
+        ("PATH".into(), "/bin".into()),
+    ];
+    sources.flags = vec![Flag { name: "--x", key: "limits.topic_alias_max", value: "3".into() }];
+    let Loaded { config, settings } = load(&sources, &MACHINE).unwrap();
+    let limits = &config.limits;
+    assert_eq!((limits.in_flight_max, limits.receive_max, limits.topic_alias_max), (1, 2, 3));
+    let printed = print::effective(&Loaded { config, settings });
+    for line in [
+        "in_flight_max = 1 # /etc/quelea/quelea.toml:2",
+        "receive_max = 2 # QUELEA_limits__receive_max",
+        "topic_alias_max = 3 # --x",
+        "qos_max = 2 # default",
+    ] {
+        assert!(printed.contains(line), "{line} not in {printed}");
+    }
+}
+
+#[test]
+fn what_is_printed_reads_back() {
+    let text = "[[listeners]]\nurl = \"wss://*:1\"\nallow_anonymous = true\n[listeners.tls]\n\
+                certificate = \"/c\"\nkey = \"/k\"\n[limits]\nqueue_overflow = \"reject\"\n";
+    let loaded = load(&file(text), &MACHINE).unwrap();
+    let printed = SourceFile { path: "quelea.toml".into(), text: print::effective(&loaded) };
+    let again = Sources { file: Some(printed), ..Sources::default() };
+    assert_eq!(load(&again, &MACHINE).unwrap().config, loaded.config);
+    assert_eq!(loaded.config.limits.queue_overflow, QueueOverflow::Reject);
+}
+
+#[test]
+fn unknown_keys_are_errors_with_place_and_suggestion() {
+    let message = error("[limits]\npacket_byte_max = 3\n\n[limit]\nx = 1\n");
+    let lines: Vec<&str> = message.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "/etc/quelea/quelea.toml:2:1: limits.packet_byte_max: unknown key; did you mean \
+             'packet_bytes_max'?",
+            "/etc/quelea/quelea.toml:4:2: limit: unknown key; did you mean 'limits'?",
+        ]
+    );
+    assert!(error("packet_bytes_max = 3").contains("did you mean 'limits.packet_bytes_max'?"));
+    assert!(error("[[listeners]]\nurll = \"x\"").contains(":2:1: listeners.0.urll"));
+    assert!(error("[listeners]\nurl = \"x\"").contains("[[listeners]]"));
+    assert!(error("limits = 3").contains("[limits]"));
+    let env = vec![("QUELEA_limits__qos_mx".to_owned(), "1".to_owned())];
+    let message = load(&Sources { env, ..Sources::default() }, &MACHINE).unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "QUELEA_limits__qos_mx: limits.qos_mx: unknown key; did you mean 'qos_max'?"
+    );
+}
+
+#[test]
+fn wrong_values_say_what_is_allowed() {
+    let message = error("[limits]\nqos_max = 3");
+    assert!(
+        message.starts_with(
+            "/etc/quelea/quelea.toml:2:11: limits.qos_max: must be a number from 0 to 2"
+        )
+    );
+    assert!(error("[limits]\nqos_max = \"x\"").contains("'x' is not one"));
+    assert!(error("[limits]\nqos_max = -1").contains("out of range"));
+    assert!(error("[limits]\nretain_available = 1").contains("true or false"));
+    assert!(error("[limits]\nqueue_overflow = \"drop\"").contains("\"drop_oldest\""));
+    assert!(error("[http]\nlisten = \"9883\"").contains("127.0.0.1:9883"));
+    assert!(error("[limits\n").starts_with("/etc/quelea/quelea.toml:1:"));
+}
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let ConfigError { problems } =
+        load(&file("[limits]\na = 1\nqos_max = 9\n[auth]\nb = 1"), &MACHINE).unwrap_err();
+    assert_eq!(problems.len(), 3);
+}
+
+#[test]
+fn an_open_listener_without_authentication_is_refused() {
+    let open = "[[listeners]]\nurl = \"tcp://*:1883\"\n";
+    let message = error(open);
+    for advice in ["quelea.toml:2", "password_file", "allow_anonymous = true", "--allow-anonymous"]
+    {
+        assert!(message.contains(advice), "{advice}: {message}");
+    }
+    assert!(config(&format!("{open}allow_anonymous = true")).listeners[0].allow_anonymous);
+    assert!(!config(&format!("{open}[auth]\npassword_file = \"p\"")).listeners[0].allow_anonymous);
+    assert!(config(&format!("{open}[auth]\nallow_anonymous = true")).listeners[0].allow_anonymous);
+    assert!(!config(&format!("{open}allow_anonymous = false")).listeners[0].allow_anonymous);
+    assert!(config("[[listeners]]\nurl = \"unix:///q\"").listeners[0].allow_anonymous);
+    let both = "[[listeners]]\nurl = \"tcp://127.0.0.1\"\n[auth]\npassword_file = \"p\"";
+    assert!(!config(both).listeners[0].allow_anonymous);
+}
+
+#[test]
+fn required_certificates_count_as_authentication() {
+    let tls =
+        "[[listeners]]\nurl = \"tls://*\"\n[listeners.tls]\ncertificate = \"c\"\nkey = \"/k\"\n";
+    assert!(error(tls).contains("--allow-anonymous"));
+    let config = config(&format!("{tls}client_ca = \"ca\"\nclient_auth = \"require\""));
+    let tls_config = config.listeners[0].tls.as_ref().unwrap();
+    assert_eq!(tls_config.certificate, Path::new("/etc/quelea/c"));
+    assert_eq!(tls_config.key, Path::new("/k"));
+    assert!(error(&format!("{tls}client_auth = \"require\"")).contains("needs client_ca"));
+    assert!(error(&format!("{tls}client_ca = \"ca\"")).contains("no effect without client_auth"));
+}
+
+#[test]
+fn contradictions_of_a_listener_are_told() {
+    let listener = |rest: &str| error(&format!("[[listeners]]\n{rest}"));
+    assert!(listener("name = \"x\"").contains("needs a url"));
+    assert!(error("[[listeners]]\n").contains("needs a url"));
+    assert!(listener("url = \"tls://127.0.0.1\"").contains("needs both certificate and key"));
+    assert!(listener("url = \"tcp://127.0.0.1\"\ntls.key = \"k\"").contains("does not speak TLS"));
+    assert!(listener("url = \"tcp://127.0.0.1\"\nwebsocket.path = \"/\"").contains("WebSocket"));
+    assert!(listener("url = \"ws://127.0.0.1\"\nwebsocket.path = \"x\"").contains("slash"));
+    assert!(
+        listener("url = \"tcp://127.0.0.1\"\nproxy_protocol = true").contains("trusted_proxies")
+    );
+    let proxies = "url = \"tcp://127.0.0.1\"\nproxy_protocol = true\ntrusted_proxies = [\"x\"]";
+    assert!(listener(proxies).contains("not a network"));
+    let identity = "url = \"tcp://127.0.0.1\"\nidentity_from_certificate = \"cn\"";
+    assert!(listener(identity).contains("client_auth"));
+    let twice = "url = \"tcp://127.0.0.1\"\n[[listeners]]\nurl = \"tcp://127.0.0.1:1883\"";
+    assert!(listener(twice).contains("already has this address"));
+}
+
+#[test]
+fn a_listener_replaces_limits_for_itself() {
+    let config = config(
+        "[[listeners]]\nurl = \"tcp://127.0.0.1:1\"\nqos_max = 1\nmessages_per_second_max = 5\n\
+         [[listeners]]\nurl = \"ws://127.0.0.1:2/mqtt\"\n[limits]\nin_flight_max = 7",
+    );
+    let [first, second] = config.listeners.as_slice() else { panic!("two listeners") };
+    assert_eq!((first.limits.qos_max, first.limits.in_flight_max), (1, 7));
+    assert_eq!((first.limits.messages_per_second_max, first.limits.messages_burst), (5, 5));
+    assert_eq!((second.limits.qos_max, second.limits.messages_burst), (2, 0));
+    assert_eq!(second.websocket.as_ref().unwrap().path.as_deref(), Some("/mqtt"));
+}
+
+#[test]
+fn port_and_listen_go_over_the_file() {
+    let mut sources =
+        file("[[listeners]]\nurl = \"unix:///q\"\n[[listeners]]\nurl = \"tcp://127.0.0.1\"");
+    sources.port = Some(2000);
+    let loaded = load(&sources, &MACHINE).unwrap();
+    assert_eq!(loaded.config.listeners[1].address, Address::Ip("127.0.0.1:2000".parse().unwrap()));
+    sources.listen = vec!["ws://127.0.0.1:3000".into()];
+    let message = load(&sources, &MACHINE).unwrap_err().to_string();
+    assert!(message.starts_with("--port: no listener is tcp://"), "{message}");
+    sources.port = None;
+    let loaded = load(&sources, &MACHINE).unwrap();
+    assert_eq!(loaded.config.listeners.len(), 1);
+    assert_eq!(loaded.config.listeners[0].transport, Transport::Ws);
+    let port_only = Sources { port: Some(0), ..Sources::default() };
+    assert_eq!(urls(&load(&port_only, &MACHINE).unwrap().config), ["tcp://127.0.0.1:0"]);
+}
+
+#[test]
+fn environment_listeners_are_numbered_without_gaps() {
+    let with = |name: &str| Sources {
+        env: vec![(name.to_owned(), "tcp://127.0.0.1:7".to_owned())],
+        ..Sources::default()
+    };
+    let loaded = load(&with("QUELEA_listeners__0__url"), &MACHINE).unwrap();
+    assert_eq!(urls(&loaded.config), ["tcp://127.0.0.1:7"]);
+    for name in ["QUELEA_listeners__1__url", "QUELEA_listeners__99999__url"] {
+        assert!(load(&with(name), &MACHINE).unwrap_err().to_string().contains("without gaps"));
+    }
+}
+
+#[test]
+fn docs_are_as_generated() {
+    let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    for (name, text) in
+        [("configuration.md", print::markdown()), ("quelea.reference.toml", print::reference())]
+    {
+        let path = docs.join(name);
+        if std::env::var_os("QUELEA_BLESS").is_some() {
+            std::fs::create_dir_all(&docs).unwrap();
+            std::fs::write(&path, &text).unwrap();
+        }
+        let on_disk = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(on_disk == text, "docs/{name} is stale: QUELEA_BLESS=1 cargo test -p server docs_");
+    }
+}
+
+#[test]
+fn docs_reference_with_all_keys_uncommented_is_the_default_configuration() {
+    let is_key = |line: &&str| line.starts_with('[') || line.contains(" = ");
+    let mut text = String::new();
+    for line in print::reference().lines() {
+        let bare = line.strip_prefix("# ").unwrap_or(line);
+        let known = SECTIONS.iter().flat_map(|section| section.keys);
+        let is_setting = known.clone().any(|key| bare.starts_with(&format!("{} = ", key.name)));
+        let is_unset = bare.ends_with("= \"\"") || bare.ends_with("= []");
+        if (line.starts_with('[') || is_setting) && !is_unset && is_key(&bare) {
+            text.push_str(&format!("{bare}\n"));
+        }
+    }
+    // The keys of listeners stand before the first table that is not commented out.
+    let text = text.split_once("[limits]").map(|(_, rest)| format!("[limits]{rest}")).unwrap();
+    let mut defaults = Config::defaults(&MACHINE);
+    defaults.server.data_dir = PathBuf::from("quelea-data");
+    assert_eq!(config(&text), defaults);
+}
+
+#[test]
+fn the_example_of_the_docs_is_valid() {
+    let markdown = print::markdown();
+    let example =
+        markdown.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    assert_eq!(config(example).listeners.len(), 2);
+}
+
+#[test]
+fn values_show_without_quotes() {
+    assert_eq!(Value::List(vec!["a".into(), "b".into()]).to_string(), "a,b");
+}
