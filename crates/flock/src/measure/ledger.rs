@@ -1,0 +1,597 @@
+//! Integrity: who sent what, who received what, and what is missing.
+//!
+//! A **stream** is one publisher's messages on one topic; its messages are numbered 0, 1, 2, ... in the
+//! payload. Each load thread keeps a [`Ledger`]: for its publishers what was sent on each stream, for its
+//! subscribers a [`Track`] per stream. At the end all that was sent comes together in a [`SentTable`], and
+//! every track is judged against it with [`judge`].
+//!
+//! A track is 56 bytes while nothing is amiss. Members of a shared group divide a stream among them, so
+//! there the whole group has one bitmap per stream ([`SharedTrack`]), merged over threads and agents.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::results::IntegrityCount;
+
+/// Number of a stream, unique in a run: see [`crate::engine::plan`].
+pub type StreamId = u32;
+
+/// What was sent on one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// Messages so far, which is also the next sequence number.
+    pub count: u32,
+    pub qos: u8,
+    /// When the first and the last message were handed to the kernel, nanoseconds of the run's clock.
+    pub first_ns: u64,
+    pub last_ns: u64,
+}
+
+/// Everything that was sent in a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentTable {
+    pub streams: BTreeMap<StreamId, Sent>,
+    /// QoS 1 and 2 messages that were never acknowledged, or refused: nobody promised them.
+    pub unpromised: BTreeMap<StreamId, Vec<u32>>,
+}
+
+impl SentTable {
+    pub fn merge(&mut self, other: Self) {
+        // Each stream has one publisher, which runs in one place: keys never meet.
+        self.streams.extend(other.streams);
+        for (stream, sequences) in other.unpromised {
+            self.unpromised.entry(stream).or_default().extend(sequences);
+        }
+    }
+
+    pub fn sort(&mut self) {
+        for sequences in self.unpromised.values_mut() {
+            sequences.sort_unstable();
+            sequences.dedup();
+        }
+    }
+
+    pub fn unpromised_of(&self, stream: StreamId) -> &[u32] {
+        self.unpromised.get(&stream).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn unpromised_count(&self) -> u64 {
+        self.unpromised.values().map(|sequences| sequences.len() as u64).sum()
+    }
+}
+
+/// What one subscriber received of one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Track {
+    /// The sequence number after the highest received.
+    next: u32,
+    /// The first one received, below which nothing is judged when the subscriber came late.
+    first: u32,
+    received: u32,
+    duplicated: u32,
+    duplicated_marked: u32,
+    reordered: u32,
+    /// Bumped by the client when messages may rightly have passed it by.
+    generation: u16,
+    /// Some messages were skipped over such a break.
+    skipped: u32,
+    missing: Option<Box<Ranges>>,
+}
+
+/// Missing sequence numbers, as inclusive ranges in rising order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Ranges {
+    ranges: Vec<(u32, u32)>,
+    /// Missing numbers dropped from `ranges` for want of room: they count as lost even if they come.
+    overflowed: u64,
+}
+
+/// What a receipt meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receipt {
+    InOrder,
+    /// Some are missing before it.
+    Gap(u32),
+    Late,
+    Duplicate,
+}
+
+impl Track {
+    /// Takes note of one message. `generation` is the client's count of breaks.
+    pub fn receive(&mut self, sequence: u32, dup: bool, generation: u16) -> Receipt {
+        if self.received == 0 {
+            self.first = sequence;
+            self.next = sequence;
+            self.generation = generation;
+            // What came before is judged at the end, when it is known who came first.
+        }
+        if sequence == self.next {
+            self.next = self.next.wrapping_add(1);
+            self.received += 1;
+            self.generation = generation;
+            return Receipt::InOrder;
+        }
+        if sequence > self.next {
+            let gap = sequence - self.next;
+            if generation == self.generation {
+                self.missing.get_or_insert_default().add(self.next, sequence - 1);
+            } else {
+                self.skipped += gap;
+                self.generation = generation;
+            }
+            self.next = sequence + 1;
+            self.received += 1;
+            return Receipt::Gap(gap);
+        }
+        self.receive_old(sequence, dup)
+    }
+
+    fn receive_old(&mut self, sequence: u32, dup: bool) -> Receipt {
+        let was_missing = self.missing.as_mut().is_some_and(|missing| missing.remove(sequence));
+        if was_missing || sequence < self.first {
+            self.first = self.first.min(sequence);
+            if !was_missing {
+                self.fill_before(sequence);
+            }
+            self.received += 1;
+            self.reordered += 1;
+            return Receipt::Late;
+        }
+        self.duplicated += 1;
+        self.duplicated_marked += u32::from(dup);
+        Receipt::Duplicate
+    }
+
+    /// A message from before the first one: what lies between becomes missing.
+    fn fill_before(&mut self, sequence: u32) {
+        // `first` is already lowered; the old first is the lowest number that was received or is known
+        // to be missing, which is the start of the known region.
+        let known_from = self.next - self.received - self.missing_count() - self.skipped;
+        if sequence + 1 < known_from {
+            self.missing.get_or_insert_default().add(sequence + 1, known_from - 1);
+        }
+    }
+
+    fn missing_count(&self) -> u32 {
+        self.missing.as_ref().map_or(0, |missing| missing.count() as u32)
+    }
+}
+
+impl Ranges {
+    fn count(&self) -> u64 {
+        let listed: u64 =
+            self.ranges.iter().map(|&(from, to)| u64::from(to - from) + 1).sum();
+        listed + self.overflowed
+    }
+
+    fn add(&mut self, from: u32, to: u32) {
+        if self.ranges.len() >= RANGES_MAX {
+            let (first, last) = self.ranges.remove(0);
+            self.overflowed += u64::from(last - first) + 1;
+        }
+        let at = self.ranges.partition_point(|range| range.0 < from);
+        self.ranges.insert(at, (from, to));
+    }
+
+    fn remove(&mut self, sequence: u32) -> bool {
+        let at = self.ranges.partition_point(|range| range.1 < sequence);
+        let Some(&(from, to)) = self.ranges.get(at) else { return false };
+        if sequence < from {
+            return false;
+        }
+        match (from == sequence, to == sequence) {
+            (true, true) => {
+                self.ranges.remove(at);
+            }
+            (true, false) => self.ranges[at].0 += 1,
+            (false, true) => self.ranges[at].1 -= 1,
+            (false, false) => {
+                self.ranges[at].1 = sequence - 1;
+                self.ranges.insert(at + 1, (sequence + 1, to));
+            }
+        }
+        true
+    }
+}
+
+/// What a shared group received of one stream: a bit per message.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedTrack {
+    words: Vec<u64>,
+    duplicated: u32,
+    duplicated_marked: u32,
+}
+
+impl SharedTrack {
+    pub fn receive(&mut self, sequence: u32, dup: bool) -> Receipt {
+        let (word, bit) = (sequence as usize / 64, 1_u64 << (sequence % 64));
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        if self.words[word] & bit != 0 {
+            self.duplicated += 1;
+            self.duplicated_marked += u32::from(dup);
+            return Receipt::Duplicate;
+        }
+        self.words[word] |= bit;
+        Receipt::InOrder
+    }
+
+    /// Joins what another thread saw of the same group and stream.
+    pub fn merge(&mut self, other: &Self) {
+        if self.words.len() < other.words.len() {
+            self.words.resize(other.words.len(), 0);
+        }
+        self.duplicated += other.duplicated;
+        self.duplicated_marked += other.duplicated_marked;
+        for (mine, theirs) in self.words.iter_mut().zip(&other.words) {
+            self.duplicated += (*mine & theirs).count_ones();
+            *mine |= theirs;
+        }
+    }
+
+    fn has(&self, sequence: u32) -> bool {
+        let word = self.words.get(sequence as usize / 64).copied().unwrap_or(0);
+        word & (1 << (sequence % 64)) != 0
+    }
+
+    fn first(&self) -> Option<u32> {
+        let word = self.words.iter().position(|&word| word != 0)?;
+        Some(word as u32 * 64 + self.words[word].trailing_zeros())
+    }
+
+    fn last(&self) -> Option<u32> {
+        let word = self.words.iter().rposition(|&word| word != 0)?;
+        Some(word as u32 * 64 + 63 - self.words[word].leading_zeros())
+    }
+}
+
+/// When a subscriber listened, and how strictly it is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heard {
+    /// When the subscription was acknowledged.
+    pub since_ns: u64,
+    /// When the subscriber began to leave; `u64::MAX`: still there at the end.
+    pub until_ns: u64,
+    /// The client's breaks at the end of the run.
+    pub generation: u16,
+    /// Several filters of the client match, so that a broker may send several copies.
+    pub copies_may_repeat: bool,
+}
+
+/// The judgement on one subscriber (or shared group) and one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    pub count: IntegrityCount,
+    /// The first missing ranges, inclusive.
+    pub missing: Vec<(u32, u32)>,
+    pub joined_late: bool,
+    pub interrupted: bool,
+}
+
+/// Judges a track; `None` stands for "nothing was received".
+pub fn judge(
+    sent: &Sent,
+    unpromised: &[u32],
+    track: Option<&Track>,
+    heard: Heard,
+    qos: u8,
+) -> Verdict {
+    let mut verdict = Verdict { joined_late: heard.since_ns > sent.first_ns, ..Verdict::default() };
+    verdict.count.qos = qos;
+    let left_early = heard.until_ns < sent.last_ns;
+    let empty = Track { generation: heard.generation, ..Track::default() };
+    let seen = track.unwrap_or(&empty);
+    let broken_tail = seen.generation != heard.generation;
+    verdict.interrupted = broken_tail || seen.skipped > 0;
+    if track.is_none() && (verdict.joined_late || left_early || heard.generation > 0) {
+        verdict.interrupted |= heard.generation > 0;
+        return verdict;
+    }
+    let from = if verdict.joined_late { seen.first } else { 0 };
+    let to = if left_early || broken_tail { seen.next } else { sent.count.max(seen.next) };
+    let mut missing = Vec::new();
+    if track.is_some() && seen.first > from {
+        // A subscriber that broke off and came back before its first message is not owed these.
+        missing.push((from, seen.first - 1));
+    }
+    if let Some(ranges) = &seen.missing {
+        missing.extend_from_slice(&ranges.ranges);
+        verdict.count.lost += ranges.overflowed;
+    }
+    if seen.next < to {
+        missing.push((seen.next, to - 1));
+    }
+    let count = &mut verdict.count;
+    count.received = u64::from(seen.received);
+    count.reordered = u64::from(seen.reordered);
+    if !heard.copies_may_repeat {
+        count.duplicated = u64::from(seen.duplicated);
+        count.duplicated_marked = u64::from(seen.duplicated_marked);
+    }
+    let unpromised_here =
+        unpromised.iter().filter(|&&sequence| (from..to).contains(&sequence)).count() as u64;
+    let forgiven = forgive(&missing, unpromised, &mut verdict.missing);
+    let all_missing: u64 = missing.iter().map(|&(a, b)| u64::from(b - a) + 1).sum();
+    count.lost += all_missing - forgiven;
+    count.unacknowledged_received = unpromised_here.saturating_sub(forgiven);
+    count.expected = (count.received + count.lost).saturating_sub(count.unacknowledged_received);
+    verdict
+}
+
+/// Judges a shared group, by its bitmap.
+pub fn judge_shared(
+    sent: &Sent,
+    unpromised: &[u32],
+    track: Option<&SharedTrack>,
+    heard: Heard,
+    qos: u8,
+) -> Verdict {
+    let mut verdict = Verdict { joined_late: heard.since_ns > sent.first_ns, ..Verdict::default() };
+    verdict.count.qos = qos;
+    verdict.interrupted = heard.generation > 0;
+    let left_early = heard.until_ns < sent.last_ns || (heard.generation > 0 && qos == 0);
+    let empty = SharedTrack::default();
+    let seen = track.unwrap_or(&empty);
+    let from = if verdict.joined_late { seen.first().unwrap_or(sent.count) } else { 0 };
+    let to = if left_early { seen.last().map_or(from, |last| last + 1) } else { sent.count };
+    let count = &mut verdict.count;
+    count.received = seen.words.iter().map(|word| u64::from(word.count_ones())).sum();
+    count.duplicated = u64::from(seen.duplicated);
+    count.duplicated_marked = u64::from(seen.duplicated_marked);
+    let mut missing: Vec<(u32, u32)> = Vec::new();
+    for sequence in (from..to).filter(|&sequence| !seen.has(sequence)) {
+        match missing.last_mut() {
+            Some(range) if range.1 + 1 == sequence => range.1 = sequence,
+            _ => missing.push((sequence, sequence)),
+        }
+    }
+    let forgiven = forgive(&missing, unpromised, &mut verdict.missing);
+    let all_missing: u64 = missing.iter().map(|&(a, b)| u64::from(b - a) + 1).sum();
+    count.lost = all_missing - forgiven;
+    count.unacknowledged_received =
+        unpromised.iter().filter(|&&sequence| seen.has(sequence)).count() as u64;
+    count.expected = (count.received + count.lost).saturating_sub(count.unacknowledged_received);
+    verdict
+}
+
+/// Counts the missing messages that nobody promised, and keeps a sample of the others.
+fn forgive(missing: &[(u32, u32)], unpromised: &[u32], sample: &mut Vec<(u32, u32)>) -> u64 {
+    let mut forgiven = 0;
+    for &(from, to) in missing {
+        let low = unpromised.partition_point(|&sequence| sequence < from);
+        let high = unpromised.partition_point(|&sequence| sequence <= to);
+        forgiven += (high - low) as u64;
+        let mut start = from;
+        for &excused in &unpromised[low..high] {
+            keep(sample, start, excused.wrapping_sub(1), excused > start);
+            start = excused.saturating_add(1);
+        }
+        keep(sample, start, to, start <= to);
+    }
+    forgiven
+}
+
+fn keep(sample: &mut Vec<(u32, u32)>, from: u32, to: u32, some: bool) {
+    if some && sample.len() < MISSING_SAMPLE_MAX {
+        sample.push((from, to));
+    }
+}
+
+/// Which shared group: the subscription and the position of its filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ShareKey {
+    pub subscription: u32,
+    pub filter: u32,
+}
+
+/// How a client came to hear a stream, found out at the first message and remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    Plain { routed: bool },
+    Shared { key: ShareKey, routed: bool },
+    /// No subscription of the client's matches.
+    Misrouted,
+}
+
+/// One thread's receipts.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// By local client and stream.
+    tracks: HashMap<(u32, StreamId), Entry>,
+    pub shared: HashMap<(ShareKey, StreamId), SharedTrack>,
+    pub lost_so_far: i64,
+    pub duplicated_so_far: u64,
+    pub misrouted: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    path: Path,
+    track: Track,
+}
+
+/// A received message, as far as integrity goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    pub client: u32,
+    pub stream: StreamId,
+    pub sequence: u32,
+    pub dup: bool,
+    pub generation: u16,
+}
+
+impl Ledger {
+    /// Notes a receipt and tells by which path it came. `find` is asked once per client and stream.
+    #[inline]
+    pub fn receive(&mut self, message: Received, find: impl FnOnce() -> Path) -> Path {
+        let entry = self
+            .tracks
+            .entry((message.client, message.stream))
+            .or_insert_with(|| Entry { path: find(), track: Track::default() });
+        let receipt = match entry.path {
+            Path::Plain { .. } => {
+                entry.track.receive(message.sequence, message.dup, message.generation)
+            }
+            Path::Shared { key, .. } => {
+                let track = self.shared.entry((key, message.stream)).or_default();
+                track.receive(message.sequence, message.dup)
+            }
+            Path::Misrouted => {
+                self.misrouted += 1;
+                Receipt::InOrder
+            }
+        };
+        match receipt {
+            Receipt::InOrder => {}
+            Receipt::Gap(missing) => self.lost_so_far += i64::from(missing),
+            Receipt::Late => self.lost_so_far -= 1,
+            Receipt::Duplicate => self.duplicated_so_far += 1,
+        }
+        entry.path
+    }
+
+    pub fn track(&self, client: u32, stream: StreamId) -> Option<&Track> {
+        self.tracks.get(&(client, stream)).map(|entry| &entry.track)
+    }
+
+    /// Pairs known, for the estimate of memory.
+    pub fn len(&self) -> usize {
+        self.tracks.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tracks.is_empty()
+    }
+}
+
+/// Ranges of missing messages that one track keeps; a subscriber with more holes than that has lost
+/// its claim to a precise account, not to the count.
+const RANGES_MAX: usize = 4_096;
+/// Ranges that a sample in the report shows.
+const MISSING_SAMPLE_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THERE: Heard =
+        Heard { since_ns: 0, until_ns: u64::MAX, generation: 0, copies_may_repeat: false };
+
+    fn sent(count: u32) -> Sent {
+        Sent { count, qos: 1, first_ns: 10, last_ns: 100 }
+    }
+
+    fn track_of(sequences: &[u32]) -> Track {
+        let mut track = Track::default();
+        for &sequence in sequences {
+            track.receive(sequence, false, 0);
+        }
+        track
+    }
+
+    fn verdict(count: u32, unpromised: &[u32], sequences: &[u32]) -> IntegrityCount {
+        judge(&sent(count), unpromised, Some(&track_of(sequences)), THERE, 1).count
+    }
+
+    #[test]
+    fn all_in_order_is_clean() {
+        let count = verdict(3, &[], &[0, 1, 2]);
+        assert_eq!((count.expected, count.received, count.lost), (3, 3, 0));
+        assert_eq!((count.duplicated, count.reordered), (0, 0));
+    }
+
+    #[test]
+    fn a_hole_is_lost_wherever_it_is() {
+        assert_eq!(verdict(4, &[], &[1, 2, 3]).lost, 1);
+        assert_eq!(verdict(4, &[], &[0, 2, 3]).lost, 1);
+        assert_eq!(verdict(4, &[], &[0, 1, 2]).lost, 1);
+        assert_eq!(verdict(4, &[], &[0, 3]).expected, 4);
+        let nothing = judge(&sent(4), &[], None, THERE, 1);
+        assert_eq!((nothing.count.lost, nothing.missing), (4, vec![(0, 3)]));
+    }
+
+    #[test]
+    fn a_late_message_is_reordered_and_not_lost() {
+        let count = verdict(4, &[], &[0, 2, 1, 3]);
+        assert_eq!((count.lost, count.reordered, count.duplicated), (0, 1, 0));
+        let count = verdict(4, &[], &[3, 0, 1, 2]);
+        assert_eq!((count.lost, count.reordered, count.duplicated), (0, 3, 0));
+        let count = verdict(4, &[], &[2, 0, 3]);
+        assert_eq!((count.lost, count.reordered, count.duplicated), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_second_copy_is_a_duplicate() {
+        let count = verdict(3, &[], &[0, 1, 1, 2, 0]);
+        assert_eq!((count.lost, count.duplicated, count.received), (0, 2, 3));
+    }
+
+    #[test]
+    fn what_nobody_promised_is_not_missed() {
+        let count = verdict(5, &[1, 4], &[0, 2]);
+        assert_eq!((count.lost, count.expected, count.received), (1, 3, 2));
+        let count = verdict(5, &[1, 4], &[0, 1, 2, 3]);
+        assert_eq!((count.lost, count.expected), (0, 3));
+        assert_eq!(count.unacknowledged_received, 1);
+    }
+
+    #[test]
+    fn a_late_subscriber_is_owed_nothing_from_before() {
+        let late = Heard { since_ns: 50, ..THERE };
+        let verdict = judge(&sent(5), &[], Some(&track_of(&[2, 4])), late, 1);
+        assert!(verdict.joined_late);
+        assert_eq!((verdict.count.lost, verdict.count.expected), (1, 3));
+        assert_eq!(judge(&sent(5), &[], None, late, 1).count.lost, 0);
+    }
+
+    #[test]
+    fn a_subscriber_that_left_is_owed_nothing_after() {
+        let left = Heard { until_ns: 60, ..THERE };
+        let verdict = judge(&sent(9), &[], Some(&track_of(&[0, 2])), left, 1);
+        assert_eq!(verdict.count.lost, 1);
+    }
+
+    #[test]
+    fn a_break_excuses_the_messages_of_the_break_only() {
+        let mut track = track_of(&[0, 2]);
+        track.receive(7, false, 1);
+        track.receive(9, false, 1);
+        let heard = Heard { generation: 1, ..THERE };
+        let verdict = judge(&sent(10), &[], Some(&track), heard, 0);
+        assert!(verdict.interrupted);
+        assert_eq!((verdict.count.lost, verdict.missing), (2, vec![(1, 1), (8, 8)]));
+    }
+
+    #[test]
+    fn a_shared_group_is_judged_as_a_whole() {
+        let (mut left, mut right) = (SharedTrack::default(), SharedTrack::default());
+        for sequence in 0..200 {
+            if sequence == 77 {
+                continue;
+            }
+            if sequence % 2 == 0 { &mut left } else { &mut right }.receive(sequence, false);
+        }
+        right.receive(100, true);
+        left.merge(&right);
+        let verdict = judge_shared(&sent(200), &[], Some(&left), THERE, 1);
+        assert_eq!((verdict.count.lost, verdict.count.duplicated), (1, 1));
+        assert_eq!(verdict.missing, [(77, 77)]);
+        assert_eq!(judge_shared(&sent(200), &[77], Some(&left), THERE, 1).count.lost, 0);
+        assert_eq!(judge_shared(&sent(5), &[], None, THERE, 1).count.lost, 5);
+    }
+
+    #[test]
+    fn holes_beyond_the_limit_still_count() {
+        let mut track = Track::default();
+        let holes = RANGES_MAX as u32 + 10;
+        for sequence in 0..=holes {
+            track.receive(sequence * 2, false, 0);
+        }
+        let verdict = judge(&sent(holes * 2 + 1), &[], Some(&track), THERE, 1);
+        assert_eq!(verdict.count.lost, u64::from(holes));
+        assert_eq!(verdict.missing.len(), MISSING_SAMPLE_MAX);
+    }
+}
