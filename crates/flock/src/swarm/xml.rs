@@ -13,7 +13,7 @@ pub(super) struct Element {
     pub name: String,
     /// Namespace declarations and `xsi:` hints are left out.
     pub attributes: Vec<Attribute>,
-    pub children: Vec<Element>,
+    pub children: Vec<Self>,
     /// Trimmed.
     pub text: String,
     /// Of the opening tag.
