@@ -9,5 +9,3 @@
 
 pub mod measure;
 pub mod model;
-pub mod scenario;
-pub mod swarm;

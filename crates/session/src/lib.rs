@@ -1,1 +1,40 @@
-//! session
+//! One client's protocol state: what it may send, and what it must be sent.
+//!
+//! A [`Session`] joins three parts with three lifetimes:
+//!
+//! - [`Outgoing`]: deliveries in flight and waiting; outlives the connection,
+//! - [`Incoming`]: packet ids of unfinished QoS 2 publishes; outlives the connection,
+//! - [`Link`]: everything that ends with the network connection: version, receive maxima, topic
+//!   aliases, acknowledgements that are owed, the outbox. A resumed session gets a fresh link, so
+//!   no flow-control state can survive a reconnect by accident.
+//!
+//! It does **not** know: sockets, other clients, subscriptions, storage, clocks. Time is an
+//! argument in milliseconds; bytes leave through the [`Outbox`], which the driver drains.
+//!
+//! Start reading at [`Session::on_publish`] and [`Session::offer`].
+//!
+//! Invariants: packets of QoS 1 and 2 enter the outbox in the order in which they were offered;
+//! acknowledgements leave in the order of the publishes they answer (MQTT-4.6.0-2); at most
+//! `min(receive maximum, in_flight_max)` publishes are unacknowledged at any time (MQTT-3.3.4-9).
+
+#![forbid(unsafe_code)]
+
+mod alias;
+mod bucket;
+mod incoming;
+mod link;
+mod message;
+mod outbox;
+mod outgoing;
+mod session;
+mod will;
+
+pub use alias::{InboundAliases, OutboundAliases};
+pub use bucket::{Bucket, Rate};
+pub use incoming::Incoming;
+pub use link::{Link, LinkSettings, PendingAck, Publishing};
+pub use message::{Message, MessageParts, NEVER};
+pub use outbox::{Outbox, SPLICE_BYTES_MIN};
+pub use outgoing::{Acked, Delivery, Identifiers, Outgoing};
+pub use session::{Dropped, Inbound, Offered, Overflow, QueueLimits, Session};
+pub use will::Will;

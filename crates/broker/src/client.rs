@@ -1,0 +1,151 @@
+//! What a shard keeps for one client id.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use session::{Dropped, NEVER, Session, Will};
+use topic::FilterId;
+
+use crate::access::{Grants, Identity};
+use crate::{Limits, RetainedQuery};
+
+/// The number of no connection.
+pub const NO_CONNECTION: u32 = u32::MAX;
+
+/// A subscription as the session holds it; its options stand in the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) filter: FilterId,
+    /// The shard's number of the shared group plus one, or 0.
+    pub(crate) group: u32,
+}
+
+/// How busy a session is, for the shards that choose among the members of a shared group.
+#[derive(Debug, Default)]
+pub struct Gauge {
+    is_online: AtomicBool,
+    in_flight: AtomicU32,
+    room: AtomicU32,
+}
+
+impl Gauge {
+    pub(crate) fn set(&self, is_online: bool, in_flight: u16, room: u16) {
+        self.is_online.store(is_online, Ordering::Release);
+        self.in_flight.store(u32::from(in_flight), Ordering::Relaxed);
+        self.room.store(u32::from(room), Ordering::Release);
+    }
+
+    /// Can the session take a message right now? An estimate: its shard has the last word.
+    pub(crate) fn is_available(&self) -> bool {
+        self.is_online.load(Ordering::Acquire) && self.room.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn is_online(&self) -> bool {
+        self.is_online.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Counts a message that is on its way to the session.
+    pub(crate) fn assign(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let _ = self.room.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |room| {
+            Some(room.saturating_sub(1))
+        });
+    }
+}
+
+/// What only few sessions need.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    /// Retained messages still to be fetched: the next page is asked for when there is room.
+    pub(crate) retained_next: Vec<RetainedQuery>,
+    /// Pages that are under way.
+    pub(crate) retained_asked: u32,
+    /// Topics on which a newer retained message came while a page was under way: the page may be
+    /// older than it.
+    pub(crate) retained_fresh: Vec<Box<str>>,
+    /// Deliveries dropped since the last event, by reason.
+    pub(crate) dropped: Vec<(Dropped, u64)>,
+    pub(crate) dropped_told_ms: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) id: Box<str>,
+    pub(crate) username: Option<Box<str>>,
+    pub(crate) grants: Grants,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) peer: Box<str>,
+    /// The driver's number of the connection, or [`NO_CONNECTION`].
+    pub(crate) connection: u32,
+    pub(crate) is_dirty: bool,
+    pub(crate) session: Session,
+    pub(crate) held: Vec<Held>,
+    pub(crate) will: Option<Box<Will>>,
+    pub(crate) auth_method: Option<Box<str>>,
+    pub(crate) gauge: Option<Arc<Gauge>>,
+    pub(crate) extras: Option<Box<Extras>>,
+    /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
+    pub(crate) session_expiry_secs: u32,
+    pub(crate) expires_at_ms: u64,
+    pub(crate) will_due_ms: u64,
+    /// The second for which the wheel holds an entry of this client, or `u64::MAX`.
+    pub(crate) timer_at: u64,
+}
+
+impl Client {
+    pub(crate) fn new(id: Box<str>, limits: Arc<Limits>) -> Self {
+        Self {
+            id,
+            username: None,
+            grants: Grants::default(),
+            limits,
+            peer: Box::default(),
+            connection: NO_CONNECTION,
+            is_dirty: false,
+            session: Session::default(),
+            held: Vec::new(),
+            will: None,
+            auth_method: None,
+            gauge: None,
+            extras: None,
+            session_expiry_secs: 0,
+            expires_at_ms: NEVER,
+            will_due_ms: NEVER,
+            timer_at: u64::MAX,
+        }
+    }
+
+    pub(crate) fn identity(&self) -> Identity<'_> {
+        Identity { client_id: &self.id, username: self.username.as_deref() }
+    }
+
+    pub(crate) fn extras(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
+    }
+
+    /// Does the session outlive its connection?
+    pub(crate) const fn is_persistent(&self) -> bool {
+        self.session_expiry_secs > 0
+    }
+
+    /// The next time at which something is due, or [`NEVER`].
+    pub(crate) fn next_due_ms(&self) -> u64 {
+        let keep_alive = self.session.link().and_then(session::Link::keep_alive_deadline_ms);
+        let told = match &self.extras {
+            Some(extras) if !extras.dropped.is_empty() => extras.dropped_told_ms + 1000,
+            _ => NEVER,
+        };
+        keep_alive.unwrap_or(NEVER).min(self.expires_at_ms).min(self.will_due_ms).min(told)
+    }
+
+    pub(crate) fn publish_gauge(&self) {
+        if let Some(gauge) = &self.gauge {
+            let (in_flight, room) = self.session.load();
+            gauge.set(self.session.is_online(), in_flight, room);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! All clients of a shard: by place, and by client id.
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+use std::hash::BuildHasher;
+
+use crate::client::Client;
+use crate::{SessionKey, ShardId};
+
+#[derive(Debug)]
+struct Place {
+    /// Grows each time the place is taken, so that an old key finds nobody.
+    generation: u16,
+    client: Option<Box<Client>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Clients {
+    shard: ShardId,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    by_id: HashTable<u32>,
+    hasher: FixedState,
+}
+
+impl Clients {
+    pub(crate) fn new(shard: ShardId, seed: u64) -> Self {
+        Self {
+            shard,
+            places: Vec::new(),
+            free: Vec::new(),
+            by_id: HashTable::new(),
+            hasher: FixedState::with_seed(seed),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(crate) fn insert(&mut self, client: Client) -> u32 {
+        let hash = self.hasher.hash_one(&*client.id);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, client: None });
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[slot as usize];
+        // Generation 0 is never handed out, so that no key is SessionKey::NOBODY.
+        place.generation = place.generation.wrapping_add(1).max(1);
+        place.client = Some(Box::new(client));
+        let places = &self.places;
+        let hasher = &self.hasher;
+        self.by_id.insert_unique(hash, slot, |slot| hasher.hash_one(id_at(places, *slot)));
+        slot
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<Box<Client>> {
+        let hash = self.hasher.hash_one(id_at(&self.places, slot));
+        if let Ok(entry) = self.by_id.find_entry(hash, |found| *found == slot) {
+            entry.remove();
+        }
+        let client = self.places.get_mut(slot as usize)?.client.take()?;
+        self.free.push(slot);
+        Some(client)
+    }
+
+    pub(crate) fn find(&self, client_id: &str) -> Option<u32> {
+        let hash = self.hasher.hash_one(client_id);
+        self.by_id.find(hash, |slot| id_at(&self.places, *slot) == client_id).copied()
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<&Client> {
+        self.places.get(slot as usize)?.client.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Client> {
+        self.places.get_mut(slot as usize)?.client.as_deref_mut()
+    }
+
+    pub(crate) fn key(&self, slot: u32) -> SessionKey {
+        SessionKey::new(self.shard, self.places[slot as usize].generation, slot)
+    }
+
+    /// The place of a key of this shard, if its session still exists.
+    pub(crate) fn slot_of(&self, key: SessionKey) -> Option<u32> {
+        let place = self.places.get(key.slot() as usize)?;
+        let is_same = key.shard() == self.shard && place.generation == key.generation();
+        (is_same && place.client.is_some()).then(|| key.slot())
+    }
+
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + use<> {
+        let taken: Vec<u32> = (0..self.places.len() as u32)
+            .filter(|slot| self.places[*slot as usize].client.is_some())
+            .collect();
+        taken.into_iter()
+    }
+}
+
+fn id_at(places: &[Place], slot: u32) -> &str {
+    places.get(slot as usize).and_then(|place| place.client.as_ref()).map_or("", |client| &client.id)
+}

@@ -1,0 +1,250 @@
+//! From a matching topic to the outboxes and queues of the subscribers.
+
+use codec::{QoS, Reason};
+use session::{Delivery, Dropped, Identifiers, Message, Offered};
+use topic::{Matches, Subscription};
+
+use crate::access::Action;
+use crate::client::Client;
+use crate::{Ended, Event, Metrics, Shard};
+
+/// Bits of `Subscription::options`.
+pub(crate) mod options {
+    use codec::QoS;
+
+    pub(crate) const NO_LOCAL: u8 = 0b0000_0100;
+    pub(crate) const RETAIN_AS_PUBLISHED: u8 = 0b0000_1000;
+    /// The receive rules do not cover the whole filter: ask for each message.
+    pub(crate) const CHECK_RECEIVE: u8 = 0b0001_0000;
+    /// The publisher's acknowledgement waits for this subscriber's shard.
+    pub(crate) const PROMISES: u8 = topic::Subscription::PROMISES;
+
+    pub(crate) const fn qos(options: u8) -> QoS {
+        match options & 0b11 {
+            0 => QoS::AtMostOnce,
+            1 => QoS::AtLeastOnce,
+            _ => QoS::ExactlyOnce,
+        }
+    }
+}
+
+/// Topics remembered while a page of retained messages is under way. Above it, a subscriber may
+/// see an older retained message after a newer live one.
+const RETAINED_FRESH_MAX: usize = 1000;
+
+pub(crate) fn count_dropped(metrics: &Metrics, reason: Dropped, count: u64) {
+    match reason {
+        Dropped::QueueFull => metrics.dropped_queue_full.add(count),
+        Dropped::SlowSubscriber => metrics.dropped_slow.add(count),
+        Dropped::Offline => metrics.dropped_offline.add(count),
+        Dropped::Expired => metrics.dropped_expired.add(count),
+        Dropped::TooLarge => metrics.dropped_too_large.add(count),
+    }
+}
+
+/// What delivering to the subscribers of this shard came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Delivered {
+    pub(crate) matched: bool,
+    pub(crate) refused: bool,
+}
+
+impl Shard {
+    /// Delivers a message that another shard sent.
+    pub(crate) fn deliver_mailed(
+        &mut self,
+        message: &Message,
+        is_awaited: bool,
+        now_ms: u64,
+    ) -> Reason {
+        let mut matches = std::mem::take(&mut self.matches);
+        self.index.matches(message.topic(), &mut matches);
+        let delivered = self.deliver_matches(message, &mut matches, is_awaited, now_ms);
+        self.matches = matches;
+        if delivered.refused {
+            Reason::QUOTA_EXCEEDED
+        } else if delivered.matched {
+            Reason::SUCCESS
+        } else {
+            Reason::NO_MATCHING_SUBSCRIBERS
+        }
+    }
+
+    /// Delivers to the subscribers in `matches` (not to the groups).
+    ///
+    /// A client with several matching subscriptions gets one copy, with the highest QoS and all
+    /// identifiers (MQTT-3.3.4-2, MQTT-3.3.4-3, MQTT-3.3.5-1 in 3.1.1).
+    pub(crate) fn deliver_matches(
+        &mut self,
+        message: &Message,
+        matches: &mut Matches,
+        may_refuse: bool,
+        now_ms: u64,
+    ) -> Delivered {
+        let found = &mut matches.subscriptions;
+        if found.is_empty() {
+            return Delivered::default();
+        }
+        if may_refuse && self.anybody_refuses(message, found) {
+            return Delivered { matched: true, refused: true };
+        }
+        if found.len() > 1 && !found.is_sorted_by_key(|s| s.subscriber) {
+            found.sort_unstable_by_key(|subscription| subscription.subscriber);
+        }
+        let mut rest = found.as_slice();
+        while let Some(first) = rest.first() {
+            let same = rest.iter().take_while(|s| s.subscriber == first.subscriber).count();
+            let (own, others) = rest.split_at(same);
+            self.deliver_to(message, own, now_ms);
+            rest = others;
+        }
+        Delivered { matched: true, refused: false }
+    }
+
+    fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {
+        message.qos() != QoS::AtMostOnce
+            && found.iter().any(|subscription| {
+                options::qos(subscription.options) != QoS::AtMostOnce
+                    && self.clients.get(subscription.subscriber).is_some_and(|client| {
+                        client.session.would_refuse(message, &client.limits.queue)
+                    })
+            })
+    }
+
+    /// Delivers to one client; `own` are its matching subscriptions.
+    fn deliver_to(&mut self, message: &Message, own: &[Subscription], now_ms: u64) {
+        let Some(first) = own.first() else { return };
+        let slot = first.subscriber;
+        let is_own = message.publisher() == self.key(slot).as_u64();
+        let (clients, spare_buffers) = self.clients_and_buffers();
+        let Some(client) = clients.get_mut(slot) else { return };
+        let Some(wanted) = Wanted::of(message, own, is_own, client) else { return };
+        Self::lend_buffer(client, spare_buffers);
+        if message.retain() {
+            note_fresh(client, message);
+        }
+        let delivery = Delivery {
+            message: message.clone(),
+            identifiers: wanted.identifiers,
+            group: 0,
+            qos: wanted.qos,
+            retain: wanted.retain,
+        };
+        let limits = client.limits.queue;
+        let offered = client.session.offer(delivery, &limits, now_ms);
+        self.after_offer(slot, message, offered, now_ms);
+    }
+
+    /// Counts and tells what became of an offer.
+    pub(crate) fn after_offer(
+        &mut self,
+        slot: u32,
+        message: &Message,
+        offered: Offered,
+        now_ms: u64,
+    ) {
+        let metrics = self.metrics();
+        match offered {
+            Offered::Written => {
+                metrics.publishes_sent.add(1);
+                metrics.publish_bytes_sent.add(message.payload().len() as u64);
+                self.mark_dirty(slot);
+            }
+            Offered::Queued => metrics.publishes_queued.add(1),
+            Offered::QueuedForOldest => {
+                metrics.publishes_queued.add(1);
+                self.note_dropped(slot, Dropped::QueueFull, now_ms);
+            }
+            Offered::Dropped(reason) => self.note_dropped(slot, reason, now_ms),
+            Offered::Refused => self.note_dropped(slot, Dropped::QueueFull, now_ms),
+            Offered::Disconnect => {
+                self.note_dropped(slot, Dropped::QueueFull, now_ms);
+                self.doomed.push((slot, Ended::QueueFull));
+            }
+        }
+    }
+
+    /// Counts a dropped delivery; the event that names the client comes at most once a second.
+    pub(crate) fn note_dropped(&mut self, slot: u32, reason: Dropped, now_ms: u64) {
+        count_dropped(self.metrics(), reason, 1);
+        // QoS 0 to somebody who is away is the normal case, not a loss worth telling.
+        if reason == Dropped::Offline {
+            return;
+        }
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let extras = client.extras();
+        match extras.dropped.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => extras.dropped.push((reason, 1)),
+        }
+        if extras.dropped_told_ms + 1000 <= now_ms {
+            self.tell_dropped(slot, now_ms);
+        } else {
+            self.arm_timer(slot);
+        }
+    }
+
+    pub(crate) fn tell_dropped(&mut self, slot: u32, now_ms: u64) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(extras) = &mut client.extras else { return };
+        extras.dropped_told_ms = now_ms;
+        let dropped = std::mem::take(&mut extras.dropped);
+        let client_id = client.id.clone();
+        for (reason, count) in dropped {
+            self.tell(Event::Dropped { client_id: client_id.clone(), reason, count });
+        }
+    }
+}
+
+/// How one client gets a message.
+struct Wanted {
+    qos: QoS,
+    retain: bool,
+    identifiers: Identifiers,
+}
+
+impl Wanted {
+    /// None if no subscription of `own` wants it.
+    fn of(message: &Message, own: &[Subscription], is_own: bool, client: &Client) -> Option<Self> {
+        let mut qos = None;
+        let mut retain = false;
+        let mut identifiers = Identifiers::None;
+        for subscription in own {
+            let bits = subscription.options;
+            if is_own && bits & options::NO_LOCAL != 0 {
+                continue;
+            }
+            if bits & options::CHECK_RECEIVE != 0
+                && !client.grants.allows(client.identity(), Action::Receive, message.topic())
+            {
+                continue;
+            }
+            qos = qos.max(Some(options::qos(bits).min(message.qos())));
+            retain |= bits & options::RETAIN_AS_PUBLISHED != 0 && message.retain();
+            if subscription.identifier != 0 {
+                identifiers = with_identifier(identifiers, subscription.identifier);
+            }
+        }
+        qos.map(|qos| Self { qos, retain, identifiers })
+    }
+}
+
+pub(crate) fn with_identifier(identifiers: Identifiers, new: u32) -> Identifiers {
+    match identifiers {
+        Identifiers::None => Identifiers::One([new]),
+        known => {
+            let mut all = known.as_slice().to_vec();
+            all.push(new);
+            Identifiers::Many(all.into())
+        }
+    }
+}
+
+fn note_fresh(client: &mut Client, message: &Message) {
+    if let Some(extras) = &mut client.extras
+        && extras.retained_asked > 0
+        && extras.retained_fresh.len() < RETAINED_FRESH_MAX
+    {
+        extras.retained_fresh.push(message.topic().into());
+    }
+}

@@ -1,0 +1,94 @@
+//! What happened, for logs, metrics and whoever listens; declared once.
+
+use codec::{Reason, Version, Violation};
+use session::Dropped;
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The client said DISCONNECT.
+    Client(Reason),
+    /// The network connection broke or was closed without a DISCONNECT.
+    Network,
+    /// The client broke the protocol.
+    Violation(Violation),
+    /// Nothing came for one and a half keep-alives (MQTT-3.1.2-22).
+    KeepAlive,
+    /// Another connection took the session over (MQTT-3.1.4-3).
+    TakenOver,
+    /// The queue of the session was full, and the policy is to disconnect.
+    QueueFull,
+    /// A subscriber had no room, and a 3.1.1 publisher can be told in no other way.
+    Refused,
+    /// The broker is stopping.
+    Shutdown,
+    /// An operator ended it.
+    Administrative,
+    /// Re-authentication failed.
+    NotAuthorized,
+}
+
+impl Ended {
+    /// The reason code for the client.
+    pub const fn reason(&self) -> Reason {
+        match self {
+            Self::Client(reason) => *reason,
+            Self::Network => Reason::UNSPECIFIED_ERROR,
+            Self::Violation(violation) => violation.reason,
+            Self::KeepAlive => Reason::KEEP_ALIVE_TIMEOUT,
+            Self::TakenOver => Reason::SESSION_TAKEN_OVER,
+            Self::QueueFull | Self::Refused => Reason::QUOTA_EXCEEDED,
+            Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
+            Self::Administrative => Reason::ADMINISTRATIVE_ACTION,
+            Self::NotAuthorized => Reason::NOT_AUTHORIZED,
+        }
+    }
+}
+
+/// One observable fact. Cheap facts of every message are counters, not events.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Connected {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        peer: Box<str>,
+        version: Version,
+        keep_alive_secs: u16,
+        session_present: bool,
+    },
+    Disconnected {
+        client_id: Box<str>,
+        peer: Box<str>,
+        ended: Ended,
+    },
+    /// Deliveries to a session were dropped; the same reason is reported at most once a second per
+    /// session, with the number since.
+    Dropped {
+        client_id: Box<str>,
+        reason: Dropped,
+        count: u64,
+    },
+    /// A publish, subscription or will was not allowed.
+    Denied {
+        client_id: Box<str>,
+        action: &'static str,
+        topic: Box<str>,
+    },
+    /// A publisher was told that there is no room.
+    Refused {
+        client_id: Box<str>,
+        topic: Box<str>,
+    },
+    SessionExpired {
+        client_id: Box<str>,
+    },
+    /// A retained message was not kept: the limit is reached.
+    RetainedRefused {
+        topic: Box<str>,
+    },
+    /// A message of a shared group was dropped.
+    GroupDropped {
+        group: Box<str>,
+        count: u64,
+    },
+}

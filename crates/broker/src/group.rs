@@ -1,0 +1,494 @@
+//! Shared subscriptions.
+//!
+//! Every shard knows all groups and their members, so that the shard of the publisher chooses and
+//! the message takes one hop. How busy a member is stands in its [`Gauge`], which all may read.
+//! The member's shard has the last word: a member without room passes the message on. What no
+//! member can take is parked at the group's home shard until one can; so an offline or stuck
+//! member never keeps messages from the others.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+use codec::QoS;
+use foldhash::fast::FixedState;
+use session::{Delivery, Identifiers, Message, Offered, Overflow};
+use topic::FilterId;
+
+use crate::client::{Gauge, Held};
+use crate::deliver::{options, with_identifier};
+use crate::{Event, Mail, SessionKey, Shard, ShareStrategy};
+
+/// How often a message is passed on before it is parked.
+const HOPS_MAX: u8 = 3;
+
+/// What identifies a group, on every shard alike.
+#[derive(Debug)]
+pub struct GroupName {
+    pub key: u64,
+    pub share: Box<str>,
+    pub filter: Box<str>,
+}
+
+/// A member as all shards know it.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub(crate) key: SessionKey,
+    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) options: u8,
+    pub(crate) identifier: u32,
+    /// Outlives its connection: what the group cannot deliver is kept.
+    pub(crate) is_persistent: bool,
+}
+
+#[derive(Debug)]
+struct Group {
+    name: Arc<GroupName>,
+    filter: FilterId,
+    members: Vec<Member>,
+    /// Where the round robin goes on, or who is stuck to.
+    next: usize,
+    /// At home: messages that no member could take, bounded by `Settings::share_queue`.
+    parked: VecDeque<Message>,
+    parked_bytes: u64,
+    /// Elsewhere: the home has parked messages, so new ones go there, behind them.
+    is_waiting: bool,
+}
+
+/// The groups a shard knows: all of them.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    places: Vec<Option<Group>>,
+    free: Vec<u32>,
+    by_key: HashMap<u64, u32, FixedState>,
+    hasher: FixedState,
+}
+
+impl Groups {
+    pub(crate) fn new(seed: u64) -> Self {
+        // Keys must be alike on all shards, and clients must not be able to guess them.
+        let hasher = FixedState::with_seed(seed & !u64::from(u16::MAX));
+        Self { places: Vec::new(), free: Vec::new(), by_key: HashMap::default(), hasher }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    fn key_of(&self, share: &str, filter: &str) -> u64 {
+        let mut state = self.hasher.build_hasher();
+        state.write(share.as_bytes());
+        state.write_u8(b'/');
+        state.write(filter.as_bytes());
+        state.finish().max(1)
+    }
+
+    pub(crate) fn find(&self, share: &str, filter: &str) -> Option<u32> {
+        self.by_key.get(&self.key_of(share, filter)).copied()
+    }
+
+    fn number(&self, key: u64) -> Option<u32> {
+        self.by_key.get(&key).copied()
+    }
+
+    fn get(&self, number: u32) -> Option<&Group> {
+        self.places.get(number as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, number: u32) -> Option<&mut Group> {
+        self.places.get_mut(number as usize)?.as_mut()
+    }
+
+    fn next_number(&self) -> u32 {
+        self.free.last().copied().unwrap_or(self.places.len() as u32)
+    }
+
+    fn insert(&mut self, group: Group) -> u32 {
+        let key = group.name.key;
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.places[number as usize] = Some(group);
+                number
+            }
+            None => {
+                self.places.push(Some(group));
+                self.places.len() as u32 - 1
+            }
+        };
+        self.by_key.insert(key, number);
+        number
+    }
+
+    fn remove(&mut self, number: u32) -> Option<Group> {
+        let group = self.places.get_mut(number as usize)?.take()?;
+        self.by_key.remove(&group.name.key);
+        self.free.push(number);
+        Some(group)
+    }
+}
+
+impl Shard {
+    /// A session of this shard subscribes. Returns what it holds, and whether that is new.
+    pub(crate) fn join_group(
+        &mut self,
+        slot: u32,
+        share: &str,
+        filter: &str,
+        bits: u8,
+        identifier: u32,
+    ) -> (Held, bool) {
+        let key = self.groups.key_of(share, filter);
+        let name = match self.groups.number(key).and_then(|number| self.groups.get(number)) {
+            Some(group) => group.name.clone(),
+            None => Arc::new(GroupName { key, share: share.into(), filter: filter.into() }),
+        };
+        let member_key = self.key(slot);
+        let Some(client) = self.clients.get_mut(slot) else {
+            return (Held { filter: FilterId(0), group: 0 }, false);
+        };
+        let gauge = client.gauge.get_or_insert_default().clone();
+        let is_persistent = client.is_persistent();
+        client.publish_gauge();
+        let member = Member { key: member_key, gauge, options: bits, identifier, is_persistent };
+        let is_new = self.on_join(&name, member.clone());
+        self.send_to_others(&Mail::Join { group: name, member });
+        let number = self.groups.number(key).unwrap_or_default();
+        let filter = self.groups.get(number).map_or(FilterId(0), |group| group.filter);
+        (Held { filter, group: number + 1 }, is_new)
+    }
+
+    /// Somebody joined, here or on another shard. True if it was not a member before.
+    pub(crate) fn on_join(&mut self, name: &Arc<GroupName>, member: Member) -> bool {
+        let number = match self.groups.number(name.key) {
+            Some(number) => number,
+            None => {
+                let filter =
+                    self.index.add_group(&name.filter, self.groups.next_number()).filter;
+                self.groups.insert(Group {
+                    name: name.clone(),
+                    filter,
+                    members: Vec::new(),
+                    next: 0,
+                    parked: VecDeque::new(),
+                    parked_bytes: 0,
+                    is_waiting: false,
+                })
+            }
+        };
+        let Some(group) = self.groups.get_mut(number) else { return false };
+        match group.members.iter_mut().find(|known| known.key == member.key) {
+            Some(known) => {
+                *known = member;
+                false
+            }
+            None => {
+                group.members.push(member);
+                true
+            }
+        }
+    }
+
+    /// A session of this shard unsubscribes or ends.
+    pub(crate) fn leave_group(&mut self, number: u32, member: SessionKey) {
+        let Some(group) = self.groups.get(number) else { return };
+        let key = group.name.key;
+        self.send_to_others(&Mail::Leave { group: key, member });
+        self.remove_member(number, member);
+    }
+
+    pub(crate) fn on_leave(&mut self, key: u64, member: SessionKey, _now_ms: u64) {
+        if let Some(number) = self.groups.number(key) {
+            self.remove_member(number, member);
+        }
+    }
+
+    fn remove_member(&mut self, number: u32, member: SessionKey) {
+        let Some(group) = self.groups.get_mut(number) else { return };
+        group.members.retain(|known| known.key != member);
+        if !group.members.is_empty() {
+            return;
+        }
+        let Some(group) = self.groups.remove(number) else { return };
+        self.index.remove_group(group.filter, number);
+        let lost = group.parked.len() as u64;
+        if lost > 0 {
+            self.tell_group_dropped(&group.name, lost);
+        }
+    }
+
+    fn tell_group_dropped(&mut self, name: &GroupName, count: u64) {
+        self.metrics().dropped_group.add(count);
+        let group = format!("$share/{}/{}", name.share, name.filter).into();
+        self.tell(Event::GroupDropped { group, count });
+    }
+
+    /// The publisher's side: choose a member.
+    pub(crate) fn deliver_to_group(&mut self, number: u32, message: &Message, now_ms: u64) {
+        self.pass_on(number, message, 0, now_ms);
+    }
+
+    fn pass_on(&mut self, number: u32, message: &Message, hops: u8, now_ms: u64) {
+        let random = self.next_random();
+        let strategy = self.shared.settings.share_strategy;
+        let Some(group) = self.groups.get_mut(number) else { return };
+        let key = group.name.key;
+        let home = self.shared.shard_of_group(key);
+        let is_behind = group.is_waiting && home != self.id || !group.parked.is_empty();
+        let chosen = if is_behind && hops == 0 || hops >= HOPS_MAX {
+            None
+        } else {
+            choose(group, strategy, message, random)
+        };
+        let Some(member) = chosen.and_then(|place| group.members.get(place)) else {
+            if home == self.id {
+                self.park(key, message.clone(), now_ms);
+            } else {
+                self.send(home, Mail::Park { group: key, message: message.clone() });
+            }
+            return;
+        };
+        let member_key = member.key;
+        member.gauge.assign();
+        if member_key.shard() == self.id {
+            self.on_offer(key, member_key, message.clone(), hops, now_ms);
+        } else {
+            let mail = Mail::Offer { group: key, member: member_key, message: message.clone(), hops };
+            self.send(member_key.shard(), mail);
+        }
+    }
+
+    /// The member's side: deliver, or pass on if it cannot take it now.
+    pub(crate) fn on_offer(
+        &mut self,
+        key: u64,
+        member_key: SessionKey,
+        message: Message,
+        hops: u8,
+        now_ms: u64,
+    ) {
+        let Some(number) = self.groups.number(key) else { return };
+        let member = self
+            .groups
+            .get(number)
+            .and_then(|group| group.members.iter().find(|member| member.key == member_key))
+            .map(|member| (member.options, member.identifier));
+        let slot = self.clients.slot_of(member_key);
+        let (Some((bits, identifier)), Some(slot)) = (member, slot) else {
+            self.pass_on(number, &message, hops + 1, now_ms);
+            return;
+        };
+        let (clients, spare_buffers) = self.clients_and_buffers();
+        let Some(client) = clients.get_mut(slot) else { return };
+        let is_denied = bits & options::CHECK_RECEIVE != 0
+            && !client.grants.allows(
+                client.identity(),
+                crate::access::Action::Receive,
+                message.topic(),
+            );
+        if is_denied || !client.session.has_window() {
+            client.publish_gauge();
+            self.pass_on(number, &message, hops + 1, now_ms);
+            return;
+        }
+        Self::lend_buffer(client, spare_buffers);
+        let identifiers = match identifier {
+            0 => Identifiers::None,
+            identifier => with_identifier(Identifiers::None, identifier),
+        };
+        let delivery = Delivery {
+            message: message.clone(),
+            identifiers,
+            group: key,
+            qos: options::qos(bits).min(message.qos()),
+            retain: bits & options::RETAIN_AS_PUBLISHED != 0 && message.retain(),
+        };
+        let limits = client.limits.queue;
+        let offered: Offered = client.session.offer(delivery, &limits, now_ms);
+        client.publish_gauge();
+        self.after_offer(slot, &message, offered, now_ms);
+    }
+
+    /// The home's side: keep a message until a member can take it.
+    pub(crate) fn park(&mut self, key: u64, message: Message, now_ms: u64) {
+        let limits = self.shared.settings.share_queue;
+        let Some(number) = self.groups.number(key) else { return };
+        let Some(group) = self.groups.get_mut(number) else { return };
+        let is_kept = message.qos() != QoS::AtMostOnce
+            && group.members.iter().any(|m| {
+                options::qos(m.options) != QoS::AtMostOnce
+                    && (m.is_persistent || m.gauge.is_online())
+            });
+        if !is_kept {
+            let name = group.name.clone();
+            self.tell_group_dropped(&name, 1);
+            return;
+        }
+        let mut dropped = 0;
+        while group.parked.len() >= limits.messages_max as usize
+            || group.parked_bytes + message.heap_bytes() as u64 > limits.bytes_max
+        {
+            // The group has no one publisher to refuse: only the end to drop from is a choice.
+            if limits.overflow != Overflow::DropOldest || group.parked.is_empty() {
+                let name = group.name.clone();
+                self.tell_group_dropped(&name, dropped + 1);
+                return;
+            }
+            if let Some(oldest) = group.parked.pop_front() {
+                group.parked_bytes -= oldest.heap_bytes() as u64;
+                dropped += 1;
+            }
+        }
+        let was_empty = group.parked.is_empty() && dropped == 0;
+        group.parked_bytes += message.heap_bytes() as u64;
+        group.parked.push_back(message);
+        if dropped > 0 {
+            let name = group.name.clone();
+            self.tell_group_dropped(&name, dropped);
+        }
+        if was_empty {
+            self.send_to_others(&Mail::Waiting { group: key, any: true });
+        }
+        self.drain_group(key, now_ms);
+    }
+
+    /// The home's side: deliver what is parked as far as members have room.
+    pub(crate) fn drain_group(&mut self, key: u64, now_ms: u64) {
+        let strategy = self.shared.settings.share_strategy;
+        let Some(number) = self.groups.number(key) else { return };
+        loop {
+            let random = self.next_random();
+            let Some(group) = self.groups.get_mut(number) else { return };
+            let Some(message) = group.parked.front() else { return };
+            let is_expired = message.is_expired(now_ms);
+            let place = choose(group, strategy, message, random);
+            if place.is_none() && !is_expired {
+                return;
+            }
+            let Some(message) = group.parked.pop_front() else { return };
+            group.parked_bytes -= message.heap_bytes() as u64;
+            let is_empty = group.parked.is_empty();
+            if let Some(member) = place.and_then(|place| group.members.get(place)) {
+                member.gauge.assign();
+                let member = member.key;
+                // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.
+                let mail = Mail::Offer { group: key, member, message, hops: 1 };
+                self.send(member.shard(), mail);
+            }
+            if is_empty {
+                self.send_to_others(&Mail::Waiting { group: key, any: false });
+                return;
+            }
+        }
+    }
+
+    /// All groups at home, for members that became free without anybody saying so.
+    pub(crate) fn drain_groups(&mut self, now_ms: u64) {
+        let waiting: Vec<u64> = self
+            .groups
+            .places
+            .iter()
+            .flatten()
+            .filter(|group| !group.parked.is_empty())
+            .map(|group| group.name.key)
+            .collect();
+        for key in waiting {
+            self.drain_group(key, now_ms);
+        }
+    }
+
+    pub(crate) fn on_waiting(&mut self, key: u64, any: bool, now_ms: u64) {
+        let Some(number) = self.groups.number(key) else { return };
+        if let Some(group) = self.groups.get_mut(number) {
+            group.is_waiting = any;
+        }
+        if any {
+            self.pull(number, now_ms);
+        }
+    }
+
+    /// A member here may have room now: ask the homes of its groups for parked messages.
+    pub(crate) fn pull_for(&mut self, slot: u32, now_ms: u64) {
+        let Some(client) = self.clients.get(slot) else { return };
+        if !client.gauge.as_ref().is_some_and(|gauge| gauge.is_available()) {
+            return;
+        }
+        let numbers: Vec<u32> =
+            client.held.iter().filter(|h| h.group != 0).map(|held| held.group - 1).collect();
+        for number in numbers {
+            self.pull(number, now_ms);
+        }
+    }
+
+    fn pull(&mut self, number: u32, now_ms: u64) {
+        let Some(group) = self.groups.get(number) else { return };
+        let key = group.name.key;
+        let home = self.shared.shard_of_group(key);
+        if home == self.id {
+            if !group.parked.is_empty() {
+                self.drain_group(key, now_ms);
+            }
+            return;
+        }
+        let can_take = group.members.iter().any(|m| m.key.shard() == self.id && m.gauge.is_available());
+        if group.is_waiting && can_take {
+            self.send(home, Mail::Pull { group: key });
+        }
+    }
+
+    /// A member is gone: what it has not acknowledged goes back to its groups.
+    pub(crate) fn give_back(&mut self, slot: u32, now_ms: u64) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.gauge.is_none() {
+            return;
+        }
+        let deliveries = client.session.outgoing.take_shared();
+        client.publish_gauge();
+        for delivery in deliveries {
+            if let Some(number) = self.groups.number(delivery.group) {
+                self.pass_on(number, &delivery.message, 1, now_ms);
+            }
+        }
+    }
+}
+
+/// The place of the member that gets the message, among those that can take one now.
+fn choose(
+    group: &mut Group,
+    strategy: ShareStrategy,
+    message: &Message,
+    random: u64,
+) -> Option<usize> {
+    let count = group.members.len();
+    if count == 0 {
+        return None;
+    }
+    let members = &group.members;
+    let can_take = |place: &usize| members[*place].gauge.is_available();
+    let from = |start: usize| (0..count).map(move |step| (start + step) % count);
+    let place = match strategy {
+        ShareStrategy::Random => from(random as usize % count).find(can_take),
+        ShareStrategy::RoundRobin => {
+            let place = from(group.next % count).find(can_take)?;
+            group.next = place + 1;
+            return Some(place);
+        }
+        ShareStrategy::Sticky => {
+            let place = from(group.next % count).find(can_take)?;
+            group.next = place;
+            return Some(place);
+        }
+        ShareStrategy::LeastInFlight => from(random as usize % count)
+            .filter(can_take)
+            .min_by_key(|place| members[*place].gauge.in_flight()),
+        ShareStrategy::HashClient => from(spread(message.publisher(), count)).find(can_take),
+        ShareStrategy::HashTopic => {
+            let hash = FixedState::with_seed(0).hash_one(message.topic());
+            from(spread(hash, count)).find(can_take)
+        }
+    };
+    place
+}
+
+fn spread(hash: u64, count: usize) -> usize {
+    ((u128::from(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * count as u128) >> 64) as usize
+}

@@ -1,0 +1,89 @@
+//! What shards tell each other.
+
+use std::sync::Arc;
+
+use codec::Reason;
+use session::Message;
+use topic::Cursor;
+
+use crate::group::{GroupName, Member};
+
+/// The number of a shard, fixed when the broker starts. At most [`topic::SHARDS_MAX`] of them.
+pub type ShardId = u16;
+
+/// A session as other shards know it: shard, generation and place. Never reused for another
+/// session while somebody may still hold it (the generation sees to that).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey(u64);
+
+impl SessionKey {
+    pub const NOBODY: Self = Self(0);
+
+    pub(crate) const fn new(shard: ShardId, generation: u16, slot: u32) -> Self {
+        Self((shard as u64) << 48 | (generation as u64) << 32 | slot as u64)
+    }
+
+    pub const fn shard(self) -> ShardId {
+        (self.0 >> 48) as u16
+    }
+
+    pub(crate) const fn generation(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    pub(crate) const fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+/// Where the answer to a publish is awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Confirm {
+    pub publisher: SessionKey,
+    /// Tells the publisher's connections apart: an answer for an earlier one is void.
+    pub connection: u32,
+    pub ack_number: u64,
+}
+
+/// A request for retained messages, page by page.
+#[derive(Clone, Debug)]
+pub struct RetainedQuery {
+    pub subscriber: SessionKey,
+    /// The shard that is asked.
+    pub home: ShardId,
+    pub filter: Arc<str>,
+    pub options: u8,
+    pub identifier: u32,
+    pub after: Option<Cursor>,
+}
+
+/// One item of a mail batch. Items from one shard to another arrive in the order of sending.
+#[derive(Clone, Debug)]
+pub enum Mail {
+    /// Deliver to the subscribers you have (shared groups are the sender's affair).
+    Publish { message: Message, confirm: Option<Confirm> },
+    /// The answer to a publish with `confirm`.
+    Confirmed { confirm: Confirm, reason: Reason },
+    /// Keep, replace or (empty payload) clear the retained message of a topic that is yours.
+    Retain { message: Message, confirm: Option<Confirm> },
+    /// Look up retained messages.
+    QueryRetained(Box<RetainedQuery>),
+    /// One page of them; `query.after` tells where to go on, if there are more.
+    Retained { query: Box<RetainedQuery>, messages: Vec<Message>, is_last: bool },
+    /// Somebody joined a shared group.
+    Join { group: Arc<GroupName>, member: Member },
+    /// Somebody left it.
+    Leave { group: u64, member: SessionKey },
+    /// The sender's group chose a session of yours.
+    Offer { group: u64, member: SessionKey, message: Message, hops: u8 },
+    /// No member could take it: you are the group's home, keep it.
+    Park { group: u64, message: Message },
+    /// The group's home has messages waiting, or none any more.
+    Waiting { group: u64, any: bool },
+    /// A member can take messages again.
+    Pull { group: u64 },
+}

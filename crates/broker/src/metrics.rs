@@ -1,0 +1,130 @@
+//! Counters of one shard: written by one thread, read by any.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number with a single writer: adding is a plain load and store.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
+    }
+
+    pub fn sub(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(count), Ordering::Relaxed);
+    }
+
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether a number only grows, or goes up and down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// A metric as it is shown: name with unit, type, help.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub help: &'static str,
+}
+
+macro_rules! metrics {
+    ($($field:ident: $kind:ident $name:literal, $help:literal;)*) => {
+        /// All counters of a shard.
+        #[derive(Debug, Default)]
+        #[repr(align(128))] // Own cache lines: shards do not slow each other down.
+        pub struct Metrics {
+            $(#[doc = $help] pub $field: Counter,)*
+        }
+
+        impl Metrics {
+            /// What each metric is, in the order of [`Metrics::values`].
+            pub const DESCRIPTIONS: &'static [Description] = &[
+                $(Description { name: $name, kind: Kind::$kind, help: $help },)*
+            ];
+
+            /// The present values.
+            pub fn values(&self) -> Vec<u64> {
+                vec![$(self.$field.value(),)*]
+            }
+        }
+    };
+}
+
+metrics! {
+    connections: Gauge "quelea_connections",
+        "Connected clients.";
+    connections_opened: Counter "quelea_connections_opened_total",
+        "Connections that were accepted with a successful CONNACK.";
+    connections_closed: Counter "quelea_connections_closed_total",
+        "Accepted connections that ended.";
+    takeovers: Counter "quelea_session_takeovers_total",
+        "Connections that were closed because another one took over the session.";
+    keep_alive_timeouts: Counter "quelea_keep_alive_timeouts_total",
+        "Connections that were closed because nothing came for one and a half keep-alives.";
+    violations: Counter "quelea_protocol_violations_total",
+        "Connections that were closed because the client broke the protocol.";
+    sessions: Gauge "quelea_sessions",
+        "Sessions, connected or not.";
+    sessions_expired: Counter "quelea_sessions_expired_total",
+        "Sessions that ended because their expiry interval ran out.";
+    subscriptions: Gauge "quelea_subscriptions",
+        "Subscriptions of all sessions, shared ones included.";
+    packets_received: Counter "quelea_packets_received_total",
+        "Packets of any kind from clients.";
+    bytes_received: Counter "quelea_received_bytes_total",
+        "Bytes of MQTT packets from clients.";
+    bytes_sent: Counter "quelea_sent_bytes_total",
+        "Bytes of MQTT packets to clients.";
+    publishes_received: Counter "quelea_publishes_received_total",
+        "PUBLISH packets from clients.";
+    publish_bytes_received: Counter "quelea_publish_received_bytes_total",
+        "Payload bytes of PUBLISH packets from clients.";
+    publishes_sent: Counter "quelea_publishes_sent_total",
+        "PUBLISH packets put into the outbox of a client.";
+    publish_bytes_sent: Counter "quelea_publish_sent_bytes_total",
+        "Payload bytes of PUBLISH packets put into the outbox of a client.";
+    publishes_queued: Counter "quelea_publishes_queued_total",
+        "Deliveries that had to wait in the queue of a session.";
+    publishes_unmatched: Counter "quelea_publishes_unmatched_total",
+        "Accepted messages for which there was no subscription.";
+    publishes_denied: Counter "quelea_publishes_denied_total",
+        "Publishes that the access rules did not allow.";
+    publishes_refused: Counter "quelea_publishes_refused_total",
+        "Publishes that were answered with quota exceeded.";
+    dropped_queue_full: Counter "quelea_dropped_queue_full_total",
+        "Deliveries dropped because the queue of the session was full.";
+    dropped_slow: Counter "quelea_dropped_slow_subscriber_total",
+        "QoS 0 deliveries dropped because the subscriber reads too slowly.";
+    dropped_offline: Counter "quelea_dropped_offline_total",
+        "QoS 0 deliveries dropped because the session has no connection.";
+    dropped_expired: Counter "quelea_dropped_expired_total",
+        "Deliveries dropped because the message had expired.";
+    dropped_too_large: Counter "quelea_dropped_too_large_total",
+        "Deliveries dropped because the packet is larger than the client takes.";
+    dropped_group: Counter "quelea_dropped_shared_group_total",
+        "Messages dropped because no member of a shared group could take or keep them.";
+    retained: Gauge "quelea_retained_messages",
+        "Retained messages.";
+    retained_bytes: Gauge "quelea_retained_bytes",
+        "Bytes of retained messages.";
+    retained_refused: Counter "quelea_retained_refused_total",
+        "Retained messages that were not kept because the limit was reached.";
+    wills: Counter "quelea_wills_published_total",
+        "Wills that were published.";
+    mail_sent: Counter "quelea_mail_sent_total",
+        "Items that shards sent to each other.";
+    events_lost: Counter "quelea_events_lost_total",
+        "Events that were not logged because too many came in one turn.";
+}

@@ -1,0 +1,191 @@
+//! Retained messages: each topic has one home shard, subscribers fetch in pages.
+//!
+//! A page is asked for only when the subscriber has room for it, so that a subscription to a
+//! million retained messages neither floods its outbox nor holds up anybody else.
+
+use codec::Reason;
+use session::{Delivery, Message};
+
+use crate::deliver::{options, with_identifier};
+use crate::access::Action;
+use crate::{Event, Mail, RetainedQuery, Shard};
+
+/// Retained messages in one page.
+const PAGE_MESSAGES: usize = 100;
+
+/// Retained messages looked at per tick for expiry.
+const SWEEP_MESSAGES: usize = 1000;
+
+impl Shard {
+    /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6).
+    pub(crate) fn keep_retained(&mut self, message: &Message) -> Reason {
+        let topic = message.topic();
+        let bytes = retained_bytes(message);
+        if message.payload().is_empty() {
+            if let Some(old) = self.retained.remove(topic) {
+                self.count_retained(-1, -retained_bytes(&old));
+            }
+            return Reason::SUCCESS;
+        }
+        let old = self.retained.get_mut(topic);
+        if old.is_none() && self.shared.retained_is_full() {
+            self.metrics().retained_refused.add(1);
+            self.tell(Event::RetainedRefused { topic: topic.into() });
+            return Reason::QUOTA_EXCEEDED;
+        }
+        match old {
+            Some(old) => {
+                let grown = bytes - retained_bytes(old);
+                *old = message.clone();
+                self.count_retained(0, grown);
+            }
+            None => {
+                self.retained.insert(topic, message.clone());
+                self.count_retained(1, bytes);
+            }
+        }
+        Reason::SUCCESS
+    }
+
+    fn count_retained(&self, messages: i64, bytes: i64) {
+        self.shared.add_retained(messages, bytes);
+        let metrics = self.metrics();
+        metrics.retained.set(metrics.retained.value().wrapping_add(messages as u64));
+        metrics.retained_bytes.set(metrics.retained_bytes.value().wrapping_add(bytes as u64));
+    }
+
+    /// Removes some of the retained messages that have expired.
+    pub(crate) fn sweep_retained(&mut self, now_ms: u64) {
+        let mut expired: Vec<Box<str>> = Vec::new();
+        let after = self.retained_sweep.take();
+        self.retained_sweep =
+            self.retained.walk_all(after, SWEEP_MESSAGES, &mut |topic, message| {
+                if message.is_expired(now_ms) {
+                    expired.push(topic.into());
+                }
+            });
+        for topic in expired {
+            if let Some(old) = self.retained.remove(&topic) {
+                self.count_retained(-1, -retained_bytes(&old));
+            }
+        }
+    }
+
+    /// Asks for the retained messages of a new subscription.
+    pub(crate) fn ask_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
+        let subscriber = self.key(slot);
+        let query =
+            RetainedQuery { subscriber, home: 0, filter: filter.into(), options: bits, identifier, after: None };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if filter.contains(['+', '#']) {
+            client.extras().retained_asked += u32::from(self.shared.shard_count);
+            for home in 0..self.shared.shard_count {
+                self.query(RetainedQuery { home, ..query.clone() });
+            }
+        } else {
+            client.extras().retained_asked += 1;
+            let home = self.shared.shard_of_topic(filter);
+            self.query(RetainedQuery { home, ..query });
+        }
+    }
+
+    /// The home's side: one page.
+    pub(crate) fn on_retained_query(&mut self, mut query: Box<RetainedQuery>) {
+        let mut messages = Vec::new();
+        let after = query.after.take();
+        if query.filter.contains(['+', '#']) {
+            query.after =
+                self.retained.walk(&query.filter, after, PAGE_MESSAGES, &mut |_, message| {
+                    messages.push(message.clone());
+                });
+        } else {
+            messages.extend(self.retained.get(&query.filter).cloned());
+        }
+        let is_last = query.after.is_none();
+        let subscriber = query.subscriber.shard();
+        self.send(subscriber, Mail::Retained { query, messages, is_last });
+    }
+
+    /// The subscriber's side: deliver the page, and go on when there is room.
+    pub(crate) fn on_retained_page(
+        &mut self,
+        query: RetainedQuery,
+        messages: &[Message],
+        is_last: bool,
+        now_ms: u64,
+    ) {
+        let Some(slot) = self.clients.slot_of(query.subscriber) else { return };
+        for message in messages {
+            self.offer_retained(slot, &query, message, now_ms);
+        }
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let is_online = client.session.is_online();
+        let extras = client.extras();
+        extras.retained_asked = extras.retained_asked.saturating_sub(1);
+        if !is_last && is_online {
+            extras.retained_next.push(query);
+        }
+        if extras.retained_asked == 0 && extras.retained_next.is_empty() {
+            extras.retained_fresh = Vec::new();
+        }
+        self.ask_next_page(slot);
+    }
+
+    fn offer_retained(
+        &mut self,
+        slot: u32,
+        query: &RetainedQuery,
+        message: &Message,
+        now_ms: u64,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if message.is_expired(now_ms) {
+            return;
+        }
+        // A newer message on the topic has overtaken the page.
+        let is_stale = client.extras.as_ref().is_some_and(|extras| {
+            extras.retained_fresh.iter().any(|topic| **topic == *message.topic())
+        });
+        let is_denied = query.options & options::CHECK_RECEIVE != 0
+            && !client.grants.allows(client.identity(), Action::Receive, message.topic());
+        if is_stale || is_denied {
+            return;
+        }
+        let identifiers = match query.identifier {
+            0 => session::Identifiers::None,
+            identifier => with_identifier(session::Identifiers::None, identifier),
+        };
+        let delivery = Delivery {
+            message: message.clone(),
+            identifiers,
+            group: 0,
+            qos: options::qos(query.options).min(message.qos()),
+            // MQTT-3.3.1-8: sent because of a subscription, so the flag is set.
+            retain: true,
+        };
+        let limits = client.limits.queue;
+        let offered = client.session.offer(delivery, &limits, now_ms);
+        self.after_offer(slot, message, offered, now_ms);
+    }
+
+    /// Asks for further pages while the subscriber has room.
+    pub(crate) fn ask_next_page(&mut self, slot: u32) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let is_calm = client.session.link().is_some_and(session::Link::has_room)
+            && client.session.outgoing.queued() < PAGE_MESSAGES;
+        let Some(extras) = &mut client.extras else { return };
+        if !is_calm {
+            return;
+        }
+        if let Some(query) = extras.retained_next.pop() {
+            extras.retained_asked += 1;
+            self.query(query);
+        } else if extras.retained_asked == 0 && extras.dropped.is_empty() {
+            client.extras = None;
+        }
+    }
+}
+
+fn retained_bytes(message: &Message) -> i64 {
+    message.heap_bytes() as i64
+}

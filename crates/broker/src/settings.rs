@@ -1,0 +1,128 @@
+//! What an operator may set: limits and what is offered to clients.
+
+use codec::QoS;
+use session::{Overflow, QueueLimits, Rate};
+use topic::TopicLimits;
+
+/// Limits of the connections of one listener. Shared by all its connections.
+///
+/// Every limit has a policy; it stands with the limit.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Larger packets: DISCONNECT 0x95 and close (MQTT-3.1.2-24 for the other direction).
+    pub packet_bytes_max: u32,
+    /// Longer or deeper topics: refused with 0x90 or 0x8F.
+    pub topic: TopicLimits,
+    /// More subscriptions: SUBACK 0x97.
+    pub subscriptions_per_client_max: u32,
+    /// Unacknowledged publishes towards a client; more wait in its queue.
+    pub in_flight_max: u16,
+    /// Unacknowledged publishes from a client; more: DISCONNECT 0x93 (MQTT 5).
+    pub receive_max: u16,
+    /// Topic aliases a client may set; more: DISCONNECT 0x94.
+    pub alias_in_max: u16,
+    /// Topic aliases we set towards a client; more topics are sent by name.
+    pub alias_out_max: u16,
+    /// What may wait for one session.
+    pub queue: QueueLimits,
+    /// Unsent bytes above which QoS 0 is dropped and others wait in the queue.
+    pub outbox_bytes_max: u32,
+    /// Longer session expiry intervals are cut to this, and the client is told (MQTT 5).
+    pub session_expiry_max_secs: u32,
+    /// What clean session 0 of a 3.1 or 3.1.1 client means. `u32::MAX`: never expires.
+    pub session_expiry_v3_secs: u32,
+    /// Longer message expiry intervals are cut to this, messages without one get it. 0: no limit.
+    pub message_expiry_max_secs: u32,
+    /// Longer keep-alives, and none, are replaced by this and the client is told (MQTT 5). 0: no
+    /// limit.
+    pub keep_alive_max_secs: u16,
+    /// Longer will delays are cut to this.
+    pub will_delay_max_secs: u32,
+    /// Publishes above: DISCONNECT 0x9B; subscriptions above are granted this much.
+    pub qos_max: QoS,
+    /// False: retained publishes end in DISCONNECT 0x9A.
+    pub retain_available: bool,
+    /// False: wildcard filters end in SUBACK 0xA2.
+    pub wildcard_available: bool,
+    /// False: shared subscriptions end in SUBACK 0x9E.
+    pub shared_available: bool,
+    /// False: subscription identifiers end in DISCONNECT 0xA1.
+    pub subscription_ids_available: bool,
+    /// What one connection may send; above it, its socket is read later.
+    pub message_rate: Rate,
+    pub byte_rate: Rate,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            packet_bytes_max: 16 * 1024 * 1024,
+            topic: TopicLimits::default(),
+            subscriptions_per_client_max: 100_000,
+            in_flight_max: 1000,
+            receive_max: 1000,
+            alias_in_max: 32,
+            alias_out_max: 32,
+            queue: QueueLimits {
+                messages_max: 100_000,
+                bytes_max: 64 * 1024 * 1024,
+                overflow: Overflow::DropOldest,
+            },
+            outbox_bytes_max: 1024 * 1024,
+            session_expiry_max_secs: u32::MAX,
+            session_expiry_v3_secs: u32::MAX,
+            message_expiry_max_secs: 0,
+            keep_alive_max_secs: 0,
+            will_delay_max_secs: u32::MAX,
+            qos_max: QoS::ExactlyOnce,
+            retain_available: true,
+            wildcard_available: true,
+            shared_available: true,
+            subscription_ids_available: true,
+            message_rate: Rate::default(),
+            byte_rate: Rate::default(),
+        }
+    }
+}
+
+/// How a shared subscription chooses the member that gets a message, among those that can take one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShareStrategy {
+    Random,
+    #[default]
+    RoundRobin,
+    LeastInFlight,
+    /// The same member for as long as it can take messages.
+    Sticky,
+    /// The member is chosen by the publishing client.
+    HashClient,
+    /// The member is chosen by the topic.
+    HashTopic,
+}
+
+/// Settings of the whole broker.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Retained messages in all; more: refused with 0x97, counted, told in an event.
+    pub retained_messages_max: u64,
+    /// Bytes of retained messages in all; the same policy.
+    pub retained_bytes_max: u64,
+    pub share_strategy: ShareStrategy,
+    /// What may wait for one shared group that has no member able to take a message.
+    pub share_queue: QueueLimits,
+    /// Is [`Overflow::Reject`] in use anywhere? Then publishers of QoS 1 and 2 wait for the word of
+    /// every shard that has a matching subscriber.
+    pub rejects: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            retained_messages_max: 10_000_000,
+            retained_bytes_max: 4 * 1024 * 1024 * 1024,
+            share_strategy: ShareStrategy::default(),
+            share_queue: Limits::default().queue,
+            rejects: false,
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! A shard: the unit of state. Events in, effects out.
+
+use std::sync::Arc;
+
+use codec::{AckKind, Packet, Reason, Sender, Violation};
+use session::{Acked, Message, NEVER, Outbox};
+use topic::{FilterId, Index, InterestCounts, Matches, Retained};
+
+use crate::access::Access;
+use crate::client::Client;
+use crate::clients::Clients;
+use crate::group::Groups;
+use crate::wheel::Wheel;
+use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
+
+/// Events kept per turn; more are only counted (`quelea_events_lost_total`).
+const EVENTS_MAX: usize = 10_000;
+
+/// Empty outbox buffers kept for reuse.
+const SPARE_BUFFERS_MAX: usize = 64;
+
+/// Larger buffers are given back to the allocator.
+const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// A connection that the driver has to close, after writing `farewell`.
+#[derive(Debug)]
+pub struct Close {
+    pub connection: u32,
+    pub farewell: Outbox,
+}
+
+/// A client wants to authenticate anew (MQTT-4.12.1): ask the back-end, then answer with
+/// [`Shard::on_reauthenticated`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reauthenticate {
+    pub slot: u32,
+    pub connection: u32,
+    /// False: the client goes on with an exchange under way.
+    pub is_start: bool,
+    pub client_id: Box<str>,
+    pub method: Box<str>,
+    pub data: Box<[u8]>,
+}
+
+/// The answer to [`Reauthenticate`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reauthenticated {
+    Continue(Vec<u8>),
+    Success(Vec<u8>),
+    Failure(Reason),
+}
+
+/// What the driver has to carry out. It drains these after each turn.
+#[derive(Debug, Default)]
+pub struct Effects {
+    /// Connections with something in their outbox: slot and connection.
+    pub dirty: Vec<(u32, u32)>,
+    pub closes: Vec<Close>,
+    /// Mail per shard, also for the sender itself, in order.
+    pub mail: Vec<Vec<Mail>>,
+    /// Read nothing from the connection before the time.
+    pub pauses: Vec<(u32, u64)>,
+    pub events: Vec<Event>,
+    pub reauthentications: Vec<Reauthenticate>,
+}
+
+/// Sessions, subscriptions and retained messages of a part of all clients and topics.
+///
+/// One thread drives it. Between two calls the driver drains [`Shard::effects`].
+#[derive(Debug)]
+pub struct Shard {
+    pub(crate) id: ShardId,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) access: Access,
+    pub(crate) clients: Clients,
+    pub(crate) index: Index,
+    pub(crate) interest_counts: InterestCounts,
+    pub(crate) groups: Groups,
+    pub(crate) retained: Retained<Message>,
+    /// Where the walk that removes expired retained messages goes on.
+    pub(crate) retained_sweep: Option<topic::Cursor>,
+    pub(crate) wheel: Wheel,
+    pub(crate) random: u64,
+    pub effects: Effects,
+    /// Connections to be ended when the present event is done.
+    pub(crate) doomed: Vec<(u32, Ended)>,
+    pub(crate) matches: Matches,
+    pub(crate) route: Vec<FilterId>,
+    pub(crate) properties: codec::PropertyBuf,
+    spare_buffers: Vec<Vec<u8>>,
+}
+
+impl Shard {
+    pub fn new(id: ShardId, shared: Arc<Shared>, access: Access) -> Self {
+        let seed = shared.seed ^ u64::from(id);
+        let mail = (0..shared.shard_count).map(|_| Vec::new()).collect();
+        Self {
+            id,
+            access,
+            clients: Clients::new(id, seed),
+            index: Index::new(seed),
+            interest_counts: InterestCounts::new(id, &shared.interest),
+            groups: Groups::new(seed),
+            retained: Retained::new(),
+            retained_sweep: None,
+            wheel: Wheel::default(),
+            random: seed | 1,
+            effects: Effects { mail, ..Effects::default() },
+            doomed: Vec::new(),
+            matches: Matches::default(),
+            route: Vec::new(),
+            properties: codec::PropertyBuf::new(),
+            spare_buffers: Vec::new(),
+            shared,
+        }
+    }
+
+    pub const fn id(&self) -> ShardId {
+        self.id
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.shared.metrics[usize::from(self.id)]
+    }
+
+    /// Bytes came from a connection. They may hold any part of any number of packets.
+    pub fn on_bytes(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) {
+        let Some(link) = self.link(slot, connection) else { return };
+        link.last_packet_ms = now_ms;
+        if link.inbox.is_empty() {
+            let taken = self.on_packets(slot, connection, bytes, now_ms);
+            if taken < bytes.len() {
+                if let Some(link) = self.link(slot, connection) {
+                    link.inbox.extend_from_slice(&bytes[taken..]);
+                }
+            }
+        } else {
+            link.inbox.extend_from_slice(bytes);
+            let mut inbox = std::mem::take(&mut link.inbox);
+            let taken = self.on_packets(slot, connection, &inbox, now_ms);
+            inbox.drain(..taken);
+            if let Some(link) = self.link(slot, connection).filter(|_| !inbox.is_empty()) {
+                link.inbox = inbox;
+            }
+        }
+        self.finish(now_ms);
+    }
+
+    /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
+    fn on_packets(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> usize {
+        let mut taken = 0;
+        let mut packets = 0;
+        let mut publishes = 0;
+        while taken < bytes.len() {
+            let Some(client) = self.clients.get(slot).filter(|c| c.connection == connection) else {
+                return bytes.len();
+            };
+            let Some(link) = client.session.link() else { return bytes.len() };
+            let packet_bytes_max = client.limits.packet_bytes_max;
+            let rest = &bytes[taken..];
+            let outcome =
+                codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
+            let (packet, packet_len) = match outcome {
+                Ok(Some(decoded)) => decoded,
+                Ok(None) => break,
+                Err(violation) => {
+                    self.end(slot, Ended::Violation(violation), now_ms);
+                    return bytes.len();
+                }
+            };
+            taken += packet_len;
+            packets += 1;
+            publishes += u64::from(matches!(packet, Packet::Publish(_)));
+            if let Err(ended) = self.on_packet(slot, &packet, now_ms) {
+                self.end(slot, ended, now_ms);
+                return bytes.len();
+            }
+            if !self.doomed.is_empty() {
+                self.end_doomed(now_ms);
+            }
+        }
+        self.metrics().packets_received.add(packets);
+        self.metrics().bytes_received.add(taken as u64);
+        if let Some(until) =
+            self.link(slot, connection).and_then(|l| l.charge(publishes, taken as u64, now_ms))
+        {
+            self.effects.pauses.push((connection, until));
+        }
+        taken
+    }
+
+    fn on_packet(&mut self, slot: u32, packet: &Packet<'_>, now_ms: u64) -> Result<(), Ended> {
+        match packet {
+            Packet::Publish(publish) => self.on_publish(slot, publish, now_ms)?,
+            Packet::Ack(ack) if ack.kind == AckKind::Pubrel => {
+                if let Some(client) = self.clients.get_mut(slot) {
+                    client.session.on_pubrel(ack.packet_id);
+                }
+                self.mark_dirty(slot);
+            }
+            Packet::Ack(ack) => self.on_ack(slot, ack, now_ms)?,
+            Packet::Subscribe(subscribe) => self.on_subscribe(slot, subscribe, now_ms)?,
+            Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(slot, unsubscribe)?,
+            Packet::Pingreq => {
+                if let Some(client) = self.clients.get_mut(slot)
+                    && let Some(link) = client.session.link_mut()
+                {
+                    link.write(&Packet::Pingresp);
+                }
+                self.mark_dirty(slot);
+            }
+            Packet::Disconnect(disconnect) => return self.on_disconnect(slot, disconnect),
+            Packet::Auth(auth) => self.on_auth(slot, auth)?,
+            Packet::Connect(_) => {
+                return Err(Ended::Violation(Violation {
+                    reason: Reason::PROTOCOL_ERROR,
+                    clause: "MQTT-3.1.0-2",
+                    detail: "a second CONNECT on the same connection",
+                }));
+            }
+            Packet::Connack(_) | Packet::Suback(_) | Packet::Unsuback(_) | Packet::Pingresp => {
+                return Err(Ended::Violation(Violation {
+                    reason: Reason::PROTOCOL_ERROR,
+                    clause: "MQTT-4.13.1-1",
+                    detail: "a packet that only servers send",
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>, now_ms: u64) -> Result<(), Ended> {
+        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
+        let acked = client.session.on_ack(ack).map_err(Ended::Violation)?;
+        match acked {
+            Acked::Complete(_) => self.pump(slot, now_ms),
+            Acked::Release | Acked::Unknown | Acked::Mismatch => self.mark_dirty(slot),
+        }
+        Ok(())
+    }
+
+    /// Moves on what waits for a session: resends, its queue, pages of retained messages, the
+    /// queues of its shared groups.
+    pub(crate) fn pump(&mut self, slot: u32, now_ms: u64) {
+        let metrics = &self.shared.metrics[usize::from(self.id)];
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.session.outgoing.is_empty()
+            && client.gauge.is_none()
+            && client.extras.is_none()
+        {
+            return;
+        }
+        let queued = client.session.outgoing.queued();
+        let before = client.session.link().map_or(0, |link| link.outbox.len());
+        let mut given_up = 0;
+        client.session.pump(now_ms, |reason| {
+            given_up += 1;
+            crate::deliver::count_dropped(metrics, reason, 1);
+        });
+        let moved = queued - client.session.outgoing.queued();
+        metrics.publishes_sent.add((moved as u64).saturating_sub(given_up));
+        let after = client.session.link().map_or(0, |link| link.outbox.len());
+        client.publish_gauge();
+        let has_gauge = client.gauge.is_some();
+        if after > before {
+            self.mark_dirty(slot);
+        }
+        if self.clients.get(slot).is_some_and(|client| client.extras.is_some()) {
+            self.ask_next_page(slot);
+        }
+        if has_gauge {
+            self.pull_for(slot, now_ms);
+        }
+    }
+
+    /// What a connection is owed; None if the session has another connection by now.
+    pub fn outbox(&mut self, slot: u32, connection: u32) -> Option<&mut Outbox> {
+        self.link(slot, connection).map(|link| &mut link.outbox)
+    }
+
+    /// The driver has written `count` bytes of the outbox.
+    pub fn on_written(&mut self, slot: u32, connection: u32, count: usize, now_ms: u64) {
+        self.metrics().bytes_sent.add(count as u64);
+        let Some(client) = self.clients.get_mut(slot).filter(|c| c.connection == connection) else {
+            return;
+        };
+        let Some(link) = client.session.link_mut() else { return };
+        let had_room = link.has_room();
+        let spare = link.outbox.advance(count);
+        let is_empty = link.outbox.is_empty();
+        client.is_dirty &= !is_empty;
+        let waits = client.session.outgoing.queued() > 0
+            || client.extras.is_some()
+            || (client.gauge.is_some() && !had_room);
+        if let Some(buffer) = spare {
+            self.keep_buffer(buffer);
+        }
+        if waits && is_empty {
+            self.pump(slot, now_ms);
+        }
+        self.finish(now_ms);
+    }
+
+    fn keep_buffer(&mut self, buffer: Vec<u8>) {
+        if self.spare_buffers.len() < SPARE_BUFFERS_MAX
+            && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX
+        {
+            self.spare_buffers.push(buffer);
+        }
+    }
+
+    pub(crate) fn link(&mut self, slot: u32, connection: u32) -> Option<&mut session::Link> {
+        let client = self.clients.get_mut(slot).filter(|c| c.connection == connection)?;
+        client.session.link_mut()
+    }
+
+    /// Notes that the outbox of a client may have something to write.
+    pub(crate) fn mark_dirty(&mut self, slot: u32) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.is_dirty || client.connection == crate::NO_CONNECTION {
+            return;
+        }
+        client.is_dirty = true;
+        self.effects.dirty.push((slot, client.connection));
+    }
+
+    /// Lends the client's outbox a buffer if it has none.
+    pub(crate) fn lend_buffer(client: &mut Client, spare_buffers: &mut Vec<Vec<u8>>) {
+        if let Some(link) = client.session.link_mut()
+            && link.outbox.is_bare()
+            && let Some(buffer) = spare_buffers.pop()
+        {
+            link.outbox.lend(buffer);
+        }
+    }
+
+    pub(crate) const fn clients_and_buffers(&mut self) -> (&mut Clients, &mut Vec<Vec<u8>>) {
+        (&mut self.clients, &mut self.spare_buffers)
+    }
+
+    /// Mail from a shard, in the order in which it was sent.
+    pub fn on_mail(&mut self, mail: Mail, now_ms: u64) {
+        match mail {
+            Mail::Publish { message, confirm } => {
+                let reason = self.deliver_mailed(&message, confirm.is_some(), now_ms);
+                self.answer(confirm, reason);
+            }
+            Mail::Confirmed { confirm, reason } => self.on_confirmed(confirm, reason, now_ms),
+            Mail::Retain { message, confirm } => {
+                let reason = self.keep_retained(&message);
+                self.answer(confirm, reason);
+            }
+            Mail::QueryRetained(query) => self.on_retained_query(query),
+            Mail::Retained { query, messages, is_last } => {
+                self.on_retained_page(*query, &messages, is_last, now_ms);
+            }
+            Mail::Join { group, member } => self.on_join(&group, member),
+            Mail::Leave { group, member } => self.on_leave(group, member, now_ms),
+            Mail::Offer { group, member, message, hops } => {
+                self.on_offer(group, member, message, hops, now_ms);
+            }
+            Mail::Park { group, message } => self.park(group, message, now_ms),
+            Mail::Waiting { group, any } => self.on_waiting(group, any, now_ms),
+            Mail::Pull { group } => self.drain_group(group, now_ms),
+        }
+        self.finish(now_ms);
+    }
+
+    fn answer(&mut self, confirm: Option<crate::Confirm>, reason: Reason) {
+        if let Some(confirm) = confirm {
+            self.send(confirm.publisher.shard(), Mail::Confirmed { confirm, reason });
+        }
+    }
+
+    fn on_confirmed(&mut self, confirm: crate::Confirm, reason: Reason, now_ms: u64) {
+        let Some(slot) = self.clients.slot_of(confirm.publisher) else { return };
+        let refused = reason.is_error();
+        let Some(link) = self.link(slot, confirm.connection) else { return };
+        if refused && !link.is_v5() {
+            self.end(slot, Ended::Refused, now_ms);
+            return;
+        }
+        link.settle(confirm.ack_number, reason);
+        self.mark_dirty(slot);
+    }
+
+    /// Time has passed. Returns when to call again at the latest.
+    pub fn on_tick(&mut self, now_ms: u64) {
+        while let Some((second, keys)) = self.wheel.take_due(now_ms) {
+            for key in keys {
+                self.on_due(key, second, now_ms);
+            }
+        }
+        self.sweep_retained(now_ms);
+        self.drain_groups(now_ms);
+        self.finish(now_ms);
+    }
+
+    /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
+    pub fn next_deadline_ms(&self) -> u64 {
+        self.wheel.next_ms().unwrap_or(NEVER)
+    }
+
+    /// New rules; they hold for what comes from now on, also on sessions that are open.
+    pub fn set_access(&mut self, access: Access) {
+        self.access = access;
+        for slot in self.clients.slots() {
+            if let Some(client) = self.clients.get_mut(slot) {
+                client.grants = self.access.grants(client.username.as_deref());
+            }
+            self.recheck_receiving(slot);
+        }
+    }
+
+    /// Publishes a message of the broker's own, such as `$SYS` ones.
+    pub fn on_publish_command(&mut self, message: &Message, now_ms: u64) {
+        self.route(message, None, now_ms);
+        self.finish(now_ms);
+    }
+
+    /// Closes all connections, with a reason for those that can be told. Wills with a delay wait,
+    /// others are published.
+    pub fn on_shutdown(&mut self, now_ms: u64) {
+        for slot in self.clients.slots() {
+            if self.clients.get(slot).is_some_and(|client| client.session.is_online()) {
+                self.end(slot, Ended::Shutdown, now_ms);
+            }
+        }
+        self.finish(now_ms);
+    }
+
+    /// Ends what was found to be at its end while something else went on.
+    pub(crate) fn end_doomed(&mut self, now_ms: u64) {
+        while let Some((slot, ended)) = self.doomed.pop() {
+            self.end(slot, ended, now_ms);
+        }
+    }
+
+    pub(crate) fn finish(&mut self, now_ms: u64) {
+        self.end_doomed(now_ms);
+    }
+
+    pub(crate) fn send(&mut self, shard: ShardId, mail: Mail) {
+        self.metrics().mail_sent.add(1);
+        self.effects.mail[usize::from(shard)].push(mail);
+    }
+
+    pub(crate) fn send_to_others(&mut self, mail: &Mail) {
+        for shard in 0..self.shared.shard_count {
+            if shard != self.id {
+                self.send(shard, mail.clone());
+            }
+        }
+    }
+
+    pub(crate) fn tell(&mut self, event: Event) {
+        if self.effects.events.len() < EVENTS_MAX {
+            self.effects.events.push(event);
+        } else {
+            self.metrics().events_lost.add(1);
+        }
+    }
+
+    /// Makes sure the wheel wakes us for the client.
+    pub(crate) fn arm_timer(&mut self, slot: u32) {
+        let key = self.clients.key(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let due_ms = client.next_due_ms();
+        if due_ms == NEVER {
+            return;
+        }
+        let second = Wheel::second_of(due_ms);
+        if second < client.timer_at {
+            client.timer_at = second;
+            self.wheel.arm(second, key.as_u64());
+        }
+    }
+
+    /// A random number; xorshift, for choices that need to be spread, not secret.
+    pub(crate) const fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// An estimate of the heap behind the sessions, in bytes per session: for capacity planning.
+    pub fn session_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    pub(crate) fn key(&self, slot: u32) -> SessionKey {
+        self.clients.key(slot)
+    }
+
+    pub(crate) fn query(&mut self, query: RetainedQuery) {
+        self.send(query.home, Mail::QueryRetained(Box::new(query)));
+    }
+}

@@ -1,0 +1,115 @@
+//! The little that all shards of a process share: wait-free tables and gauges, no session state.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use topic::{Interest, SHARDS_MAX};
+
+use crate::{Access, Metrics, Settings, ShardId};
+
+/// Buckets of the interest table, as a power of two. Memory is only taken for those in use.
+const INTEREST_BUCKETS_LOG2: u8 = 20;
+
+/// Handed to every shard when it is made.
+#[derive(Debug)]
+pub struct Shared {
+    pub settings: Settings,
+    pub shard_count: ShardId,
+    /// Which shards may want a topic.
+    pub interest: Interest,
+    pub metrics: Box<[Metrics]>,
+    /// A number clients cannot guess, for hashes.
+    pub(crate) seed: u64,
+    retained_messages: AtomicU64,
+    retained_bytes: AtomicU64,
+    /// Set by the driver while the process is above its memory limit.
+    memory_is_short: AtomicBool,
+}
+
+impl Shared {
+    /// # Panics
+    ///
+    /// When `shard_count` is 0 or above [`SHARDS_MAX`].
+    pub fn new(settings: Settings, shard_count: ShardId, seed: u64) -> Arc<Self> {
+        assert!((1..=SHARDS_MAX).contains(&shard_count), "1 to {SHARDS_MAX} shards");
+        Arc::new(Self {
+            settings,
+            shard_count,
+            interest: Interest::new(INTEREST_BUCKETS_LOG2, seed),
+            metrics: (0..shard_count).map(|_| Metrics::default()).collect(),
+            seed,
+            retained_messages: AtomicU64::new(0),
+            retained_bytes: AtomicU64::new(0),
+            memory_is_short: AtomicBool::new(false),
+        })
+    }
+
+    /// The shard that keeps the session of a client id. Stable for one number of shards, across
+    /// restarts and versions: stored sessions are found by it.
+    pub fn shard_of_client(&self, client_id: &str) -> ShardId {
+        shard_of(client_id.as_bytes(), self.shard_count)
+    }
+
+    /// The shard that keeps the retained message of a topic. Stable like the above.
+    pub fn shard_of_topic(&self, topic: &str) -> ShardId {
+        shard_of(topic.as_bytes(), self.shard_count)
+    }
+
+    pub(crate) const fn shard_of_group(&self, group: u64) -> ShardId {
+        (group % self.shard_count as u64) as ShardId
+    }
+
+    /// While set, publishes of QoS 1 and 2 are refused with 0x97 and QoS 0 ones are dropped.
+    pub fn set_memory_is_short(&self, is_short: bool) {
+        self.memory_is_short.store(is_short, Ordering::Relaxed);
+    }
+
+    pub fn memory_is_short(&self) -> bool {
+        self.memory_is_short.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn retained_is_full(&self) -> bool {
+        self.retained_messages.load(Ordering::Relaxed) >= self.settings.retained_messages_max
+            || self.retained_bytes.load(Ordering::Relaxed) >= self.settings.retained_bytes_max
+    }
+
+    pub(crate) fn add_retained(&self, messages: i64, bytes: i64) {
+        self.retained_messages.fetch_add(messages as u64, Ordering::Relaxed);
+        self.retained_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// A counter summed over all shards.
+    pub fn total(&self, counter: impl Fn(&Metrics) -> &crate::Counter) -> u64 {
+        self.metrics.iter().map(|metrics| counter(metrics).value()).sum()
+    }
+}
+
+/// FNV-1a with a final mix: fixed for ever, and good enough to spread names.
+fn shard_of(name: &[u8], shard_count: ShardId) -> ShardId {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in name {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash ^= hash >> 32;
+    hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((u128::from(hash) * u128::from(shard_count)) >> 64) as ShardId
+}
+
+/// Hints that rules or grants changed; see [`crate::Shard::set_access`].
+pub type SharedAccess = Arc<Access>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_spread_over_shards_and_stay_there() {
+        let mut counts = [0; 8];
+        for number in 0..8000 {
+            counts[usize::from(shard_of(format!("client-{number}").as_bytes(), 8))] += 1;
+        }
+        assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+        // Stored data depends on this value.
+        assert_eq!(shard_of(b"client-1", 8), shard_of(b"client-1", 8));
+    }
+}

@@ -1,0 +1,309 @@
+//! SUBSCRIBE and UNSUBSCRIBE.
+
+use codec::{
+    Packet, Properties, Property, Reason, RetainHandling, Suback, Subscribe, SubscribeOptions,
+    Unsuback, Unsubscribe, Violation,
+};
+use topic::{Claim, Filter, FilterId, Subscription};
+
+use crate::access::Action;
+use crate::client::Held;
+use crate::deliver::options;
+use crate::{Ended, Event, Shard};
+
+/// One filter of a SUBSCRIBE, checked.
+struct Request<'a> {
+    filter: Filter<'a>,
+    options: SubscribeOptions,
+    identifier: u32,
+}
+
+impl Shard {
+    pub(crate) fn on_subscribe(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'_>,
+        now_ms: u64,
+    ) -> Result<(), Ended> {
+        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
+        let mut reasons = Vec::new();
+        let mut retained = Vec::new();
+        for (text, options) in subscribe.filters.iter() {
+            let request = match self.check_filter(slot, text, options, identifier)? {
+                Ok(request) => request,
+                Err(reason) => {
+                    reasons.push(self.suback_code(slot, reason));
+                    continue;
+                }
+            };
+            let (granted, is_new, bits) = self.subscribe(slot, &request);
+            reasons.push(granted);
+            let wants_retained = match options.retain_handling {
+                RetainHandling::Send => true,
+                RetainHandling::SendIfNew => is_new,
+                RetainHandling::DoNotSend => false,
+            };
+            // MQTT-4.8: retained messages are not sent to shared subscriptions.
+            if wants_retained && request.filter.group.is_none() {
+                retained.push((request.filter.filter, bits));
+            }
+        }
+        let suback = Suback {
+            packet_id: subscribe.packet_id,
+            properties: Properties::EMPTY,
+            reasons: &reasons,
+        };
+        if let Some(link) = self.clients.get_mut(slot).and_then(|c| c.session.link_mut()) {
+            link.write(&Packet::Suback(suback));
+        }
+        self.mark_dirty(slot);
+        for (filter, bits) in retained {
+            self.ask_retained(slot, filter, bits, identifier);
+        }
+        self.pump(slot, now_ms);
+        Ok(())
+    }
+
+    fn subscription_identifier(
+        &self,
+        slot: u32,
+        properties: &Properties<'_>,
+    ) -> Result<u32, Ended> {
+        let identifier = properties.iter().find_map(|property| match property {
+            Property::SubscriptionId(identifier) => Some(identifier),
+            _ => None,
+        });
+        let is_available =
+            self.clients.get(slot).is_none_or(|c| c.limits.subscription_ids_available);
+        if identifier.is_some() && !is_available {
+            return Err(Ended::Violation(Violation {
+                reason: Reason::SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
+                clause: "MQTT-3.2.2-16",
+                detail: "subscription identifier, and this server does not offer them",
+            }));
+        }
+        Ok(identifier.unwrap_or(0))
+    }
+
+    /// Err outside: the connection ends. Err inside: only this filter is refused.
+    fn check_filter<'a>(
+        &mut self,
+        slot: u32,
+        text: &'a str,
+        options: SubscribeOptions,
+        identifier: u32,
+    ) -> Result<Result<Request<'a>, Reason>, Ended> {
+        let Some(client) = self.clients.get(slot) else { return Ok(Err(Reason::UNSPECIFIED_ERROR)) };
+        let limits = &client.limits;
+        let filter = match topic::parse_filter(text, &limits.topic) {
+            Ok(filter) => filter,
+            Err(error) if error.clause().is_empty() => {
+                return Ok(Err(Reason::TOPIC_FILTER_INVALID));
+            }
+            Err(error) => {
+                return Err(Ended::Violation(Violation {
+                    reason: Reason::TOPIC_FILTER_INVALID,
+                    clause: error.clause(),
+                    detail: "topic filter is not well formed",
+                }));
+            }
+        };
+        if filter.group.is_some() && options.no_local {
+            return Err(Ended::Violation(Violation {
+                reason: Reason::PROTOCOL_ERROR,
+                clause: "MQTT-3.8.3-4",
+                detail: "no local on a shared subscription",
+            }));
+        }
+        if filter.group.is_some() && !limits.shared_available {
+            return Ok(Err(Reason::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED));
+        }
+        if !limits.wildcard_available && filter.filter.contains(['+', '#']) {
+            return Ok(Err(Reason::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED));
+        }
+        if !client.grants.allows(client.identity(), Action::Subscribe, text) {
+            let client_id = client.id.clone();
+            self.tell(Event::Denied { client_id, action: "subscribe", topic: text.into() });
+            return Ok(Err(Reason::NOT_AUTHORIZED));
+        }
+        if client.held.len() >= limits.subscriptions_per_client_max as usize
+            && !self.holds(slot, &filter)
+        {
+            return Ok(Err(Reason::QUOTA_EXCEEDED));
+        }
+        Ok(Ok(Request { filter, options, identifier }))
+    }
+
+    fn holds(&self, slot: u32, filter: &Filter<'_>) -> bool {
+        let Some(found) = self.index.find(filter.filter) else { return false };
+        let Some(client) = self.clients.get(slot) else { return false };
+        let group = filter.group.and_then(|name| self.groups.find(name, filter.filter));
+        match (filter.group, group) {
+            (Some(_), None) => false,
+            (_, group) => client.held.contains(&Held {
+                filter: found,
+                group: group.map_or(0, |number| number + 1),
+            }),
+        }
+    }
+
+    /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).
+    fn suback_code(&self, slot: u32, reason: Reason) -> u8 {
+        let is_v5 = self
+            .clients
+            .get(slot)
+            .and_then(|client| client.session.link())
+            .is_some_and(session::Link::is_v5);
+        if is_v5 { reason.0 } else { 0x80 }
+    }
+
+    /// Returns the granted QoS, whether the subscription is new, and its option bits.
+    fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> (u8, bool, u8) {
+        let Some(client) = self.clients.get(slot) else { return (0x80, false, 0) };
+        let qos = request.options.qos.min(client.limits.qos_max);
+        let mut bits = qos as u8;
+        if request.options.no_local {
+            bits |= options::NO_LOCAL;
+        }
+        if request.options.retain_as_published {
+            bits |= options::RETAIN_AS_PUBLISHED;
+        }
+        if !client.grants.covers(client.identity(), request.filter.filter) {
+            bits |= options::CHECK_RECEIVE;
+        }
+        let rejects = client.limits.queue.overflow == session::Overflow::Reject;
+        if rejects && qos != codec::QoS::AtMostOnce {
+            bits |= options::PROMISES;
+        }
+        let is_new = match request.filter.group {
+            None => self.subscribe_plain(slot, request, bits),
+            Some(name) => self.subscribe_shared(slot, name, request, bits),
+        };
+        if is_new {
+            self.metrics().subscriptions.add(1);
+        }
+        (qos as u8, is_new, bits)
+    }
+
+    fn subscribe_plain(&mut self, slot: u32, request: &Request<'_>, bits: u8) -> bool {
+        let filter = request.filter.filter;
+        let subscription =
+            Subscription { subscriber: slot, options: bits, identifier: request.identifier };
+        let subscribed = self.index.subscribe(filter, subscription);
+        let interest = &self.shared.interest;
+        if subscribed.is_first {
+            self.interest_counts.add(interest, filter, Claim::Want);
+        }
+        if subscribed.is_first_promise {
+            self.interest_counts.add(interest, filter, Claim::Promise);
+        }
+        if subscribed.is_last_promise {
+            self.interest_counts.remove(interest, filter, Claim::Promise);
+        }
+        if subscribed.is_new_subscription
+            && let Some(client) = self.clients.get_mut(slot)
+        {
+            client.held.push(Held { filter: subscribed.filter, group: 0 });
+        }
+        subscribed.is_new_subscription
+    }
+
+    fn subscribe_shared(
+        &mut self,
+        slot: u32,
+        name: &str,
+        request: &Request<'_>,
+        bits: u8,
+    ) -> bool {
+        let (held, is_new) =
+            self.join_group(slot, name, request.filter.filter, bits, request.identifier);
+        if is_new && let Some(client) = self.clients.get_mut(slot) {
+            client.held.push(held);
+        }
+        is_new
+    }
+
+    pub(crate) fn on_unsubscribe(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+    ) -> Result<(), Ended> {
+        let mut reasons = Vec::new();
+        for text in unsubscribe.filters.iter() {
+            let Some(client) = self.clients.get(slot) else { return Ok(()) };
+            let filter = topic::parse_filter(text, &client.limits.topic).map_err(|error| {
+                Ended::Violation(Violation {
+                    reason: Reason::TOPIC_FILTER_INVALID,
+                    clause: error.clause(),
+                    detail: "topic filter is not well formed",
+                })
+            })?;
+            let was_held = self.unsubscribe(slot, &filter);
+            let reason =
+                if was_held { Reason::SUCCESS } else { Reason::NO_SUBSCRIPTION_EXISTED };
+            reasons.push(reason.0);
+        }
+        let unsuback = Unsuback {
+            packet_id: unsubscribe.packet_id,
+            properties: Properties::EMPTY,
+            reasons: &reasons,
+        };
+        if let Some(link) = self.clients.get_mut(slot).and_then(|c| c.session.link_mut()) {
+            link.write(&Packet::Unsuback(unsuback));
+        }
+        self.mark_dirty(slot);
+        Ok(())
+    }
+
+    fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
+        if !self.holds(slot, filter) {
+            return false;
+        }
+        let Some(found) = self.index.find(filter.filter) else { return false };
+        let group = filter.group.and_then(|name| self.groups.find(name, filter.filter));
+        let held = Held { filter: found, group: group.map_or(0, |number| number + 1) };
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.held.retain(|other| *other != held);
+        }
+        self.let_go(slot, held);
+        true
+    }
+
+    /// Takes a subscription out of the index; the session does not hold it any more.
+    pub(crate) fn let_go(&mut self, slot: u32, held: Held) {
+        self.metrics().subscriptions.sub(1);
+        if held.group != 0 {
+            let key = self.key(slot);
+            self.leave_group(held.group - 1, key);
+            return;
+        }
+        let filter = self.index.text(held.filter).to_owned();
+        let Some(gone) = self.index.unsubscribe(held.filter, slot) else { return };
+        let interest = &self.shared.interest;
+        if gone.is_last {
+            self.interest_counts.remove(interest, &filter, Claim::Want);
+        }
+        if gone.is_last_promise {
+            self.interest_counts.remove(interest, &filter, Claim::Promise);
+        }
+    }
+
+    /// After new access rules: which subscriptions need a check for each message?
+    pub(crate) fn recheck_receiving(&mut self, slot: u32) {
+        let Some(client) = self.clients.get(slot) else { return };
+        let held: Vec<FilterId> =
+            client.held.iter().filter(|held| held.group == 0).map(|held| held.filter).collect();
+        for filter in held {
+            let text = self.index.text(filter).to_owned();
+            let Some(client) = self.clients.get(slot) else { return };
+            let is_covered = client.grants.covers(client.identity(), &text);
+            let known = self.index.subscriptions(filter).iter().find(|s| s.subscriber == slot);
+            let Some(mut subscription) = known.copied() else { continue };
+            subscription.options &= !options::CHECK_RECEIVE;
+            if !is_covered {
+                subscription.options |= options::CHECK_RECEIVE;
+            }
+            self.index.subscribe(&text, subscription);
+        }
+    }
+}

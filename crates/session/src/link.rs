@@ -1,0 +1,313 @@
+//! What ends with the network connection.
+
+use std::collections::VecDeque;
+
+use codec::{Ack, AckKind, Packet, Properties, QoS, Reason, Version, varint};
+
+use crate::alias::AliasUse;
+use crate::{Bucket, Delivery, InboundAliases, OutboundAliases, Outbox, Rate};
+
+/// What was agreed between client and server at CONNECT.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkSettings {
+    pub version: Version,
+    /// Seconds; the connection is cut after one and a half of it without a packet
+    /// (MQTT-3.1.2-22). 0: never.
+    pub keep_alive_secs: u16,
+    /// Unacknowledged publishes we may have towards the client: the smaller of its receive
+    /// maximum and our own `in_flight_max`.
+    pub send_max: u16,
+    /// Unacknowledged publishes the client may have towards us.
+    pub receive_max: u16,
+    /// The largest packet the client takes, in bytes.
+    pub packet_bytes_max: u32,
+    pub alias_out_max: u16,
+    pub alias_in_max: u16,
+    /// May reason strings and user properties be sent (MQTT-3.1.2-29)?
+    pub problem_info: bool,
+    /// Above this many unsent bytes a QoS 0 publish is dropped and others wait in the queue.
+    pub outbox_bytes_max: u32,
+    pub message_rate: Rate,
+    pub byte_rate: Rate,
+}
+
+/// An acknowledgement that is owed for a publish, in the order of the publishes.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingAck {
+    pub kind: AckKind,
+    pub packet_id: u16,
+    pub reason: Reason,
+    /// How many places have yet to accept the message.
+    pub waiting: u16,
+}
+
+/// A publish that may go on to the subscribers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Publishing<'a> {
+    /// The topic, with the alias resolved.
+    pub topic: &'a str,
+    pub message_expiry_secs: Option<u32>,
+    /// True if the properties hold something that must not be forwarded as it is.
+    pub rewrite_properties: bool,
+}
+
+/// The state of one network connection.
+#[derive(Debug)]
+pub struct Link {
+    settings: LinkSettings,
+    pub outbox: Outbox,
+    /// The part of a packet that has arrived so far. Empty, and without memory, between packets.
+    pub inbox: Vec<u8>,
+    aliases_in: InboundAliases,
+    aliases_out: Option<Box<OutboundAliases>>,
+    acks: VecDeque<PendingAck>,
+    /// The number of the ack at the front of `acks`, counted from the start of the link.
+    acks_taken: u64,
+    /// Publishes of QoS 1 and 2 that the client waits for.
+    unacked_in: u16,
+    pub last_packet_ms: u64,
+    rates: Option<Box<(Option<Bucket>, Option<Bucket>)>>,
+}
+
+impl Link {
+    pub fn new(settings: LinkSettings, now_ms: u64) -> Self {
+        let messages = Bucket::new(settings.message_rate, now_ms);
+        let bytes = Bucket::new(settings.byte_rate, now_ms);
+        let limited = messages.is_some() || bytes.is_some();
+        let aliases_out = settings.version >= Version::V5 && settings.alias_out_max > 0;
+        Self {
+            settings,
+            outbox: Outbox::default(),
+            inbox: Vec::new(),
+            aliases_in: InboundAliases::default(),
+            aliases_out: aliases_out
+                .then(|| Box::new(OutboundAliases::new(settings.alias_out_max))),
+            acks: VecDeque::new(),
+            acks_taken: 0,
+            unacked_in: 0,
+            last_packet_ms: now_ms,
+            rates: limited.then(|| Box::new((messages, bytes))),
+        }
+    }
+
+    pub const fn settings(&self) -> &LinkSettings {
+        &self.settings
+    }
+
+    pub const fn version(&self) -> Version {
+        self.settings.version
+    }
+
+    pub const fn is_v5(&self) -> bool {
+        matches!(self.settings.version, Version::V5)
+    }
+
+    /// When the client counts as gone, unless a packet comes first (MQTT-3.1.2-22).
+    pub fn keep_alive_deadline_ms(&self) -> Option<u64> {
+        let keep_alive_ms = u64::from(self.settings.keep_alive_secs) * 1000;
+        (keep_alive_ms > 0).then(|| self.last_packet_ms + keep_alive_ms + keep_alive_ms / 2)
+    }
+
+    /// Is there room for another publish to this client?
+    pub const fn has_room(&self) -> bool {
+        self.outbox.len() < self.settings.outbox_bytes_max as usize
+    }
+
+    /// Counts what was read. Some(time): read nothing from this connection before then.
+    pub fn charge(&mut self, messages: u64, bytes: u64, now_ms: u64) -> Option<u64> {
+        let (message_bucket, byte_bucket) = &mut **self.rates.as_mut()?;
+        let after_messages = message_bucket.as_mut().and_then(|b| b.take(messages, now_ms));
+        let after_bytes = byte_bucket.as_mut().and_then(|b| b.take(bytes, now_ms));
+        after_messages.max(after_bytes)
+    }
+
+    pub(crate) fn aliases_in(&mut self) -> &mut InboundAliases {
+        &mut self.aliases_in
+    }
+
+    /// One more publish that is owed an answer. False: more than the receive maximum allows.
+    pub(crate) const fn take_receive_quota(&mut self) -> bool {
+        self.unacked_in += 1;
+        self.unacked_in <= self.settings.receive_max
+    }
+
+    pub(crate) const fn give_receive_quota(&mut self) {
+        self.unacked_in = self.unacked_in.saturating_sub(1);
+    }
+
+    /// Owes an acknowledgement. It leaves at once if nothing before it waits and `waiting` is 0.
+    /// Returns its number, for [`Link::settle`].
+    pub fn owe_ack(&mut self, ack: PendingAck) -> u64 {
+        let number = self.next_ack_number();
+        if self.acks.is_empty() && ack.waiting == 0 {
+            self.acks_taken += 1;
+            self.write_owed(ack);
+        } else {
+            self.acks.push_back(ack);
+        }
+        number
+    }
+
+    /// One place has answered for the acknowledgement `number`: accepted it, or not.
+    pub(crate) fn settle(&mut self, number: u64, reason: Reason) {
+        let Some(index) = number.checked_sub(self.acks_taken) else { return };
+        let Some(ack) = self.acks.get_mut(index as usize) else { return };
+        ack.waiting = ack.waiting.saturating_sub(1);
+        if reason.is_error() || !ack.reason.is_error() && ack.reason != Reason::SUCCESS {
+            ack.reason = reason;
+        }
+        while let Some(ack) = self.acks.front().copied().filter(|ack| ack.waiting == 0) {
+            self.acks.pop_front();
+            self.acks_taken += 1;
+            self.write_owed(ack);
+        }
+    }
+
+    /// The number that the next owed acknowledgement will get.
+    pub fn next_ack_number(&self) -> u64 {
+        self.acks_taken + self.acks.len() as u64
+    }
+
+    /// The acknowledgement `number`, if it still waits.
+    pub(crate) fn pending_ack(&self, number: u64) -> Option<&PendingAck> {
+        self.acks.get(number.checked_sub(self.acks_taken)? as usize)
+    }
+
+    /// Acknowledgements that are held back by one before them or by a place that has to answer.
+    pub fn acks_waiting(&self) -> usize {
+        self.acks.len()
+    }
+
+    fn write_owed(&mut self, ack: PendingAck) {
+        if ack.kind == AckKind::Puback || ack.reason.is_error() {
+            self.give_receive_quota();
+        }
+        self.write_ack(ack.kind, ack.packet_id, ack.reason);
+    }
+
+    pub fn write_ack(&mut self, kind: AckKind, packet_id: u16, reason: Reason) {
+        let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
+        let version = self.settings.version;
+        self.outbox.append(|out| ack.encode(version, out));
+    }
+
+    /// Writes any packet but PUBLISH. False if the client does not take packets of this size
+    /// (MQTT-3.1.2-24): then nothing is written.
+    pub fn write(&mut self, packet: &Packet<'_>) -> bool {
+        let version = self.settings.version;
+        let limit = self.settings.packet_bytes_max as usize;
+        self.outbox.append(|out| {
+            let before = out.len();
+            packet.encode(version, out);
+            let fits = out.len() - before <= limit;
+            if !fits {
+                out.truncate(before);
+            }
+            fits
+        })
+    }
+
+    /// Writes a PUBLISH: a few bytes of header before bytes that are encoded once per message.
+    /// False if it is larger than the client takes (MQTT-3.1.2-24): then nothing is written.
+    pub fn write_publish(
+        &mut self,
+        delivery: &Delivery,
+        packet_id: u16,
+        dup: bool,
+        now_ms: u64,
+    ) -> bool {
+        let message = &delivery.message;
+        let topic = message.topic_on_wire();
+        let alias = match &mut self.aliases_out {
+            Some(aliases) => aliases.choose(topic),
+            None => AliasUse::Name,
+        };
+        let layout = Layout::of(self.settings.version, delivery, alias, now_ms);
+        let remaining_len = layout.remaining_len(delivery);
+        let total = 1 + varint::len(remaining_len as u32) + remaining_len;
+        if total > self.settings.packet_bytes_max as usize {
+            return false;
+        }
+        let flags = u8::from(dup) << 3 | (delivery.qos as u8) << 1 | u8::from(delivery.retain);
+        self.outbox.append(|out| {
+            out.push(0x30 | flags);
+            varint::write(out, remaining_len as u32);
+            layout.write_head(delivery, packet_id, out);
+        });
+        self.outbox.append_payload(message);
+        true
+    }
+}
+
+/// The variable parts of one PUBLISH on the wire.
+struct Layout {
+    version: Version,
+    alias: AliasUse,
+    expiry_secs: Option<u32>,
+    properties_len: usize,
+}
+
+impl Layout {
+    fn of(version: Version, delivery: &Delivery, alias: AliasUse, now_ms: u64) -> Self {
+        if version < Version::V5 {
+            return Self { version, alias, expiry_secs: None, properties_len: 0 };
+        }
+        let expiry_secs = delivery.message.expiry_secs_left(now_ms);
+        let alias_len = if alias == AliasUse::Name { 0 } else { 3 };
+        let expiry_len = if expiry_secs.is_some() { 5 } else { 0 };
+        let identifiers_len: usize =
+            delivery.identifiers.as_slice().iter().map(|id| 1 + varint::len(*id)).sum();
+        let forwarded_len = delivery.message.properties().len();
+        let properties_len = alias_len + expiry_len + identifiers_len + forwarded_len;
+        Self { version, alias, expiry_secs, properties_len }
+    }
+
+    fn remaining_len(&self, delivery: &Delivery) -> usize {
+        let message = &delivery.message;
+        let topic_len = match self.alias {
+            AliasUse::Known(_) => 2,
+            AliasUse::Name | AliasUse::Set(_) => message.topic_on_wire().len(),
+        };
+        let packet_id_len = if delivery.qos == QoS::AtMostOnce { 0 } else { 2 };
+        let properties_len = match self.version {
+            Version::V5 => varint::len(self.properties_len as u32) + self.properties_len,
+            Version::V31 | Version::V311 => 0,
+        };
+        topic_len + packet_id_len + properties_len + message.payload().len()
+    }
+
+    fn write_head(&self, delivery: &Delivery, packet_id: u16, out: &mut Vec<u8>) {
+        match self.alias {
+            AliasUse::Known(_) => out.extend_from_slice(&[0, 0]),
+            AliasUse::Name | AliasUse::Set(_) => {
+                out.extend_from_slice(delivery.message.topic_on_wire());
+            }
+        }
+        if delivery.qos != QoS::AtMostOnce {
+            out.extend_from_slice(&packet_id.to_be_bytes());
+        }
+        if self.version >= Version::V5 {
+            self.write_properties(delivery, out);
+        }
+    }
+
+    fn write_properties(&self, delivery: &Delivery, out: &mut Vec<u8>) {
+        const MESSAGE_EXPIRY: u8 = 0x02;
+        const SUBSCRIPTION_ID: u8 = 0x0B;
+        const TOPIC_ALIAS: u8 = 0x23;
+        varint::write(out, self.properties_len as u32);
+        if let AliasUse::Set(alias) | AliasUse::Known(alias) = self.alias {
+            out.push(TOPIC_ALIAS);
+            out.extend_from_slice(&alias.to_be_bytes());
+        }
+        if let Some(secs) = self.expiry_secs {
+            out.push(MESSAGE_EXPIRY);
+            out.extend_from_slice(&secs.to_be_bytes());
+        }
+        for identifier in delivery.identifiers.as_slice() {
+            out.push(SUBSCRIPTION_ID);
+            varint::write(out, *identifier);
+        }
+        out.extend_from_slice(delivery.message.properties());
+    }
+}

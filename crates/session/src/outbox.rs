@@ -1,0 +1,182 @@
+//! Bytes that a connection is owed.
+
+use std::collections::VecDeque;
+
+use crate::Message;
+
+/// Payloads of at least this many bytes are sent from the shared message instead of being copied
+/// into every subscriber's outbox. Below it the copy is cheaper than one more slice in a `writev`.
+pub const SPLICE_BYTES_MIN: usize = 4096;
+
+/// What waits to be written to one connection. Empty, it owns no memory.
+///
+/// Its length is bounded by the session: publishes stop entering above a limit (see
+/// `LinkSettings::outbox_bytes_max`), acknowledgements are bounded by the receive maximum.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// What precedes `tail`, in order. None while no payload was spliced.
+    spliced: Option<Box<VecDeque<Chunk>>>,
+    tail: Vec<u8>,
+    /// Bytes of the first chunk that are already written.
+    written: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Chunk {
+    Bytes(Vec<u8>),
+    Payload(Message),
+}
+
+impl Chunk {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Payload(message) => message.payload(),
+        }
+    }
+}
+
+impl Outbox {
+    /// Appends what `write` puts at the end of the buffer.
+    pub fn append<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let before = self.tail.len();
+        let result = write(&mut self.tail);
+        self.len += self.tail.len() - before;
+        result
+    }
+
+    /// Appends the payload of `message`, by reference if it is large.
+    pub fn append_payload(&mut self, message: &Message) {
+        let payload = message.payload();
+        if payload.len() < SPLICE_BYTES_MIN {
+            self.tail.extend_from_slice(payload);
+        } else {
+            let spliced = self.spliced.get_or_insert_default();
+            if !self.tail.is_empty() {
+                spliced.push_back(Chunk::Bytes(std::mem::take(&mut self.tail)));
+            }
+            spliced.push_back(Chunk::Payload(message.clone()));
+        }
+        self.len += payload.len();
+    }
+
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The unwritten bytes in order, in as many slices as they lie in.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let spliced = self.spliced.iter().flat_map(|chunks| chunks.iter().map(Chunk::bytes));
+        let mut skip = self.written;
+        spliced.chain(std::iter::once(self.tail.as_slice())).filter_map(move |slice| {
+            let slice = &slice[std::mem::take(&mut skip)..];
+            (!slice.is_empty()).then_some(slice)
+        })
+    }
+
+    /// Forgets the first `count` bytes: they were written. Hands back an emptied buffer for reuse.
+    pub fn advance(&mut self, count: usize) -> Option<Vec<u8>> {
+        debug_assert!(count <= self.len, "wrote more than there was");
+        self.len -= count;
+        self.written += count;
+        while let Some(chunks) = &mut self.spliced {
+            let Some(first) = chunks.front() else {
+                self.spliced = None;
+                break;
+            };
+            let first_len = first.bytes().len();
+            if self.written < first_len {
+                return None;
+            }
+            self.written -= first_len;
+            chunks.pop_front();
+        }
+        if self.len > 0 {
+            return None;
+        }
+        self.written = 0;
+        let mut buffer = std::mem::take(&mut self.tail);
+        buffer.clear();
+        (buffer.capacity() > 0).then_some(buffer)
+    }
+
+    /// Lends an empty buffer, so that the next packets need no allocation.
+    pub fn lend(&mut self, buffer: Vec<u8>) {
+        debug_assert!(buffer.is_empty(), "a lent buffer is empty");
+        if self.tail.capacity() == 0 {
+            self.tail = buffer;
+        }
+    }
+
+    /// True if the outbox has no buffer to write into yet.
+    pub const fn is_bare(&self) -> bool {
+        self.tail.capacity() == 0
+    }
+
+    /// Bytes of memory this outbox keeps alive.
+    pub fn heap_bytes(&self) -> usize {
+        self.tail.capacity() + self.len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use codec::QoS;
+
+    use super::*;
+    use crate::{MessageParts, NEVER};
+
+    fn message(payload: &[u8]) -> Message {
+        Message::new(&MessageParts {
+            topic: "t",
+            properties: &[],
+            payload,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            expires_at_ms: NEVER,
+            publisher: 0,
+        })
+    }
+
+    fn content(outbox: &Outbox) -> Vec<u8> {
+        outbox.slices().flatten().copied().collect()
+    }
+
+    #[test]
+    fn large_payloads_are_spliced_in_order_and_written_in_any_steps() {
+        for step in [1, 7, 4096, 5000, 100_000] {
+            let mut outbox = Outbox::default();
+            let mut expected = Vec::new();
+            for size in [3, 5000, 0, 4096, 10] {
+                let payload = vec![size as u8; size];
+                outbox.append(|out| out.extend_from_slice(b"head"));
+                outbox.append_payload(&message(&payload));
+                expected.extend_from_slice(b"head");
+                expected.extend_from_slice(&payload);
+            }
+            assert_eq!(outbox.len(), expected.len());
+            while !outbox.is_empty() {
+                assert_eq!(content(&outbox), expected);
+                let count = step.min(expected.len());
+                outbox.advance(count);
+                expected.drain(..count);
+            }
+            assert!(outbox.is_bare(), "an idle connection owns no buffer");
+            assert_eq!(outbox.heap_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn an_emptied_buffer_is_handed_back_for_reuse() {
+        let mut outbox = Outbox::default();
+        outbox.lend(Vec::with_capacity(100));
+        outbox.append(|out| out.push(1));
+        let buffer = outbox.advance(1).expect("the buffer comes back");
+        assert!(buffer.is_empty() && buffer.capacity() == 100);
+    }
+}

@@ -1,0 +1,335 @@
+//! A session: link, incoming and outgoing flows joined.
+
+use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
+
+use crate::{
+    Acked, Delivery, Incoming, Link, LinkSettings, Message, Outgoing, PendingAck, Publishing,
+};
+
+/// What happens to a delivery when the queue of its session is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// The oldest waiting delivery makes room.
+    #[default]
+    DropOldest,
+    /// The new delivery is dropped.
+    DropNewest,
+    /// The publisher is told: 0x97 (MQTT 5), or its connection is closed (3.1.1).
+    Reject,
+    /// The subscriber's connection is closed; its session and queue stay, the new one is dropped.
+    Disconnect,
+}
+
+/// How much may wait in one session.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueLimits {
+    pub messages_max: u32,
+    pub bytes_max: u64,
+    pub overflow: Overflow,
+}
+
+/// Why a delivery was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Dropped {
+    /// The queue was full and the policy chose this one.
+    QueueFull,
+    /// QoS 0 to a subscriber that reads too slowly.
+    SlowSubscriber,
+    /// QoS 0 to a session without a connection.
+    Offline,
+    /// The message expiry interval ran out (MQTT-3.3.2-5).
+    Expired,
+    /// Larger than the client's maximum packet size (MQTT-3.1.2-25).
+    TooLarge,
+}
+
+/// What became of an offered delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It is in the outbox: flush the connection.
+    Written,
+    /// It waits in the queue.
+    Queued,
+    /// It waits; the oldest was dropped for it.
+    QueuedForOldest,
+    Dropped(Dropped),
+    /// Not taken: tell the publisher.
+    Refused,
+    /// Not taken: close the subscriber's connection.
+    Disconnect,
+}
+
+/// What to do with a publish from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inbound<'a> {
+    /// New: pass it on, then owe the acknowledgement.
+    Accept(Publishing<'a>),
+    /// A QoS 2 publish that was accepted before: only acknowledge it (MQTT-4.3.3-10).
+    Repeat,
+}
+
+/// The protocol state of one client id.
+#[derive(Debug, Default)]
+pub struct Session {
+    link: Option<Box<Link>>,
+    pub incoming: Incoming,
+    pub outgoing: Outgoing,
+}
+
+impl Session {
+    pub fn link(&self) -> Option<&Link> {
+        self.link.as_deref()
+    }
+
+    pub fn link_mut(&mut self) -> Option<&mut Link> {
+        self.link.as_deref_mut()
+    }
+
+    pub const fn is_online(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// A connection takes over the session. Call [`Session::pump`] after the CONNACK.
+    pub fn attach(&mut self, settings: LinkSettings, now_ms: u64) {
+        self.outgoing.resume();
+        self.link = Some(Box::new(Link::new(settings, now_ms)));
+    }
+
+    /// The connection is gone, and all that belonged to it.
+    pub fn detach(&mut self) -> Option<Box<Link>> {
+        self.outgoing.resume();
+        self.link.take()
+    }
+
+    /// Checks a PUBLISH from the client: alias, quota, duplicate.
+    pub fn on_publish<'a>(&'a mut self, publish: &Publish<'a>) -> Result<Inbound<'a>, Violation> {
+        let Some(link) = self.link.as_deref_mut() else { return Ok(Inbound::Repeat) };
+        let mut alias = None;
+        let mut message_expiry_secs = None;
+        for property in publish.properties.iter() {
+            match property {
+                Property::TopicAlias(value) => alias = Some(value),
+                Property::MessageExpirySecs(secs) => message_expiry_secs = Some(secs),
+                _ => {}
+            }
+        }
+        if publish.qos != QoS::AtMostOnce {
+            let known =
+                publish.qos == QoS::ExactlyOnce && self.incoming.contains(publish.packet_id);
+            if !link.take_receive_quota() && link.is_v5() {
+                return Err(Violation {
+                    reason: Reason::RECEIVE_MAXIMUM_EXCEEDED,
+                    clause: "MQTT-3.3.4-9",
+                    detail: "more unacknowledged publishes than the server's receive maximum",
+                });
+            }
+            if known {
+                link.give_receive_quota();
+                return Ok(Inbound::Repeat);
+            }
+        }
+        let topic = resolve_alias(link, publish.topic, alias)?;
+        let rewrite_properties = alias.is_some() || message_expiry_secs.is_some();
+        Ok(Inbound::Accept(Publishing { topic, message_expiry_secs, rewrite_properties }))
+    }
+
+    /// Owes the answer to an accepted PUBLISH. Returns the number to settle it by.
+    ///
+    /// An accepted QoS 2 id is remembered at once, so that a repetition is not passed on twice.
+    pub fn owe_answer(&mut self, qos: QoS, packet_id: u16, reason: Reason, waiting: u16) -> u64 {
+        let kind = match qos {
+            QoS::AtMostOnce => return 0,
+            QoS::AtLeastOnce => AckKind::Puback,
+            QoS::ExactlyOnce => AckKind::Pubrec,
+        };
+        if kind == AckKind::Pubrec && !reason.is_error() {
+            self.incoming.insert(packet_id);
+        }
+        let Some(link) = self.link.as_deref_mut() else { return 0 };
+        link.owe_ack(PendingAck { kind, packet_id, reason, waiting })
+    }
+
+    /// One of the places that a publish waits for has answered: accepted it, or not.
+    pub fn settle(&mut self, number: u64, reason: Reason) {
+        let Some(link) = self.link.as_deref_mut() else { return };
+        if reason.is_error()
+            && let Some(ack) = link.pending_ack(number)
+            && ack.kind == AckKind::Pubrec
+        {
+            // A refused publish is over with its PUBREC (MQTT-4.3.3-9).
+            self.incoming.release(ack.packet_id);
+        }
+        link.settle(number, reason);
+    }
+
+    /// PUBREL from the client, answered with PUBCOMP.
+    pub fn on_pubrel(&mut self, packet_id: u16) {
+        let known = self.incoming.release(packet_id);
+        let Some(link) = self.link.as_deref_mut() else { return };
+        if known {
+            link.give_receive_quota();
+        }
+        let unknown_v5 = !known && link.is_v5();
+        let reason = if unknown_v5 { Reason::PACKET_IDENTIFIER_NOT_FOUND } else { Reason::SUCCESS };
+        link.write_ack(AckKind::Pubcomp, packet_id, reason);
+    }
+
+    /// PUBACK, PUBREC or PUBCOMP from the client.
+    pub fn on_ack(&mut self, ack: &Ack<'_>) -> Result<Acked, Violation> {
+        let acked = self.outgoing.on_ack(ack.kind, ack.packet_id, ack.reason.is_error());
+        let Some(link) = self.link.as_deref_mut() else { return Ok(acked) };
+        match (acked, ack.kind) {
+            (Acked::Release, _) => {
+                link.write_ack(AckKind::Pubrel, ack.packet_id, Reason::SUCCESS);
+            }
+            (Acked::Unknown, AckKind::Pubrec) if !ack.reason.is_error() => {
+                let v5 = link.is_v5();
+                let reason = if v5 { Reason::PACKET_IDENTIFIER_NOT_FOUND } else { Reason::SUCCESS };
+                link.write_ack(AckKind::Pubrel, ack.packet_id, reason);
+            }
+            (Acked::Mismatch, _) => {
+                return Err(Violation {
+                    reason: Reason::PROTOCOL_ERROR,
+                    clause: "MQTT-4.3.3-4",
+                    detail: "acknowledgement of another kind than the publish asks for",
+                });
+            }
+            _ => {}
+        }
+        Ok(acked)
+    }
+
+    /// Is there a place in the window for one more delivery right now?
+    pub fn has_window(&self) -> bool {
+        self.link
+            .as_ref()
+            .is_some_and(|link| link.has_room() && self.outgoing.is_open(link.settings().send_max))
+    }
+
+    /// Would the queue limits refuse one more delivery of this message?
+    pub fn would_refuse(&self, message: &Message, limits: &QueueLimits) -> bool {
+        limits.overflow == Overflow::Reject
+            && !self.has_window()
+            && self.is_queue_full(message, limits)
+    }
+
+    fn is_queue_full(&self, message: &Message, limits: &QueueLimits) -> bool {
+        self.outgoing.queued() >= limits.messages_max as usize
+            || self.outgoing.queued_bytes() + message.heap_bytes() as u64 > limits.bytes_max
+    }
+
+    /// Offers a delivery: written at once if the window is open, queued otherwise.
+    pub fn offer(&mut self, delivery: Delivery, limits: &QueueLimits, now_ms: u64) -> Offered {
+        if delivery.message.is_expired(now_ms) {
+            return Offered::Dropped(Dropped::Expired);
+        }
+        if delivery.qos == QoS::AtMostOnce {
+            return self.offer_at_most_once(&delivery, now_ms);
+        }
+        if self.has_window() {
+            return self.send(delivery, now_ms);
+        }
+        if !self.is_queue_full(&delivery.message, limits) {
+            self.outgoing.enqueue(delivery);
+            return Offered::Queued;
+        }
+        match limits.overflow {
+            Overflow::DropOldest => self.enqueue_for_oldest(delivery, limits),
+            Overflow::DropNewest => Offered::Dropped(Dropped::QueueFull),
+            Overflow::Reject => Offered::Refused,
+            Overflow::Disconnect => Offered::Disconnect,
+        }
+    }
+
+    fn enqueue_for_oldest(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
+        while self.is_queue_full(&delivery.message, limits) {
+            if self.outgoing.dequeue().is_none() {
+                return Offered::Dropped(Dropped::QueueFull);
+            }
+        }
+        self.outgoing.enqueue(delivery);
+        Offered::QueuedForOldest
+    }
+
+    fn offer_at_most_once(&mut self, delivery: &Delivery, now_ms: u64) -> Offered {
+        let Some(link) = self.link.as_deref_mut() else {
+            return Offered::Dropped(Dropped::Offline);
+        };
+        if !link.has_room() {
+            return Offered::Dropped(Dropped::SlowSubscriber);
+        }
+        if link.write_publish(delivery, 0, false, now_ms) {
+            Offered::Written
+        } else {
+            Offered::Dropped(Dropped::TooLarge)
+        }
+    }
+
+    fn send(&mut self, delivery: Delivery, now_ms: u64) -> Offered {
+        let Some(link) = self.link.as_deref_mut() else {
+            return Offered::Dropped(Dropped::Offline);
+        };
+        let packet_id = self.outgoing.next_packet_id();
+        if !link.write_publish(&delivery, packet_id, false, now_ms) {
+            return Offered::Dropped(Dropped::TooLarge);
+        }
+        self.outgoing.start(delivery);
+        Offered::Written
+    }
+
+    /// Moves what waits into the outbox, as far as window and outbox allow: first what has to be
+    /// sent again, then the queue. `dropped` hears of each delivery that is given up on the way.
+    pub fn pump(&mut self, now_ms: u64, mut dropped: impl FnMut(Dropped)) {
+        let Some(link) = self.link.as_deref_mut() else { return };
+        if !self.outgoing.resend(link, now_ms) {
+            return;
+        }
+        let send_max = link.settings().send_max;
+        while self.outgoing.room(send_max) > 0 {
+            if !self.link.as_deref().is_some_and(Link::has_room) {
+                return;
+            }
+            let Some(delivery) = self.outgoing.dequeue() else { return };
+            if delivery.message.is_expired(now_ms) {
+                dropped(Dropped::Expired);
+            } else if let Offered::Dropped(reason) = self.send(delivery, now_ms) {
+                dropped(reason);
+            }
+        }
+    }
+
+    /// Unacknowledged deliveries, and how many more may be sent at once.
+    pub fn load(&self) -> (u16, u16) {
+        let room = match &self.link {
+            Some(link) if link.has_room() && self.outgoing.queued() == 0 => {
+                self.outgoing.room(link.settings().send_max)
+            }
+            _ => 0,
+        };
+        (self.outgoing.in_flight(), room)
+    }
+}
+
+fn resolve_alias<'a>(
+    link: &'a mut Link,
+    topic: &'a str,
+    alias: Option<u16>,
+) -> Result<&'a str, Violation> {
+    let Some(alias) = alias else { return Ok(topic) };
+    if alias == 0 || alias > link.settings().alias_in_max {
+        return Err(Violation {
+            reason: Reason::TOPIC_ALIAS_INVALID,
+            clause: "MQTT-3.3.2-9",
+            detail: "topic alias above the server's maximum",
+        });
+    }
+    if !topic.is_empty() {
+        link.aliases_in().set(alias, topic);
+        return Ok(topic);
+    }
+    link.aliases_in().topic(alias).ok_or(Violation {
+        reason: Reason::PROTOCOL_ERROR,
+        clause: "MQTT-3.3.2-8",
+        detail: "topic alias without a topic, and none was set for it",
+    })
+}
