@@ -51,9 +51,9 @@ impl Gauge {
     /// Counts a message that is on its way to the session.
     pub(crate) fn assign(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let _ = self.room.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |room| {
-            Some(room.saturating_sub(1))
-        });
+        let _ = self
+            .room
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |room| Some(room.saturating_sub(1)));
     }
 }
 

@@ -97,5 +97,8 @@ impl Clients {
 }
 
 fn id_at(places: &[Place], slot: u32) -> &str {
-    places.get(slot as usize).and_then(|place| place.client.as_ref()).map_or("", |client| &client.id)
+    places
+        .get(slot as usize)
+        .and_then(|place| place.client.as_ref())
+        .map_or("", |client| &client.id)
 }

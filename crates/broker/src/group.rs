@@ -162,8 +162,7 @@ impl Shard {
         let number = match self.groups.number(name.key) {
             Some(number) => number,
             None => {
-                let filter =
-                    self.index.add_group(&name.filter, self.groups.next_number()).filter;
+                let filter = self.index.add_group(&name.filter, self.groups.next_number()).filter;
                 self.groups.insert(Group {
                     name: name.clone(),
                     filter,
@@ -252,7 +251,8 @@ impl Shard {
         if member_key.shard() == self.id {
             self.on_offer(key, member_key, message.clone(), hops, now_ms);
         } else {
-            let mail = Mail::Offer { group: key, member: member_key, message: message.clone(), hops };
+            let mail =
+                Mail::Offer { group: key, member: member_key, message: message.clone(), hops };
             self.send(member_key.shard(), mail);
         }
     }
@@ -358,13 +358,13 @@ impl Shard {
         loop {
             let random = self.next_random();
             let Some(group) = self.groups.get_mut(number) else { return };
-            let Some(message) = group.parked.front() else { return };
+            let Some(message) = group.parked.front().cloned() else { return };
             let is_expired = message.is_expired(now_ms);
-            let place = choose(group, strategy, message, random);
+            let place = choose(group, strategy, &message, random);
             if place.is_none() && !is_expired {
                 return;
             }
-            let Some(message) = group.parked.pop_front() else { return };
+            group.parked.pop_front();
             group.parked_bytes -= message.heap_bytes() as u64;
             let is_empty = group.parked.is_empty();
             if let Some(member) = place.and_then(|place| group.members.get(place)) {
@@ -429,7 +429,8 @@ impl Shard {
             }
             return;
         }
-        let can_take = group.members.iter().any(|m| m.key.shard() == self.id && m.gauge.is_available());
+        let can_take =
+            group.members.iter().any(|m| m.key.shard() == self.id && m.gauge.is_available());
         if group.is_waiting && can_take {
             self.send(home, Mail::Pull { group: key });
         }

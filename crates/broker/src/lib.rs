@@ -1,2 +1,49 @@
-//! broker
+//! The broker's core: shards that take events and give effects.
+//!
+//! A [`Shard`] owns the sessions of the clients that hash to it, their subscriptions, and the
+//! retained messages of the topics that hash to it. Shards tell each other by [`Mail`]; the little
+//! they share is wait-free ([`Shared`]). Connections reach a shard after the door has admitted them
+//! ([`admission`]).
+//!
+//! It does **not** know: async, sockets, clocks, threads, files. Time is an argument in
+//! milliseconds since the Unix epoch that never goes back. Two drivers exist: the server's workers
+//! and the simulator.
+//!
+//! Start reading at [`Shard::on_bytes`]; a message's way is `publish.rs`, then `deliver.rs`, on
+//! another shard after `Mail::Publish`.
+//!
+//! Invariants: a subscriber is only ever touched by its own shard; mail between two shards keeps
+//! its order; an acknowledgement is written only when every place that has to answer has.
+
+#![forbid(unsafe_code)]
+
 pub mod access;
+pub mod admission;
+mod client;
+mod clients;
+mod connect;
+mod deliver;
+mod ending;
+mod event;
+mod group;
+mod mail;
+mod metrics;
+mod publish;
+mod retain;
+mod settings;
+mod shard;
+mod shared;
+mod subscribe;
+pub mod sys;
+mod wheel;
+
+pub use access::Access;
+pub use client::{Gauge, NO_CONNECTION};
+pub use connect::ConnectRequest;
+pub use event::{Ended, Event};
+pub use group::{GroupName, Member};
+pub use mail::{Confirm, Mail, RetainedQuery, SessionKey, ShardId};
+pub use metrics::{Counter, Description, Kind, Metrics};
+pub use settings::{Limits, Settings, ShareStrategy};
+pub use shard::{Close, Effects, Reauthenticate, Reauthenticated, Shard};
+pub use shared::Shared;

@@ -35,6 +35,10 @@ impl SessionKey {
         self.0 as u32
     }
 
+    pub(crate) const fn from_u64(key: u64) -> Self {
+        Self(key)
+    }
+
     pub const fn as_u64(self) -> u64 {
         self.0
     }

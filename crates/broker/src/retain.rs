@@ -6,8 +6,8 @@
 use codec::Reason;
 use session::{Delivery, Message};
 
-use crate::deliver::{options, with_identifier};
 use crate::access::Action;
+use crate::deliver::{options, with_identifier};
 use crate::{Event, Mail, RetainedQuery, Shard};
 
 /// Retained messages in one page.
@@ -74,8 +74,14 @@ impl Shard {
     /// Asks for the retained messages of a new subscription.
     pub(crate) fn ask_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
         let subscriber = self.key(slot);
-        let query =
-            RetainedQuery { subscriber, home: 0, filter: filter.into(), options: bits, identifier, after: None };
+        let query = RetainedQuery {
+            subscriber,
+            home: 0,
+            filter: filter.into(),
+            options: bits,
+            identifier,
+            after: None,
+        };
         let Some(client) = self.clients.get_mut(slot) else { return };
         if filter.contains(['+', '#']) {
             client.extras().retained_asked += u32::from(self.shared.shard_count);
@@ -131,13 +137,7 @@ impl Shard {
         self.ask_next_page(slot);
     }
 
-    fn offer_retained(
-        &mut self,
-        slot: u32,
-        query: &RetainedQuery,
-        message: &Message,
-        now_ms: u64,
-    ) {
+    fn offer_retained(&mut self, slot: u32, query: &RetainedQuery, message: &Message, now_ms: u64) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         if message.is_expired(now_ms) {
             return;

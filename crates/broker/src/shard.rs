@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, Message, NEVER, Outbox};
-use topic::{FilterId, Index, InterestCounts, Matches, Retained};
+use topic::{Index, InterestCounts, Matches, Retained};
 
 use crate::access::Access;
 use crate::client::Client;
@@ -85,7 +85,6 @@ pub struct Shard {
     /// Connections to be ended when the present event is done.
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) matches: Matches,
-    pub(crate) route: Vec<FilterId>,
     pub(crate) properties: codec::PropertyBuf,
     spare_buffers: Vec<Vec<u8>>,
 }
@@ -108,7 +107,6 @@ impl Shard {
             effects: Effects { mail, ..Effects::default() },
             doomed: Vec::new(),
             matches: Matches::default(),
-            route: Vec::new(),
             properties: codec::PropertyBuf::new(),
             spare_buffers: Vec::new(),
             shared,
@@ -162,8 +160,7 @@ impl Shard {
             let Some(link) = client.session.link() else { return bytes.len() };
             let packet_bytes_max = client.limits.packet_bytes_max;
             let rest = &bytes[taken..];
-            let outcome =
-                codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
+            let outcome = codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
             let (packet, packet_len) = match outcome {
                 Ok(Some(decoded)) => decoded,
                 Ok(None) => break,
@@ -248,10 +245,7 @@ impl Shard {
     pub(crate) fn pump(&mut self, slot: u32, now_ms: u64) {
         let metrics = &self.shared.metrics[usize::from(self.id)];
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.session.outgoing.is_empty()
-            && client.gauge.is_none()
-            && client.extras.is_none()
-        {
+        if client.session.outgoing.is_empty() && client.gauge.is_none() && client.extras.is_none() {
             return;
         }
         let queued = client.session.outgoing.queued();
@@ -358,7 +352,9 @@ impl Shard {
             Mail::Retained { query, messages, is_last } => {
                 self.on_retained_page(*query, &messages, is_last, now_ms);
             }
-            Mail::Join { group, member } => self.on_join(&group, member),
+            Mail::Join { group, member } => {
+                self.on_join(&group, member);
+            }
             Mail::Leave { group, member } => self.on_leave(group, member, now_ms),
             Mail::Offer { group, member, message, hops } => {
                 self.on_offer(group, member, message, hops, now_ms);
@@ -384,7 +380,9 @@ impl Shard {
             self.end(slot, Ended::Refused, now_ms);
             return;
         }
-        link.settle(confirm.ack_number, reason);
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.session.settle(confirm.ack_number, reason);
+        }
         self.mark_dirty(slot);
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use topic::{Interest, SHARDS_MAX};
 
-use crate::{Access, Metrics, Settings, ShardId};
+use crate::{Metrics, Settings, ShardId};
 
 /// Buckets of the interest table, as a power of two. Memory is only taken for those in use.
 const INTEREST_BUCKETS_LOG2: u8 = 20;
@@ -94,9 +94,6 @@ fn shard_of(name: &[u8], shard_count: ShardId) -> ShardId {
     hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((u128::from(hash) * u128::from(shard_count)) >> 64) as ShardId
 }
-
-/// Hints that rules or grants changed; see [`crate::Shard::set_access`].
-pub type SharedAccess = Arc<Access>;
 
 #[cfg(test)]
 mod tests {

@@ -39,9 +39,9 @@ impl Shard {
             let (granted, is_new, bits) = self.subscribe(slot, &request);
             reasons.push(granted);
             let wants_retained = match options.retain_handling {
-                RetainHandling::Send => true,
-                RetainHandling::SendIfNew => is_new,
-                RetainHandling::DoNotSend => false,
+                RetainHandling::Always => true,
+                RetainHandling::IfNew => is_new,
+                RetainHandling::Never => false,
             };
             // MQTT-4.8: retained messages are not sent to shared subscriptions.
             if wants_retained && request.filter.group.is_none() {
@@ -93,7 +93,9 @@ impl Shard {
         options: SubscribeOptions,
         identifier: u32,
     ) -> Result<Result<Request<'a>, Reason>, Ended> {
-        let Some(client) = self.clients.get(slot) else { return Ok(Err(Reason::UNSPECIFIED_ERROR)) };
+        let Some(client) = self.clients.get(slot) else {
+            return Ok(Err(Reason::UNSPECIFIED_ERROR));
+        };
         let limits = &client.limits;
         let filter = match topic::parse_filter(text, &limits.topic) {
             Ok(filter) => filter,
@@ -140,10 +142,9 @@ impl Shard {
         let group = filter.group.and_then(|name| self.groups.find(name, filter.filter));
         match (filter.group, group) {
             (Some(_), None) => false,
-            (_, group) => client.held.contains(&Held {
-                filter: found,
-                group: group.map_or(0, |number| number + 1),
-            }),
+            (_, group) => client
+                .held
+                .contains(&Held { filter: found, group: group.map_or(0, |number| number + 1) }),
         }
     }
 
@@ -208,13 +209,7 @@ impl Shard {
         subscribed.is_new_subscription
     }
 
-    fn subscribe_shared(
-        &mut self,
-        slot: u32,
-        name: &str,
-        request: &Request<'_>,
-        bits: u8,
-    ) -> bool {
+    fn subscribe_shared(&mut self, slot: u32, name: &str, request: &Request<'_>, bits: u8) -> bool {
         let (held, is_new) =
             self.join_group(slot, name, request.filter.filter, bits, request.identifier);
         if is_new && let Some(client) = self.clients.get_mut(slot) {
@@ -239,8 +234,7 @@ impl Shard {
                 })
             })?;
             let was_held = self.unsubscribe(slot, &filter);
-            let reason =
-                if was_held { Reason::SUCCESS } else { Reason::NO_SUBSCRIPTION_EXISTED };
+            let reason = if was_held { Reason::SUCCESS } else { Reason::NO_SUBSCRIPTION_EXISTED };
             reasons.push(reason.0);
         }
         let unsuback = Unsuback {

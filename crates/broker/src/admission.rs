@@ -1,0 +1,319 @@
+//! The first packet of a connection: is it a CONNECT that may go on to authentication?
+//!
+//! Used at the door, before any shard knows of the connection.
+
+use std::sync::Arc;
+
+use codec::{
+    Auth, Connack, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, Reason, Sender,
+    Version, Violation,
+};
+use session::Will;
+
+use crate::{ConnectRequest, Limits};
+
+/// The longest client id of MQTT 3.1, in characters.
+const CLIENT_ID_CHARS_MAX_V31: usize = 23;
+
+/// What the first bytes amount to.
+#[derive(Debug)]
+pub enum Admission {
+    /// The packet is not complete.
+    NeedMore,
+    /// A CONNECT, of so many bytes.
+    Connect(Box<Credentials>, usize),
+    /// Write the bytes, then close.
+    Refuse(Refusal),
+}
+
+/// Why a connection ends at the door.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: Reason,
+    /// A CONNACK, or nothing where the standard asks for silence.
+    pub answer: Vec<u8>,
+    /// For the log.
+    pub clause: &'static str,
+    pub detail: &'static str,
+}
+
+/// A CONNECT with what is needed to authenticate it.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    pub request: ConnectRequest,
+    pub password: Option<Box<[u8]>>,
+    /// The first data of an enhanced authentication.
+    pub auth_data: Option<Box<[u8]>>,
+}
+
+/// Looks at the first bytes of a connection.
+pub fn admit(bytes: &[u8], limits: &Arc<Limits>, peer: &str, assigned_id: &str) -> Admission {
+    let packet_bytes_max = limits.packet_bytes_max;
+    let decoded = codec::decode(bytes, Version::V5, Sender::Client, packet_bytes_max);
+    match decoded {
+        Ok(None) => Admission::NeedMore,
+        Ok(Some((Packet::Connect(connect), packet_len))) => {
+            match check(&connect, limits, peer, assigned_id) {
+                Ok(credentials) => Admission::Connect(Box::new(credentials), packet_len),
+                Err((reason, clause, detail)) => Admission::Refuse(Refusal {
+                    reason,
+                    answer: connack(connect.version, reason, detail),
+                    clause,
+                    detail,
+                }),
+            }
+        }
+        Ok(Some(_)) => Admission::Refuse(silent(&Violation {
+            reason: Reason::PROTOCOL_ERROR,
+            clause: "MQTT-3.1.0-1",
+            detail: "the first packet is not a CONNECT",
+        })),
+        Err(violation) => Admission::Refuse(refuse_violation(bytes, &violation)),
+    }
+}
+
+/// An unreadable CONNECT. Of a version that we know, MQTT 5 clients are told (section 4.13.1);
+/// of one that we do not know, the answer is in the oldest form (MQTT-3.1.2-2 of 3.1.1).
+fn refuse_violation(bytes: &[u8], violation: &Violation) -> Refusal {
+    const CONNECT: u8 = 1;
+    let is_connect = bytes.first().is_some_and(|first| first >> 4 == CONNECT);
+    let mut refusal = silent(violation);
+    if !is_connect {
+        return refusal;
+    }
+    let level = protocol_level(bytes);
+    if violation.reason == Reason::UNSUPPORTED_PROTOCOL_VERSION {
+        let version =
+            if level.is_some_and(|level| level > 5) { Version::V5 } else { Version::V311 };
+        refusal.answer = connack(version, violation.reason, violation.detail);
+    } else if level == Some(Version::V5 as u8) {
+        refusal.answer = connack(Version::V5, violation.reason, violation.detail);
+    }
+    refusal
+}
+
+/// The protocol level byte of a CONNECT that may be broken elsewhere.
+fn protocol_level(bytes: &[u8]) -> Option<u8> {
+    let len_bytes = bytes.get(1..5)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
+    let body = bytes.get(1 + len_bytes..)?;
+    let name_len = usize::from(u16::from_be_bytes([*body.first()?, *body.get(1)?]));
+    body.get(2 + name_len).copied()
+}
+
+fn silent(violation: &Violation) -> Refusal {
+    Refusal {
+        reason: violation.reason,
+        answer: Vec::new(),
+        clause: violation.clause,
+        detail: violation.detail,
+    }
+}
+
+/// The bytes of a CONNACK that refuses.
+pub fn connack(version: Version, reason: Reason, detail: &str) -> Vec<u8> {
+    let mut properties = PropertyBuf::new();
+    if version >= Version::V5 && !detail.is_empty() {
+        properties.push(Property::ReasonString(detail));
+    }
+    let properties = properties.as_properties();
+    let mut out = Vec::new();
+    Packet::Connack(Connack { session_present: false, reason, properties })
+        .encode(version, &mut out);
+    out
+}
+
+/// The bytes of a server's AUTH packet during the CONNECT exchange (MQTT-4.12.0-2).
+pub fn auth_continue(method: &str, data: &[u8]) -> Vec<u8> {
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::AuthMethod(method));
+    properties.push(Property::AuthData(data));
+    let properties = properties.as_properties();
+    let mut out = Vec::new();
+    Packet::Auth(Auth { reason: Reason::CONTINUE_AUTHENTICATION, properties })
+        .encode(Version::V5, &mut out);
+    out
+}
+
+/// What a client may send while an enhanced authentication is under way.
+#[derive(Debug)]
+pub enum AuthStep {
+    NeedMore,
+    /// The client's data, and the length of the packet.
+    Data(Box<[u8]>, usize),
+    Refuse(Refusal),
+}
+
+/// Looks at the bytes that follow a server's AUTH (MQTT-4.12.0-3, MQTT-4.12.0-5).
+pub fn auth_step(bytes: &[u8], method: &str, packet_bytes_max: u32) -> AuthStep {
+    let violation = match codec::decode(bytes, Version::V5, Sender::Client, packet_bytes_max) {
+        Ok(None) => return AuthStep::NeedMore,
+        Ok(Some((Packet::Auth(auth), packet_len))) => {
+            let is_same = auth.properties.auth_method() == Some(method);
+            if is_same && auth.reason == Reason::CONTINUE_AUTHENTICATION {
+                let data = auth.properties.auth_data().unwrap_or_default();
+                return AuthStep::Data(data.into(), packet_len);
+            }
+            Violation {
+                reason: Reason::PROTOCOL_ERROR,
+                clause: "MQTT-4.12.0-5",
+                detail: "AUTH with another method or reason than the exchange asks for",
+            }
+        }
+        Ok(Some(_)) => Violation {
+            reason: Reason::PROTOCOL_ERROR,
+            clause: "MQTT-3.1.2-30",
+            detail: "another packet than AUTH or DISCONNECT before the CONNACK",
+        },
+        Err(violation) => violation,
+    };
+    let mut refusal = silent(&violation);
+    refusal.answer = connack(Version::V5, violation.reason, violation.detail);
+    AuthStep::Refuse(refusal)
+}
+
+/// The bytes of a DISCONNECT for MQTT 5, for connections that no shard knows yet.
+pub fn disconnect(reason: Reason) -> Vec<u8> {
+    let mut out = Vec::new();
+    Packet::Disconnect(Disconnect { reason, properties: Properties::EMPTY })
+        .encode(Version::V5, &mut out);
+    out
+}
+
+type Refused = (Reason, &'static str, &'static str);
+
+fn check(
+    connect: &Connect<'_>,
+    limits: &Arc<Limits>,
+    peer: &str,
+    assigned_id: &str,
+) -> Result<Credentials, Refused> {
+    let asked = Asked::of(&connect.properties);
+    let is_v5 = connect.version >= Version::V5;
+    check_client_id(connect)?;
+    if asked.auth_data.is_some() && asked.auth_method.is_none() {
+        return Err((Reason::PROTOCOL_ERROR, "MQTT-4.12.0-1", "authentication data, no method"));
+    }
+    let is_assigned = connect.client_id.is_empty();
+    let client_id = if is_assigned { assigned_id } else { connect.client_id };
+    let session_expiry_secs = match (is_v5, connect.clean_start) {
+        (true, _) => asked.session_expiry_secs,
+        (false, true) => 0,
+        (false, false) => limits.session_expiry_v3_secs,
+    };
+    let request = ConnectRequest {
+        version: connect.version,
+        clean_start: connect.clean_start,
+        keep_alive_secs: connect.keep_alive_secs,
+        client_id: client_id.into(),
+        is_assigned,
+        username: connect.username.map(Into::into),
+        will: check_will(connect, limits)?.map(Box::new),
+        session_expiry_secs,
+        receive_max: asked.receive_max,
+        packet_bytes_max: asked.packet_bytes_max,
+        alias_max: asked.alias_max,
+        problem_info: asked.problem_info,
+        response_info: asked.response_info,
+        auth_method: asked.auth_method.map(Into::into),
+        auth_data: None,
+        limits: limits.clone(),
+        peer: peer.into(),
+    };
+    Ok(Credentials {
+        request,
+        password: connect.password.map(Into::into),
+        auth_data: asked.auth_data.map(Into::into),
+    })
+}
+
+fn check_client_id(connect: &Connect<'_>) -> Result<(), Refused> {
+    let invalid = Reason::CLIENT_IDENTIFIER_NOT_VALID;
+    let chars = connect.client_id.chars().count();
+    match connect.version {
+        Version::V31 if !(1..=CLIENT_ID_CHARS_MAX_V31).contains(&chars) => {
+            Err((invalid, "MQIsdp-3.1-CONNECT", "a 3.1 client id has 1 to 23 characters"))
+        }
+        Version::V311 if chars == 0 && !connect.clean_start => {
+            Err((invalid, "MQTT-3.1.3-8", "no client id, and the session is to be kept"))
+        }
+        Version::V31 | Version::V311 | Version::V5 => Ok(()),
+    }
+}
+
+fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Refused> {
+    let Some(will) = &connect.will else { return Ok(None) };
+    if will.qos > limits.qos_max {
+        let detail = "will with a higher QoS than this server takes";
+        return Err((Reason::QOS_NOT_SUPPORTED, "MQTT-3.2.2-12", detail));
+    }
+    if will.retain && !limits.retain_available {
+        let detail = "retained will, and this server keeps no retained messages";
+        return Err((Reason::RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", detail));
+    }
+    if let Err(error) = topic::check_topic(will.topic, &limits.topic) {
+        let detail = "will topic is not a valid topic name";
+        return Err((Reason::TOPIC_NAME_INVALID, error.clause(), detail));
+    }
+    let mut delay_secs = 0;
+    let mut message_expiry_secs = None;
+    let mut forwarded = PropertyBuf::new();
+    for property in will.properties.iter() {
+        match property {
+            Property::WillDelaySecs(secs) => delay_secs = secs,
+            Property::MessageExpirySecs(secs) => message_expiry_secs = Some(secs),
+            other => {
+                forwarded.push(other);
+            }
+        }
+    }
+    Ok(Some(Will {
+        topic: will.topic.into(),
+        properties: forwarded.as_properties().raw().into(),
+        payload: will.payload.into(),
+        qos: will.qos,
+        retain: will.retain,
+        delay_secs,
+        message_expiry_secs,
+    }))
+}
+
+/// What the properties of a CONNECT ask for.
+struct Asked<'a> {
+    session_expiry_secs: u32,
+    receive_max: u16,
+    packet_bytes_max: u32,
+    alias_max: u16,
+    problem_info: bool,
+    response_info: bool,
+    auth_method: Option<&'a str>,
+    auth_data: Option<&'a [u8]>,
+}
+
+impl<'a> Asked<'a> {
+    fn of(properties: &Properties<'a>) -> Self {
+        let mut asked = Self {
+            session_expiry_secs: 0,
+            receive_max: u16::MAX,
+            packet_bytes_max: u32::MAX,
+            alias_max: 0,
+            problem_info: true,
+            response_info: false,
+            auth_method: None,
+            auth_data: None,
+        };
+        for property in properties.iter() {
+            match property {
+                Property::SessionExpirySecs(secs) => asked.session_expiry_secs = secs,
+                Property::ReceiveMax(max) => asked.receive_max = max,
+                Property::PacketBytesMax(max) => asked.packet_bytes_max = max,
+                Property::TopicAliasMax(max) => asked.alias_max = max,
+                Property::RequestProblemInfo(wanted) => asked.problem_info = wanted,
+                Property::RequestResponseInfo(wanted) => asked.response_info = wanted,
+                Property::AuthMethod(method) => asked.auth_method = Some(method),
+                Property::AuthData(data) => asked.auth_data = Some(data),
+                _ => {}
+            }
+        }
+        asked
+    }
+}

@@ -1,0 +1,210 @@
+//! CONNECT, once the client is known to be who it says: session, takeover, CONNACK.
+
+use std::sync::Arc;
+
+use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
+use session::{LinkSettings, NEVER, Will};
+
+use crate::client::Client;
+use crate::{Ended, Event, Limits, NO_CONNECTION, Shard};
+
+/// A CONNECT that was checked and authenticated at the door, owned.
+#[derive(Clone, Debug)]
+pub struct ConnectRequest {
+    pub version: Version,
+    pub clean_start: bool,
+    pub keep_alive_secs: u16,
+    /// As sent, or as assigned.
+    pub client_id: Box<str>,
+    /// The client sent none, and is told the one it got (MQTT-3.1.3-7).
+    pub is_assigned: bool,
+    /// The name that the access rules know the client by.
+    pub username: Option<Box<str>>,
+    pub will: Option<Box<Will>>,
+    pub session_expiry_secs: u32,
+    pub receive_max: u16,
+    pub packet_bytes_max: u32,
+    pub alias_max: u16,
+    pub problem_info: bool,
+    pub response_info: bool,
+    pub auth_method: Option<Box<str>>,
+    /// What the authentication method says last, for the CONNACK.
+    pub auth_data: Option<Box<[u8]>>,
+    /// The limits of the listener.
+    pub limits: Arc<Limits>,
+    /// The client's address, for the log.
+    pub peer: Box<str>,
+}
+
+impl Shard {
+    /// A connection has been admitted. Returns the client's slot, by which the driver names it
+    /// from now on.
+    pub fn on_connect(&mut self, connection: u32, request: ConnectRequest, now_ms: u64) -> u32 {
+        let existing = self.clients.find(&request.client_id);
+        if let Some(slot) = existing {
+            self.take_over(slot, request.clean_start, now_ms);
+        }
+        let (slot, session_present) = match self.clients.find(&request.client_id) {
+            Some(slot) => (slot, true),
+            None => {
+                let client = Client::new(request.client_id.clone(), request.limits.clone());
+                let slot = self.clients.insert(client);
+                self.metrics().sessions.add(1);
+                (slot, false)
+            }
+        };
+        self.open(slot, connection, request, session_present, now_ms);
+        self.pump(slot, now_ms);
+        self.arm_timer(slot);
+        self.finish(now_ms);
+        slot
+    }
+
+    /// The session of this client id exists: cut its connection, and end it if so asked.
+    fn take_over(&mut self, slot: u32, clean_start: bool, now_ms: u64) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.session.is_online() {
+            self.metrics().takeovers.add(1);
+            self.end(slot, Ended::TakenOver, now_ms);
+        }
+        // The connection may have ended the session already.
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if clean_start {
+            self.end_session(slot, now_ms);
+        } else {
+            // MQTT-3.1.3-9: back before the delay has passed, so no will is sent.
+            client.will = None;
+            client.will_due_ms = NEVER;
+            client.expires_at_ms = NEVER;
+        }
+    }
+
+    fn open(
+        &mut self,
+        slot: u32,
+        connection: u32,
+        request: ConnectRequest,
+        session_present: bool,
+        now_ms: u64,
+    ) {
+        let limits = &request.limits;
+        let settings = LinkSettings {
+            version: request.version,
+            keep_alive_secs: keep_alive(&request),
+            send_max: request.receive_max.min(limits.in_flight_max),
+            receive_max: limits.receive_max,
+            packet_bytes_max: request.packet_bytes_max,
+            alias_out_max: request.alias_max.min(limits.alias_out_max),
+            alias_in_max: limits.alias_in_max,
+            problem_info: request.problem_info,
+            outbox_bytes_max: limits.outbox_bytes_max,
+            message_rate: limits.message_rate,
+            byte_rate: limits.byte_rate,
+        };
+        let grants = self.access.grants(request.username.as_deref());
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.session.attach(settings, now_ms);
+        client.connection = connection;
+        client.is_dirty = false;
+        client.session_expiry_secs =
+            request.session_expiry_secs.min(limits.session_expiry_max_secs);
+        client.expires_at_ms = NEVER;
+        write_connack(client, &request, session_present);
+        client.limits = request.limits;
+        client.grants = grants;
+        client.username = request.username;
+        client.will = request.will;
+        client.auth_method = request.auth_method;
+        client.peer = request.peer;
+        let event = Event::Connected {
+            client_id: client.id.clone(),
+            username: client.username.clone(),
+            peer: client.peer.clone(),
+            version: request.version,
+            keep_alive_secs: settings.keep_alive_secs,
+            session_present,
+        };
+        client.publish_gauge();
+        self.tell(event);
+        self.metrics().connections.add(1);
+        self.metrics().connections_opened.add(1);
+        self.mark_dirty(slot);
+        self.recheck_receiving(slot);
+    }
+}
+
+fn keep_alive(request: &ConnectRequest) -> u16 {
+    match (request.keep_alive_secs, request.limits.keep_alive_max_secs) {
+        (asked, 0) => asked,
+        (0, max) => max,
+        (asked, max) => asked.min(max),
+    }
+}
+
+fn write_connack(client: &mut Client, request: &ConnectRequest, session_present: bool) {
+    let mut properties = PropertyBuf::new();
+    if request.version >= Version::V5 {
+        tell_limits(client, request, &mut properties);
+    }
+    let connack = Connack {
+        session_present,
+        reason: Reason::SUCCESS,
+        properties: properties.as_properties(),
+    };
+    if let Some(link) = client.session.link_mut() {
+        link.write(&Packet::Connack(connack));
+    }
+}
+
+/// The properties of a CONNACK: what differs from what the client asked for or may assume.
+fn tell_limits(client: &Client, request: &ConnectRequest, properties: &mut PropertyBuf) {
+    let limits = &request.limits;
+    if client.session_expiry_secs != request.session_expiry_secs {
+        properties.push(Property::SessionExpirySecs(client.session_expiry_secs));
+    }
+    if limits.receive_max != u16::MAX {
+        properties.push(Property::ReceiveMax(limits.receive_max));
+    }
+    if limits.qos_max != codec::QoS::ExactlyOnce {
+        properties.push(Property::QosMax(limits.qos_max as u8));
+    }
+    if !limits.retain_available {
+        properties.push(Property::RetainAvailable(false));
+    }
+    properties.push(Property::PacketBytesMax(limits.packet_bytes_max));
+    if request.is_assigned {
+        properties.push(Property::AssignedClientId(&request.client_id));
+    }
+    if limits.alias_in_max > 0 {
+        properties.push(Property::TopicAliasMax(limits.alias_in_max));
+    }
+    if !limits.wildcard_available {
+        properties.push(Property::WildcardAvailable(false));
+    }
+    if !limits.subscription_ids_available {
+        properties.push(Property::SubscriptionIdAvailable(false));
+    }
+    if !limits.shared_available {
+        properties.push(Property::SharedAvailable(false));
+    }
+    let keep_alive_secs = keep_alive(request);
+    if keep_alive_secs != request.keep_alive_secs {
+        properties.push(Property::ServerKeepAliveSecs(keep_alive_secs));
+    }
+    let response_prefix = format!("$response/{}/", request.client_id);
+    if request.response_info {
+        properties.push(Property::ResponseInfo(&response_prefix));
+    }
+    if let Some(method) = &request.auth_method {
+        properties.push(Property::AuthMethod(method));
+    }
+    if let Some(data) = &request.auth_data {
+        properties.push(Property::AuthData(data));
+    }
+}
+
+impl Client {
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.connection != NO_CONNECTION
+    }
+}

@@ -1,0 +1,258 @@
+//! How connections and sessions end: DISCONNECT, loss, violation, takeover, expiry; and the will.
+
+use codec::{Auth, Disconnect, Packet, Properties, Property, PropertyBuf, Reason, Violation};
+use session::{Message, NEVER};
+
+use crate::access::Action;
+use crate::{
+    Close, Ended, Event, NO_CONNECTION, Reauthenticate, Reauthenticated, SessionKey, Shard,
+};
+
+/// A session expiry interval that means never (section 3.1.2.11.2).
+const NEVER_EXPIRES: u32 = u32::MAX;
+
+impl Shard {
+    /// DISCONNECT from the client. Always an end: `Err` carries it to the caller.
+    pub(crate) fn on_disconnect(
+        &mut self,
+        slot: u32,
+        disconnect: &Disconnect<'_>,
+    ) -> Result<(), Ended> {
+        if let Some(client) = self.clients.get_mut(slot) {
+            let expiry = disconnect.properties.iter().find_map(|property| match property {
+                Property::SessionExpirySecs(secs) => Some(secs),
+                _ => None,
+            });
+            if let Some(secs) = expiry {
+                if client.session_expiry_secs == 0 && secs != 0 {
+                    return Err(Ended::Violation(Violation {
+                        reason: Reason::PROTOCOL_ERROR,
+                        clause: "MQTT-3.14.2-2",
+                        detail: "session expiry at DISCONNECT after none at CONNECT",
+                    }));
+                }
+                client.session_expiry_secs = secs.min(client.limits.session_expiry_max_secs);
+            }
+        }
+        Err(Ended::Client(disconnect.reason))
+    }
+
+    /// The network connection is gone.
+    pub fn on_closed(&mut self, slot: u32, connection: u32, now_ms: u64) {
+        if self.link(slot, connection).is_some() {
+            self.end(slot, Ended::Network, now_ms);
+        }
+        self.finish(now_ms);
+    }
+
+    /// An operator ends the connection of a client id. False if there is none.
+    pub fn on_kick(&mut self, client_id: &str, now_ms: u64) -> bool {
+        let found = self.clients.find(client_id);
+        let Some(slot) = found.filter(|s| self.clients.get(*s).is_some_and(|c| c.is_connected()))
+        else {
+            return false;
+        };
+        self.end(slot, Ended::Administrative, now_ms);
+        self.finish(now_ms);
+        true
+    }
+
+    /// Ends a connection, and what ends with it.
+    pub(crate) fn end(&mut self, slot: u32, ended: Ended, now_ms: u64) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
+        let Some(mut link) = client.session.detach() else { return };
+        if link.is_v5() && tells_client(&ended) {
+            let reason = ended.reason();
+            let mut properties = PropertyBuf::new();
+            if let Ended::Violation(violation) = &ended
+                && link.settings().problem_info
+            {
+                properties.push(Property::ReasonString(violation.detail));
+            }
+            let properties = properties.as_properties();
+            // MQTT-3.14.2-3: without the text if it would be too long for the client.
+            let _ = link.write(&Packet::Disconnect(Disconnect { reason, properties }))
+                || link.write(&Packet::Disconnect(Disconnect {
+                    reason,
+                    properties: Properties::EMPTY,
+                }));
+        }
+        let farewell = std::mem::take(&mut link.outbox);
+        client.is_dirty = false;
+        client.publish_gauge();
+        let event = Event::Disconnected {
+            client_id: client.id.clone(),
+            peer: client.peer.clone(),
+            ended: ended.clone(),
+        };
+        self.effects.closes.push(Close { connection, farewell });
+        self.count_end(&ended);
+        self.tell(event);
+        self.after_end(slot, &ended, now_ms);
+    }
+
+    fn count_end(&self, ended: &Ended) {
+        let metrics = self.metrics();
+        metrics.connections.sub(1);
+        metrics.connections_closed.add(1);
+        match ended {
+            Ended::Violation(_) => metrics.violations.add(1),
+            Ended::KeepAlive => metrics.keep_alive_timeouts.add(1),
+            _ => {}
+        }
+    }
+
+    /// The fate of will and session (MQTT-3.1.2-8, MQTT-3.1.2-10, section 4.1).
+    fn after_end(&mut self, slot: u32, ended: &Ended, now_ms: u64) {
+        self.give_back(slot, now_ms);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if let Some(extras) = &mut client.extras {
+            extras.retained_next = Vec::new();
+            extras.retained_fresh = Vec::new();
+        }
+        if *ended == Ended::Client(Reason::NORMAL_DISCONNECTION) {
+            client.will = None;
+        }
+        if client.session_expiry_secs == 0 {
+            self.end_session(slot, now_ms);
+            return;
+        }
+        if client.session_expiry_secs != NEVER_EXPIRES {
+            client.expires_at_ms = now_ms + u64::from(client.session_expiry_secs) * 1000;
+        }
+        let delay_secs =
+            client.will.as_ref().map(|will| will.delay_secs.min(client.limits.will_delay_max_secs));
+        match delay_secs {
+            Some(0) => self.publish_will(slot, now_ms),
+            Some(secs) => client.will_due_ms = now_ms + u64::from(secs) * 1000,
+            None => {}
+        }
+        self.arm_timer(slot);
+    }
+
+    /// The session is over: its subscriptions go, its will is due at the latest now
+    /// (MQTT-3.1.3.2-2).
+    pub(crate) fn end_session(&mut self, slot: u32, now_ms: u64) {
+        self.publish_will(slot, now_ms);
+        self.give_back(slot, now_ms);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        for held in std::mem::take(&mut client.held) {
+            self.let_go(slot, held);
+        }
+        self.tell_dropped(slot, now_ms);
+        self.clients.remove(slot);
+        self.metrics().sessions.sub(1);
+    }
+
+    fn publish_will(&mut self, slot: u32, now_ms: u64) {
+        let key = self.key(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.will_due_ms = NEVER;
+        let Some(will) = client.will.take() else { return };
+        if !client.grants.allows(client.identity(), Action::Publish, &will.topic) {
+            let client_id = client.id.clone();
+            self.metrics().publishes_denied.add(1);
+            self.tell(Event::Denied { client_id, action: "will", topic: will.topic });
+            return;
+        }
+        let message = Message::new(&will.parts(key.as_u64(), now_ms));
+        self.metrics().wills.add(1);
+        self.route(&message, None, now_ms);
+    }
+
+    /// A second of the wheel has come that a client asked for.
+    pub(crate) fn on_due(&mut self, key: u64, second: u64, now_ms: u64) {
+        let Some(slot) = self.clients.slot_of(SessionKey::from_u64(key)) else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.timer_at != second {
+            return;
+        }
+        client.timer_at = u64::MAX;
+        let keep_alive = client.session.link().and_then(session::Link::keep_alive_deadline_ms);
+        if keep_alive.is_some_and(|deadline_ms| deadline_ms <= now_ms) {
+            self.end(slot, Ended::KeepAlive, now_ms);
+        }
+        let Some(client) = self.clients.get(slot) else { return };
+        if client.will_due_ms <= now_ms {
+            self.publish_will(slot, now_ms);
+        }
+        let Some(client) = self.clients.get(slot) else { return };
+        if client.expires_at_ms <= now_ms {
+            self.metrics().sessions_expired.add(1);
+            let client_id = client.id.clone();
+            self.tell(Event::SessionExpired { client_id });
+            self.end_session(slot, now_ms);
+            return;
+        }
+        self.tell_dropped(slot, now_ms);
+        self.arm_timer(slot);
+    }
+
+    /// AUTH after the CONNECT: re-authentication (section 4.12.1).
+    pub(crate) fn on_auth(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), Ended> {
+        let Some(client) = self.clients.get(slot) else { return Ok(()) };
+        let method = auth.properties.iter().find_map(|property| match property {
+            Property::AuthMethod(method) => Some(method),
+            _ => None,
+        });
+        if client.auth_method.is_none() || method != client.auth_method.as_deref() {
+            return Err(Ended::Violation(Violation {
+                reason: Reason::PROTOCOL_ERROR,
+                clause: "MQTT-4.12.1-1",
+                detail: "AUTH with another method than the one of the CONNECT",
+            }));
+        }
+        let data = auth.properties.iter().find_map(|property| match property {
+            Property::AuthData(data) => Some(data),
+            _ => None,
+        });
+        let ask = Reauthenticate {
+            slot,
+            connection: client.connection,
+            is_start: auth.reason == Reason::RE_AUTHENTICATE,
+            client_id: client.id.clone(),
+            method: method.unwrap_or_default().into(),
+            data: data.unwrap_or_default().into(),
+        };
+        self.effects.reauthentications.push(ask);
+        Ok(())
+    }
+
+    /// The back-end has answered [`Reauthenticate`].
+    pub fn on_reauthenticated(
+        &mut self,
+        slot: u32,
+        connection: u32,
+        answer: &Reauthenticated,
+        now_ms: u64,
+    ) {
+        let Some(client) = self.clients.get_mut(slot).filter(|c| c.connection == connection) else {
+            return;
+        };
+        let method = client.auth_method.clone().unwrap_or_default();
+        let (reason, data) = match answer {
+            Reauthenticated::Continue(data) => (Reason::CONTINUE_AUTHENTICATION, data),
+            Reauthenticated::Success(data) => (Reason::SUCCESS, data),
+            Reauthenticated::Failure(_) => {
+                self.end(slot, Ended::NotAuthorized, now_ms);
+                self.finish(now_ms);
+                return;
+            }
+        };
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::AuthMethod(&method));
+        if !data.is_empty() {
+            properties.push(Property::AuthData(data));
+        }
+        if let Some(link) = client.session.link_mut() {
+            link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
+        }
+        self.mark_dirty(slot);
+    }
+}
+
+/// Is the client told why? Not when it said goodbye itself, or can no longer be reached.
+const fn tells_client(ended: &Ended) -> bool {
+    !matches!(ended, Ended::Client(_) | Ended::Network)
+}
