@@ -5,4 +5,5 @@
 //!
 //! Start reading at `main.rs`.
 
+pub mod auth;
 pub mod config;

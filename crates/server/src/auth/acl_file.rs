@@ -1,0 +1,167 @@
+//! The access file, in the format of mosquitto's ACL file.
+//!
+//! ```text
+//! # Rules before any `user` line are for anonymous clients.
+//! topic read public/#
+//!
+//! user anna
+//! topic readwrite home/anna/#
+//! topic deny home/anna/secret
+//!
+//! # For everybody; %c is the client id, %u the user name.
+//! pattern write devices/%c/up
+//! ```
+//!
+//! What the rules mean is said in [`broker::access`].
+
+use std::path::Path;
+
+use broker::access::{Access, Permission, Rule, Who};
+
+/// An access file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AclFileError {
+    #[error("cannot read access file {path}: {source}")]
+    Read { path: String, source: std::io::Error },
+    #[error("{path}:{line}: {detail}")]
+    Line { path: String, line: usize, detail: String },
+}
+
+/// Reads and compiles a file.
+///
+/// # Errors
+///
+/// When it cannot be read, or at the first line that is not understood: half a rule set would let
+/// in or lock out the wrong ones.
+pub fn load(path: &Path) -> Result<Access, AclFileError> {
+    let shown = || path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| AclFileError::Read { path: shown(), source })?;
+    compile(&text).map_err(|(line, detail)| AclFileError::Line { path: shown(), line, detail })
+}
+
+/// Compiles the text of a file. The error is a line number, from 1, and what is wrong there.
+///
+/// # Errors
+///
+/// The first line that is not understood.
+pub fn compile(text: &str) -> Result<Access, (usize, String)> {
+    let (lines, rules): (Vec<usize>, Vec<Rule>) = parse(text)?.into_iter().unzip();
+    Access::compile(&rules).map_err(|error| {
+        let line = lines.get(error.index).copied().unwrap_or(0);
+        (line, format!("'{}': {}", error.filter, error.detail))
+    })
+}
+
+/// Parses the text of a file into rules with their line numbers.
+///
+/// # Errors
+///
+/// The first line that is not understood.
+pub fn parse(text: &str) -> Result<Vec<(usize, Rule)>, (usize, String)> {
+    let mut rules = Vec::new();
+    let mut who = Who::Anonymous;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let fail = |detail: String| (index + 1, detail);
+        let (keyword, rest) = first_word(line);
+        let (permission, filter) = permission_and_filter(rest);
+        let about = match keyword {
+            "user" if rest.is_empty() => return Err(fail("a user line needs a name".into())),
+            "user" => {
+                who = Who::User(rest.into());
+                continue;
+            }
+            "topic" => who.clone(),
+            "pattern" => Who::Everyone,
+            _ => {
+                let detail = format!("'{keyword}' is none of `user`, `topic`, `pattern`");
+                return Err(fail(detail));
+            }
+        };
+        if filter.is_empty() {
+            return Err(fail(format!("a {keyword} line needs a topic filter")));
+        }
+        rules.push((index + 1, Rule { who: about, permission, filter: filter.into() }));
+    }
+    Ok(rules)
+}
+
+/// Without a permission word, the whole text is the filter, and it may be read and written.
+fn permission_and_filter(text: &str) -> (Permission, &str) {
+    let (word, rest) = first_word(text);
+    match word {
+        "read" => (Permission::Read, rest),
+        "write" => (Permission::Write, rest),
+        "readwrite" => (Permission::ReadWrite, rest),
+        "deny" => (Permission::Deny, rest),
+        _ => (Permission::ReadWrite, text),
+    }
+}
+
+fn first_word(text: &str) -> (&str, &str) {
+    match text.split_once(char::is_whitespace) {
+        Some((word, rest)) => (word, rest.trim_start()),
+        None => (text, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::access::{Action, Identity};
+
+    use super::*;
+
+    const FILE: &str = "# all\ntopic read public/#\n\n  user anna maria\r\ntopic home/a b/#\n\
+                        topic deny home/a b/x\ntopic\twrite\tout\nuser bob\ntopic readwrite b\n\
+                        pattern write devices/%c/up\npattern %u/#\n";
+
+    #[test]
+    fn the_format_of_mosquitto_is_understood() {
+        let rule = |who: &Who, permission, filter: &str| Rule {
+            who: who.clone(),
+            permission,
+            filter: filter.into(),
+        };
+        let anna = Who::User("anna maria".into());
+        let expected = vec![
+            (2, rule(&Who::Anonymous, Permission::Read, "public/#")),
+            (5, rule(&anna, Permission::ReadWrite, "home/a b/#")),
+            (6, rule(&anna, Permission::Deny, "home/a b/x")),
+            (7, rule(&anna, Permission::Write, "out")),
+            (9, rule(&Who::User("bob".into()), Permission::ReadWrite, "b")),
+            (10, rule(&Who::Everyone, Permission::Write, "devices/%c/up")),
+            (11, rule(&Who::Everyone, Permission::ReadWrite, "%u/#")),
+        ];
+        assert_eq!(parse(FILE), Ok(expected));
+        let access = compile(FILE).unwrap();
+        let anna = Identity { client_id: "c", username: Some("anna maria") };
+        assert!(access.allows(anna, Action::Receive, "home/a b/y"));
+        assert!(!access.allows(anna, Action::Receive, "home/a b/x"));
+        assert!(access.allows(anna, Action::Publish, "devices/c/up"));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named_with_its_line() {
+        for (text, line, what) in [
+            ("topic read a\ntopics read b", 2, "'topics'"),
+            ("user", 1, "name"),
+            ("\ntopic", 2, "needs a topic filter"),
+            ("topic read", 1, "needs a topic filter"),
+            ("topic read a/#/b", 1, "`#` must be the last level"),
+            ("topic read a/%u", 1, "pattern"),
+        ] {
+            let (at, detail) = compile(text).unwrap_err();
+            assert!(at == line && detail.contains(what), "{text}: {at} {detail}");
+        }
+    }
+
+    #[test]
+    fn an_empty_file_grants_nothing() {
+        let nobody = Identity { client_id: "c", username: None };
+        assert!(!compile("# nothing\n").unwrap().allows(nobody, Action::Publish, "a"));
+    }
+}

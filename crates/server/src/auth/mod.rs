@@ -1,0 +1,266 @@
+//! Who a client is: an asynchronous question, asked at the door and answered through a callback.
+//!
+//! Checking a password costs tens of milliseconds of one core, and later back-ends will wait for
+//! other machines. So the door only hands a question over ([`Authenticator::check`]) and goes on; the
+//! answer comes from another thread. What can be answered at once is: anonymous clients, identities
+//! proved by TLS, credentials that were right a moment ago, and a queue that is full.
+
+pub mod acl_file;
+mod cache;
+pub mod passwords;
+mod random;
+pub mod scram;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use codec::Reason;
+
+use crate::config::Auth;
+use cache::{Digest, VerdictCache};
+use passwords::{PasswordFile, PasswordFileError};
+use random::random;
+use scram::{Credentials, Exchange, ScramError};
+
+/// Who knocks, and what they show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuthRequest {
+    pub client_id: String,
+    pub username: Option<String>,
+    pub password: Option<Vec<u8>>,
+    /// The user name that a checked client certificate stands for, where the listener takes it.
+    pub certificate_identity: Option<String>,
+    /// Whether the listener admits clients that show nothing.
+    pub allow_anonymous: bool,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Welcome, under this user name (`None`: anonymous).
+    Admitted { username: Option<String> },
+    /// For the CONNACK: 0x86, 0x87 or 0x89.
+    Refused(Reason),
+}
+
+/// Takes the verdict on whatever thread reached it. It should only put it somewhere and wake the
+/// door.
+pub type Answer = Box<dyn FnOnce(Verdict) + Send>;
+
+/// Checks credentials on threads of its own. Dropping it ends them; questions that still wait are
+/// answered with 0x89.
+pub struct Authenticator {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    offers_scram: bool,
+    /// Makes the decoys of users that do not exist, see [`Credentials::decoy`].
+    decoy_secret: [u8; 32],
+}
+
+struct Shared {
+    /// `None`: there is no password file, so nobody can show a right password.
+    passwords: RwLock<Option<Arc<PasswordFile>>>,
+    cache: Mutex<VerdictCache>,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    queue_max: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    questions: VecDeque<Question>,
+    is_closed: bool,
+}
+
+/// One password to check.
+struct Question {
+    username: String,
+    password: Vec<u8>,
+    digest: Digest,
+    answer: Answer,
+}
+
+impl Authenticator {
+    /// Reads the password file and starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// When the password file cannot be used.
+    pub fn start(config: &Auth) -> Result<Self, PasswordFileError> {
+        let passwords = load(config)?;
+        let lifetime = Duration::from_secs(config.cache_secs.into());
+        let cache = VerdictCache::new(config.cache_entries_max as usize, lifetime, Instant::now());
+        let shared = Arc::new(Shared {
+            passwords: RwLock::new(passwords),
+            cache: Mutex::new(cache),
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            queue_max: config.queue_max as usize,
+        });
+        let spawn = |index| {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new().name(format!("auth-{index}")).spawn(move || work(&shared))
+        };
+        let path = || config.password_file.as_deref().unwrap_or_else(|| "".as_ref());
+        let threads =
+            (0..config.threads).map(spawn).collect::<Result<_, _>>().map_err(|source| {
+                PasswordFileError::Read { path: path().display().to_string(), source }
+            })?;
+        Ok(Self { shared, threads, offers_scram: config.scram, decoy_secret: random() })
+    }
+
+    /// Reads the password file again and forgets remembered verdicts.
+    ///
+    /// # Errors
+    ///
+    /// When the new file cannot be used; the old one then stays in force.
+    pub fn reload(&self, config: &Auth) -> Result<(), PasswordFileError> {
+        let passwords = load(config)?;
+        *self.shared.passwords.write().unwrap_or_else(PoisonError::into_inner) = passwords;
+        lock(&self.shared.cache).clear();
+        Ok(())
+    }
+
+    /// Asks who this is. `Some`: the verdict, at once. `None`: `answer` will be called with it, once.
+    pub fn check(&self, request: AuthRequest, answer: Answer) -> Option<Verdict> {
+        let AuthRequest { username, password, certificate_identity, allow_anonymous, .. } = request;
+        if let Some(identity) = certificate_identity {
+            return Some(Verdict::Admitted { username: Some(identity) });
+        }
+        let has_file = self.passwords().is_some();
+        let username = match username {
+            Some(username) if has_file => username,
+            // A name that nobody can check is taken as a name only where no proof is asked for.
+            other if allow_anonymous && !has_file => {
+                return Some(Verdict::Admitted { username: other });
+            }
+            None if allow_anonymous => return Some(Verdict::Admitted { username: None }),
+            _ => return Some(Verdict::Refused(Reason::NOT_AUTHORIZED)),
+        };
+        self.check_password(username, password.unwrap_or_default(), answer)
+    }
+
+    /// Begins enhanced authentication with the client's first message: the exchange and the data of
+    /// the AUTH packet that answers it. Takes microseconds.
+    ///
+    /// # Errors
+    ///
+    /// See [`Exchange::start`].
+    pub fn start_scram(&self, client_first: &[u8]) -> Result<(Exchange, Vec<u8>), ScramError> {
+        let passwords = self.passwords();
+        let nonce = random::<18>().map(|byte| char::from(NONCE_ALPHABET[usize::from(byte % 64)]));
+        let nonce: String = nonce.iter().collect();
+        Exchange::start(client_first, &nonce, |username| {
+            let known = passwords.as_ref().and_then(|file| file.scram(username));
+            known.cloned().unwrap_or_else(|| Credentials::decoy(&self.decoy_secret, username))
+        })
+    }
+
+    /// Whether the method [`scram::METHOD`] is offered.
+    pub fn offers_scram(&self) -> bool {
+        self.offers_scram && self.passwords().is_some()
+    }
+
+    fn passwords(&self) -> Option<Arc<PasswordFile>> {
+        self.shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn check_password(
+        &self,
+        username: String,
+        password: Vec<u8>,
+        answer: Answer,
+    ) -> Option<Verdict> {
+        let digest = {
+            let mut cache = lock(&self.shared.cache);
+            let digest = cache.digest(&username, &password);
+            if cache.knows(&digest, Instant::now()) {
+                return Some(Verdict::Admitted { username: Some(username) });
+            }
+            digest
+        };
+        let mut queue = lock(&self.shared.queue);
+        if queue.questions.len() >= self.shared.queue_max {
+            return Some(Verdict::Refused(Reason::SERVER_BUSY));
+        }
+        queue.questions.push_back(Question { username, password, digest, answer });
+        self.shared.wake.notify_one();
+        None
+    }
+}
+
+impl Drop for Authenticator {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut queue = lock(&self.shared.queue);
+            queue.is_closed = true;
+            std::mem::take(&mut queue.questions)
+        };
+        self.shared.wake.notify_all();
+        for question in waiting {
+            (question.answer)(Verdict::Refused(Reason::SERVER_BUSY));
+        }
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has told so itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn load(config: &Auth) -> Result<Option<Arc<PasswordFile>>, PasswordFileError> {
+    let path = config.password_file.as_deref();
+    path.map(|path| PasswordFile::load(path).map(Arc::new)).transpose()
+}
+
+/// An auth thread: takes questions until the queue is closed.
+fn work(shared: &Shared) {
+    while let Some(question) = next_question(shared) {
+        let passwords = shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Question { username, password, digest, answer } = question;
+        let is_right = passwords.as_ref().is_some_and(|file| file.verify(&username, &password));
+        if is_right {
+            shared.remember(digest, passwords.as_ref());
+            answer(Verdict::Admitted { username: Some(username) });
+        } else {
+            answer(Verdict::Refused(Reason::BAD_USER_NAME_OR_PASSWORD));
+        }
+    }
+}
+
+impl Shared {
+    /// Unless a reload came in between, which may have changed this very password.
+    fn remember(&self, digest: Digest, checked_with: Option<&Arc<PasswordFile>>) {
+        let passwords = self.passwords.read().unwrap_or_else(PoisonError::into_inner);
+        let is_current = match (passwords.as_ref(), checked_with) {
+            (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+            _ => false,
+        };
+        if is_current {
+            lock(&self.cache).remember(digest, Instant::now());
+        }
+    }
+}
+
+fn next_question(shared: &Shared) -> Option<Question> {
+    let mut queue = lock(&shared.queue);
+    loop {
+        if queue.is_closed {
+            return None;
+        }
+        if let Some(question) = queue.questions.pop_front() {
+            return Some(question);
+        }
+        queue = shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// What these locks guard is whole between any two statements, so a panic elsewhere does no harm.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Printable and without a comma, as RFC 5802 asks.
+const NONCE_ALPHABET: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

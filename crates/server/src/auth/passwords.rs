@@ -1,0 +1,399 @@
+//! The password file: one `user:secret` per line, as `quelea passwd` and `mosquitto_passwd` write it.
+//!
+//! A secret is one of
+//!
+//! - `$argon2id$v=19$m=..,t=..,p=..$salt$hash`, what `quelea passwd` writes;
+//! - `{SCRAM-SHA-256}iterations,salt,stored key,server key`, for enhanced authentication;
+//! - `$7$iterations$salt$hash` (PBKDF2-SHA-512) and `$6$salt$hash` (SHA-512), mosquitto's.
+//!
+//! A user may have one SCRAM line and one line of another kind.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+
+use argon2::{Algorithm, Argon2, Params, Version};
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use sha2::{Digest, Sha512};
+
+use super::random::{equal_in_constant_time, random};
+use super::scram::Credentials;
+
+/// All users of a password file.
+#[derive(Clone, Debug, Default)]
+pub struct PasswordFile {
+    users: HashMap<String, User>,
+}
+
+/// What is known of one user.
+#[derive(Clone, Debug, Default)]
+struct User {
+    hash: Option<Hash>,
+    scram: Option<Credentials>,
+}
+
+/// A password hash of one of the known kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hash {
+    Argon2id {
+        memory_kib: u32,
+        passes: u32,
+        lanes: u32,
+        salt: Vec<u8>,
+        hash: Vec<u8>,
+    },
+    /// mosquitto's `$7$`.
+    Pbkdf2Sha512 {
+        iterations: u32,
+        salt: Vec<u8>,
+        hash: Vec<u8>,
+    },
+    /// mosquitto's `$6$`. Quick to guess; read, never written.
+    Sha512 {
+        salt: Vec<u8>,
+        hash: Vec<u8>,
+    },
+}
+
+/// A password file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PasswordFileError {
+    #[error("cannot read password file {path}: {source}")]
+    Read { path: String, source: std::io::Error },
+    #[error("{path}:{line}: {detail}")]
+    Line { path: String, line: usize, detail: &'static str },
+}
+
+impl PasswordFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or at the first line that is not understood: a user left out by
+    /// mistake would be locked out silently.
+    pub fn load(path: &Path) -> Result<Self, PasswordFileError> {
+        let shown = || path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| PasswordFileError::Read { path: shown(), source })?;
+        Self::parse(&text).map_err(|(line, detail)| PasswordFileError::Line {
+            path: shown(),
+            line,
+            detail,
+        })
+    }
+
+    /// Parses the text of a file. The error is a line number, from 1, and what is wrong there.
+    ///
+    /// # Errors
+    ///
+    /// The first line that is not understood.
+    pub fn parse(text: &str) -> Result<Self, (usize, &'static str)> {
+        let mut file = Self::default();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim_end_matches('\r');
+            if line.trim().is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let fail = |detail| (index + 1, detail);
+            let (name, secret) = line.split_once(':').ok_or(fail("write user:secret"))?;
+            check_username(name).map_err(fail)?;
+            let user = file.users.entry(name.into()).or_default();
+            let is_second = match secret.strip_prefix(SCRAM_PREFIX) {
+                Some(scram) => {
+                    let scram =
+                        Credentials::parse(scram).ok_or(fail("the SCRAM secret is damaged"))?;
+                    user.scram.replace(scram).is_some()
+                }
+                None => user.hash.replace(Hash::parse(secret).map_err(fail)?).is_some(),
+            };
+            if is_second {
+                return Err(fail("this user already has such a line"));
+            }
+        }
+        Ok(file)
+    }
+
+    /// Checks a password. Takes tens of milliseconds, as long for a user that does not exist.
+    pub fn verify(&self, username: &str, password: &[u8]) -> bool {
+        let user = self.users.get(username);
+        match user.map(|user| (&user.hash, &user.scram)) {
+            Some((Some(hash), _)) => hash.verify(password),
+            Some((None, Some(scram))) => scram.verify(password),
+            _ => {
+                Hash::decoy().verify(password);
+                false
+            }
+        }
+    }
+
+    /// The SCRAM credentials of a user that has them.
+    pub fn scram(&self, username: &str) -> Option<&Credentials> {
+        self.users.get(username)?.scram.as_ref()
+    }
+
+    pub fn user_count(&self) -> usize {
+        self.users.len()
+    }
+}
+
+impl Hash {
+    /// Hashes a password the way new ones are stored, with a random salt.
+    pub fn new(password: &[u8]) -> Self {
+        let salt = random::<SALT_BYTES>().to_vec();
+        let mut new = Self::Argon2id {
+            memory_kib: Params::DEFAULT_M_COST,
+            passes: Params::DEFAULT_T_COST,
+            lanes: Params::DEFAULT_P_COST,
+            salt,
+            hash: vec![0; ARGON2_HASH_BYTES],
+        };
+        let computed = new.compute(password).unwrap_or_default();
+        if let Self::Argon2id { hash, .. } = &mut new {
+            *hash = computed;
+        }
+        new
+    }
+
+    /// Reads the text after `user:`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let fields: Vec<&str> = text.split('$').collect();
+        let parsed = match fields.as_slice() {
+            ["", "argon2id", "v=19", costs, salt, hash] => parse_argon2id(costs, salt, hash),
+            ["", "7", iterations, salt, hash] => parse_pbkdf2(iterations, salt, hash),
+            ["", "6", salt, hash] => {
+                decode_pair(salt, hash).map(|(salt, hash)| Self::Sha512 { salt, hash })
+            }
+            [_] => {
+                return Err("the password is not hashed; write the line with `quelea passwd` or \
+                            hash a whole file with `mosquitto_passwd -U`");
+            }
+            _ => return Err("the secret is of an unknown kind; write it with `quelea passwd`"),
+        };
+        parsed.ok_or("the secret is damaged")
+    }
+
+    /// Compares in constant time.
+    pub fn verify(&self, password: &[u8]) -> bool {
+        let (Self::Argon2id { hash, .. }
+        | Self::Pbkdf2Sha512 { hash, .. }
+        | Self::Sha512 { hash, .. }) = self;
+        self.compute(password).is_some_and(|computed| equal_in_constant_time(&computed, hash))
+    }
+
+    fn compute(&self, password: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            Self::Argon2id { memory_kib, passes, lanes, salt, hash } => {
+                let params = Params::new(*memory_kib, *passes, *lanes, Some(hash.len())).ok()?;
+                let mut computed = vec![0; hash.len()];
+                Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+                    .hash_password_into(password, salt, &mut computed)
+                    .ok()?;
+                Some(computed)
+            }
+            Self::Pbkdf2Sha512 { iterations, salt, hash } => {
+                let mut computed = vec![0; hash.len()];
+                pbkdf2::pbkdf2_hmac::<Sha512>(password, salt, *iterations, &mut computed);
+                Some(computed)
+            }
+            Self::Sha512 { salt, .. } => {
+                Some(Sha512::new().chain_update(password).chain_update(salt).finalize().to_vec())
+            }
+        }
+    }
+
+    /// Costs as much to check as a real one, and no password is right.
+    fn decoy() -> Self {
+        Self::Argon2id {
+            memory_kib: Params::DEFAULT_M_COST,
+            passes: Params::DEFAULT_T_COST,
+            lanes: Params::DEFAULT_P_COST,
+            salt: vec![0; SALT_BYTES],
+            hash: vec![0; ARGON2_HASH_BYTES],
+        }
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Argon2id { memory_kib, passes, lanes, salt, hash } => {
+                let (salt, hash) = (STANDARD_NO_PAD.encode(salt), STANDARD_NO_PAD.encode(hash));
+                write!(f, "$argon2id$v=19$m={memory_kib},t={passes},p={lanes}${salt}${hash}")
+            }
+            Self::Pbkdf2Sha512 { iterations, salt, hash } => {
+                write!(f, "$7${iterations}${}${}", STANDARD.encode(salt), STANDARD.encode(hash))
+            }
+            Self::Sha512 { salt, hash } => {
+                write!(f, "$6${}${}", STANDARD.encode(salt), STANDARD.encode(hash))
+            }
+        }
+    }
+}
+
+/// The text of a file with the lines of one user replaced by `lines`, or taken out if there are none.
+/// Everything else stays as it is, comments included.
+pub fn with_user(text: &str, username: &str, lines: &[String]) -> String {
+    let prefix = format!("{username}:");
+    let is_other = |line: &&str| !line.starts_with(&prefix);
+    let mut kept: Vec<&str> = Vec::new();
+    let mut at = None;
+    for line in text.lines() {
+        if is_other(&line) {
+            kept.push(line);
+        } else {
+            at.get_or_insert(kept.len());
+        }
+    }
+    let at = at.unwrap_or(kept.len());
+    kept.splice(at..at, lines.iter().map(String::as_str));
+    kept.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// The secrets of a new or changed user as lines of the file.
+pub fn user_lines(username: &str, password: &[u8], with_scram: bool) -> Vec<String> {
+    let mut lines = vec![format!("{username}:{}", Hash::new(password))];
+    if with_scram {
+        let scram = Credentials::new(password, random(), super::scram::ITERATIONS);
+        lines.push(format!("{username}:{SCRAM_PREFIX}{scram}"));
+    }
+    lines
+}
+
+/// What a line of the file can hold as a user name.
+///
+/// # Errors
+///
+/// What is wrong with the name.
+pub fn check_username(name: &str) -> Result<(), &'static str> {
+    match name {
+        "" => Err("the user name is empty"),
+        _ if name.contains([':', '\n', '\r', '\0']) => {
+            Err("a user name cannot contain a colon, a line break or U+0000")
+        }
+        _ if name.starts_with('#') => {
+            Err("a user name cannot begin with #, which begins a comment")
+        }
+        _ if name.len() > USERNAME_BYTES_MAX => Err("the user name is longer than 65535 bytes"),
+        _ => Ok(()),
+    }
+}
+
+fn parse_argon2id(costs: &str, salt: &str, hash: &str) -> Option<Hash> {
+    let costs: Vec<&str> = costs.split(',').collect();
+    let [memory, passes, lanes] = costs.as_slice() else { return None };
+    let memory_kib = memory.strip_prefix("m=")?.parse().ok()?;
+    let passes = passes.strip_prefix("t=")?.parse().ok()?;
+    let lanes = lanes.strip_prefix("p=")?.parse().ok()?;
+    let salt = STANDARD_NO_PAD.decode(salt).ok()?;
+    let hash = STANDARD_NO_PAD.decode(hash).ok()?;
+    Params::new(memory_kib, passes, lanes, Some(hash.len())).ok()?;
+    let is_usable = salt.len() >= argon2::MIN_SALT_LEN && memory_kib <= ARGON2_MEMORY_KIB_MAX;
+    is_usable.then_some(Hash::Argon2id { memory_kib, passes, lanes, salt, hash })
+}
+
+fn parse_pbkdf2(iterations: &str, salt: &str, hash: &str) -> Option<Hash> {
+    let iterations = iterations.parse().ok().filter(|iterations| *iterations > 0)?;
+    let (salt, hash) = decode_pair(salt, hash)?;
+    Some(Hash::Pbkdf2Sha512 { iterations, salt, hash })
+}
+
+/// An empty hash would be equal to any other.
+fn decode_pair(salt: &str, hash: &str) -> Option<(Vec<u8>, Vec<u8>)> {
+    let hash = STANDARD.decode(hash).ok().filter(|hash| hash.len() == SHA512_BYTES)?;
+    Some((STANDARD.decode(salt).ok()?, hash))
+}
+
+const SCRAM_PREFIX: &str = "{SCRAM-SHA-256}";
+const SALT_BYTES: usize = 16;
+const ARGON2_HASH_BYTES: usize = 32;
+const SHA512_BYTES: usize = 64;
+const USERNAME_BYTES_MAX: usize = 65_535;
+/// 1 GiB: more is a typing error that would stop the broker.
+const ARGON2_MEMORY_KIB_MAX: u32 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Written by mosquitto_passwd 2.0: anna has "s3cret", bob (`-H sha512`) has "geheim".
+    const MOSQUITTO: &str = "anna:$7$101$0vHvMFlZRbkI93IX$tFNWO2tbSkApSmgwTmGk7zh/cUex4GRqB+r8OQ+5D0689\
+        dA6WpQFFb51LCQbTfIMcxvvVqVH9O2ntThAieBS3Q==\nbob:$6$eWmafxbiSztnCB68$qBjiLfzHqlf7bTl6c2phq9\
+        aSyaShWQp2XZtIiU91EB7Y++1w1d+j9BKnq33hEZ+n4FBht9/nK16w/c9VK/DYgg==\n";
+
+    #[test]
+    fn mosquittos_own_file_is_understood() {
+        let file = PasswordFile::parse(MOSQUITTO).unwrap();
+        assert!(file.verify("anna", b"s3cret") && file.verify("bob", b"geheim"));
+        assert!(
+            !file.verify("anna", b"geheim")
+                && !file.verify("bob", b"")
+                && !file.verify("eve", b"x")
+        );
+        for line in MOSQUITTO.lines() {
+            let secret = line.split_once(':').unwrap().1;
+            assert_eq!(Hash::parse(secret).unwrap().to_string(), secret);
+        }
+    }
+
+    #[test]
+    fn a_new_user_gets_in_by_both_ways() {
+        let text = user_lines("zoë", "pä:ss".as_bytes(), true).join("\n");
+        let file = PasswordFile::parse(&text).unwrap();
+        assert!(file.verify("zoë", "pä:ss".as_bytes()));
+        assert!(!file.verify("zoë", b"pass"));
+        assert!(file.scram("zoë").unwrap().verify("pä:ss".as_bytes()));
+        assert_eq!(file.user_count(), 1);
+        let only_scram = text.lines().nth(1).unwrap();
+        assert!(PasswordFile::parse(only_scram).unwrap().verify("zoë", "pä:ss".as_bytes()));
+    }
+
+    #[test]
+    fn the_argon2_reference_vector_holds() {
+        // From the reference implementation's test.c: version 0x13, t=2, m=65536, p=1.
+        let text = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
+        let hash = Hash::parse(text).unwrap();
+        assert!(hash.verify(b"password") && !hash.verify(b"passwore"));
+        assert_eq!(hash.to_string(), text);
+    }
+
+    #[test]
+    fn damaged_lines_are_named() {
+        for (line, what) in [
+            ("anna", "user:secret"),
+            (":x", "empty"),
+            ("anna:plain", "not hashed"),
+            ("anna:$5$a$b", "unknown kind"),
+            ("anna:$7$0$QUJD$QUJD", "damaged"),
+            ("anna:$6$QUJD$", "damaged"),
+            ("anna:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$", "damaged"),
+            ("anna:{SCRAM-SHA-256}1,2,3", "damaged"),
+        ] {
+            let (number, detail) = PasswordFile::parse(&format!("# c\n\n{line}")).unwrap_err();
+            assert!(number == 3 && detail.contains(what), "{line}: {detail}");
+        }
+        let (line, detail) = PasswordFile::parse(&[MOSQUITTO, MOSQUITTO].concat()).unwrap_err();
+        assert!(line == 3 && detail.contains("already"));
+    }
+
+    #[test]
+    fn changing_a_user_leaves_the_rest_alone() {
+        let text = "# people\nanna:1\nbob:2\nanna:3\nannabel:4\n";
+        let changed = with_user(text, "anna", &["anna:9".into()]);
+        assert_eq!(changed, "# people\nanna:9\nbob:2\nannabel:4\n");
+        assert_eq!(with_user(text, "anna", &[]), "# people\nbob:2\nannabel:4\n");
+        assert_eq!(with_user("", "eve", &["eve:1".into()]), "eve:1\n");
+    }
+
+    #[test]
+    fn names_that_a_line_cannot_hold_are_refused() {
+        for name in ["", "a:b", "a\nb", "#a"] {
+            assert!(check_username(name).is_err(), "{name:?}");
+        }
+        assert!(check_username("anna maria").is_ok());
+    }
+}

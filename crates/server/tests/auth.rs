@@ -1,0 +1,177 @@
+//! Who gets in: the authenticator as the door uses it.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use codec::Reason;
+use server::auth::passwords::user_lines;
+use server::auth::scram::ScramError;
+use server::auth::{Answer, AuthRequest, Authenticator, Verdict};
+use server::config::{Auth, Config, Machine};
+
+/// A password file that goes away with the test.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("quelea-test-{}-{name}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn auth(file: Option<&TempFile>) -> Auth {
+    let machine = Machine { cores: 1, memory_bytes: 1 << 30, has_ipv6: false };
+    Auth {
+        password_file: file.map(|file| file.0.clone()),
+        threads: 1,
+        ..Config::defaults(&machine).auth
+    }
+}
+
+fn request(username: Option<&str>, password: Option<&str>) -> AuthRequest {
+    AuthRequest {
+        client_id: "c".into(),
+        username: username.map(Into::into),
+        password: password.map(Into::into),
+        ..AuthRequest::default()
+    }
+}
+
+fn answer() -> (Answer, Receiver<Verdict>) {
+    let (sender, receiver) = channel();
+    (Box::new(move |verdict| sender.send(verdict).unwrap()), receiver)
+}
+
+fn verdict(authenticator: &Authenticator, request: AuthRequest) -> Verdict {
+    let (answer, later) = answer();
+    let wait = || later.recv_timeout(Duration::from_secs(60)).unwrap();
+    authenticator.check(request, answer).unwrap_or_else(wait)
+}
+
+fn admitted(name: &str) -> Verdict {
+    Verdict::Admitted { username: Some(name.into()) }
+}
+
+#[test]
+fn right_passwords_get_in_and_are_remembered() {
+    let file = TempFile::new("right", &user_lines("anna", b"s3cret", false).join("\n"));
+    let authenticator = Authenticator::start(&auth(Some(&file))).unwrap();
+    let right = request(Some("anna"), Some("s3cret"));
+    let (first, later) = answer();
+    assert_eq!(authenticator.check(right.clone(), first), None, "the door does not wait");
+    assert_eq!(later.recv_timeout(Duration::from_secs(60)).unwrap(), admitted("anna"));
+    let (second, _) = answer();
+    assert_eq!(authenticator.check(right, second), Some(admitted("anna")), "the second is quick");
+    let bad = Verdict::Refused(Reason::BAD_USER_NAME_OR_PASSWORD);
+    for (user, password) in [("anna", Some("wrong")), ("anna", None), ("eve", Some("s3cret"))] {
+        assert_eq!(verdict(&authenticator, request(Some(user), password)), bad, "{user}");
+    }
+}
+
+#[test]
+fn anonymous_clients_need_leave() {
+    let file = TempFile::new("anonymous", &user_lines("anna", b"s3cret", false).join("\n"));
+    for authenticator in [
+        Authenticator::start(&auth(Some(&file))).unwrap(),
+        Authenticator::start(&auth(None)).unwrap(),
+    ] {
+        let refused = Verdict::Refused(Reason::NOT_AUTHORIZED);
+        assert_eq!(verdict(&authenticator, request(None, None)), refused);
+        let open = AuthRequest { allow_anonymous: true, ..request(None, None) };
+        assert_eq!(verdict(&authenticator, open), Verdict::Admitted { username: None });
+    }
+}
+
+#[test]
+fn a_wrong_password_does_not_get_in_as_anonymous() {
+    let file = TempFile::new("fallback", &user_lines("anna", b"s3cret", false).join("\n"));
+    let authenticator = Authenticator::start(&auth(Some(&file))).unwrap();
+    let wrong = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("x")) };
+    assert_eq!(verdict(&authenticator, wrong), Verdict::Refused(Reason::BAD_USER_NAME_OR_PASSWORD));
+}
+
+#[test]
+fn without_a_password_file_a_name_is_only_a_name() {
+    let authenticator = Authenticator::start(&auth(None)).unwrap();
+    let open = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("any")) };
+    assert_eq!(verdict(&authenticator, open), admitted("anna"));
+    let closed = request(Some("anna"), Some("any"));
+    assert_eq!(verdict(&authenticator, closed), Verdict::Refused(Reason::NOT_AUTHORIZED));
+}
+
+#[test]
+fn a_certificate_speaks_for_its_owner() {
+    let authenticator = Authenticator::start(&auth(None)).unwrap();
+    let mut shown = request(Some("eve"), Some("x"));
+    shown.certificate_identity = Some("anna".into());
+    assert_eq!(verdict(&authenticator, shown), admitted("anna"));
+}
+
+#[test]
+fn a_full_queue_answers_busy() {
+    let file = TempFile::new("busy", &user_lines("anna", b"s3cret", false).join("\n"));
+    let config = Auth { queue_max: 1, ..auth(Some(&file)) };
+    let authenticator = Authenticator::start(&config).unwrap();
+    // The one thread is held inside the first answer, so what follows can only queue.
+    let (release, held) = channel::<()>();
+    let (entered, inside) = channel();
+    let hold: Answer = Box::new(move |_| {
+        entered.send(()).unwrap();
+        held.recv().unwrap();
+    });
+    assert_eq!(authenticator.check(request(Some("anna"), Some("a")), hold), None);
+    inside.recv_timeout(Duration::from_secs(60)).unwrap();
+    let (waiting, later) = answer();
+    assert_eq!(authenticator.check(request(Some("anna"), Some("b")), waiting), None);
+    let (refused, _) = answer();
+    assert_eq!(
+        authenticator.check(request(Some("anna"), Some("c")), refused),
+        Some(Verdict::Refused(Reason::SERVER_BUSY))
+    );
+    release.send(()).unwrap();
+    drop(authenticator);
+    later.recv_timeout(Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn a_reload_changes_passwords_at_once_and_a_bad_file_changes_nothing() {
+    let file = TempFile::new("reload", &user_lines("anna", b"old", false).join("\n"));
+    let config = auth(Some(&file));
+    let authenticator = Authenticator::start(&config).unwrap();
+    let old = || request(Some("anna"), Some("old"));
+    assert_eq!(verdict(&authenticator, old()), admitted("anna"));
+    fs::write(&file.0, "anna:plain\n").unwrap();
+    let error = authenticator.reload(&config).unwrap_err().to_string();
+    assert!(error.contains(":1: the password is not hashed"), "{error}");
+    assert_eq!(verdict(&authenticator, old()), admitted("anna"));
+    fs::write(&file.0, user_lines("anna", b"new", false).join("\n")).unwrap();
+    authenticator.reload(&config).unwrap();
+    assert_eq!(verdict(&authenticator, old()), Verdict::Refused(Reason::BAD_USER_NAME_OR_PASSWORD));
+    assert_eq!(verdict(&authenticator, request(Some("anna"), Some("new"))), admitted("anna"));
+}
+
+#[test]
+fn scram_is_offered_to_those_who_have_it() {
+    let file = TempFile::new("scram", &user_lines("anna", b"s3cret", true).join("\n"));
+    let authenticator = Authenticator::start(&auth(Some(&file))).unwrap();
+    assert!(authenticator.offers_scram());
+    assert!(!Authenticator::start(&auth(None)).unwrap().offers_scram());
+    let (exchange, first) = authenticator.start_scram(b"n,,n=anna,r=abc").unwrap();
+    assert_eq!(exchange.username(), "anna");
+    let first = String::from_utf8(first).unwrap();
+    assert!(first.starts_with("r=abc") && first.contains(",s=") && first.ends_with(",i=10000"));
+    let (_, again) = authenticator.start_scram(b"n,,n=anna,r=abc").unwrap();
+    assert_ne!(first.as_bytes(), again, "the nonce is fresh");
+    assert_eq!(authenticator.start_scram(b"p=x,,n=a,r=b").unwrap_err(), ScramError::ChannelBinding);
+}
