@@ -1,0 +1,116 @@
+//! What a log asks of a disk, and what the disk answers.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// One thing for the disk to do. The log names files by segment number; the driver maps a number to
+/// a file name.
+///
+/// The contract of a driver:
+/// - Commands of one [`Lane`] are executed in the order given, one after the other; the two lanes are
+///   independent of each other.
+/// - The steps of a `Commit` are executed in order and **stop at the first fault**.
+/// - `Create`, `Recycle` and `Delete` are reported as done only when the directory entry itself is
+///   durable (directory synced), and a created or recycled file has its blocks allocated.
+/// - Each command is answered by exactly one [`Completion`].
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Writes and syncs that make appended records durable.
+    Commit { id: CommandId, steps: Vec<Step> },
+    /// Makes a segment file of `bytes` zero bytes, allocated on the medium.
+    Create { id: CommandId, segment: u32, bytes: u32 },
+    /// Renames the file of segment `from` to that of `to`, content untouched.
+    Recycle { id: CommandId, from: u32, to: u32 },
+    /// Removes a segment file. A file that does not exist counts as removed.
+    Delete { id: CommandId, segment: u32 },
+    /// Reads up to `bytes` bytes; fewer when the file ends before.
+    Read { id: CommandId, segment: u32, offset: u32, bytes: u32 },
+}
+
+/// One step of a commit.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Writes `bytes` at `offset` of a segment's file.
+    Write { segment: u32, offset: u32, bytes: Arc<Vec<u8>> },
+    /// Makes all that was written to a segment's file durable (fdatasync).
+    Sync { segment: u32 },
+}
+
+/// The name by which a command is answered; unique within a log's life in memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CommandId(pub u64);
+
+/// The two queues of a log's driver. Housekeeping never delays a commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// Writes and syncs that a client may be waiting for.
+    Commit,
+    /// Files made and removed, and reads.
+    Background,
+}
+
+impl Command {
+    /// The name of this command.
+    pub fn id(&self) -> CommandId {
+        match *self {
+            Self::Commit { id, .. }
+            | Self::Create { id, .. }
+            | Self::Recycle { id, .. }
+            | Self::Delete { id, .. }
+            | Self::Read { id, .. } => id,
+        }
+    }
+
+    /// The queue it belongs into.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::Commit { .. } => Lane::Commit,
+            _ => Lane::Background,
+        }
+    }
+}
+
+/// The answer to one command.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    pub id: CommandId,
+    pub outcome: Outcome,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// A commit: how many steps were carried out whole, and the fault that stopped the next one.
+    Committed { steps_done: usize, fault: Option<Fault> },
+    /// A create, recycle or delete.
+    Done(Result<(), Fault>),
+    /// A read: the bytes up to the end asked for, or of the file.
+    Read(Result<Vec<u8>, Fault>),
+}
+
+/// What went wrong at the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: FaultKind,
+    /// What was tried and what the system answered, for the operator.
+    pub detail: String,
+}
+
+/// The kinds of fault that a log treats differently.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// No space or quota left: passes when space returns.
+    NoSpace,
+    /// The file does not exist.
+    Missing,
+    /// Anything else; in a commit it poisons the log.
+    Io,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+impl std::error::Error for Fault {}

@@ -1,0 +1,196 @@
+//! Group commit: everything that arrived while the disk was busy goes out together.
+
+use crate::command::{Command, CommandId, Fault, FaultKind, Step};
+use crate::format::{FLAG_MARK, FLAG_OPEN, FLAG_SEAL};
+use crate::log::{Level, Log, Phase};
+use crate::position::Position;
+
+/// What has been handed to the disk, and what it has made of it.
+#[derive(Debug)]
+pub(crate) struct Commit {
+    /// One group at a time: the next one is formed as late as possible, and so as large.
+    in_flight: Option<Group>,
+    pub(crate) written: Position,
+    pub(crate) synced: Position,
+    /// Everything before this must become durable without delay.
+    pub(crate) sync_target: Position,
+    /// End of the last batch that holds records.
+    pub(crate) records_end: Position,
+    /// What the last closed batch states to be durable.
+    pub(crate) claimed: Position,
+    /// Since when there have been records of level `disk` that nobody asked to sync.
+    unsynced_since: Option<u64>,
+    last_append_ms: u64,
+    retry_at: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Group {
+    id: CommandId,
+    steps: Vec<Step>,
+}
+
+impl Commit {
+    pub(crate) fn new(written: Position, synced: Position) -> Self {
+        Self {
+            in_flight: None,
+            written,
+            synced,
+            sync_target: Position::default(),
+            records_end: Position::default(),
+            claimed: Position::default(),
+            unsynced_since: None,
+            last_append_ms: 0,
+            retry_at: None,
+        }
+    }
+
+    pub(crate) fn note_append(&mut self, level: Level, position: Position, now_ms: u64) {
+        self.last_append_ms = now_ms;
+        match level {
+            // Any end behind the record's beginning covers it: commits take whole batches.
+            Level::Fsync => self.sync_target = Position::from_bits(position.to_bits() + 1),
+            Level::Disk => {
+                self.unsynced_since.get_or_insert(now_ms);
+            }
+        }
+    }
+}
+
+impl Log {
+    pub(crate) fn plan_commit(&mut self) {
+        let waits = self.commit.retry_at.is_some_and(|at| at > self.now_ms);
+        if self.commit.in_flight.is_some() || self.poison.is_some() || waits {
+            return;
+        }
+        self.commit.retry_at = None;
+        self.close_batches();
+        let mut steps: Vec<Step> = self.queue.drain(..).collect();
+        if self.commit.sync_target > self.commit.synced && self.phase > Phase::Unopened {
+            steps.push(Step::Sync { segment: self.head.segment });
+            self.stats.syncs += 1;
+        }
+        if steps.is_empty() {
+            return;
+        }
+        self.stats.commits += 1;
+        let id = self.command_id();
+        self.commit.in_flight = Some(Group { id, steps: steps.clone() });
+        self.commands.push(Command::Commit { id, steps });
+    }
+
+    /// Closes the open batch and whatever batches without records are due.
+    fn close_batches(&mut self) {
+        if self.phase == Phase::Unopened && self.make_control_room() {
+            self.close_batch(FLAG_OPEN);
+            self.phase = Phase::Opening;
+        }
+        if self.open.is_some() {
+            self.close_batch(0);
+        }
+        if self.space.oldest_is_unwritten() && self.make_control_room() {
+            self.close_batch(FLAG_MARK);
+        }
+        let complete = self.queue.is_empty() && self.commit.synced >= self.end();
+        if self.phase == Phase::Closing && !complete {
+            self.commit.sync_target = self.end();
+        } else if self.phase == Phase::Closing && self.make_control_room() {
+            self.close_batch(FLAG_SEAL);
+            self.commit.sync_target = self.end();
+            self.phase = Phase::Sealing;
+        }
+    }
+
+    fn make_control_room(&mut self) -> bool {
+        self.has_control_room() || self.roll()
+    }
+
+    pub(crate) fn on_committed(&mut self, id: CommandId, steps_done: usize, fault: Option<Fault>) {
+        let Some(group) = self.commit.in_flight.take_if(|group| group.id == id) else { return };
+        let mut steps = group.steps.into_iter();
+        for step in steps.by_ref().take(steps_done) {
+            match step {
+                Step::Write { segment, offset, bytes } => {
+                    self.pending_bytes = self.pending_bytes.saturating_sub(bytes.len());
+                    self.commit.written = Position::new(segment, offset + bytes.len() as u32);
+                }
+                // Steps are done in order, so a sync covers every write before it.
+                Step::Sync { .. } => self.commit.synced = self.commit.written,
+            }
+        }
+        self.on_not_done(steps.collect(), fault);
+        self.recent.evict(self.commit.written);
+        if self.commit.synced >= self.commit.records_end && self.open.is_none() {
+            self.commit.unsynced_since = None;
+        }
+        self.advance_phase();
+    }
+
+    /// A write that found no space is tried again later. Any other fault ends all promises: after a
+    /// failed sync nobody can tell what is on the medium, and asking again would hide it.
+    fn on_not_done(&mut self, rest: Vec<Step>, fault: Option<Fault>) {
+        let fault = match fault {
+            None if rest.is_empty() => return,
+            Some(fault) => fault,
+            None => Fault { kind: FaultKind::Io, detail: "a commit ended early".to_owned() },
+        };
+        let was_write = matches!(rest.first(), Some(Step::Write { .. }));
+        if fault.kind != FaultKind::NoSpace || !was_write {
+            self.poison = Some(fault);
+            return;
+        }
+        for step in rest.into_iter().rev() {
+            self.queue.push_front(step);
+        }
+        let retry_at = self.now_ms + u64::from(self.settings.retry_ms);
+        self.commit.retry_at = Some(retry_at);
+        self.space.set_full(fault, retry_at);
+    }
+
+    fn advance_phase(&mut self) {
+        let durable = self.commit.synced >= self.commit.sync_target && self.queue.is_empty();
+        if !durable || self.poison.is_some() {
+            return;
+        }
+        match self.phase {
+            Phase::Opening => self.phase = Phase::Running,
+            Phase::Sealing => self.phase = Phase::Closed,
+            _ => {}
+        }
+    }
+
+    pub(crate) fn on_tick_commit(&mut self) {
+        let Some(deadline) = self.commit_deadline() else { return };
+        if deadline > self.now_ms || self.commit.in_flight.is_some() {
+            return;
+        }
+        if self.commit.unsynced_since.take().is_some() {
+            self.commit.sync_target = self.end();
+        } else if self.wants_mark() && self.has_control_room() {
+            self.close_batch(FLAG_MARK);
+        }
+    }
+
+    pub(crate) fn commit_deadline(&self) -> Option<u64> {
+        if self.commit.retry_at.is_some() {
+            return self.commit.retry_at;
+        }
+        let interval = u64::from(self.settings.sync_interval_ms);
+        match self.commit.unsynced_since {
+            Some(since) => Some(since + interval),
+            None => self.wants_mark().then_some(self.commit.last_append_ms + interval),
+        }
+    }
+
+    /// In a quiet time the last records are followed by a batch that states that they are durable:
+    /// from then on damage to them cannot be mistaken for a torn tail.
+    fn wants_mark(&self) -> bool {
+        self.phase == Phase::Running
+            && self.poison.is_none()
+            && self.open.is_none()
+            && self.queue.is_empty()
+            && self.commit.in_flight.is_none()
+            && self.commit.synced >= self.commit.records_end
+            && self.commit.claimed < self.commit.records_end
+    }
+}

@@ -1,0 +1,601 @@
+//! The log of one shard: what is appended, where it stands, and how much of it may be relied upon.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::chunk::Chunk;
+use crate::command::{Command, CommandId, Completion, Fault, Outcome, Step};
+use crate::commit::Commit;
+use crate::format::{
+    BATCH_HEADER_BYTES, BatchHeader, FLAG_OPEN, Identity, Kind, Record, SegmentHeader, crc32c,
+    push_record,
+};
+use crate::ledger::{Ledger, weight};
+use crate::position::Position;
+use crate::recent::{Recent, read_in};
+use crate::reclaim::Reclaim;
+use crate::recovery::Recovered;
+use crate::settings::Settings;
+use crate::space::Space;
+
+/// A segmented append-only log with group commit, as a state machine.
+///
+/// The user appends records, hands the commands of [`Log::take_commands`] to a disk once per turn,
+/// brings each completion back to [`Log::on_completed`], and calls [`Log::on_tick`] now and then.
+pub struct Log {
+    pub(crate) identity: Identity,
+    pub(crate) settings: Settings,
+    pub(crate) now_ms: u64,
+    pub(crate) head: Head,
+    /// The batch that records go into, not closed yet.
+    pub(crate) open: Option<Batch>,
+    /// Steps closed and not handed to the disk yet.
+    pub(crate) queue: VecDeque<Step>,
+    /// Bytes appended and not yet written.
+    pub(crate) pending_bytes: usize,
+    pub(crate) commit: Commit,
+    pub(crate) recent: Recent,
+    pub(crate) ledger: Ledger,
+    pub(crate) space: Space,
+    pub(crate) reclaim: Reclaim,
+    pub(crate) reads: Vec<(CommandId, Position)>,
+    pub(crate) phase: Phase,
+    pub(crate) poison: Option<Fault>,
+    pub(crate) commands: Vec<Command>,
+    pub(crate) stats: Stats,
+    next_id: u64,
+}
+
+/// When a record counts as committed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// Handed to the operating system: survives the end of the process, not a loss of power. It is
+    /// synced within `sync_interval_ms` all the same.
+    Disk,
+    /// Synced to the medium: survives a loss of power.
+    Fsync,
+}
+
+/// Why a record is not taken. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// Not a passing state: the limit is `record_bytes_max`.
+    #[error("record of {bytes} bytes is larger than record_bytes_max ({bytes_max})")]
+    TooLarge { bytes: usize, bytes_max: u32 },
+    /// The disk is behind. Passes with the next completions: slow the sender down.
+    #[error("too much is waiting for the disk ({bytes} bytes): try again after the next commit")]
+    Backlog { bytes: usize },
+    /// No space. Passes when space returns: refuse or slow the sender down.
+    #[error("no space for the log: {0}")]
+    Full(Fault),
+    /// A write or sync failed. Nothing more will ever be promised by this log.
+    #[error("the log is out of service since a write or sync failed: {0}")]
+    Poisoned(Fault),
+    /// The log is closing or closed.
+    #[error("the log is closed")]
+    Closed,
+}
+
+/// What state the log is in, for readiness checks and operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// What recovery found is being made durable; wait before relying on it.
+    Opening,
+    Ready,
+    /// Normal appends are or soon will be refused; reads, releases and essential appends go on.
+    Full(Fault),
+    /// Nothing is promised any more.
+    Poisoned(Fault),
+    /// Sealed and complete: the files may be left alone.
+    Closed,
+}
+
+/// Counters since the log was opened, and sizes as of now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub records_appended: u64,
+    /// Bytes of records appended, frames included.
+    pub bytes_appended: u64,
+    /// Groups handed to the disk, and those of them that ended with a sync.
+    pub commits: u64,
+    pub syncs: u64,
+    /// Appends refused for lack of space.
+    pub refused_full: u64,
+    /// Segments whose space came back.
+    pub segments_reclaimed: u64,
+    /// Bytes read in order to reclaim.
+    pub bytes_reclaim_read: u64,
+    pub segments: usize,
+    pub spares: usize,
+    pub used_bytes: u64,
+    pub live_bytes: u64,
+    pub pending_bytes: usize,
+}
+
+/// What came back for a [`Log::request`].
+#[derive(Debug)]
+pub struct ReadBack {
+    pub id: CommandId,
+    pub position: Position,
+    pub result: Result<Chunk, Fault>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Phase {
+    /// The batch that begins this opening is not closed yet.
+    Unopened,
+    /// It is not durable yet.
+    Opening,
+    Running,
+    Closing,
+    /// The seal is on its way.
+    Sealing,
+    Closed,
+}
+
+/// How far down a record may use up the free space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    Normal,
+    Essential,
+    Copy,
+}
+
+/// Where the next batch goes.
+#[derive(Debug)]
+pub(crate) struct Head {
+    /// 0 before the first segment.
+    pub(crate) segment: u32,
+    pub(crate) seed: u32,
+    pub(crate) capacity: u32,
+    pub(crate) next: u32,
+    pub(crate) sequence: u64,
+    /// Checksum of the batch or segment header before.
+    pub(crate) previous: u32,
+    pub(crate) epoch: u32,
+}
+
+/// A batch in the making. Its header is filled in when it is closed.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) start: Position,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) records: u32,
+}
+
+impl Log {
+    /// A new log in an empty directory. `identity.id` must be random.
+    pub fn create(identity: Identity, settings: Settings) -> Self {
+        let head =
+            Head { segment: 0, seed: 0, capacity: 0, next: 0, sequence: 1, previous: 0, epoch: 1 };
+        Self::with(identity, settings, head, Ledger::default(), Space::default())
+    }
+
+    /// Goes on with a log that was recovered. Nothing that recovery found may be relied upon before
+    /// [`Log::status`] is past `Opening`: only then is it known to be durable.
+    pub fn open(recovered: Recovered, settings: Settings) -> Self {
+        let Recovered { identity, head, ledger, space, .. } = recovered;
+        Self::with(identity, settings, head, ledger, space)
+    }
+
+    fn with(id: Identity, settings: Settings, head: Head, ledger: Ledger, space: Space) -> Self {
+        let written = Position::new(head.segment, head.next);
+        Self {
+            identity: id,
+            now_ms: 0,
+            open: None,
+            queue: VecDeque::new(),
+            pending_bytes: 0,
+            // All but the last segment were synced before the next one was begun.
+            commit: Commit::new(written, Position::new(head.segment, 0)),
+            recent: Recent::new(settings.cache_bytes_max),
+            ledger,
+            space,
+            reclaim: Reclaim::default(),
+            reads: Vec::new(),
+            phase: Phase::Unopened,
+            poison: None,
+            commands: Vec::new(),
+            stats: Stats::default(),
+            next_id: 0,
+            head,
+            settings,
+        }
+    }
+
+    /// Appends a record made of `parts` in order. It is committed once [`Log::written_upto`] or
+    /// [`Log::synced_upto`], as `level` asks, is past the position returned.
+    pub fn append(
+        &mut self,
+        kind: Kind,
+        parts: &[&[u8]],
+        level: Level,
+    ) -> Result<Position, AppendError> {
+        self.append_as(Class::Normal, kind, parts, level)
+    }
+
+    /// Appends a record that frees more than it takes: an acknowledgement, a deletion. It may use
+    /// the reserve that other records leave alone on a full disk.
+    pub fn append_essential(
+        &mut self,
+        kind: Kind,
+        parts: &[&[u8]],
+        level: Level,
+    ) -> Result<Position, AppendError> {
+        self.append_as(Class::Essential, kind, parts, level)
+    }
+
+    /// Appends a record of a [`Log::reclaim`] chunk again. It may use the segment that is kept free
+    /// for this.
+    pub fn append_copy(&mut self, kind: Kind, parts: &[&[u8]]) -> Result<Position, AppendError> {
+        self.append_as(Class::Copy, kind, parts, Level::Disk)
+    }
+
+    /// Says that `bytes` of the record at `position` are no longer needed; see
+    /// [`Ledger::release`].
+    pub fn release(&mut self, position: Position, bytes: u64) {
+        self.ledger.release(position, bytes);
+    }
+
+    /// Every record before this position is in the hands of the operating system.
+    pub fn written_upto(&self) -> Position {
+        self.commit.written
+    }
+
+    /// Every record before this position is durable.
+    pub fn synced_upto(&self) -> Position {
+        self.commit.synced
+    }
+
+    /// Whether the record at `position` is committed at `level`.
+    pub fn is_committed(&self, position: Position, level: Level) -> bool {
+        match level {
+            Level::Disk => position < self.commit.written,
+            Level::Fsync => position < self.commit.synced,
+        }
+    }
+
+    /// The record at `position`, if it is still in memory. `None` means: [`Log::request`] it.
+    pub fn read(&self, position: Position) -> Option<Record<'_>> {
+        match &self.open {
+            Some(batch) if batch.start <= position => read_in(&batch.bytes, batch.start, position),
+            _ => self.recent.read(position),
+        }
+    }
+
+    /// Asks the disk for the record at `position` and those behind it, about `bytes_max` bytes in
+    /// all. [`Log::on_completed`] returns the [`ReadBack`]. `None`: there is no such segment, or
+    /// nothing is written there yet.
+    pub fn request(&mut self, position: Position, bytes_max: u32) -> Option<CommandId> {
+        let segment = position.segment();
+        let end = self.written_end(segment)?;
+        let bytes = end.checked_sub(position.offset())?.min(bytes_max);
+        if bytes == 0 {
+            return None;
+        }
+        let id = self.command_id();
+        self.commands.push(Command::Read { id, segment, offset: position.offset(), bytes });
+        self.reads.push((id, position));
+        Some(id)
+    }
+
+    /// Moves everything the disk has to do now to the end of `out`. Call it once per turn, so that
+    /// all appends of a turn share a write.
+    pub fn take_commands(&mut self, out: &mut Vec<Command>) {
+        self.plan_reclaim();
+        self.plan_space();
+        self.plan_commit();
+        out.append(&mut self.commands);
+    }
+
+    /// Takes in the answer to a command, and returns what a [`Log::request`] asked for.
+    pub fn on_completed(&mut self, completion: Completion) -> Option<ReadBack> {
+        let Completion { id, outcome } = completion;
+        match outcome {
+            Outcome::Committed { steps_done, fault } => self.on_committed(id, steps_done, fault),
+            Outcome::Done(result) => self.on_housekeeping(id, result),
+            Outcome::Read(result) => return self.on_read(id, result),
+        }
+        None
+    }
+
+    /// Tells the time in milliseconds, which never goes back.
+    pub fn on_tick(&mut self, now_ms: u64) {
+        let elapsed = now_ms.saturating_sub(self.now_ms);
+        self.now_ms = self.now_ms.max(now_ms);
+        self.grant_reclaim_time(elapsed);
+        self.on_tick_commit();
+    }
+
+    /// When [`Log::on_tick`] has something to do at the latest, if nothing else happens.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let reclaim = self.reclaim_waits().then_some(self.now_ms + RECLAIM_TICK_MS);
+        [self.commit_deadline(), self.space.retry_at, reclaim].into_iter().flatten().min()
+    }
+
+    /// Makes everything appended so far durable, whatever its level.
+    pub fn sync(&mut self) {
+        self.commit.sync_target = self.end();
+    }
+
+    /// Ends the log in order: no further appends; what is pending is written, synced and sealed.
+    /// Complete when [`Log::status`] is `Closed`.
+    pub fn close(&mut self) {
+        self.phase = self.phase.max(Phase::Closing);
+    }
+
+    /// Keeps all files as they are, for a backup: segments are neither removed nor used again while
+    /// held. Each `hold` wants its [`Log::unhold`].
+    pub fn hold(&mut self) {
+        self.space.holds += 1;
+    }
+
+    /// Ends one [`Log::hold`].
+    pub fn unhold(&mut self) {
+        self.space.holds = self.space.holds.saturating_sub(1);
+    }
+
+    /// The state the log is in.
+    pub fn status(&self) -> Status {
+        match (&self.poison, &self.space.full, self.phase) {
+            (Some(fault), _, _) => Status::Poisoned(fault.clone()),
+            (_, _, Phase::Closed) => Status::Closed,
+            (_, Some(fault), _) => Status::Full(fault.clone()),
+            (_, _, Phase::Unopened | Phase::Opening) => Status::Opening,
+            _ => Status::Ready,
+        }
+    }
+
+    /// Whether recovery's findings are durable and appends are taken.
+    pub fn is_ready(&self) -> bool {
+        self.poison.is_none() && (Phase::Running..Phase::Closed).contains(&self.phase)
+    }
+
+    /// Counters and sizes.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            segments: self.ledger.len(),
+            spares: self.space.spares.len(),
+            used_bytes: self.ledger.used_bytes(),
+            live_bytes: self.ledger.live_bytes(),
+            pending_bytes: self.pending_bytes,
+            ..self.stats
+        }
+    }
+
+    /// Whose log it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn append_as(
+        &mut self,
+        class: Class,
+        kind: Kind,
+        parts: &[&[u8]],
+        level: Level,
+    ) -> Result<Position, AppendError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        self.admit(len, class)?;
+        if self.open.is_none() {
+            self.begin_batch();
+        }
+        let Some(batch) = self.open.as_mut() else { return Err(AppendError::Closed) };
+        let before = batch.bytes.len();
+        let segment = batch.start.segment();
+        let position = Position::new(segment, batch.start.offset() + before as u32);
+        push_record(&mut batch.bytes, self.head.seed, kind, parts);
+        batch.records += 1;
+        let full = batch.bytes.len() >= self.settings.batch_bytes_max as usize;
+        self.account(segment, weight(len));
+        if class != Class::Copy {
+            self.grant_reclaim_share(weight(len));
+        }
+        self.commit.note_append(level, position, self.now_ms);
+        if full {
+            self.close_batch(0);
+        }
+        Ok(position)
+    }
+
+    fn account(&mut self, segment: u32, bytes: u64) {
+        self.pending_bytes += bytes as usize;
+        self.ledger.add(segment, bytes);
+        self.stats.records_appended += 1;
+        self.stats.bytes_appended += bytes;
+    }
+
+    /// Finds room for a record of `len` bytes, or says why there is none.
+    fn admit(&mut self, len: usize, class: Class) -> Result<(), AppendError> {
+        if let Some(fault) = &self.poison {
+            return Err(AppendError::Poisoned(fault.clone()));
+        }
+        if self.phase >= Phase::Closing {
+            return Err(AppendError::Closed);
+        }
+        if len > self.settings.record_bytes_max as usize {
+            let bytes_max = self.settings.record_bytes_max;
+            return Err(AppendError::TooLarge { bytes: len, bytes_max });
+        }
+        // The others may still come when normal records are refused, but not without end.
+        let share = if class == Class::Normal { 1 } else { 2 };
+        if self.pending_bytes + len > self.settings.pending_bytes_max * share
+            || self.phase == Phase::Unopened
+        {
+            return Err(AppendError::Backlog { bytes: self.pending_bytes });
+        }
+        let framed = weight(len);
+        let (rest, spares) = (self.rest_bytes(), self.spare_bytes());
+        if framed <= rest {
+            return match rest - framed + spares >= self.left_alone(class, self.ledger.len()) {
+                true => Ok(()),
+                false => Err(self.refuse_for_space()),
+            };
+        }
+        let left_alone = self.left_alone(class, self.ledger.len() + 1);
+        let needed = framed + u64::from(BATCH_HEADER_BYTES) + left_alone;
+        if needed > spares || !self.roll() {
+            return Err(self.refuse_for_space());
+        }
+        Ok(())
+    }
+
+    /// Bytes that a record of this class has to leave free in a log of so many segments.
+    ///
+    /// A whole segment is for copies, so that the oldest segment can always be emptied, however
+    /// full the disk is; unless the log has only one segment and there is nothing to empty.
+    pub(crate) fn left_alone(&self, class: Class, segments: usize) -> u64 {
+        let for_copies = if segments > 1 { self.segment_payload() } else { 0 };
+        match class {
+            Class::Normal => for_copies + u64::from(self.settings.reserve_bytes),
+            Class::Essential => for_copies,
+            Class::Copy => 0,
+        }
+    }
+
+    fn refuse_for_space(&mut self) -> AppendError {
+        match &self.space.full {
+            Some(fault) => {
+                self.stats.refused_full += 1;
+                AppendError::Full(fault.clone())
+            }
+            None => AppendError::Backlog { bytes: self.pending_bytes },
+        }
+    }
+
+    /// Bytes that records can still take in the head segment.
+    pub(crate) fn rest_bytes(&self) -> u64 {
+        let taken = match &self.open {
+            Some(batch) => batch.bytes.len() as u32,
+            None => BATCH_HEADER_BYTES,
+        };
+        let usable = self.head.capacity.saturating_sub(CONTROL_BYTES);
+        u64::from(usable.saturating_sub(self.head.next + taken))
+    }
+
+    /// Whether a batch without records fits into the head segment. It may use the end that records
+    /// leave free, so that a log that is full to the brim can still be opened, sealed and reclaimed.
+    pub(crate) fn has_control_room(&self) -> bool {
+        self.head.segment != 0 && self.head.next + BATCH_HEADER_BYTES <= self.head.capacity
+    }
+
+    fn begin_batch(&mut self) {
+        let mut bytes = self.recent.buffer();
+        bytes.resize(BATCH_HEADER_BYTES as usize, 0);
+        let start = Position::new(self.head.segment, self.head.next);
+        self.open = Some(Batch { start, bytes, records: 0 });
+    }
+
+    /// Closes the open batch, or an empty one, and queues it.
+    pub(crate) fn close_batch(&mut self, flags: u16) {
+        if self.open.is_none() {
+            self.begin_batch();
+        }
+        let Some(Batch { start, mut bytes, records }) = self.open.take() else { return };
+        let (prefix, body) = bytes.split_at_mut(BATCH_HEADER_BYTES as usize);
+        let header = BatchHeader {
+            flags,
+            body_bytes: body.len() as u32,
+            records,
+            epoch: self.head.epoch,
+            sequence: self.head.sequence,
+            synced: self.commit.synced,
+            oldest: self.ledger.oldest().unwrap_or(self.head.segment),
+            previous: self.head.previous,
+            body_crc: crc32c(body) ^ self.head.seed,
+        };
+        self.head.previous = header.write_to(prefix, self.head.seed);
+        self.head.sequence += 1;
+        self.head.next += bytes.len() as u32;
+        self.pending_bytes += BATCH_HEADER_BYTES as usize;
+        self.ledger.set_end(self.head.segment, self.head.next);
+        self.note_closed(records, flags);
+        let bytes = Arc::new(bytes);
+        self.recent.push(start, Arc::clone(&bytes));
+        self.queue.push_back(Step::Write {
+            segment: start.segment(),
+            offset: start.offset(),
+            bytes,
+        });
+    }
+
+    fn note_closed(&mut self, records: u32, flags: u16) {
+        let end = self.end();
+        self.commit.claimed = self.commit.synced;
+        if records > 0 {
+            self.commit.records_end = end;
+        }
+        if self.space.note_oldest_written(end) || flags & FLAG_OPEN != 0 {
+            self.commit.sync_target = end;
+        }
+    }
+
+    /// Goes on in the next segment. False: there is none yet.
+    pub(crate) fn roll(&mut self) -> bool {
+        let Some(number) = self.space.spares.pop_front() else { return false };
+        if self.open.is_some() {
+            self.close_batch(0);
+        }
+        self.ledger.push(number, self.settings.segment_bytes);
+        let header = SegmentHeader {
+            identity: self.identity,
+            number,
+            segment_bytes: self.settings.segment_bytes,
+            oldest: self.ledger.oldest().unwrap_or(number),
+            previous: self.head.previous,
+            first_sequence: self.head.sequence,
+            epoch: self.head.epoch,
+        };
+        let bytes = Arc::new(header.encode());
+        let before = std::mem::replace(&mut self.head.segment, number);
+        self.head.seed = self.identity.seed(number);
+        self.head.capacity = self.settings.segment_bytes;
+        self.head.next = bytes.len() as u32;
+        self.head.previous = header.chain();
+        self.pending_bytes += bytes.len();
+        // Recovery relies on both syncs: only the last segment can have a torn tail, and a segment
+        // in which there is a batch has a whole header.
+        if before != 0 {
+            self.queue.push_back(Step::Sync { segment: before });
+        }
+        self.queue.push_back(Step::Write { segment: number, offset: 0, bytes });
+        self.queue.push_back(Step::Sync { segment: number });
+        true
+    }
+
+    /// Where the next batch begins: behind everything closed so far.
+    pub(crate) fn end(&self) -> Position {
+        let open = self.open.as_ref().map_or(0, |batch| batch.bytes.len() as u32);
+        Position::new(self.head.segment, self.head.next + open)
+    }
+
+    /// Offset up to which a segment is in the hands of the operating system.
+    pub(crate) fn written_end(&self, segment: u32) -> Option<u32> {
+        let written = self.commit.written;
+        match segment.cmp(&written.segment()) {
+            std::cmp::Ordering::Less => self.ledger.usage(segment).map(|usage| usage.end),
+            std::cmp::Ordering::Equal => Some(written.offset()),
+            std::cmp::Ordering::Greater => None,
+        }
+    }
+
+    pub(crate) fn command_id(&mut self) -> CommandId {
+        self.next_id += 1;
+        CommandId(self.next_id)
+    }
+
+    fn on_read(&mut self, id: CommandId, result: Result<Vec<u8>, Fault>) -> Option<ReadBack> {
+        let Some(index) = self.reads.iter().position(|&(read, _)| read == id) else {
+            self.on_reclaim_read(id, result);
+            return None;
+        };
+        let (_, position) = self.reads.swap_remove(index);
+        let seed = self.identity.seed(position.segment());
+        let result = result.map(|bytes| Chunk::new(position, bytes, seed));
+        Some(ReadBack { id, position, result })
+    }
+}
+
+/// The end of each segment that only batches without records may use.
+pub(crate) const CONTROL_BYTES: u32 = 4096;
+const RECLAIM_TICK_MS: u64 = 100;

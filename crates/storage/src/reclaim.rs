@@ -1,0 +1,212 @@
+//! Reclaiming: the oldest segment is read, what is still needed in it is appended again, and its
+//! file is given back.
+//!
+//! Always the oldest: the log stays one unbroken run of segments, so a missing file is noticed; and
+//! a deletion can never outlive the record it deletes, so no tombstones have to be kept. The price is
+//! that data which never changes is copied once per turn of the log. With `space_percent` = 200 a
+//! segment is on average half live when its turn comes, and one byte is copied per byte appended.
+
+use crate::chunk::{Chunk, ChunkEnd};
+use crate::command::{Command, CommandId, Fault};
+use crate::format::HEADER_BLOCK_BYTES;
+use crate::log::Log;
+use crate::position::Position;
+
+/// The segment that is being emptied.
+#[derive(Debug, Default)]
+pub(crate) struct Reclaim {
+    victim: Option<Victim>,
+    /// Bytes that may be read before the appends have to earn more.
+    budget: i64,
+    /// Where reclaiming met bytes that are not what was written. It stops there.
+    damaged: Option<Position>,
+}
+
+#[derive(Debug)]
+struct Victim {
+    segment: u32,
+    end: u32,
+    /// Offset behind the last record that the user has dealt with.
+    at: u32,
+    /// How much to read at least, when the next record is longer than a chunk.
+    bytes_min: u32,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    Reading(CommandId),
+    Ready(Chunk),
+    /// The chunk is with the user.
+    Out,
+}
+
+impl Log {
+    /// A chunk of the oldest segment whose live records want to be appended again, if one is at hand.
+    ///
+    /// For each record of the chunk that is still needed (and only those: the log does not know),
+    /// append it again with [`Log::append_copy`] and remember its new position; the old one need not be released. Then hand the chunk back to
+    /// [`Log::reclaimed`]. It may be kept for several turns, say because an append was refused (see
+    /// [`Chunk::put_back`]).
+    pub fn reclaim(&mut self) -> Option<Chunk> {
+        let victim = self.reclaim.victim.as_mut()?;
+        if !matches!(victim.state, State::Ready(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut victim.state, State::Out) {
+            State::Ready(chunk) => Some(chunk),
+            _ => None,
+        }
+    }
+
+    /// Takes back a chunk of [`Log::reclaim`]. All records before [`Chunk::position`] have been
+    /// dealt with.
+    pub fn reclaimed(&mut self, chunk: Chunk) {
+        let Some(victim) = self.reclaim.victim.as_mut() else { return };
+        if chunk.start().segment() != victim.segment || !matches!(victim.state, State::Out) {
+            return;
+        }
+        victim.state = State::Idle;
+        victim.at = chunk.position().offset();
+        victim.bytes_min = 0;
+        match chunk.end() {
+            ChunkEnd::Whole => {}
+            ChunkEnd::Partial(bytes) if bytes as u64 > u64::from(victim.end - victim.at) => {
+                self.reclaim.damaged = Some(chunk.position());
+            }
+            ChunkEnd::Partial(bytes) => victim.bytes_min = bytes as u32,
+            ChunkEnd::Damaged => self.reclaim.damaged = Some(chunk.position()),
+        }
+    }
+
+    /// Where reclaiming found bytes that are not what was written, if it did: the medium is failing,
+    /// and no space comes back until the log is repaired offline.
+    pub fn damaged(&self) -> Option<Position> {
+        self.reclaim.damaged
+    }
+
+    pub(crate) fn plan_reclaim(&mut self) {
+        if self.poison.is_some() || self.reclaim.damaged.is_some() {
+            return;
+        }
+        self.retire_dead();
+        if self.reclaim.victim.is_none() && self.reclaim_is_due() {
+            self.choose_victim();
+        }
+        let affordable = self.reclaim.budget > 0 || self.reclaim_is_urgent();
+        let chunk_bytes = self.settings.reclaim_chunk_bytes;
+        let Some(victim) = self.reclaim.victim.as_mut() else { return };
+        if !matches!(victim.state, State::Idle) {
+            return;
+        }
+        if victim.at >= victim.end {
+            self.retire_oldest();
+            return;
+        }
+        if affordable {
+            let (segment, offset) = (victim.segment, victim.at);
+            let bytes = chunk_bytes.max(victim.bytes_min).min(victim.end - offset);
+            let id = self.command_id();
+            self.reclaim.budget -= i64::from(bytes);
+            self.stats.bytes_reclaim_read += u64::from(bytes);
+            self.commands.push(Command::Read { id, segment, offset, bytes });
+            if let Some(victim) = self.reclaim.victim.as_mut() {
+                victim.state = State::Reading(id);
+            }
+        }
+    }
+
+    /// Segments without a live record go without being read.
+    fn retire_dead(&mut self) {
+        while self.reclaim.victim.is_none()
+            && let Some(number) = self.ledger.oldest()
+            && number < self.commit.written.segment()
+            && self.ledger.usage(number).is_some_and(|usage| usage.live == 0)
+        {
+            self.retire_oldest();
+        }
+    }
+
+    fn retire_oldest(&mut self) {
+        if let Some((number, usage)) = self.ledger.pop_oldest() {
+            self.space.retire(number, usage.capacity);
+        }
+        self.reclaim.victim = None;
+    }
+
+    fn choose_victim(&mut self) {
+        let Some(segment) = self.ledger.oldest() else { return };
+        // A segment is read only when no write to it is under way any more.
+        if segment >= self.commit.written.segment() {
+            return;
+        }
+        let Some(usage) = self.ledger.usage(segment) else { return };
+        self.reclaim.victim = Some(Victim {
+            segment,
+            end: usage.end,
+            at: HEADER_BLOCK_BYTES,
+            bytes_min: 0,
+            state: State::Idle,
+        });
+    }
+
+    fn reclaim_is_due(&self) -> bool {
+        let (used, live) = (self.ledger.used_bytes(), self.ledger.live_bytes());
+        if self.space.full.is_some() {
+            return used > live + u64::from(self.settings.reserve_bytes);
+        }
+        let slack =
+            u64::from(self.settings.segment_bytes) * u64::from(self.settings.slack_segments);
+        used > live * u64::from(self.settings.space_percent) / 100 + slack
+    }
+
+    /// On a full disk a segment's worth of dead bytes is fetched as fast as the disk can; less than
+    /// that is not worth hurrying for, and could not be told from standing still.
+    fn reclaim_is_urgent(&self) -> bool {
+        let dead = self.ledger.used_bytes().saturating_sub(self.ledger.live_bytes());
+        self.space.full.is_some() && dead > u64::from(self.settings.segment_bytes)
+    }
+
+    pub(crate) fn grant_reclaim_share(&mut self, appended: u64) {
+        self.grant(appended * u64::from(self.settings.reclaim_percent) / 100);
+    }
+
+    pub(crate) fn grant_reclaim_time(&mut self, elapsed_ms: u64) {
+        let per_sec = u64::from(self.settings.reclaim_bytes_per_sec);
+        self.grant(elapsed_ms.min(1000) * per_sec / 1000);
+    }
+
+    fn grant(&mut self, bytes: u64) {
+        let budget_max = 4 * i64::from(self.settings.reclaim_chunk_bytes);
+        self.reclaim.budget = (self.reclaim.budget + bytes as i64).min(budget_max);
+    }
+
+    /// Whether reclaiming stands still only until time grants it more.
+    pub(crate) fn reclaim_waits(&self) -> bool {
+        let idle = match &self.reclaim.victim {
+            Some(victim) => matches!(victim.state, State::Idle),
+            None => self.reclaim_is_due(),
+        };
+        idle && self.poison.is_none() && self.reclaim.damaged.is_none()
+    }
+
+    pub(crate) fn on_reclaim_read(&mut self, id: CommandId, result: Result<Vec<u8>, Fault>) {
+        let Some(victim) = self.reclaim.victim.as_mut() else { return };
+        if !matches!(victim.state, State::Reading(reading) if reading == id) {
+            return;
+        }
+        let start = Position::new(victim.segment, victim.at);
+        match result {
+            Ok(bytes) if !bytes.is_empty() => {
+                let seed = self.identity.seed(victim.segment);
+                victim.state = State::Ready(Chunk::new(start, bytes, seed));
+            }
+            // The file is shorter than what was written to it, or cannot be read.
+            Ok(_) | Err(_) => {
+                victim.state = State::Idle;
+                self.reclaim.damaged = Some(start);
+            }
+        }
+    }
+}

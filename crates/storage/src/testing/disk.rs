@@ -1,0 +1,312 @@
+//! The simulated disk.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Rng;
+use crate::{Command, CommandId, Completion, Fault, FaultKind, Lane, Outcome, SegmentFile, Step};
+
+/// Segment files in memory, with a page cache that a crash may lose in any pattern of sectors.
+///
+/// Commands are queued by [`SimDisk::submit`] and carried out one step at a time by
+/// [`SimDisk::step`], so that a crash can come between any two steps, and within a write.
+#[derive(Debug)]
+pub struct SimDisk {
+    files: BTreeMap<u32, SimFile>,
+    commits: VecDeque<Command>,
+    background: VecDeque<Command>,
+    /// Steps done of the commit at the front.
+    steps_done: usize,
+    rng: Rng,
+    /// What the disk does wrong, to be changed at any time.
+    pub faults: Faults,
+}
+
+/// What a simulated disk does wrong.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// Bytes of files beyond which nothing can be created.
+    pub capacity_bytes: u64,
+    /// Per cent of writes that find no space, as on a file system that allocates late.
+    pub write_no_space_percent: u64,
+    /// The next sync fails, and what it should have made durable is lost.
+    pub fail_next_sync: bool,
+    /// The next write fails.
+    pub fail_next_write: bool,
+    /// A sync is reported as done and is not: the planted bug that an oracle has to notice.
+    pub ignore_syncs: bool,
+}
+
+/// How a life of the log ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Crash {
+    /// The process dies. What the operating system has, it keeps.
+    Kill,
+    /// The power fails. Of what was not synced, any set of sectors survives.
+    Power,
+}
+
+#[derive(Debug, Default, Clone)]
+struct SimFile {
+    /// As a reader sees it.
+    visible: Vec<u8>,
+    /// As the medium has it.
+    durable: Vec<u8>,
+    /// Writes since the last sync, in order.
+    dirty: Vec<(usize, Vec<u8>)>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            capacity_bytes: u64::MAX,
+            write_no_space_percent: 0,
+            fail_next_sync: false,
+            fail_next_write: false,
+            ignore_syncs: false,
+        }
+    }
+}
+
+impl SimDisk {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            files: BTreeMap::new(),
+            commits: VecDeque::new(),
+            background: VecDeque::new(),
+            steps_done: 0,
+            rng: Rng::new(seed),
+            faults: Faults::default(),
+        }
+    }
+
+    /// Queues a command.
+    pub fn submit(&mut self, command: Command) {
+        match command.lane() {
+            Lane::Commit => self.commits.push_back(command),
+            Lane::Background => self.background.push_back(command),
+        }
+    }
+
+    /// Whether nothing is queued.
+    pub fn is_idle(&self) -> bool {
+        self.commits.is_empty() && self.background.is_empty()
+    }
+
+    /// Carries out one step of one of the two lanes.
+    pub fn step(&mut self) -> Option<Completion> {
+        let commit = match (self.commits.is_empty(), self.background.is_empty()) {
+            (true, true) => return None,
+            (false, false) => self.rng.chance(50),
+            (background_only, _) => !background_only,
+        };
+        if commit { self.step_commit() } else { self.step_background() }
+    }
+
+    /// Ends this life: what was queued is gone or half done.
+    pub fn crash(&mut self, crash: Crash) {
+        if self.rng.chance(50) {
+            self.step_background();
+        }
+        self.tear_write_under_way();
+        self.commits.clear();
+        self.background.clear();
+        self.steps_done = 0;
+        if crash == Crash::Power {
+            let mode = self.rng.below(4);
+            for file in self.files.values_mut() {
+                file.lose(mode, &mut self.rng);
+            }
+        }
+    }
+
+    /// The files, as a directory listing.
+    pub fn files(&self) -> Vec<SegmentFile> {
+        let entry =
+            |(&number, file): (&u32, &SimFile)| SegmentFile { number, bytes: file.len() as u64 };
+        self.files.iter().map(entry).collect()
+    }
+
+    /// The content of a file as a reader sees it.
+    pub fn content(&self, number: u32) -> &[u8] {
+        self.files.get(&number).map_or(&[], |file| &file.visible)
+    }
+
+    /// Replaces or makes a file, on the medium too.
+    pub fn put(&mut self, number: u32, content: Vec<u8>) {
+        let file = SimFile { durable: content.clone(), visible: content, dirty: Vec::new() };
+        self.files.insert(number, file);
+    }
+
+    /// Removes a file behind the log's back.
+    pub fn remove(&mut self, number: u32) {
+        self.files.remove(&number);
+    }
+
+    /// Turns one bit over, on the medium and for readers.
+    pub fn flip_bit(&mut self, number: u32, byte: usize, bit: u8) {
+        if let Some(file) = self.files.get_mut(&number) {
+            file.visible[byte] ^= 1 << bit;
+            file.durable[byte] ^= 1 << bit;
+        }
+    }
+
+    fn step_commit(&mut self) -> Option<Completion> {
+        let (id, steps) = match self.commits.front() {
+            Some(Command::Commit { id, steps }) => (*id, steps.clone()),
+            _ => return None,
+        };
+        let fault = match steps.get(self.steps_done) {
+            Some(step) => self.carry_out(step).err(),
+            None => None,
+        };
+        if fault.is_none() {
+            self.steps_done += 1;
+            if self.steps_done < steps.len() {
+                return None;
+            }
+        }
+        self.commits.pop_front();
+        let steps_done = std::mem::take(&mut self.steps_done);
+        Some(Completion { id, outcome: Outcome::Committed { steps_done, fault } })
+    }
+
+    fn carry_out(&mut self, step: &Step) -> Result<(), Fault> {
+        match step {
+            Step::Write { segment, offset, bytes } => {
+                if std::mem::take(&mut self.faults.fail_next_write) {
+                    return Err(fault(FaultKind::Io, "simulated write error"));
+                }
+                if self.rng.chance(self.faults.write_no_space_percent) {
+                    return Err(fault(FaultKind::NoSpace, "simulated full disk"));
+                }
+                self.file(*segment)?.write(*offset as usize, bytes);
+            }
+            Step::Sync { segment } => {
+                let failing = std::mem::take(&mut self.faults.fail_next_sync);
+                let ignoring = self.faults.ignore_syncs;
+                let file = self.file(*segment)?;
+                if failing {
+                    // As on Linux: the pages count as clean from now on, and are not on the medium.
+                    file.dirty.clear();
+                    return Err(fault(FaultKind::Io, "simulated sync error"));
+                }
+                if !ignoring {
+                    file.sync();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, segment: u32) -> Result<&mut SimFile, Fault> {
+        self.files.get_mut(&segment).ok_or_else(|| fault(FaultKind::Missing, "no such segment"))
+    }
+
+    fn step_background(&mut self) -> Option<Completion> {
+        let command = self.background.pop_front()?;
+        let (id, outcome) = self.housekeep(command);
+        Some(Completion { id, outcome })
+    }
+
+    fn housekeep(&mut self, command: Command) -> (CommandId, Outcome) {
+        match command {
+            Command::Create { id, segment, bytes } => {
+                let used: u64 = self.files.values().map(|file| file.len() as u64).sum();
+                if used + u64::from(bytes) > self.faults.capacity_bytes {
+                    return (id, Outcome::Done(Err(fault(FaultKind::NoSpace, "disk full"))));
+                }
+                self.put(segment, vec![0; bytes as usize]);
+                (id, Outcome::Done(Ok(())))
+            }
+            Command::Recycle { id, from, to } => match self.files.remove(&from) {
+                Some(file) => {
+                    self.files.insert(to, file);
+                    (id, Outcome::Done(Ok(())))
+                }
+                None => (id, Outcome::Done(Err(fault(FaultKind::Missing, "no such segment")))),
+            },
+            Command::Delete { id, segment } => {
+                self.files.remove(&segment);
+                (id, Outcome::Done(Ok(())))
+            }
+            Command::Read { id, segment, offset, bytes } => {
+                let read = self.file(segment).map(|file| {
+                    let begin = (offset as usize).min(file.len());
+                    let end = (begin + bytes as usize).min(file.len());
+                    file.visible[begin..end].to_vec()
+                });
+                (id, Outcome::Read(read))
+            }
+            Command::Commit { id, .. } => (id, Outcome::Committed { steps_done: 0, fault: None }),
+        }
+    }
+
+    /// A write that the crash met half way.
+    fn tear_write_under_way(&mut self) {
+        let Some(Command::Commit { steps, .. }) = self.commits.front() else { return };
+        let Some(Step::Write { segment, offset, bytes }) = steps.get(self.steps_done).cloned()
+        else {
+            return;
+        };
+        let torn = self.rng.below(bytes.len() as u64 + 1) as usize;
+        if let Ok(file) = self.file(segment) {
+            file.write(offset as usize, &bytes[..torn]);
+        }
+    }
+}
+
+impl SimFile {
+    fn len(&self) -> usize {
+        self.visible.len()
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        if self.visible.len() < end {
+            self.visible.resize(end, 0);
+        }
+        self.visible[offset..end].copy_from_slice(bytes);
+        self.dirty.push((offset, bytes.to_vec()));
+    }
+
+    fn sync(&mut self) {
+        self.durable = self.visible.clone();
+        self.dirty.clear();
+    }
+
+    /// Loses what was not synced: all of it, none, or per sector any number of the newest writes.
+    fn lose(&mut self, mode: u64, rng: &mut Rng) {
+        self.durable.resize(self.visible.len().max(self.durable.len()), 0);
+        let sectors = self.durable.len().div_ceil(SECTOR_BYTES);
+        for sector in 0..sectors {
+            let begin = sector * SECTOR_BYTES;
+            let end = (begin + SECTOR_BYTES).min(self.durable.len());
+            let touching: Vec<&(usize, Vec<u8>)> = self
+                .dirty
+                .iter()
+                .filter(|(at, bytes)| *at < end && at + bytes.len() > begin)
+                .collect();
+            if touching.is_empty() {
+                continue;
+            }
+            let survive = match mode {
+                0 => 0,
+                1 => touching.len(),
+                _ => rng.below(touching.len() as u64 + 1) as usize,
+            };
+            for (at, bytes) in &touching[..survive] {
+                let (from, to) = ((*at).max(begin), (at + bytes.len()).min(end));
+                self.durable[from..to].copy_from_slice(&bytes[from - at..to - at]);
+            }
+        }
+        self.dirty.clear();
+        self.visible = self.durable.clone();
+    }
+}
+
+fn fault(kind: FaultKind, detail: &str) -> Fault {
+    Fault { kind, detail: detail.to_owned() }
+}
+
+/// The unit that the medium writes whole or not at all.
+const SECTOR_BYTES: usize = 512;

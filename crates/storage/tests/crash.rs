@@ -1,0 +1,219 @@
+//! The promises of the log, under crashes at every step of the disk.
+//!
+//! Each seed is one history of several lives. `STORAGE_SEEDS` says how many (default 2,000) and
+//! `STORAGE_SEED` picks one to look into.
+
+mod model;
+
+use model::{Model, SEGMENT_BYTES};
+use storage::testing::{Crash, Rng};
+use storage::{Level, Settings, Status};
+
+fn settings() -> Settings {
+    Settings { sync_interval_ms: 50, retry_ms: 50, ..Settings::with_segment_bytes(SEGMENT_BYTES) }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("STORAGE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("STORAGE_SEEDS").unwrap_or(2000),
+    }
+}
+
+/// One life: changes, turns and disk steps in any order, for `events` events.
+fn live(model: &mut Model, rng: &mut Rng, events: u64) {
+    for _ in 0..events {
+        match rng.below(10) {
+            0..4 => model.random_append(rng),
+            4..6 => model.turn(),
+            6..9 => model.step(),
+            _ => model.tick(rng.below(40)),
+        }
+    }
+}
+
+fn history(seed: u64, plant: fn(&mut Model)) -> Result<Model, String> {
+    let mut rng = Rng::new(seed);
+    let mut model = Model::new(rng.next_u64(), settings());
+    plant(&mut model);
+    for _ in 0..1 + rng.below(5) {
+        let events = rng.below(1500);
+        live(&mut model, &mut rng, events);
+        let crash = if rng.chance(70) { Crash::Power } else { Crash::Kill };
+        model.crash(crash);
+        model.recover(crash).map_err(|why| format!("seed {seed}: {why}"))?;
+        if rng.chance(50) {
+            model.settle();
+        }
+    }
+    Ok(model)
+}
+
+#[test]
+fn what_was_promised_survives_any_crash() {
+    for seed in seeds() {
+        let mut model = history(seed, |_| {}).unwrap_or_else(|why| panic!("{why}"));
+        // And the log is of use afterwards.
+        model.settle();
+        model.append(1, Some(10), Level::Fsync);
+        model.settle();
+        assert_eq!(model.log.status(), Status::Ready, "seed {seed}");
+        model.crash(Crash::Power);
+        model.recover(Crash::Power).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    }
+}
+
+/// The first seed of many at which a planted bug is noticed.
+fn noticed(plant: fn(&mut Model)) -> Option<String> {
+    (0..300).find_map(|seed| {
+        let history = std::panic::catch_unwind(|| history(seed, plant));
+        match history {
+            Ok(Ok(_)) => None,
+            Ok(Err(why)) => Some(why),
+            Err(_) => Some(format!("seed {seed}: panic")),
+        }
+    })
+}
+
+#[test]
+fn planted_promise_before_the_sync_is_noticed() {
+    let why = noticed(|model| model.promise_too_early = true);
+    assert!(why.is_some_and(|why| why.contains("state differs")));
+}
+
+#[test]
+fn planted_disk_that_ignores_syncs_is_noticed() {
+    assert!(noticed(|model| model.disk.faults.ignore_syncs = true).is_some());
+}
+
+#[test]
+fn planted_loss_while_copying_forward_is_noticed() {
+    assert!(noticed(|model| model.forget_key = Some(3)).is_some());
+}
+
+#[test]
+fn a_full_disk_refuses_and_recovers_by_itself() {
+    for seed in 0..100 {
+        let mut rng = Rng::new(seed);
+        let mut model = Model::new(seed, settings());
+        model.disk.faults.capacity_bytes = u64::from(SEGMENT_BYTES) * 4;
+        model.disk.faults.write_no_space_percent = 10;
+        model.settle();
+        // Keys enough that their live records alone do not fit.
+        let mut key = 0;
+        for _ in 0..4000 {
+            key += u16::from(model.append(key, Some(3000), Level::Fsync));
+            model.turn();
+            model.step();
+            model.tick(5);
+            if matches!(model.log.status(), Status::Full(_)) && model.log.stats().refused_full > 0 {
+                break;
+            }
+        }
+        assert!(model.log.stats().refused_full > 0, "seed {seed}: never full");
+        assert!(matches!(model.log.status(), Status::Full(_)), "seed {seed}");
+        // A crash now loses nothing, and deletions are taken.
+        if rng.chance(50) {
+            model.crash(Crash::Power);
+            model.recover(Crash::Power).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            model.settle();
+        }
+        for key in (0..key).filter(|&key| model.holds(key)).collect::<Vec<_>>() {
+            assert!(model.append(key, None, Level::Fsync), "seed {seed}: {key} not deleted");
+        }
+        for _ in 0..2000 {
+            model.turn();
+            model.step();
+            model.tick(10);
+        }
+        assert!(!matches!(model.log.status(), Status::Full(_)), "seed {seed}: still full");
+        model.disk.faults.write_no_space_percent = 0;
+        assert!(model.append(1, Some(3000), Level::Fsync), "seed {seed}: refused");
+        model.settle();
+        model.crash(Crash::Power);
+        model.recover(Crash::Power).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    }
+}
+
+#[test]
+fn a_failed_sync_or_write_ends_all_promises() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut model = Model::new(seed, settings());
+        model.settle();
+        live(&mut model, &mut rng, 200);
+        if seed % 2 == 0 {
+            model.disk.faults.fail_next_sync = true;
+        } else {
+            model.disk.faults.fail_next_write = true;
+        }
+        for _ in 0..200 {
+            model.append(1, Some(100), Level::Fsync);
+            model.turn();
+            model.step();
+        }
+        let (promised, synced) = (model.promised_fsync, model.log.synced_upto());
+        assert!(matches!(model.log.status(), Status::Poisoned(_)), "seed {seed}");
+        assert!(!model.append(2, Some(1), Level::Disk));
+        live(&mut model, &mut rng, 100);
+        assert_eq!((promised, synced), (model.promised_fsync, model.log.synced_upto()));
+        model.crash(Crash::Power);
+        model.recover(Crash::Power).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    }
+}
+
+#[test]
+fn space_follows_live_data() {
+    for seed in 0..20 {
+        let mut rng = Rng::new(seed);
+        let mut model = Model::new(seed, settings());
+        model.settle();
+        for _ in 0..20_000 {
+            let key = rng.below(200) as u16;
+            // A tenth of the keys never changes: the session that is away for long.
+            if key >= 20 || model.now_ms < 1000 {
+                model.append(key, Some(rng.below(1000) as usize), Level::Fsync);
+            }
+            model.turn();
+            model.step();
+            model.step();
+            model.tick(1);
+            let stats = model.log.stats();
+            let allowed = 2 * stats.live_bytes + 4 * u64::from(SEGMENT_BYTES);
+            assert!(stats.used_bytes <= allowed, "seed {seed}: {stats:?}");
+        }
+        assert!(model.log.stats().segments_reclaimed > 20, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_closed_log_is_sealed_and_opens_without_a_cut() {
+    let mut model = Model::new(1, settings());
+    model.settle();
+    model.append(1, Some(100), Level::Disk);
+    model.log.close();
+    while model.log.status() != Status::Closed {
+        model.turn();
+        model.step();
+    }
+    assert!(!model.append(2, Some(1), Level::Disk));
+    let (recovered, _) = model::replay(&model.disk, &model.settings).unwrap();
+    assert!(recovered.report.sealed);
+    assert_eq!((recovered.report.records, recovered.report.cut), (1, None));
+}
+
+#[test]
+fn pending_bytes_are_bounded() {
+    let mut model = Model::new(1, settings());
+    model.settle();
+    let mut taken = 0;
+    while model.append(taken, Some(1000), Level::Fsync) {
+        taken += 1;
+    }
+    // No turn was taken, so nothing could be written.
+    let pending = model.log.stats().pending_bytes;
+    assert!(pending <= model.settings.pending_bytes_max + 16 * 1024, "{pending}");
+    model.settle();
+    assert!(model.append(taken, Some(1000), Level::Fsync));
+}
