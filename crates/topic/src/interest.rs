@@ -1,7 +1,7 @@
 //! Which shards may want a topic: a summary of all their filters that every publisher can read.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::filter::has_wildcard;
 use crate::hash::TextHasher;
@@ -11,8 +11,8 @@ use crate::hash::TextHasher;
 ///
 /// An exact filter marks the bucket of its whole text. A wildcard filter marks the bucket of its
 /// literal levels before the first wildcard; a topic asks for itself and for each of its prefixes.
-/// Depths at which no wildcard filter begins are not asked for, so a broker of exact filters pays
-/// for one look-up.
+/// Depths at which no wildcard filter begins are not asked for, and the levels below the deepest
+/// are not even read, so a broker of exact filters pays for one look-up.
 ///
 /// Memory: a page of 4 KiB for each 256 buckets once a filter falls into them, 16 MiB at most with
 /// 2^20 buckets, and 16 bytes per page from the start.
@@ -28,6 +28,8 @@ pub struct Interest {
     root: Bucket,
     /// How many claims of wildcard filters there are per number of literal levels.
     depths: [AtomicU32; DEPTHS],
+    /// The most literal levels that a wildcard filter ever had.
+    deepest: AtomicUsize,
 }
 
 /// Shards that may want a topic, as bit masks: shard `n` is bit `n`.
@@ -64,6 +66,7 @@ impl Interest {
             pages: std::iter::repeat_with(OnceLock::new).take(page_count).collect(),
             root: Bucket::default(),
             depths: [const { AtomicU32::new(0) }; DEPTHS],
+            deepest: AtomicUsize::new(0),
         }
     }
 
@@ -74,7 +77,7 @@ impl Interest {
         if !topic.starts_with('$') {
             found.join(self.root.load());
         }
-        for (depth, prefix) in prefixes(topic) {
+        for (depth, prefix) in prefixes(topic).take(self.deepest.load(Ordering::Acquire)) {
             if self.depths[depth].load(Ordering::Acquire) > 0 {
                 found.join(self.look_up(self.prefix_place(prefix)));
             }
@@ -166,6 +169,7 @@ impl InterestCounts {
         let place = interest.place(filter);
         if let Some(depth) = place.depth {
             interest.depths[depth].fetch_add(1, Ordering::Release);
+            interest.deepest.fetch_max(depth, Ordering::Release);
         }
         let count = self.count(place.bucket, claim);
         *count = count.saturating_add(1);
@@ -249,9 +253,13 @@ struct Counts {
 
 /// The first level, the first two levels and so on, with their number, up to the deepest counted.
 fn prefixes(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let ends = text.bytes().enumerate().filter(|&(_, byte)| byte == b'/').map(|(end, _)| end);
-    let ends = ends.chain(std::iter::once(text.len()));
-    (1..DEPTHS).zip(ends).map(|(depth, end)| (depth, &text[..end]))
+    let mut end = 0;
+    (1..DEPTHS).map_while(move |depth| {
+        let rest = text.as_bytes().get(end..)?;
+        let level_end = end + rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+        end = level_end + 1;
+        Some((depth, &text[..level_end]))
+    })
 }
 
 /// Shards that fit the masks.

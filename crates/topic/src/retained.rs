@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use crate::filter::has_wildcard;
+
 /// One value (a message) per topic, found by name or walked by filter in pages.
 ///
 /// Topics stand in one ordered map, with the separator written as U+0000. As no topic holds that
@@ -91,6 +93,12 @@ impl<M> Retained<M> {
         max: usize,
         report: &mut dyn FnMut(&str, &M),
     ) -> Option<Cursor> {
+        if !has_wildcard(filter) {
+            if let (None, Some(message)) = (&after, self.get(filter)) {
+                report(filter, message);
+            }
+            return None;
+        }
         Walk::new(&self.messages, filter, max).run(after, report)
     }
 
@@ -280,12 +288,22 @@ fn starting(from: &str) -> (Bound<&str>, Bound<&str>) {
 
 fn write_key(key: &mut String, topic: &str) {
     key.clear();
-    key.extend(topic.chars().map(|char| if char == '/' { SEPARATOR } else { char }));
+    for (depth, level) in topic.split('/').enumerate() {
+        if depth > 0 {
+            key.push(SEPARATOR);
+        }
+        key.push_str(level);
+    }
 }
 
 fn write_topic(topic: &mut String, key: &str) {
     topic.clear();
-    topic.extend(key.chars().map(|char| if char == SEPARATOR { '/' } else { char }));
+    for (depth, level) in key.split(SEPARATOR).enumerate() {
+        if depth > 0 {
+            topic.push('/');
+        }
+        topic.push_str(level);
+    }
 }
 
 /// Stands for `/` in keys; the lowest character, which no topic holds (`MQTT-4.7.3-2`).

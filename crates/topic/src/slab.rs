@@ -6,7 +6,7 @@
 /// middle of a turn nor up to twice their memory. Pages go back when the slab becomes empty.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    pages: Vec<Vec<T>>,
+    pages: Vec<Box<[T; PAGE_LEN]>>,
     free: Vec<u32>,
     len: u32,
 }
@@ -33,10 +33,10 @@ impl<T: Default> Slab<T> {
         }
         let id = self.len - 1;
         assert!(id < ID_LIMIT, "slab is full");
-        if (id & OFFSET_MASK) == 0 {
-            self.pages.push(Vec::with_capacity(PAGE_LEN));
+        if offset_of(id) == 0 {
+            self.pages.push(Box::new(std::array::from_fn(|_| T::default())));
         }
-        self.pages[page_of(id)].push(value);
+        *self.at_mut(id) = value;
         id
     }
 
@@ -56,22 +56,22 @@ impl<T: Default> Slab<T> {
     /// The value under `id`, which must be taken.
     #[inline]
     pub(crate) fn at(&self, id: u32) -> &T {
-        &self.pages[page_of(id)][(id & OFFSET_MASK) as usize]
+        &self.pages[page_of(id)][offset_of(id)]
     }
 
     #[inline]
     pub(crate) fn at_mut(&mut self, id: u32) -> &mut T {
-        &mut self.pages[page_of(id)][(id & OFFSET_MASK) as usize]
+        &mut self.pages[page_of(id)][offset_of(id)]
     }
 
-    /// Like [`Slab::at`] for an id that may never have been given out.
+    /// Like [`Slab::at`] for an id that may not be taken: then a default value or none.
     pub(crate) fn find(&self, id: u32) -> Option<&T> {
-        self.pages.get(page_of(id))?.get((id & OFFSET_MASK) as usize)
+        self.pages.get(page_of(id)).map(|page| &page[offset_of(id)])
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
         self.pages.len() * PAGE_LEN * size_of::<T>()
-            + self.pages.capacity() * size_of::<Vec<T>>()
+            + self.pages.capacity() * size_of::<usize>()
             + self.free.capacity() * size_of::<u32>()
     }
 }
@@ -80,11 +80,14 @@ fn page_of(id: u32) -> usize {
     (id >> PAGE_LOG2) as usize
 }
 
+fn offset_of(id: u32) -> usize {
+    id as usize & (PAGE_LEN - 1)
+}
+
 /// Ids stay below this, which leaves the highest one to mean "none".
 pub(crate) const ID_LIMIT: u32 = u32::MAX;
 const PAGE_LOG2: u32 = 8;
 const PAGE_LEN: usize = 1 << PAGE_LOG2;
-const OFFSET_MASK: u32 = (1 << PAGE_LOG2) - 1;
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@ pub(crate) struct Trie {
     nodes: Slab<Node>,
     edges: HashTable<Edge>,
     symbols: Symbols,
+    filter_count: usize,
     frontier: Vec<u32>,
     next: Vec<u32>,
 }
@@ -52,6 +53,7 @@ impl Trie {
             nodes,
             edges: HashTable::new(),
             symbols: Symbols::default(),
+            filter_count: 0,
             frontier: Vec::new(),
             next: Vec::new(),
         }
@@ -59,13 +61,13 @@ impl Trie {
 
     /// True while there is no wildcard filter.
     pub(crate) fn is_empty(&self) -> bool {
-        let root = self.nodes.at(ROOT);
-        self.nodes.len() == 1 && root.below == NONE
+        self.filter_count == 0
     }
 
     /// Adds a filter that is not in the tree. Returns the node at which it ends.
     pub(crate) fn insert(&mut self, hasher: &TextHasher, text: &str, filter: FilterId) -> u32 {
         let mut node = ROOT;
+        self.filter_count += 1;
         for level in text.split('/') {
             match level {
                 "#" => {
@@ -85,6 +87,7 @@ impl Trie {
 
     /// Takes out the filter that ends at `node`, and every node that only it needed.
     pub(crate) fn remove(&mut self, hasher: &TextHasher, mut node: u32, filter: FilterId) {
+        self.filter_count -= 1;
         let end = self.nodes.at_mut(node);
         if end.here == filter.0 {
             end.here = NONE;
