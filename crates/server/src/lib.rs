@@ -6,4 +6,7 @@
 //! Start reading at `main.rs`.
 
 pub mod auth;
+pub mod cli;
 pub mod config;
+pub mod http;
+pub mod logging;

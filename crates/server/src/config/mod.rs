@@ -163,6 +163,14 @@ impl Config {
     }
 }
 
+impl ConfigError {
+    /// A file that could not even be read.
+    pub(crate) fn of_file(path: &std::path::Path, detail: String) -> Self {
+        let place = path.display().to_string();
+        Self { problems: vec![Problem { place, key: String::new(), detail }] }
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.problems.iter().enumerate() {

@@ -1,0 +1,110 @@
+//! The command line.
+//!
+//! Exit codes: 0 done; 1 it failed while running; 2 wrong usage or configuration. `pub` and `sub` also
+//! end as mosquitto's clients do: 27 when `-W` seconds have passed, and with the reason code or, for
+//! MQTT 3, the return code when the broker refuses the connection.
+
+pub mod passwd;
+pub mod serve;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+/// quelea, an MQTT broker for 3.1, 3.1.1 and 5, and the tools that go with it.
+#[derive(Debug, Parser)]
+#[command(name = "quelea", version, arg_required_else_help = true, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the broker.
+    Serve(serve::ServeArgs),
+    /// Add, change or delete a user of a password file.
+    Passwd(passwd::PasswdArgs),
+    /// Print shell completions.
+    Completions {
+        /// The shell to complete in.
+        shell: Shell,
+    },
+}
+
+/// Parses the arguments of this process.
+///
+/// # Errors
+///
+/// The exit code when there is nothing to run: help was asked for, or the usage is wrong. The text
+/// has been printed.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitCode> {
+    Cli::try_parse_from(arguments).map_err(|error| {
+        // Nothing is left to be told to anybody when standard error is closed.
+        let _ = error.print();
+        ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE))
+    })
+}
+
+/// Runs every command but `serve`, which is the broker and not the business of this module.
+pub fn run_tool(command: Command) -> ExitCode {
+    let code = match command {
+        Command::Passwd(args) => passwd::run(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "quelea", &mut std::io::stdout());
+            0
+        }
+        Command::Serve(_) => EXIT_USAGE,
+    };
+    ExitCode::from(code)
+}
+
+/// Tells what went wrong, on standard error.
+pub fn complain(error: &dyn std::fmt::Display) {
+    eprintln!("quelea: {error}");
+}
+
+/// Done.
+pub const EXIT_OK: u8 = 0;
+/// It failed while running.
+pub const EXIT_FAILURE: u8 = 1;
+/// Wrong usage or configuration.
+pub const EXIT_USAGE: u8 = 2;
+/// mosquitto's code for `-W` seconds that have passed.
+pub const EXIT_TIMEOUT: u8 = 27;
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea serve                            run a broker on port 1883 of this machine
+  quelea sub -t 'home/#' -v               print what is published below home
+  quelea pub -t home/lamp -m on           publish one message
+  quelea passwd passwords anna            add a user to a password file
+  quelea completions bash > ~/.local/share/bash-completion/completions/quelea";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn usage_errors_end_with_two_and_help_with_zero() {
+        let code = |arguments: &[&str]| parse(arguments.iter().map(OsString::from)).unwrap_err();
+        assert_eq!(code(&["quelea", "serve", "--prot", "1"]), ExitCode::from(EXIT_USAGE));
+        assert_eq!(code(&["quelea"]), ExitCode::from(EXIT_USAGE));
+        assert_eq!(code(&["quelea", "--help"]), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn every_command_shows_examples() {
+        for command in Cli::command().get_subcommands() {
+            let has_examples = command.get_after_help().is_some();
+            assert!(has_examples || command.get_name() == "completions", "{}", command.get_name());
+        }
+    }
+}

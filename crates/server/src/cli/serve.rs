@@ -1,0 +1,168 @@
+//! `quelea serve`: from arguments to a checked configuration.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::config::{ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
+
+use super::{EXIT_OK, EXIT_USAGE, complain};
+
+/// The flags of `quelea serve`. They go over the configuration file.
+#[derive(Clone, Debug, Default, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// Configuration file (TOML). Without one: loopback only, port 1883.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Port of the first tcp:// listener, or of the default ones. 0: any free port.
+    #[arg(short, long, value_name = "N")]
+    pub port: Option<u16>,
+    /// Listen here instead, e.g. tcp://*:1883. May be repeated.
+    #[arg(short, long, value_name = "URL")]
+    pub listen: Vec<String>,
+    /// Where state is kept.
+    #[arg(short, long, value_name = "DIR")]
+    pub data: Option<String>,
+    /// Worker threads. Default: one per core.
+    #[arg(short, long, value_name = "N")]
+    pub workers: Option<String>,
+    /// Admit clients without a user name, also from other machines.
+    #[arg(long)]
+    pub allow_anonymous: bool,
+    /// Address of /metrics, /healthz and /readyz, or "off".
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+    /// How much is logged: error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// Shape of log lines: text or json.
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// Only check the configuration.
+    #[arg(long)]
+    pub check_config: bool,
+    /// Print the configuration in force, each value with where it was set, and end.
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+impl ServeArgs {
+    /// The configuration to serve with.
+    ///
+    /// # Errors
+    ///
+    /// The exit code when there is nothing to serve: the configuration is wrong, or was only to be
+    /// checked or printed. What there is to say has been said.
+    pub fn prepare(&self) -> Result<Loaded, ExitCode> {
+        let env = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let loaded = self.load(env.collect(), &Machine::here()).map_err(|error| {
+            complain(&error);
+            ExitCode::from(EXIT_USAGE)
+        })?;
+        if self.print_config {
+            print!("{}", print::effective(&loaded));
+        } else if self.check_config {
+            println!("the configuration is valid");
+        }
+        if self.print_config || self.check_config {
+            return Err(ExitCode::from(EXIT_OK));
+        }
+        Ok(loaded)
+    }
+
+    /// Reads the file and puts environment and flags over it.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read, or the configuration is wrong.
+    pub fn load(
+        &self,
+        env: Vec<(String, String)>,
+        machine: &Machine,
+    ) -> Result<Loaded, ConfigError> {
+        let file = match &self.config {
+            Some(path) => Some(read(path)?),
+            None => None,
+        };
+        let (listen, port) = (self.listen.clone(), self.port);
+        load(&Sources { file, env, flags: self.flags(), listen, port }, machine)
+    }
+
+    fn flags(&self) -> Vec<Flag> {
+        let anonymous = self.allow_anonymous.then(|| "true".to_owned());
+        let flags = [
+            ("--data", "server.data_dir", &self.data),
+            ("--workers", "server.workers", &self.workers),
+            ("--allow-anonymous", "auth.allow_anonymous", &anonymous),
+            ("--http", "http.listen", &self.http),
+            ("--log-level", "log.level", &self.log_level),
+            ("--log-format", "log.format", &self.log_format),
+        ];
+        let given = flags.into_iter().filter_map(|(name, key, value)| {
+            value.as_ref().map(|value| Flag { name, key, value: value.clone() })
+        });
+        given.collect()
+    }
+}
+
+fn read(path: &PathBuf) -> Result<SourceFile, ConfigError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(SourceFile { path: path.clone(), text }),
+        Err(error) => {
+            let detail = format!("cannot read the configuration: {error}");
+            Err(ConfigError::of_file(path, detail))
+        }
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea serve                                        loopback, port 1883, data in ./quelea-data
+  quelea serve --port 2883 --data /var/lib/quelea
+  quelea serve --listen tcp://*:1883 --allow-anonymous
+  quelea serve --config /etc/quelea/quelea.toml --check-config
+  QUELEA_limits__packet_bytes_max=1MiB quelea serve --print-config";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: Machine = Machine { cores: 2, memory_bytes: 1 << 30, has_ipv6: false };
+
+    #[test]
+    fn flags_reach_their_keys() {
+        let args = ServeArgs {
+            listen: vec!["tcp://*:7".into()],
+            data: Some("/d".into()),
+            workers: Some("3".into()),
+            allow_anonymous: true,
+            http: Some("off".into()),
+            log_level: Some("debug".into()),
+            log_format: Some("json".into()),
+            ..ServeArgs::default()
+        };
+        let loaded = args.load(Vec::new(), &MACHINE).unwrap();
+        let config = &loaded.config;
+        assert_eq!((config.server.workers, config.http), (3, None));
+        assert_eq!(config.server.data_dir, PathBuf::from("/d"));
+        assert!(config.listeners[0].allow_anonymous);
+        let printed = print::effective(&loaded);
+        assert!(printed.contains("level = \"debug\" # --log-level"), "{printed}");
+        assert!(printed.contains("format = \"json\" # --log-format"), "{printed}");
+    }
+
+    #[test]
+    fn a_missing_file_and_a_wrong_flag_are_told() {
+        let missing =
+            ServeArgs { config: Some("/nonexistent.toml".into()), ..ServeArgs::default() };
+        let error = missing.load(Vec::new(), &MACHINE).unwrap_err().to_string();
+        assert!(error.starts_with("/nonexistent.toml: cannot read"), "{error}");
+        let wrong = ServeArgs { log_level: Some("loud".into()), ..ServeArgs::default() };
+        let error = wrong.load(Vec::new(), &MACHINE).unwrap_err().to_string();
+        assert!(error.starts_with("--log-level: log.level: must be one of \"error\""), "{error}");
+    }
+}
