@@ -5,6 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::proxy::ProxyError;
+use crate::ws::upgrade::UpgradeError;
 
 /// A handshake that failed. The peer has been told where its protocol has words for it; drop the
 /// handshake, which closes the socket.
@@ -16,6 +17,10 @@ pub enum HandshakeError {
     Closed,
     #[error(transparent)]
     Proxy(#[from] ProxyError),
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("WebSocket upgrade: {0}")]
+    Upgrade(#[from] UpgradeError),
 }
 
 impl HandshakeError {
@@ -25,6 +30,8 @@ impl HandshakeError {
             Self::Io(_) => "io",
             Self::Closed => "closed",
             Self::Proxy(_) => "proxy",
+            Self::Tls(_) => "tls",
+            Self::Upgrade(_) => "websocket",
         }
     }
 }

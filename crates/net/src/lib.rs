@@ -1,34 +1,42 @@
 //! Byte streams for MQTT over whatever wire: TCP, TLS, WebSocket, unix sockets and the PROXY protocol,
 //! on mio's readiness events, without async.
 //!
-//! A [`Listener`] accepts a [`Handshake`]; the handshake, driven by readiness, becomes a [`Stream`] and
-//! a [`PeerInfo`]. A stream takes and gives application bytes, whatever lies below.
+//! A [`Listener`] accepts a [`Handshake`], a [`Connector`] begins one; driven by readiness it becomes a
+//! [`Stream`] and a [`PeerInfo`]. A stream takes and gives application bytes, whatever lies below.
 //!
 //! **Does not know** MQTT, threads, deadlines or configuration files: who calls decides when to give up.
 //!
-//! **Start reading** at `stream.rs`, then `handshake.rs`. The parsers ([`proxy`]) are functions
-//! over bytes and know no socket.
+//! **Start reading** at `stream.rs`, then `handshake.rs`, `layered.rs`. The parsers ([`proxy`], [`ws::frame`],
+//! [`ws::upgrade`]) work over bytes and know no socket.
 //!
 //! **Invariants.** Nothing blocks, except for name resolution where its doc says so. An idle stream owns
 //! no buffer: bytes are read straight into the caller's. Each buffer and each header has a limit.
 
 mod address;
 mod cidr;
+mod connector;
 mod error;
 mod handshake;
+mod layered;
 mod listener;
 mod peer;
 pub mod proxy;
 mod socket;
 mod stream;
 mod sys;
+mod tls;
+pub mod ws;
 
 pub use address::{Address, AddressError, ListenAddress, Scheme};
 pub use cidr::{Cidr, CidrError};
+pub use connector::{Connect, ConnectOptions, Connector};
 pub use error::HandshakeError;
 pub use handshake::{Handshake, Progress};
-pub use listener::{ListenOptions, Listener, ProxyOptions, TcpOptions};
+pub use listener::{ListenOptions, Listener, ProxyOptions, TcpOptions, WebSocketOptions};
 pub use peer::{CertificateInfo, PeerAddress, PeerInfo, TlsInfo};
 pub use proxy::ProxyTls;
 pub use stream::{Read, Stream};
 pub use sys::UnixCredentials;
+pub use tls::{
+    ClientAuth, TlsClientContext, TlsClientOptions, TlsContext, TlsError, TlsOptions, TlsVersion,
+};

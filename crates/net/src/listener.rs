@@ -19,6 +19,7 @@ use crate::handshake::Handshake;
 use crate::peer::{PeerAddress, PeerInfo};
 use crate::socket::Socket;
 use crate::sys;
+use crate::tls::TlsContext;
 
 /// How a listener listens, and what it asks of those who connect.
 #[derive(Clone)]
@@ -35,6 +36,10 @@ pub struct ListenOptions {
     pub unix_mode: Option<u32>,
     /// Expect PROXY headers. TCP only. Default `None`: a header is taken for the client's own bytes.
     pub proxy: Option<ProxyOptions>,
+    /// Needed for `tls` and `wss` addresses, and used for no other.
+    pub tls: Option<Arc<TlsContext>>,
+    /// Used for `ws` and `wss` addresses.
+    pub websocket: WebSocketOptions,
 }
 
 /// Options of a TCP socket. `TCP_NODELAY` is always on.
@@ -58,11 +63,22 @@ pub struct ProxyOptions {
     pub trusted: Vec<Cidr>,
 }
 
+/// What a WebSocket listener asks of clients. The path is part of its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebSocketOptions {
+    /// The origins from which browsers may connect, such as `https://app.example`. Default empty: all.
+    pub origins: Vec<String>,
+    /// Peers in these ranges are proxies whose `X-Forwarded-For` names the client. Default none.
+    pub trusted_forwarders: Vec<Cidr>,
+    /// Longest frame. Frames are not buffered, so a long one costs no memory. Default 256 MiB.
+    pub frame_bytes_max: u32,
+}
+
 /// A bound socket. Register it with mio, readable; accept until `None` at each event. Dropping the
 /// listener of a unix address removes the socket's file.
 pub struct Listener {
     socket: ListenSocket,
-    address: Address,
+    address: Arc<Address>,
     options: Arc<ListenOptions>,
 }
 
@@ -79,8 +95,9 @@ impl Listener {
     pub fn bind(address: &Address, options: &ListenOptions) -> io::Result<Self> {
         let socket = match address {
             Address::Unix(path) => bind_unix(path, options),
-            Address::Inet { scheme, .. } if *scheme != crate::Scheme::Tcp => {
-                Err(io::Error::new(io::ErrorKind::Unsupported, "only tcp and unix so far"))
+            Address::Inet { .. } if address.is_tls() && options.tls.is_none() => {
+                let text = "a TLS listener needs a certificate and a key";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
             }
             Address::Inet { host, port, .. } => bind_inet(host, *port, options),
         };
@@ -93,7 +110,7 @@ impl Listener {
             };
             io::Error::new(error.kind(), format!("cannot listen on {address}: {error}{hint}"))
         })?;
-        Ok(Self { socket, address: address.clone(), options: Arc::new(options.clone()) })
+        Ok(Self { socket, address: Arc::new(address.clone()), options: Arc::new(options.clone()) })
     }
 
     /// The next waiting connection, or `None` if there is none now.
@@ -114,8 +131,8 @@ impl Listener {
             };
             match accepted {
                 Ok((socket, peer)) => {
-                    let options = Arc::clone(&self.options);
-                    return Ok(Some(Handshake::new(socket, peer, options)));
+                    let (address, options) = (Arc::clone(&self.address), Arc::clone(&self.options));
+                    return Ok(Some(Handshake::accepted(socket, peer, address, options)));
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(None),
@@ -179,7 +196,15 @@ impl Default for ListenOptions {
             tcp: TcpOptions::default(),
             unix_mode: None,
             proxy: None,
+            tls: None,
+            websocket: WebSocketOptions::default(),
         }
+    }
+}
+
+impl Default for WebSocketOptions {
+    fn default() -> Self {
+        Self { origins: Vec::new(), trusted_forwarders: Vec::new(), frame_bytes_max: 256 << 20 }
     }
 }
 

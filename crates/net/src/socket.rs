@@ -65,6 +65,20 @@ impl Socket {
         }
     }
 
+    /// Whether a connect begun without blocking has succeeded by now.
+    pub(crate) fn is_connected(&self) -> io::Result<bool> {
+        let (error, peer) = match self {
+            Self::Tcp(socket) => (socket.take_error()?, socket.peer_addr().map(drop)),
+            Self::Unix(socket) => (socket.take_error()?, socket.peer_addr().map(drop)),
+        };
+        match (error, peer) {
+            (Some(error), _) => Err(error),
+            (None, Ok(())) => Ok(true),
+            (None, Err(error)) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            (None, Err(error)) => Err(error),
+        }
+    }
+
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let result = match self {
             Self::Tcp(socket) => socket.shutdown(how),

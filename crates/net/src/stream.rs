@@ -6,6 +6,7 @@ use std::net::{Shutdown, SocketAddr};
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
 
+use crate::layered::Layered;
 use crate::socket::Socket;
 
 /// A connection whose handshakes are done: bytes in, bytes out, never blocking.
@@ -32,11 +33,17 @@ pub enum Read {
 
 enum Layers {
     Plain(Socket),
+    Layered(Box<Layered>),
 }
 
 impl Stream {
-    pub(crate) fn plain(socket: Socket) -> Self {
-        Self { layers: Layers::Plain(socket) }
+    /// Without TLS and WebSocket only the socket itself is kept.
+    pub(crate) fn new(layered: Box<Layered>) -> Self {
+        let layers = match layered.into_socket() {
+            Ok(socket) => Layers::Plain(socket),
+            Err(layered) => Layers::Layered(layered),
+        };
+        Self { layers }
     }
 
     /// Reads application bytes into `buffer`, which the caller shares among all its connections: at most
@@ -49,6 +56,7 @@ impl Stream {
                 Some(n) => Read::Bytes(n),
                 None => Read::WouldBlock,
             }),
+            Layers::Layered(layered) => layered.read(buffer),
         }
     }
 
@@ -58,6 +66,7 @@ impl Stream {
     pub fn is_drained(&self, read_bytes: usize, capacity_bytes: usize) -> bool {
         match &self.layers {
             Layers::Plain(_) => read_bytes < capacity_bytes,
+            Layers::Layered(layered) => layered.is_drained(),
         }
     }
 
@@ -68,6 +77,7 @@ impl Stream {
     pub fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.layers {
             Layers::Plain(socket) => socket.write(slices),
+            Layers::Layered(layered) => layered.write(slices),
         }
     }
 
@@ -77,6 +87,7 @@ impl Stream {
     pub fn wants_write(&self) -> bool {
         match &self.layers {
             Layers::Plain(_) => false,
+            Layers::Layered(layered) => layered.wants_write(),
         }
     }
 
@@ -84,6 +95,7 @@ impl Stream {
     pub fn flush(&mut self) -> io::Result<bool> {
         match &mut self.layers {
             Layers::Plain(_) => Ok(true),
+            Layers::Layered(layered) => layered.flush(),
         }
     }
 
@@ -92,6 +104,7 @@ impl Stream {
     pub fn shutdown(&mut self) -> io::Result<()> {
         match &mut self.layers {
             Layers::Plain(socket) => socket.shutdown(Shutdown::Write),
+            Layers::Layered(layered) => layered.shutdown(),
         }
     }
 
@@ -103,12 +116,14 @@ impl Stream {
     fn socket(&self) -> &Socket {
         match &self.layers {
             Layers::Plain(socket) => socket,
+            Layers::Layered(layered) => layered.socket(),
         }
     }
 
-    pub(crate) fn socket_mut(&mut self) -> &mut Socket {
+    fn socket_mut(&mut self) -> &mut Socket {
         match &mut self.layers {
             Layers::Plain(socket) => socket,
+            Layers::Layered(layered) => layered.socket_mut(),
         }
     }
 }

@@ -15,7 +15,6 @@ pub struct UnixCredentials {
 /// Lets `connect` choose the local port instead of `bind`, so that one source address can reach 64 k
 /// ports of *each* destination (ip(7), `IP_BIND_ADDRESS_NO_PORT`). Also valid for IPv6 sockets.
 #[cfg(target_os = "linux")]
-#[expect(dead_code, reason = "for the connector")]
 pub(crate) fn bind_address_no_port(socket: &impl AsFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel reads
@@ -33,7 +32,6 @@ pub(crate) fn bind_address_no_port(socket: &impl AsFd) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-#[expect(dead_code, reason = "for the connector")]
 pub(crate) fn bind_address_no_port(_socket: &impl AsFd) -> io::Result<()> {
     Ok(())
 }

@@ -1,0 +1,162 @@
+//! TLS as a connector asks for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::crypto::{self, CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
+};
+
+use super::files::{self, TlsError};
+use super::server::{TlsVersion, versions};
+use super::session::Session;
+
+/// Whom a TLS client trusts and how it names itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsClientOptions {
+    /// PEM: the CAs trusted to vouch for servers. Default: those of the system.
+    pub ca: Option<PathBuf>,
+    /// Accept any certificate from any server. For tests only: anybody on the way can listen in.
+    pub is_insecure: bool,
+    /// PEM: the client's certificate chain; together with `key`.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    /// Application protocols (ALPN) to offer. Default none, which every broker accepts.
+    pub alpn: Vec<String>,
+    pub version_min: TlsVersion,
+    /// Do not offer TLS 1.3, to see how a server copes. Default off.
+    pub is_version_12_only: bool,
+    /// Sessions remembered for resumption. Default 256; 0 turns resumption off.
+    pub sessions_max: usize,
+}
+
+/// A client's TLS, shared by its connections.
+#[derive(Clone)]
+pub struct TlsClientContext {
+    config: Arc<ClientConfig>,
+}
+
+impl Default for TlsClientOptions {
+    fn default() -> Self {
+        Self {
+            ca: None,
+            is_insecure: false,
+            certificate: None,
+            key: None,
+            alpn: Vec::new(),
+            version_min: TlsVersion::V12,
+            is_version_12_only: false,
+            sessions_max: 256,
+        }
+    }
+}
+
+impl TlsClientContext {
+    /// Reads the files.
+    pub fn load(options: &TlsClientOptions) -> Result<Self, TlsError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(match options.is_version_12_only {
+                true => VERSION_12,
+                false => versions(options.version_min),
+            })?;
+        let builder = if options.is_insecure {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
+        } else {
+            builder.with_root_certificates(roots(options)?)
+        };
+        let mut config = match (&options.certificate, &options.key) {
+            (None, None) => builder.with_no_client_auth(),
+            (Some(certificate), Some(key)) => builder
+                .with_client_auth_cert(files::certificates(certificate)?, files::key(key)?)
+                .map_err(|error| files::name_files(error, certificate, key))?,
+            _ => return Err(TlsError::KeyMissing),
+        };
+        config.alpn_protocols = options.alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        config.resumption = match options.sessions_max {
+            0 => Resumption::disabled(),
+            max => Resumption::in_memory_sessions(max),
+        };
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// `server_name` is checked against the certificate and sent as SNI.
+    pub(crate) fn session(&self, server_name: ServerName<'static>) -> Result<Session, TlsError> {
+        let config = Arc::clone(&self.config);
+        Ok(Session::client(UnbufferedClientConnection::new(config, server_name)?))
+    }
+}
+
+pub(crate) fn parse_server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
+    let host = if host.is_empty() { "localhost" } else { host };
+    ServerName::try_from(host.to_owned()).map_err(|_| TlsError::ServerName(host.to_owned()))
+}
+
+fn roots(options: &TlsClientOptions) -> Result<RootCertStore, TlsError> {
+    if let Some(path) = &options.ca {
+        return files::roots(path);
+    }
+    let from_environment = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let path = from_environment
+        .or_else(|| SYSTEM_CA_FILES.iter().map(PathBuf::from).find(|path| path.exists()))
+        .ok_or(TlsError::SystemCaMissing)?;
+    let mut roots = RootCertStore::empty();
+    // Systems carry a few certificates that rustls does not accept as anchors; the others serve.
+    roots.add_parsable_certificates(files::certificates(&path)?);
+    Ok(roots)
+}
+
+/// Checks signatures, so that the handshake itself is sound, but not who signed.
+#[derive(Debug)]
+struct AnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+static VERSION_12: &[&SupportedProtocolVersion] = &[&rustls::version::TLS12];
+
+/// Debian and Alpine, Fedora, openSUSE, the BSDs and macOS.
+const SYSTEM_CA_FILES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];

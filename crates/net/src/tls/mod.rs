@@ -1,0 +1,14 @@
+//! TLS 1.2 and 1.3 by rustls, through its unbuffered interface: an idle connection owns no buffer for
+//! records, since ciphertext passes through one buffer per thread.
+
+mod certificate;
+mod client;
+mod files;
+mod server;
+mod session;
+
+pub(crate) use client::parse_server_name;
+pub use client::{TlsClientContext, TlsClientOptions};
+pub use files::TlsError;
+pub use server::{ClientAuth, TlsContext, TlsOptions, TlsVersion};
+pub(crate) use session::{INPUT_BYTES_MAX, Plaintext, Session};

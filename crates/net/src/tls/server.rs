@@ -1,0 +1,205 @@
+//! TLS as a listener offers it.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::crypto::aws_lc_rs;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{
+    ClientHello, ResolvesServerCert, ServerSessionMemoryCache, UnbufferedServerConnection,
+    WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+use rustls::{ServerConfig, SupportedProtocolVersion};
+
+use super::certificate;
+use super::files::{self, TlsError};
+use super::session::Session;
+
+/// Which files and rules a TLS listener works with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// PEM: the server's certificate, then those that lead to its CA.
+    pub certificate: PathBuf,
+    /// PEM: the certificate's key, unencrypted, as PKCS #8, SEC1 or PKCS #1.
+    pub key: PathBuf,
+    /// PEM: the CAs that may have issued client certificates.
+    pub client_ca: Option<PathBuf>,
+    pub client_auth: ClientAuth,
+    /// PEM: lists of revoked client certificates. Each certificate's issuer must have one.
+    pub revocation_lists: Option<PathBuf>,
+    pub version_min: TlsVersion,
+    /// Application protocols (ALPN), best first. A client that asks for none of them is refused, one
+    /// that does not ask is not; an empty list lets everyone in. Default `mqtt` and, for WebSocket, `http/1.1`.
+    pub alpn: Vec<String>,
+    /// TLS 1.2 sessions kept for clients that know no tickets. Default 4,096; the oldest is dropped.
+    pub sessions_max: usize,
+}
+
+/// What is asked of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// No certificate is asked for.
+    #[default]
+    None,
+    /// A certificate is asked for; one that is sent must be good.
+    Optional,
+    /// Without a good certificate there is no connection.
+    Require,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    #[default]
+    V12,
+    V13,
+}
+
+/// A listener's TLS, shared by its connections. [`TlsContext::reload`] changes it for those to come.
+pub struct TlsContext {
+    options: TlsOptions,
+    current: RwLock<Loaded>,
+}
+
+#[derive(Clone)]
+struct Loaded {
+    config: Arc<ServerConfig>,
+    not_after_secs: u64,
+}
+
+impl TlsOptions {
+    /// The defaults: no client certificates, TLS 1.2 and 1.3.
+    pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        Self {
+            certificate: certificate.into(),
+            key: key.into(),
+            client_ca: None,
+            client_auth: ClientAuth::None,
+            revocation_lists: None,
+            version_min: TlsVersion::V12,
+            alpn: vec!["mqtt".to_owned(), "http/1.1".to_owned()],
+            sessions_max: 4096,
+        }
+    }
+}
+
+impl TlsContext {
+    /// Reads the files.
+    pub fn load(options: TlsOptions) -> Result<Self, TlsError> {
+        let current = RwLock::new(load(&options)?);
+        Ok(Self { options, current })
+    }
+
+    /// Reads the files again. On an error what was loaded before stays. Open connections keep what
+    /// they began with; sessions from before cannot be resumed, so that a revoked certificate does not live on in one.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let loaded = load(&self.options)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        Ok(())
+    }
+
+    /// The last second at which the server's certificate is valid, in seconds since 1970.
+    pub fn not_after_secs(&self) -> u64 {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).not_after_secs
+    }
+
+    pub fn options(&self) -> &TlsOptions {
+        &self.options
+    }
+
+    pub(crate) fn session(&self) -> Result<Session, rustls::Error> {
+        let config = {
+            let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(&current.config)
+        };
+        Ok(Session::server(UnbufferedServerConnection::new(config)?))
+    }
+}
+
+fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
+    let chain = files::certificates(&options.certificate)?;
+    let key = files::key(&options.key)?;
+    let not_after_secs = match chain.first().and_then(|first| certificate::parse(first)) {
+        Some(info) => info.not_after_secs,
+        None => {
+            let reason = "it is not an X.509 certificate".to_owned();
+            let path = options.certificate.clone();
+            return Err(TlsError::Certificate { path, section: 1, reason });
+        }
+    };
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(versions(options.version_min))?;
+    let builder = match client_verifier(options)? {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let certificate = CertifiedKey::from_der(chain, key, &provider)
+        .map_err(|error| files::name_files(error, &options.certificate, &options.key))?;
+    let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(Arc::new(certificate))));
+    config.alpn_protocols = options.alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    config.ticketer = aws_lc_rs::Ticketer::new()?;
+    config.session_storage = ServerSessionMemoryCache::new(options.sessions_max);
+    // One is enough for a client that holds one connection, and each costs a signature-free but real record.
+    config.send_tls13_tickets = 1;
+    Ok(Loaded { config: Arc::new(config), not_after_secs })
+}
+
+fn client_verifier(options: &TlsOptions) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
+    if options.client_auth == ClientAuth::None {
+        return Ok(None);
+    }
+    let path = options.client_ca.as_deref().ok_or(TlsError::ClientCaMissing)?;
+    let roots = Arc::new(files::roots(path)?);
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider);
+    if let Some(lists) = &options.revocation_lists {
+        // As others do, only the client's own certificate is looked up, not the CAs above it.
+        builder =
+            builder.with_crls(files::revocation_lists(lists)?).only_check_end_entity_revocation();
+    }
+    if options.client_auth == ClientAuth::Optional {
+        builder = builder.allow_unauthenticated();
+    }
+    builder.build().map(Some).map_err(|error| verifier_error(&error.to_string(), options, path))
+}
+
+fn verifier_error(reason: &str, options: &TlsOptions, client_ca: &Path) -> TlsError {
+    let reason = reason.to_owned();
+    match &options.revocation_lists {
+        Some(path) => TlsError::Revocation { path: path.clone(), reason },
+        None => TlsError::Certificate { path: client_ca.to_owned(), section: 1, reason },
+    }
+}
+
+/// Answers every client with the same certificate and notes which name it asked for, since rustls
+/// tells nobody else.
+#[derive(Debug)]
+struct OneCertificate(Arc<CertifiedKey>);
+
+impl ResolvesServerCert for OneCertificate {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        SERVER_NAME.set(hello.server_name().map(Box::from));
+        Some(Arc::clone(&self.0))
+    }
+}
+
+/// The name that the client of the step just made asked for, if it was the step that read its hello:
+/// rustls resolves the certificate within that very call, on this thread.
+pub(super) fn take_server_name() -> Option<Box<str>> {
+    SERVER_NAME.take()
+}
+
+thread_local! {
+    static SERVER_NAME: RefCell<Option<Box<str>>> = const { RefCell::new(None) };
+}
+
+pub(super) fn versions(min: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
+    match min {
+        TlsVersion::V12 => rustls::ALL_VERSIONS,
+        TlsVersion::V13 => VERSION_13,
+    }
+}
+
+static VERSION_13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
