@@ -3,7 +3,8 @@
 use crate::header::Kind;
 use crate::properties::Place;
 use crate::reader::Reader;
-use crate::{Properties, QoS, Reason, Version, Violation, reason, rules, text, writer};
+use crate::rules::{self, Rule};
+use crate::{Properties, QoS, Reason, Version, Violation, reason, text, varint, writer};
 
 /// The first packet of a client (section 3.1). An empty client identifier is passed on: whether it
 /// is acceptable is the server's decision.
@@ -36,24 +37,31 @@ pub struct Will<'a> {
 }
 
 impl<'a> Connect<'a> {
-    pub(crate) fn read(body: &'a [u8]) -> Result<Self, Violation> {
+    pub(crate) fn read(body: &'a [u8], header_flags: u8) -> Result<Self, Violation> {
         let mut reader = Reader::new(body, Version::V5);
         let (version, bridge) = protocol(&mut reader)?;
         reader.version = version;
+        // MQTT 3.1 calls the flags of the fixed header unused.
+        if header_flags != 0 && version >= Version::V311 {
+            return Err(reader.fail(&rules::FLAGS));
+        }
         let flags = reader.byte()?;
         check_flags(flags, &reader)?;
         let keep_alive_secs = reader.short()?;
         let properties = Properties::read(&mut reader, Place::Connect)?;
-        let client_id = reader.text()?;
+        let client_id = named(&mut reader, &rules::CLIENT_ID)?;
         let will = if flags & WILL != 0 { Some(Will::read(&mut reader, flags)?) } else { None };
         // In MQTT 3.1 the length takes precedence over these flags: the fields may be missing.
         let absent = |reader: &Reader<'_>| version < Version::V311 && reader.is_empty();
         let username = match flags & USERNAME != 0 && !absent(&reader) {
-            true => Some(reader.text()?),
+            true => Some(credential(&mut reader, &rules::USER_NAME_MISSING)?),
             false => None,
         };
+        let username = username
+            .map(|bytes| text::check_name(bytes).map_err(|_| reader.fail(&rules::USER_NAME)))
+            .transpose()?;
         let password = match flags & PASSWORD != 0 && !absent(&reader) {
-            true => Some(reader.binary()?),
+            true => Some(credential(&mut reader, &rules::PASSWORD_MISSING)?),
             false => None,
         };
         reader.finish()?;
@@ -132,16 +140,35 @@ impl<'a> Will<'a> {
             return Err(reader.fail(&rules::WILL_QOS_3));
         };
         let properties = Properties::read(reader, Place::Will)?;
-        let topic = reader.text()?;
+        let topic = reader.topic(&rules::WILL_TOPIC_WILDCARD)?;
         if topic.is_empty() {
             return Err(reader.fail(&rules::TOPIC_EMPTY));
-        }
-        if text::has_wildcard(topic) {
-            return Err(reader.fail(&rules::WILL_TOPIC_WILDCARD));
         }
         let payload = reader.binary()?;
         Ok(Will { topic, payload, qos, retain: flags & WILL_RETAIN != 0, properties })
     }
+}
+
+/// The version that the CONNECT at the front of `bytes` announces, whatever else is wrong with it.
+pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
+    let (&first, rest) = bytes.split_first()?;
+    if first >> 4 != Kind::Connect as u8 {
+        return None;
+    }
+    let (_, length_bytes) = varint::read(rest).ok()??;
+    let mut reader = Reader::new(rest.get(length_bytes..)?, Version::V5);
+    protocol(&mut reader).ok().map(|(version, _)| version)
+}
+
+/// A string whose every fault breaks the same rule, unless it is cut short.
+fn named<'a>(reader: &mut Reader<'a>, rule: &'static Rule) -> Result<&'a str, Violation> {
+    let bytes = reader.binary()?;
+    text::check_name(bytes).map_err(|_| reader.fail(rule))
+}
+
+/// A user name or password that the flags announce.
+fn credential<'a>(reader: &mut Reader<'a>, missing: &'static Rule) -> Result<&'a [u8], Violation> {
+    reader.binary().map_err(|_| reader.fail(missing))
 }
 
 /// Protocol name and level: the version, and whether a bridge is calling.

@@ -24,12 +24,18 @@ impl Header {
         packet_bytes_max: u32,
     ) -> Result<Option<Self>, Violation> {
         let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
-        let kind = check_first(first, version, sender)?;
+        let kind = check_first(first, version)?;
         let (body_bytes, length_bytes) = match varint::read(rest) {
             Ok(Some(read)) => read,
             Ok(None) => return Ok(None),
             Err(varint::Malformed) => return Err(rules::LENGTH_BYTES.broken(version)),
         };
+        if matches!(kind, Kind::Pingreq | Kind::Pingresp) && body_bytes != 0 {
+            return Err(rules::PING_BODY.broken(version));
+        }
+        if !kind.is_sent_by(sender, version) {
+            return Err(rules::DIRECTION.broken(version));
+        }
         if u64::from(body_bytes) + 1 + length_bytes as u64 > u64::from(packet_bytes_max) {
             return Err(too_large(sender).broken(version));
         }
@@ -39,9 +45,6 @@ impl Header {
             && length_bytes != varint::len(body_bytes)
         {
             return Err(rules::OVERLONG.broken(version));
-        }
-        if matches!(kind, Kind::Pingreq | Kind::Pingresp) && body_bytes != 0 {
-            return Err(rules::TRAILING.broken(version));
         }
         Ok(Some(Self {
             kind,
@@ -124,26 +127,22 @@ impl Kind {
 
 /// What the first byte alone can break.
 #[inline]
-fn check_first(first: u8, version: Version, sender: Sender) -> Result<Kind, Violation> {
+fn check_first(first: u8, version: Version) -> Result<Kind, Violation> {
     let Some(kind) = Kind::of(first) else { return Err(rules::PACKET_TYPE.broken(version)) };
-    if kind == Kind::Publish {
-        return match check_publish(first, version) {
-            None => Ok(kind),
-            Some(rule) => Err(rule.broken(version)),
-        };
+    let broken = match kind {
+        Kind::Publish => check_publish(first, version),
+        // The packet has yet to tell its version, and MQTT 3.1 calls these bits unused.
+        Kind::Connect => None,
+        Kind::Auth if version < Version::V5 => Some(&rules::PACKET_TYPE),
+        Kind::Auth if first & 0x0F != 0 => Some(&rules::AUTH_FLAGS),
+        // MQTT 3.1 sets DUP on a resent PUBREL, SUBSCRIBE or UNSUBSCRIBE.
+        _ if version >= Version::V311 && first & 0x0F != kind.flags_fixed() => Some(&rules::FLAGS),
+        _ => None,
+    };
+    match broken {
+        None => Ok(kind),
+        Some(rule) => Err(rule.broken(version)),
     }
-    if kind == Kind::Auth && version < Version::V5 {
-        return Err(rules::PACKET_TYPE.broken(version));
-    }
-    if !kind.is_sent_by(sender, version) {
-        return Err(rules::DIRECTION.broken(version));
-    }
-    // MQTT 3.1 calls these bits unused, and sets DUP on a resent PUBREL, SUBSCRIBE, UNSUBSCRIBE.
-    let checked = version >= Version::V311 || kind == Kind::Connect;
-    if checked && first & 0x0F != kind.flags_fixed() {
-        return Err(rules::FLAGS.broken(version));
-    }
-    Ok(kind)
 }
 
 #[inline]

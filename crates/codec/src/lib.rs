@@ -7,8 +7,9 @@
 //! **Does not know:** sockets, async, sessions, what was sent before, the syntax of topic filters,
 //! which client identifiers a server accepts.
 //!
-//! **Start reading** at [`packet`](Packet), then `publish.rs`, the packet that matters; `rules.rs` lists every
-//! rule that is enforced, and `header.rs` what is refused before a body has arrived.
+//! **Start reading** at [`decode`] in `packet.rs`, then `publish.rs`, the packet that matters;
+//! `rules.rs` lists every rule that is enforced, `header.rs` what is refused before a body has
+//! arrived.
 //!
 //! **Invariants**
 //! - Decoding a prefix of a packet gives `None`, or the violation that the whole packet gives.

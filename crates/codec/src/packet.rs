@@ -49,21 +49,21 @@ pub fn decode(
     let packet = if header.kind == Kind::Publish {
         Packet::Publish(Publish::read(Reader::new(body, version), header.flags, sender)?)
     } else {
-        read_other(header.kind, body, version, sender)?
+        read_other(&header, body, version, sender)?
     };
     Ok(Some((packet, taken)))
 }
 
-fn read_other(
-    kind: Kind,
-    body: &[u8],
+fn read_other<'a>(
+    header: &Header,
+    body: &'a [u8],
     version: Version,
     sender: Sender,
-) -> Result<Packet<'_>, Violation> {
+) -> Result<Packet<'a>, Violation> {
     let reader = Reader::new(body, version);
     let ack = |kind| Ack::read(Reader::new(body, version), kind).map(Packet::Ack);
-    match kind {
-        Kind::Connect => Connect::read(body).map(Packet::Connect),
+    match header.kind {
+        Kind::Connect => Connect::read(body, header.flags).map(Packet::Connect),
         Kind::Connack => Connack::read(reader).map(Packet::Connack),
         Kind::Publish => Err(rules::PACKET_TYPE.broken(version)),
         Kind::Puback => ack(AckKind::Puback),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::reader::Reader;
-use crate::rules;
+use crate::rules::{self, Rule};
 use crate::{Sender, Version, Violation, text, varint, writer};
 
 /// The properties of one packet or will: validated raw bytes without their length prefix. Empty
@@ -197,7 +197,7 @@ impl<'a> Property<'a> {
             id::CONTENT_TYPE => Self::ContentType(reader.text()?),
             id::RESPONSE_TOPIC => Self::ResponseTopic(response_topic(reader)?),
             id::CORRELATION_DATA => Self::CorrelationData(reader.binary()?),
-            id::SUBSCRIPTION_ID => Self::SubscriptionId(above_0(reader.varint()?)?),
+            id::SUBSCRIPTION_ID => Self::SubscriptionId(reader.varint()?),
             id::SESSION_EXPIRY => Self::SessionExpirySecs(reader.long()?),
             id::ASSIGNED_CLIENT_ID => Self::AssignedClientId(reader.text()?),
             id::SERVER_KEEP_ALIVE => Self::ServerKeepAliveSecs(reader.short()?),
@@ -384,9 +384,13 @@ fn validate(raw: &[u8], place: Place) -> Result<(), Violation> {
     let mut reader = Reader::new(raw, Version::V5);
     let mut seen = 0_u64;
     while !reader.is_empty() {
-        let bit = 1 << Property::read(&mut reader)?.id();
+        let property = Property::read(&mut reader)?;
+        let bit = 1 << property.id();
         if place.allowed() & bit == 0 {
             return Err(not_here(bit, place));
+        }
+        if property == Property::SubscriptionId(0) {
+            return Err(reader.fail(subscription_id_0(place)));
         }
         if seen & bit & !place.repeatable() != 0 {
             return Err(reader.fail(&rules::PROPERTY_TWICE));
@@ -407,12 +411,17 @@ fn not_here(bit: u64, place: Place) -> Violation {
         Place::Publish(Sender::Client) if bit == 1 << id::SUBSCRIPTION_ID => {
             &rules::SUBSCRIPTION_ID_FROM_CLIENT
         }
+        Place::Subscribe | Place::Unsubscribe => &rules::PROPERTY_NOT_IN_LIST,
         Place::Disconnect(Sender::Server) if bit == 1 << id::SESSION_EXPIRY => {
             &rules::SESSION_EXPIRY_FROM_SERVER
         }
         _ => &rules::PROPERTY_NOT_HERE,
     };
     rule.broken(Version::V5)
+}
+
+fn subscription_id_0(place: Place) -> &'static Rule {
+    if place == Place::Subscribe { &rules::SUBSCRIBE_ID_ZERO } else { &rules::PROPERTY_RANGE }
 }
 
 /// A byte that is 0 or 1; any other value is a protocol error.
@@ -441,7 +450,7 @@ fn topic_alias(reader: &mut Reader<'_>) -> Result<u16, Violation> {
 fn response_topic<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Violation> {
     let topic = reader.text()?;
     if topic.is_empty() {
-        return Err(reader.fail(&rules::TOPIC_EMPTY));
+        return Err(reader.fail(&rules::RESPONSE_TOPIC_EMPTY));
     }
     if text::has_wildcard(topic) {
         return Err(reader.fail(&rules::RESPONSE_TOPIC_WILDCARD));
@@ -535,6 +544,7 @@ const PUBLISH_SERVER: u64 = PUBLISH_CLIENT | bits(&[id::SUBSCRIPTION_ID]);
 const SUBSCRIBE: u64 = bits(&[id::SUBSCRIPTION_ID, id::USER]);
 const UNSUBSCRIBE: u64 = bits(&[id::USER]);
 const ACKNOWLEDGEMENT: u64 = bits(&[id::REASON_STRING, id::USER]);
-const DISCONNECT_CLIENT: u64 = ACKNOWLEDGEMENT | bits(&[id::SESSION_EXPIRY]);
+/// A server reference makes sense from a server only, but the standard does not forbid it here.
+const DISCONNECT_CLIENT: u64 = DISCONNECT_SERVER | bits(&[id::SESSION_EXPIRY]);
 const DISCONNECT_SERVER: u64 = ACKNOWLEDGEMENT | bits(&[id::SERVER_REFERENCE]);
 const AUTH: u64 = ACKNOWLEDGEMENT | bits(&[id::AUTH_METHOD, id::AUTH_DATA]);

@@ -3,7 +3,7 @@
 use crate::header::Kind;
 use crate::properties::Place;
 use crate::reader::Reader;
-use crate::{Properties, QoS, Sender, Version, Violation, rules, text, varint, writer};
+use crate::{Properties, QoS, Sender, Version, Violation, rules, varint, writer};
 
 /// A message on the wire (section 3.3).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,10 +28,7 @@ impl<'a> Publish<'a> {
     ) -> Result<Self, Violation> {
         // The header was checked: QoS is not 3.
         let qos = QoS::from_bits(flags >> 1).unwrap_or(QoS::AtMostOnce);
-        let topic = reader.text()?;
-        if text::has_wildcard(topic) {
-            return Err(reader.fail(&rules::PUBLISH_WILDCARD));
-        }
+        let topic = reader.topic(&rules::PUBLISH_WILDCARD)?;
         let packet_id = if qos == QoS::AtMostOnce { 0 } else { packet_id(&mut reader)? };
         let properties = Properties::read(&mut reader, Place::Publish(sender))?;
         if topic.is_empty() && properties.topic_alias().is_none() {

@@ -86,6 +86,20 @@ impl<'a> Reader<'a> {
         text::check(bytes).map_err(|rule| self.fail(rule))
     }
 
+    /// A string that names something: without control characters.
+    #[inline]
+    pub(crate) fn name(&mut self) -> Result<&'a str, Violation> {
+        let bytes = self.binary()?;
+        text::check_name(bytes).map_err(|rule| self.fail(rule))
+    }
+
+    /// A topic name, which may be empty; a wildcard in it breaks `wildcard`.
+    #[inline]
+    pub(crate) fn topic(&mut self, wildcard: &'static Rule) -> Result<&'a str, Violation> {
+        let bytes = self.binary()?;
+        text::check_topic(bytes, wildcard).map_err(|rule| self.fail(rule))
+    }
+
     /// All that is left.
     #[inline]
     pub(crate) fn remainder(&mut self) -> &'a [u8] {

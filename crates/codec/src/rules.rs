@@ -7,10 +7,10 @@
 use crate::{Reason, Version, Violation};
 
 pub(crate) struct Rule {
-    reason: Reason,
+    pub(crate) reason: Reason,
     v5: &'static str,
     v3: &'static str,
-    detail: &'static str,
+    pub(crate) detail: &'static str,
 }
 
 impl Rule {
@@ -45,28 +45,35 @@ macro_rules! rules {
 
 // The fixed header, and what every packet shares.
 rules! {
-    PACKET_TYPE = malformed(CLOSE_V5, CLOSE_V3, "the packet type is reserved");
+    PACKET_TYPE = protocol(CLOSE_V5, CLOSE_V3, "the packet type is reserved");
     DIRECTION = protocol(CLOSE_V5, CLOSE_V3, "this packet is only ever sent by the other side");
     FLAGS = malformed("MQTT-2.1.3-1", "MQTT-2.2.2-2", "reserved flags of the fixed header are set");
+    /// Most often a stray AUTH on a connection without enhanced authentication, which is a
+    /// protocol error whatever its flags.
+    AUTH_FLAGS = protocol("MQTT-3.15.1-1", CLOSE_V3, "reserved flags of an AUTH packet are set");
     LENGTH_BYTES = malformed(CLOSE_V5, CLOSE_V3, "the remaining length is longer than four bytes");
     TOO_LARGE_FOR_SERVER = rule(Reason::PACKET_TOO_LARGE, "MQTT-3.2.2-15", CLOSE_V3,
         "the packet is larger than this server accepts");
     TOO_LARGE_FOR_CLIENT = rule(Reason::PACKET_TOO_LARGE, "MQTT-3.1.2-24", CLOSE_V3,
         "the packet is larger than this client accepts");
+    PING_BODY = malformed(CLOSE_V5, CLOSE_V3, "a ping packet is not empty");
     TRUNCATED = malformed(CLOSE_V5, CLOSE_V3, "a field reaches beyond the end of its packet");
     TRAILING = malformed(CLOSE_V5, CLOSE_V3, "bytes are left over at the end of the packet");
-    OVERLONG = malformed("MQTT-1.5.5-1", CLOSE_V3, "a variable byte integer is not in its shortest form");
+    OVERLONG = malformed("MQTT-1.5.5-1", CLOSE_V3,
+        "a variable byte integer is not in its shortest form");
     VARINT = malformed(CLOSE_V5, CLOSE_V3, "a variable byte integer is longer than four bytes");
     UTF8 = malformed("MQTT-1.5.4-1", "MQTT-1.5.3-1", "a string is not well-formed UTF-8");
     NUL = malformed("MQTT-1.5.4-2", "MQTT-1.5.3-2", "a string contains U+0000");
+    /// Section 1.5.4 lets a receiver refuse control characters.
+    CONTROL_CHARACTER = malformed(CLOSE_V5, CLOSE_V3, "a name contains a control character");
     PACKET_ID_ZERO = protocol("MQTT-2.2.1-3", "MQTT-2.3.1-1", "the packet identifier is 0");
     TOPIC_EMPTY = malformed("MQTT-4.7.3-1", "MQTT-4.7.3-1", "a topic name or filter is empty");
-    LIST_ID_ZERO = malformed("MQTT-2.2.1-3", "MQTT-2.3.1-1", "the packet identifier is 0");
     REASON_PUBACK = protocol("MQTT-3.4.2-1", CLOSE_V3, "PUBACK cannot carry this reason code");
     REASON_PUBREC = protocol("MQTT-3.5.2-1", CLOSE_V3, "PUBREC cannot carry this reason code");
     REASON_PUBREL = protocol("MQTT-3.6.2-1", CLOSE_V3, "PUBREL cannot carry this reason code");
     REASON_PUBCOMP = protocol("MQTT-3.7.2-1", CLOSE_V3, "PUBCOMP cannot carry this reason code");
-    REASON_DISCONNECT = protocol("MQTT-3.14.2-1", CLOSE_V3, "DISCONNECT cannot carry this reason code");
+    REASON_DISCONNECT = protocol("MQTT-3.14.2-1", CLOSE_V3,
+        "DISCONNECT cannot carry this reason code");
     REASON_AUTH = protocol("MQTT-3.15.2-1", CLOSE_V3, "AUTH cannot carry this reason code");
     AUTH_NO_METHOD = protocol(CLOSE_V5, CLOSE_V3, "AUTH lacks the authentication method");
 }
@@ -79,16 +86,24 @@ rules! {
         "the protocol version is none of 3.1, 3.1.1 and 5");
     CONNECT_FLAG_RESERVED = malformed("MQTT-3.1.2-3", "MQTT-3.1.2-3",
         "the reserved connect flag is set");
+    CLIENT_ID = rule(Reason::CLIENT_IDENTIFIER_NOT_VALID, "MQTT-3.1.3-4", "MQTT-3.1.3-4",
+        "the client identifier is not well-formed UTF-8 or contains a control character");
     WILL_QOS_WITHOUT_WILL = malformed("MQTT-3.1.2-11", "MQTT-3.1.2-13",
         "a will QoS is given without a will");
     WILL_QOS_3 = malformed("MQTT-3.1.2-12", "MQTT-3.1.2-14", "the will QoS is 3");
     WILL_RETAIN_WITHOUT_WILL = malformed("MQTT-3.1.2-13", "MQTT-3.1.2-15",
         "will retain is set without a will");
+    WILL_TOPIC_WILDCARD = malformed("MQTT-4.7.0-1", "MQTT-4.7.1-1",
+        "the will topic contains a wildcard");
+    USER_NAME_MISSING = malformed("MQTT-3.1.2-17", "MQTT-3.1.2-19",
+        "the user name is announced but missing");
+    USER_NAME = malformed("MQTT-3.1.3-12", "MQTT-3.1.3-11",
+        "the user name is not well-formed UTF-8 or contains a control character");
+    PASSWORD_MISSING = malformed("MQTT-3.1.2-19", "MQTT-3.1.2-21",
+        "the password is announced but missing");
     /// MQTT 5 lets a password stand alone.
     PASSWORD_WITHOUT_USER = malformed(CLOSE_V5, "MQTT-3.1.2-22",
         "a password is given without a user name");
-    WILL_TOPIC_WILDCARD = malformed("MQTT-4.7.0-1", "MQTT-4.7.1-1",
-        "the will topic contains a wildcard");
     AUTH_DATA_WITHOUT_METHOD = protocol(CLOSE_V5, CLOSE_V3,
         "authentication data is given without an authentication method");
     CONNACK_FLAGS = malformed("MQTT-3.2.2-1", CLOSE_V3, "reserved acknowledge flags are set");
@@ -105,22 +120,27 @@ rules! {
         "the topic name of a PUBLISH contains a wildcard");
 }
 
-// SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK.
+// SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK. Where MQTT 5 does not settle whether a fault is a
+// malformed packet or a protocol error, these answer as mosquitto does: malformed.
 rules! {
-    SUBSCRIBE_EMPTY = protocol("MQTT-3.8.3-2", "MQTT-3.8.3-3", "SUBSCRIBE without a topic filter");
+    LIST_ID_ZERO = malformed("MQTT-2.2.1-3", "MQTT-2.3.1-1", "the packet identifier is 0");
+    SUBSCRIBE_EMPTY = malformed("MQTT-3.8.3-2", "MQTT-3.8.3-3", "SUBSCRIBE without a topic filter");
     SUBSCRIBE_RESERVED = malformed("MQTT-3.8.3-5", "MQTT-3.8.3-4",
         "reserved bits of the subscription options are set");
-    SUBSCRIBE_QOS_3 = protocol(CLOSE_V5, "MQTT-3.8.3-4", "the QoS of a subscription is 3");
-    SUBSCRIBE_RETAIN_HANDLING_3 = protocol(CLOSE_V5, "MQTT-3.8.3-4",
+    SUBSCRIBE_QOS_3 = malformed(CLOSE_V5, "MQTT-3.8.3-4", "the QoS of a subscription is 3");
+    SUBSCRIBE_RETAIN_HANDLING_3 = malformed(CLOSE_V5, "MQTT-3.8.3-4",
         "the retain handling of a subscription is 3");
     SUBSCRIBE_SHARED_NO_LOCAL = protocol("MQTT-3.8.3-4", CLOSE_V3,
         "No Local is set on a shared subscription");
+    SUBSCRIBE_ID_ZERO = malformed(CLOSE_V5, CLOSE_V3, "the subscription identifier is 0");
     SUBACK_REASON = protocol("MQTT-3.9.3-2", "MQTT-3.9.3-2", "SUBACK cannot carry this code");
     SUBACK_EMPTY = protocol("MQTT-3.8.4-6", "MQTT-3.8.4-5", "SUBACK without a code");
-    UNSUBSCRIBE_EMPTY = protocol("MQTT-3.10.3-2", "MQTT-3.10.3-2",
+    UNSUBSCRIBE_EMPTY = malformed("MQTT-3.10.3-2", "MQTT-3.10.3-2",
         "UNSUBSCRIBE without a topic filter");
     UNSUBACK_REASON = protocol("MQTT-3.11.3-2", CLOSE_V3, "UNSUBACK cannot carry this reason code");
     UNSUBACK_EMPTY = protocol("MQTT-3.11.3-1", CLOSE_V3, "UNSUBACK without a reason code");
+    PROPERTY_NOT_IN_LIST = malformed(CLOSE_V5, CLOSE_V3,
+        "the property is not allowed in SUBSCRIBE or UNSUBSCRIBE");
 }
 
 // Properties exist in MQTT 5 only.
@@ -133,8 +153,22 @@ rules! {
         "a client's PUBLISH carries a subscription identifier");
     SESSION_EXPIRY_FROM_SERVER = protocol("MQTT-3.14.2-2", CLOSE_V3,
         "a server's DISCONNECT carries a session expiry interval");
-    RESPONSE_TOPIC_WILDCARD = malformed("MQTT-3.3.2-14", CLOSE_V3,
+    RESPONSE_TOPIC_EMPTY = protocol("MQTT-4.7.3-1", CLOSE_V3, "the response topic is empty");
+    RESPONSE_TOPIC_WILDCARD = protocol("MQTT-3.3.2-14", CLOSE_V3,
         "the response topic contains a wildcard");
     TOPIC_ALIAS_ZERO = rule(Reason::TOPIC_ALIAS_INVALID, "MQTT-3.3.2-8", CLOSE_V3,
         "the topic alias is 0");
 }
+
+/// The faults that are answered by closing, without a packet: bytes that are hardly MQTT, garbled
+/// credentials, and the farewell of a peer that no longer listens.
+pub(crate) static SILENT: [&Rule; 8] = [
+    &LENGTH_BYTES,
+    &PING_BODY,
+    &PROTOCOL_NAME,
+    &USER_NAME_MISSING,
+    &USER_NAME,
+    &PASSWORD_MISSING,
+    &PASSWORD_WITHOUT_USER,
+    &REASON_DISCONNECT,
+];

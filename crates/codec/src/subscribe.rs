@@ -327,7 +327,7 @@ fn list_packet_id(reader: &mut Reader<'_>) -> Result<u16, Violation> {
 }
 
 fn filter<'a>(entries: &mut Reader<'a>) -> Result<&'a str, Violation> {
-    let filter = entries.text()?;
+    let filter = entries.name()?;
     if filter.is_empty() {
         return Err(entries.fail(&rules::TOPIC_EMPTY));
     }

@@ -1,6 +1,6 @@
 //! What a peer did wrong, and where the standard says so.
 
-use crate::Reason;
+use crate::{Connack, Disconnect, Properties, Reason, Version, connect, rules};
 
 /// A breach of the protocol by the peer. It closes one connection; the reason code is what an
 /// MQTT 5 peer is told, the clause and the detail are what the operator reads.
@@ -15,4 +15,36 @@ pub struct Violation {
     pub clause: &'static str,
     /// One lower case phrase that says what was seen.
     pub detail: &'static str,
+}
+
+impl Violation {
+    /// Whether the peer is told the reason before the connection is closed. A few faults are not
+    /// worth a packet: bytes that are hardly MQTT, garbled credentials, a garbled farewell.
+    pub fn is_answered(&self) -> bool {
+        !rules::SILENT.iter().any(|rule| rule.detail == self.detail)
+    }
+
+    /// Appends the DISCONNECT that tells an MQTT 5 peer why its connection is closed, if the
+    /// violation [is answered](Self::is_answered) at all. Before version 5 there is none.
+    pub fn answer(&self, version: Version, out: &mut Vec<u8>) {
+        if version >= Version::V5 && self.is_answered() {
+            Disconnect::new(self.reason).encode(version, out);
+        }
+    }
+
+    /// Appends the CONNACK with which a server refuses `bytes`, a first packet that is this
+    /// violation. There is none for a packet that is no CONNECT, and before version 5 none at
+    /// all. To a version that is not known it speaks version 5 (`MQTT-3.1.2-2`).
+    pub fn answer_connect(&self, bytes: &[u8], out: &mut Vec<u8>) {
+        let unknown = self.detail == rules::PROTOCOL_VERSION.detail;
+        let is_v5 = connect::version_of(bytes) == Some(Version::V5);
+        if self.is_answered() && (unknown || is_v5) {
+            let refusal = Connack {
+                session_present: false,
+                reason: self.reason,
+                properties: Properties::EMPTY,
+            };
+            refusal.encode(Version::V5, out);
+        }
+    }
 }
