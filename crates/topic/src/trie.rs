@@ -106,6 +106,9 @@ impl Trie {
             }
             node = parent;
         }
+        if self.nodes.len() == 1 {
+            self.drop_spare_nodes();
+        }
     }
 
     /// Appends every filter that matches `topic` to `found`, each once.
@@ -181,6 +184,13 @@ impl Trie {
         let edge = Edge { parent, symbol, child };
         self.edges.insert_unique(edge_hash(parent, symbol), edge, Edge::hash);
         child
+    }
+
+    /// Gives back the memory of nodes that are gone, when only the root is left.
+    fn drop_spare_nodes(&mut self) {
+        let root = self.nodes.remove(ROOT);
+        let again = self.nodes.insert(root);
+        debug_assert_eq!(again, ROOT, "an emptied slab begins anew");
     }
 
     fn cut(&mut self, parent: u32, symbol: u32) {
