@@ -9,3 +9,5 @@
 
 pub mod measure;
 pub mod model;
+pub mod scenario;
+pub mod swarm;

@@ -1,0 +1,330 @@
+//! What no scenario may ask for, whatever it was written in.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::model::{
+    Command, Connect, Filters, GroupId, LifeCycle, Pattern, Payload, Publish, Scenario, Stage,
+    Step, Who,
+};
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub kind: Kind,
+    /// The id of what it is about.
+    pub subject: String,
+    pub message: String,
+}
+
+/// What a problem is about; ids are unique within a kind only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Scenario,
+    Clients,
+    Topics,
+    Subscription,
+    LifeCycle,
+}
+
+/// Everything that is wrong with `scenario`; empty means that the engine can run it.
+pub fn check(scenario: &Scenario) -> Vec<Problem> {
+    let mut checker = Checker { scenario, problems: Vec::new(), connected: BTreeSet::new() };
+    checker.names();
+    for stage in &scenario.stages {
+        for cycle in &stage.life_cycles {
+            checker.life_cycle(stage, cycle);
+        }
+    }
+    checker.whole();
+    checker.problems
+}
+
+struct Checker<'a> {
+    scenario: &'a Scenario,
+    problems: Vec<Problem>,
+    /// Groups that have connected in this or an earlier stage.
+    connected: BTreeSet<GroupId>,
+}
+
+impl Checker<'_> {
+    fn problem(&mut self, kind: Kind, subject: &str, message: impl Into<String>) {
+        self.problems.push(Problem { kind, subject: subject.to_owned(), message: message.into() });
+    }
+
+    fn whole(&mut self) {
+        let scenario = self.scenario;
+        let id = scenario.id.as_str();
+        if scenario.brokers.iter().any(|broker| broker.addresses.is_empty()) {
+            self.problem(Kind::Scenario, id, "a broker has no address");
+        }
+        if scenario.brokers_distinct && scenario.brokers.len() < 2 {
+            self.problem(Kind::Scenario, id, "the scenario joins two brokers, name two");
+        }
+        let clients: u64 = scenario.groups.iter().map(|group| group.count).sum();
+        if clients > u64::from(u32::MAX) {
+            self.problem(
+                Kind::Scenario,
+                id,
+                format!("{clients} clients are more than the 4,294,967,295 a run can number"),
+            );
+        }
+        let Some(wanted) = scenario.expect.copies_per_message else { return };
+        let found = scenario.estimate().copies_per_message.unwrap_or(0.0);
+        // Scaled counts are rounded, so the ratio of small numbers moves.
+        let is_scaled = (scenario.scale - 1.0).abs() > f64::EPSILON;
+        if !is_scaled && (wanted - found).abs() > wanted * COPIES_TOLERANCE {
+            self.problem(
+                Kind::Scenario,
+                id,
+                format!(
+                    "the subscriptions make {found:.2} copies of a message, `expect` says {wanted}"
+                ),
+            );
+        }
+    }
+
+    fn names(&mut self) {
+        let scenario = self.scenario;
+        for group in &scenario.groups {
+            self.enough(
+                Kind::Clients,
+                &group.id,
+                &group.client_ids,
+                group.offset..group.offset.saturating_add(group.count),
+            );
+        }
+        for topics in &scenario.topics {
+            self.enough(
+                Kind::Topics,
+                &topics.id,
+                &topics.names,
+                topics.offset..topics.offset.saturating_add(topics.count),
+            );
+            let mut name = String::new();
+            topics.names.write(topics.offset, &mut name);
+            if name.is_empty() || name.contains(['+', '#']) {
+                self.problem(
+                    Kind::Topics,
+                    &topics.id,
+                    format!("`{name}` is no topic name: it is empty or has wildcards"),
+                );
+            }
+        }
+        for subscription in &scenario.subscriptions {
+            match &subscription.filters {
+                Filters::Topics { .. } => {}
+                Filters::Pattern { pattern, offset, count, .. } => {
+                    self.enough(
+                        Kind::Subscription,
+                        &subscription.id,
+                        pattern,
+                        *offset..offset.saturating_add(*count),
+                    );
+                    if let Err(detail) = check_filter(&pattern.name(*offset)) {
+                        self.problem(Kind::Subscription, &subscription.id, detail);
+                    }
+                }
+            }
+        }
+    }
+
+    fn enough(&mut self, kind: Kind, subject: &str, pattern: &Pattern, wanted: Range<u64>) {
+        let what = match kind {
+            Kind::Clients => "client ids",
+            Kind::Topics => "topics",
+            _ => "filters",
+        };
+        let Some(capacity) = pattern.capacity() else { return };
+        if wanted.is_empty() {
+            self.problem(kind, subject, format!("`{subject}` has no {what}: the count is 0"));
+        } else if wanted.end > capacity {
+            let message = format!(
+                "the pattern `{pattern}` has {capacity} {what}, {} are asked for",
+                wanted.end
+            );
+            self.problem(kind, subject, message);
+        }
+    }
+
+    fn life_cycle(&mut self, stage: &Stage, cycle: &LifeCycle) {
+        if cycle.steps.is_empty() {
+            self.problem(
+                Kind::LifeCycle,
+                &cycle.id,
+                format!("life cycle `{}` has no command", cycle.id),
+            );
+        }
+        self.steps(stage, cycle, &cycle.steps);
+    }
+
+    fn steps(&mut self, stage: &Stage, cycle: &LifeCycle, steps: &[Step]) {
+        for step in steps {
+            let group = match cycle.who {
+                Who::Clients(group) => group,
+                Who::Conductor => {
+                    self.conductor(stage, cycle, &step.command);
+                    continue;
+                }
+            };
+            match &step.command {
+                Command::Connect(connect) => self.connect(cycle, group, connect),
+                Command::Publish(publish) => {
+                    self.needs_connection(cycle, group, "publish");
+                    self.publish(stage, cycle, publish);
+                }
+                Command::Subscribe(subscribe) => {
+                    self.needs_connection(cycle, group, "subscribe");
+                    if subscribe.retain_handling > 2 {
+                        self.problem(Kind::LifeCycle, &cycle.id, "`retain_handling` is 0, 1 or 2");
+                    }
+                }
+                Command::Receive(receive) => {
+                    self.needs_connection(cycle, group, "receive");
+                    let pattern = receive.message_pattern.as_deref().unwrap_or("");
+                    if let Err(error) = regex_lite::Regex::new(pattern) {
+                        self.problem(
+                            Kind::LifeCycle,
+                            &cycle.id,
+                            format!("the message pattern `{pattern}`: {error}"),
+                        );
+                    }
+                }
+                Command::Unsubscribe(_) => self.needs_connection(cycle, group, "unsubscribe"),
+                Command::Disconnect(_) => self.needs_connection(cycle, group, "disconnect"),
+                Command::Stall { .. } => self.needs_connection(cycle, group, "stall"),
+                Command::For(repeat) => {
+                    self.endless(stage, cycle, repeat.times.is_none(), "the repetition");
+                    self.steps(stage, cycle, &repeat.steps);
+                }
+                Command::Fault(_) => {
+                    self.problem(
+                        Kind::LifeCycle,
+                        &cycle.id,
+                        "a fault belongs to the conductor, not to clients",
+                    );
+                }
+                Command::Delay(_) | Command::StartTimer(_) | Command::StopTimer(_) => {}
+            }
+        }
+    }
+
+    fn conductor(&mut self, stage: &Stage, cycle: &LifeCycle, command: &Command) {
+        match command {
+            Command::Fault(_)
+            | Command::Delay(_)
+            | Command::StartTimer(_)
+            | Command::StopTimer(_) => {}
+            Command::For(repeat) => {
+                self.endless(stage, cycle, repeat.times.is_none(), "the repetition");
+                self.steps(stage, cycle, &repeat.steps);
+            }
+            _ => self.problem(
+                Kind::LifeCycle,
+                &cycle.id,
+                "the conductor has no connection: only faults, delays and timers",
+            ),
+        }
+    }
+
+    fn needs_connection(&mut self, cycle: &LifeCycle, group: GroupId, what: &str) {
+        if !self.connected.contains(&group) {
+            let id = &self.scenario.group(group).id;
+            self.problem(
+                Kind::LifeCycle,
+                &cycle.id,
+                format!("the clients of `{id}` {what} before they ever connect"),
+            );
+        }
+    }
+
+    fn connect(&mut self, cycle: &LifeCycle, group: GroupId, connect: &Connect) {
+        self.connected.insert(group);
+        if connect.brokers.is_empty() {
+            self.problem(Kind::LifeCycle, &cycle.id, "connect needs a broker");
+        }
+        if connect.timeout_us == 0 {
+            self.problem(Kind::LifeCycle, &cycle.id, "a connect timeout of 0 cannot be kept");
+        }
+        if let Some(will) = &connect.will {
+            self.payload(cycle, &will.payload);
+        }
+    }
+
+    fn publish(&mut self, stage: &Stage, cycle: &LifeCycle, publish: &Publish) {
+        self.endless(stage, cycle, publish.count.is_none(), "publishing");
+        self.payload(cycle, &publish.payload);
+        if publish.pace.in_flight == Some(0) {
+            self.problem(
+                Kind::LifeCycle,
+                &cycle.id,
+                "a window of 0 messages in flight never sends; leave it out for no limit",
+            );
+        }
+    }
+
+    fn payload(&mut self, cycle: &LifeCycle, payload: &Payload) {
+        if payload.bytes_min() > payload.bytes_max() {
+            self.problem(
+                Kind::LifeCycle,
+                &cycle.id,
+                "the payload's smallest size is above its largest",
+            );
+        }
+    }
+
+    fn endless(&mut self, stage: &Stage, cycle: &LifeCycle, is_endless: bool, what: &str) {
+        if is_endless && stage.duration_us.is_none() {
+            self.problem(
+                Kind::LifeCycle,
+                &cycle.id,
+                format!(
+                    "{what} has no count and stage `{}` no duration: it would never end",
+                    stage.id
+                ),
+            );
+        }
+    }
+}
+
+/// Whether a filter is one, share prefix included (MQTT-4.7.1-1, 4.7.1-2, 4.8.2-1, 4.8.2-2).
+pub fn check_filter(filter: &str) -> Result<(), String> {
+    let plain = match filter.strip_prefix("$share/") {
+        None => filter,
+        Some(rest) => match rest.split_once('/') {
+            Some((name, plain)) if !name.is_empty() && !name.contains(['+', '#']) => plain,
+            _ => return Err(format!("`{filter}` is no shared filter; write $share/name/filter")),
+        },
+    };
+    if plain.is_empty() {
+        return Err(format!("`{filter}` is no filter: it is empty"));
+    }
+    let levels: Vec<&str> = plain.split('/').collect();
+    for (at, level) in levels.iter().enumerate() {
+        let is_last = at + 1 == levels.len();
+        if level.contains('#') && (*level != "#" || !is_last) {
+            return Err(format!("`{filter}`: a # is a level of its own, the last one"));
+        }
+        if level.contains('+') && *level != "+" {
+            return Err(format!("`{filter}`: a + is a level of its own"));
+        }
+    }
+    Ok(())
+}
+
+const COPIES_TOLERANCE: f64 = 0.01;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters() {
+        for good in ["a", "a/#", "#", "+/b", "$share/g/a/+", "/"] {
+            assert_eq!(check_filter(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a#", "#/a", "a+/b", "$share/g", "$share//a", "$share/+/a"] {
+            assert!(check_filter(bad).is_err(), "{bad}");
+        }
+    }
+}

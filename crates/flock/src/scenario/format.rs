@@ -1,0 +1,523 @@
+//! The native scenario file as serde sees it. `docs/flock/scenario-format.md` is its manual and
+//! `docs/flock/scenario.schema.json` its schema; a test holds the three together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use toml::Spanned;
+
+use super::units::{Count, PerTime, QosValue, Ramp, Size, Time};
+
+/// A whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub id: Spanned<String>,
+    pub title: String,
+    #[serde(default)]
+    pub about: About,
+    /// Names that `${name}` stands for in the rest of the file, with their defaults.
+    #[serde(default)]
+    #[expect(
+        dead_code,
+        reason = "read before the parameters are filled in; listed here to be known"
+    )]
+    pub params: BTreeMap<String, String>,
+    #[serde(default)]
+    #[expect(
+        dead_code,
+        reason = "read before the parameters are filled in; listed here to be known"
+    )]
+    pub variant: Vec<Variant>,
+    /// The stages come from this HiveMQ Swarm file instead.
+    pub swarm: Option<Spanned<String>>,
+    pub seed: Option<u64>,
+    pub drain: Option<Time>,
+    #[serde(default)]
+    pub brokers_distinct: bool,
+    #[serde(default)]
+    pub source_addresses: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub connect: Connect,
+    #[serde(default)]
+    pub brokers: BTreeMap<String, Spanned<Broker>>,
+    #[serde(default)]
+    pub clients: BTreeMap<String, Spanned<Clients>>,
+    #[serde(default)]
+    pub topics: BTreeMap<String, Spanned<Topics>>,
+    #[serde(default)]
+    pub subscriptions: BTreeMap<String, Spanned<Subscription>>,
+    #[serde(default)]
+    pub stage: Vec<Spanned<Stage>>,
+    #[serde(default)]
+    pub expect: Expect,
+    pub search: Option<Search>,
+    #[serde(default)]
+    pub published: Vec<Published>,
+}
+
+/// What a reader should know about a scenario; shown by `flock show`, not interpreted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct About {
+    pub family: String,
+    pub summary: String,
+    /// Which report or repository it comes from.
+    pub source: String,
+    /// The hardware and set-up of the published runs.
+    pub setup: String,
+    /// Values that the source does not state and we chose.
+    pub chosen: Vec<String>,
+    /// Contradictions in the source, and how they were read.
+    pub notes: Vec<String>,
+}
+
+/// The same scenario under another id with other parameters.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Variant {
+    pub id: String,
+    pub title: Option<String>,
+    #[serde(default)]
+    pub params: BTreeMap<String, String>,
+    #[serde(default)]
+    pub published: Vec<Published>,
+}
+
+/// A figure that somebody published for this scenario. Absent means not stated.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Published {
+    pub system: String,
+    /// vCPUs and nodes it ran on, in words.
+    pub hardware: String,
+    pub vcpus: Option<f64>,
+    pub published_per_sec: Option<f64>,
+    pub received_per_sec: Option<f64>,
+    pub average_ms: Option<f64>,
+    pub p50_ms: Option<f64>,
+    pub p75_ms: Option<f64>,
+    pub p90_ms: Option<f64>,
+    pub p95_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
+    /// Per cent of the whole machine.
+    pub cpu_average_percent: Option<f64>,
+    pub cpu_max_percent: Option<f64>,
+    pub memory_average_mb: Option<f64>,
+    pub memory_max_mb: Option<f64>,
+    pub note: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Broker {
+    #[serde(deserialize_with = "one_or_many")]
+    pub addresses: Vec<String>,
+    #[serde(default)]
+    pub transport: Transport,
+    /// Path of the WebSocket upgrade.
+    pub path: Option<String>,
+    #[serde(default)]
+    pub tls: Tls,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Transport {
+    #[default]
+    Tcp,
+    Tls,
+    Ws,
+    Wss,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Tls {
+    pub ca_file: Option<String>,
+    pub insecure: bool,
+    pub server_name: Option<String>,
+    pub cert_file: Option<String>,
+    pub key_file: Option<String>,
+    pub resume: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Clients {
+    pub count: Count,
+    pub id: Option<Spanned<String>>,
+    #[serde(default)]
+    pub offset: u64,
+    pub version: Option<Version>,
+    #[serde(default = "yes")]
+    pub scales: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) enum Version {
+    #[serde(rename = "3.1")]
+    V31,
+    #[serde(rename = "3.1.1")]
+    V311,
+    #[serde(rename = "5")]
+    V5,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Topics {
+    pub count: Option<Count>,
+    pub names: Spanned<String>,
+    #[serde(default)]
+    pub offset: u64,
+    #[serde(default = "yes")]
+    pub scales: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Subscription {
+    /// Either a topic group, with a share name if it is shared ...
+    pub topics: Option<Spanned<String>>,
+    pub share: Option<String>,
+    /// ... or filters of their own.
+    pub filter: Option<Spanned<String>>,
+    pub count: Option<Count>,
+    #[serde(default)]
+    pub offset: u64,
+    #[serde(default = "yes")]
+    pub scales: bool,
+    #[serde(default)]
+    pub assign: Assign,
+    #[serde(default)]
+    pub routed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Assign {
+    #[default]
+    Pairwise,
+    All,
+    Partition,
+    /// `{ window = 10 }`: so many each, one after the other.
+    Window(u32),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stage {
+    pub name: String,
+    pub duration: Option<Time>,
+    #[serde(default)]
+    pub measured: bool,
+    pub expected: Option<Time>,
+    #[serde(rename = "do", default)]
+    pub cycles: Vec<Spanned<Cycle>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cycle {
+    /// The group that does it; absent for the conductor (faults).
+    pub clients: Option<Spanned<String>>,
+    pub expected: Option<Time>,
+    pub steps: Vec<Spanned<Step>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Step {
+    Connect(Box<Connect>),
+    Disconnect(Disconnect),
+    Publish(Box<Publish>),
+    Subscribe(Subscribe),
+    /// The names of subscriptions.
+    Unsubscribe(Spanned<OneOrMany>),
+    Receive(Receive),
+    Repeat(Repeat),
+    Delay(Time),
+    Spread(Time),
+    SpreadDown(Time),
+    StartTimer(String),
+    StopTimer(String),
+    Stall(Time),
+    Fault(Fault),
+}
+
+/// Everything optional: a step's values go over the file's `[connect]`, which go over the defaults.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Connect {
+    pub ramp: Option<Ramp>,
+    pub brokers: Option<Spanned<OneOrMany>>,
+    pub timeout: Option<Time>,
+    pub keep_alive: Option<Time>,
+    pub clean_start: Option<bool>,
+    pub session_expiry: Option<Time>,
+    pub receive_max: Option<u16>,
+    pub username: Option<Spanned<String>>,
+    pub password: Option<Spanned<String>>,
+    pub will: Option<Will>,
+    pub user_properties: Option<BTreeMap<String, String>>,
+    pub retries: Option<u32>,
+    pub retry_interval: Option<Time>,
+    pub reconnect: Option<bool>,
+    pub version: Option<Version>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Will {
+    pub topics: Spanned<String>,
+    #[serde(default)]
+    pub assign: Assign,
+    pub payload: Option<Payload>,
+    pub qos: Option<QosValue>,
+    #[serde(default)]
+    pub retain: bool,
+    pub delay: Option<Time>,
+    pub expiry: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Disconnect {
+    pub ramp: Option<Ramp>,
+    pub how: DisconnectHow,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum DisconnectHow {
+    #[default]
+    Message,
+    MessageWithWill,
+    Close,
+    Silent,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Publish {
+    pub to: Spanned<String>,
+    #[serde(default)]
+    pub assign: Assign,
+    #[serde(default)]
+    pub order: Order,
+    pub qos: Option<QosValue>,
+    #[serde(default)]
+    pub retain: bool,
+    pub payload: Option<Payload>,
+    pub expiry: Option<Time>,
+    pub count: Option<Count>,
+    /// Per client.
+    pub rate: Option<Spanned<PerTime>>,
+    /// Of all clients of the group together, before scaling.
+    pub total_rate: Option<Spanned<PerTime>>,
+    #[serde(default)]
+    pub phase: Phase,
+    pub in_flight: Option<u16>,
+    #[serde(default)]
+    pub topic_alias: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Order {
+    #[default]
+    RoundRobin,
+    Random,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Phase {
+    #[default]
+    Spread,
+    Together,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Subscribe {
+    pub to: Spanned<OneOrMany>,
+    pub qos: Option<QosValue>,
+    pub ack_delay: Option<Time>,
+    #[serde(default)]
+    pub no_local: bool,
+    #[serde(default)]
+    pub retain_as_published: bool,
+    #[serde(default)]
+    pub retain_handling: u8,
+    pub identifier: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Receive {
+    pub from: Option<Spanned<String>>,
+    pub count: Count,
+    pub pattern: Option<String>,
+    pub timeout: Option<Time>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Repeat {
+    pub times: Option<Count>,
+    pub rate: Option<PerTime>,
+    pub steps: Vec<Spanned<Step>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Fault {
+    Kill(Spanned<String>),
+    Stop(Spanned<String>),
+    Pause(Spanned<String>),
+    Resume(Spanned<String>),
+    Restart(Spanned<String>),
+    Cut { clients: Spanned<String>, share: Spanned<f64> },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Expect {
+    pub copies: Option<f64>,
+    pub lost_max: Option<u64>,
+    pub duplicated_max: Option<AnyOr>,
+    pub reordered_max: Option<AnyOr>,
+    pub connect_failures_max: Option<u64>,
+    pub latency_max: BTreeMap<String, Time>,
+}
+
+/// A limit, or `"any"`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AnyOr {
+    Any,
+    Max(u64),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Search {
+    #[serde(default = "ninety_nine")]
+    pub percentile: f64,
+    pub latency_max: Time,
+    pub rate_min: Count,
+    pub rate_max: Count,
+    pub step: Option<Time>,
+    pub precision: Option<f64>,
+}
+
+/// A name, or a list of names.
+#[derive(Clone, Debug)]
+pub(super) struct OneOrMany(pub Vec<String>);
+
+/// `16`, `"8K"`, or `{ text = ".." }`, `{ random = "1K" }`, `{ random_from = 16, random_to = 512 }`.
+#[derive(Clone, Debug)]
+pub(super) enum Payload {
+    Filler(Size),
+    Table(PayloadTable),
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct PayloadTable {
+    pub bytes: Option<Size>,
+    pub text: Option<String>,
+    pub random: Option<Size>,
+    pub random_from: Option<Size>,
+    pub random_to: Option<Size>,
+    /// Leave the first bytes alone: no latency, no integrity.
+    pub unstamped: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn ninety_nine() -> f64 {
+    99.0
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    OneOrMany::deserialize(deserializer).map(|names| names.0)
+}
+
+impl<'de> Deserialize<'de> for OneOrMany {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+        impl<'de> Visitor<'de> for Names {
+            type Value = OneOrMany;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name or a list of names")
+            }
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<OneOrMany, E> {
+                Ok(OneOrMany(vec![name.to_owned()]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMany, A::Error> {
+                let mut names = Vec::new();
+                while let Some(name) = list.next_element()? {
+                    names.push(name);
+                }
+                if names.is_empty() {
+                    return Err(de::Error::custom("the list is empty"));
+                }
+                Ok(OneOrMany(names))
+            }
+        }
+        deserializer.deserialize_any(Names)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Payload;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size like 16 or \"8K\", or a table like { text = \"..\" }")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Payload, E> {
+                super::units::size(text).map(|size| Payload::Filler(Size(size))).map_err(E::custom)
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Payload, E> {
+                self.visit_str(&number.to_string())
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Payload, A::Error> {
+                PayloadTable::deserialize(de::value::MapAccessDeserializer::new(map))
+                    .map(Payload::Table)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl<'de> Deserialize<'de> for AnyOr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Limit;
+        impl Visitor<'_> for Limit {
+            type Value = AnyOr;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or \"any\"")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<AnyOr, E> {
+                match text {
+                    "any" => Ok(AnyOr::Any),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<AnyOr, E> {
+                u64::try_from(number)
+                    .map(AnyOr::Max)
+                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(number), &self))
+            }
+        }
+        deserializer.deserialize_any(Limit)
+    }
+}

@@ -1,0 +1,616 @@
+//! From the file's tables to the model: names become indices, defaults become values.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::check::{Kind, check};
+use super::format::{self, File};
+use super::units::{Ramp, show_time};
+use super::{ScenarioError, did_you_mean};
+use crate::model::{
+    self, Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Expect, Fault,
+    Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS, Rate, Receive,
+    Reconnect, Repeat, Scenario, Search, Slice, Spread, Stage, Step, Subscribe, Subscription,
+    SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who, Will,
+};
+
+type Lowered<T> = Result<T, ScenarioError>;
+
+/// The scenario of a file that has stages of its own.
+pub(super) fn lower(file: &str, text: &str, parsed: &File) -> Lowered<Scenario> {
+    let mut lowering = Lowering {
+        file,
+        text,
+        parsed,
+        brokers: in_order(&parsed.brokers),
+        groups: in_order(&parsed.clients),
+        topics: in_order(&parsed.topics),
+        subscriptions: in_order(&parsed.subscriptions),
+        spans: HashMap::new(),
+    };
+    let scenario = lowering.scenario()?;
+    match check(&scenario).into_iter().next() {
+        None => Ok(scenario),
+        Some(problem) => {
+            let span = lowering.spans.get(&(problem.kind, problem.subject)).cloned();
+            let span = span.unwrap_or_else(|| parsed.id.span());
+            Err(ScenarioError::new(file, problem.message).at(text, span))
+        }
+    }
+}
+
+struct Lowering<'a> {
+    file: &'a str,
+    text: &'a str,
+    parsed: &'a File,
+    brokers: Vec<&'a str>,
+    groups: Vec<&'a str>,
+    topics: Vec<&'a str>,
+    subscriptions: Vec<&'a str>,
+    /// Where each subject of a [`super::check::Problem`] stands.
+    spans: HashMap<(Kind, String), Range<usize>>,
+}
+
+/// The names of a table in the order of the file.
+fn in_order<T>(table: &BTreeMap<String, Spanned<T>>) -> Vec<&str> {
+    let mut names: Vec<(usize, &str)> =
+        table.iter().map(|(name, value)| (value.span().start, name.as_str())).collect();
+    names.sort_unstable();
+    names.into_iter().map(|(_, name)| name).collect()
+}
+
+impl<'a> Lowering<'a> {
+    fn scenario(&mut self) -> Lowered<Scenario> {
+        let parsed = self.parsed;
+        let mut scenario = Scenario {
+            id: parsed.id.get_ref().clone(),
+            title: parsed.title.clone(),
+            description: parsed.about.summary.clone(),
+            seed: parsed.seed.unwrap_or(1),
+            brokers: self.lower_brokers(),
+            brokers_distinct: parsed.brokers_distinct,
+            source_addresses: Vec::new(),
+            groups: Vec::new(),
+            topics: Vec::new(),
+            subscriptions: Vec::new(),
+            stages: Vec::new(),
+            drain_us: parsed.drain.map_or(DRAIN_US, |time| time.0),
+            expect: self.expect()?,
+            search: self.search()?,
+            scale: 1.0,
+        };
+        for address in &parsed.source_addresses {
+            let parsed = address.get_ref().parse();
+            scenario.source_addresses.push(parsed.map_err(|_| {
+                self.error(address.span(), format!("`{}` is no IP address", address.get_ref()))
+            })?);
+        }
+        for name in self.groups.clone() {
+            scenario.groups.push(self.group(name)?);
+        }
+        for name in self.topics.clone() {
+            scenario.topics.push(self.topic_group(name)?);
+        }
+        for name in self.subscriptions.clone() {
+            scenario.subscriptions.push(self.subscription(name)?);
+        }
+        for stage in &parsed.stage {
+            scenario.stages.push(self.stage(stage)?);
+        }
+        if scenario.stages.is_empty() {
+            return Err(self.error(parsed.id.span(), "the scenario has no [[stage]]"));
+        }
+        Ok(scenario)
+    }
+
+    fn error(&self, span: Range<usize>, message: impl Into<String>) -> ScenarioError {
+        ScenarioError::new(self.file, message).at(self.text, span)
+    }
+
+    fn find(&self, names: &[&str], name: &Spanned<String>, what: &str) -> Lowered<u32> {
+        self.find_at(names, name.get_ref(), name.span(), what)
+    }
+
+    fn find_at(&self, names: &[&str], name: &str, span: Range<usize>, what: &str) -> Lowered<u32> {
+        match names.iter().position(|known| *known == name) {
+            Some(at) => Ok(at as u32),
+            None => {
+                let hint = did_you_mean(name, names.iter().copied()).or_else(|| match names {
+                    [] => Some(format!("the file defines no {what}")),
+                    names => Some(format!("there are: {}", names.join(", "))),
+                });
+                Err(self.error(span, format!("there is no {what} `{name}`")).hint(hint))
+            }
+        }
+    }
+
+    fn pattern(&self, source: &Spanned<String>) -> Lowered<Pattern> {
+        Pattern::parse(source.get_ref())
+            .map_err(|error| self.error(source.span(), error.to_string()))
+    }
+
+    fn lower_brokers(&self) -> Vec<Broker> {
+        if self.brokers.is_empty() {
+            return vec![default_broker()];
+        }
+        let lowered = self.brokers.iter().map(|name| {
+            let broker = self.parsed.brokers[*name].get_ref();
+            let path = broker.path.clone().unwrap_or_else(|| "/mqtt".to_owned());
+            Broker {
+                id: (*name).to_owned(),
+                addresses: broker.addresses.clone(),
+                transport: match broker.transport {
+                    format::Transport::Tcp => Transport::Tcp,
+                    format::Transport::Tls => Transport::Tls,
+                    format::Transport::Ws => Transport::Ws { path },
+                    format::Transport::Wss => Transport::Wss { path },
+                },
+                tls: Tls {
+                    ca_file: broker.tls.ca_file.clone(),
+                    insecure: broker.tls.insecure,
+                    server_name: broker.tls.server_name.clone(),
+                    cert_file: broker.tls.cert_file.clone(),
+                    key_file: broker.tls.key_file.clone(),
+                    resume: broker.tls.resume,
+                },
+            }
+        });
+        lowered.collect()
+    }
+
+    fn group(&mut self, name: &str) -> Lowered<ClientGroup> {
+        let spanned = &self.parsed.clients[name];
+        self.spans.insert((Kind::Clients, name.to_owned()), self.header_of(spanned.span()));
+        let group = spanned.get_ref();
+        let client_ids = match &group.id {
+            Some(id) => self.pattern(id)?,
+            None => Pattern::parse("{i}")
+                .map(|numbers| numbers.prefixed(&format!("{name}-")))
+                .map_err(|error| self.error(spanned.span(), error.to_string()))?,
+        };
+        Ok(ClientGroup {
+            id: name.to_owned(),
+            client_ids,
+            offset: group.offset,
+            count: group.count.0,
+            here: Slice::whole(group.count.0),
+            version: version(group.version.or(self.parsed.connect.version)),
+            scales: group.scales,
+        })
+    }
+
+    fn topic_group(&mut self, name: &str) -> Lowered<TopicGroup> {
+        let spanned = &self.parsed.topics[name];
+        self.spans.insert((Kind::Topics, name.to_owned()), self.header_of(spanned.span()));
+        let topics = spanned.get_ref();
+        Ok(TopicGroup {
+            id: name.to_owned(),
+            names: self.pattern(&topics.names)?,
+            offset: topics.offset,
+            count: topics.count.map_or(1, |count| count.0),
+            scales: topics.scales && topics.count.is_some(),
+        })
+    }
+
+    fn subscription(&mut self, name: &str) -> Lowered<Subscription> {
+        let spanned = &self.parsed.subscriptions[name];
+        self.spans.insert((Kind::Subscription, name.to_owned()), self.header_of(spanned.span()));
+        let given = spanned.get_ref();
+        let filters = match (&given.topics, &given.filter) {
+            (Some(topics), None) => Filters::Topics {
+                topics: TopicsId(self.find(&self.topics, topics, "topic group")?),
+                prefix: given
+                    .share
+                    .as_ref()
+                    .map_or(String::new(), |name| format!("$share/{name}/")),
+            },
+            (None, Some(filter)) => Filters::Pattern {
+                pattern: self.pattern(filter)?,
+                offset: given.offset,
+                count: given.count.map_or(1, |count| count.0),
+                scales: given.scales && given.count.is_some(),
+            },
+            _ => {
+                let message = format!("subscription `{name}` needs either `topics` or `filter`");
+                return Err(self.error(self.header_of(spanned.span()), message));
+            }
+        };
+        if given.filter.is_some() && given.share.is_some() {
+            let message = "write the share into the filter: $share/name/filter";
+            return Err(self.error(self.header_of(spanned.span()), message));
+        }
+        Ok(Subscription {
+            id: name.to_owned(),
+            filters,
+            assign: assign(given.assign),
+            routed: given.routed,
+        })
+    }
+
+    /// A table's span cut down to its first line.
+    fn header_of(&self, span: Range<usize>) -> Range<usize> {
+        let end = self.text[span.clone()].find('\n').map_or(span.end, |at| span.start + at);
+        span.start..end
+    }
+
+    fn stage(&mut self, spanned: &Spanned<format::Stage>) -> Lowered<Stage> {
+        let stage = spanned.get_ref();
+        let span = self.header_of(spanned.span());
+        let mut life_cycles = Vec::new();
+        for cycle in &stage.cycles {
+            life_cycles.push(self.life_cycle(&stage.name, cycle)?);
+        }
+        if life_cycles.is_empty() && stage.duration.is_none() {
+            let message = format!("stage `{}` does nothing and has no duration", stage.name);
+            return Err(self.error(span, message));
+        }
+        Ok(Stage {
+            id: stage.name.clone(),
+            duration_us: stage.duration.map(|time| time.0),
+            measured: stage.measured,
+            expected_us: stage.expected.map(|time| time.0),
+            life_cycles,
+        })
+    }
+
+    fn life_cycle(&mut self, stage: &str, spanned: &Spanned<format::Cycle>) -> Lowered<LifeCycle> {
+        let cycle = spanned.get_ref();
+        let (who, name) = match &cycle.clients {
+            None => (Who::Conductor, "conductor"),
+            Some(name) => {
+                let group = self.find(&self.groups, name, "client group")?;
+                (Who::Clients(GroupId(group)), name.get_ref().as_str())
+            }
+        };
+        let id = format!("{stage}.{name}");
+        self.spans.insert((Kind::LifeCycle, id.clone()), self.header_of(spanned.span()));
+        let mut steps = Vec::new();
+        self.steps(who, &cycle.steps, &mut steps)?;
+        Ok(LifeCycle { id, who, expected_us: cycle.expected.map(|time| time.0), steps })
+    }
+
+    fn steps(&self, who: Who, from: &[Spanned<format::Step>], to: &mut Vec<Step>) -> Lowered<()> {
+        for spanned in from {
+            match spanned.get_ref() {
+                format::Step::Connect(given) => {
+                    to.extend(self.ramp(who, given.ramp.or(self.parsed.connect.ramp)));
+                    to.push(Command::Connect(self.connect(given)?).into());
+                }
+                format::Step::Disconnect(given) => {
+                    to.extend(self.ramp(who, given.ramp));
+                    to.push(Command::Disconnect(disconnect(given.how)).into());
+                }
+                other => to.push(self.command(who, other)?.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The delay in front of a ramped command. A rate is turned into the time that it takes now, which
+    /// then stays when counts are scaled.
+    fn ramp(&self, who: Who, ramp: Option<Ramp>) -> Option<Step> {
+        let duration_us = match ramp? {
+            Ramp::Over(duration_us) => duration_us,
+            Ramp::Rate(rate) => rate.due_us(self.clients_of(who)),
+        };
+        Some(Command::Delay(Delay { duration_us, spread: Spread::Linear }).into())
+    }
+
+    fn clients_of(&self, who: Who) -> u64 {
+        match who {
+            Who::Clients(group) => {
+                self.parsed.clients[self.groups[group.index()]].get_ref().count.0
+            }
+            Who::Conductor => 1,
+        }
+    }
+
+    fn command(&self, who: Who, step: &format::Step) -> Lowered<Command> {
+        let delay = |duration_us, spread| Command::Delay(Delay { duration_us, spread });
+        Ok(match step {
+            format::Step::Publish(publish) => Command::Publish(self.publish(who, publish)?),
+            format::Step::Subscribe(subscribe) => Command::Subscribe(self.subscribe(subscribe)?),
+            format::Step::Unsubscribe(from) => Command::Unsubscribe(self.subscription_ids(from)?),
+            format::Step::Receive(receive) => Command::Receive(self.receive(receive)?),
+            format::Step::Repeat(repeat) => {
+                let mut steps = Vec::new();
+                self.steps(who, &repeat.steps, &mut steps)?;
+                Command::For(Repeat {
+                    times: repeat.times.map(|times| times.0),
+                    rate: repeat.rate.map(|rate| rate.0),
+                    steps,
+                })
+            }
+            format::Step::Delay(time) => delay(time.0, Spread::None),
+            format::Step::Spread(time) => delay(time.0, Spread::Linear),
+            format::Step::SpreadDown(time) => delay(time.0, Spread::LinearDown),
+            format::Step::StartTimer(name) => Command::StartTimer(name.clone()),
+            format::Step::StopTimer(name) => Command::StopTimer(name.clone()),
+            format::Step::Stall(time) => Command::Stall { duration_us: time.0 },
+            format::Step::Fault(fault) => Command::Fault(self.fault(fault)?),
+            format::Step::Connect(given) => Command::Connect(self.connect(given)?),
+            format::Step::Disconnect(given) => Command::Disconnect(disconnect(given.how)),
+        })
+    }
+
+    fn connect(&self, step: &format::Connect) -> Lowered<Connect> {
+        let file = &self.parsed.connect;
+        let default = Connect::default();
+        let brokers = match step.brokers.as_ref().or(file.brokers.as_ref()) {
+            Some(names) => self.broker_ids(names)?,
+            None => (0..self.brokers.len().max(1) as u32).map(BrokerId).collect(),
+        };
+        let pattern = |own: &Option<Spanned<String>>, shared: &Option<Spanned<String>>| {
+            own.as_ref().or(shared.as_ref()).map(|source| self.pattern(source)).transpose()
+        };
+        let time = |own: Option<super::units::Time>,
+                    shared: Option<super::units::Time>,
+                    default| { own.or(shared).map_or(default, |time| time.0) };
+        let keep_alive_us = time(step.keep_alive, file.keep_alive, 60_000_000);
+        let expiry_us = time(step.session_expiry, file.session_expiry, 0);
+        let keep_alive_secs = u16::try_from(keep_alive_us / 1_000_000).map_err(|_| {
+            let given = show_time(keep_alive_us);
+            ScenarioError::new(self.file, format!("a keep-alive of {given} is above 65,535 s"))
+        })?;
+        let will = step.will.as_ref().or(file.will.as_ref());
+        let properties = step.user_properties.as_ref().or(file.user_properties.as_ref());
+        let reconnects = step.reconnect.or(file.reconnect).unwrap_or(false);
+        Ok(Connect {
+            brokers,
+            timeout_us: time(step.timeout, file.timeout, default.timeout_us),
+            keep_alive_secs,
+            clean_start: step.clean_start.or(file.clean_start).unwrap_or(true),
+            session_expiry_secs: u32::try_from(expiry_us / 1_000_000).unwrap_or(u32::MAX),
+            receive_max: step.receive_max.or(file.receive_max),
+            username: pattern(&step.username, &file.username)?,
+            password: pattern(&step.password, &file.password)?,
+            will: will.map(|will| self.will(will)).transpose()?,
+            user_properties: properties
+                .iter()
+                .flat_map(|all| all.iter())
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect(),
+            retries: step.retries.or(file.retries).unwrap_or(0),
+            retry_interval_us: time(
+                step.retry_interval,
+                file.retry_interval,
+                default.retry_interval_us,
+            ),
+            reconnect: reconnects.then(Reconnect::default),
+        })
+    }
+
+    fn broker_ids(&self, names: &Spanned<format::OneOrMany>) -> Lowered<Vec<BrokerId>> {
+        let find =
+            |name: &String| self.find_at(&self.brokers, name, names.span(), "broker").map(BrokerId);
+        names.get_ref().0.iter().map(find).collect()
+    }
+
+    fn subscription_ids(&self, names: &Spanned<format::OneOrMany>) -> Lowered<Vec<SubscriptionId>> {
+        let find = |name: &String| {
+            self.find_at(&self.subscriptions, name, names.span(), "subscription")
+                .map(SubscriptionId)
+        };
+        names.get_ref().0.iter().map(find).collect()
+    }
+
+    fn will(&self, will: &format::Will) -> Lowered<Will> {
+        Ok(Will {
+            topics: TopicsId(self.find(&self.topics, &will.topics, "topic group")?),
+            assign: assign(will.assign),
+            payload: self.payload(will.payload.as_ref(), will.topics.span())?,
+            qos: will.qos.map_or(QoS::AtMostOnce, |qos| qos.0),
+            retain: will.retain,
+            delay_secs: will.delay.map_or(0, |time| secs(time.0)),
+            expiry_secs: will.expiry.map(|time| secs(time.0)),
+        })
+    }
+
+    fn publish(&self, who: Who, given: &format::Publish) -> Lowered<Publish> {
+        let rate = match (&given.rate, &given.total_rate) {
+            (Some(_), Some(total)) => {
+                return Err(self
+                    .error(total.span(), "either `rate` (per client) or `total_rate`, not both"));
+            }
+            (Some(rate), None) => Some(rate.get_ref().0),
+            (None, Some(total)) => Some(split(total.get_ref().0, self.clients_of(who))),
+            (None, None) => None,
+        };
+        Ok(Publish {
+            topics: TopicsId(self.find(&self.topics, &given.to, "topic group")?),
+            assign: assign(given.assign),
+            order: match given.order {
+                format::Order::RoundRobin => Order::RoundRobin,
+                format::Order::Random => Order::Random,
+            },
+            qos: given.qos.map_or(QoS::AtMostOnce, |qos| qos.0),
+            retain: given.retain,
+            payload: self.payload(given.payload.as_ref(), given.to.span())?,
+            expiry_secs: given.expiry.map(|time| secs(time.0)),
+            count: given.count.map(|count| count.0),
+            pace: Pace {
+                rate,
+                phase: match given.phase {
+                    format::Phase::Spread => Phase::Spread,
+                    format::Phase::Together => Phase::Together,
+                },
+                in_flight: given.in_flight,
+            },
+            topic_alias: given.topic_alias,
+        })
+    }
+
+    fn payload(&self, given: Option<&format::Payload>, span: Range<usize>) -> Lowered<Payload> {
+        let table = match given {
+            None => return Ok(Payload::filler(PAYLOAD_BYTES)),
+            Some(format::Payload::Filler(size)) => return Ok(Payload::filler(size.0)),
+            Some(format::Payload::Table(table)) => table,
+        };
+        let range = table.random_from.zip(table.random_to);
+        let content = match (table.bytes, &table.text, table.random, range) {
+            (Some(size), None, None, None) => Content::Filler { bytes: size.0 },
+            (None, Some(text), None, None) => Content::Fixed(text.clone().into_bytes()),
+            (None, None, Some(size), None) => Content::Random { bytes: size.0 },
+            (None, None, None, Some((from, to))) => {
+                Content::RandomSize { bytes_min: from.0, bytes_max: to.0 }
+            }
+            _ => {
+                let message = "a payload table has one of `bytes`, `text`, `random`, or both `random_from` and `random_to`";
+                return Err(self.error(span, message));
+            }
+        };
+        let mut payload = Payload { content, stamped: false };
+        payload.stamped = !table.unstamped && payload.bytes_min() >= model::STAMP_BYTES;
+        Ok(payload)
+    }
+
+    fn subscribe(&self, given: &format::Subscribe) -> Lowered<Subscribe> {
+        Ok(Subscribe {
+            to: self.subscription_ids(&given.to)?,
+            qos: given.qos.map_or(QoS::AtMostOnce, |qos| qos.0),
+            ack_delay_us: given.ack_delay.map_or(0, |time| time.0),
+            no_local: given.no_local,
+            retain_as_published: given.retain_as_published,
+            retain_handling: given.retain_handling,
+            identifier: given.identifier,
+        })
+    }
+
+    fn receive(&self, given: &format::Receive) -> Lowered<Receive> {
+        let from = given.from.as_ref();
+        let from =
+            from.map(|name| self.find(&self.subscriptions, name, "subscription")).transpose()?;
+        Ok(Receive {
+            from: from.map(SubscriptionId),
+            count: given.count.0,
+            message_pattern: given.pattern.clone(),
+            timeout_us: given.timeout.map(|time| time.0),
+        })
+    }
+
+    fn fault(&self, fault: &format::Fault) -> Lowered<Fault> {
+        let broker = |name: &Spanned<String>| {
+            if self.brokers.is_empty() && name.get_ref() == DEFAULT_BROKER {
+                return Ok(BrokerId(0));
+            }
+            self.find(&self.brokers, name, "broker").map(BrokerId)
+        };
+        Ok(match fault {
+            format::Fault::Kill(name) => Fault::Kill { broker: broker(name)? },
+            format::Fault::Stop(name) => Fault::Stop { broker: broker(name)? },
+            format::Fault::Pause(name) => Fault::Pause { broker: broker(name)? },
+            format::Fault::Resume(name) => Fault::Resume { broker: broker(name)? },
+            format::Fault::Restart(name) => Fault::Restart { broker: broker(name)? },
+            format::Fault::Cut { clients, share } => {
+                if !(0.0..=1.0).contains(share.get_ref()) {
+                    return Err(self.error(share.span(), "a share lies between 0 and 1"));
+                }
+                let group = GroupId(self.find(&self.groups, clients, "client group")?);
+                Fault::Cut { group, share: *share.get_ref() }
+            }
+        })
+    }
+
+    fn expect(&self) -> Lowered<Expect> {
+        let given = &self.parsed.expect;
+        let limit = |given: Option<format::AnyOr>| match given {
+            None => Some(0),
+            Some(format::AnyOr::Any) => None,
+            Some(format::AnyOr::Max(max)) => Some(max),
+        };
+        for name in given.latency_max.keys() {
+            if !name.parse::<f64>().is_ok_and(|p| p > 0.0 && p <= 100.0) {
+                let message =
+                    format!("`latency_max` is by percentile, \"99\" or \"99.9\", not `{name}`");
+                return Err(ScenarioError::new(self.file, message));
+            }
+        }
+        Ok(Expect {
+            copies_per_message: given.copies,
+            lost_max: given.lost_max.unwrap_or(0),
+            duplicated_max: limit(given.duplicated_max),
+            reordered_max: limit(given.reordered_max),
+            connect_failures_max: given.connect_failures_max.unwrap_or(0),
+            latency_max_us: given.latency_max.iter().map(|(k, v)| (k.clone(), v.0)).collect(),
+        })
+    }
+
+    fn search(&self) -> Lowered<Option<Search>> {
+        let Some(given) = &self.parsed.search else { return Ok(None) };
+        if !(given.percentile > 0.0 && given.percentile <= 100.0) {
+            return Err(ScenarioError::new(self.file, "a percentile lies between 0 and 100"));
+        }
+        if given.rate_min.0 > given.rate_max.0 {
+            return Err(ScenarioError::new(
+                self.file,
+                "the search's `rate_min` is above its `rate_max`",
+            ));
+        }
+        Ok(Some(Search {
+            percentile: given.percentile,
+            latency_max_us: given.latency_max.0,
+            rate_min: given.rate_min.0,
+            rate_max: given.rate_max.0,
+            step_us: given.step.map_or(10_000_000, |time| time.0),
+            precision: given.precision.unwrap_or(0.05),
+        }))
+    }
+}
+
+/// The broker of a scenario that names none.
+fn default_broker() -> Broker {
+    Broker {
+        id: DEFAULT_BROKER.to_owned(),
+        addresses: vec!["127.0.0.1:1883".to_owned()],
+        transport: Transport::Tcp,
+        tls: Tls::default(),
+    }
+}
+
+/// A total rate as the rate of one of `clients`, in lowest terms.
+fn split(total: Rate, clients: u64) -> Rate {
+    let per_us = total.per_us.saturating_mul(clients);
+    let divisor = gcd(total.count, per_us);
+    Rate { count: total.count / divisor, per_us: per_us / divisor }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn secs(us: u64) -> u32 {
+    u32::try_from(us / 1_000_000).unwrap_or(u32::MAX)
+}
+
+fn version(version: Option<format::Version>) -> Version {
+    match version {
+        Some(format::Version::V31) => Version::V31,
+        Some(format::Version::V311) => Version::V311,
+        Some(format::Version::V5) | None => Version::V5,
+    }
+}
+
+fn assign(assign: format::Assign) -> Assign {
+    match assign {
+        format::Assign::Pairwise => Assign::Pairwise,
+        format::Assign::All => Assign::All,
+        format::Assign::Partition => Assign::Partition,
+        format::Assign::Window(each) => Assign::Window { each: each.max(1) },
+    }
+}
+
+fn disconnect(how: format::DisconnectHow) -> model::Disconnect {
+    match how {
+        format::DisconnectHow::Message => model::Disconnect::Message,
+        format::DisconnectHow::MessageWithWill => model::Disconnect::MessageWithWill,
+        format::DisconnectHow::Close => model::Disconnect::Close,
+        format::DisconnectHow::Silent => model::Disconnect::Silent,
+    }
+}
+
+const DEFAULT_BROKER: &str = "main";
+const DRAIN_US: u64 = 10_000_000;
+/// As emqtt-bench's default.
+const PAYLOAD_BYTES: u32 = 256;

@@ -1,0 +1,149 @@
+//! From a scenario file to a [`Scenario`]: the native TOML form, and the entry for every form.
+//!
+//! [`load`] takes a file (`.toml`, or `.xml` for HiveMQ Swarm); [`parse`] takes a text. Both end in
+//! [`check::check`], so that what they return can run. Errors carry file, line and column, show the line,
+//! and suggest a fix where there is a likely one.
+
+pub mod check;
+mod error;
+mod format;
+mod lower;
+mod params;
+pub mod units;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub use error::{Place, ScenarioError, did_you_mean};
+pub use format::{About, Published};
+
+use crate::model::Scenario;
+
+/// A scenario with what there is to tell about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    pub scenario: Scenario,
+    pub about: About,
+    pub published: Vec<Published>,
+    /// The text as it was interpreted (parameters filled in).
+    pub source: String,
+}
+
+/// Which of a file's variants to take, and which parameters to set.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// A variant's id; `None` takes the file as it is.
+    pub variant: Option<String>,
+    pub params: BTreeMap<String, String>,
+}
+
+/// Reads the file a Swarm scenario is in, next to the file that names it.
+pub type ReadFile<'a> = &'a dyn Fn(&str) -> Result<String, String>;
+
+/// Loads `path`, by its ending: `.xml` is HiveMQ Swarm's format, everything else TOML.
+pub fn load(path: &Path, choice: &Choice) -> Result<Loaded, ScenarioError> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| ScenarioError::new(&file, format!("cannot be read: {error}")))?;
+    if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")) {
+        if let Some(name) = choice.params.keys().next() {
+            return Err(ScenarioError::new(
+                &file,
+                format!("a Swarm file has no parameter `{name}`"),
+            ));
+        }
+        let scenario = crate::swarm::parse(&file, &text)?;
+        let about = About {
+            family: "HiveMQ Swarm".to_owned(),
+            summary: scenario.description.clone(),
+            ..About::default()
+        };
+        return Ok(Loaded { scenario, about, published: Vec::new(), source: text });
+    }
+    let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    parse(&file, &text, choice, &read)
+}
+
+/// Parses the native form. `file` is for messages, `read` opens files that the text names.
+pub fn parse(
+    file: &str,
+    text: &str,
+    choice: &Choice,
+    read: ReadFile<'_>,
+) -> Result<Loaded, ScenarioError> {
+    let filled = params::fill(file, text, choice)?;
+    let parsed: format::File = from_toml(file, &filled.text)?;
+    let mut scenario = match &parsed.swarm {
+        Some(name) => swarm_body(file, &filled.text, &parsed, name, read)?,
+        None => lower::lower(file, &filled.text, &parsed)?,
+    };
+    let mut published = parsed.published;
+    if let Some(variant) = filled.variant {
+        scenario.id = variant.id;
+        scenario.title = variant.title.unwrap_or(scenario.title);
+        published = variant.published;
+    }
+    Ok(Loaded { scenario, about: parsed.about, published, source: filled.text })
+}
+
+/// The ids that a file can be loaded as: its own, if it has no variants, or theirs.
+pub fn ids(file: &str, text: &str) -> Result<Vec<String>, ScenarioError> {
+    params::ids(file, text)
+}
+
+fn swarm_body(
+    file: &str,
+    text: &str,
+    parsed: &format::File,
+    name: &toml::Spanned<String>,
+    read: ReadFile<'_>,
+) -> Result<Scenario, ScenarioError> {
+    let xml = read(name.get_ref())
+        .map_err(|error| ScenarioError::new(file, error).at(text, name.span()))?;
+    if let Some(stage) = parsed.stage.first() {
+        return Err(ScenarioError::new(
+            file,
+            "a scenario has stages of its own or a Swarm file, not both",
+        )
+        .at(text, stage.span()));
+    }
+    let mut scenario = crate::swarm::parse(name.get_ref(), &xml)?;
+    scenario.id = parsed.id.get_ref().clone();
+    scenario.title.clone_from(&parsed.title);
+    scenario.description.clone_from(&parsed.about.summary);
+    Ok(scenario)
+}
+
+/// Parses TOML; an unknown key or name comes back with the nearest known one.
+fn from_toml<T: serde::de::DeserializeOwned>(file: &str, text: &str) -> Result<T, ScenarioError> {
+    toml::from_str(text).map_err(|error| {
+        let message = error.message().trim().to_owned();
+        let (message, hint) = suggest(&message);
+        let made = ScenarioError::new(file, message).hint(hint);
+        match error.span() {
+            Some(span) => made.at(text, span),
+            None => made,
+        }
+    })
+}
+
+/// Serde's "unknown field `cout`, expected one of `count`, `id`" in our words, with a hint.
+fn suggest(message: &str) -> (String, Option<String>) {
+    let names: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let what = match () {
+        () if message.starts_with("unknown field") => "key",
+        () if message.starts_with("unknown variant") => "name",
+        () => return (message.to_owned(), None),
+    };
+    let Some((wrong, known)) = names.split_first() else { return (message.to_owned(), None) };
+    let hint = did_you_mean(wrong, known.iter().copied())
+        .unwrap_or_else(|| format!("known here: {}", known.join(", ")));
+    (format!("unknown {what} `{wrong}`"), Some(hint))
+}
+
+#[cfg(test)]
+mod tests;

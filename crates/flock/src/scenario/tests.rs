@@ -1,0 +1,258 @@
+use super::*;
+use crate::model::{Assign, Command, Content, Filters, Rate, Spread, Version, Who};
+
+const PAIRS: &str = r#"
+id = "pairs"
+title = "a few pairs"
+[connect]
+keep_alive = "5m"
+version = "3.1.1"
+[clients.sub]
+count = 100
+[clients.pub]
+count = 100
+[topics.pairs]
+names = "p/{i}"
+count = 100
+[subscriptions.pairs]
+topics = "pairs"
+[[stage]]
+name = "connect"
+[[stage.do]]
+clients = "sub"
+steps = [{ connect = { ramp = "10/s" } }, { subscribe = { to = "pairs", qos = 1 } }]
+[[stage.do]]
+clients = "pub"
+steps = [{ connect = {} }]
+[[stage]]
+name = "publish"
+duration = "30s"
+measured = true
+[[stage.do]]
+clients = "pub"
+steps = [{ publish = { to = "pairs", qos = 1, rate = "1/s", payload = 16 } }]
+[expect]
+copies = 1.0
+"#;
+
+fn parse_text(text: &str) -> Result<Loaded, ScenarioError> {
+    parse("x.toml", text, &Choice::default(), &|name| Err(format!("{name}: not here")))
+}
+
+#[test]
+fn a_whole_file_is_lowered() {
+    let scenario = parse_text(PAIRS).unwrap().scenario;
+    assert_eq!(scenario.groups[0].id, "sub", "groups stay in the order of the file");
+    assert_eq!(scenario.groups[1].version, Version::V311);
+    assert_eq!(scenario.groups[1].client_ids.name(3), "pub-3");
+    let steps = &scenario.stages[0].life_cycles[0].steps;
+    let Command::Delay(delay) = steps[0].command else { panic!("{steps:?}") };
+    assert_eq!((delay.duration_us, delay.spread), (10_000_000, Spread::Linear));
+    let Command::Connect(connect) = &steps[1].command else { panic!("{steps:?}") };
+    assert_eq!(connect.keep_alive_secs, 300);
+    let Command::Publish(publish) = &scenario.stages[1].life_cycles[0].steps[0].command else {
+        panic!("publish expected");
+    };
+    assert_eq!(publish.pace.rate, Some(Rate::per_second(1)));
+    assert_eq!(publish.payload.content, Content::Filler { bytes: 16 });
+    assert!(publish.payload.stamped);
+    let estimate = scenario.estimate();
+    assert_eq!(estimate.clients, 200);
+    assert_eq!(estimate.publishes_per_sec, Some(100.0));
+    assert_eq!(estimate.copies_per_message, Some(1.0));
+}
+
+/// Replaces `from` by `to` in the good file and expects the error to have all of `parts`.
+fn wrong(from: &str, to: &str, parts: &[&str]) {
+    assert!(PAIRS.contains(from), "the test looks for {from}");
+    let text = PAIRS.replacen(from, to, 1);
+    let error = parse_text(&text).expect_err(to).to_string();
+    for part in parts {
+        assert!(error.contains(part), "{to}: {error}");
+    }
+}
+
+#[test]
+fn errors_name_the_line_and_the_fix() {
+    wrong(
+        "count = 100",
+        "cout = 100",
+        &["x.toml:8:1", "unknown key `cout`", "did you mean `count`?"],
+    );
+    wrong(
+        "topics = \"pairs\"",
+        "topics = \"pears\"",
+        &["x.toml:15:10", "no topic group `pears`", "`pairs`"],
+    );
+    wrong("count = 100", "count = 0", &["x.toml:8:9", "a count starts at 1"]);
+    wrong("count = 100", "count = -5", &["x.toml:8:9", "no whole number above 0"]);
+    wrong("ramp = \"10/s\"", "ramp = \"0/s\"", &["x.toml:20:", "zero"]);
+    wrong(
+        "clients = \"pub\"",
+        "clients = \"pubs\"",
+        &["no client group `pubs`", "did you mean `pub`"],
+    );
+    wrong("qos = 1", "qos = 3", &["QoS is 0, 1 or 2, not 3"]);
+    wrong("duration = \"30s\"\n", "", &["no duration", "never end"]);
+    wrong("duration = \"30s\"", "duration = \"30\"", &["needs a unit"]);
+    wrong("\"p/{i}\"", "\"p/[0-9]\"", &["10 topics, 100 are asked for"]);
+    wrong("\"p/{i}\"", "\"p/#/{i}\"", &["no topic name"]);
+    wrong("{ connect = {} }", "{ delay = \"1s\" }", &["publish before they ever connect"]);
+    wrong(
+        "{ connect = {} }",
+        "{ conect = {} }",
+        &["unknown name `conect`", "did you mean `connect`?"],
+    );
+    wrong("copies = 1.0", "copies = 2.0", &["1.00 copies", "says 2"]);
+    wrong("keep_alive = \"5m\"", "keep_alive = \"20h\"", &["above 65,535"]);
+    wrong("payload = 16", "payload = \"1G\"", &["no size"]);
+    wrong("payload = 16", "payload = { texts = \"x\" }", &["unknown key `texts`", "`text`"]);
+    wrong("to = \"pairs\", qos = 1, rate", "to = \"pairs\", in_flight = 0, rate", &["window of 0"]);
+    wrong("rate = \"1/s\"", "rate = \"1/s\", total_rate = \"5/s\"", &["either `rate`"]);
+    wrong("[expect]", "[expect", &["x.toml:"]);
+    wrong("topics = \"pairs\"", "filter = \"a#\"", &["`a#`: a # is a level"]);
+    wrong("topics = \"pairs\"", "", &["either `topics` or `filter`"]);
+}
+
+#[test]
+fn parameters_and_variants() {
+    let text = PAIRS.replace("payload = 16", "payload = \"${payload}\"").replace(
+        "[connect]",
+        "[params]\npayload = \"16\"\n[[variant]]\nid = \"pairs-1K\"\nparams = { payload = \"1K\" }\n[connect]",
+    );
+    let bytes = |choice: &Choice| {
+        let loaded = parse("x.toml", &text, choice, &|_| Err(String::new()))?;
+        Ok::<_, ScenarioError>((
+            loaded.scenario.id.clone(),
+            loaded.scenario.estimate().payload_bytes_max,
+        ))
+    };
+    let variant = |id: &str| Choice { variant: Some(id.to_owned()), ..Choice::default() };
+    assert_eq!(bytes(&Choice::default()).unwrap(), ("pairs".to_owned(), 16));
+    assert_eq!(bytes(&variant("pairs-1K")).unwrap(), ("pairs-1K".to_owned(), 1024));
+    assert_eq!(ids("x.toml", &text).unwrap(), ["pairs-1K"]);
+    let set = |name: &str| Choice {
+        params: [(name.to_owned(), "8K".to_owned())].into(),
+        ..variant("pairs-1K")
+    };
+    assert_eq!(bytes(&set("payload")).unwrap().1, 8192);
+    let error = bytes(&set("paylod")).unwrap_err().to_string();
+    assert!(error.contains("did you mean `payload`?"), "{error}");
+    assert!(bytes(&variant("pairs-2K")).unwrap_err().to_string().contains("no variant"));
+}
+
+#[test]
+fn an_unknown_parameter_is_shown_where_it_stands() {
+    let error = parse_text(&PAIRS.replace("payload = 16", "payload = \"${size}\"")).unwrap_err();
+    assert!(error.to_string().contains("no parameter `size`"), "{error}");
+    assert!(error.place.is_some());
+}
+
+#[test]
+fn scaling_keeps_rates_per_client_and_ratios() {
+    let scenario = parse_text(PAIRS).unwrap().scenario.scaled(0.1);
+    let counts: Vec<u64> = scenario.groups.iter().map(|group| group.count).collect();
+    assert_eq!((counts, scenario.topics[0].count), (vec![10, 10], 10));
+    assert_eq!(scenario.estimate().publishes_per_sec, Some(10.0));
+    let Command::Delay(delay) = scenario.stages[0].life_cycles[0].steps[0].command else {
+        panic!("a delay expected");
+    };
+    assert_eq!(delay.duration_us, 10_000_000, "spreads stay, so the connect rate scales");
+    assert_eq!(parse_text(PAIRS).unwrap().scenario.scaled(0.0001).groups[0].count, 1);
+}
+
+#[test]
+fn groups_that_do_not_scale_keep_their_count() {
+    let text = PAIRS.replacen("count = 100\n[topics", "count = 100\nscales = false\n[topics", 1);
+    let scenario = parse_text(&text).unwrap().scenario.scaled(0.5);
+    assert_eq!((scenario.groups[0].count, scenario.groups[1].count), (50, 100));
+}
+
+#[test]
+fn a_total_rate_is_split_over_the_clients_before_scaling() {
+    let text = PAIRS.replace("rate = \"1/s\"", "total_rate = \"20/s\"");
+    let scenario = parse_text(&text).unwrap().scenario;
+    let Command::Publish(publish) = &scenario.stages[1].life_cycles[0].steps[0].command else {
+        panic!("publish expected");
+    };
+    assert_eq!(publish.pace.rate, Some(Rate { count: 1, per_us: 5_000_000 }));
+    assert_eq!(scenario.scaled(0.5).estimate().publishes_per_sec, Some(10.0));
+}
+
+#[test]
+fn every_kind_of_step_is_understood() {
+    let text = r##"
+id = "all"
+title = "all steps"
+drain = "2s"
+[brokers.a]
+addresses = ["127.0.0.1:1", "127.0.0.1:2"]
+transport = "wss"
+path = "/x"
+tls = { insecure = true, cert_file = "c.pem", key_file = "k.pem" }
+[clients.c]
+count = 4
+id = "c-[0-9]{2}"
+[topics.t]
+names = "t/{0..4}"
+count = 4
+[topics.wills]
+names = "w"
+[subscriptions.shared]
+topics = "t"
+share = "g"
+assign = "all"
+[subscriptions.wild]
+filter = "t/#"
+routed = true
+[subscriptions.some]
+topics = "t"
+assign = { window = 2 }
+[[stage]]
+name = "one"
+duration = "9s"
+[[stage.do]]
+clients = "c"
+steps = [
+  { start_timer = "up" },
+  { spread = "1s" },
+  { spread_down = "1s" },
+  { connect = { brokers = "a", username = "u{i}", password = "p", clean_start = false, session_expiry = "1d", reconnect = true, retries = 2, receive_max = 10, user_properties = { k = "v" }, will = { topics = "wills", qos = 1, payload = { text = "bye" }, delay = "5s" } } },
+  { stop_timer = "up" },
+  { subscribe = { to = ["shared", "wild", "some"], qos = 2, ack_delay = "10ms", no_local = true, retain_handling = 2, identifier = 7 } },
+  { publish = { to = "t", assign = "partition", order = "random", count = 5, qos = 2, retain = true, in_flight = 10, payload = { random_from = 16, random_to = "1K" }, expiry = "1m", phase = "together", topic_alias = true } },
+  { repeat = { times = 3, rate = "1/s", steps = [{ receive = { from = "some", count = 1, pattern = "a.*", timeout = "1s" } }] } },
+  { stall = "1s" },
+  { unsubscribe = "wild" },
+  { disconnect = { how = "message-with-will", ramp = "1s" } },
+]
+[[stage.do]]
+steps = [{ delay = "1s" }, { fault = { pause = "a" } }, { fault = { resume = "a" } }, { fault = { cut = { clients = "c", share = 0.5 } } }]
+[expect]
+duplicated_max = "any"
+latency_max = { "99" = "10ms" }
+[search]
+latency_max = "10ms"
+rate_min = 10
+rate_max = 1000
+"##;
+    let scenario = parse_text(text).unwrap_or_else(|error| panic!("{error}")).scenario;
+    let cycles = &scenario.stages[0].life_cycles;
+    assert_eq!(cycles[0].steps.len(), 12, "a ramped disconnect is two steps");
+    assert_eq!(cycles[1].who, Who::Conductor);
+    let Filters::Topics { prefix, .. } = &scenario.subscriptions[0].filters else {
+        panic!("topics expected");
+    };
+    assert_eq!(prefix, "$share/g/");
+    assert_eq!(scenario.subscriptions[2].assign, Assign::Window { each: 2 });
+    // 1 for the shared group, 4 for the wildcard that all clients have, 2 for the windows.
+    assert_eq!(scenario.estimate().copies_per_message, Some(7.0));
+    let json = serde_json::to_string(&scenario).unwrap();
+    assert_eq!(serde_json::from_str::<Scenario>(&json).unwrap(), scenario);
+}
+
+#[test]
+fn the_conductor_has_no_connection() {
+    let text = PAIRS.replace("clients = \"pub\"\nsteps = [{ publish", "steps = [{ publish");
+    assert!(parse_text(&text).unwrap_err().to_string().contains("conductor"));
+}
