@@ -1,1 +1,33 @@
-fn main() {}
+//! `cargo xtask COMMAND`.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use xtask::{conformance, source, tidy};
+
+fn main() -> Result<ExitCode> {
+    let root = source::root();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["conformance"] => {
+            let path = root.join(conformance::PATH);
+            std::fs::write(&path, conformance::table(&root)?)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ["conformance", "--check"] => Ok(report(conformance::stale(&root)?)),
+        ["tidy"] => Ok(report(tidy::faults(&root)?)),
+        _ => {
+            eprintln!("usage: cargo xtask conformance [--check] | tidy");
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+fn report(faults: Vec<String>) -> ExitCode {
+    for fault in &faults {
+        eprintln!("{fault}");
+    }
+    if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

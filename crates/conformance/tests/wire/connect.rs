@@ -396,4 +396,4 @@ fn packets_may_arrive_byte_by_byte(version: Version) {
     assert_eq!(peer.recv_message().payload, b"slowly");
 }
 proves!(packets_may_arrive_byte_by_byte:
-    V5 [mqtt_4_2_0_1] V311 [mqtt311_4_2_0_1 mqtt311_7_1_1_1] V31 [mqtt31]);
+    V5 [mqtt_4_2_0_1] V311 [mqtt311_7_1_1_1] V31 [mqtt31]);

@@ -1,0 +1,330 @@
+//! The rules of the house that no compiler and no lint checks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::rust;
+use crate::source::{self, File};
+
+/// `xtask/tidy.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    sans_io: Vec<String>,
+    edges: BTreeMap<String, BTreeSet<String>>,
+    /// Of each exception the reason.
+    long_files: BTreeMap<String, String>,
+    long_functions: BTreeMap<String, String>,
+    unsafe_files: BTreeMap<String, String>,
+}
+
+/// The parts of a `Cargo.toml` that have rules.
+#[derive(Deserialize)]
+struct Manifest {
+    package: Package,
+    #[serde(default)]
+    dependencies: BTreeMap<String, toml::Value>,
+    #[serde(default, rename = "dev-dependencies")]
+    dev_dependencies: BTreeMap<String, toml::Value>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+}
+
+/// Everything that breaks a rule, one line each: `path:line: what and what to do`.
+pub fn faults(root: &Path) -> Result<Vec<String>> {
+    let rules: Rules = toml::from_str(include_str!("../tidy.toml")).context("xtask/tidy.toml")?;
+    let mut faults = Vec::new();
+    for file in source::files(root, &["rs"])? {
+        check_text(&file, LINE_CHARS_MAX, &mut faults);
+        check_size(&file, &rules, &mut faults);
+        check_unsafe(&file, &rules, &mut faults);
+        check_sans_io(&file, &rules, &mut faults);
+    }
+    for file in source::files(root, &["py", "js", "toml", "sh"])? {
+        check_text(&file, usize::MAX, &mut faults);
+    }
+    let documents = source::files(root, &["md"])?;
+    documents.iter().for_each(|file| check_links(root, file, &mut faults));
+    check_manifests(root, &rules, &documents, &mut faults)?;
+    check_exceptions(root, &rules, &mut faults);
+    Ok(faults)
+}
+
+/// No tabs, trailing spaces, long lines, or reminders.
+fn check_text(file: &File, chars_max: usize, faults: &mut Vec<String>) {
+    let is_self = file.path == "xtask/src/tidy.rs";
+    for (number, line) in numbered(&file.text) {
+        let mut fault = |what: &str| faults.push(format!("{}:{number}: {what}", file.path));
+        if line.contains('\t') {
+            fault("a tab: use spaces");
+        }
+        if line.ends_with(' ') {
+            fault("a space at the end of the line");
+        }
+        if line.chars().count() > chars_max && !line.contains("https://") {
+            fault("more than 100 characters in the line");
+        }
+        if !is_self && REMINDERS.iter().any(|word| line.contains(word)) {
+            fault("a reminder: do it, or write down why not");
+        }
+    }
+    if !file.text.is_empty() && !file.text.ends_with('\n') {
+        faults.push(format!("{}: no newline at the end", file.path));
+    }
+}
+
+/// Files and functions that can be read in one go.
+fn check_size(file: &File, rules: &Rules, faults: &mut Vec<String>) {
+    if file.path.contains("/tests/") || file.path.contains("/benches/") {
+        return;
+    }
+    let lines = rust::without_tests(&file.text);
+    if lines.len() > FILE_LINES_MAX && !rules.long_files.contains_key(&file.path) {
+        let count = lines.len();
+        faults
+            .push(format!("{}: {count} lines without tests, at most {FILE_LINES_MAX}", file.path));
+    }
+    for function in rust::functions(&lines) {
+        let key = format!("{}::{}", file.path, function.name);
+        if function.lines > FUNCTION_LINES_MAX && !rules.long_functions.contains_key(&key) {
+            let (line, count) = (function.line, function.lines);
+            let name = function.name;
+            faults.push(format!(
+                "{}:{line}: {name} has {count} lines, at most {FUNCTION_LINES_MAX}",
+                file.path
+            ));
+        }
+    }
+}
+
+/// `unsafe` only in listed files, and each with a reason beside it.
+fn check_unsafe(file: &File, rules: &Rules, faults: &mut Vec<String>) {
+    let lines: Vec<&str> = file.text.lines().collect();
+    for (index, line) in lines.iter().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        let opens = ["{", "fn", "impl", "extern"];
+        if !opens.iter().any(|next| code.contains(&["unsafe", next].join(" "))) {
+            continue;
+        }
+        let at = format!("{}:{}", file.path, index + 1);
+        if !rules.unsafe_files.contains_key(&file.path) {
+            faults.push(format!("{at}: unsafe in a file that xtask/tidy.toml does not list"));
+        }
+        let before = &lines[index.saturating_sub(SAFETY_LINES_MAX)..index];
+        if !before.iter().any(|line| line.contains("SAFETY:") || line.contains("# Safety")) {
+            faults.push(format!("{at}: unsafe without a SAFETY comment just before it"));
+        }
+    }
+}
+
+/// State machines know no socket, file, clock, thread, random source or printing.
+fn check_sans_io(file: &File, rules: &Rules, faults: &mut Vec<String>) {
+    let sources =
+        rules.sans_io.iter().any(|name| file.path.starts_with(&format!("crates/{name}/src/")));
+    if !sources {
+        return;
+    }
+    let lines = rust::without_tests(&file.text);
+    for (index, line) in lines.iter().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        for outside in OUTSIDE.iter().filter(|outside| code.contains(**outside)) {
+            let at = format!("{}:{}", file.path, index + 1);
+            faults.push(format!("{at}: `{outside}` in a crate without input and output"));
+        }
+    }
+}
+
+/// Files that a document links to, or names in its `docs/` or `crates/` form, exist.
+fn check_links(root: &Path, file: &File, faults: &mut Vec<String>) {
+    let directory = Path::new(&file.path).parent().unwrap_or(Path::new(""));
+    for (number, line) in numbered(&file.text) {
+        for link in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap_or_default();
+            let elsewhere = target.is_empty() || target.contains("://") || target.contains(':');
+            if !elsewhere && !root.join(directory).join(target).exists() {
+                faults.push(format!("{}:{number}: no file {target}", file.path));
+            }
+        }
+        for name in line.split('`').skip(1).step_by(2).filter(|name| names_a_file(name)) {
+            if !root.join(name).exists() {
+                faults.push(format!("{}:{number}: no file {name}", file.path));
+            }
+        }
+    }
+}
+
+fn names_a_file(name: &str) -> bool {
+    let inside = ["docs/", "crates/", "tests/", "xtask/", "fuzz/"];
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    plain && inside.iter().any(|start| name.starts_with(start))
+}
+
+/// Every crate uses only what it may, is described, and has its dependencies accounted for.
+fn check_manifests(
+    root: &Path,
+    rules: &Rules,
+    documents: &[File],
+    faults: &mut Vec<String>,
+) -> Result<()> {
+    let text_of = |path: &str| {
+        documents.iter().find(|file| file.path == path).map_or("", |file| file.text.as_str())
+    };
+    let (architecture, accounted) = (text_of("ARCHITECTURE.md"), text_of("docs/dependencies.md"));
+    let manifests = source::files(root, &["toml"])?;
+    let manifests = manifests
+        .iter()
+        .filter(|file| file.path.ends_with("/Cargo.toml") && !file.path.starts_with("fuzz/"));
+    for file in manifests {
+        let manifest: Manifest = toml::from_str(&file.text).context(file.path.clone())?;
+        let name = &manifest.package.name;
+        let Some(allowed) = rules.edges.get(name) else {
+            faults.push(format!("{}: crate {name} is not in xtask/tidy.toml", file.path));
+            continue;
+        };
+        let is_ours = |dependency: &String| rules.edges.contains_key(dependency);
+        let ours = manifest.dependencies.keys().filter(|dependency| is_ours(dependency));
+        for other in ours.filter(|other| !allowed.contains(*other)) {
+            faults.push(format!("{}: {name} may not use {other}", file.path));
+        }
+        let heading = |line: &str| line.starts_with('#') && line.contains(&format!("`{name}`"));
+        if !architecture.lines().any(heading) {
+            faults.push(format!("ARCHITECTURE.md: no heading for crate `{name}`"));
+        }
+        let all = manifest.dependencies.keys().chain(manifest.dev_dependencies.keys());
+        for dependency in all.filter(|dependency| !is_ours(dependency)) {
+            if !accounted.contains(&format!("`{dependency}`")) {
+                faults.push(format!("docs/dependencies.md: no line for `{dependency}` of {name}"));
+            }
+        }
+        if rules.sans_io.contains(name) {
+            let asynchronous = ["tokio", "mio", "rand", "socket2", "libc"];
+            for dependency in
+                asynchronous.iter().filter(|d| manifest.dependencies.contains_key(**d))
+            {
+                faults.push(format!("{}: {name} may not depend on {dependency}", file.path));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An exception that is no longer needed, or that has no reason, goes.
+fn check_exceptions(root: &Path, rules: &Rules, faults: &mut Vec<String>) {
+    let files = rules.long_files.iter().chain(&rules.unsafe_files);
+    let functions = rules.long_functions.iter();
+    for (key, reason) in files.chain(functions) {
+        let path = key.split("::").next().unwrap_or_default();
+        if !root.join(path).exists() {
+            faults.push(format!("xtask/tidy.toml: {path} does not exist"));
+        }
+        if reason.is_empty() {
+            faults.push(format!("xtask/tidy.toml: {key} has no reason"));
+        }
+    }
+    for path in rules.unsafe_files.keys() {
+        let text = fs::read_to_string(root.join(path)).unwrap_or_default();
+        if !text.contains("unsafe") {
+            faults.push(format!("xtask/tidy.toml: {path} has no unsafe any more"));
+        }
+    }
+}
+
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(index, line)| (index + 1, line))
+}
+
+const LINE_CHARS_MAX: usize = 100;
+const FILE_LINES_MAX: usize = 800;
+const FUNCTION_LINES_MAX: usize = 70;
+const SAFETY_LINES_MAX: usize = 6;
+
+const REMINDERS: [&str; 5] = ["TODO", "FIXME", "XXX", "dbg!(", "HACK:"];
+
+/// What a state machine must not touch.
+const OUTSIDE: [&str; 14] = [
+    "std::net",
+    "std::fs",
+    "std::thread",
+    "std::process",
+    "std::env",
+    "std::io::std",
+    "Instant::now",
+    "SystemTime",
+    "tokio",
+    "mio::",
+    "rand::",
+    "getrandom",
+    "println!",
+    "async fn",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        toml::from_str(include_str!("../tidy.toml")).expect("good rules")
+    }
+
+    fn file(path: &str, text: &str) -> File {
+        File { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn text_faults_are_found() {
+        let mut faults = Vec::new();
+        let long = "x".repeat(101);
+        let text = format!("good\n\tx\nend \n{long}\n// TODO later\nlast");
+        check_text(&file("a.rs", &text), LINE_CHARS_MAX, &mut faults);
+        let lines: Vec<_> = faults.iter().map(|fault| &fault[..6]).collect();
+        assert_eq!(lines, ["a.rs:2", "a.rs:3", "a.rs:4", "a.rs:5", "a.rs: "]);
+    }
+
+    #[test]
+    fn long_files_and_functions_are_found() {
+        let body = "    x();\n".repeat(FUNCTION_LINES_MAX);
+        let text = format!("fn long() {{\n{body}}}\n{}", "\n".repeat(FILE_LINES_MAX));
+        let mut faults = Vec::new();
+        check_size(&file("crates/a/src/a.rs", &text), &rules(), &mut faults);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        let mut faults = Vec::new();
+        check_size(&file("crates/a/tests/a.rs", &text), &rules(), &mut faults);
+        assert!(faults.is_empty());
+    }
+
+    #[test]
+    fn unlisted_and_unexplained_unsafe_is_found() {
+        let mut faults = Vec::new();
+        let text = "fn a() {\n    KEYWORD { b() }\n}\n// KEYWORD { c() }\n";
+        let text = text.replace("KEYWORD", "unsafe");
+        check_unsafe(&file("crates/a/src/a.rs", &text), &rules(), &mut faults);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+    }
+
+    #[test]
+    fn input_and_output_of_a_state_machine_is_found() {
+        let text =
+            "use std::net::TcpStream;\n// std::fs is only mentioned\nlet now = Instant::now();\n";
+        let mut faults = Vec::new();
+        check_sans_io(&file("crates/codec/src/a.rs", text), &rules(), &mut faults);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+        let mut faults = Vec::new();
+        check_sans_io(&file("crates/server/src/a.rs", text), &rules(), &mut faults);
+        assert!(faults.is_empty());
+    }
+
+    #[test]
+    fn dead_links_are_found() {
+        let text = "[a](no/such.md) [b](https://example.org) `docs/no-such.md` `docs/*.md`\n";
+        let mut faults = Vec::new();
+        check_links(&source::root(), &file("README.md", text), &mut faults);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+    }
+}

@@ -1,0 +1,15 @@
+//! The rules of the house hold, and the generated table is up to date.
+
+use xtask::{conformance, source, tidy};
+
+#[test]
+fn conformance_table_is_up_to_date() {
+    let faults = conformance::stale(&source::root()).expect("the sources are readable");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn house_is_tidy() {
+    let faults = tidy::faults(&source::root()).expect("the sources are readable");
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
