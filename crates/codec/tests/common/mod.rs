@@ -105,7 +105,7 @@ impl Ingredients {
     }
 
     fn qos(&self) -> QoS {
-        QoS::try_from((self.bits >> 12) as u8 % 3).unwrap()
+        QoS::from_bits((self.bits >> 12) as u8 % 3).unwrap_or(QoS::AtMostOnce)
     }
 
     fn code(&self, codes: &[u8]) -> Reason {
@@ -295,7 +295,7 @@ impl Ingredients {
     }
 
     fn options(&self, filter: &str, qos: u8) -> SubscribeOptions {
-        let qos = QoS::try_from(qos).unwrap();
+        let qos = QoS::from_bits(qos).unwrap_or(QoS::AtMostOnce);
         if !self.is_v5() {
             return SubscribeOptions::new(qos);
         }
