@@ -72,12 +72,12 @@ fn index(c: &mut Criterion) {
 /// The route itself, without the copying of its subscriptions.
 fn route(c: &mut Criterion) {
     let mut group = c.benchmark_group("index/cached route, filters only");
-    for size in SIZES {
-        let mut index = index_of(size, filter);
-        let topics = topics(size, BUSY);
+    let mut index = index_of(100_000, filter);
+    for count in [1, BUSY] {
+        let topics = topics(100_000, count);
         let mut found = Vec::new();
         let mut place = 0;
-        group.bench_function(BenchmarkId::from_parameter(size), |bencher| {
+        group.bench_function(format!("{count} busy topics"), |bencher| {
             bencher.iter(|| {
                 place = if place + 1 == topics.len() { 0 } else { place + 1 };
                 index.matching_filters(black_box(&topics[place]), &mut found);

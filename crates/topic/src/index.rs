@@ -424,6 +424,20 @@ mod tests {
     }
 
     #[test]
+    fn a_reused_filter_id_does_not_show_in_the_routes_of_its_predecessor() {
+        for (gone, come) in [("a/b", "x"), ("a/+", "x/+"), ("a/b", "x/+"), ("a/+", "x")] {
+            let mut index = Index::new(1);
+            index.subscribe("other/#", subscription(1));
+            let old = index.subscribe(gone, subscription(2)).filter;
+            assert_eq!(subscribers(&mut index, "a/b"), [2]);
+            index.unsubscribe(old, 2);
+            let new = index.subscribe(come, subscription(3)).filter;
+            assert_eq!(old, new);
+            assert!(subscribers(&mut index, "a/b").is_empty(), "{gone} then {come}");
+        }
+    }
+
+    #[test]
     fn matching_filters_name_each_filter_once() {
         let mut index = Index::new(1);
         let texts = ["a/b", "a/+", "#", "+/b", "a/b/#", "+/#", "a/c"];

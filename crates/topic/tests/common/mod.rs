@@ -2,14 +2,20 @@
 
 use proptest::prelude::*;
 
-/// A topic name of up to four levels.
+/// A topic name of up to four levels, half of the time one of the very few that come up again.
 pub(crate) fn topic() -> impl Strategy<Value = String> {
-    levels(prop_oneof![6 => literal(), 1 => Just("$s")])
+    let wide = levels(prop_oneof![6 => literal(), 1 => Just("$s")]);
+    prop_oneof![wide, prop::sample::select(&["a", "b", "a/b", "b/a"][..]).prop_map(String::from)]
         .prop_filter("not empty", |topic| !topic.is_empty())
 }
 
-/// A valid filter of up to five levels.
+/// A valid filter of up to five levels, half of the time one of very few.
 pub(crate) fn filter() -> impl Strategy<Value = String> {
+    let few: &'static [&str] = &["a", "b", "a/b", "b/a", "+", "+/b", "a/+", "a/#"];
+    prop_oneof![wide_filter(), prop::sample::select(few).prop_map(String::from)]
+}
+
+fn wide_filter() -> impl Strategy<Value = String> {
     let levels = levels(prop_oneof![6 => literal(), 1 => Just("$s"), 3 => Just("+")]);
     (levels, prop::bool::weighted(0.3))
         .prop_map(|(levels, is_open)| match (levels.as_str(), is_open) {
