@@ -1,0 +1,23 @@
+//! What the fuzzer feeds: one function per target, shared by libFuzzer (`fuzz_targets/`) and by
+//! the short run on a stable compiler (`tests/short.rs`). `README.md` says how to add one.
+
+#![forbid(unsafe_code)]
+
+pub mod mutate;
+pub mod packet;
+pub mod properties;
+
+/// One parser under test.
+pub struct Target {
+    pub name: &'static str,
+    /// Takes any bytes; a panic is a find.
+    pub run: fn(&[u8]),
+    /// Inputs to start from, made by code so that they cannot go stale.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+pub const TARGETS: [Target; 3] = [
+    Target { name: "decode_client", run: packet::decode_client, seeds: packet::client_seeds },
+    Target { name: "decode_server", run: packet::decode_server, seeds: packet::server_seeds },
+    Target { name: "properties", run: properties::properties, seeds: properties::seeds },
+];
