@@ -10,3 +10,5 @@ pub mod cli;
 pub mod config;
 pub mod http;
 pub mod logging;
+pub mod metrics;
+pub mod run;

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// What a server asks of an upgrade request.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
-    /// The only path served, such as `/mqtt`. A query behind it is ignored.
+    /// The only path served, such as `/mqtt`; empty: any. A query behind it is ignored.
     pub path: &'a str,
     /// The values of `Origin` that are let in, such as `https://app.example`; empty: all. A request
     /// without `Origin` does not come from a browser and is let in.
@@ -71,7 +71,7 @@ pub fn parse_request(
         return Err(UpgradeError::Malformed("only GET with HTTP/1.1 opens a WebSocket"));
     }
     let path = request.path.unwrap_or_default();
-    if path.split(['?', '#']).next() != Some(rules.path) {
+    if !rules.path.is_empty() && path.split(['?', '#']).next() != Some(rules.path) {
         return Err(UpgradeError::Path(path.to_owned()));
     }
     let headers = Headers(request.headers);
