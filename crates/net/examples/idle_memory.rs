@@ -35,7 +35,8 @@ const KINDS: [(&str, &str, bool, ClientAuth, bool); 10] = [
     ("wss, tls 1.3, resumed", "wss", false, ClientAuth::None, true),
 ];
 
-/// Each kind is measured in a process of its own, so that none lives on memory that another has left.
+/// Each kind is measured in a process of its own, so that none lives on memory that another has
+/// left.
 fn main() {
     if let Some(index) = std::env::args().nth(1) {
         return run(KINDS[index.parse::<usize>().expect("a number")]);
@@ -68,8 +69,9 @@ fn run(
     println!("{heap:>8} {resident:>10}  {name}");
 }
 
-/// Bytes of heap at the accepting end, and half of what the whole process grew by, which also counts
-/// what the allocator wastes and what the C code of the TLS provider takes. The streams are all that is kept of the connections.
+/// Bytes of heap at the accepting end, and half of what the whole process grew by, which also
+/// counts what the allocator wastes and what the C code of the TLS provider takes. The streams are
+/// all that is kept of the connections.
 fn measure(listener: &mut Listener, connector: &Connector) -> (i64, i64) {
     let mut servers: Vec<Stream> = Vec::with_capacity(CONNECTIONS);
     let mut clients: Vec<Stream> = Vec::with_capacity(CONNECTIONS);
