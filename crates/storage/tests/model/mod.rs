@@ -1,6 +1,8 @@
 //! A user of the log that is simple enough to know what must be true: a map whose every change is a
 //! record. It is what the broker will be in the large.
 
+#![allow(dead_code, reason = "each test file that includes the model uses a part of it")]
+
 use std::collections::BTreeMap;
 
 use storage::testing::{Crash, Rng, SimDisk};
