@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 
 use server::cli::{self, Command};
-use server::config::Config;
-use server::logging::Logging;
 
 fn main() -> ExitCode {
     let cli = match cli::parse(std::env::args_os()) {
@@ -13,22 +11,12 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Serve(args) => match args.prepare() {
-            Ok(loaded) => serve(loaded.config),
+            Ok(_) => {
+                cli::complain(&"this build has no workers to serve with");
+                ExitCode::from(cli::EXIT_FAILURE)
+            }
             Err(code) => code,
         },
         tool => cli::run_tool(tool),
-    }
-}
-
-fn serve(config: Config) -> ExitCode {
-    let outcome = Logging::install(&config.log)
-        .map_err(anyhow::Error::from)
-        .and_then(|_logging| server::run::serve(config));
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            cli::complain(&format!("{error:#}"));
-            ExitCode::from(cli::EXIT_FAILURE)
-        }
     }
 }

@@ -1,0 +1,231 @@
+//! What the log costs beside a bare writer of the same batches.
+//!
+//! ```text
+//! cargo run --release -p server --example log_bench -- [DIR] [SECONDS per case]
+//! ```
+//!
+//! For each record size and level: a producer keeps a bounded number of records waiting for their
+//! commit, as publishers waiting for a PUBACK do. Then the very same groups of bytes are written by a
+//! loop of `pwrite` and `fdatasync` to a file made in the same way: that is what the disk gives.
+
+use std::collections::VecDeque;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use server::disk::{DataDir, LogDisk};
+use storage::{
+    Command, Completion, Identity, Kind, Level, Log, Position, Settings, Status, Step, weight,
+};
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let dir = args.next().map_or_else(|| std::env::temp_dir().join("log_bench"), PathBuf::from);
+    let secs: f64 = args.next().map_or(Ok(5.0), |secs| secs.parse()).context("SECONDS")?;
+    println!(
+        "{:>7} {:>6} {:>9} {:>11} {:>8} {:>9} {:>9} {:>9} {:>9} {:>11} {:>6}",
+        "bytes",
+        "level",
+        "in flight",
+        "records/s",
+        "MB/s",
+        "us CPU",
+        "records/",
+        "p50 ms",
+        "p99 ms",
+        "bare rec/s",
+        "ratio"
+    );
+    for (bytes, waiting) in [(16, 10_000), (1024, 10_000), (8192, 2_000), (1024, 100)] {
+        for level in [Level::Disk, Level::Fsync] {
+            let result = run_log(&dir, bytes, waiting, level, secs);
+            let measured = result.with_context(|| format!("{bytes} bytes, {level:?}"))?;
+            let bare = run_bare(&dir, &measured.groups, level)?;
+            measured.print(bytes, waiting, level, bare);
+        }
+    }
+    Ok(())
+}
+
+/// What one case gave.
+struct Measured {
+    records: u64,
+    elapsed: Duration,
+    cpu: Duration,
+    /// Bytes of each group, in order.
+    groups: Vec<u32>,
+    /// Milliseconds from append to commit.
+    waits: Vec<f64>,
+}
+
+impl Measured {
+    fn print(mut self, bytes: usize, waiting: usize, level: Level, bare: Duration) {
+        let rate = self.records as f64 / self.elapsed.as_secs_f64();
+        let bare_rate = self.records as f64 / bare.as_secs_f64();
+        self.waits.sort_unstable_by(f64::total_cmp);
+        let percentile = |share: f64| self.waits[((self.waits.len() - 1) as f64 * share) as usize];
+        println!(
+            "{bytes:>7} {:>6} {waiting:>9} {rate:>11.0} {:>8.0} {:>9.2} {:>9.0} {:>9.2} {:>9.2} {bare_rate:>11.0} {:>6.2}",
+            format!("{level:?}").to_lowercase(),
+            rate * bytes as f64 / 1e6,
+            self.cpu.as_secs_f64() * 1e6 / self.records as f64,
+            self.records as f64 / self.groups.len() as f64,
+            percentile(0.5),
+            percentile(0.99),
+            bare_rate / rate,
+        );
+    }
+}
+
+/// The log with its disk, and the records that are not committed yet.
+struct Bench {
+    log: Log,
+    disk: LogDisk,
+    completions: Receiver<Completion>,
+    pending: VecDeque<(Position, Instant)>,
+    measured: Measured,
+    begun: Instant,
+}
+
+fn run_log(dir: &Path, bytes: usize, waiting: usize, level: Level, secs: f64) -> Result<Measured> {
+    let _ = std::fs::remove_dir_all(dir);
+    let mut bench = Bench::open(dir)?;
+    let record = vec![0x5a; bytes];
+    while bench.log.status() != Status::Ready {
+        bench.turn(level)?;
+    }
+    let cpu = cpu_time()?;
+    let begun = Instant::now();
+    while begun.elapsed().as_secs_f64() < secs {
+        bench.fill(&record, waiting, level);
+        bench.turn(level)?;
+    }
+    while !bench.pending.is_empty() {
+        bench.turn(level)?;
+    }
+    bench.measured.elapsed = begun.elapsed();
+    bench.measured.cpu = cpu_time()? - cpu;
+    Ok(bench.measured)
+}
+
+impl Bench {
+    fn open(dir: &Path) -> Result<Self> {
+        let data = DataDir::open(dir)?;
+        let files = data.log_files(0)?;
+        let identity = Identity { id: [1; 16], shard: 0, shards: 1 };
+        let settings = Settings::default();
+        let recovered = data.recover(&files, identity, &settings, &mut |_, _| {})?;
+        let (sender, completions) = channel();
+        let disk = LogDisk::spawn(files, "bench", move |completion| {
+            let _ = sender.send(completion);
+        })?;
+        let measured = Measured {
+            records: 0,
+            elapsed: Duration::ZERO,
+            cpu: Duration::ZERO,
+            groups: Vec::new(),
+            waits: Vec::new(),
+        };
+        let log = Log::open(recovered, settings);
+        let begun = Instant::now();
+        Ok(Self { log, disk, completions, pending: VecDeque::new(), measured, begun })
+    }
+
+    /// Appends until `waiting` records wait for their commit.
+    fn fill(&mut self, record: &[u8], waiting: usize, level: Level) {
+        let now = Instant::now();
+        while self.pending.len() < waiting {
+            let Ok(position) = self.log.append(KIND, &[record], level) else { return };
+            // Nothing is kept: the space of what was written is to come back.
+            self.log.release(position, weight(record.len()));
+            self.pending.push_back((position, now));
+        }
+    }
+
+    fn turn(&mut self, level: Level) -> Result<()> {
+        self.log.on_tick(self.begun.elapsed().as_millis() as u64);
+        let mut commands = Vec::new();
+        self.log.take_commands(&mut commands);
+        for command in commands {
+            self.note(&command);
+            if let Err(completion) = self.disk.submit(command) {
+                bail!("the disk thread ended: {completion:?}");
+            }
+        }
+        self.log.on_completed(self.completions.recv_timeout(Duration::from_secs(30))?);
+        while let Ok(completion) = self.completions.try_recv() {
+            self.log.on_completed(completion);
+        }
+        if let Status::Full(fault) | Status::Poisoned(fault) = self.log.status() {
+            bail!("{fault}");
+        }
+        let now = Instant::now();
+        while let Some(&(position, since)) = self.pending.front()
+            && self.log.is_committed(position, level)
+        {
+            self.pending.pop_front();
+            self.measured.records += 1;
+            if self.measured.records.is_multiple_of(64) {
+                self.measured.waits.push((now - since).as_secs_f64() * 1e3);
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, command: &Command) {
+        let Command::Commit { steps, .. } = command else { return };
+        let bytes = steps.iter().map(|step| match step {
+            Step::Write { bytes, .. } => bytes.len() as u32,
+            Step::Sync { .. } => 0,
+        });
+        self.measured.groups.push(bytes.sum());
+    }
+}
+
+/// Writes the groups one after the other into a file that is gone round and round.
+fn run_bare(dir: &Path, groups: &[u32], level: Level) -> Result<Duration> {
+    let path = dir.join("bare");
+    let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path)?;
+    let largest = groups.iter().copied().max().unwrap_or(0) as usize;
+    let file_bytes = BARE_FILE_BYTES.max(largest as u64);
+    let zeros = vec![0; 1 << 20];
+    for at in (0..file_bytes).step_by(zeros.len()) {
+        file.write_all_at(&zeros, at)?;
+    }
+    file.sync_all()?;
+    let bytes = vec![0x5a; largest];
+    let begun = Instant::now();
+    let mut at = 0;
+    for &group in groups {
+        if at + u64::from(group) > file_bytes {
+            // The log syncs each segment too before it goes on in the next.
+            file.sync_data()?;
+            at = 0;
+        }
+        file.write_all_at(&bytes[..group as usize], at)?;
+        at += u64::from(group);
+        if level == Level::Fsync {
+            file.sync_data()?;
+        }
+    }
+    let elapsed = begun.elapsed();
+    std::fs::remove_file(path)?;
+    Ok(elapsed)
+}
+
+/// User and system time of this process so far.
+fn cpu_time() -> Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok());
+    let (user, system) = ticks(11).zip(ticks(12)).context("/proc/self/stat")?;
+    Ok(Duration::from_millis((user + system) * 1000 / TICKS_PER_SEC))
+}
+
+const KIND: Kind = Kind::new(1);
+const BARE_FILE_BYTES: u64 = 64 << 20;
+/// What Linux shows in /proc on all its platforms.
+const TICKS_PER_SEC: u64 = 100;

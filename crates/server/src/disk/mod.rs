@@ -1,0 +1,141 @@
+//! The disk under the logs: a data directory, its lock, and the threads that carry out what a
+//! [`storage::Log`] asks for.
+//!
+//! ```text
+//! DIR/lock                      held by the process that uses the directory
+//! DIR/shard-000/0000000001.log  segment 1 of the log of shard 0
+//! ```
+//!
+//! [`DataDir::open`] locks the directory, [`DataDir::recover`] reads one log back,
+//! [`LogDisk::spawn`] starts its threads. No caller ever waits for the medium: commands go in by
+//! [`LogDisk::submit`], completions come back through a callback on the disk's thread.
+
+mod files;
+mod thread;
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Settings};
+
+pub use files::LogFiles;
+pub use thread::LogDisk;
+
+/// A locked data directory.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// The lock goes with the handle.
+    _lock: File,
+}
+
+/// Why a data directory or a log in it cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    #[error("{path}: {error}", path = path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error(
+        "{path} is in use by another process: stop it, or give this one a data directory of its \
+         own",
+        path = .0.display()
+    )]
+    Locked(PathBuf),
+    #[error("{path}: {refusal}", path = path.display())]
+    Refused { path: PathBuf, refusal: Refusal },
+    #[error(
+        "{path} has the logs of {found} shards, {asked} are asked for: the number of shards is \
+         fixed when a data directory is made",
+        path = path.display()
+    )]
+    Shards { path: PathBuf, found: usize, asked: u16 },
+}
+
+impl DataDir {
+    /// Makes the directory if need be, and takes its lock.
+    pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        let fail = |error| DataDirError::Io { path: path.to_owned(), error };
+        std::fs::create_dir_all(path).map_err(fail)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join("lock"))
+            .map_err(fail)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(DataDirError::Locked(path.to_owned())),
+            Err(TryLockError::Error(error)) => Err(fail(error)),
+        }
+    }
+
+    /// Numbers of the shards that have a log here, in order.
+    pub fn shards(&self) -> Result<Vec<u16>, DataDirError> {
+        let mut shards = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(|error| self.fail(error))? {
+            let name = entry.map_err(|error| self.fail(error))?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("shard-"));
+            shards.extend(number.and_then(|number| number.parse::<u16>().ok()));
+        }
+        shards.sort_unstable();
+        Ok(shards)
+    }
+
+    /// How many shards to run with: as many as the directory was made for, else `asked`.
+    /// An `explicit` wish that contradicts the directory is refused.
+    pub fn shard_count(&self, asked: u16, explicit: bool) -> Result<u16, DataDirError> {
+        let found = self.shards()?.len();
+        if found == 0 {
+            return Ok(asked);
+        }
+        if explicit && found != usize::from(asked) {
+            return Err(DataDirError::Shards { path: self.path.clone(), found, asked });
+        }
+        Ok(u16::try_from(found).unwrap_or(u16::MAX))
+    }
+
+    /// The directory of a shard's log.
+    pub fn log_path(&self, shard: u16) -> PathBuf {
+        self.path.join(format!("shard-{shard:03}"))
+    }
+
+    /// Opens the files of a shard's log, making its directory if need be.
+    pub fn log_files(&self, shard: u16) -> Result<LogFiles, DataDirError> {
+        let path = self.log_path(shard);
+        let opened = LogFiles::open(&path).and_then(|files| {
+            File::open(&self.path)?.sync_all()?;
+            Ok(files)
+        });
+        opened.map_err(|error| DataDirError::Io { path, error })
+    }
+
+    /// Reads a log back, handing each record to `sink` in order. `fresh` is the identity for a log
+    /// that does not exist yet; it also names the shard that an existing one must belong to.
+    pub fn recover(
+        &self,
+        files: &LogFiles,
+        fresh: Identity,
+        settings: &Settings,
+        sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
+    ) -> Result<Recovered, DataDirError> {
+        let path = files.path().to_owned();
+        let refused = |refusal| DataDirError::Refused { path: path.clone(), refusal };
+        let failed = |error| DataDirError::Io { path: path.clone(), error };
+        let list = files.list().map_err(failed)?;
+        let owner = (fresh.shard, fresh.shards);
+        let mut recovery = Recovery::new(owner, settings, list).map_err(refused)?;
+        let mut buffer = Vec::new();
+        while let Some(number) = recovery.wants() {
+            files.read_whole(number, &mut buffer).map_err(failed)?;
+            recovery.on_segment(&buffer, sink).map_err(refused)?;
+        }
+        Ok(recovery.finish(fresh))
+    }
+
+    fn fail(&self, error: io::Error) -> DataDirError {
+        DataDirError::Io { path: self.path.clone(), error }
+    }
+}
+
+#[cfg(test)]
+mod tests;

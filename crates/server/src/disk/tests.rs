@@ -1,0 +1,163 @@
+use std::sync::mpsc::{Receiver, channel};
+
+use storage::{Kind, Level, Log, Position, Status};
+
+use super::*;
+
+const KIND: Kind = Kind::new(1);
+
+fn identity() -> Identity {
+    Identity { id: [7; 16], shard: 0, shards: 1 }
+}
+
+fn settings() -> Settings {
+    Settings::with_segment_bytes(256 * 1024)
+}
+
+/// A log on real files, driven by hand.
+struct Driven {
+    log: Log,
+    disk: LogDisk,
+    completions: Receiver<storage::Completion>,
+}
+
+impl Driven {
+    fn open(data: &DataDir) -> (Self, Vec<(Position, Vec<u8>)>) {
+        let files = data.log_files(0).unwrap();
+        let mut found = Vec::new();
+        let recovered = data
+            .recover(&files, identity(), &settings(), &mut |record, _| {
+                found.push((record.position, record.bytes.to_vec()));
+            })
+            .unwrap();
+        let (sender, completions) = channel();
+        let disk = LogDisk::spawn(files, "test", move |completion| {
+            let _ = sender.send(completion);
+        })
+        .unwrap();
+        let log = Log::open(recovered, settings());
+        let mut driven = Self { log, disk, completions };
+        driven.until(|log| log.status() == Status::Ready);
+        (driven, found)
+    }
+
+    fn until(&mut self, reached: impl Fn(&Log) -> bool) -> Vec<storage::ReadBack> {
+        let mut reads = Vec::new();
+        while !reached(&self.log) || !reads.is_empty() {
+            let mut commands = Vec::new();
+            self.log.take_commands(&mut commands);
+            for command in commands {
+                self.disk.submit(command).unwrap();
+            }
+            if reached(&self.log) {
+                break;
+            }
+            reads.extend(self.log.on_completed(self.completions.recv().unwrap()));
+            if !reads.is_empty() {
+                break;
+            }
+        }
+        reads
+    }
+}
+
+#[test]
+fn records_come_back_after_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut positions = Vec::new();
+    {
+        let data = DataDir::open(dir.path()).unwrap();
+        let (mut driven, found) = Driven::open(&data);
+        assert!(found.is_empty());
+        for number in 0..2000_u32 {
+            let bytes = vec![number as u8; 500];
+            let position = loop {
+                match driven.log.append(KIND, &[&bytes], Level::Fsync) {
+                    Ok(position) => break position,
+                    Err(_) => {
+                        let before = driven.log.stats();
+                        driven.until(|log| log.stats() != before);
+                    }
+                }
+            };
+            positions.push(position);
+        }
+        let last = *positions.last().unwrap();
+        driven.until(|log| log.is_committed(last, Level::Fsync));
+        // The process "dies" here: the log is not closed.
+    }
+    let data = DataDir::open(dir.path()).unwrap();
+    let (driven, found) = Driven::open(&data);
+    let found_positions: Vec<_> = found.iter().map(|(position, _)| *position).collect();
+    assert_eq!(found_positions, positions);
+    assert!(found.iter().enumerate().all(|(number, (_, bytes))| bytes == &[number as u8; 500]));
+    assert!(driven.log.stats().segments > 3);
+}
+
+#[test]
+fn a_record_on_disk_is_read_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open(dir.path()).unwrap();
+    let (mut driven, _) = Driven::open(&data);
+    let first = driven.log.append(KIND, &[b"the ", b"first"], Level::Disk).unwrap();
+    let second = driven.log.append(KIND, &[b"the second"], Level::Disk).unwrap();
+    driven.until(|log| log.is_committed(second, Level::Disk));
+    drop(driven);
+    let (mut driven, _) = Driven::open(&data);
+    assert!(driven.log.read(first).is_none());
+    driven.log.request(first, 1000).unwrap();
+    let mut reads = driven.until(|_| false);
+    let mut chunk = reads.pop().unwrap().result.unwrap();
+    assert_eq!(chunk.next().unwrap().bytes, b"the first");
+    let record = chunk.next().unwrap();
+    assert_eq!((record.position, record.bytes), (second, &b"the second"[..]));
+    assert!(chunk.next().is_none());
+}
+
+#[test]
+fn a_directory_has_one_user_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = DataDir::open(dir.path()).unwrap();
+    assert!(matches!(DataDir::open(dir.path()), Err(DataDirError::Locked(_))));
+    drop(first);
+    DataDir::open(dir.path()).unwrap();
+}
+
+#[test]
+fn the_number_of_shards_is_fixed_by_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open(dir.path()).unwrap();
+    assert_eq!(data.shard_count(8, true).unwrap(), 8);
+    data.log_files(0).unwrap();
+    data.log_files(1).unwrap();
+    assert_eq!(data.shards().unwrap(), [0, 1]);
+    assert_eq!(data.shard_count(8, false).unwrap(), 2);
+    assert!(matches!(data.shard_count(8, true), Err(DataDirError::Shards { found: 2, .. })));
+}
+
+#[test]
+fn a_log_of_another_shard_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open(dir.path()).unwrap();
+    drop(Driven::open(&data));
+    let files = data.log_files(0).unwrap();
+    let other = Identity { shard: 1, shards: 2, ..identity() };
+    let error = data.recover(&files, other, &settings(), &mut |_, _| {}).unwrap_err();
+    assert!(error.to_string().contains("belongs to shard 0 of 1"), "{error}");
+}
+
+#[test]
+fn a_commit_that_fails_says_how_far_it_came() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = LogFiles::open(dir.path()).unwrap();
+    let bytes = std::sync::Arc::new(vec![1, 2, 3]);
+    let id = storage::CommandId(1);
+    files.carry_out(storage::Command::Create { id, segment: 1, bytes: 4096 });
+    let write = |segment| storage::Step::Write { segment, offset: 0, bytes: bytes.clone() };
+    let steps = vec![write(1), write(2), write(1)];
+    let completion = files.carry_out(storage::Command::Commit { id, steps });
+    let storage::Outcome::Committed { steps_done, fault: Some(fault) } = completion.outcome else {
+        panic!("{completion:?}");
+    };
+    assert_eq!((steps_done, fault.kind), (1, storage::FaultKind::Missing));
+}

@@ -1,0 +1,386 @@
+//! `quelea log check|dump|repair`: looking at the logs of a data directory, and mending them, while
+//! no broker uses it.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use storage::{HeaderRead, Identity, Refusal, Repair, Scan, SegmentHeader, Settings, Survey};
+
+use crate::disk::{DataDir, DataDirError, LogFiles};
+
+/// Looks at the durable logs of a data directory, and mends them. No broker may be using it.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Reads every log as a start would, and says what a start would say. Changes nothing.
+    Check {
+        /// The data directory.
+        dir: PathBuf,
+    },
+    /// Prints segments, batches and records.
+    Dump {
+        /// The data directory.
+        dir: PathBuf,
+        /// Only the log of this shard.
+        #[arg(long)]
+        shard: Option<u16>,
+        /// Only this segment.
+        #[arg(long)]
+        segment: Option<u32>,
+        /// Print this many bytes of each record; 0 leaves records out.
+        #[arg(long, default_value_t = 32)]
+        bytes: usize,
+    },
+    /// Cuts damaged logs off at the first damage. What stands behind it is given up; the files as
+    /// they were are kept beside, with the ending `.damaged`.
+    Repair {
+        /// The data directory.
+        dir: PathBuf,
+        /// Really do it. Without it, repair only says what it would do.
+        #[arg(long)]
+        give_up_what_follows: bool,
+    },
+}
+
+/// Runs the tool. Exit codes: 0 all logs are in order, 1 there is damage or a failure.
+pub fn run(args: &LogArgs) -> ExitCode {
+    let mut out = String::new();
+    let result = match &args.action {
+        Action::Check { dir } => check(dir, &mut out),
+        Action::Dump { dir, shard, segment, bytes } => {
+            dump(dir, Selection { shard: *shard, segment: *segment, bytes: *bytes }, &mut out)
+        }
+        Action::Repair { dir, give_up_what_follows } => {
+            repair(dir, *give_up_what_follows, &mut out)
+        }
+    };
+    print!("{out}");
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What to print of a dump.
+#[derive(Clone, Copy)]
+struct Selection {
+    shard: Option<u16>,
+    segment: Option<u32>,
+    bytes: usize,
+}
+
+/// One shard's log and what a start would make of it.
+struct Checked {
+    shard: u16,
+    files: LogFiles,
+    refusal: Option<Refusal>,
+}
+
+fn check(dir: &Path, out: &mut String) -> Result<bool, DataDirError> {
+    let data = open_existing(dir)?;
+    let checked = check_all(&data, out)?;
+    Ok(checked.iter().all(|log| log.refusal.is_none()))
+}
+
+fn check_all(data: &DataDir, out: &mut String) -> Result<Vec<Checked>, DataDirError> {
+    let shards = data.shards()?;
+    let count = u16::try_from(shards.len()).unwrap_or(u16::MAX);
+    if shards.is_empty() {
+        let _ = writeln!(out, "no logs here");
+    }
+    let mut checked = Vec::new();
+    for shard in shards {
+        let files = data.log_files(shard)?;
+        let identity = Identity { id: [0; 16], shard, shards: count };
+        let settings = Settings::default();
+        let refusal = match data.recover(&files, identity, &settings, &mut |_, _| {}) {
+            Ok(recovered) => {
+                let report = recovered.report;
+                let _ = write!(
+                    out,
+                    "shard {shard}: ok, {} segments, {} batches, {} records, {} bytes of records",
+                    report.segments, report.batches, report.records, report.record_bytes
+                );
+                let _ = match report.cut {
+                    Some(cut) => writeln!(out, ", torn tail at {cut} (a start cuts it)"),
+                    None if report.sealed => writeln!(out, ", closed in order"),
+                    None => writeln!(out),
+                };
+                None
+            }
+            Err(DataDirError::Refused { refusal, .. }) => {
+                let _ = writeln!(out, "shard {shard}: REFUSED, {refusal}");
+                Some(refusal)
+            }
+            Err(error) => return Err(error),
+        };
+        checked.push(Checked { shard, files, refusal });
+    }
+    Ok(checked)
+}
+
+fn dump(dir: &Path, only: Selection, out: &mut String) -> Result<bool, DataDirError> {
+    let data = open_existing(dir)?;
+    let mut file = Vec::new();
+    for shard in data.shards()? {
+        if only.shard.is_some_and(|wanted| wanted != shard) {
+            continue;
+        }
+        let files = data.log_files(shard)?;
+        let fail = failing(files.path());
+        for segment in files.list().map_err(&fail)? {
+            if only.segment.is_none_or(|wanted| wanted == segment.number) {
+                files.read_whole(segment.number, &mut file).map_err(&fail)?;
+                let _ = writeln!(
+                    out,
+                    "shard {shard} segment {} ({} bytes)",
+                    segment.number, segment.bytes
+                );
+                dump_segment(segment.number, &file, only.bytes, out);
+                // One segment at a time, so that a dump of many does not fill the memory.
+                print!("{}", std::mem::take(out));
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn dump_segment(number: u32, file: &[u8], bytes: usize, out: &mut String) {
+    let header = match SegmentHeader::decode(file) {
+        HeaderRead::Valid(header) => header,
+        other => {
+            let _ = writeln!(out, "  header: {other:?}");
+            return;
+        }
+    };
+    let _ = writeln!(
+        out,
+        "  header: shard {} of {}, epoch {}, oldest segment {}, first batch {}{}",
+        header.identity.shard,
+        header.identity.shards,
+        header.epoch,
+        header.oldest,
+        header.first_sequence,
+        if header.number == number { "" } else { " (left from an earlier use: a spare)" },
+    );
+    let mut scan = Scan::new(file, &header);
+    while let Some(batch) = scan.next_batch() {
+        let it = batch.header;
+        let _ = writeln!(
+            out,
+            "  offset {} batch {}: epoch {}, {} records in {} bytes, flags {}, durable before {}",
+            batch.position.offset(),
+            it.sequence,
+            it.epoch,
+            it.records,
+            it.body_bytes,
+            it.flags,
+            it.synced
+        );
+        for record in batch.records().take(if bytes == 0 { 0 } else { usize::MAX }) {
+            let (offset, kind) = (record.position.offset(), record.kind.get());
+            let _ = write!(out, "    offset {offset} kind {kind} {} bytes ", record.bytes.len());
+            for byte in record.bytes.iter().take(bytes) {
+                let _ = write!(out, "{byte:02x}");
+            }
+            let _ = writeln!(out);
+        }
+    }
+    let _ = writeln!(out, "  end of the chain: offset {}", scan.position().offset());
+    for (position, header) in scan.beyond() {
+        let (sequence, epoch) = (header.sequence, header.epoch);
+        let _ = writeln!(out, "  beyond: {position} has batch {sequence} of epoch {epoch}");
+    }
+}
+
+fn repair(dir: &Path, really: bool, out: &mut String) -> Result<bool, DataDirError> {
+    let data = open_existing(dir)?;
+    let mut whole = true;
+    for log in check_all(&data, out)? {
+        let Some(refusal) = log.refusal else { continue };
+        if !matches!(refusal, Refusal::Damaged(_) | Refusal::Header(_) | Refusal::Missing(_)) {
+            let _ = writeln!(out, "shard {}: nothing that repair could mend", log.shard);
+            whole = false;
+            continue;
+        }
+        let fail = failing(log.files.path());
+        let plan = plan_repair(&log.files).map_err(&fail)?;
+        match plan.end {
+            Some(end) => writeln!(out, "shard {}: undamaged up to {end}", log.shard),
+            None => writeln!(out, "shard {}: nothing undamaged: it begins anew", log.shard),
+        }
+        .ok();
+        if really {
+            apply_repair(&log.files, &plan).map_err(&fail)?;
+            let _ = writeln!(out, "shard {}: repaired, all behind that is given up", log.shard);
+        } else {
+            whole = false;
+        }
+    }
+    if !whole && !really {
+        let _ = writeln!(
+            out,
+            "nothing was changed: add --give-up-what-follows to cut the logs off there"
+        );
+    }
+    Ok(whole)
+}
+
+fn plan_repair(files: &LogFiles) -> io::Result<Repair> {
+    let mut survey = Survey::default();
+    let mut buffer = Vec::new();
+    for segment in files.list()? {
+        files.read_whole(segment.number, &mut buffer)?;
+        survey.on_segment(segment.number, &buffer);
+    }
+    Ok(survey.finish())
+}
+
+/// Sets aside first and writes last, so that a repair that is cut short can be repeated.
+fn apply_repair(files: &LogFiles, plan: &Repair) -> io::Result<()> {
+    let aside = |path: &Path| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".damaged");
+        PathBuf::from(name)
+    };
+    for segment in files.list()?.iter().rev().filter(|file| file.number > plan.last_kept) {
+        let path = files.segment_path(segment.number);
+        std::fs::rename(&path, aside(&path))?;
+    }
+    if let Some(end) = plan.end {
+        let path = files.segment_path(end.segment());
+        std::fs::copy(&path, aside(&path))?;
+        let file = OpenOptions::new().write(true).open(&path)?;
+        file.write_all_at(&plan.write, u64::from(end.offset()))?;
+        file.sync_all()?;
+    }
+    std::fs::File::open(files.path())?.sync_all()
+}
+
+/// A directory to look at is not to be made by looking at it.
+fn open_existing(dir: &Path) -> Result<DataDir, DataDirError> {
+    std::fs::metadata(dir).map_err(failing(dir))?;
+    DataDir::open(dir)
+}
+
+fn failing(path: &Path) -> impl Fn(io::Error) -> DataDirError {
+    let path = path.to_owned();
+    move |error| DataDirError::Io { path: path.clone(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use storage::{Kind, Level, Log, Status};
+
+    use super::*;
+    use crate::disk::LogDisk;
+
+    /// A directory with one log of five records, each in a batch of its own, closed in order.
+    fn directory() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let files = data.log_files(0).unwrap();
+        let identity = Identity { id: [9; 16], shard: 0, shards: 1 };
+        let (sender, completions) = channel();
+        let disk = LogDisk::spawn(files, "tool", move |done| {
+            let _ = sender.send(done);
+        })
+        .unwrap();
+        let mut log = Log::create(identity, Settings::with_segment_bytes(64 * 1024));
+        let mut appended = 0;
+        loop {
+            let mut commands = Vec::new();
+            log.take_commands(&mut commands);
+            commands.into_iter().for_each(|command| disk.submit(command).unwrap());
+            log.on_completed(completions.recv().unwrap());
+            match log.status() {
+                Status::Ready if appended < 5 => {
+                    log.append(Kind::new(3), &[b"abc"], Level::Fsync).unwrap();
+                    appended += 1;
+                }
+                Status::Ready => log.close(),
+                Status::Closed => return dir,
+                _ => {}
+            }
+        }
+    }
+
+    fn segment(dir: &tempfile::TempDir) -> PathBuf {
+        dir.path().join("shard-000/0000000001.log")
+    }
+
+    /// Turns over one bit of the record `abc` numbered `which`.
+    fn damage(dir: &tempfile::TempDir, which: usize) {
+        let mut bytes = std::fs::read(segment(dir)).unwrap();
+        let places: Vec<usize> =
+            bytes.windows(3).enumerate().filter(|(_, w)| w == b"abc").map(|(at, _)| at).collect();
+        bytes[places[which]] ^= 1;
+        std::fs::write(segment(dir), bytes).unwrap();
+    }
+
+    #[test]
+    fn an_orderly_log_is_ok() {
+        let dir = directory();
+        let mut out = String::new();
+        assert!(check(dir.path(), &mut out).unwrap());
+        assert!(out.contains("shard 0: ok, 1 segments"), "{out}");
+        assert!(out.contains("5 records") && out.contains("closed in order"), "{out}");
+    }
+
+    #[test]
+    fn damage_is_found_and_repaired_only_on_demand() {
+        let dir = directory();
+        damage(&dir, 2);
+        let before = std::fs::read(segment(&dir)).unwrap();
+        let mut out = String::new();
+        assert!(!check(dir.path(), &mut out).unwrap());
+        assert!(out.contains("REFUSED, the log is damaged at segment 1"), "{out}");
+
+        out.clear();
+        assert!(!repair(dir.path(), false, &mut out).unwrap());
+        assert!(out.contains("nothing was changed"), "{out}");
+        assert_eq!(std::fs::read(segment(&dir)).unwrap(), before);
+
+        out.clear();
+        assert!(repair(dir.path(), true, &mut out).unwrap(), "{out}");
+        let aside = dir.path().join("shard-000/0000000001.log.damaged");
+        assert_eq!(std::fs::read(aside).unwrap(), before);
+        out.clear();
+        assert!(check(dir.path(), &mut out).unwrap(), "{out}");
+        assert!(out.contains("2 records"), "{out}");
+    }
+
+    #[test]
+    fn a_dump_shows_batches_and_records() {
+        let dir = directory();
+        let file = std::fs::read(segment(&dir)).unwrap();
+        let mut out = String::new();
+        dump_segment(1, &file, 2, &mut out);
+        assert_eq!(out.matches("kind 3 3 bytes 6162\n").count(), 5, "{out}");
+        assert!(out.contains("header: shard 0 of 1, epoch 1"), "{out}");
+    }
+
+    #[test]
+    fn a_directory_that_does_not_exist_is_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("none");
+        assert!(check(&missing, &mut String::new()).is_err());
+        assert!(!missing.exists());
+    }
+}
