@@ -33,12 +33,19 @@ def ensure_tools():
         subprocess.run(["cargo", "install", "--locked", "--quiet", "cargo-fuzz"], check=True)
 
 
+def write_seeds():
+    """Puts the seeds of every target where libFuzzer looks for them, beside what it found."""
+    seeds = ["cargo", "run", "--quiet", "--manifest-path", "fuzz/Cargo.toml"]
+    subprocess.run([*seeds, "--no-default-features", "--example", "seeds"], cwd=ROOT, check=True)
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--seconds", type=int, default=600, help="per target")
     arguments.add_argument("targets", nargs="*")
     options = arguments.parse_args()
     ensure_tools()
+    write_seeds()
     passed = failed = 0
     for target in options.targets or targets():
         print(f"fuzz: {target} for {options.seconds} s", flush=True)
