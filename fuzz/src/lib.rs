@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod filters;
 pub mod mutate;
 pub mod packet;
 pub mod properties;
@@ -16,8 +17,9 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 3] = [
+pub const TARGETS: [Target; 4] = [
     Target { name: "decode_client", run: packet::decode_client, seeds: packet::client_seeds },
     Target { name: "decode_server", run: packet::decode_server, seeds: packet::server_seeds },
+    Target { name: "filters", run: filters::filters, seeds: filters::seeds },
     Target { name: "properties", run: properties::properties, seeds: properties::seeds },
 ];

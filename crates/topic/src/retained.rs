@@ -46,10 +46,9 @@ impl<M> Retained<M> {
         self.messages.is_empty()
     }
 
-    /// Stores the message of a topic; returns the one it replaces. `topic` must have passed
-    /// [`crate::check_topic`].
+    /// Stores the message of a topic; returns the one it replaces. Here and below, `topic` must
+    /// have passed [`crate::check_topic`].
     pub fn insert(&mut self, topic: &str, message: M) -> Option<M> {
-        debug_assert!(!topic.contains(SEPARATOR), "the topic was not checked");
         write_key(&mut self.key, topic);
         if let Some(stored) = self.messages.get_mut(self.key.as_str()) {
             return Some(std::mem::replace(stored, message));
@@ -287,6 +286,7 @@ fn starting(from: &str) -> (Bound<&str>, Bound<&str>) {
 }
 
 fn write_key(key: &mut String, topic: &str) {
+    debug_assert!(!topic.contains(SEPARATOR), "the topic was not checked");
     key.clear();
     for (depth, level) in topic.split('/').enumerate() {
         if depth > 0 {
