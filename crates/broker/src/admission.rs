@@ -189,7 +189,7 @@ fn check(
 ) -> Result<Credentials, Refused> {
     let asked = Asked::of(&connect.properties);
     let is_v5 = connect.version >= Version::V5;
-    check_client_id(connect)?;
+    check_client_id(connect, limits)?;
     if asked.auth_data.is_some() && asked.auth_method.is_none() {
         return Err((Reason::PROTOCOL_ERROR, "MQTT-4.12.0-1", "authentication data, no method"));
     }
@@ -226,8 +226,11 @@ fn check(
     })
 }
 
-fn check_client_id(connect: &Connect<'_>) -> Result<(), Refused> {
+fn check_client_id(connect: &Connect<'_>, limits: &Limits) -> Result<(), Refused> {
     let invalid = Reason::CLIENT_IDENTIFIER_NOT_VALID;
+    if connect.client_id.len() > usize::from(limits.client_id_bytes_max) {
+        return Err((invalid, "MQTT-3.1.3-8", "client id longer than this server takes"));
+    }
     let chars = connect.client_id.chars().count();
     match connect.version {
         Version::V31 if !(1..=CLIENT_ID_CHARS_MAX_V31).contains(&chars) => {
@@ -249,6 +252,10 @@ fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Re
     if will.retain && !limits.retain_available {
         let detail = "retained will, and this server keeps no retained messages";
         return Err((Reason::RETAIN_NOT_SUPPORTED, "MQTT-3.2.2-13", detail));
+    }
+    if will.payload.len() > usize::from(limits.will_payload_bytes_max) {
+        let detail = "will payload larger than this server takes";
+        return Err((Reason::QUOTA_EXCEEDED, "", detail));
     }
     if let Err(error) = topic::check_topic(will.topic, &limits.topic) {
         let detail = "will topic is not a valid topic name";

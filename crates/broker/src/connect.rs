@@ -133,8 +133,17 @@ impl Shard {
     }
 }
 
+/// The keep-alive in force (MQTT-3.1.2-21): only MQTT 5 clients can be told another one.
 fn keep_alive(request: &ConnectRequest) -> u16 {
-    match (request.keep_alive_secs, request.limits.keep_alive_max_secs) {
+    let limits = &request.limits;
+    if request.version < Version::V5 {
+        return request.keep_alive_secs;
+    }
+    let asked = match request.keep_alive_secs {
+        0 => limits.keep_alive_default_secs,
+        secs => secs,
+    };
+    match (asked, limits.keep_alive_max_secs) {
         (asked, 0) => asked,
         (0, max) => max,
         (asked, max) => asked.min(max),

@@ -86,7 +86,7 @@ impl Shard {
             peer: client.peer.clone(),
             ended: ended.clone(),
         };
-        self.effects.closes.push(Close { connection, farewell });
+        self.effects.closes.push(Close { slot, connection, farewell });
         self.count_end(&ended);
         self.tell(event);
         self.after_end(slot, &ended, now_ms);

@@ -13,6 +13,10 @@ pub struct Limits {
     pub packet_bytes_max: u32,
     /// Longer or deeper topics: refused with 0x90 or 0x8F.
     pub topic: TopicLimits,
+    /// Longer client ids: CONNACK 0x85.
+    pub client_id_bytes_max: u16,
+    /// Larger wills: CONNACK 0x97.
+    pub will_payload_bytes_max: u16,
     /// More subscriptions: SUBACK 0x97.
     pub subscriptions_per_client_max: u32,
     /// Unacknowledged publishes towards a client; more wait in its queue.
@@ -36,6 +40,8 @@ pub struct Limits {
     /// Longer keep-alives, and none, are replaced by this and the client is told (MQTT 5). 0: no
     /// limit.
     pub keep_alive_max_secs: u16,
+    /// The keep-alive that MQTT 5 clients which ask for none are told. 0: none.
+    pub keep_alive_default_secs: u16,
     /// Longer will delays are cut to this.
     pub will_delay_max_secs: u32,
     /// Publishes above: DISCONNECT 0x9B; subscriptions above are granted this much.
@@ -58,6 +64,8 @@ impl Default for Limits {
         Self {
             packet_bytes_max: 16 * 1024 * 1024,
             topic: TopicLimits::default(),
+            client_id_bytes_max: u16::MAX,
+            will_payload_bytes_max: u16::MAX,
             subscriptions_per_client_max: 100_000,
             in_flight_max: 1000,
             receive_max: 1000,
@@ -67,12 +75,14 @@ impl Default for Limits {
                 messages_max: 100_000,
                 bytes_max: 64 * 1024 * 1024,
                 overflow: Overflow::DropOldest,
+                keeps_qos0: false,
             },
             outbox_bytes_max: 1024 * 1024,
             session_expiry_max_secs: u32::MAX,
             session_expiry_v3_secs: u32::MAX,
             message_expiry_max_secs: 0,
             keep_alive_max_secs: 0,
+            keep_alive_default_secs: 0,
             will_delay_max_secs: u32::MAX,
             qos_max: QoS::ExactlyOnce,
             retain_available: true,

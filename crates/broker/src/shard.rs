@@ -25,6 +25,7 @@ const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// A connection that the driver has to close, after writing `farewell`.
 #[derive(Debug)]
 pub struct Close {
+    pub slot: u32,
     pub connection: u32,
     pub farewell: Outbox,
 }

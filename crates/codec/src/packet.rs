@@ -46,12 +46,19 @@ pub fn decode(
     };
     let taken = header.header_bytes + header.body_bytes;
     let Some(body) = bytes.get(header.header_bytes..taken) else { return Ok(None) };
-    let packet = if header.kind == Kind::Publish {
-        Packet::Publish(Publish::read(Reader::new(body, version), header.flags, sender)?)
-    } else {
-        read_other(&header, body, version, sender)?
+    // The packets of the message path are read in place; the others take the way of a copy.
+    let ack = |kind| Ack::read(Reader::new(body, version), kind).map(Packet::Ack);
+    let packet = match header.kind {
+        Kind::Publish => {
+            Publish::read(Reader::new(body, version), header.flags, sender).map(Packet::Publish)
+        }
+        Kind::Puback => ack(AckKind::Puback),
+        Kind::Pubrec => ack(AckKind::Pubrec),
+        Kind::Pubrel => ack(AckKind::Pubrel),
+        Kind::Pubcomp => ack(AckKind::Pubcomp),
+        _ => read_other(&header, body, version, sender),
     };
-    Ok(Some((packet, taken)))
+    Ok(Some((packet?, taken)))
 }
 
 fn read_other<'a>(
@@ -61,15 +68,12 @@ fn read_other<'a>(
     sender: Sender,
 ) -> Result<Packet<'a>, Violation> {
     let reader = Reader::new(body, version);
-    let ack = |kind| Ack::read(Reader::new(body, version), kind).map(Packet::Ack);
     match header.kind {
         Kind::Connect => Connect::read(body, header.flags).map(Packet::Connect),
         Kind::Connack => Connack::read(reader).map(Packet::Connack),
-        Kind::Publish => Err(rules::PACKET_TYPE.broken(version)),
-        Kind::Puback => ack(AckKind::Puback),
-        Kind::Pubrec => ack(AckKind::Pubrec),
-        Kind::Pubrel => ack(AckKind::Pubrel),
-        Kind::Pubcomp => ack(AckKind::Pubcomp),
+        Kind::Publish | Kind::Puback | Kind::Pubrec | Kind::Pubrel | Kind::Pubcomp => {
+            unreachable!("packets of the message path are read by decode itself")
+        }
         Kind::Subscribe => Subscribe::read(reader).map(Packet::Subscribe),
         Kind::Suback => Suback::read(reader).map(Packet::Suback),
         Kind::Unsubscribe => Unsubscribe::read(reader).map(Packet::Unsubscribe),

@@ -7,6 +7,7 @@
 //! Start reading at [`model`]: everything before it turns some text into a [`model::Scenario`],
 //! everything after it executes one or tells about it.
 
+pub mod catalogue;
 pub mod measure;
 pub mod model;
 pub mod scenario;

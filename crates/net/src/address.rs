@@ -11,9 +11,9 @@ use thiserror::Error;
 /// A URL such as `tcp://127.0.0.1:1883`, `tls://[::]:8883`, `ws://localhost:8083/mqtt`,
 /// `wss://broker.example` or `unix:///run/quelea.sock`.
 ///
-/// `mqtt` and `mqtts` mean `tcp` and `tls`. A missing port becomes the usual one of the scheme (1883,
-/// 8883, 8083, 8084), a missing WebSocket path becomes `/mqtt`. An empty host or `*` stands for every
-/// local address when listening, and for this machine when connecting.
+/// `mqtt` and `mqtts` mean `tcp` and `tls`. A missing port becomes the usual one of the scheme
+/// (1883, 8883, 8083, 8084), a missing WebSocket path becomes `/mqtt`. An empty host or `*` stands
+/// for every local address when listening, and for this machine when connecting.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     Inet {
@@ -83,8 +83,8 @@ impl Address {
         matches!(self, Self::Inet { scheme, .. } if scheme.is_websocket())
     }
 
-    /// Whether only this machine can reach it: an IP address of the loopback, `localhost`, or a unix
-    /// socket. Other names are not resolved and count as reachable.
+    /// Whether only this machine can reach it: an IP address of the loopback, `localhost`, or a
+    /// unix socket. Other names are not resolved and count as reachable.
     pub fn is_loopback(&self) -> bool {
         match self {
             Self::Unix(_) => true,
@@ -94,8 +94,8 @@ impl Address {
         }
     }
 
-    /// The socket addresses to bind: the wildcard ones (IPv6 first) for an empty host, else whatever
-    /// the name resolves to. Blocks while the system's resolver works.
+    /// The socket addresses to bind: the wildcard ones (IPv6 first) for an empty host, else
+    /// whatever the name resolves to. Blocks while the system's resolver works.
     pub(crate) fn resolve_local(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         if host.is_empty() {
             let any = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];

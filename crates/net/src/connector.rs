@@ -27,7 +27,8 @@ pub struct ConnectOptions {
     pub tcp: TcpOptions,
     /// Needed for `tls` and `wss` addresses, and used for no other.
     pub tls: Option<TlsClientContext>,
-    /// The name to ask a TLS server for and to check its certificate against. Default: the address's host.
+    /// The name to ask a TLS server for and to check its certificate against. Default: the
+    /// address's host.
     pub server_name: Option<String>,
 }
 

@@ -20,12 +20,12 @@ use crate::tls::Session;
 use crate::ws::WebSocket;
 use crate::ws::upgrade::{self, Offer, Request, Rules};
 
-/// A connection on its way to become a [`Stream`]: accepted by a [`Listener`](crate::Listener) or begun
-/// by a [`Connector`](crate::Connector).
+/// A connection on its way to become a [`Stream`]: accepted by a [`Listener`](crate::Listener) or
+/// begun by a [`Connector`](crate::Connector).
 ///
 /// Call [`Handshake::advance`] once at the start and then at each readiness event (register it
-/// readable and writable). It never blocks, and holds a bounded amount of memory; the deadline is the
-/// caller's: drop it when it takes too long.
+/// readable and writable). It never blocks, and holds a bounded amount of memory; the deadline is
+/// the caller's: drop it when it takes too long.
 pub struct Handshake {
     /// Taken out when all is done.
     layers: Option<Box<Layered>>,
@@ -40,8 +40,8 @@ pub struct Handshake {
 pub enum Progress {
     /// Wait for the next readiness event.
     Pending,
-    /// Every layer is up. The stream is registered wherever the handshake was; bytes may already wait
-    /// in it, so read it at once.
+    /// Every layer is up. The stream is registered wherever the handshake was; bytes may already
+    /// wait in it, so read it at once.
     Done(Stream, Box<PeerInfo>),
 }
 
@@ -92,8 +92,9 @@ impl Handshake {
         &self.peer
     }
 
-    /// Does what can be done without waiting. `scratch` is working space for this call alone, 16 KiB
-    /// or more for speed. After `Done` or an error every further call is [`HandshakeError::Closed`].
+    /// Does what can be done without waiting. `scratch` is working space for this call alone, 16
+    /// KiB or more for speed. After `Done` or an error every further call is
+    /// [`HandshakeError::Closed`].
     pub fn advance(&mut self, scratch: &mut [u8]) -> Result<Progress, HandshakeError> {
         let mut layers = self.layers.take().ok_or(HandshakeError::Closed)?;
         loop {
@@ -199,7 +200,8 @@ impl Handshake {
         }
     }
 
-    /// Looks whether the HTTP header is whole; if so completes the upgrade and says how long it was.
+    /// Looks whether the HTTP header is whole; if so completes the upgrade and says how long it
+    /// was.
     fn finish_upgrade(&mut self, layers: &mut Layered) -> Result<Option<usize>, HandshakeError> {
         let len = match &self.side {
             Side::Accepting { address, options } => {

@@ -12,17 +12,18 @@ use crate::tls::{INPUT_BYTES_MAX, Plaintext, Session};
 use crate::ws::WebSocket;
 use crate::ws::frame;
 
-/// Bytes pass through buffers that belong to the thread; the connection itself owns bytes only while
-/// they cannot go on: a record that is not whole, plaintext beyond the caller's buffer, and what a
-/// congested socket did not take.
+/// Bytes pass through buffers that belong to the thread; the connection itself owns bytes only
+/// while they cannot go on: a record that is not whole, plaintext beyond the caller's buffer, and
+/// what a congested socket did not take.
 pub(crate) struct Layered {
     socket: Socket,
     tls: Option<Box<Session>>,
     websocket: Option<Box<WebSocket>>,
-    /// For the socket, before anything else. Bounded by [`CHUNK_BYTES_MAX`] and the overhead of the layers, since nothing
-    /// is taken from the caller while it holds anything.
+    /// For the socket, before anything else. Bounded by [`CHUNK_BYTES_MAX`] and the overhead of the
+    /// layers, since nothing is taken from the caller while it holds anything.
     out: Vec<u8>,
-    /// From below the WebSocket, if there is one, and not decoded yet. Bounded by [`INPUT_BYTES_MAX`].
+    /// From below the WebSocket, if there is one, and not decoded yet. Bounded by
+    /// [`INPUT_BYTES_MAX`].
     held: Vec<u8>,
     /// The last read took all that the socket had.
     is_socket_drained: bool,
@@ -155,7 +156,8 @@ impl Layered {
         Ok(true)
     }
 
-    /// Says farewell layer by layer. What a congested socket does not take now goes at the next flush.
+    /// Says farewell layer by layer. What a congested socket does not take now goes at the next
+    /// flush.
     pub(crate) fn shutdown(&mut self) -> io::Result<()> {
         if self.is_shut_down {
             return Ok(());
@@ -242,8 +244,9 @@ impl Layered {
         })
     }
 
-    /// Ends a failed handshake so that the peer gets to read why: bytes it has already sent are taken
-    /// off the socket, since closing over them would reset the connection and drop our answer.
+    /// Ends a failed handshake so that the peer gets to read why: bytes it has already sent are
+    /// taken off the socket, since closing over them would reset the connection and drop our
+    /// answer.
     pub(crate) fn refuse(&mut self) {
         let _ = self.flush_out();
         let _ = self.socket.shutdown(Shutdown::Write);
@@ -263,8 +266,8 @@ impl Layered {
         Ok(n)
     }
 
-    /// Reads ciphertext once and decrypts what is whole. `None`: the socket has nothing; `Some(0)`: no
-    /// plaintext has come of it yet.
+    /// Reads ciphertext once and decrypts what is whole. `None`: the socket has nothing; `Some(0)`:
+    /// no plaintext has come of it yet.
     fn fill_tls(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, TlsReadError> {
         let Some(tls) = &mut self.tls else {
             return Ok(None);
@@ -272,7 +275,8 @@ impl Layered {
         BUFFERS.with_borrow_mut(|buffers| {
             let input = buffers.input();
             let carried = tls.load_carry(input);
-            // Plaintext is shorter than its ciphertext, so what is read fits into a buffer of a record or more.
+            // Plaintext is shorter than its ciphertext, so what is read fits into a buffer of a
+            // record or more.
             let room = (buffer.len().max(carried + RECORD_BYTES_MAX)).min(input.len()) - carried;
             if room == 0 {
                 return Err(TlsReadError::Tls(rustls::Error::General(

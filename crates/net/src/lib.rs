@@ -1,16 +1,19 @@
-//! Byte streams for MQTT over whatever wire: TCP, TLS, WebSocket, unix sockets and the PROXY protocol,
-//! on mio's readiness events, without async.
+//! Byte streams for MQTT over whatever wire: TCP, TLS, WebSocket, unix sockets and the PROXY
+//! protocol, on mio's readiness events, without async.
 //!
-//! A [`Listener`] accepts a [`Handshake`], a [`Connector`] begins one; driven by readiness it becomes a
-//! [`Stream`] and a [`PeerInfo`]. A stream takes and gives application bytes, whatever lies below.
+//! A [`Listener`] accepts a [`Handshake`], a [`Connector`] begins one; driven by readiness it
+//! becomes a [`Stream`] and a [`PeerInfo`]. A stream takes and gives application bytes, whatever
+//! lies below.
 //!
-//! **Does not know** MQTT, threads, deadlines or configuration files: who calls decides when to give up.
+//! **Does not know** MQTT, threads, deadlines or configuration files: who calls decides when to
+//! give up.
 //!
-//! **Start reading** at `stream.rs`, then `handshake.rs`, `layered.rs`. The parsers ([`proxy`], [`ws::frame`],
-//! [`ws::upgrade`]) work over bytes and know no socket.
+//! **Start reading** at `stream.rs`, then `handshake.rs`, `layered.rs`. The parsers ([`proxy`],
+//! [`ws::frame`], [`ws::upgrade`]) work over bytes and know no socket.
 //!
-//! **Invariants.** Nothing blocks, except for name resolution where its doc says so. An idle stream owns
-//! no buffer: bytes are read straight into the caller's. Each buffer and each header has a limit.
+//! **Invariants.** Nothing blocks, except for name resolution where its doc says so. An idle stream
+//! owns no buffer: bytes are read straight into the caller's. Each buffer and each header has a
+//! limit.
 
 mod address;
 mod cidr;

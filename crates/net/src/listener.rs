@@ -27,14 +27,17 @@ pub struct ListenOptions {
     /// Connections that the kernel completes ahead of [`Listener::accept`]; it caps the value by
     /// `net.core.somaxconn`. Default 4,096.
     pub backlog: u32,
-    /// Lets several sockets share one port, the kernel spreading connections over them. Default off.
+    /// Lets several sockets share one port, the kernel spreading connections over them. Default
+    /// off.
     pub reuse_port: bool,
     /// For an IPv6 address: refuse IPv4 clients. Default off.
     pub ipv6_only: bool,
     pub tcp: TcpOptions,
-    /// Permission bits of a unix socket's file, such as `0o660`. Default: the process's umask decides.
+    /// Permission bits of a unix socket's file, such as `0o660`. Default: the process's umask
+    /// decides.
     pub unix_mode: Option<u32>,
-    /// Expect PROXY headers. TCP only. Default `None`: a header is taken for the client's own bytes.
+    /// Expect PROXY headers. TCP only. Default `None`: a header is taken for the client's own
+    /// bytes.
     pub proxy: Option<ProxyOptions>,
     /// Needed for `tls` and `wss` addresses, and used for no other.
     pub tls: Option<Arc<TlsContext>>,
@@ -45,10 +48,11 @@ pub struct ListenOptions {
 /// Options of a TCP socket. `TCP_NODELAY` is always on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Idle time after which the kernel probes the peer, and the time between probes. Default off: MQTT has its own
-    /// keep-alive.
+    /// Idle time after which the kernel probes the peer, and the time between probes. Default off:
+    /// MQTT has its own keep-alive.
     pub keepalive_secs: Option<u32>,
-    /// How long sent bytes may stay unacknowledged before the connection fails (Linux). Default: the kernel's.
+    /// How long sent bytes may stay unacknowledged before the connection fails (Linux). Default:
+    /// the kernel's.
     pub user_timeout_secs: Option<u32>,
     /// Size of the kernel's send buffer. Default: the kernel tunes it.
     pub send_buffer_bytes: Option<u32>,
@@ -66,7 +70,8 @@ pub struct ProxyOptions {
 /// What a WebSocket listener asks of clients. The path is part of its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebSocketOptions {
-    /// The origins from which browsers may connect, such as `https://app.example`. Default empty: all.
+    /// The origins from which browsers may connect, such as `https://app.example`. Default empty:
+    /// all.
     pub origins: Vec<String>,
     /// Peers in these ranges are proxies whose `X-Forwarded-For` names the client. Default none.
     pub trusted_forwarders: Vec<Cidr>,

@@ -52,7 +52,8 @@ pub struct CertificateInfo {
     pub common_name: String,
     /// The whole subject as RFC 4514 writes it, last attribute first: `CN=sensor,O=Example,C=DE`.
     pub subject: String,
-    /// The subject alternative names, as `DNS:…`, `IP:…`, `URI:…`, `email:…`, in the certificate's order.
+    /// The subject alternative names, each behind `DNS:`, `IP:`, `URI:`, `email:`, in the
+    /// certificate's order.
     pub alternative_names: Vec<String>,
     /// Lower-case hex of the SHA-256 of the DER encoding.
     pub fingerprint_sha256: String,

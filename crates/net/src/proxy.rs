@@ -8,7 +8,8 @@ use thiserror::Error;
 /// What a proxy says about the connection that it passes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// The client. `None` if the proxy speaks for itself (`LOCAL`, a health check) or does not know.
+    /// The client. `None` if the proxy speaks for itself (`LOCAL`, a health check) or does not
+    /// know.
     pub source: Option<SocketAddr>,
     /// Where the client connected to.
     pub destination: Option<SocketAddr>,
@@ -176,7 +177,8 @@ fn parse_v2_addresses(family: u8, body: &[u8]) -> Result<(ProxyHeader, &[u8]), P
                 SocketAddr::new(Ipv6Addr::from(*destination_ip).into(), port(ports, 2));
             (Some(source), Some(destination), tlvs)
         }
-        // Known families that say nothing of use for a byte stream over IP: datagrams and unix paths.
+        // Known families that say nothing of use for a byte stream over IP: datagrams and unix
+        // paths.
         0x12 => (None, None, body.get(12..).ok_or(short)?),
         0x22 => (None, None, body.get(36..).ok_or(short)?),
         0x31 | 0x32 => (None, None, body.get(216..).ok_or(short)?),

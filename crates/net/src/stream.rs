@@ -14,9 +14,11 @@ use crate::socket::Socket;
 /// Register it with any mio registry, readable and writable; it may move from one to another
 /// (deregister, register) and between threads. Readiness is edge triggered, so:
 ///
-/// - at a readable event, and once right after registering, read until [`Read::WouldBlock`] or, cheaper, until
-///   [`Stream::is_drained`]. At an event with `is_read_closed` read until [`Read::Closed`];
-/// - when [`Stream::write`] takes less than it was given, or [`Stream::wants_write`], go on at the next writable event.
+/// - at a readable event, and once right after registering, read until [`Read::WouldBlock`] or,
+///   cheaper, until [`Stream::is_drained`]. At an event with `is_read_closed` read until
+///   [`Read::Closed`];
+/// - when [`Stream::write`] takes less than it was given, or [`Stream::wants_write`], go on at the
+///   next writable event.
 pub struct Stream {
     layers: Layers,
 }
@@ -46,8 +48,8 @@ impl Stream {
         Self { layers }
     }
 
-    /// Reads application bytes into `buffer`, which the caller shares among all its connections: at most
-    /// one system call for TCP and no copy. An error means that the connection is lost.
+    /// Reads application bytes into `buffer`, which the caller shares among all its connections: at
+    /// most one system call for TCP and no copy. An error means that the connection is lost.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<Read> {
         match &mut self.layers {
@@ -60,8 +62,8 @@ impl Stream {
         }
     }
 
-    /// Whether a read that filled `read_bytes` of `capacity_bytes` has left nothing behind, so that the
-    /// next event will tell of more, and no further call is needed to find out.
+    /// Whether a read that filled `read_bytes` of `capacity_bytes` has left nothing behind, so that
+    /// the next event will tell of more, and no further call is needed to find out.
     #[inline]
     pub fn is_drained(&self, read_bytes: usize, capacity_bytes: usize) -> bool {
         match &self.layers {
@@ -70,9 +72,9 @@ impl Stream {
         }
     }
 
-    /// Writes the slices in order with one system call, and says how many of their bytes it took: from
-    /// none (the connection is congested) to all. Bytes taken are on their way; the others are to be given
-    /// again, first, at the next writable event.
+    /// Writes the slices in order with one system call, and says how many of their bytes it took:
+    /// from none (the connection is congested) to all. Bytes taken are on their way; the others are
+    /// to be given again, first, at the next writable event.
     #[inline]
     pub fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.layers {
@@ -81,8 +83,8 @@ impl Stream {
         }
     }
 
-    /// Whether bytes that this stream made itself (TLS records, WebSocket answers) wait for the next
-    /// writable event. Ask after reads and writes, then call [`Stream::flush`] at that event.
+    /// Whether bytes that this stream made itself (TLS records, WebSocket answers) wait for the
+    /// next writable event. Ask after reads and writes, then call [`Stream::flush`] at that event.
     #[inline]
     pub fn wants_write(&self) -> bool {
         match &self.layers {

@@ -1,4 +1,5 @@
-//! The two socket options that neither std, mio nor socket2 offers. The only `unsafe` of this crate.
+//! The two socket options that neither std, mio nor socket2 offers. The only `unsafe` of this
+//! crate.
 #![allow(unsafe_code, reason = "setsockopt and getsockopt take raw pointers")]
 
 use std::io;
@@ -12,8 +13,8 @@ pub struct UnixCredentials {
     pub group_id: u32,
 }
 
-/// Lets `connect` choose the local port instead of `bind`, so that one source address can reach 64 k
-/// ports of *each* destination (ip(7), `IP_BIND_ADDRESS_NO_PORT`). Also valid for IPv6 sockets.
+/// Lets `connect` choose the local port instead of `bind`, so that one source address can reach
+/// all ports of *each* destination (ip(7), `IP_BIND_ADDRESS_NO_PORT`). Also valid for IPv6.
 #[cfg(target_os = "linux")]
 pub(crate) fn bind_address_no_port(socket: &impl AsFd) -> io::Result<()> {
     let on: libc::c_int = 1;
@@ -40,8 +41,8 @@ pub(crate) fn bind_address_no_port(_socket: &impl AsFd) -> io::Result<()> {
 pub(crate) fn unix_credentials(socket: &impl AsFd) -> Option<UnixCredentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is open for as long as it is borrowed; the kernel writes at most `length`
-    // bytes into `found`, a plain struct of integers that is valid for every bit pattern.
+    // SAFETY: the descriptor is open for as long as it is borrowed; the kernel writes at most
+    // `length` bytes into `found`, a plain struct of integers that is valid for every bit pattern.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

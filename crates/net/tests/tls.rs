@@ -39,7 +39,8 @@ fn listen_with(tls: &Arc<TlsContext>) -> (Listener, String) {
     (listener, format!("tls://localhost:{}", address.port()))
 }
 
-/// `localhost` may also stand for `::1`, where nobody listens: the connector is told the IP address.
+/// `localhost` may also stand for `::1`, where nobody listens: the connector is told the IP
+/// address.
 fn connect_with(url: &str, options: &TlsClientOptions) -> Connector {
     let tls = Some(TlsClientContext::load(options).expect("client context"));
     let server_name = Some("localhost".to_owned());

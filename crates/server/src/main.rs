@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use server::cli::{self, Command};
+use server::config::Config;
+use server::logging::Logging;
 
 fn main() -> ExitCode {
     let cli = match cli::parse(std::env::args_os()) {
@@ -11,12 +13,22 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Serve(args) => match args.prepare() {
-            Ok(_) => {
-                cli::complain(&"this build has no workers to serve with");
-                ExitCode::from(cli::EXIT_FAILURE)
-            }
+            Ok(loaded) => serve(loaded.config),
             Err(code) => code,
         },
         tool => cli::run_tool(tool),
+    }
+}
+
+fn serve(config: Config) -> ExitCode {
+    let outcome = Logging::install(&config.log)
+        .map_err(anyhow::Error::from)
+        .and_then(|_logging| server::run::serve(config));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            cli::complain(&format!("{error:#}"));
+            ExitCode::from(cli::EXIT_FAILURE)
+        }
     }
 }

@@ -26,6 +26,8 @@ pub struct QueueLimits {
     pub messages_max: u32,
     pub bytes_max: u64,
     pub overflow: Overflow,
+    /// Does QoS 0 wait, too, for a session without a connection?
+    pub keeps_qos0: bool,
 }
 
 /// Why a delivery was given up.
@@ -223,7 +225,8 @@ impl Session {
         if delivery.message.is_expired(now_ms) {
             return Offered::Dropped(Dropped::Expired);
         }
-        if delivery.qos == QoS::AtMostOnce {
+        let waits = self.link.is_none() && limits.keeps_qos0;
+        if delivery.qos == QoS::AtMostOnce && !waits {
             return self.offer_at_most_once(&delivery, now_ms);
         }
         if self.has_window() {
@@ -292,6 +295,8 @@ impl Session {
             let Some(delivery) = self.outgoing.dequeue() else { return };
             if delivery.message.is_expired(now_ms) {
                 dropped(Dropped::Expired);
+            } else if delivery.qos == QoS::AtMostOnce {
+                self.offer_at_most_once(&delivery, now_ms);
             } else if let Offered::Dropped(reason) = self.send(delivery, now_ms) {
                 dropped(reason);
             }

@@ -320,7 +320,7 @@ pub(super) struct Publish {
     pub total_rate: Option<Spanned<PerTime>>,
     #[serde(default)]
     pub phase: Phase,
-    pub in_flight: Option<u16>,
+    pub in_flight: Option<Spanned<InFlight>>,
     #[serde(default)]
     pub topic_alias: bool,
 }
@@ -414,6 +414,10 @@ pub(super) struct Search {
     pub precision: Option<f64>,
 }
 
+/// Messages in flight; text is allowed so that a parameter can stand for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight(pub u16);
+
 /// A name, or a list of names.
 #[derive(Clone, Debug)]
 pub(super) struct OneOrMany(pub Vec<String>);
@@ -495,6 +499,17 @@ impl<'de> Deserialize<'de> for Payload {
             }
         }
         deserializer.deserialize_any(Either)
+    }
+}
+
+impl<'de> Deserialize<'de> for InFlight {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Count(count) = Count::deserialize(deserializer)?;
+        u16::try_from(count).map(Self).map_err(|_| {
+            de::Error::custom(format!(
+                "{count} in flight are more than the 65,535 packet identifiers"
+            ))
+        })
     }
 }
 

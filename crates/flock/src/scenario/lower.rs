@@ -436,7 +436,7 @@ impl<'a> Lowering<'a> {
                     format::Phase::Spread => Phase::Spread,
                     format::Phase::Together => Phase::Together,
                 },
-                in_flight: given.in_flight,
+                in_flight: given.in_flight.as_ref().map(|window| window.get_ref().0),
             },
             topic_alias: given.topic_alias,
         })

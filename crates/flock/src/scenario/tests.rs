@@ -107,7 +107,11 @@ fn errors_name_the_line_and_the_fix() {
     wrong("keep_alive = \"5m\"", "keep_alive = \"20h\"", &["above 65,535"]);
     wrong("payload = 16", "payload = \"1G\"", &["no size"]);
     wrong("payload = 16", "payload = { texts = \"x\" }", &["unknown key `texts`", "`text`"]);
-    wrong("to = \"pairs\", qos = 1, rate", "to = \"pairs\", in_flight = 0, rate", &["window of 0"]);
+    wrong(
+        "to = \"pairs\", qos = 1, rate",
+        "to = \"pairs\", in_flight = 0, rate",
+        &["a count starts at 1"],
+    );
     wrong("rate = \"1/s\"", "rate = \"1/s\", total_rate = \"5/s\"", &["either `rate`"]);
     wrong("[expect]", "[expect", &["x.toml:"]);
     wrong("topics = \"pairs\"", "filter = \"a#\"", &["`a#`: a # is a level"]);

@@ -149,8 +149,10 @@ from_text! {
 pub fn show_time(us: u64) -> String {
     const UNITS: [(u64, &str); 5] =
         [(3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms"), (1, "us")];
-    let (unit_us, unit) =
-        UNITS.into_iter().find(|(unit, _)| us >= *unit && us.is_multiple_of(*unit)).unwrap_or((1, "us"));
+    let (unit_us, unit) = UNITS
+        .into_iter()
+        .find(|(unit, _)| us >= *unit && us.is_multiple_of(*unit))
+        .unwrap_or((1, "us"));
     if us == 0 { "0s".to_owned() } else { format!("{}{unit}", us / unit_us) }
 }
 

@@ -1,5 +1,5 @@
-//! The few fields of an X.509 certificate (RFC 5280) by which a peer is named. Reads certificates that
-//! rustls has verified, or our own; still, any bytes give an answer or `None`, never a panic.
+//! The few fields of an X.509 certificate (RFC 5280) by which a peer is named. Reads certificates
+//! that rustls has verified, or our own; still, any bytes give an answer or `None`, never a panic.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};

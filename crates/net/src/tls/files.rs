@@ -16,11 +16,15 @@ pub enum TlsError {
     Unreadable { path: PathBuf, error: io::Error },
     #[error("{}: section {section} is damaged: {error}", path.display())]
     Damaged { path: PathBuf, section: usize, error: pem::Error },
-    #[error("{}: no {what} in it: expected a PEM section `-----BEGIN {label}-----`", path.display())]
+    #[error("{}: no {what} in it: expected a section `BEGIN {label}`", path.display())]
     Empty { path: PathBuf, what: &'static str, label: &'static str },
     #[error("{}: the key is not usable: {reason}", path.display())]
     Key { path: PathBuf, reason: String },
-    #[error("{} and {} do not belong together: the key is not that of the first certificate", certificate.display(), key.display())]
+    #[error(
+        "{} and {} do not belong together: the key is not that of the first certificate",
+        certificate.display(),
+        key.display()
+    )]
     KeyMismatch { certificate: PathBuf, key: PathBuf },
     #[error("{}: section {section} is not a valid certificate: {reason}", path.display())]
     Certificate { path: PathBuf, section: usize, reason: String },

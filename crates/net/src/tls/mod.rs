@@ -1,5 +1,5 @@
-//! TLS 1.2 and 1.3 by rustls, through its unbuffered interface: an idle connection owns no buffer for
-//! records, since ciphertext passes through one buffer per thread.
+//! TLS 1.2 and 1.3 by rustls, through its unbuffered interface: an idle connection owns no buffer
+//! for records, since ciphertext passes through one buffer per thread.
 
 mod certificate;
 mod client;

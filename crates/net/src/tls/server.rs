@@ -30,10 +30,12 @@ pub struct TlsOptions {
     /// PEM: lists of revoked client certificates. Each certificate's issuer must have one.
     pub revocation_lists: Option<PathBuf>,
     pub version_min: TlsVersion,
-    /// Application protocols (ALPN), best first. A client that asks for none of them is refused, one
-    /// that does not ask is not; an empty list lets everyone in. Default `mqtt` and, for WebSocket, `http/1.1`.
+    /// Application protocols (ALPN), best first. A client that asks for none of them is refused,
+    /// one that does not ask is not; an empty list lets everyone in. Default `mqtt` and, for
+    /// WebSocket, `http/1.1`.
     pub alpn: Vec<String>,
-    /// TLS 1.2 sessions kept for clients that know no tickets. Default 4,096; the oldest is dropped.
+    /// TLS 1.2 sessions kept for clients that know no tickets. Default 4,096; the oldest is
+    /// dropped.
     pub sessions_max: usize,
 }
 
@@ -56,7 +58,8 @@ pub enum TlsVersion {
     V13,
 }
 
-/// A listener's TLS, shared by its connections. [`TlsContext::reload`] changes it for those to come.
+/// A listener's TLS, shared by its connections. [`TlsContext::reload`] changes it for those to
+/// come.
 pub struct TlsContext {
     options: TlsOptions,
     current: RwLock<Loaded>,
@@ -92,7 +95,8 @@ impl TlsContext {
     }
 
     /// Reads the files again. On an error what was loaded before stays. Open connections keep what
-    /// they began with; sessions from before cannot be resumed, so that a revoked certificate does not live on in one.
+    /// they began with; sessions from before cannot be resumed, so that a revoked certificate does
+    /// not live on in one.
     pub fn reload(&self) -> Result<(), TlsError> {
         let loaded = load(&self.options)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
@@ -141,7 +145,8 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
     config.alpn_protocols = options.alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     config.ticketer = aws_lc_rs::Ticketer::new()?;
     config.session_storage = ServerSessionMemoryCache::new(options.sessions_max);
-    // One is enough for a client that holds one connection, and each costs a signature-free but real record.
+    // One is enough for a client that holds one connection, and each costs a signature-free but
+    // real record.
     config.send_tls13_tickets = 1;
     Ok(Loaded { config: Arc::new(config), not_after_secs })
 }
@@ -185,8 +190,8 @@ impl ResolvesServerCert for OneCertificate {
     }
 }
 
-/// The name that the client of the step just made asked for, if it was the step that read its hello:
-/// rustls resolves the certificate within that very call, on this thread.
+/// The name that the client of the step just made asked for, if it was the step that read its
+/// hello: rustls resolves the certificate within that very call, on this thread.
 pub(super) fn take_server_name() -> Option<Box<str>> {
     SERVER_NAME.take()
 }

@@ -13,7 +13,8 @@ use crate::peer::TlsInfo;
 pub(crate) struct Session {
     connection: Connection,
     /// Ciphertext of a record, or of a handshake message, that is not whole yet. rustls may have
-    /// decrypted a part of it in place, so it is given again unchanged, with what follows behind it.
+    /// decrypted a part of it in place, so it is given again unchanged, with what follows behind
+    /// it.
     carry: Vec<u8>,
     is_peer_closed: bool,
     /// rustls reported an error: it must not be called any more.
@@ -79,8 +80,8 @@ impl Session {
         self.is_failed
     }
 
-    /// Puts the ciphertext left over from last time at the front of `input`, and says how much. What
-    /// the socket gives goes behind it, and all of it to [`Session::receive`].
+    /// Puts the ciphertext left over from last time at the front of `input`, and says how much.
+    /// What the socket gives goes behind it, and all of it to [`Session::receive`].
     pub(crate) fn load_carry(&self, input: &mut [u8]) -> usize {
         input[..self.carry.len()].copy_from_slice(&self.carry);
         self.carry.len()
@@ -219,7 +220,8 @@ impl Connection {
     }
 }
 
-/// Does what rustls asks for in one of its states. Generic because its servers and clients differ in type.
+/// Does what rustls asks for in one of its states. Generic because its servers and clients differ
+/// in type.
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     plaintext: &mut Plaintext<'_>,
@@ -313,8 +315,8 @@ impl Plaintext<'_> {
     }
 }
 
-/// Room for the longest handshake message that rustls takes (64 KiB) with its record headers, and so the
-/// most that a connection can make us keep.
+/// Room for the longest handshake message that rustls takes (64 KiB) with its record headers, and
+/// so the most that a connection can make us keep.
 pub(crate) const INPUT_BYTES_MAX: usize = 80 * 1024;
 const FRAGMENT_BYTES_MAX: usize = 16 * 1024;
 /// Header, explicit nonce, content type and tag, at most.

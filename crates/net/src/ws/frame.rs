@@ -1,11 +1,12 @@
-//! WebSocket frames (RFC 6455, section 5) as a parser over bytes: no socket, no allocation for data.
+//! WebSocket frames (RFC 6455, section 5) as a parser over bytes: no socket, no allocation for
+//! data.
 
 use thiserror::Error;
 
 /// Takes a byte stream of frames apart, wherever its pieces are cut.
 ///
-/// MQTT packets may span frames and frames may hold several packets (MQTT-6.0.0-2), so messages mean nothing
-/// here: the payloads of all data frames, in order, are the application's byte stream.
+/// MQTT packets may span frames and frames may hold several packets (MQTT-6.0.0-2), so messages
+/// mean nothing here: the payloads of all data frames, in order, are the application's byte stream.
 pub struct Decoder {
     role: Role,
     /// A fragmented message is under way: the next data frame must be a continuation.
@@ -31,7 +32,8 @@ pub enum Role {
 /// What [`Decoder::decode`] got out of some bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
-    /// Bytes dealt with. Fewer than were given only after a control frame: call again with the rest.
+    /// Bytes dealt with. Fewer than were given only after a control frame: call again with the
+    /// rest.
     pub taken: usize,
     /// Bytes of application data, now at the front of the bytes given.
     pub payload: usize,
@@ -117,8 +119,8 @@ impl Decoder {
         }
     }
 
-    /// Goes on with the next bytes of the stream. Application data is unmasked in place and moved to
-    /// the front of `bytes`. After an error the stream cannot be understood any more.
+    /// Goes on with the next bytes of the stream. Application data is unmasked in place and moved
+    /// to the front of `bytes`. After an error the stream cannot be understood any more.
     pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, FrameError> {
         let mut decoded = Decoded::default();
         loop {

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// What a server asks of an upgrade request.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
-    /// The only path served, such as `/mqtt`. A query behind it is ignored.
+    /// The only path served, such as `/mqtt`; empty: any. A query behind it is ignored.
     pub path: &'a str,
     /// The values of `Origin` that are let in, such as `https://app.example`; empty: all. A request
     /// without `Origin` does not come from a browser and is let in.
@@ -57,7 +57,8 @@ pub const HEADER_BYTES_MAX: usize = 8 * 1024;
 /// Most header lines accepted.
 pub const HEADERS_MAX: usize = 64;
 
-/// Reads the request at the front of `bytes` and says how long it is. `None`: it goes on after them.
+/// Reads the request at the front of `bytes` and says how long it is. `None`: it goes on after
+/// them.
 pub fn parse_request(
     bytes: &[u8],
     rules: Rules<'_>,
@@ -71,7 +72,7 @@ pub fn parse_request(
         return Err(UpgradeError::Malformed("only GET with HTTP/1.1 opens a WebSocket"));
     }
     let path = request.path.unwrap_or_default();
-    if path.split(['?', '#']).next() != Some(rules.path) {
+    if !rules.path.is_empty() && path.split(['?', '#']).next() != Some(rules.path) {
         return Err(UpgradeError::Path(path.to_owned()));
     }
     let headers = Headers(request.headers);
@@ -169,7 +170,8 @@ impl Offer {
         &self.request
     }
 
-    /// Reads the answer at the front of `bytes` and says how long it is. `None`: it goes on after them.
+    /// Reads the answer at the front of `bytes` and says how long it is. `None`: it goes on after
+    /// them.
     pub fn parse_answer(&self, bytes: &[u8]) -> Result<Option<usize>, UpgradeError> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut headers);
@@ -346,7 +348,8 @@ mod tests {
     #[test]
     fn the_nearest_stranger_is_the_client() {
         let headers = format!(
-            "X-Forwarded-For: 6.6.6.6, 192.0.2.7:99\r\nx-forwarded-for: \"[fd00::1]:1\", 10.0.0.2\r\n{GOOD}"
+            "X-Forwarded-For: 6.6.6.6, 192.0.2.7:99\r\n\
+             x-forwarded-for: \"[fd00::1]:1\", 10.0.0.2\r\n{GOOD}"
         );
         let text = request("/mqtt", &headers);
         let (found, _) = parse_request(text.as_bytes(), RULES).expect("good").expect("whole");

@@ -21,7 +21,7 @@ use codec::Reason;
 use crate::config::Auth;
 use cache::{Digest, VerdictCache};
 use passwords::{PasswordFile, PasswordFileError};
-use random::random;
+pub use random::random;
 use scram::{Credentials, Exchange, ScramError};
 
 /// Who knocks, and what they show.

@@ -5,7 +5,7 @@
 /// # Panics
 ///
 /// When the operating system has no random source, without which no password is safe.
-pub(crate) fn random<const N: usize>() -> [u8; N] {
+pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     #[expect(clippy::expect_used, reason = "going on without randomness would be unsafe")]
     getrandom::fill(&mut bytes).expect("the operating system has a random source");

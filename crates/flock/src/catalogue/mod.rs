@@ -1,0 +1,259 @@
+//! The scenarios that come with the tool: every published MQTT benchmark, as files under `scenarios/`,
+//! embedded. They are written in the native format like anybody's own, so `flock show ID --source` prints
+//! something to start from.
+
+use crate::scenario::{self, Choice, Loaded, ScenarioError, did_you_mean};
+
+/// One scenario that `flock run` knows by name.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub id: String,
+    file: &'static Embedded,
+}
+
+#[derive(Debug)]
+struct Embedded {
+    name: &'static str,
+    text: &'static str,
+}
+
+impl Entry {
+    pub fn load(&self) -> Result<Loaded, ScenarioError> {
+        self.load_with(&Choice::default())
+    }
+
+    /// With these parameters instead of the entry's.
+    pub fn load_with(&self, choice: &Choice) -> Result<Loaded, ScenarioError> {
+        let choice = Choice { variant: Some(self.id.clone()), params: choice.params.clone() };
+        scenario::parse(self.file.name, self.file.text, &choice, &swarm_file)
+    }
+}
+
+/// All entries, in the order in which they are listed.
+pub fn entries() -> Vec<Entry> {
+    let mut all = Vec::new();
+    for file in FILES {
+        // The files are part of the program; a test loads every one of them.
+        let ids = scenario::ids(file.name, file.text).unwrap_or_default();
+        all.extend(ids.into_iter().map(|id| Entry { id, file }));
+    }
+    all
+}
+
+/// The scenario of this id (in any case). `HM-R1000` is `HM-200M` with 1,000 clients, `HM-R1000-even` the
+/// even form; a family's own name (`AIO-FI`, `XR-1`) is its first member.
+pub fn find(id: &str, choice: &Choice) -> Result<Loaded, ScenarioError> {
+    if let Some((clients, base)) = reduced(id) {
+        return reduce(id, clients, base, choice);
+    }
+    let entries = entries();
+    if let Some(entry) = entries.iter().find(|entry| entry.id.eq_ignore_ascii_case(id)) {
+        return entry.load_with(choice);
+    }
+    for file in FILES {
+        let stem = |name: &str| name.eq_ignore_ascii_case(&format!("{id}-"));
+        let family = entries.iter().find(|entry| {
+            std::ptr::eq(entry.file, file) && entry.id.get(..=id.len()).is_some_and(stem)
+        });
+        if let Some(entry) = family {
+            return entry.load_with(choice);
+        }
+    }
+    let upper = id.to_uppercase();
+    let hint = did_you_mean(&upper, entries.iter().map(|entry| entry.id.as_str()))
+        .unwrap_or_else(|| "see `flock list`, or give the path of a .toml or .xml file".to_owned());
+    Err(ScenarioError::new(id, "there is no such scenario").hint(Some(hint)))
+}
+
+/// `HM-R1000` and `HM-R1000-even`: the number of clients, and what they are a reduction of.
+fn reduced(id: &str) -> Option<(u64, &'static str)> {
+    let upper = id.to_uppercase();
+    let rest = upper.strip_prefix("HM-R")?;
+    let (digits, base) = match rest.strip_suffix("-EVEN") {
+        Some(digits) => (digits, "HM-200M-even"),
+        None => (rest.strip_suffix("-BURST").unwrap_or(rest), "HM-200M"),
+    };
+    Some((digits.parse().ok()?, base))
+}
+
+fn reduce(id: &str, clients: u64, base: &str, choice: &Choice) -> Result<Loaded, ScenarioError> {
+    if !(REDUCED_CLIENTS_MIN..=FULL_CLIENTS).contains(&clients) {
+        let message =
+            format!("the number of clients lies between {REDUCED_CLIENTS_MIN} and {FULL_CLIENTS}");
+        return Err(ScenarioError::new(id, message));
+    }
+    let mut loaded = find(base, choice)?;
+    loaded.scenario = loaded.scenario.scaled(clients as f64 / FULL_CLIENTS as f64);
+    loaded.scenario.id = id.to_uppercase().replace("-EVEN", "-even").replace("-BURST", "-burst");
+    loaded.scenario.title = format!("{}, with {clients} clients", loaded.scenario.title);
+    Ok(loaded)
+}
+
+/// One publisher and nine subscribers.
+const REDUCED_CLIENTS_MIN: u64 = 10;
+const FULL_CLIENTS: u64 = 200_000_000;
+
+fn swarm_file(name: &str) -> Result<String, String> {
+    SWARM
+        .iter()
+        .find(|file| file.name == name)
+        .map(|file| file.text.to_owned())
+        .ok_or_else(|| format!("{name}: no such built-in file"))
+}
+
+macro_rules! embed {
+    ($($name:literal),* $(,)?) => {
+        &[$(Embedded { name: $name, text: include_str!(concat!("../../../../scenarios/", $name)) }),*]
+    };
+}
+
+static FILES: &[Embedded] = embed![
+    "mb-p2p.toml",
+    "mb-fanout.toml",
+    "mb-shared.toml",
+    "mb-conn.toml",
+    "eg-1.toml",
+    "eg-2.toml",
+    "eg-3.toml",
+    "eg-4.toml",
+    "eg-5.toml",
+    "eg-6.toml",
+    "eg-7.toml",
+    "aio-fi.toml",
+    "aio-b1.toml",
+    "aio-b100.toml",
+    "aio-fo.toml",
+    "hm-200m.toml",
+    "hm-200m-even.toml",
+    "sol.toml",
+    "xr-sym.toml",
+    "xr-3-in.toml",
+    "xr-3-out.toml",
+    "xr-4.toml",
+    "sw-1.toml",
+    "x-1.toml",
+    "x-2.toml",
+    "x-3.toml",
+    "x-4.toml",
+    "x-5.toml",
+    "x-6.toml",
+    "x-7.toml",
+    "x-8.toml",
+    "x-9.toml",
+    "x-10.toml",
+];
+
+static SWARM: &[Embedded] = embed!["swarm/hm-200m.xml", "swarm/hm-200m-even.xml", "swarm/sw-1.xml"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn load(id: &str) -> Loaded {
+        find(id, &Choice::default()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn every_entry_loads_and_has_something_to_say() {
+        let entries = entries();
+        let ids: BTreeSet<&str> = entries.iter().map(|entry| entry.id.as_str()).collect();
+        assert_eq!(ids.len(), entries.len(), "ids are unique");
+        for entry in &entries {
+            let loaded = entry.load().unwrap_or_else(|error| panic!("{}: {error}", entry.id));
+            assert_eq!(loaded.scenario.id, entry.id);
+            assert!(
+                !loaded.about.summary.is_empty() && !loaded.about.family.is_empty(),
+                "{}",
+                entry.id
+            );
+            assert!(loaded.scenario.estimate().clients > 0, "{}", entry.id);
+            let small = loaded.scenario.scaled(0.001);
+            assert_eq!(scenario::check::check(&small), [], "{} scaled down", entry.id);
+        }
+    }
+
+    #[test]
+    fn every_published_scenario_is_there() {
+        let mut wanted: Vec<String> = (1..=7).map(|n| format!("EG-{n}")).collect();
+        for shape in ["FI", "B1", "B100", "FO"] {
+            wanted.extend(["16B", "8K", "255K"].map(|size| format!("AIO-{shape}-{size}")));
+        }
+        wanted.extend((1..=4).flat_map(|n| [format!("MB-B{n}"), format!("MB-E{n}")]));
+        wanted.extend(
+            [
+                "HM-200M",
+                "HM-R1000",
+                "HM-R1000-even",
+                "SOL-1K",
+                "SOL-1M",
+                "XR-1",
+                "XR-2",
+                "XR-3",
+                "XR-4",
+                "SW-1",
+            ]
+            .map(str::to_owned),
+        );
+        for id in wanted {
+            load(&id);
+        }
+    }
+
+    #[test]
+    fn the_numbers_are_those_of_the_reports() {
+        // id, clients, messages in and out per second.
+        let cases = [
+            ("MB-B1", 2_000, Some((1_000.0, 1_000.0))),
+            ("MB-E1", 100_000, Some((50_000.0, 50_000.0))),
+            ("MB-B2", 1_001, Some((1.0, 1_000.0))),
+            ("MB-E2", 1_005, Some((250.0, 250_000.0))),
+            ("MB-E3", 50_500, Some((50_000.0, 50_000.0))),
+            ("MB-E4", 1_000_000, None),
+            ("EG-1", 400_004, Some((40_000.0, 80_000.0))),
+            ("EG-3", 200_200, Some((40.0, 40_000.0))),
+            ("EG-4", 40_001, Some((1.0, 40_000.0))),
+            ("AIO-FI-16B", 1_001, None),
+            ("HM-200M", 200_000_000, None),
+            ("HM-200M-even", 200_000_000, Some((500_000.0, 500_000.0))),
+            ("SOL-1K", 240, None),
+            ("XR-1-Q0", 2_000, Some((30_000.0, 30_000.0))),
+            ("XR-3-in", 2_100, Some((15_000.0, 15_000.0))),
+            ("XR-3-out", 2_010, Some((250.0, 50_000.0))),
+        ];
+        for (id, clients, rates) in cases {
+            let estimate = load(id).scenario.estimate();
+            assert_eq!(estimate.clients, clients, "{id}");
+            let found = estimate.publishes_per_sec.zip(estimate.deliveries_per_sec);
+            match (found, rates) {
+                (Some(found), Some(wanted)) => {
+                    let near = |a: f64, b: f64| (a - b).abs() < b * 1e-6;
+                    assert!(near(found.0, wanted.0) && near(found.1, wanted.1), "{id}: {found:?}");
+                }
+                (found, wanted) => assert_eq!(found, wanted, "{id}"),
+            }
+        }
+    }
+
+    #[test]
+    fn reductions_keep_the_ratio() {
+        let counts =
+            |id: &str| load(id).scenario.groups.iter().map(|group| group.count).collect::<Vec<_>>();
+        assert_eq!(counts("HM-R20000"), [2_000, 18_000]);
+        assert_eq!(counts("hm-r10-even"), [1, 9]);
+        assert!(find("HM-R9", &Choice::default()).unwrap_err().to_string().contains("between"));
+    }
+
+    #[test]
+    fn unknown_ids_are_met_with_the_nearest() {
+        let error = find("MB-F1", &Choice::default()).unwrap_err().to_string();
+        assert!(error.contains("did you mean `MB-"), "{error}");
+    }
+
+    #[test]
+    fn parameters_can_be_set_by_name() {
+        let choice =
+            Choice { params: [("in_flight".to_owned(), "7".to_owned())].into(), variant: None };
+        assert!(find("SOL-1K", &choice).unwrap().source.contains("in_flight = \"7\""));
+    }
+}

@@ -1,0 +1,79 @@
+//! From the configuration to what the core calls limits and settings.
+
+use std::sync::Arc;
+
+use broker::{Limits, Settings, ShareStrategy};
+use codec::QoS;
+use session::{Overflow, QueueLimits, Rate};
+use topic::TopicLimits;
+
+use crate::config::{Config, Listener, NEVER, QueueOverflow, SharedStrategy};
+
+/// The limits of one listener's connections.
+pub(super) fn of_listener(config: &Config, listener: &Listener) -> Arc<Limits> {
+    let all = &config.limits;
+    let own = &listener.limits;
+    let bytes_rate = u32::try_from(own.bytes_per_second_max).unwrap_or(u32::MAX);
+    let bytes_burst = u32::try_from(own.bytes_burst).unwrap_or(u32::MAX);
+    Arc::new(Limits {
+        packet_bytes_max: own.packet_bytes_max,
+        topic: TopicLimits { levels_max: all.topic_levels_max, bytes_max: all.topic_bytes_max },
+        client_id_bytes_max: all.client_id_bytes_max,
+        will_payload_bytes_max: all.will_payload_bytes_max,
+        subscriptions_per_client_max: all.subscriptions_per_client_max,
+        in_flight_max: own.in_flight_max,
+        receive_max: own.receive_max,
+        alias_in_max: own.topic_alias_max,
+        alias_out_max: own.topic_alias_max,
+        queue: queue(config),
+        outbox_bytes_max: all.outbox_bytes_max,
+        session_expiry_max_secs: all.session_expiry_max_secs,
+        session_expiry_v3_secs: all.session_expiry_v3_secs,
+        message_expiry_max_secs: match all.message_expiry_max_secs {
+            NEVER => 0,
+            secs => secs,
+        },
+        keep_alive_max_secs: own.keep_alive_max_secs,
+        keep_alive_default_secs: all.keep_alive_default_secs,
+        will_delay_max_secs: all.will_delay_max_secs,
+        qos_max: QoS::try_from(own.qos_max).unwrap_or(QoS::ExactlyOnce),
+        retain_available: all.retain_available,
+        wildcard_available: all.wildcard_available,
+        shared_available: all.shared_available,
+        subscription_ids_available: all.subscription_ids_available,
+        message_rate: Rate { per_second: own.messages_per_second_max, burst: own.messages_burst },
+        byte_rate: Rate { per_second: bytes_rate, burst: bytes_burst },
+    })
+}
+
+/// The settings of the whole broker.
+pub(super) fn of_broker(config: &Config) -> Settings {
+    Settings {
+        retained_messages_max: config.limits.retained_messages_max.into(),
+        retained_bytes_max: config.limits.retained_bytes_max,
+        share_strategy: match config.shared_strategy {
+            SharedStrategy::Random => ShareStrategy::Random,
+            SharedStrategy::RoundRobin => ShareStrategy::RoundRobin,
+            SharedStrategy::LeastInFlight => ShareStrategy::LeastInFlight,
+            SharedStrategy::Sticky => ShareStrategy::Sticky,
+            SharedStrategy::HashClient => ShareStrategy::HashClient,
+            SharedStrategy::HashTopic => ShareStrategy::HashTopic,
+        },
+        share_queue: queue(config),
+        rejects: config.limits.queue_overflow == QueueOverflow::Reject,
+    }
+}
+
+fn queue(config: &Config) -> QueueLimits {
+    QueueLimits {
+        messages_max: config.limits.queued_messages_max,
+        bytes_max: config.limits.queued_bytes_max,
+        overflow: match config.limits.queue_overflow {
+            QueueOverflow::DropOldest => Overflow::DropOldest,
+            QueueOverflow::DropNewest => Overflow::DropNewest,
+            QueueOverflow::Reject => Overflow::Reject,
+            QueueOverflow::Disconnect => Overflow::Disconnect,
+        },
+        keeps_qos0: config.limits.queue_qos0_offline,
+    }
+}

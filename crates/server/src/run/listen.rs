@@ -1,0 +1,136 @@
+//! From the configured listeners to bound ones.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use anyhow::Context;
+use net::{
+    ClientAuth, ListenOptions, ProxyOptions, Scheme, TlsContext, TlsOptions, TlsVersion,
+    WebSocketOptions,
+};
+
+use super::door::Portal;
+use super::gate::{Entrance, Gate};
+use super::limits;
+use crate::config::{self, Config, Transport};
+
+/// All listeners, bound.
+pub(super) struct Listeners {
+    pub(super) portals: Vec<Portal>,
+    pub(super) urls: Vec<String>,
+    pub(super) tls: Vec<(String, Arc<TlsContext>)>,
+}
+
+/// Binds all listeners, or none.
+pub(super) fn bind_all(config: &Config, gate: &Arc<Gate>) -> anyhow::Result<Listeners> {
+    let mut all = Listeners { portals: Vec::new(), urls: Vec::new(), tls: Vec::new() };
+    for listener in &config.listeners {
+        let tls = load_tls(listener)?;
+        if let Some(tls) = &tls {
+            all.tls.push((listener.name.clone(), tls.clone()));
+        }
+        let address = address(listener);
+        let bound = net::Listener::bind(&address, &options(listener, tls))
+            .with_context(|| format!("listener '{}'", listener.name))?;
+        all.urls.push(url(&address, &bound));
+        let entrance = Arc::new(Entrance {
+            name: listener.name.clone(),
+            limits: limits::of_listener(config, listener),
+            allow_anonymous: listener.allow_anonymous,
+            identity: listener
+                .tls
+                .as_ref()
+                .map_or(config::CertificateIdentity::None, |tls| tls.identity),
+            connections_max: listener.connections_max,
+            connections: AtomicU32::new(0),
+            gate: gate.clone(),
+        });
+        all.portals.push(Portal {
+            listener: bound,
+            entrance,
+            connections_per_second_max: listener.connections_per_second_max,
+        });
+    }
+    Ok(all)
+}
+
+fn scheme(transport: Transport) -> Scheme {
+    match transport {
+        Transport::Tls => Scheme::Tls,
+        Transport::Ws => Scheme::Ws,
+        Transport::Wss => Scheme::Wss,
+        Transport::Tcp | Transport::Unix => Scheme::Tcp,
+    }
+}
+
+fn address(listener: &config::Listener) -> net::Address {
+    match &listener.address {
+        config::Address::Unix(path) => net::Address::Unix(path.clone()),
+        config::Address::Ip(address) => {
+            let mut made = net::Address::inet(scheme(listener.transport), *address);
+            if let (net::Address::Inet { path, .. }, Some(websocket)) =
+                (&mut made, &listener.websocket)
+            {
+                *path = websocket.path.clone().unwrap_or_default();
+            }
+            made
+        }
+    }
+}
+
+fn options(listener: &config::Listener, tls: Option<Arc<TlsContext>>) -> ListenOptions {
+    let trusted: Vec<net::Cidr> = listener
+        .trusted_proxies
+        .iter()
+        .flatten()
+        .filter_map(|network| network.to_string().parse().ok())
+        .collect();
+    let websocket = listener.websocket.as_ref();
+    ListenOptions {
+        tls,
+        websocket: WebSocketOptions {
+            origins: websocket.map(|own| own.origins.clone()).unwrap_or_default(),
+            trusted_forwarders: trusted.clone(),
+            ..WebSocketOptions::default()
+        },
+        proxy: listener.trusted_proxies.as_ref().map(|_| ProxyOptions { trusted }),
+        ..ListenOptions::default()
+    }
+}
+
+fn load_tls(listener: &config::Listener) -> anyhow::Result<Option<Arc<TlsContext>>> {
+    let Some(tls) = &listener.tls else { return Ok(None) };
+    let options = TlsOptions {
+        client_ca: tls.client_ca.clone(),
+        client_auth: match tls.client_auth {
+            config::ClientAuth::None => ClientAuth::None,
+            config::ClientAuth::Optional => ClientAuth::Optional,
+            config::ClientAuth::Require => ClientAuth::Require,
+        },
+        revocation_lists: tls.crl.clone(),
+        version_min: match tls.min_version {
+            config::TlsVersion::V12 => TlsVersion::V12,
+            config::TlsVersion::V13 => TlsVersion::V13,
+        },
+        ..TlsOptions::new(&tls.certificate, &tls.key)
+    };
+    let context = TlsContext::load(options)
+        .with_context(|| format!("TLS of listener '{}'", listener.name))?;
+    Ok(Some(Arc::new(context)))
+}
+
+/// The URL with the port that was really bound.
+fn url(address: &net::Address, bound: &net::Listener) -> String {
+    match (address, bound.local_address()) {
+        (net::Address::Inet { scheme, path, .. }, Some(local)) => {
+            let scheme = match scheme {
+                Scheme::Tcp => "tcp",
+                Scheme::Tls => "tls",
+                Scheme::Ws => "ws",
+                Scheme::Wss => "wss",
+            };
+            format!("{scheme}://{local}{}", path)
+        }
+        _ => address.to_string(),
+    }
+}

@@ -1,0 +1,84 @@
+//! Into a worker: from other workers, the doors and the control plane.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use broker::{Access, ConnectRequest, Mail, ShardId};
+use net::Stream;
+use session::Message;
+
+use super::gate::Seat;
+
+/// A connection that the door has admitted.
+pub(super) struct Handover {
+    pub(super) stream: Stream,
+    pub(super) shard: ShardId,
+    pub(super) request: ConnectRequest,
+    /// Bytes that came after the CONNECT.
+    pub(super) rest: Vec<u8>,
+    pub(super) seat: Seat,
+}
+
+/// One thing for a worker to do.
+pub(super) enum Item {
+    /// Mail for one of its shards, in order.
+    Mail(ShardId, Vec<Mail>),
+    Connection(Box<Handover>),
+    /// Publish a message of the broker's own through this shard.
+    Publish(ShardId, Message),
+    Access(Access),
+    /// Close everything, then end.
+    Shutdown,
+}
+
+/// A worker's mailbox. Putting costs a short lock, and a system call only if the worker sleeps.
+///
+/// Its length is bounded by what its senders may hold: shards send mail only for packets that they
+/// read, and read again after their worker's turn.
+pub(super) struct Mailbox {
+    items: Mutex<Vec<Item>>,
+    has_items: AtomicBool,
+    is_asleep: AtomicBool,
+    waker: mio::Waker,
+}
+
+impl Mailbox {
+    pub(super) fn new(waker: mio::Waker) -> Self {
+        Self {
+            items: Mutex::default(),
+            has_items: AtomicBool::new(false),
+            is_asleep: AtomicBool::new(false),
+            waker,
+        }
+    }
+
+    pub(super) fn put(&self, item: Item) {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner).push(item);
+        self.has_items.store(true, Ordering::SeqCst);
+        if self.is_asleep.swap(false, Ordering::SeqCst)
+            && let Err(error) = self.waker.wake()
+        {
+            tracing::error!(%error, "cannot wake a worker");
+        }
+    }
+
+    /// Is there something to take? A plain load: cheap enough to ask before each connection.
+    pub(super) fn has_items(&self) -> bool {
+        self.has_items.load(Ordering::Acquire)
+    }
+
+    pub(super) fn take(&self) -> Vec<Item> {
+        self.has_items.store(false, Ordering::SeqCst);
+        std::mem::take(&mut self.items.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Announces sleep. False if there is something to take, so do not sleep.
+    pub(super) fn fall_asleep(&self) -> bool {
+        self.is_asleep.store(true, Ordering::SeqCst);
+        !self.has_items.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn wake_up(&self) {
+        self.is_asleep.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,273 @@
+//! The running broker: where all parts are made and joined, in the order of their making.
+//!
+//! Threads: workers (connections and shards), doors (arrivals), the HTTP server, and the one that
+//! called [`serve`], which waits for signals and does what is due each second.
+
+mod clock;
+mod door;
+mod gate;
+mod identity;
+mod limits;
+mod listen;
+mod mailbox;
+mod reauthentication;
+mod report;
+mod watch;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use broker::{Access, Shard, ShardId, Shared};
+
+use crate::auth::{Authenticator, acl_file};
+use crate::config::Config;
+use crate::http::{Health, HttpServer, State};
+pub use clock::Clock;
+pub use gate::Gate;
+pub use watch::resident_bytes;
+
+use door::{Bell, Door, DoorContext};
+use mailbox::{Item, Mailbox};
+use reauthentication::Reauthentication;
+use worker::{Worker, WorkerParts};
+
+/// Runs the broker until it is told to stop.
+///
+/// # Errors
+///
+/// What cannot be made at the start: files that cannot be used, addresses that cannot be bound.
+pub fn serve(config: Config) -> anyhow::Result<()> {
+    let clock = Clock::start();
+    raise_descriptor_limit();
+    let access = load_access(&config)?;
+    let authenticator = Arc::new(Authenticator::start(&config.auth)?);
+    let seed = u64::from_le_bytes(crate::auth::random());
+    let shared = Shared::new(limits::of_broker(&config), config.server.shards, seed);
+    let gate = Arc::new(Gate::new(config.limits.connections_max));
+    let health = Health::new();
+    let http = start_http(&config, &shared, &gate, &health, clock)?;
+    let listeners = listen::bind_all(&config, &gate)?;
+    let workers = start_workers(&config, &shared, &access, &authenticator, clock)?;
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let context = Arc::new(DoorContext {
+        shared: shared.clone(),
+        mailboxes: workers.mailboxes.clone(),
+        authenticator: authenticator.clone(),
+        clock,
+        connect_timeout_ms: u64::from(config.limits.connect_timeout_secs) * 1000,
+        connections_per_second_max: config.limits.connections_per_second_max,
+        is_stopping: is_stopping.clone(),
+    });
+    let tls = listeners.tls.clone();
+    let urls = listeners.urls.clone();
+    let doors = start_doors(&config, listeners.portals, &context)?;
+    for url in urls {
+        tracing::info!(url, "listening");
+    }
+    if let Some(http) = &http {
+        tracing::info!(url = format!("http://{}", http.address()), "listening");
+    }
+    health.set(State::Ready);
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        workers = config.server.workers,
+        shards = config.server.shards,
+        "ready"
+    );
+    let watch = watch::Watch {
+        config: &config,
+        shared: &shared,
+        mailboxes: &workers.mailboxes,
+        authenticator: &authenticator,
+        tls: &tls,
+        clock,
+    };
+    let stopped = watch.until_stopped();
+    health.set(State::Stopping);
+    tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
+    is_stopping.store(true, Ordering::Release);
+    doors.stop();
+    workers.stop();
+    tracing::info!("stopped");
+    stopped
+}
+
+fn load_access(config: &Config) -> anyhow::Result<Access> {
+    let access = match &config.access.acl_file {
+        Some(path) => acl_file::load(path)?,
+        None => Access::open(),
+    };
+    Ok(access.accepting_all_subscriptions(config.access.accept_all_subscriptions))
+}
+
+fn start_http(
+    config: &Config,
+    shared: &Arc<Shared>,
+    gate: &Arc<Gate>,
+    health: &Health,
+    clock: Clock,
+) -> anyhow::Result<Option<HttpServer>> {
+    let Some(address) = config.http else { return Ok(None) };
+    let (shared, gate) = (shared.clone(), gate.clone());
+    let metrics = Arc::new(move || crate::metrics::exposition(&shared, &gate, clock));
+    let server = HttpServer::start(address, health.clone(), metrics).with_context(|| {
+        format!(
+            "cannot listen on http://{address}; choose another with --http ADDRESS, or --http off"
+        )
+    })?;
+    Ok(Some(server))
+}
+
+struct Workers {
+    mailboxes: Arc<[Arc<Mailbox>]>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn start_workers(
+    config: &Config,
+    shared: &Arc<Shared>,
+    access: &Access,
+    authenticator: &Arc<Authenticator>,
+    clock: Clock,
+) -> anyhow::Result<Workers> {
+    let count = usize::from(config.server.workers.min(config.server.shards));
+    let mut polls = Vec::new();
+    let mut mailboxes = Vec::new();
+    for _ in 0..count {
+        let poll = mio::Poll::new().context("cannot make an event queue")?;
+        mailboxes.push(Arc::new(Mailbox::new(mio::Waker::new(poll.registry(), worker::WAKER)?)));
+        polls.push(poll);
+    }
+    let mailboxes: Arc<[Arc<Mailbox>]> = mailboxes.into();
+    let mut threads = Vec::new();
+    for (index, poll) in polls.into_iter().enumerate() {
+        let shards = (0..config.server.shards)
+            .filter(|shard| usize::from(*shard) % count == index)
+            .map(|shard: ShardId| Shard::new(shard, shared.clone(), access.clone()))
+            .collect();
+        let parts = WorkerParts {
+            poll,
+            mailboxes: mailboxes.clone(),
+            index,
+            shards,
+            clock,
+            shutdown_grace_ms: u64::from(config.server.shutdown_grace_secs) * 1000,
+            reauthentication: Reauthentication::new(authenticator.clone()),
+        };
+        let core = config.server.pin_workers.then_some(index);
+        threads.push(spawn(format!("worker-{index}"), core, move || Worker::new(parts).run())?);
+    }
+    Ok(Workers { mailboxes, threads })
+}
+
+impl Workers {
+    /// Clients are told, what is queued in the sockets leaves within the grace.
+    fn stop(self) {
+        for mailbox in self.mailboxes.iter() {
+            mailbox.put(Item::Shutdown);
+        }
+        join(self.threads);
+    }
+}
+
+struct Doors {
+    bells: Vec<Arc<Bell>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn start_doors(
+    config: &Config,
+    portals: Vec<door::Portal>,
+    context: &Arc<DoorContext>,
+) -> anyhow::Result<Doors> {
+    let mut made = Vec::new();
+    for _ in 0..config.server.door_threads {
+        made.push(door::poll_and_bell().context("cannot make an event queue")?);
+    }
+    let bells: Vec<Arc<Bell>> = made.iter().map(|(_, bell)| bell.clone()).collect();
+    let mut portals = Some(portals);
+    let mut threads = Vec::new();
+    for (index, made) in made.into_iter().enumerate() {
+        let door =
+            Door::new(made, bells.clone(), portals.take().unwrap_or_default(), context.clone());
+        threads.push(spawn(format!("door-{index}"), None, move || door.run())?);
+    }
+    Ok(Doors { bells, threads })
+}
+
+impl Doors {
+    /// Closes the listeners, and what is not admitted yet.
+    fn stop(self) {
+        for bell in &self.bells {
+            bell.wake();
+        }
+        join(self.threads);
+    }
+}
+
+/// Starts a thread. If it ends by an error or a panic the process ends, too: a broker with a part
+/// of its shards dead would keep promises of which nobody knows.
+fn spawn(
+    name: String,
+    core: Option<usize>,
+    run: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> anyhow::Result<JoinHandle<()>> {
+    let body = move || {
+        let abort = AbortOnUnwind;
+        if let Some(core) = core {
+            pin_to(core);
+        }
+        if let Err(error) = run() {
+            tracing::error!(%error, "a thread of the broker failed; the process ends");
+            std::process::abort();
+        }
+        std::mem::forget(abort);
+    };
+    std::thread::Builder::new()
+        .name(name.clone())
+        .spawn(body)
+        .with_context(|| format!("cannot start thread {name}"))
+}
+
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+fn join(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        // A thread that panicked has ended the process already.
+        let _ = thread.join();
+    }
+}
+
+/// Binds the thread to a core; of those that the process may use, the one with this index.
+fn pin_to(index: usize) {
+    let allowed = rustix::thread::sched_getaffinity(None);
+    let pinned = allowed.and_then(|allowed| {
+        let cores: Vec<usize> =
+            (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+        let mut own = rustix::thread::CpuSet::new();
+        own.set(cores[index % cores.len()]);
+        rustix::thread::sched_setaffinity(None, &own)
+    });
+    if let Err(error) = pinned {
+        tracing::warn!(%error, "cannot pin a worker to a core");
+    }
+}
+
+/// Each connection is a file descriptor: take as many as the system gives.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
+        tracing::warn!(limit = ?limit.current, "cannot raise the limit of open files");
+    }
+}

@@ -1,0 +1,77 @@
+//! Events of the shards as log lines.
+
+use broker::{Ended, Event};
+
+/// Writes one event. Life-cycle of single connections is DEBUG; what a person should look at is
+/// INFO (a client did wrong) or WARN (something was lost).
+pub(super) fn log(event: &Event) {
+    match event {
+        Event::Connected {
+            client_id,
+            username,
+            peer,
+            version,
+            keep_alive_secs,
+            session_present,
+        } => {
+            tracing::debug!(
+                client = %client_id,
+                user = username.as_deref().unwrap_or("-"),
+                %peer,
+                ?version,
+                keep_alive_secs,
+                session_present,
+                "client connected"
+            );
+        }
+        Event::Disconnected { client_id, peer, ended } => log_end(client_id, peer, ended),
+        Event::Dropped { client_id, reason, count } => {
+            tracing::warn!(client = %client_id, ?reason, count, "deliveries dropped");
+        }
+        Event::Denied { client_id, action, topic } => {
+            tracing::info!(client = %client_id, action, topic = %topic, "not allowed by the access rules");
+        }
+        Event::Refused { client_id, topic } => {
+            tracing::warn!(client = %client_id, topic = %topic, "publish refused: no room");
+        }
+        Event::SessionExpired { client_id } => {
+            tracing::debug!(client = %client_id, "session expired");
+        }
+        Event::RetainedRefused { topic } => {
+            tracing::warn!(topic = %topic, "retained message not kept: the limit is reached");
+        }
+        Event::GroupDropped { group, count } => {
+            tracing::warn!(group = %group, count, "messages of a shared subscription dropped");
+        }
+    }
+}
+
+fn log_end(client_id: &str, peer: &str, ended: &Ended) {
+    match ended {
+        Ended::Violation(violation) => tracing::info!(
+            client = client_id,
+            peer,
+            clause = violation.clause,
+            reason = %violation.reason,
+            detail = violation.detail,
+            "client broke the protocol; connection closed"
+        ),
+        Ended::QueueFull => {
+            tracing::warn!(client = client_id, peer, "queue full; connection closed");
+        }
+        Ended::Refused => {
+            tracing::warn!(client = client_id, peer, "publish refused; connection closed");
+        }
+        Ended::NotAuthorized => {
+            tracing::info!(client = client_id, peer, "re-authentication failed; connection closed");
+        }
+        Ended::Client(_)
+        | Ended::Network
+        | Ended::KeepAlive
+        | Ended::TakenOver
+        | Ended::Shutdown
+        | Ended::Administrative => {
+            tracing::debug!(client = client_id, peer, why = ?ended, "client disconnected");
+        }
+    }
+}

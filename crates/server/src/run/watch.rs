@@ -1,0 +1,139 @@
+//! The control plane: signals, `$SYS`, memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use broker::Shared;
+use broker::sys::SysTopics;
+use net::TlsContext;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::clock::Clock;
+use super::mailbox::{Item, Mailbox};
+use crate::auth::{Authenticator, acl_file};
+use crate::config::Config;
+
+/// How often memory is looked at.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Publishes are taken again below this share of the memory limit, in per cent.
+const MEMORY_RELIEF_PERCENT: u64 = 95;
+
+pub(super) struct Watch<'a> {
+    pub(super) config: &'a Config,
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) mailboxes: &'a Arc<[Arc<Mailbox>]>,
+    pub(super) authenticator: &'a Arc<Authenticator>,
+    pub(super) tls: &'a [(String, Arc<TlsContext>)],
+    pub(super) clock: Clock,
+}
+
+impl Watch<'_> {
+    /// Waits for SIGTERM or SIGINT, and meanwhile does what is due.
+    pub(super) fn until_stopped(&self) -> anyhow::Result<()> {
+        let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ticker = Ticker::start(self, is_over.clone());
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                self.reload();
+            } else {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Release);
+        ticker.stop();
+        Ok(())
+    }
+
+    /// Reads passwords, access rules and certificates again. What cannot be used stays as it was.
+    fn reload(&self) {
+        match self.authenticator.reload(&self.config.auth) {
+            Ok(()) => tracing::info!("passwords read again"),
+            Err(error) => tracing::error!(%error, "passwords not read again; the old ones hold"),
+        }
+        if let Some(path) = &self.config.access.acl_file {
+            match acl_file::load(path) {
+                Ok(access) => {
+                    let all = self.config.access.accept_all_subscriptions;
+                    let access = access.accepting_all_subscriptions(all);
+                    for mailbox in self.mailboxes.iter() {
+                        mailbox.put(Item::Access(access.clone()));
+                    }
+                    tracing::info!("access rules read again");
+                }
+                Err(error) => {
+                    tracing::error!(%error, "access rules not read again; the old ones hold");
+                }
+            }
+        }
+        for (listener, tls) in self.tls {
+            match tls.reload() {
+                Ok(()) => tracing::info!(listener, "certificates read again"),
+                Err(error) => {
+                    tracing::error!(listener, %error, "certificates not read again; the old ones hold");
+                }
+            }
+        }
+    }
+}
+
+/// The thread for what is due at intervals.
+struct Ticker {
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Ticker {
+    fn start(watch: &Watch<'_>, is_over: Arc<AtomicBool>) -> Self {
+        let shared = watch.shared.clone();
+        let mailboxes = watch.mailboxes.clone();
+        let clock = watch.clock;
+        let memory_bytes_max = watch.config.limits.memory_bytes_max;
+        let sys_secs = watch.config.sys.interval_secs;
+        let thread = std::thread::spawn(move || {
+            let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
+            let mut sys_at: Option<Instant> = None;
+            while !is_over.load(Ordering::Acquire) {
+                watch_memory(&shared, memory_bytes_max);
+                let elapsed = sys_at.map_or(f64::MAX, |at| at.elapsed().as_secs_f64());
+                if sys_secs > 0 && elapsed >= f64::from(sys_secs) {
+                    sys_at = Some(Instant::now());
+                    let elapsed = elapsed.min(f64::from(sys_secs));
+                    for message in sys.messages(&shared, clock.uptime_secs(), elapsed) {
+                        mailboxes[0].put(Item::Publish(0, message));
+                    }
+                }
+                std::thread::park_timeout(MEMORY_INTERVAL);
+            }
+        });
+        Self { thread }
+    }
+
+    fn stop(self) {
+        self.thread.thread().unpark();
+        // A panic there has been told on standard error.
+        let _ = self.thread.join();
+    }
+}
+
+/// Compares the memory of the process with its limit.
+fn watch_memory(shared: &Shared, bytes_max: u64) {
+    let Some(used) = resident_bytes() else { return };
+    let is_short = shared.memory_is_short();
+    if !is_short && used > bytes_max {
+        tracing::warn!(used, limit = bytes_max, "memory limit reached: publishes are refused");
+        shared.set_memory_is_short(true);
+    } else if is_short && used < bytes_max / 100 * MEMORY_RELIEF_PERCENT {
+        tracing::info!(used, limit = bytes_max, "below the memory limit again");
+        shared.set_memory_is_short(false);
+    }
+}
+
+/// Resident memory of this process; None where the system does not tell.
+pub fn resident_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}

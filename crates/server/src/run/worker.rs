@@ -1,0 +1,486 @@
+//! A worker: one thread, its connections, its shards.
+//!
+//! One turn: take what is ready, feed the shards, let mail flow, write each dirty connection once,
+//! sleep until something happens. No connection owns a read buffer; the worker has one.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Close, Mail, Shard, ShardId};
+use mio::event::Event;
+use mio::{Events, Interest, Poll, Token};
+use net::{Read, Stream};
+use session::Outbox;
+use slab::Slab;
+
+use super::clock::Clock;
+use super::gate::Seat;
+use super::mailbox::{Handover, Item, Mailbox};
+use super::reauthentication::Reauthentication;
+use super::report;
+
+/// The token of the waker; connections have the numbers below.
+pub(super) const WAKER: Token = Token(usize::MAX);
+
+const READ_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Reads of one connection before the others get their turn.
+const READS_PER_TURN: usize = 4;
+
+/// Events of one turn.
+const EVENTS_MAX: usize = 1024;
+
+/// Slices of one write; the rest follows with the next.
+const SLICES_MAX: usize = 64;
+
+/// Rounds of mail between the shards of this worker in one turn; the rest follows with the next.
+const MAIL_ROUNDS_MAX: usize = 64;
+
+/// The longest sleep: time-driven work of the shards has a grain of a second.
+const SLEEP_MS_MAX: u64 = 1000;
+
+/// How long a connection that was told why it ends may take to read it.
+const FAREWELL_MS: u64 = 2000;
+
+struct Connection {
+    stream: Stream,
+    /// The place of its shard in `Worker::shards`.
+    shard: u16,
+    slot: u32,
+    state: State,
+    /// A write took less than it was given: wait for a writable event.
+    is_blocked: bool,
+    _seat: Seat,
+}
+
+#[derive(Debug)]
+enum State {
+    Open,
+    /// Rate limited: read nothing before the time.
+    Paused(u64),
+    /// The shard is done with it; the client may still read its farewell until the time.
+    Leaving {
+        farewell: Box<Outbox>,
+        until_ms: u64,
+    },
+    /// Lost; the shard's `Close` is on its way.
+    Lost,
+}
+
+/// What a worker needs to start.
+pub(super) struct WorkerParts {
+    pub(super) poll: Poll,
+    pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
+    pub(super) index: usize,
+    pub(super) shards: Vec<Shard>,
+    pub(super) clock: Clock,
+    pub(super) shutdown_grace_ms: u64,
+    pub(super) reauthentication: Reauthentication,
+}
+
+pub(super) struct Worker {
+    poll: Poll,
+    mailbox: Arc<Mailbox>,
+    mailboxes: Arc<[Arc<Mailbox>]>,
+    /// Shard `n` lives on worker `n % workers`, as its shard `n / workers`.
+    shards: Vec<Shard>,
+    connections: Slab<Connection>,
+    buffer: Box<[u8]>,
+    clock: Clock,
+    now_ms: u64,
+    /// Connections with more to read than one turn gave them.
+    unread: Vec<usize>,
+    /// Connections that wait for a time: paused or leaving.
+    waiting: Vec<usize>,
+    local_mail: Vec<(ShardId, Vec<Mail>)>,
+    reauthentication: Reauthentication,
+    shutdown_grace_ms: u64,
+    /// Set once the broker stops: when to give up on the last connections.
+    ends_at_ms: Option<u64>,
+}
+
+impl Worker {
+    pub(super) fn new(parts: WorkerParts) -> Self {
+        Self {
+            mailbox: parts.mailboxes[parts.index].clone(),
+            poll: parts.poll,
+            mailboxes: parts.mailboxes,
+            shards: parts.shards,
+            connections: Slab::new(),
+            buffer: vec![0; READ_BUFFER_BYTES].into(),
+            now_ms: parts.clock.now_ms(),
+            clock: parts.clock,
+            unread: Vec::new(),
+            waiting: Vec::new(),
+            local_mail: Vec::new(),
+            reauthentication: parts.reauthentication,
+            shutdown_grace_ms: parts.shutdown_grace_ms,
+            ends_at_ms: None,
+        }
+    }
+
+    /// Runs until the broker stops.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        loop {
+            self.sleep(&mut events)?;
+            self.now_ms = self.clock.now_ms();
+            self.take_mail();
+            for event in &events {
+                if event.token() != WAKER {
+                    self.on_event(event);
+                }
+            }
+            self.read_on();
+            self.on_time();
+            self.carry_out();
+            if self.is_over() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.ends_at_ms.is_some_and(|end| self.connections.is_empty() || self.now_ms >= end)
+    }
+
+    fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
+        let may_sleep =
+            self.unread.is_empty() && self.local_mail.is_empty() && self.mailbox.fall_asleep();
+        let timeout_ms = if may_sleep { self.idle_ms() } else { 0 };
+        let polled = self.poll.poll(events, Some(Duration::from_millis(timeout_ms)));
+        self.mailbox.wake_up();
+        match polled {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// How long nothing is due.
+    fn idle_ms(&self) -> u64 {
+        let now_ms = self.clock.now_ms();
+        let shards = self.shards.iter().map(Shard::next_deadline_ms);
+        let waits = self.waiting.iter().filter_map(|key| {
+            match self.connections.get(*key).map(|connection| &connection.state) {
+                Some(State::Paused(until_ms) | State::Leaving { until_ms, .. }) => Some(*until_ms),
+                _ => None,
+            }
+        });
+        let next_ms = shards.chain(waits).chain(self.ends_at_ms).min().unwrap_or(u64::MAX);
+        next_ms.saturating_sub(now_ms).min(SLEEP_MS_MAX)
+    }
+
+    fn take_mail(&mut self) {
+        if !self.mailbox.has_items() {
+            return;
+        }
+        for item in self.mailbox.take() {
+            self.on_item(item);
+        }
+    }
+
+    fn on_item(&mut self, item: Item) {
+        let now_ms = self.now_ms;
+        match item {
+            Item::Mail(shard, mails) => {
+                let shard = self.shard(shard);
+                for mail in mails {
+                    shard.on_mail(mail, now_ms);
+                }
+            }
+            Item::Connection(handover) => self.on_connection(*handover),
+            Item::Publish(shard, message) => {
+                self.shard(shard).on_publish_command(&message, now_ms);
+            }
+            Item::Access(access) => {
+                for shard in &mut self.shards {
+                    shard.set_access(access.clone());
+                }
+            }
+            Item::Shutdown => {
+                self.ends_at_ms = Some(now_ms + self.shutdown_grace_ms);
+                for shard in &mut self.shards {
+                    shard.on_shutdown(now_ms);
+                }
+            }
+        }
+    }
+
+    fn shard(&mut self, shard: ShardId) -> &mut Shard {
+        let place = usize::from(shard) / self.mailboxes.len();
+        &mut self.shards[place]
+    }
+
+    fn on_connection(&mut self, handover: Handover) {
+        if self.ends_at_ms.is_some() {
+            return;
+        }
+        let place = usize::from(handover.shard) / self.mailboxes.len();
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let mut stream = handover.stream;
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.poll.registry().register(&mut stream, Token(key), interests) {
+            tracing::warn!(%error, "cannot watch a connection; it is closed");
+            return;
+        }
+        let now_ms = self.now_ms;
+        let shard = &mut self.shards[place];
+        let slot = shard.on_connect(key as u32, handover.request, now_ms);
+        entry.insert(Connection {
+            stream,
+            shard: place as u16,
+            slot,
+            state: State::Open,
+            is_blocked: false,
+            _seat: handover.seat,
+        });
+        if !handover.rest.is_empty() {
+            shard.on_bytes(slot, key as u32, &handover.rest, now_ms);
+        }
+        // What arrived before the registration makes no event of its own with every transport.
+        self.unread.push(key);
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        let key = event.token().0;
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if event.is_writable() && (connection.is_blocked || connection.stream.wants_write()) {
+            connection.is_blocked = false;
+            self.write(key);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            self.read(key);
+        }
+    }
+
+    /// Goes on with connections that had more to read than one turn gave them.
+    fn read_on(&mut self) {
+        for key in std::mem::take(&mut self.unread) {
+            self.read(key);
+        }
+    }
+
+    fn read(&mut self, key: usize) {
+        for _ in 0..READS_PER_TURN {
+            let Some(connection) = self.connections.get_mut(key) else { return };
+            match connection.state {
+                State::Open | State::Leaving { .. } => {}
+                State::Paused(_) | State::Lost => return,
+            }
+            let read = connection.stream.read(&mut self.buffer);
+            match read {
+                Ok(Read::Bytes(count)) => {
+                    let is_drained = connection.stream.is_drained(count, self.buffer.len());
+                    if matches!(connection.state, State::Open) {
+                        self.feed(key, count);
+                    }
+                    if is_drained {
+                        return self.write_own(key);
+                    }
+                }
+                Ok(Read::WouldBlock) => return self.write_own(key),
+                Ok(Read::Closed) | Err(_) => return self.on_lost(key),
+            }
+        }
+        self.unread.push(key);
+    }
+
+    /// Gives the first `count` bytes of the buffer to the shard of the connection.
+    fn feed(&mut self, key: usize, count: usize) {
+        // A publish that follows a SUBACK on another worker must find that subscription: mail that
+        // was sent before these bytes were read is taken before they are looked at.
+        self.take_mail();
+        let Some(connection) = self.connections.get(key) else { return };
+        let (place, slot) = (usize::from(connection.shard), connection.slot);
+        let shard = &mut self.shards[place];
+        shard.on_bytes(slot, key as u32, &self.buffer[..count], self.now_ms);
+        for (paused, until_ms) in shard.effects.pauses.drain(..) {
+            let key = paused as usize;
+            if let Some(connection) = self.connections.get_mut(key)
+                && matches!(connection.state, State::Open)
+            {
+                connection.state = State::Paused(until_ms);
+                self.waiting.push(key);
+            }
+        }
+    }
+
+    /// Sends what the transport itself has to say, such as a WebSocket pong.
+    fn write_own(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.stream.wants_write() && connection.stream.flush().is_err() {
+            self.on_lost(key);
+        }
+    }
+
+    fn on_lost(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if matches!(connection.state, State::Leaving { .. }) {
+            self.drop_connection(key);
+            return;
+        }
+        connection.state = State::Lost;
+        let (place, slot) = (usize::from(connection.shard), connection.slot);
+        self.shards[place].on_closed(slot, key as u32, self.now_ms);
+    }
+
+    /// What is due: shards' timers, pauses, farewells.
+    fn on_time(&mut self) {
+        for shard in &mut self.shards {
+            if shard.next_deadline_ms() <= self.now_ms {
+                shard.on_tick(self.now_ms);
+            }
+        }
+        for key in std::mem::take(&mut self.waiting) {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            match connection.state {
+                State::Paused(until_ms) if until_ms <= self.now_ms => {
+                    connection.state = State::Open;
+                    self.unread.push(key);
+                }
+                State::Leaving { until_ms, .. } if until_ms <= self.now_ms => {
+                    self.drop_connection(key);
+                }
+                State::Paused(_) | State::Leaving { .. } => self.waiting.push(key),
+                State::Open | State::Lost => {}
+            }
+        }
+    }
+
+    /// Carries out the effects of the turn: mail first, so that others can start; then the sockets.
+    fn carry_out(&mut self) {
+        for _ in 0..MAIL_ROUNDS_MAX {
+            self.post();
+            if self.local_mail.is_empty() {
+                break;
+            }
+            for (shard, mails) in std::mem::take(&mut self.local_mail) {
+                let now_ms = self.now_ms;
+                let shard = self.shard(shard);
+                for mail in mails {
+                    shard.on_mail(mail, now_ms);
+                }
+            }
+        }
+        for place in 0..self.shards.len() {
+            // Writing makes room, and room may make a connection dirty again.
+            while let Some((_, connection)) = self.shards[place].effects.dirty.pop() {
+                self.write(connection as usize);
+            }
+            self.close_and_report(place);
+            // An answer to a re-authentication.
+            while let Some((_, connection)) = self.shards[place].effects.dirty.pop() {
+                self.write(connection as usize);
+            }
+        }
+        self.post();
+    }
+
+    fn post(&mut self) {
+        let workers = self.mailboxes.len();
+        for shard in &mut self.shards {
+            for (to, mails) in shard.effects.mail.iter_mut().enumerate() {
+                if mails.is_empty() {
+                    continue;
+                }
+                let mails = std::mem::take(mails);
+                let mailbox = &self.mailboxes[to % workers];
+                if Arc::ptr_eq(mailbox, &self.mailbox) {
+                    self.local_mail.push((to as ShardId, mails));
+                } else {
+                    mailbox.put(Item::Mail(to as ShardId, mails));
+                }
+            }
+        }
+    }
+
+    fn close_and_report(&mut self, place: usize) {
+        let shard = &mut self.shards[place];
+        let shard_id = shard.id();
+        let closes = std::mem::take(&mut shard.effects.closes);
+        for event in shard.effects.events.drain(..) {
+            report::log(&event);
+        }
+        for ask in std::mem::take(&mut shard.effects.reauthentications) {
+            let answer = self.reauthentication.answer(shard_id, &ask);
+            shard.on_reauthenticated(ask.slot, ask.connection, &answer, self.now_ms);
+        }
+        for close in closes {
+            self.reauthentication.forget(shard_id, close.slot, close.connection);
+            self.close(close);
+        }
+    }
+
+    /// Writes a connection's farewell and lets it go.
+    fn close(&mut self, close: Close) {
+        let key = close.connection as usize;
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if matches!(connection.state, State::Lost) || close.farewell.is_empty() {
+            let _ = connection.stream.shutdown();
+            self.drop_connection(key);
+            return;
+        }
+        // Closing now, with bytes of the client unread, would make the kernel throw the farewell
+        // away at the client's end. So the sending side ends first, and the rest is read away.
+        let until_ms = self.now_ms + FAREWELL_MS;
+        connection.state = State::Leaving { farewell: Box::new(close.farewell), until_ms };
+        self.waiting.push(key);
+        self.write(key);
+    }
+
+    /// Writes what a connection is owed, as far as it takes it.
+    fn write(&mut self, key: usize) {
+        loop {
+            let Some(connection) = self.connections.get_mut(key) else { return };
+            if connection.is_blocked || matches!(connection.state, State::Lost) {
+                return;
+            }
+            let (place, slot) = (usize::from(connection.shard), connection.slot);
+            let written = match &mut connection.state {
+                State::Leaving { farewell, .. } => write_outbox(&mut connection.stream, farewell),
+                _ => match self.shards[place].outbox(slot, key as u32) {
+                    Some(outbox) => write_outbox(&mut connection.stream, outbox),
+                    None => return,
+                },
+            };
+            let Ok((written, wanted)) = written else { return self.on_lost(key) };
+            connection.is_blocked = written < wanted;
+            if let State::Leaving { farewell, .. } = &mut connection.state {
+                farewell.advance(written);
+                if farewell.is_empty() {
+                    let _ = connection.stream.shutdown();
+                    return;
+                }
+            } else if written > 0 {
+                self.shards[place].on_written(slot, key as u32, written, self.now_ms);
+            }
+            if written == 0 {
+                return;
+            }
+        }
+    }
+
+    fn drop_connection(&mut self, key: usize) {
+        let mut connection = self.connections.remove(key);
+        // Dropping closes it either way.
+        let _ = self.poll.registry().deregister(&mut connection.stream);
+    }
+}
+
+/// One write call. Returns the bytes written and those offered.
+fn write_outbox(stream: &mut Stream, outbox: &Outbox) -> io::Result<(usize, usize)> {
+    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+    let mut count = 0;
+    let mut wanted = 0;
+    for (place, slice) in slices.iter_mut().zip(outbox.slices()) {
+        wanted += slice.len();
+        *place = IoSlice::new(slice);
+        count += 1;
+    }
+    if wanted == 0 {
+        return Ok((0, 0));
+    }
+    Ok((stream.write(&slices[..count])?, wanted))
+}

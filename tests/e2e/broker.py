@@ -1,0 +1,165 @@
+"""A `quelea serve` of its own for a test, on free ports, with its log."""
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+QUELEA = os.environ.get("QUELEA_BIN", str(ROOT / "target/debug/quelea"))
+
+# How long something may take that has to happen. Only failing tests wait that long.
+PATIENCE_SECS = 20
+
+PLAIN = """
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+"""
+
+
+class Broker:
+    """Runs until `stop` or the end of the test. `{dir}` in the configuration is its directory."""
+
+    def __init__(self, config=PLAIN, files=None, arguments=()):
+        self.directory = Path(tempfile.mkdtemp(prefix="quelea-e2e-"))
+        for name, content in (files or {}).items():
+            (self.directory / name).write_text(content)
+        if "[http]" not in config:
+            config += '\n[http]\nlisten = "127.0.0.1:0"\n'
+        self.config = self.directory / "quelea.toml"
+        self.config.write_text(config.replace("{dir}", str(self.directory)))
+        self.log = []
+        self._events = queue.Queue()
+        self.urls = []
+        self.process = subprocess.Popen(
+            [
+                QUELEA,
+                "serve",
+                "--log-format=json",
+                f"--config={self.config}",
+                f"--data={self.directory / 'data'}",
+                *arguments,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+        self._wait_until_ready()
+
+    def _read_log(self):
+        for line in self.process.stderr:
+            try:
+                event = flat(json.loads(line))
+            except ValueError:
+                event = {"message": line.rstrip("\n"), "level": "?"}
+            self.log.append(event)
+            self._events.put(event)
+        self._events.put(None)
+
+    def _wait_until_ready(self):
+        deadline = time.monotonic() + PATIENCE_SECS
+        while True:
+            try:
+                event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                event = None
+            if event is None:
+                self.kill()
+                raise AssertionError("the broker did not become ready:\n" + self.log_text())
+            if event["message"] == "listening":
+                self.urls.append(event["url"])
+            elif event["message"] == "ready":
+                return
+
+    def port(self, scheme="tcp", nth=0):
+        """The port of the nth listener with this scheme."""
+        urls = [url for url in self.urls if url.startswith(scheme + "://")]
+        return int(urls[nth].split("://")[1].split("/")[0].rsplit(":", 1)[1])
+
+    def get(self, path):
+        """Status and body of an HTTP request."""
+        url = f"http://127.0.0.1:{self.port('http')}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE_SECS) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metrics(self):
+        """The metrics as a dictionary from name with labels to value."""
+        status, body = self.get("/metrics")
+        assert status == 200, body
+        lines = [line for line in body.splitlines() if line and not line.startswith("#")]
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+    def wait_for_log(self, wanted):
+        """Waits for an event for which `wanted(event)` holds, and returns it."""
+        seen = 0
+        deadline = time.monotonic() + PATIENCE_SECS
+        while time.monotonic() < deadline:
+            for event in self.log[seen:]:
+                seen += 1
+                if wanted(event):
+                    return event
+            time.sleep(0.01)
+        raise AssertionError("no such event in the log:\n" + self.log_text())
+
+    def reload(self):
+        """SIGHUP; returns when the broker says that it has read its files again."""
+        seen = len(self.log)
+        self.process.send_signal(signal.SIGHUP)
+        self.wait_for_log(lambda event: event in self.log[seen:] and "reload" in event["message"])
+
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self):
+        """The exit code."""
+        code = self.process.wait(PATIENCE_SECS)
+        self._reader.join(PATIENCE_SECS)
+        return code
+
+    def kill(self):
+        self.process.kill()
+        self.wait()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.terminate()
+            try:
+                self.wait()
+            except subprocess.TimeoutExpired:
+                self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def log_text(self):
+        return "\n".join(json.dumps(event) for event in self.log)
+
+
+def flat(event):
+    """A log event with all its fields at the top."""
+    fields = event.pop("fields", {})
+    return {**event, **fields}
+
+
+def eventually(check, what="the condition"):
+    """Waits until `check()` gives something true, and returns that."""
+    deadline = time.monotonic() + PATIENCE_SECS
+    while True:
+        result = check()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f"{what} did not come true"
+        time.sleep(0.01)

@@ -1,0 +1,236 @@
+"""Who may do what: anonymous clients, password files, access files, and reloading both."""
+
+import base64
+import hashlib
+import os
+import subprocess
+
+import pytest
+
+from broker import QUELEA, eventually
+from wire import (
+    PUBACK, SUBACK, UNSUBACK, Peer, connect, packet, prefixed, publish, subscribe,
+)
+
+WITH_PASSWORDS = """
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+[auth]
+password_file = "{dir}/passwords"
+"""
+
+WITH_ACCESS = WITH_PASSWORDS + """
+[access]
+acl_file = "{dir}/acl"
+"""
+
+ACL = """
+# Everybody reads the news, anonymous clients too.
+topic read news/#
+
+user anna
+topic readwrite home/#
+topic deny home/secret
+topic write inbox/bruno
+
+user bruno
+topic read inbox/bruno
+
+pattern readwrite users/%u/#
+pattern write clients/%c/status
+"""
+
+
+@pytest.fixture
+def broker(start, passwords):
+    return start(WITH_ACCESS, {"passwords": passwords, "acl": ACL})
+
+
+def anna(broker, **options):
+    return Peer(broker.port()).accepted(user="anna", password="secret", **options)
+
+
+def bruno(broker):
+    return Peer(broker.port()).accepted(user="bruno", password="geheim")
+
+
+def may_publish(peer, topic):
+    peer.send(publish(topic, "x", qos=1, packet_id=9))
+    body = peer.expect(PUBACK)
+    return len(body) == 2 or body[2] < 0x80
+
+
+def may_subscribe(peer, topic_filter):
+    peer.send(subscribe(topic_filter))
+    return peer.expect(SUBACK)[-1] < 0x80
+
+
+def test_passwords_decide(broker):
+    for user, password, reason in [
+        ("anna", "secret", 0), ("bruno", "geheim", 0), ("anna", "geheim", 0x86),
+        ("nobody", "secret", 0x86), ("anna", None, 0x86),
+    ]:
+        with Peer(broker.port()) as peer:
+            assert peer.connect(user=user, password=password)[1] == reason
+
+
+def test_anonymous_is_refused_when_there_are_passwords(broker):
+    with Peer(broker.port()) as peer:
+        assert peer.connect()[1] in (0x86, 0x87)
+        peer.expect_end()
+    with Peer(broker.port(), 4) as peer:
+        assert peer.connect(client_id="c")[1] in (4, 5)
+
+
+def test_failed_logins_are_told_in_the_log(broker):
+    with Peer(broker.port()) as peer:
+        address = "%s:%d" % peer.stream.getsockname()
+        peer.connect(client_id="the-client", user="anna", password="wrong")
+    event = broker.wait_for_log(lambda event: address in str(event))
+    assert "the-client" in str(event) and "wrong" not in str(broker.log)
+
+
+def test_access_to_publish(broker):
+    with anna(broker, client_id="c7") as peer:
+        assert may_publish(peer, "home/lamp")
+        assert not may_publish(peer, "home/secret")
+        assert may_publish(peer, "inbox/bruno")
+        assert not may_publish(peer, "news/today")
+        assert may_publish(peer, "users/anna/x")
+        assert not may_publish(peer, "users/bruno/x")
+        assert may_publish(peer, "clients/c7/status")
+        assert not may_publish(peer, "clients/c8/status")
+
+
+def test_access_to_subscribe(broker):
+    with anna(broker) as peer:
+        assert may_subscribe(peer, "home/#")
+        assert may_subscribe(peer, "news/#")
+        assert not may_subscribe(peer, "inbox/bruno")
+        assert not may_subscribe(peer, "users/bruno/#")
+
+
+def test_access_to_receive(broker):
+    """A wildcard subscription that is allowed delivers only what may be read."""
+    with anna(broker) as sender, anna(broker) as receiver:
+        receiver.subscribed("home/#")
+        receiver.send(subscribe("users/anna/#"))
+        receiver.expect(SUBACK)
+        for topic in ("home/secret", "home/lamp"):
+            sender.send(publish(topic, topic))
+        assert receiver.message()[0] == "home/lamp"
+
+
+def test_access_of_wills(broker):
+    with bruno(broker) as reader:
+        reader.subscribed("inbox/bruno")
+        for topic, allowed in (("news/today", False), ("inbox/bruno", True)):
+            with Peer(broker.port()) as peer:
+                peer.connect(user="anna", password="secret", will=(topic, "gone", 0, False))
+        assert reader.message()[:2] == ("inbox/bruno", b"gone")
+
+
+def test_access_to_topics_before_mqtt_5(broker):
+    with Peer(broker.port(), 4) as peer:
+        peer.accepted(client_id="c", user="anna", password="secret")
+        peer.send(subscribe("inbox/bruno", version=4))
+        assert peer.expect(SUBACK)[-1] == 0x80
+
+
+def test_shared_subscriptions_obey_the_access_file(broker):
+    with anna(broker) as peer:
+        assert may_subscribe(peer, "$share/group/home/+")
+        assert not may_subscribe(peer, "$share/group/inbox/bruno")
+
+
+def test_password_file_is_read_again_on_sighup(broker):
+    command = [QUELEA, "passwd", "-b", str(broker.directory / "passwords"), "carla", "neu"]
+    subprocess.run(command, check=True)
+    with Peer(broker.port()) as peer:
+        assert peer.connect(user="carla", password="neu")[1] == 0x86
+    broker.reload()
+
+    def admitted():
+        with Peer(broker.port()) as peer:
+            return peer.connect(user="carla", password="neu")[1] == 0
+
+    eventually(admitted, "the new user")
+
+
+def test_removed_user_is_refused_after_reload_though_the_check_was_remembered(broker):
+    anna(broker).close()
+    path = str(broker.directory / "passwords")
+    subprocess.run([QUELEA, "passwd", "-D", path, "anna"], check=True)
+    broker.reload()
+
+    def refused():
+        with Peer(broker.port()) as peer:
+            return peer.connect(user="anna", password="secret")[1] != 0
+
+    eventually(refused, "the refusal")
+
+
+def test_access_file_is_read_again_on_sighup_for_clients_that_are_connected(broker):
+    with anna(broker) as peer:
+        assert not may_publish(peer, "garden/lamp")
+        acl = (broker.directory / "acl").read_text()
+        (broker.directory / "acl").write_text(acl + "\nuser anna\ntopic write garden/#\n")
+        broker.reload()
+        eventually(lambda: may_publish(peer, "garden/lamp"), "the new rule")
+
+
+def test_a_bad_file_on_reload_leaves_the_old_rules(broker):
+    (broker.directory / "acl").write_text("topic nonsense words here\n")
+    broker.process.send_signal(1)
+    event = broker.wait_for_log(lambda event: "acl" in str(event) and event["level"] != "INFO")
+    assert event["level"] in ("WARN", "ERROR")
+    with anna(broker) as peer:
+        assert may_publish(peer, "home/lamp")
+        assert not may_publish(peer, "garden/lamp")
+
+
+def test_mosquitto_password_files_are_read(start):
+    """Hashes as mosquitto_passwd writes them: PBKDF2 with SHA-512 ($7$), and SHA-512 ($6$)."""
+    salt = os.urandom(12)
+
+    def encode(data):
+        return base64.b64encode(data).decode()
+
+    newer = hashlib.pbkdf2_hmac("sha512", b"secret", salt, 101)
+    older = hashlib.sha512(b"secret" + salt).digest()
+    lines = [
+        f"newer:$7$101${encode(salt)}${encode(newer)}", f"older:$6${encode(salt)}${encode(older)}",
+    ]
+    broker = start(WITH_PASSWORDS, {"passwords": "\n".join(lines) + "\n"})
+    for user in ("newer", "older"):
+        for password, reason in (("secret", 0), ("wrong", 0x86)):
+            with Peer(broker.port()) as peer:
+                assert peer.connect(user=user, password=password)[1] == reason
+
+
+def test_a_reconnect_storm_is_not_a_storm_of_password_hashing(broker):
+    """A hundred logins at once all get in."""
+    peers = [Peer(broker.port()) for _ in range(100)]
+    for peer in peers:
+        peer.send(connect(user="anna", password="secret"))
+    for peer in peers:
+        assert peer.expect(0x20)[1] == 0
+        peer.close()
+
+
+def test_unsubscribing_needs_no_permission(broker):
+    with anna(broker) as peer:
+        peer.send(packet(0xA2, b"\0\1\0" + prefixed("inbox/bruno")))
+        assert peer.expect(UNSUBACK)[-1] == 0x11
+
+
+@pytest.mark.parametrize("url", ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://*:0"])
+def test_open_to_the_world_without_authentication_needs_a_word(tmp_path, url):
+    config = tmp_path / "quelea.toml"
+    config.write_text(f'[[listeners]]\nurl = "{url}"\n')
+    command = [QUELEA, "serve", "--check-config", "--config", str(config)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert refused.returncode == 2
+    assert "allow_anonymous" in refused.stderr or "--allow-anonymous" in refused.stderr
+    allowed = subprocess.run([*command, "--allow-anonymous"], capture_output=True, timeout=20)
+    assert allowed.returncode == 0

@@ -1,0 +1,317 @@
+"""Named limits and their policies: each is reached here, and does what is written of it."""
+
+import time
+
+import pytest
+
+from broker import PLAIN, eventually
+from wire import (
+    PUBACK, PUBREC, PUBREL, SUBACK, Peer, ack, connect, fresh, packet, publish, subscribe,
+)
+
+
+def limited(start, **limits):
+    quoted = {name: f'"{v}"' if isinstance(v, str) else v for name, v in limits.items()}
+    lines = [f"{name} = {value}" for name, value in quoted.items()]
+    return start(PLAIN + "[limits]\n" + "\n".join(lines) + "\n")
+
+
+def offline_subscriber(broker, topic, qos=1):
+    """A persistent session that has subscribed and gone; returns how to connect it again."""
+    options = {"client_id": fresh("c").replace("/", "-"), "clean": False,
+               "properties": b"\x11\x00\x00\x0e\x10"}
+    with Peer(broker.port()) as peer:
+        peer.accepted(**options).subscribed(topic, qos)
+        peer.send(packet(0xE0))
+        peer.expect_end()
+    return options
+
+
+def published(peer, topic, count):
+    """Publishes 0, 1, 2, ... at QoS 1 and returns the reasons."""
+    reasons = []
+    for number in range(count):
+        peer.send(publish(topic, str(number), qos=1, packet_id=number + 1))
+        body = peer.expect(PUBACK)
+        reasons.append(body[2] if len(body) > 2 else 0)
+    return reasons
+
+
+def queued(broker, options):
+    """What a returning subscriber gets before the answer to its PINGREQ."""
+    with Peer(broker.port()) as peer:
+        peer.accepted(**options)
+        topic = fresh("fence")
+        peer.send(subscribe(topic, 0))
+        got = []
+        while True:
+            received = peer.recv()
+            if received[0] == SUBACK:
+                break
+            body = received[1]
+            length = int.from_bytes(body[:2])
+            at = 2 + length
+            if received[0] >> 1 & 3:
+                peer.send(ack(PUBACK, int.from_bytes(body[at : at + 2])))
+                at += 2
+            got.append(body[at + 1 :].decode())
+        return got
+
+
+def test_queue_drops_the_oldest(start):
+    broker = limited(start, queued_messages_max=5, queue_overflow="drop_oldest")
+    options = offline_subscriber(broker, "a")
+    with Peer(broker.port()) as peer:
+        assert published(peer.accepted(), "a", 8) == [0] * 8
+    expect_queue(broker, options, ["3", "4", "5", "6", "7"])
+
+
+def test_queue_drops_the_newest(start):
+    broker = limited(start, queued_messages_max=5, queue_overflow="drop_newest")
+    options = offline_subscriber(broker, "a")
+    with Peer(broker.port()) as peer:
+        assert published(peer.accepted(), "a", 8) == [0] * 8
+    expect_queue(broker, options, ["0", "1", "2", "3", "4"])
+
+
+def test_queue_rejects_the_publisher(start):
+    broker = limited(start, queued_messages_max=5, queue_overflow="reject")
+    options = offline_subscriber(broker, "a")
+    with Peer(broker.port()) as peer:
+        assert published(peer.accepted(), "a", 8) == [0] * 5 + [0x97] * 3
+    expect_queue(broker, options, ["0", "1", "2", "3", "4"])
+
+
+def expect_queue(broker, options, expected):
+    with Peer(broker.port()) as peer:
+        peer.accepted(**options)
+        assert [peer.message()[1].decode() for _ in expected] == expected
+        peer.ping()
+
+
+def test_queue_disconnects_the_subscriber(start):
+    broker = limited(
+        start, queued_messages_max=5, in_flight_max=1, queue_overflow="disconnect"
+    )
+    with Peer(broker.port()) as slow, Peer(broker.port()) as peer:
+        slow.accepted().subscribed("a", 1)
+        peer.accepted()
+        published(peer, "a", 20)
+        # It acknowledges nothing, so the sixth message that waits is one too many.
+        assert slow.recv()[0] & 0xF0 == 0x30
+        slow.expect_disconnect(0x97)
+        peer.ping()
+
+
+def test_queue_bytes(start):
+    broker = limited(start, queued_bytes_max="10KiB", queue_overflow="drop_newest")
+    options = offline_subscriber(broker, "a")
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        for number in range(20):
+            peer.send(publish("a", "x" * 2000, qos=1, packet_id=number + 1))
+            peer.expect(PUBACK)
+    assert 1 <= len(queued(broker, options)) <= 5
+
+
+def test_drops_are_counted_by_reason(start):
+    broker = limited(start, queued_messages_max=5)
+    offline_subscriber(broker, "a")
+    with Peer(broker.port()) as peer:
+        published(peer.accepted(), "a", 12)
+
+    def dropped():
+        found = broker.metrics().items()
+        return sum(v for name, v in found if "dropped" in name and "queue" in name)
+
+    eventually(lambda: dropped() == 7, "seven drops in the metrics")
+
+
+def test_qos_0_is_not_queued_for_the_absent_unless_configured(start):
+    for kept in (False, True):
+        broker = start(PLAIN + f"[limits]\nqueue_qos0_offline = {str(kept).lower()}\n")
+        options = offline_subscriber(broker, "a")
+        with Peer(broker.port()) as peer:
+            peer.accepted().send(publish("a", "x"))
+            peer.ping()
+        assert queued(broker, options) == (["x"] if kept else [])
+
+
+def test_connections(start):
+    broker = limited(start, connections_max=3)
+    peers = [Peer(broker.port()).accepted() for _ in range(3)]
+    with Peer(broker.port()) as one_too_many:
+        one_too_many.send(connect())
+        got = one_too_many.recv()
+        assert got is None or got[1][1] == 0x89
+    peers.pop().close()
+
+    def admitted():
+        with Peer(broker.port()) as peer:
+            peer.send(connect())
+            got = peer.recv()
+            return got is not None and got[1][1] == 0
+
+    eventually(admitted, "a place that became free")
+    for peer in peers:
+        peer.ping()
+        peer.close()
+
+
+def test_connections_per_listener(start):
+    listener = '[[listeners]]\nurl = "tcp://127.0.0.1:0"\nallow_anonymous = true\n'
+    broker = start(listener + "connections_max = 1\n" + listener)
+    with Peer(broker.port()) as first, Peer(broker.port(nth=1)) as other:
+        first.accepted()
+        other.accepted()
+        with Peer(broker.port()) as one_too_many:
+            try:
+                one_too_many.send(connect())
+                got = one_too_many.recv()
+            except ConnectionError:
+                got = None
+            assert got is None or got[1][1] == 0x89
+        first.ping()
+
+
+def test_connections_per_second_only_delay(start):
+    broker = limited(start, connections_per_second_max=20)
+    peers = [Peer(broker.port()) for _ in range(40)]
+    for peer in peers:
+        peer.send(connect())
+    for peer in peers:
+        assert peer.expect(0x20)[1] == 0
+        peer.close()
+
+
+def test_subscriptions_per_client(start):
+    broker = limited(start, subscriptions_per_client_max=3)
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        for number in range(3):
+            peer.subscribed(f"t/{number}")
+        peer.send(subscribe("t/3"))
+        assert peer.expect(SUBACK)[-1] == 0x97
+        # Replacing one that there is needs no room.
+        peer.subscribed("t/0", 1)
+
+
+@pytest.mark.parametrize("limit", [{"topic_bytes_max": 20}, {"topic_levels_max": 3}])
+def test_topics_and_filters(start, limit):
+    broker = limited(start, **limit)
+    long = "a/b/c/d/e/f/g/h/i/j/k/l"
+    with Peer(broker.port()) as peer:
+        peer.accepted().subscribed("a/b/c")
+        peer.send(subscribe(long))
+        got = peer.recv()
+        assert got[1][-1] in (0x8F, 0x90, 0x97)
+    with Peer(broker.port()) as peer:
+        peer.accepted().send(publish(long, "x", qos=1))
+        got = peer.recv()
+        assert (got[1][2] if got[0] == PUBACK else got[1][0]) in (0x90, 0x97)
+
+
+def test_retained_messages(start):
+    broker = limited(start, retained_messages_max=2)
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        reasons = []
+        for number in range(4):
+            peer.send(publish(f"r/{number}", "x", qos=1, packet_id=number + 1, retain=True))
+            body = peer.expect(PUBACK)
+            reasons.append(body[2] if len(body) > 2 else 0)
+        assert [reason == 0x97 for reason in reasons] == [False, False, True, True]
+        # Replacing and removing go on; what was removed makes room.
+        for topic, payload in (("r/0", "y"), ("r/1", ""), ("r/3", "x")):
+            peer.send(publish(topic, payload, qos=1, packet_id=9, retain=True))
+            body = peer.expect(PUBACK)
+            assert len(body) == 2 or body[2] != 0x97, topic
+
+
+def test_retained_bytes(start):
+    broker = limited(start, retained_bytes_max="10KiB")
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        refused = 0
+        for number in range(20):
+            peer.send(publish(f"r/{number}", "x" * 1000, qos=1, packet_id=1, retain=True))
+            body = peer.expect(PUBACK)
+            refused += len(body) > 2 and body[2] == 0x97
+        assert 10 <= refused <= 15
+
+
+def test_will_payload(start):
+    broker = limited(start, will_payload_bytes_max=100)
+    with Peer(broker.port()) as peer:
+        assert peer.connect(will=("w", "x" * 101, 0, False))[1] == 0x95
+        peer.expect_end()
+    with Peer(broker.port()) as peer:
+        peer.accepted(will=("w", "x" * 100, 0, False))
+
+
+def test_connect_timeout(start):
+    broker = limited(start, connect_timeout_secs=1)
+    with Peer(broker.port()) as silent, Peer(broker.port()) as slow:
+        slow.send(connect("slow")[:-3])
+        silent.expect_end()
+        slow.expect_end()
+
+
+def test_receive_maximum_is_told_and_kept(start):
+    broker = limited(start, receive_max=2)
+    with Peer(broker.port()) as peer:
+        _, reason, rest = peer.connect()
+        assert reason == 0 and b"\x21\x00\x02" in rest
+        for packet_id in (1, 2, 3):
+            peer.send(publish("a", "x", qos=2, packet_id=packet_id))
+        peer.expect(PUBREC)
+        peer.expect(PUBREC)
+        peer.expect_disconnect(0x93)
+
+
+def test_in_flight(start):
+    broker = limited(start, in_flight_max=2)
+    with Peer(broker.port()) as reader, Peer(broker.port()) as peer:
+        reader.accepted().subscribed("a", 2)
+        peer.accepted()
+        for packet_id in range(1, 6):
+            peer.send(publish("a", "x", qos=2, packet_id=packet_id))
+            peer.expect(PUBREC)
+            peer.send(ack(PUBREL, packet_id))
+            peer.expect(0x70)
+        assert reader.recv()[0] & 0xF0 == reader.recv()[0] & 0xF0 == 0x30
+        reader.ping()
+
+
+@pytest.mark.parametrize("limit", [{"messages_per_second_max": 50, "messages_burst": 10},
+                                   {"bytes_per_second_max": 5000, "bytes_burst": 1000}])
+def test_rate_limits_slow_down_but_lose_nothing(start, limit):
+    broker = limited(start, **limit)
+    with Peer(broker.port()) as reader, Peer(broker.port()) as peer:
+        reader.accepted().subscribed("a")
+        peer.accepted()
+        peer.send(*[publish("a", f"{number:04}" + "x" * 60) for number in range(60)])
+        got = [int(reader.message()[1][:4]) for _ in range(60)]
+        assert got == list(range(60))
+
+
+def test_a_slow_subscriber_hurts_only_itself(start):
+    broker = limited(start, outbox_bytes_max="64KiB")
+    with Peer(broker.port()) as slow, Peer(broker.port()) as quick, Peer(broker.port()) as peer:
+        slow.accepted().subscribed("a")
+        quick.accepted().subscribed("a")
+        peer.accepted()
+        payload = "x" * 10_000
+        for _ in range(2000):
+            peer.send(publish("a", payload))
+            assert len(quick.message()[1]) == 10_000
+        peer.ping()
+
+
+def test_session_expiry_is_limited(start):
+    broker = limited(start, session_expiry_max_secs=1)
+    options = offline_subscriber(broker, "a")
+    time.sleep(2.5)
+    with Peer(broker.port()) as peer:
+        flags, reason, _ = peer.connect(client_id=options["client_id"], clean=False)
+        assert (flags, reason) == (0, 0)

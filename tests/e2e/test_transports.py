@@ -1,0 +1,286 @@
+"""Listeners: TLS and client certificates, reload, WebSocket over TLS, Unix sockets, PROXY, IPv6."""
+
+import os
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+
+import pytest
+
+from broker import PATIENCE_SECS, eventually
+from test_clients import Paho
+from wire import Peer, fresh, publish
+
+TLS = """
+[[listeners]]
+url = "tls://127.0.0.1:0"
+allow_anonymous = true
+tls.certificate = "{dir}/server.crt"
+tls.key = "{dir}/server.key"
+"""
+
+CLIENT_CERTIFICATES = TLS + """
+tls.client_ca = "{dir}/ca.crt"
+tls.client_auth = "require"
+tls.crl = "{dir}/ca.crl"
+identity_from_certificate = "cn"
+[access]
+acl_file = "{dir}/acl"
+"""
+
+
+def files(certs, *names, **more):
+    return {name: (certs / name).read_text() for name in names} | more
+
+
+def tls_peer(broker, certs, name=None, authority="ca", version=None, scheme="tls"):
+    context = ssl.create_default_context(cafile=certs / f"{authority}.crt")
+    if name:
+        context.load_cert_chain(certs / f"{name}.crt", certs / f"{name}.key")
+    if version:
+        context.minimum_version = context.maximum_version = version
+    raw = socket.create_connection(("127.0.0.1", broker.port(scheme)), PATIENCE_SECS)
+    return Peer(context.wrap_socket(raw, server_hostname="localhost"))
+
+
+@pytest.fixture
+def tls(start, certs):
+    return start(TLS, files(certs, "server.crt", "server.key"))
+
+
+def round_trip(peer):
+    topic = fresh()
+    peer.accepted().subscribed(topic)
+    peer.send(publish(topic, "x" * 40_000))
+    assert peer.message()[1] == b"x" * 40_000
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_tls_versions(tls, certs, version):
+    with tls_peer(tls, certs, version=version) as peer:
+        round_trip(peer)
+
+
+def test_tls_server_is_known_by_its_authority(tls, certs):
+    with pytest.raises(ssl.SSLCertVerificationError):
+        tls_peer(tls, certs, authority="other_ca")
+
+
+def test_tls_below_the_minimum_is_refused(start, certs):
+    config = TLS + 'tls.min_version = "1.3"\n'
+    broker = start(config, files(certs, "server.crt", "server.key"))
+    with pytest.raises(ssl.SSLError):
+        tls_peer(broker, certs, version=ssl.TLSVersion.TLSv1_2)
+    with tls_peer(broker, certs, version=ssl.TLSVersion.TLSv1_3) as peer:
+        round_trip(peer)
+
+
+def test_mosquitto_clients_over_tls(tls, certs):
+    topic = fresh()
+    common = ["-h", "localhost", "-p", str(tls.port("tls")), "--cafile", str(certs / "ca.crt")]
+    common += ["-t", topic, "-q", "1"]
+    subprocess.run(["mosquitto_pub", *common, "-r", "-m", "kept"], check=True, timeout=20)
+    got = subprocess.run(
+        ["mosquitto_sub", *common, "-C", "1"], capture_output=True, check=True, timeout=20
+    )
+    assert got.stdout == b"kept\n"
+
+
+@pytest.fixture
+def with_client_certificates(start, certs):
+    acl = "user anna\ntopic readwrite home/#\n"
+    return start(
+        CLIENT_CERTIFICATES, files(certs, "server.crt", "server.key", "ca.crt", "ca.crl", acl=acl)
+    )
+
+
+def test_client_certificate_becomes_the_user(with_client_certificates, certs):
+    with tls_peer(with_client_certificates, certs, "client") as peer:
+        peer.accepted().subscribed("home/x")
+        peer.send(publish("home/x", "x"))
+        assert peer.message()[1] == b"x"
+        peer.send(publish("elsewhere", "x", qos=1))
+        assert peer.expect(0x40)[2] == 0x87
+
+
+@pytest.mark.parametrize("name", [None, "stranger", "revoked"])
+def test_client_certificates_are_required_and_checked(with_client_certificates, certs, name):
+    with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
+        # With TLS 1.3 the client learns of the refusal when it reads.
+        with tls_peer(with_client_certificates, certs, name) as peer:
+            peer.accepted()
+
+
+def test_certificates_are_read_again_on_sighup(tls, certs):
+    def organisation():
+        with tls_peer(tls, certs) as peer:
+            subject = dict(part[0] for part in peer.stream.getpeercert()["subject"])
+            return subject.get("organizationName")
+
+    with tls_peer(tls, certs) as old:
+        old.accepted()
+        assert organisation() is None
+        shutil.copy(certs / "renewed.crt", tls.directory / "server.crt")
+        shutil.copy(certs / "renewed.key", tls.directory / "server.key")
+        tls.reload()
+        eventually(lambda: organisation() == "renewed", "the new certificate")
+        # Connections that there are stay.
+        old.ping()
+
+
+def test_a_bad_certificate_on_reload_leaves_the_old_one(tls, certs):
+    (tls.directory / "server.crt").write_text("not a certificate\n")
+    tls.process.send_signal(1)
+    event = tls.wait_for_log(lambda event: "server.crt" in str(event) and event["level"] != "INFO")
+    assert event["level"] in ("WARN", "ERROR")
+    with tls_peer(tls, certs) as peer:
+        round_trip(peer)
+
+
+def test_half_open_tls_handshake_ends_and_is_told(start, certs):
+    config = TLS + "[limits]\nconnect_timeout_secs = 1\n"
+    broker = start(config, files(certs, "server.crt", "server.key"))
+    with socket.create_connection(("127.0.0.1", broker.port("tls")), PATIENCE_SECS) as half:
+        # The first bytes of a ClientHello, and nothing more.
+        half.sendall(b"\x16\x03\x01\x02\x00\x01\x00")
+        address = "%s:%d" % half.getsockname()
+        assert drain(half) is not None
+        broker.wait_for_log(lambda event: address in str(event))
+    with tls_peer(broker, certs) as peer:
+        round_trip(peer)
+
+
+def drain(stream):
+    """Everything until the other side closes."""
+    data = b""
+    stream.settimeout(PATIENCE_SECS)
+    while True:
+        try:
+            more = stream.recv(4096)
+        except ConnectionError:
+            return data
+        if not more:
+            return data
+        data += more
+
+
+def test_plain_mqtt_on_a_tls_port_is_refused(tls, certs):
+    with socket.create_connection(("127.0.0.1", tls.port("tls")), PATIENCE_SECS) as stream:
+        stream.sendall(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00")
+        # An alert perhaps, but no CONNACK.
+        assert not drain(stream).startswith(b"\x20")
+    with tls_peer(tls, certs) as peer:
+        round_trip(peer)
+
+
+def test_unix_socket(start):
+    broker = start('[[listeners]]\nurl = "unix://{dir}/quelea.sock"\nallow_anonymous = true\n')
+    path = broker.directory / "quelea.sock"
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.connect(str(path))
+        round_trip(Peer(stream))
+    topic = fresh()
+    subprocess.run(
+        ["mosquitto_pub", "--unix", str(path), "-t", topic, "-m", "x"], check=True, timeout=20
+    )
+    broker.stop()
+    assert not path.exists(), "the socket is left behind"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="this machine has no IPv6")
+def test_ipv6(start):
+    broker = start('[[listeners]]\nurl = "tcp://[::1]:0"\nallow_anonymous = true\n')
+    with Peer(("::1", broker.port())) as peer:
+        round_trip(peer)
+
+
+def test_many_listeners_with_their_own_settings(start):
+    config = """
+    [[listeners]]
+    url = "tcp://127.0.0.1:0"
+    allow_anonymous = true
+    packet_bytes_max = 1000
+    [[listeners]]
+    url = "tcp://127.0.0.1:0"
+    allow_anonymous = true
+    """
+    broker = start(config)
+    topic, large = fresh(), "x" * 2000
+    with Peer(broker.port(nth=1)) as watcher, Peer(broker.port(nth=0)) as small:
+        watcher.accepted().subscribed(topic)
+        small.accepted().send(publish(topic, large))
+        small.expect_disconnect(0x95)
+        watcher.send(publish(topic, large))
+        assert watcher.message()[1] == large.encode()
+
+
+PROXY = """
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+proxy_protocol = true
+trusted_proxies = ["{trusted}"]
+"""
+
+PROXY_V1 = b"PROXY TCP4 203.0.113.7 198.51.100.1 4711 1883\r\n"
+PROXY_V2 = (
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x11" + struct.pack(">H", 12)
+    + socket.inet_aton("203.0.113.7") + socket.inet_aton("198.51.100.1")
+    + struct.pack(">HH", 4711, 1883)
+)
+
+
+@pytest.mark.parametrize("header", [PROXY_V1, PROXY_V2], ids=["v1", "v2"])
+def test_proxy_header_gives_the_client_address(start, header):
+    broker = start(PROXY.replace("{trusted}", "127.0.0.0/8"))
+    with Peer(broker.port()) as peer:
+        # In two pieces, since a stream may cut it anywhere.
+        peer.send(header[:9])
+        peer.send(header[9:])
+        round_trip(peer)
+        # What the log tells of this client is its own address, not that of the proxy.
+        peer.send(b"\x00\x00")
+        peer.expect_disconnect(0x81, 0x82)
+    broker.wait_for_log(lambda event: "203.0.113.7:4711" in str(event))
+
+
+@pytest.mark.parametrize("header", [PROXY_V1, PROXY_V2], ids=["v1", "v2"])
+def test_proxy_header_from_elsewhere_is_refused(start, header):
+    broker = start(PROXY.replace("{trusted}", "192.0.2.0/24"))
+    with Peer(broker.port()) as peer:
+        peer.send(header)
+        peer.expect_end()
+
+
+def test_bad_or_missing_proxy_header_is_refused(start):
+    broker = start(PROXY.replace("{trusted}", "127.0.0.1/32"))
+    no_header = b"\x10\x0d\x00\x04MQTT" + b"\0" * 99
+    for bad in (b"PROXY NONSENSE\r\n", b"PROXY TCP4 1.2.3.4\r\n", no_header):
+        with Peer(broker.port()) as peer:
+            peer.send(bad)
+            peer.expect_end()
+
+
+def test_proxy_v2_local_keeps_the_address_of_the_connection(start):
+    broker = start(PROXY.replace("{trusted}", "127.0.0.1/32"))
+    with Peer(broker.port()) as peer:
+        peer.send(b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00")
+        round_trip(peer)
+
+
+def test_websocket_over_tls(start, certs):
+    config = TLS.replace("tls://", "wss://").replace("127.0.0.1:0", "127.0.0.1:0/mqtt")
+    broker = start(config, files(certs, "server.crt", "server.key"))
+    client = Paho(broker, transport="websockets")
+    client.client.tls_set(ca_certs=str(certs / "ca.crt"))
+    client.client.connect("localhost", broker.port("wss"))
+    client.client.loop_start()
+    _, reason, _ = client.wait("connect")
+    assert not reason.is_failure
+    topic = fresh()
+    client.subscribe(topic, 1)
+    client.client.publish(topic, "over wss", 1)
+    assert client.message().payload == b"over wss"
+    client.close()
