@@ -8,7 +8,9 @@
 pub mod auth;
 pub mod cli;
 pub mod config;
+pub mod disk;
 pub mod http;
+pub mod log_tool;
 pub mod logging;
 pub mod metrics;
 pub mod run;

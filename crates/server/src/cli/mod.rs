@@ -13,6 +13,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::log_tool;
+
 /// quelea, an MQTT broker for 3.1, 3.1.1 and 5, and the tools that go with it.
 #[derive(Debug, Parser)]
 #[command(name = "quelea", version, arg_required_else_help = true, after_help = EXAMPLES)]
@@ -27,6 +29,8 @@ pub enum Command {
     Serve(serve::ServeArgs),
     /// Add, change or delete a user of a password file.
     Passwd(passwd::PasswdArgs),
+    /// Look at durable logs, and mend them.
+    Log(log_tool::LogArgs),
     /// Print shell completions.
     Completions {
         /// The shell to complete in.
@@ -52,6 +56,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitC
 pub fn run_tool(command: Command) -> ExitCode {
     let code = match command {
         Command::Passwd(args) => passwd::run(&args),
+        Command::Log(args) => return log_tool::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "quelea", &mut std::io::stdout());
             0
