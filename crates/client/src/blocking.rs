@@ -211,7 +211,7 @@ impl Client {
     ) -> Result<Self, ClientError> {
         let failed = |source| ClientError::Connect { url: endpoint.url.clone(), source };
         let poll = Poll::new()?;
-        let wire = endpoint.prepare().and_then(|route| route.open(endpoint.source));
+        let wire = endpoint.prepare().and_then(|route| route.open(endpoint.source, seed()));
         let mut client = Self {
             machine,
             wire: wire.map_err(failed)?,
@@ -685,6 +685,11 @@ fn reason_text(properties: Properties<'_>) -> String {
 
 fn is_lost(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+/// Differs from one connection to the next: WebSocket masks guard against proxies, not against people.
+fn seed() -> u64 {
+    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0)
 }
 
 fn dashed(text: &str) -> String {

@@ -162,6 +162,11 @@ impl<T> Machine<T> {
         self.state == State::Connected
     }
 
+    /// Whether the owner has to acknowledge what it receives.
+    pub fn leaves_acks(&self) -> bool {
+        self.acks == Acks::Manual
+    }
+
     /// QoS 1 and 2 messages without an acknowledgement.
     pub fn in_flight(&self) -> usize {
         usize::from(self.publishing)
@@ -264,7 +269,7 @@ impl<T> Machine<T> {
         if self.state != State::Connected {
             return Err(NotSent::NotConnected);
         }
-        let mut publish = publish.clone();
+        let mut publish = *publish;
         publish.packet_id = 0;
         if publish.qos == QoS::AtMostOnce {
             self.encode_checked(&publish, out)?;
@@ -377,10 +382,6 @@ impl<T> Machine<T> {
 
     /// Takes one packet off the front of `bytes`; `None` when more bytes are needed. Answers that the
     /// protocol asks for are appended to `out`.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "it is not an iterator: bytes come with each call"
-    )]
     pub fn next<'a>(
         &mut self,
         bytes: &'a [u8],

@@ -1,11 +1,14 @@
 //! The seam between this crate and the network: where to connect, and the byte stream that results.
 
-use std::io::{self, IoSlice, Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::path::PathBuf;
 
 use mio::event::Source;
-use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+pub use net::Read;
+use net::{Connect, ConnectOptions, Connector, Handshake, Progress, Stream};
+use net::{TlsClientContext, TlsClientOptions};
 
 /// Where a broker listens and how to talk to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub struct TlsOptions {
     pub key_file: Option<String>,
     /// Name to ask for and to check, when it is not the host of the URL.
     pub server_name: Option<String>,
+    /// Offer to resume the last session on a new connection.
+    pub resume: bool,
 }
 
 impl Endpoint {
@@ -38,113 +43,153 @@ impl Endpoint {
 
     /// Resolves names and loads certificates, once for many connections. Blocks while it does.
     pub fn prepare(&self) -> io::Result<Route> {
-        let plain = self.url.strip_prefix("tcp://").or_else(|| self.url.strip_prefix("mqtt://"));
-        let host = plain.unwrap_or(&self.url);
-        let remote = host.to_socket_addrs()?.next().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("`{host}` has no address"))
-        })?;
-        Ok(Route { remote })
+        let url = if self.url.contains("://") { self.url.clone() } else { self.as_tcp() };
+        let address: net::Address = url.parse().map_err(io::Error::other)?;
+        let mut options = ConnectOptions::default();
+        if address.is_tls() {
+            options.server_name.clone_from(&self.tls.server_name);
+            options.tls = Some(self.tls.load()?);
+        }
+        Ok(Route { connector: Connector::new(&address, &options)? })
+    }
+
+    fn as_tcp(&self) -> String {
+        format!("tcp://{}", self.url)
     }
 }
 
-/// An endpoint made ready to be connected to.
-#[derive(Clone, Debug)]
+impl TlsOptions {
+    fn load(&self) -> io::Result<TlsClientContext> {
+        let options = TlsClientOptions {
+            ca: self.ca_file.as_ref().map(PathBuf::from),
+            is_insecure: self.insecure,
+            certificate: self.cert_file.as_ref().map(PathBuf::from),
+            key: self.key_file.as_ref().map(PathBuf::from),
+            sessions_max: if self.resume { SESSIONS_MAX } else { 0 },
+            ..TlsClientOptions::default()
+        };
+        TlsClientContext::load(&options).map_err(io::Error::other)
+    }
+}
+
+/// An endpoint made ready to be connected to, any number of times.
+#[derive(Clone)]
 pub struct Route {
-    remote: SocketAddr,
+    connector: Connector,
 }
 
 impl Route {
-    /// Starts to connect; drive the result with [`Wire::advance`].
-    pub fn open(&self, _source: Option<IpAddr>) -> io::Result<Wire> {
-        Ok(Wire { stream: TcpStream::connect(self.remote)?, open: false })
+    /// Starts to connect; drive the result with [`Wire::advance`]. `seed` makes the WebSocket's masks.
+    pub fn open(&self, source: Option<IpAddr>, seed: u64) -> io::Result<Wire> {
+        let connect = Connect { seed, ..source.map(Connect::from_ip).unwrap_or_default() };
+        Ok(Wire { state: State::Opening(Box::new(self.connector.connect(&connect)?)) })
+    }
+
+    /// Addresses that the host's name stands for.
+    pub fn address_count(&self) -> usize {
+        self.connector.address_count()
+    }
+
+    /// As [`Route::open`], to the `index`-th of the host's addresses.
+    pub fn open_at(&self, index: usize, source: Option<IpAddr>, seed: u64) -> io::Result<Wire> {
+        let from = source.map(Connect::from_ip).unwrap_or_default();
+        let connect = Connect { seed, address_index: index, ..from };
+        Ok(Wire { state: State::Opening(Box::new(self.connector.connect(&connect)?)) })
     }
 }
 
 /// A byte stream that is being connected or is open. Never blocks; readiness is edge triggered.
-#[derive(Debug)]
 pub struct Wire {
-    stream: TcpStream,
-    open: bool,
+    state: State,
 }
 
-/// What a [`Wire::read`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Read {
-    Bytes(usize),
-    WouldBlock,
-    Closed,
+enum State {
+    Opening(Box<Handshake>),
+    Open(Stream),
 }
 
 impl Wire {
     pub fn is_open(&self) -> bool {
-        self.open
+        matches!(self.state, State::Open(_))
     }
 
-    /// Goes on with the handshakes after a readiness event; `true` when the stream is open.
-    pub fn advance(&mut self, _scratch: &mut [u8]) -> io::Result<bool> {
-        if self.open {
-            return Ok(true);
-        }
-        if let Some(error) = self.stream.take_error()? {
-            return Err(error);
-        }
-        match self.stream.peer_addr() {
-            Ok(_) => {
-                self.stream.set_nodelay(true)?;
-                self.open = true;
+    /// Goes on with the handshakes after a readiness event; `true` when the stream is open. It may
+    /// hold bytes then: read at once.
+    pub fn advance(&mut self, scratch: &mut [u8]) -> io::Result<bool> {
+        let State::Opening(handshake) = &mut self.state else { return Ok(true) };
+        match handshake.advance(scratch) {
+            Ok(Progress::Pending) => Ok(false),
+            Ok(Progress::Done(stream, _)) => {
+                self.state = State::Open(stream);
                 Ok(true)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
-            Err(error) => Err(error),
+            Err(net::HandshakeError::Io(error)) => Err(error),
+            Err(error) => Err(io::Error::other(error)),
         }
     }
 
+    /// Reads into the caller's buffer; nothing before the stream is open.
+    #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<Read> {
-        loop {
-            return match self.stream.read(buffer) {
-                Ok(0) => Ok(Read::Closed),
-                Ok(n) => Ok(Read::Bytes(n)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Read::WouldBlock),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => Err(error),
-            };
+        match &mut self.state {
+            State::Open(stream) => stream.read(buffer),
+            State::Opening(_) => Ok(Read::WouldBlock),
         }
     }
 
+    /// Whether the next readiness event will tell of more, so that no further read is needed.
+    #[inline]
     pub fn is_drained(&self, read_bytes: usize, capacity_bytes: usize) -> bool {
-        read_bytes < capacity_bytes
+        match &self.state {
+            State::Open(stream) => stream.is_drained(read_bytes, capacity_bytes),
+            State::Opening(_) => true,
+        }
     }
 
-    /// Bytes taken, 0 when the connection is congested.
+    /// Bytes taken; 0 when the connection is congested or not open yet.
+    #[inline]
     pub fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        loop {
-            return match self.stream.write_vectored(slices) {
-                Ok(n) => Ok(n),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => Err(error),
-            };
+        match &mut self.state {
+            State::Open(stream) => stream.write(slices),
+            State::Opening(_) => Ok(0),
         }
     }
 
     /// Whether bytes of lower layers wait for [`Wire::flush`].
+    #[inline]
     pub fn wants_write(&self) -> bool {
-        false
+        match &self.state {
+            State::Open(stream) => stream.wants_write(),
+            State::Opening(_) => false,
+        }
     }
 
     pub fn flush(&mut self) -> io::Result<bool> {
-        Ok(true)
+        match &mut self.state {
+            State::Open(stream) => stream.flush(),
+            State::Opening(_) => Ok(true),
+        }
     }
 
     /// Ends the sending direction in the words of each layer.
     pub fn shutdown(&mut self) -> io::Result<()> {
-        self.stream.shutdown(std::net::Shutdown::Write)
+        match &mut self.state {
+            State::Open(stream) => stream.shutdown(),
+            State::Opening(_) => Ok(()),
+        }
+    }
+
+    fn source(&mut self) -> &mut dyn Source {
+        match &mut self.state {
+            State::Open(stream) => stream,
+            State::Opening(handshake) => handshake.as_mut(),
+        }
     }
 }
 
 impl Source for Wire {
     fn register(&mut self, registry: &Registry, token: Token, wanted: Interest) -> io::Result<()> {
-        self.stream.register(registry, token, wanted)
+        self.source().register(registry, token, wanted)
     }
 
     fn reregister(
@@ -153,10 +198,12 @@ impl Source for Wire {
         token: Token,
         wanted: Interest,
     ) -> io::Result<()> {
-        self.stream.reregister(registry, token, wanted)
+        self.source().reregister(registry, token, wanted)
     }
 
     fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
-        self.stream.deregister(registry)
+        self.source().deregister(registry)
     }
 }
+
+const SESSIONS_MAX: usize = 256;

@@ -1,5 +1,7 @@
 //! The blocking client against Debian's mosquitto, in both protocol versions.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

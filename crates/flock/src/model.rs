@@ -24,7 +24,7 @@ mod scale;
 pub use assign::{Assign, Members};
 pub use estimate::Estimate;
 pub use pattern::{Pattern, PatternError};
-pub use reach::{Hears, Listener};
+pub use reach::{Hears, Listener, matches};
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -7,6 +7,7 @@
 //! the load threads record into.
 
 pub mod histogram;
+pub mod ledger;
 pub mod results;
 
 pub use histogram::{LatencyHistogram, LatencyKind};

@@ -138,7 +138,7 @@ fn unshared(filter: &str) -> (bool, &str) {
 }
 
 /// The standard's matching rule (MQTT-4.7.1 and, for topics that start with `$`, MQTT-4.7.2-1).
-fn matches(filter: &str, topic: &str) -> bool {
+pub fn matches(filter: &str, topic: &str) -> bool {
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;
     }

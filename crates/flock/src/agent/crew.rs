@@ -1,0 +1,354 @@
+//! The commander's side: agents as a crew.
+
+use std::io::{self, BufRead as _, BufReader};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::wire::{FromAgent, Offer, ToAgent, receive, send};
+use crate::engine::clock::{Clock, monotonic_ns};
+use crate::engine::crew::{Crew, CrewNews, CrewOrder};
+use crate::engine::host;
+use crate::engine::judge::Part;
+use crate::engine::tally::Tick;
+use crate::measure::AgentInfo;
+use crate::measure::ledger::SentTable;
+use crate::model::Scenario;
+
+/// Agents that carry out a run together.
+pub struct RemoteCrew {
+    agents: Vec<Agent>,
+    news: Receiver<(usize, io::Result<FromAgent>)>,
+    /// Child processes, ended with the crew.
+    children: Vec<Child>,
+}
+
+struct Agent {
+    stream: TcpStream,
+    info: AgentInfo,
+    threads: usize,
+    alive: bool,
+    /// Its monotonic clock minus ours.
+    offset_ns: i64,
+}
+
+/// Why a run with agents cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("cannot reach agent {address}: {source} (is `flock agent` running there?)")]
+    Unreachable { address: String, source: io::Error },
+    #[error("{address} does not answer as an agent: {source}")]
+    NoAgent { address: String, source: io::Error },
+    #[error("agent {address} is version {theirs}, this is {ours}: run the same version")]
+    Version { address: String, theirs: String, ours: String },
+    #[error("no agent can carry its part of the work:{0}")]
+    AllRefused(String),
+    #[error("cannot start a local agent process: {0}")]
+    Spawn(#[source] io::Error),
+}
+
+impl RemoteCrew {
+    /// Connects to agents, measures their clocks, shares the work out and starts their threads.
+    pub fn connect(
+        scenario: &Scenario,
+        addresses: &[String],
+        clock: Clock,
+        tag: u16,
+        threads: Option<usize>,
+    ) -> Result<Self, AgentError> {
+        let mut agents = Vec::new();
+        for address in addresses {
+            agents.push(meet(address)?);
+        }
+        let offers = |part: u64, parts: u64| Offer {
+            scenario: scenario.part(part, parts),
+            tag,
+            threads,
+        };
+        share_out(&mut agents, offers)?;
+        for agent in &mut agents {
+            start(agent, clock)?;
+        }
+        let (to, news) = channel();
+        for (at, agent) in agents.iter().enumerate() {
+            let stream = agent.stream.try_clone().map_err(|source| AgentError::NoAgent {
+                address: agent.info.address.clone(),
+                source,
+            })?;
+            listen(at, stream, to.clone());
+        }
+        Ok(Self { agents, news, children: Vec::new() })
+    }
+
+    /// Starts `processes` agents of this very program on this machine.
+    pub fn spawn(
+        scenario: &Scenario,
+        processes: usize,
+        clock: Clock,
+        tag: u16,
+        threads: usize,
+    ) -> Result<Self, AgentError> {
+        let program = match std::env::var_os("FLOCK_PROGRAM") {
+            Some(program) => program.into(),
+            None => std::env::current_exe().map_err(AgentError::Spawn)?,
+        };
+        let (mut children, mut addresses) = (Children(Vec::new()), Vec::new());
+        for _ in 0..processes {
+            let child = Command::new(&program)
+                .args(["agent", "--listen", "127.0.0.1:0", "--once"])
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn();
+            children.0.push(child.map_err(AgentError::Spawn)?);
+            let out = children.0.last_mut().and_then(|child| child.stdout.take());
+            let mut line = String::new();
+            if let Some(out) = out {
+                BufReader::new(out).read_line(&mut line).map_err(AgentError::Spawn)?;
+            }
+            let address = line.trim().strip_prefix("listening ").ok_or_else(|| {
+                AgentError::Spawn(io::Error::other("the agent process did not say its address"))
+            })?;
+            addresses.push(address.to_owned());
+        }
+        let mut crew = Self::connect(scenario, &addresses, clock, tag, Some(threads))?;
+        crew.children = std::mem::take(&mut children.0);
+        Ok(crew)
+    }
+
+    fn tell(&mut self, message: &ToAgent) {
+        for agent in self.agents.iter_mut().filter(|agent| agent.alive) {
+            // A broken connection shows at the reader, which tells of the death.
+            let _ = send(&mut agent.stream, message);
+        }
+    }
+
+    fn bury(&mut self, at: usize, why: String) -> CrewNews {
+        let agent = &mut self.agents[at];
+        agent.alive = false;
+        agent.info.died = Some(why.clone());
+        CrewNews::Lost { threads: agent.threads, why: format!("agent {}: {why}", agent.info.address) }
+    }
+
+    /// Waits for one message of `wanted` kind from every agent that lives.
+    fn gather(&mut self, mut wanted: impl FnMut(FromAgent) -> bool) {
+        let mut missing = self.agents.iter().filter(|agent| agent.alive).count();
+        let deadline = Instant::now() + GATHER_MAX;
+        while missing > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.news.recv_timeout(left) {
+                Ok((_, Ok(message))) => missing -= usize::from(wanted(message)),
+                Ok((at, Err(error))) => {
+                    if self.agents[at].alive {
+                        self.bury(at, error.to_string());
+                        missing -= 1;
+                    }
+                }
+                Err(_) => {
+                    for at in 0..self.agents.len() {
+                        if self.agents[at].alive {
+                            self.bury(at, format!("no answer within {GATHER_MAX:?}"));
+                        }
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Crew for RemoteCrew {
+    fn order(&mut self, order: &CrewOrder) {
+        self.tell(&ToAgent::Order(order.clone()));
+    }
+
+    fn next(&mut self, timeout: Duration) -> Option<CrewNews> {
+        match self.news.recv_timeout(timeout) {
+            Ok((_, Ok(FromAgent::News(news)))) => Some(news),
+            Ok((at, Err(error))) if self.agents[at].alive => Some(self.bury(at, error.to_string())),
+            Ok(_) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn threads(&self) -> usize {
+        self.agents.iter().map(|agent| agent.threads).sum()
+    }
+
+    fn finish(&mut self) -> (SentTable, Vec<Tick>) {
+        self.tell(&ToAgent::Finish);
+        let (mut all, mut all_ticks) = (SentTable::default(), Vec::new());
+        self.gather(|message| match message {
+            FromAgent::Sent { sent, ticks } => {
+                all.merge(sent);
+                all_ticks.extend(ticks);
+                true
+            }
+            FromAgent::News(CrewNews::Tick(tick)) => {
+                all_ticks.push(*tick);
+                false
+            }
+            _ => false,
+        });
+        all.sort();
+        (all, all_ticks)
+    }
+
+    fn judge(&mut self, sent: &SentTable) -> Part {
+        self.tell(&ToAgent::Judge(sent.clone()));
+        let mut whole = Part::default();
+        self.gather(|message| match message {
+            FromAgent::Part(part) => {
+                whole.merge(*part);
+                true
+            }
+            _ => false,
+        });
+        whole
+    }
+
+    fn agents(&self) -> Vec<AgentInfo> {
+        self.agents.iter().map(|agent| agent.info.clone()).collect()
+    }
+}
+
+impl Drop for RemoteCrew {
+    fn drop(&mut self) {
+        for agent in &self.agents {
+            let _ = agent.stream.shutdown(std::net::Shutdown::Both);
+        }
+        drop(Children(std::mem::take(&mut self.children)));
+    }
+}
+
+/// Child processes that do not outlive their parent's interest.
+struct Children(Vec<Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Makes an agent's acquaintance: version, machine, clock.
+fn meet(address: &str) -> Result<Agent, AgentError> {
+    let stream = TcpStream::connect(address)
+        .map_err(|source| AgentError::Unreachable { address: address.to_owned(), source })?;
+    let no_agent = |source| AgentError::NoAgent { address: address.to_owned(), source };
+    let mut agent = Agent {
+        stream,
+        info: AgentInfo { address: address.to_owned(), ..AgentInfo::default() },
+        threads: 0,
+        alive: true,
+        offset_ns: 0,
+    };
+    agent.stream.set_nodelay(true).map_err(no_agent)?;
+    agent.stream.set_read_timeout(Some(ANSWER_MAX)).map_err(no_agent)?;
+    let FromAgent::Hello { version, machine, boot_id } = ask(&mut agent, None).map_err(no_agent)?
+    else {
+        return Err(no_agent(io::Error::other("no greeting")));
+    };
+    let ours = env!("CARGO_PKG_VERSION");
+    if version != ours {
+        let address = address.to_owned();
+        return Err(AgentError::Version { address, theirs: version, ours: ours.into() });
+    }
+    agent.info.machine = *machine;
+    if Some(boot_id) != host::sysctl("kernel.random.boot_id") {
+        measure_clock(&mut agent).map_err(no_agent)?;
+    }
+    Ok(agent)
+}
+
+/// The offset by the quickest of several round trips, which is wrong by half of it at most.
+fn measure_clock(agent: &mut Agent) -> io::Result<()> {
+    let mut quickest_ns = i64::MAX;
+    for _ in 0..PINGS {
+        let before_ns = monotonic_ns();
+        let FromAgent::Clock { monotonic_ns: theirs_ns } = ask(agent, Some(&ToAgent::Ping))? else {
+            return Err(io::Error::other("no answer to a ping"));
+        };
+        let after_ns = monotonic_ns();
+        if after_ns - before_ns < quickest_ns {
+            quickest_ns = after_ns - before_ns;
+            agent.offset_ns = theirs_ns - (before_ns + quickest_ns / 2);
+        }
+    }
+    agent.info.clock_offset_us = agent.offset_ns as f64 / 1e3;
+    agent.info.clock_error_us = quickest_ns as f64 / 2e3;
+    Ok(())
+}
+
+/// Offers each agent its part; those that refuse are left out and the work is cut again.
+fn share_out(
+    agents: &mut Vec<Agent>,
+    offer: impl Fn(u64, u64) -> Offer,
+) -> Result<(), AgentError> {
+    let mut refusals = String::new();
+    while !agents.is_empty() {
+        let parts = agents.len() as u64;
+        let mut willing = Vec::new();
+        for (part, mut agent) in agents.drain(..).enumerate() {
+            let package = ToAgent::Offer(Box::new(offer(part as u64, parts)));
+            let address = agent.info.address.clone();
+            let answer = ask(&mut agent, Some(&package))
+                .map_err(|source| AgentError::NoAgent { address: address.clone(), source })?;
+            match answer {
+                FromAgent::Accepted { clients, threads } => {
+                    agent.info.clients = clients;
+                    agent.threads = threads;
+                    willing.push(agent);
+                }
+                FromAgent::Refused { why } => refusals.push_str(&format!("\n  {address}: {why}")),
+                _ => refusals.push_str(&format!("\n  {address}: answered out of turn")),
+            }
+        }
+        *agents = willing;
+        if agents.len() as u64 == parts {
+            return Ok(());
+        }
+    }
+    Err(AgentError::AllRefused(refusals))
+}
+
+fn start(agent: &mut Agent, clock: Clock) -> Result<(), AgentError> {
+    let epoch_ns = clock.epoch_ns() + agent.offset_ns;
+    let address = agent.info.address.clone();
+    let answer = ask(agent, Some(&ToAgent::Start { epoch_ns }));
+    match answer.and_then(|answer| agent.stream.set_read_timeout(None).map(|()| answer)) {
+        Ok(FromAgent::Started) => Ok(()),
+        Ok(_) => {
+            let source = io::Error::other("answered out of turn");
+            Err(AgentError::NoAgent { address, source })
+        }
+        Err(source) => Err(AgentError::NoAgent { address, source }),
+    }
+}
+
+fn ask(agent: &mut Agent, question: Option<&ToAgent>) -> io::Result<FromAgent> {
+    if let Some(question) = question {
+        send(&mut agent.stream, question)?;
+    }
+    receive(&mut agent.stream)?.ok_or_else(|| io::Error::other("the agent hung up"))
+}
+
+fn listen(at: usize, stream: TcpStream, to: Sender<(usize, io::Result<FromAgent>)>) {
+    std::thread::spawn(move || {
+        let mut stream = BufReader::new(stream);
+        loop {
+            let message = receive(&mut stream)
+                .and_then(|message| message.ok_or_else(|| io::Error::other("hung up")));
+            let ended = message.is_err();
+            if to.send((at, message)).is_err() || ended {
+                return;
+            }
+        }
+    });
+}
+
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Judging millions of pairs takes its time.
+const GATHER_MAX: Duration = Duration::from_secs(120);
+const PINGS: u32 = 16;

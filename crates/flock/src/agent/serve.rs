@@ -1,0 +1,142 @@
+//! The agent's side: waits for a commander, carries out what it says.
+
+use std::io::{self, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Duration;
+
+use super::wire::{FromAgent, Offer, ToAgent, receive, send};
+use crate::engine::clock::{Clock, monotonic_ns};
+use crate::engine::crew::{Crew, CrewOrder, LocalCrew};
+use crate::engine::host;
+use crate::engine::plan::Plan;
+use crate::engine::preflight;
+
+/// Listens on `address` (`host:port`, port 0 for any) and serves commanders one after another; with
+/// `once`, only the first. Prints `listening HOST:PORT` when ready.
+pub fn serve(address: &str, once: bool) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    let mut out = io::stdout();
+    writeln!(out, "listening {}", listener.local_addr()?)?;
+    out.flush()?;
+    loop {
+        let (stream, _) = listener.accept()?;
+        if let Err(error) = attend(&stream) {
+            eprintln!("flock agent: a commander left: {error}");
+        }
+        if once {
+            return Ok(());
+        }
+    }
+}
+
+/// One commander's visit.
+fn attend(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut out = stream.try_clone()?;
+    let boot_id = host::sysctl("kernel.random.boot_id").unwrap_or_default();
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let machine = Box::new(host::machine());
+    send(&mut out, &FromAgent::Hello { version, machine, boot_id })?;
+    let orders = read_in_background(stream.try_clone()?);
+    let mut offer = None;
+    // Before the run: one question at a time.
+    while let Ok(message) = orders.recv() {
+        match message? {
+            ToAgent::Ping => {
+                send(&mut out, &FromAgent::Clock { monotonic_ns: monotonic_ns() })?;
+            }
+            ToAgent::Offer(package) => {
+                let answer = consider(&package);
+                offer = matches!(answer, FromAgent::Accepted { .. }).then_some(package);
+                send(&mut out, &answer)?;
+            }
+            ToAgent::Start { epoch_ns } => {
+                let Some(package) = offer.take() else {
+                    return Err(io::Error::other("told to start without a work package"));
+                };
+                let crew = start(&package, Clock::from_epoch(epoch_ns))?;
+                send(&mut out, &FromAgent::Started)?;
+                return carry_out(crew, &orders, &mut out);
+            }
+            ToAgent::Order(_) | ToAgent::Finish | ToAgent::Judge(_) => {
+                return Err(io::Error::other("an order before the start"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn consider(package: &Offer) -> FromAgent {
+    match preflight::check(&package.scenario) {
+        Err(refusal) => FromAgent::Refused { why: refusal.to_string() },
+        Ok(found) if found.processes > 1 => FromAgent::Refused {
+            why: format!(
+                "the limit of open files: {} processes would be needed (run more agents)",
+                found.processes
+            ),
+        },
+        Ok(_) => FromAgent::Accepted {
+            clients: package.scenario.groups.iter().map(|group| group.here.count).sum(),
+            threads: package.threads.unwrap_or_else(host::cores).max(1),
+        },
+    }
+}
+
+fn start(package: &Offer, clock: Clock) -> io::Result<LocalCrew> {
+    let found = preflight::check(&package.scenario).map_err(io::Error::other)?;
+    let plan = Plan::new(package.scenario.clone()).map_err(io::Error::other)?;
+    let threads = package.threads.unwrap_or_else(host::cores).max(1);
+    LocalCrew::start(&Arc::clone(&plan), clock, package.tag, &found.sources, threads)
+}
+
+type Orders = Receiver<io::Result<ToAgent>>;
+
+fn read_in_background(stream: TcpStream) -> Orders {
+    let (to, from) = channel();
+    std::thread::spawn(move || {
+        let mut stream = BufReader::new(stream);
+        loop {
+            let message = receive(&mut stream).transpose();
+            let Some(message) = message else { return };
+            let failed = message.is_err();
+            if to.send(message).is_err() || failed {
+                return;
+            }
+        }
+    });
+    from
+}
+
+/// The run itself: orders in, news out, until the judgement is delivered.
+fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &mut TcpStream) -> io::Result<()> {
+    loop {
+        match orders.try_recv() {
+            Ok(message) => match message? {
+                ToAgent::Order(order) => crew.order(&order),
+                ToAgent::Finish => {
+                    let (sent, ticks) = crew.finish();
+                    send(out, &FromAgent::Sent { sent, ticks })?;
+                }
+                ToAgent::Judge(sent) => {
+                    let part = crew.judge(&sent);
+                    return send(out, &FromAgent::Part(Box::new(part)));
+                }
+                ToAgent::Ping | ToAgent::Offer(_) | ToAgent::Start { .. } => {}
+            },
+            Err(TryRecvError::Disconnected) => {
+                // The commander died: no load without a master.
+                crew.order(&CrewOrder::End);
+                return Err(io::Error::other("the connection ended in the middle of a run"));
+            }
+            Err(TryRecvError::Empty) => {}
+        }
+        if let Some(news) = crew.next(ORDER_PAUSE) {
+            send(out, &FromAgent::News(news))?;
+        }
+    }
+}
+
+/// How late an order may be noticed while nothing happens.
+const ORDER_PAUSE: Duration = Duration::from_millis(2);

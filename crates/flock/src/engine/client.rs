@@ -1,0 +1,701 @@
+//! One simulated client: its connection, and what comes over it.
+//!
+//! A [`Client`] is about four hundred bytes with everything, and owns no buffer while idle. Its parts are
+//! spread over three files: the connection here, the program in `task.rs`, publishing in `publish.rs`.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::Duration;
+
+use client::{Acks, Event, Machine, Read, Wire};
+use codec::{Properties, Publish, QoS, Reason};
+use mio::{Interest, Token};
+
+use super::lane::{Kind, Lane};
+use super::plan::Plan;
+use super::publish::{Flight, Publishing};
+use super::stamp::{Stamp, WILL_STREAM};
+use super::task::{Task, Wait};
+use crate::measure::LatencyKind;
+use crate::measure::ledger::{Path, Received};
+use crate::model::{Connect, GroupId, SubscriptionId, Version};
+
+pub(super) struct Client {
+    /// Position in the thread's list, and token of the socket.
+    pub(super) at: u32,
+    /// Position among the thread's clients of the group.
+    pub(super) slot: u32,
+    pub(super) group: GroupId,
+    /// Position in the group, over all threads and agents.
+    pub(super) index: u64,
+    pub(super) machine: Machine<Flight>,
+    pub(super) link: Link,
+    wire: Option<Wire>,
+    partial: Vec<u8>,
+    pub(super) outbox: Vec<u8>,
+    /// Bytes of the outbox that are sent.
+    outbox_done: usize,
+    pub(super) task: Task,
+    pub(super) publishing: Option<Box<Publishing>>,
+    pub(super) hearing: Vec<Hearing>,
+    /// Position in the plan's list; `NO_CONNECT` before the first.
+    connect: u16,
+    attempts: u16,
+    /// Breaks over which a session was lost, and connections of any kind.
+    generation: u16,
+    pub(super) link_generation: u16,
+    was_up: bool,
+    stalled: bool,
+    link_since_ns: u64,
+    link_at_ns: u64,
+    /// Messages received that no `receive` command has claimed.
+    pub(super) unclaimed: u64,
+    pub(super) extra: Option<Box<Extra>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    Down,
+    /// Connecting, handshakes, CONNECT sent.
+    Opening,
+    /// Waiting for the next attempt.
+    Backoff,
+    Up,
+    /// Gone silent on purpose; the broker is to notice.
+    Silent,
+}
+
+/// A subscription that the client took.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hearing {
+    /// Position of the command in the plan's list.
+    pub(super) command: u16,
+    pub(super) subscription: SubscriptionId,
+    /// `u64::MAX` until acknowledged.
+    pub(super) since_ns: u64,
+    /// `u64::MAX` until left.
+    pub(super) until_ns: u64,
+}
+
+/// What few clients need.
+#[derive(Default)]
+pub(super) struct Extra {
+    held_acks: VecDeque<(u64, u16, QoS)>,
+    pub(super) stopwatches: Vec<(u16, u64)>,
+    pub(super) pattern: Option<regex_lite::Regex>,
+}
+
+impl Client {
+    pub(super) fn new(at: u32, slot: u32, group: GroupId, index: u64, lane: &Lane) -> Self {
+        let version = lane.plan.scenario.group(group).version;
+        let held = lane.plan.subscribes.iter().any(|subscribe| subscribe.ack_delay_us > 0);
+        Self {
+            at,
+            slot,
+            group,
+            index,
+            machine: Machine::new(
+                wire_version(version),
+                if held { Acks::Manual } else { Acks::Automatic },
+            ),
+            link: Link::Down,
+            wire: None,
+            partial: Vec::new(),
+            outbox: Vec::new(),
+            outbox_done: 0,
+            task: Task::default(),
+            publishing: None,
+            hearing: Vec::new(),
+            connect: NO_CONNECT,
+            attempts: 0,
+            generation: 0,
+            link_generation: 0,
+            was_up: false,
+            stalled: false,
+            link_since_ns: 0,
+            link_at_ns: 0,
+            unclaimed: 0,
+            extra: None,
+        }
+    }
+
+    pub(super) fn id(&self, plan: &Plan) -> String {
+        let group = plan.scenario.group(self.group);
+        group.client_ids.name(group.offset + self.index)
+    }
+
+    /// How the client is to be judged over breaks: QoS 0 may be missed in any, the rest only in one that
+    /// lost the session.
+    pub(super) fn generation_for(&self, qos: u8) -> u16 {
+        if qos == 0 { self.link_generation } else { self.generation }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.machine.in_flight()
+    }
+
+    pub(super) fn congested(&self) -> bool {
+        self.outbox.len() - self.outbox_done >= OUTBOX_BYTES_MAX
+    }
+
+    pub(super) fn connect_command<'a>(&self, lane: &'a Lane) -> Option<&'a Connect> {
+        lane.plan.connects.get(usize::from(self.connect))
+    }
+
+    // --- Connecting -------------------------------------------------------------------------------
+
+    /// Starts to connect as the command says. Does nothing while connected.
+    pub(super) fn connect(&mut self, command: u16, lane: &mut Lane) {
+        if matches!(self.link, Link::Up | Link::Opening | Link::Backoff) {
+            return;
+        }
+        self.connect = command;
+        self.attempts = 0;
+        self.was_up = false;
+        self.open(lane);
+    }
+
+    fn open(&mut self, lane: &mut Lane) {
+        let Some(command) = self.connect_command(lane) else { return };
+        let broker = command.brokers[self.index as usize % command.brokers.len()];
+        let timeout_ns = command.timeout_us * 1_000;
+        let routes = &lane.routes[broker.index()];
+        let route = &routes[self.index as usize % routes.len()];
+        let sources = &lane.sources;
+        let source = (!sources.is_empty()).then(|| sources[self.index as usize % sources.len()]);
+        let seed = lane.random.next();
+        let opened = route.open(source, seed).and_then(|mut wire| {
+            let both = Interest::READABLE | Interest::WRITABLE;
+            lane.registry.register(&mut wire, Token(self.at as usize), both)?;
+            Ok(wire)
+        });
+        let now = lane.now_ns();
+        lane.tally.totals.connects_started += 1;
+        self.link_since_ns = now;
+        match opened {
+            Ok(wire) => {
+                self.wire = Some(wire);
+                self.link = Link::Opening;
+                self.set_link_timer(now + timeout_ns, lane);
+            }
+            Err(error) => self.link_failed(&error.to_string(), lane),
+        }
+    }
+
+    fn set_link_timer(&mut self, at_ns: u64, lane: &mut Lane) {
+        self.link_at_ns = at_ns;
+        lane.timers.set(at_ns, self.at, Kind::Link);
+    }
+
+    /// The connection attempt failed: again after a while, or not.
+    fn link_failed(&mut self, reason: &str, lane: &mut Lane) {
+        self.drop_wire(lane);
+        self.link = Link::Down;
+        let what = if self.was_up { "reconnect" } else { "connect" };
+        lane.tally.error(what, reason, || self.id(&lane.plan));
+        let Some(command) = self.connect_command(lane) else { return };
+        let wait_ns = match command.reconnect {
+            Some(policy) if self.was_up => {
+                let doubled = policy.delay_us.saturating_mul(1 << self.attempts.min(20));
+                Some(doubled.min(policy.delay_max_us) * 1_000)
+            }
+            _ if u32::from(self.attempts) < command.retries => {
+                Some(command.retry_interval_us * 1_000)
+            }
+            _ => None,
+        };
+        let jitter_us = command.reconnect.map_or(0, |policy| policy.jitter_us);
+        match wait_ns {
+            Some(wait_ns) => {
+                self.attempts = self.attempts.saturating_add(1);
+                self.link = Link::Backoff;
+                let jitter_ns = lane.random.below(jitter_us * 1_000 + 1);
+                self.set_link_timer(lane.now_ns() + wait_ns + jitter_ns, lane);
+            }
+            None => {
+                lane.tally.totals.connects_failed += 1;
+                self.on_link_hopeless(lane);
+            }
+        }
+    }
+
+    /// The connection that was up is gone, and nobody asked for it.
+    pub(super) fn link_lost(&mut self, reason: &str, lane: &mut Lane) {
+        if self.link != Link::Up {
+            return self.link_failed(reason, lane);
+        }
+        lane.tally.totals.connections_lost += 1;
+        lane.tally.error("connection", reason, || self.id(&lane.plan));
+        self.link_down(lane);
+        let policy = self.connect_command(lane).and_then(|command| command.reconnect);
+        match policy {
+            Some(policy) => {
+                self.was_up = true;
+                self.attempts = 0;
+                self.link = Link::Backoff;
+                let jitter_ns = lane.random.below(policy.jitter_us * 1_000 + 1);
+                let wait_ns = policy.delay_us * 1_000 + jitter_ns;
+                self.set_link_timer(lane.now_ns() + wait_ns, lane);
+            }
+            None => self.on_link_hopeless(lane),
+        }
+    }
+
+    /// Books the end of a connection that was up.
+    fn link_down(&mut self, lane: &mut Lane) {
+        self.drop_wire(lane);
+        lane.tally.connections -= 1;
+        self.link = Link::Down;
+        self.link_generation = self.link_generation.wrapping_add(1);
+        self.machine.on_closed();
+    }
+
+    fn drop_wire(&mut self, lane: &mut Lane) {
+        if let Some(mut wire) = self.wire.take() {
+            // A socket that is closed leaves the poll by itself; this is for the lower layers.
+            let _ = lane.registry.deregister(&mut wire);
+        }
+        self.link_at_ns = u64::MAX;
+        self.partial = Vec::new();
+        self.outbox = Vec::new();
+        self.outbox_done = 0;
+        self.stalled = false;
+        if let Some(extra) = &mut self.extra {
+            extra.held_acks.clear();
+        }
+    }
+
+    /// Whether the client is connected, or will be without a further command.
+    pub(super) fn is_reachable(&self) -> bool {
+        matches!(self.link, Link::Up | Link::Opening | Link::Backoff)
+    }
+
+    fn send_connect(&mut self, lane: &mut Lane) {
+        let options = self.connect_options(lane);
+        lane.lend(&mut self.outbox);
+        let now_ms = lane.now_ns() / 1_000_000;
+        self.machine.connect(&options, now_ms, &mut self.outbox);
+        self.flush(lane);
+    }
+
+    fn on_connected(&mut self, session_present: bool, now_ns: u64, lane: &mut Lane) {
+        let nanos = now_ns - self.link_since_ns;
+        lane.tally.latency(LatencyKind::Connect, 0, nanos);
+        lane.tally.totals.connects_ok += 1;
+        lane.tally.connections += 1;
+        self.link = Link::Up;
+        self.set_keep_alive(lane);
+        let again = self.was_up;
+        lane.tally.totals.reconnects += u64::from(again);
+        if session_present {
+            self.repeat_open(lane);
+        } else {
+            if !self.hearing.is_empty() {
+                self.generation = self.generation.wrapping_add(1);
+            }
+            self.resubscribe(again, lane);
+            self.publish_forgotten(lane);
+        }
+        if self.task.wait == Wait::Connecting {
+            self.task.ready(now_ns);
+        }
+    }
+
+    fn set_keep_alive(&mut self, lane: &mut Lane) {
+        if let Some(at_ms) = self.machine.next_tick_ms() {
+            self.set_link_timer(at_ms * 1_000_000, lane);
+        } else {
+            self.link_at_ns = u64::MAX;
+        }
+    }
+
+    // --- Leaving ----------------------------------------------------------------------------------
+
+    /// Sends DISCONNECT with this reason and closes.
+    pub(super) fn leave(&mut self, reason: Reason, lane: &mut Lane) {
+        self.end_hearing(lane);
+        lane.lend(&mut self.outbox);
+        self.machine.disconnect(reason, Properties::EMPTY, &mut self.outbox);
+        self.flush(lane);
+        if let Some(wire) = &mut self.wire {
+            // The broker may have closed before us.
+            let _ = wire.shutdown();
+        }
+        self.close(lane);
+    }
+
+    /// Closes the socket as it is.
+    pub(super) fn close(&mut self, lane: &mut Lane) {
+        if matches!(self.link, Link::Up | Link::Silent) {
+            self.end_hearing(lane);
+            lane.tally.totals.disconnects += 1;
+            self.link_down(lane);
+        } else {
+            self.drop_wire(lane);
+            self.link = Link::Down;
+            self.machine.on_closed();
+        }
+    }
+
+    /// Goes silent; [`Wait::Silence`] ends when the broker closes.
+    pub(super) fn fall_silent(&mut self, lane: &mut Lane) {
+        self.end_hearing(lane);
+        self.link = Link::Silent;
+        self.link_at_ns = u64::MAX;
+        lane.again.push(self.at);
+    }
+
+    /// A fault: the socket is closed under the client's feet.
+    pub(super) fn cut(&mut self, lane: &mut Lane) {
+        if self.link == Link::Up {
+            self.link_lost("cut on purpose", lane);
+        }
+    }
+
+    /// Subscriptions of a session that ends with the connection are over.
+    fn end_hearing(&mut self, lane: &Lane) {
+        let version = lane.plan.scenario.group(self.group).version;
+        let lasting = self.connect_command(lane).is_some_and(|command| match version {
+            Version::V5 => command.session_expiry_secs > 0,
+            Version::V31 | Version::V311 => !command.clean_start,
+        });
+        if !lasting {
+            let now = lane.now_ns();
+            for hearing in &mut self.hearing {
+                hearing.until_ns = hearing.until_ns.min(now);
+            }
+        }
+    }
+
+    // --- Readiness --------------------------------------------------------------------------------
+
+    pub(super) fn on_ready(&mut self, scratch: &mut [u8], lane: &mut Lane) {
+        let Some(wire) = &mut self.wire else { return };
+        if !wire.is_open() {
+            match wire.advance(scratch) {
+                Ok(true) => self.send_connect(lane),
+                Ok(false) => return,
+                Err(error) => self.link_failed(&error.to_string(), lane),
+            }
+        } else if !self.outbox.is_empty() || wire.wants_write() {
+            self.flush(lane);
+        }
+        self.read(scratch, lane);
+        self.go_on(lane);
+    }
+
+    /// Lets program and publishing do what they can, and sends the result.
+    pub(super) fn go_on(&mut self, lane: &mut Lane) {
+        self.step(lane);
+        let congested = self.congested();
+        self.flush(lane);
+        if congested && !self.congested() {
+            lane.again.push(self.at);
+        }
+    }
+
+    pub(super) fn set_stalled(&mut self, stalled: bool, lane: &mut Lane) {
+        self.stalled = stalled;
+        if !stalled {
+            lane.again.push(self.at);
+        }
+    }
+
+    /// Reads what there is, at most [`READS_MAX`] buffers in a turn.
+    pub(super) fn read(&mut self, scratch: &mut [u8], lane: &mut Lane) {
+        if self.stalled {
+            return;
+        }
+        for turn in 0.. {
+            let Some(wire) = &mut self.wire else { return };
+            if !wire.is_open() {
+                return;
+            }
+            if turn == READS_MAX {
+                lane.again.push(self.at);
+                return;
+            }
+            match wire.read(scratch) {
+                Ok(Read::Bytes(n)) => {
+                    let drained = wire.is_drained(n, scratch.len());
+                    lane.tally.totals.bytes_in += n as u64;
+                    self.take_bytes(&scratch[..n], lane);
+                    if drained {
+                        return;
+                    }
+                }
+                Ok(Read::WouldBlock) => return,
+                Ok(Read::Closed) => return self.on_closed("closed by the broker", lane),
+                Err(error) => return self.on_closed(&error.to_string(), lane),
+            }
+        }
+    }
+
+    fn on_closed(&mut self, reason: &str, lane: &mut Lane) {
+        if self.link == Link::Silent {
+            lane.tally.totals.disconnects += 1;
+            self.link_down(lane);
+            let now = lane.now_ns();
+            if self.task.wait == Wait::Silence {
+                self.task.ready(now);
+            }
+        } else {
+            self.link_lost(reason, lane);
+        }
+    }
+
+    fn take_bytes(&mut self, bytes: &[u8], lane: &mut Lane) {
+        if self.link == Link::Silent {
+            return;
+        }
+        let now_ns = lane.now_ns();
+        lane.lend(&mut self.outbox);
+        if self.partial.is_empty() {
+            let taken = self.take_packets(bytes, now_ns, lane);
+            if taken < bytes.len() && self.wire.is_some() {
+                lane.lend(&mut self.partial);
+                self.partial.extend_from_slice(&bytes[taken..]);
+                if let Ok(Some(len)) = codec::packet_len(&self.partial) {
+                    self.partial.reserve(len.saturating_sub(self.partial.len()));
+                }
+            }
+            return;
+        }
+        let mut partial = std::mem::take(&mut self.partial);
+        partial.extend_from_slice(bytes);
+        let taken = self.take_packets(&partial, now_ns, lane);
+        partial.drain(..taken);
+        if partial.is_empty() || self.wire.is_none() {
+            lane.take_back(&mut partial);
+        } else {
+            self.partial = partial;
+        }
+    }
+
+    /// Takes all whole packets; returns the bytes taken.
+    fn take_packets(&mut self, bytes: &[u8], now_ns: u64, lane: &mut Lane) -> usize {
+        let mut taken = 0;
+        while taken < bytes.len() {
+            match self.machine.next(&bytes[taken..], &mut self.outbox) {
+                Ok(Some((event, len))) => {
+                    taken += len;
+                    self.on_event(event, now_ns, lane);
+                    if self.wire.is_none() {
+                        return bytes.len();
+                    }
+                }
+                Ok(None) => break,
+                Err(violation) => {
+                    lane.tally.error("protocol", &violation.to_string(), || {
+                        self.id(&lane.plan)
+                    });
+                    self.link_lost("the broker broke the protocol", lane);
+                    return bytes.len();
+                }
+            }
+        }
+        taken
+    }
+
+    fn on_event(&mut self, event: Event<'_, Flight>, now_ns: u64, lane: &mut Lane) {
+        match event {
+            Event::Message(publish) => self.on_message(&publish, now_ns, lane),
+            Event::Published { token, qos, reason, .. } => {
+                self.on_published(&token, qos, reason, now_ns, lane);
+            }
+            Event::Connected { session_present, .. } => {
+                self.on_connected(session_present, now_ns, lane);
+            }
+            Event::Refused { reason, properties } => {
+                let why = described(reason, properties.reason_string());
+                self.link_failed(&format!("refused: {why}"), lane);
+            }
+            Event::Disconnected { reason, properties } => {
+                let why = described(reason, properties.reason_string());
+                self.link_lost(&format!("DISCONNECT: {why}"), lane);
+            }
+            Event::Subscribed { reasons, .. } => self.on_subscribed(reasons, now_ns, lane),
+            Event::Unsubscribed { .. } => self.on_unsubscribed(now_ns, lane),
+            Event::Auth(_) => self.link_lost("the broker asks for enhanced authentication", lane),
+            Event::Repeated { .. } | Event::Nothing => {}
+        }
+    }
+
+    #[inline]
+    fn on_message(&mut self, publish: &Publish<'_>, now_ns: u64, lane: &mut Lane) {
+        let qos = publish.qos as u8;
+        let totals = &mut lane.tally.totals;
+        totals.received[usize::from(qos)] += 1;
+        totals.received_bytes += publish.payload.len() as u64;
+        self.claim(publish, lane);
+        if qos > 0 && self.machine.leaves_acks() {
+            self.hold_ack(publish, now_ns, lane);
+        }
+        let stamp = Stamp::read(publish.payload).filter(|stamp| stamp.tag == lane.tag);
+        let Some(stamp) = stamp else {
+            lane.tally.totals.received_foreign += u64::from(lane.plan.all_stamped);
+            return;
+        };
+        if stamp.stream == WILL_STREAM {
+            lane.tally.totals.wills_received += 1;
+            return;
+        }
+        if publish.retain && !self.keeps_retain_flag(lane) {
+            lane.tally.totals.received_retained += 1;
+            return;
+        }
+        let received = Received {
+            client: self.at,
+            stream: stamp.stream,
+            sequence: stamp.sequence,
+            dup: publish.dup,
+            generation: self.generation_for(qos),
+        };
+        let (plan, group, index) = (&lane.plan, self.group, self.index);
+        let path = lane.ledger.receive(received, || plan.path(group, index, stamp.stream));
+        let kind = match path {
+            Path::Plain { routed: true } | Path::Shared { routed: true, .. } => LatencyKind::Routed,
+            _ => LatencyKind::EndToEnd,
+        };
+        lane.tally.latency(kind, qos, now_ns.saturating_sub(stamp.due_ns));
+    }
+
+    fn keeps_retain_flag(&self, lane: &Lane) -> bool {
+        self.hearing
+            .iter()
+            .any(|hearing| lane.plan.subscribes[usize::from(hearing.command)].retain_as_published)
+    }
+
+    fn hold_ack(&mut self, publish: &Publish<'_>, now_ns: u64, lane: &mut Lane) {
+        let delay_us = self
+            .hearing
+            .iter()
+            .map(|hearing| lane.plan.subscribes[usize::from(hearing.command)].ack_delay_us)
+            .max()
+            .unwrap_or(0);
+        if delay_us == 0 {
+            self.machine.acknowledge(publish.packet_id, publish.qos, &mut self.outbox);
+            return;
+        }
+        let due_ns = now_ns + delay_us * 1_000;
+        let held = &mut self.extra.get_or_insert_default().held_acks;
+        if held.is_empty() {
+            lane.timers.set(due_ns, self.at, Kind::Acks);
+        }
+        held.push_back((due_ns, publish.packet_id, publish.qos));
+    }
+
+    /// Bytes on their way out: at most one write per call unless the socket takes all.
+    pub(super) fn flush(&mut self, lane: &mut Lane) {
+        let Some(wire) = &mut self.wire else { return };
+        if !wire.is_open() {
+            return;
+        }
+        let started = self.outbox_done < self.outbox.len();
+        while self.outbox_done < self.outbox.len() {
+            match wire.write(&[IoSlice::new(&self.outbox[self.outbox_done..])]) {
+                Ok(0) => break,
+                Ok(n) => {
+                    self.outbox_done += n;
+                    lane.tally.totals.bytes_out += n as u64;
+                }
+                // What the broker sent before it closed is still to be read; reading finds the end.
+                Err(_) => {
+                    self.outbox_done = self.outbox.len();
+                    lane.again.push(self.at);
+                }
+            }
+        }
+        if wire.wants_write() {
+            // An error shows at the next read.
+            let _ = wire.flush();
+        }
+        if started {
+            self.machine.on_sent(lane.clock.now_ns() / 1_000_000);
+        }
+        if self.outbox_done == self.outbox.len() {
+            self.outbox.clear();
+            self.outbox_done = 0;
+            lane.take_back(&mut self.outbox);
+        } else if self.outbox_done > OUTBOX_BYTES_MAX {
+            self.outbox.drain(..self.outbox_done);
+            self.outbox_done = 0;
+        }
+    }
+
+    // --- Timers -----------------------------------------------------------------------------------
+
+    pub(super) fn on_timer(&mut self, at_ns: u64, kind: Kind, lane: &mut Lane) {
+        match kind {
+            Kind::Task => {
+                if self.task.timer_ns != at_ns {
+                    return;
+                }
+                self.on_task_timer(lane);
+            }
+            Kind::Link => {
+                if self.link_at_ns != at_ns {
+                    return;
+                }
+                self.on_link_timer(lane);
+            }
+            Kind::Acks => self.on_acks_due(lane),
+        }
+        self.go_on(lane);
+    }
+
+    fn on_link_timer(&mut self, lane: &mut Lane) {
+        match self.link {
+            Link::Backoff => self.open(lane),
+            Link::Opening => self.link_failed("timed out", lane),
+            Link::Up => {
+                lane.lend(&mut self.outbox);
+                let now_ms = lane.now_ns() / 1_000_000;
+                if self.machine.on_tick(now_ms, &mut self.outbox) {
+                    self.set_keep_alive(lane);
+                } else {
+                    self.link_lost("no answer to PINGREQ", lane);
+                }
+            }
+            Link::Down | Link::Silent => {}
+        }
+    }
+
+    fn on_acks_due(&mut self, lane: &mut Lane) {
+        let now = lane.now_ns();
+        lane.lend(&mut self.outbox);
+        let Some(extra) = &mut self.extra else { return };
+        while let Some(&(due_ns, packet_id, qos)) = extra.held_acks.front() {
+            if due_ns > now {
+                lane.timers.set(due_ns, self.at, Kind::Acks);
+                return;
+            }
+            extra.held_acks.pop_front();
+            self.machine.acknowledge(packet_id, qos, &mut self.outbox);
+        }
+    }
+}
+
+/// The wire's word for the model's version.
+pub(super) fn wire_version(version: Version) -> codec::Version {
+    match version {
+        Version::V31 => codec::Version::V31,
+        Version::V311 => codec::Version::V311,
+        Version::V5 => codec::Version::V5,
+    }
+}
+
+fn described(reason: Reason, text: Option<&str>) -> String {
+    match text {
+        Some(text) => format!("{reason} (0x{:02x}), {text}", reason.0),
+        None => format!("{reason} (0x{:02x})", reason.0),
+    }
+}
+
+const NO_CONNECT: u16 = u16::MAX;
+/// Unsent bytes at which a client holds back further messages: they keep their due time.
+const OUTBOX_BYTES_MAX: usize = 64 * 1024;
+/// Buffers that one client may read before others have their turn.
+const READS_MAX: usize = 8;
+/// A silent client waits so long for the broker to notice, whatever its keep-alive.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(3_600);

@@ -1,0 +1,503 @@
+//! The conductor: leads the crew through the stages, watches, and puts the results together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::crew::{Crew, CrewNews, CrewOrder};
+use super::host::Sampler;
+use super::plan::Plan;
+use super::script::{self, Action};
+use super::tally::{Tick, add_totals};
+use super::worker::Standing;
+use crate::faults::BrokerProcess;
+use crate::measure::{FaultRecord, LatencyHistogram, LatencyPoint, Outcome, Phase, Second, Totals};
+use crate::model::{Fault, Rate};
+
+/// What a run tells about itself once a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'a> {
+    pub stage: &'a str,
+    pub second: &'a Second,
+    pub totals: &'a Totals,
+    /// Clients of the scenario.
+    pub clients: u64,
+    /// Broker's CPU in hundredths of a core and memory, when it is watched.
+    pub broker_cpu_percent: Option<f64>,
+    pub broker_memory_bytes: Option<u64>,
+}
+
+/// Called once a second.
+pub type OnProgress<'a> = Box<dyn FnMut(&Progress<'_>) + 'a>;
+
+/// Leads one run. Made by [`super::run`].
+pub struct Conductor<'a> {
+    pub(super) plan: Arc<Plan>,
+    pub(super) clock: Clock,
+    pub(super) crew: &'a mut dyn Crew,
+    pub(super) broker: Option<BrokerProcess>,
+    pub(super) broker_load: Option<Sampler>,
+    pub(super) own_load: Sampler,
+    pub(super) stop: Arc<AtomicBool>,
+    on_progress: OnProgress<'a>,
+    stage_name: String,
+    gathering: BTreeMap<u32, Gathered>,
+    sampled_secs: u64,
+    lost_threads: usize,
+    /// Running values at the end of the last full second.
+    running: Running,
+    pub(super) series: Vec<Second>,
+    pub(super) totals: Totals,
+    pub(super) phases: Vec<Phase>,
+    pub(super) faults: Vec<FaultRecord>,
+    pub(super) marks: Marks,
+    pub(super) rate_search: Option<crate::measure::RateSearch>,
+    /// Replaces the stage's own duration while a rate is tried.
+    duration_us: Option<u64>,
+    pub(super) outcome: Outcome,
+    pub(super) reasons: Vec<String>,
+    pub(super) notes: Vec<String>,
+    pub(super) thread_cpu: Vec<f64>,
+    /// Lateness of the measured stages.
+    pub(super) lateness: LatencyHistogram,
+    /// End-to-end latency since it was last taken, for the rate search.
+    pub(super) recent: LatencyHistogram,
+    done: DoneCount,
+}
+
+#[derive(Default)]
+struct DoneCount {
+    stage: usize,
+    threads: usize,
+}
+
+/// Ticks of one second, as far as they have come.
+#[derive(Default)]
+struct Gathered {
+    ticks: usize,
+    sum: Tick,
+    thread_cpu_max: f64,
+}
+
+#[derive(Default)]
+struct Running {
+    connections: i64,
+    backlog: i64,
+    lost: i64,
+    duplicated: u64,
+}
+
+/// Readings at the edges of stages, for what the broker spent per message and per connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Marks {
+    pub(super) start: Option<Mark>,
+    pub(super) connected: Option<Mark>,
+    pub(super) measured_from: Option<Mark>,
+    pub(super) measured_to: Option<Mark>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    pub(super) at_secs: f64,
+    pub(super) broker_cpu_secs: Option<f64>,
+    pub(super) broker_memory_bytes: Option<u64>,
+    pub(super) standing: Standing,
+}
+
+impl<'a> Conductor<'a> {
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        clock: Clock,
+        crew: &'a mut dyn Crew,
+        watch: (Option<BrokerProcess>, Option<Sampler>),
+        stop: Arc<AtomicBool>,
+        on_progress: OnProgress<'a>,
+    ) -> Self {
+        Self {
+            plan,
+            clock,
+            crew,
+            broker: watch.0,
+            broker_load: watch.1,
+            own_load: Sampler::of_process(std::process::id()),
+            stop,
+            on_progress,
+            stage_name: String::new(),
+            gathering: BTreeMap::new(),
+            sampled_secs: 0,
+            lost_threads: 0,
+            running: Running::default(),
+            series: Vec::new(),
+            totals: Totals::default(),
+            phases: Vec::new(),
+            faults: Vec::new(),
+            marks: Marks::default(),
+            rate_search: None,
+            duration_us: None,
+            outcome: Outcome::Completed,
+            reasons: Vec::new(),
+            notes: Vec::new(),
+            thread_cpu: Vec::new(),
+            lateness: LatencyHistogram::new(),
+            recent: LatencyHistogram::new(),
+            done: DoneCount::default(),
+        }
+    }
+
+    /// Every stage in turn, until one cannot be gone on from.
+    pub(super) fn conduct(&mut self) {
+        self.marks.start = Some(self.mark());
+        let measured_any = self.plan.scenario.stages.iter().any(|stage| stage.measured);
+        for stage in 0..self.plan.scenario.stages.len() {
+            let measured = self.plan.scenario.stages[stage].measured || !measured_any;
+            let publishes = self.plan.publishes_in(stage);
+            if publishes && self.marks.connected.is_none() {
+                self.marks.connected = Some(self.mark());
+            }
+            self.crew.order(&CrewOrder::Measure(measured));
+            if measured && self.marks.measured_from.is_none() {
+                self.marks.measured_from = Some(self.mark());
+            }
+            match (measured && publishes, self.plan.scenario.search) {
+                (true, Some(search)) => self.search(stage, search),
+                _ => self.run_stage(stage, None),
+            }
+            if publishes {
+                self.drain();
+            }
+            if measured {
+                self.marks.measured_to = Some(self.mark());
+            }
+            if self.is_over() {
+                break;
+            }
+        }
+        self.crew.order(&CrewOrder::Measure(false));
+        if self.marks.connected.is_none() {
+            self.marks.connected = Some(self.mark());
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.outcome != Outcome::Completed
+    }
+
+    /// One stage, from its start to the end of all its programs.
+    pub(super) fn run_stage(&mut self, stage: usize, pace: Option<Rate>) {
+        let model = self.plan.scenario.stages[stage].clone();
+        self.stage_name.clone_from(&model.id);
+        self.done = DoneCount { stage, threads: 0 };
+        let at_ns = self.clock.now_ns() + LEAD_NS;
+        self.crew.order(&CrewOrder::Begin { stage, at_ns, pace });
+        let duration_us = self.duration_us.take().or(model.duration_us);
+        let end_ns = duration_us.map(|us| at_ns + us * 1_000);
+        let mut script = script::of_stage(&model).into_iter().peekable();
+        loop {
+            let now = self.clock.now_ns();
+            if let Some((_, action)) = script.next_if(|(us, _)| at_ns + us * 1_000 <= now) {
+                self.act(&action);
+                continue;
+            }
+            let finished = self.done.threads >= self.alive() && script.peek().is_none();
+            if finished || self.is_over() {
+                break;
+            }
+            if end_ns.is_some_and(|end_ns| now >= end_ns) {
+                self.crew.order(&CrewOrder::End);
+                self.await_stage_end();
+                break;
+            }
+            let next_ns = script.peek().map(|(us, _)| at_ns + us * 1_000);
+            let until_ns = [end_ns, next_ns].into_iter().flatten().min().unwrap_or(u64::MAX);
+            self.follow(Duration::from_nanos(until_ns.saturating_sub(now)).min(STEP));
+        }
+        if self.is_over() {
+            self.crew.order(&CrewOrder::End);
+        }
+        let (from_secs, to_secs) = (at_ns as f64 / 1e9, self.clock.now_ns() as f64 / 1e9);
+        self.phases.push(Phase { name: model.id.clone(), from_secs, to_secs });
+        if let Some(expected_us) = model.expected_us
+            && (to_secs - from_secs) * 1e6 > expected_us as f64
+        {
+            let (took, expected) = (to_secs - from_secs, expected_us as f64 / 1e6);
+            self.notes.push(format!(
+                "stage `{}` took {took:.1} s, {expected:.1} s were expected",
+                model.id
+            ));
+        }
+    }
+
+    /// Threads answer an order to end with their last words on the stage.
+    fn await_stage_end(&mut self) {
+        let started = self.clock.now_ns();
+        while self.done.threads < self.alive() && !self.is_over() {
+            self.follow(STEP);
+            if self.clock.now_ns() - started > ANSWER_MAX.as_nanos() as u64 {
+                self.outcome = Outcome::Failed("load threads do not answer".into());
+            }
+        }
+    }
+
+    /// Gives messages under way their time to arrive; shorter when all have.
+    pub(super) fn drain(&mut self) {
+        let started = self.clock.now_ns();
+        let end_ns = started + self.plan.scenario.drain_us * 1_000;
+        "drain".clone_into(&mut self.stage_name);
+        while self.clock.now_ns() < end_ns && !self.is_over() {
+            let standing = self.standing();
+            if standing.received >= standing.owed && standing.in_flight == 0 {
+                break;
+            }
+            self.follow(PROBE_PAUSE);
+        }
+        let (from_secs, to_secs) = (started as f64 / 1e9, self.clock.now_ns() as f64 / 1e9);
+        self.phases.push(Phase { name: "drain".into(), from_secs, to_secs });
+    }
+
+    /// The length of the next run of a stage.
+    pub(super) fn set_stage_duration(&mut self, duration_us: u64) {
+        self.duration_us = Some(duration_us);
+    }
+
+    fn alive(&self) -> usize {
+        self.crew.threads().saturating_sub(self.lost_threads)
+    }
+
+    /// Where everybody stands, asked now.
+    pub(super) fn standing(&mut self) -> Standing {
+        self.crew.order(&CrewOrder::Probe);
+        let (mut sum, mut answers) = (Standing::default(), 0);
+        let started = self.clock.now_ns();
+        while answers < self.alive() && self.clock.now_ns() - started < ANSWER_MAX.as_nanos() as u64
+        {
+            self.each_second();
+            match self.crew.next(STEP) {
+                Some(CrewNews::Standing(one)) => {
+                    answers += 1;
+                    sum.owed += one.owed;
+                    sum.received += one.received;
+                    sum.in_flight += one.in_flight;
+                    sum.connects_ok += one.connects_ok;
+                    sum.connections += one.connections;
+                }
+                Some(news) => self.on_news(news),
+                None => {}
+            }
+        }
+        sum
+    }
+
+    pub(super) fn mark(&mut self) -> Mark {
+        let standing = self.standing();
+        let at_secs = self.clock.now_ns() as f64 / 1e9;
+        let sample = self.broker_load.as_mut().and_then(|load| load.sample(at_secs));
+        Mark {
+            at_secs,
+            broker_cpu_secs: sample.as_ref().map(super::host::cpu_secs),
+            broker_memory_bytes: sample.map(|sample| sample.memory_bytes),
+            standing,
+        }
+    }
+
+    /// Takes news for at most `timeout`.
+    pub(super) fn follow(&mut self, timeout: Duration) {
+        self.each_second();
+        if let Some(news) = self.crew.next(timeout) {
+            self.on_news(news);
+        }
+        if self.stop.load(Ordering::Relaxed) && !self.is_over() {
+            self.outcome = Outcome::Interrupted("stopped by the user".into());
+        }
+    }
+
+    fn on_news(&mut self, news: CrewNews) {
+        match news {
+            CrewNews::StageDone { stage } if stage == self.done.stage => self.done.threads += 1,
+            CrewNews::StageDone { .. } | CrewNews::Standing(_) => {}
+            CrewNews::Tick(tick) => self.on_tick(&tick),
+            CrewNews::Lost { threads, why } => {
+                self.lost_threads += threads;
+                self.reasons.push(format!("a part of the load is missing: {why}"));
+                if self.alive() == 0 {
+                    self.outcome = Outcome::Failed(why);
+                }
+            }
+        }
+    }
+
+    /// Samples the processes when a second has passed.
+    fn each_second(&mut self) {
+        let now_secs = self.clock.now_ns() as f64 / 1e9;
+        if now_secs as u64 <= self.sampled_secs {
+            return;
+        }
+        self.sampled_secs = now_secs as u64;
+        self.own_load.sample(now_secs);
+        if let Some(load) = &mut self.broker_load {
+            load.sample(now_secs);
+        }
+    }
+
+    /// A thread's account of a second; when all are in, the second is complete.
+    pub(super) fn on_tick(&mut self, tick: &Tick) {
+        add_totals(&mut self.totals, &tick.totals);
+        self.recent.merge(&tick.end_to_end);
+        if self.is_measuring() {
+            self.lateness.merge(&tick.lateness);
+        }
+        let alive = self.alive();
+        let gathered = self.gathering.entry(tick.at_secs).or_default();
+        gathered.ticks += 1;
+        gathered.add(tick);
+        // Threads may run a second apart at most, unless one hangs; older seconds are then complete.
+        let complete: Vec<u32> = self
+            .gathering
+            .iter()
+            .filter(|(at_secs, gathered)| {
+                gathered.ticks >= alive || **at_secs + SECONDS_APART_MAX < tick.at_secs
+            })
+            .map(|(at_secs, _)| *at_secs)
+            .collect();
+        for at_secs in complete {
+            if let Some(gathered) = self.gathering.remove(&at_secs) {
+                self.complete_second(at_secs, &gathered);
+            }
+        }
+    }
+
+    fn is_measuring(&self) -> bool {
+        self.marks.measured_from.is_some() && self.marks.measured_to.is_none()
+    }
+
+    /// What is left when the crew has gone.
+    pub(super) fn complete_rest(&mut self) {
+        for (at_secs, gathered) in std::mem::take(&mut self.gathering) {
+            self.complete_second(at_secs, &gathered);
+        }
+    }
+
+    fn complete_second(&mut self, at_secs: u32, gathered: &Gathered) {
+        let tick = &gathered.sum;
+        let running = &mut self.running;
+        running.connections += tick.connections;
+        running.lost += tick.lost;
+        running.duplicated += tick.duplicated;
+        let totals = &tick.totals;
+        let aside = totals.received_retained + totals.wills_received + totals.received_foreign;
+        running.backlog += tick.owed as i64
+            - totals.received_all() as i64
+            + aside as i64
+            + tick.duplicated as i64;
+        let second = Second {
+            at_secs,
+            connections: running.connections.max(0) as u64,
+            connects: totals.connects_ok,
+            connect_failures: totals.connects_failed,
+            disconnects: totals.disconnects + totals.connections_lost,
+            subscribes: totals.subscribes_ok,
+            scheduled: tick.scheduled.round() as u64,
+            published: totals.published_all(),
+            acknowledged: totals.acknowledged,
+            received: totals.received_all(),
+            bytes_in: totals.bytes_in,
+            bytes_out: totals.bytes_out,
+            backlog: running.backlog,
+            lost_so_far: running.lost.max(0) as u64,
+            duplicated_so_far: running.duplicated,
+            end_to_end: LatencyPoint::of(&tick.end_to_end),
+            publish_ack: LatencyPoint::of(&tick.publish_ack),
+            connect: LatencyPoint::of(&tick.connect),
+            lateness_p99_us: tick.lateness.micros_at(99.0),
+        };
+        self.totals.connections_max = self.totals.connections_max.max(second.connections);
+        if self.is_measuring() {
+            self.thread_cpu.push(gathered.thread_cpu_max);
+        }
+        self.series.push(second);
+        let broker = self.broker_load.as_ref().and_then(Sampler::last);
+        (self.on_progress)(&Progress {
+            stage: &self.stage_name,
+            second: &second,
+            totals: &self.totals,
+            clients: self.plan.scenario.groups.iter().map(|group| group.count).sum(),
+            broker_cpu_percent: broker.map(|sample| sample.cpu_percent),
+            broker_memory_bytes: broker.map(|sample| sample.memory_bytes),
+        });
+    }
+
+    // --- Faults -----------------------------------------------------------------------------------
+
+    fn act(&mut self, action: &Action) {
+        let at_secs = self.clock.now_ns() as f64 / 1e9;
+        let Action::Fault(fault) = action else { return };
+        let (what, done) = match fault {
+            Fault::Cut { group, share } => {
+                self.crew.order(&CrewOrder::Cut { group: *group, share: *share });
+                ("cut", Ok(()))
+            }
+            Fault::Kill { .. } => ("kill", self.on_broker(BrokerProcess::kill)),
+            Fault::Stop { .. } => ("stop", self.on_broker(BrokerProcess::stop)),
+            Fault::Pause { .. } => ("pause", self.on_broker(BrokerProcess::pause)),
+            Fault::Resume { .. } => ("resume", self.on_broker(BrokerProcess::resume)),
+            Fault::Restart { .. } => ("restart", self.on_broker(BrokerProcess::restart)),
+        };
+        let pid = self.broker.as_ref().and_then(BrokerProcess::pid);
+        if let (Some(load), Some(pid)) = (&mut self.broker_load, pid) {
+            load.follow(pid);
+        }
+        let note = match done {
+            Ok(()) => String::new(),
+            Err(error) => {
+                self.outcome = Outcome::Failed(format!("fault `{what}`: {error}"));
+                error.to_string()
+            }
+        };
+        self.faults.push(FaultRecord {
+            what: what.to_owned(),
+            at_secs,
+            note,
+            ..FaultRecord::default()
+        });
+    }
+
+    fn on_broker(
+        &mut self,
+        act: fn(&mut BrokerProcess) -> Result<(), crate::faults::FaultError>,
+    ) -> Result<(), crate::faults::FaultError> {
+        let broker = self.broker.as_mut().ok_or(crate::faults::FaultError::NoProcess)?;
+        act(broker)
+    }
+}
+
+impl Gathered {
+    fn add(&mut self, tick: &Tick) {
+        let sum = &mut self.sum;
+        add_totals(&mut sum.totals, &tick.totals);
+        sum.connections += tick.connections;
+        sum.owed += tick.owed;
+        sum.lost += tick.lost;
+        sum.duplicated += tick.duplicated;
+        sum.scheduled += tick.scheduled;
+        sum.end_to_end.merge(&tick.end_to_end);
+        sum.publish_ack.merge(&tick.publish_ack);
+        sum.connect.merge(&tick.connect);
+        sum.lateness.merge(&tick.lateness);
+        if tick.wall_ns >= WALL_NS_MIN {
+            let percent = tick.cpu_ns as f64 / tick.wall_ns as f64 * 100.0;
+            self.thread_cpu_max = self.thread_cpu_max.max(percent);
+        }
+    }
+}
+
+/// From the order to begin to the beginning, so that all threads are in time.
+const LEAD_NS: u64 = 20_000_000;
+/// The longest wait without looking at the clock.
+const STEP: Duration = Duration::from_millis(50);
+const PROBE_PAUSE: Duration = Duration::from_millis(10);
+/// A thread that says nothing for so long is given up.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+const SECONDS_APART_MAX: u32 = 5;
+/// Shorter ticks (the last one) say little about CPU.
+const WALL_NS_MIN: u64 = 500_000_000;

@@ -1,0 +1,309 @@
+//! What the machine is, and what a process tree spends on it: read from `/proc`, or from a metrics page.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::measure::{HostLoad, HostSample, MachineInfo};
+
+/// This machine, as far as it bears on the figures.
+pub fn machine() -> MachineInfo {
+    let limit = getrlimit(Resource::Nofile);
+    let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpu = cpu_info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .and_then(|rest| rest.split_once(':'))
+        .map_or("unknown", |(_, name)| name.trim());
+    let os = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let os = os.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("unknown");
+    MachineInfo {
+        hostname: sysctl("kernel.hostname").unwrap_or_default(),
+        cpu: cpu.to_owned(),
+        cores: cores() as u32,
+        memory_bytes: memory_kib("MemTotal") * 1024,
+        kernel: sysctl("kernel.osrelease").unwrap_or_default(),
+        os: os.trim_matches('"').to_owned(),
+        descriptors_soft: limit.current.unwrap_or(u64::MAX),
+        descriptors_hard: limit.maximum.unwrap_or(u64::MAX),
+        sysctls: SYSCTLS
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), sysctl(name)?)))
+            .collect::<BTreeMap<_, _>>(),
+    }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Bytes that can still be had without swapping.
+pub fn memory_available_bytes() -> u64 {
+    memory_kib("MemAvailable") * 1024
+}
+
+fn memory_kib(field: &str) -> u64 {
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    info.lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// A kernel setting by its dotted name.
+pub fn sysctl(name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok()?;
+    Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Raises the soft limit of open files to the hard one, and gives that.
+pub fn raise_descriptors() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum.unwrap_or(u64::MAX),
+        Err(_) => limit.current.unwrap_or(u64::MAX),
+    }
+}
+
+/// Watches a process and all its descendants, or a page of metrics.
+#[derive(Debug)]
+pub struct Sampler {
+    source: Source,
+    samples: Vec<HostSample>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Tree(u32),
+    /// `host:port` and path of a page in the Prometheus format.
+    Page { address: String, path: String },
+}
+
+impl Sampler {
+    pub fn of_process(pid: u32) -> Self {
+        Self { source: Source::Tree(pid), samples: Vec::new() }
+    }
+
+    /// `http://host:port/path`, read for `process_cpu_seconds_total` and
+    /// `process_resident_memory_bytes`.
+    pub fn of_page(url: &str) -> Option<Self> {
+        let rest = url.strip_prefix("http://")?;
+        let (address, path) = rest.split_once('/').unwrap_or((rest, "metrics"));
+        let source = Source::Page { address: address.to_owned(), path: format!("/{path}") };
+        Some(Self { source, samples: Vec::new() })
+    }
+
+    /// The process to watch from now on (a broker that was restarted).
+    pub fn follow(&mut self, pid: u32) {
+        self.source = Source::Tree(pid);
+    }
+
+    /// Takes a sample. A process that is gone gives none.
+    pub fn sample(&mut self, at_secs: f64) -> Option<HostSample> {
+        let mut sample = match &self.source {
+            Source::Tree(pid) => sample_tree(*pid)?,
+            Source::Page { address, path } => sample_page(address, path).ok()?,
+        };
+        sample.at_secs = at_secs;
+        if let Some(last) = self.samples.last() {
+            let seconds = at_secs - last.at_secs;
+            let spent = cpu_secs(&sample) - cpu_secs(last);
+            if seconds > 0.0 && spent >= 0.0 {
+                sample.cpu_percent = spent / seconds * 100.0;
+            }
+        }
+        self.samples.push(sample);
+        Some(sample)
+    }
+
+    /// The latest sample.
+    pub fn last(&self) -> Option<&HostSample> {
+        self.samples.last()
+    }
+
+    /// The whole account; averages and slope are over `from_secs..=to_secs`.
+    pub fn load(&self, from_secs: f64, to_secs: f64) -> HostLoad {
+        let within: Vec<&HostSample> = self
+            .samples
+            .iter()
+            .filter(|sample| (from_secs..=to_secs).contains(&sample.at_secs))
+            .collect();
+        let mean = |of: fn(&HostSample) -> f64| {
+            within.iter().map(|sample| of(sample)).sum::<f64>() / within.len().max(1) as f64
+        };
+        let busy: Vec<&&HostSample> =
+            within.iter().filter(|sample| sample.cpu_percent > 0.0).collect();
+        HostLoad {
+            cpu_percent_average: busy.iter().map(|sample| sample.cpu_percent).sum::<f64>()
+                / busy.len().max(1) as f64,
+            cpu_percent_max: within.iter().map(|s| s.cpu_percent).fold(0.0, f64::max),
+            memory_bytes_average: mean(|sample| sample.memory_bytes as f64),
+            memory_bytes_max: self.samples.iter().map(|s| s.memory_bytes).max().unwrap_or(0),
+            memory_slope_bytes_per_sec: slope(&within),
+            source: match &self.source {
+                Source::Tree(pid) => format!("pid {pid}"),
+                Source::Page { address, path } => format!("http://{address}{path}"),
+            },
+            samples: self.samples.clone(),
+            ..HostLoad::default()
+        }
+    }
+}
+
+/// User and system together.
+pub fn cpu_secs(sample: &HostSample) -> f64 {
+    sample.cpu_user_secs + sample.cpu_system_secs
+}
+
+/// Least squares over time.
+fn slope(samples: &[&HostSample]) -> f64 {
+    let n = samples.len() as f64;
+    if n < 2.0 {
+        return 0.0;
+    }
+    let at = samples.iter().map(|s| s.at_secs).sum::<f64>() / n;
+    let memory = samples.iter().map(|s| s.memory_bytes as f64).sum::<f64>() / n;
+    let (mut above, mut below) = (0.0, 0.0);
+    for sample in samples {
+        above += (sample.at_secs - at) * (sample.memory_bytes as f64 - memory);
+        below += (sample.at_secs - at).powi(2);
+    }
+    if below > 0.0 { above / below } else { 0.0 }
+}
+
+fn sample_tree(root: u32) -> Option<HostSample> {
+    let mut total = sample_one(root)?;
+    let mut pending = children(root);
+    // Bounded: a tree of processes is never deeper than this many members.
+    for _ in 0..PROCESSES_MAX {
+        let Some(pid) = pending.pop() else { break };
+        pending.extend(children(pid));
+        if let Some(one) = sample_one(pid) {
+            total.cpu_user_secs += one.cpu_user_secs;
+            total.cpu_system_secs += one.cpu_system_secs;
+            total.memory_bytes += one.memory_bytes;
+            total.threads += one.threads;
+            total.descriptors += one.descriptors;
+        }
+    }
+    Some(total)
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let mut found = Vec::new();
+    for thread in threads.flatten() {
+        let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        found.extend(text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    found
+}
+
+fn sample_one(pid: u32) -> Option<HostSample> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in brackets and may contain anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+    let ticks = |at: usize| number(at).map(|ticks| ticks as f64 / TICKS_PER_SEC);
+    if fields.first() == Some(&"Z") {
+        return None;
+    }
+    Some(HostSample {
+        at_secs: 0.0,
+        cpu_percent: 0.0,
+        // Children that were waited for count too (fields 16 and 17 of stat).
+        cpu_user_secs: ticks(11)? + ticks(13)?,
+        cpu_system_secs: ticks(12)? + ticks(14)?,
+        memory_bytes: resident_bytes(pid).unwrap_or(0),
+        threads: number(17)? as u32,
+        descriptors: fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |d| d.count() as u64),
+    })
+}
+
+fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+fn sample_page(address: &str, path: &str) -> io::Result<HostSample> {
+    let remote = address
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    let mut stream = TcpStream::connect_timeout(&remote, PAGE_TIMEOUT)?;
+    stream.set_read_timeout(Some(PAGE_TIMEOUT))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.take(PAGE_BYTES_MAX).read_to_string(&mut text)?;
+    let value = |name: &str| {
+        text.lines()
+            .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])))
+            .and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+    };
+    Ok(HostSample {
+        cpu_user_secs: value("process_cpu_seconds_total").unwrap_or(0.0),
+        memory_bytes: value("process_resident_memory_bytes").unwrap_or(0.0) as u64,
+        descriptors: value("process_open_fds").unwrap_or(0.0) as u64,
+        ..HostSample::default()
+    })
+}
+
+/// USER_HZ, which is 100 on every Linux that MQTT brokers run on.
+const TICKS_PER_SEC: f64 = 100.0;
+const PROCESSES_MAX: usize = 10_000;
+const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
+const PAGE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+const SYSCTLS: [&str; 12] = [
+    "fs.file-max",
+    "fs.nr_open",
+    "net.core.netdev_max_backlog",
+    "net.core.rmem_max",
+    "net.core.somaxconn",
+    "net.core.wmem_max",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_max_syn_backlog",
+    "net.ipv4.tcp_mem",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_process_can_be_watched() {
+        let mut sampler = Sampler::of_process(std::process::id());
+        let sample = sampler.sample(1.0).unwrap();
+        assert!(sample.memory_bytes > 0 && sample.threads > 0 && sample.descriptors > 0);
+        assert!(machine().memory_bytes > 0);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_gives_no_sample() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut sampler = Sampler::of_process(child.id());
+        child.wait().unwrap();
+        assert_eq!(sampler.sample(1.0), None);
+    }
+
+    #[test]
+    fn the_slope_of_a_line_is_its_slope() {
+        let samples: Vec<HostSample> = (0..10)
+            .map(|i| HostSample {
+                at_secs: f64::from(i),
+                memory_bytes: 1_000 + 7 * i as u64,
+                ..HostSample::default()
+            })
+            .collect();
+        assert!((slope(&samples.iter().collect::<Vec<_>>()) - 7.0).abs() < 1e-9);
+    }
+}

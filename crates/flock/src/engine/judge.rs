@@ -1,0 +1,335 @@
+//! The judgement at the end of a run: every subscriber's receipts against all that was sent.
+//!
+//! Each process judges the subscribers that it ran ([`judge_part`]); shared groups, whose members may be
+//! anywhere, are judged by the conductor once the parts are together ([`judge_shared_groups`]).
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Hearer, Plan};
+use super::worker::{Harvest, HeardEntry};
+use crate::measure::ledger::{
+    Heard, Sent, SentTable, ShareKey, SharedTrack, StreamId, Verdict, judge, judge_shared,
+};
+use crate::measure::{
+    ErrorCount, Integrity, IntegrityCount, IntegritySample, LatencyHistogram, LatencyKind,
+    WORST_MAX,
+};
+use crate::model::{GroupId, SubscriptionId};
+
+/// One process's part of the result.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Part {
+    pub integrity: Integrity,
+    pub shared: Vec<(ShareKey, StreamId, SharedTrack)>,
+    pub shared_heard: Vec<(ShareKey, Heard)>,
+    pub latencies: Vec<(LatencyKind, u8, LatencyHistogram)>,
+    pub timers: Vec<LatencyHistogram>,
+    pub errors: Vec<ErrorCount>,
+}
+
+impl Part {
+    pub fn merge(&mut self, other: Self) {
+        merge_integrity(&mut self.integrity, other.integrity);
+        let mut shared: BTreeMap<(ShareKey, StreamId), SharedTrack> =
+            self.shared.drain(..).map(|(key, stream, track)| ((key, stream), track)).collect();
+        for (key, stream, track) in other.shared {
+            shared.entry((key, stream)).or_default().merge(&track);
+        }
+        self.shared =
+            shared.into_iter().map(|((key, stream), track)| (key, stream, track)).collect();
+        for (key, heard) in other.shared_heard {
+            add_heard(&mut self.shared_heard, key, heard);
+        }
+        for (kind, qos, histogram) in other.latencies {
+            add_latency(&mut self.latencies, kind, qos, &histogram);
+        }
+        for (at, timer) in other.timers.into_iter().enumerate() {
+            match self.timers.get_mut(at) {
+                Some(mine) => mine.merge(&timer),
+                None => self.timers.push(timer),
+            }
+        }
+        self.errors.extend(other.errors);
+    }
+}
+
+fn add_heard(all: &mut Vec<(ShareKey, Heard)>, key: ShareKey, heard: Heard) {
+    match all.iter_mut().find(|(known, _)| *known == key) {
+        Some((_, mine)) => {
+            mine.since_ns = mine.since_ns.min(heard.since_ns);
+            mine.until_ns = mine.until_ns.max(heard.until_ns);
+            mine.generation = mine.generation.max(heard.generation);
+        }
+        None => all.push((key, heard)),
+    }
+}
+
+fn add_latency(
+    all: &mut Vec<(LatencyKind, u8, LatencyHistogram)>,
+    kind: LatencyKind,
+    qos: u8,
+    histogram: &LatencyHistogram,
+) {
+    match all.iter_mut().find(|known| (known.0, known.1) == (kind, qos)) {
+        Some(known) => known.2.merge(histogram),
+        None => all.push((kind, qos, histogram.clone())),
+    }
+}
+
+fn merge_integrity(mine: &mut Integrity, other: Integrity) {
+    for count in other.by_qos {
+        add_count(&mut mine.by_qos, &count);
+    }
+    mine.worst.extend(other.worst);
+    keep_worst(&mut mine.worst);
+    mine.unacknowledged += other.unacknowledged;
+    mine.misrouted += other.misrouted;
+    mine.joined_late += other.joined_late;
+    mine.interrupted += other.interrupted;
+}
+
+fn add_count(all: &mut Vec<IntegrityCount>, count: &IntegrityCount) {
+    match all.iter_mut().find(|known| known.qos == count.qos) {
+        Some(known) => known.add(count),
+        None => all.push(*count),
+    }
+    all.sort_by_key(|count| count.qos);
+}
+
+fn keep_worst(worst: &mut Vec<IntegritySample>) {
+    worst.sort_by_key(|sample| {
+        std::cmp::Reverse(sample.lost + sample.duplicated + sample.reordered)
+    });
+    worst.truncate(WORST_MAX);
+}
+
+/// Judges the subscribers of one process.
+pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) -> Part {
+    let judge = PartJudge::new(plan, harvests);
+    let mut part = Part::default();
+    for (&stream, entry) in &sent.streams {
+        judge.judge_stream(stream, entry, sent.unpromised_of(stream), &mut part.integrity);
+    }
+    keep_worst(&mut part.integrity.worst);
+    for harvest in harvests {
+        part.integrity.misrouted += harvest.ledger.misrouted;
+        for (kind, qos, histogram) in &harvest.latencies {
+            add_latency(&mut part.latencies, *kind, *qos, histogram);
+        }
+        for (at, timer) in harvest.timers.iter().enumerate() {
+            match part.timers.get_mut(at) {
+                Some(mine) => mine.merge(timer),
+                None => part.timers.push(timer.clone()),
+            }
+        }
+        part.errors.extend(harvest.errors.iter().cloned());
+    }
+    part.errors = super::tally::merge_errors(part.errors.into_iter());
+    gather_shared(plan, harvests, &mut part);
+    part
+}
+
+fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
+    let mut shared: BTreeMap<(ShareKey, StreamId), SharedTrack> = BTreeMap::new();
+    let mut heard: BTreeMap<ShareKey, Heard> = BTreeMap::new();
+    for harvest in harvests {
+        for (key, track) in &harvest.ledger.shared {
+            shared.entry(*key).or_default().merge(track);
+        }
+        for entry in &harvest.heard {
+            let subscription = plan.scenario.subscription(entry.subscription);
+            if entry.since_ns == u64::MAX {
+                continue;
+            }
+            for filter in plan.filters_of(entry.group, entry.index, subscription).iter() {
+                let mut text = String::new();
+                plan.write_filter(subscription, filter, &mut text);
+                if !text.starts_with("$share/") {
+                    continue;
+                }
+                let key = ShareKey { subscription: entry.subscription.0, filter: filter as u32 };
+                let mine = heard.entry(key).or_insert_with(|| entry.strictness(0));
+                mine.since_ns = mine.since_ns.min(entry.since_ns);
+                mine.until_ns = mine.until_ns.max(entry.until_ns);
+                mine.generation = mine.generation.max(entry.link_generation);
+            }
+        }
+    }
+    part.shared = shared.into_iter().map(|((key, stream), track)| (key, stream, track)).collect();
+    part.shared_heard = heard.into_iter().collect();
+}
+
+struct PartJudge<'a> {
+    plan: &'a Plan,
+    harvests: &'a [Harvest],
+    /// By thread: client and subscription to how it listened, and how often it began to.
+    heard: Vec<HashMap<(u32, SubscriptionId), (HeardEntry, u32)>>,
+}
+
+impl<'a> PartJudge<'a> {
+    fn new(plan: &'a Plan, harvests: &'a [Harvest]) -> Self {
+        let mut heard = Vec::new();
+        for harvest in harvests {
+            let mut of_thread: HashMap<(u32, SubscriptionId), (HeardEntry, u32)> = HashMap::new();
+            for entry in &harvest.heard {
+                of_thread
+                    .entry((entry.client, entry.subscription))
+                    .and_modify(|(known, times)| {
+                        known.until_ns = entry.until_ns;
+                        *times += 1;
+                    })
+                    .or_insert((*entry, 1));
+            }
+            heard.push(of_thread);
+        }
+        Self { plan, harvests, heard }
+    }
+
+    fn judge_stream(&self, stream: StreamId, sent: &Sent, unpromised: &[u32], all: &mut Integrity) {
+        let Some((topics, index)) = self.plan.topic_of(stream) else { return };
+        let mut plain: Vec<(&Hearer, u64)> = Vec::new();
+        for hearer in self.plan.listeners() {
+            let subscription = self.plan.scenario.subscription(hearer.subscription);
+            self.plan.each_match(subscription, topics, index, &mut |filter, shared| {
+                if !shared {
+                    plain.push((hearer, filter));
+                }
+            });
+        }
+        let several = plain.len() > 1;
+        let mut judged: Vec<(GroupId, u64)> = Vec::new();
+        for (hearer, filter) in &plain {
+            let subscription = self.plan.scenario.subscription(hearer.subscription);
+            for client in self.plan.clients_of(hearer.group, *filter, subscription).iter() {
+                if several && judged.contains(&(hearer.group, client)) {
+                    continue;
+                }
+                let repeats = several
+                    && plain.iter().any(|(other, other_filter)| {
+                        (other.subscription, *other_filter) != (hearer.subscription, *filter)
+                            && other.group == hearer.group
+                    });
+                self.judge_pair(stream, sent, unpromised, (hearer, client, repeats), all);
+                if several {
+                    judged.push((hearer.group, client));
+                }
+            }
+        }
+    }
+
+    fn judge_pair(
+        &self,
+        stream: StreamId,
+        sent: &Sent,
+        unpromised: &[u32],
+        (hearer, client, repeats): (&Hearer, u64, bool),
+        all: &mut Integrity,
+    ) {
+        let Some((thread, at)) = self.find(hearer.group, client) else { return };
+        let Some((entry, times)) = self.heard[thread].get(&(at, hearer.subscription)) else {
+            return;
+        };
+        if entry.since_ns == u64::MAX {
+            // Never granted: nothing is owed, and the failed subscribe is counted elsewhere.
+            return;
+        }
+        let qos = sent.qos.min(hearer.qos as u8);
+        let track = self.harvests[thread].ledger.track(at, stream);
+        let heard = Heard { copies_may_repeat: repeats, ..entry.strictness(qos) };
+        let mut verdict = judge(sent, unpromised, track, heard, qos);
+        if *times > 1 {
+            // It left and came back, perhaps often: what it missed in between is not known.
+            verdict.interrupted = true;
+            verdict.count.expected -= verdict.count.lost.min(verdict.count.expected);
+            verdict.count.lost = 0;
+        }
+        let subscriber = || client_name(self.plan, hearer.group, client);
+        book(self.plan, stream, &verdict, subscriber, all);
+    }
+
+    /// Where a client ran, if in this process.
+    fn find(&self, group: GroupId, client: u64) -> Option<(usize, u32)> {
+        let here = self.plan.scenario.group(group).here;
+        let offset = client.checked_sub(here.first)?;
+        if offset % here.step != 0 || offset / here.step >= here.count {
+            return None;
+        }
+        let (local, threads) = (offset / here.step, self.harvests.len() as u64);
+        let thread = (local % threads) as usize;
+        Some((thread, self.harvests[thread].bases[group.index()] + (local / threads) as u32))
+    }
+}
+
+/// Judges the shared groups of the whole run, and adds the result to `part`'s integrity.
+pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
+    let tracks: HashMap<(ShareKey, StreamId), &SharedTrack> =
+        part.shared.iter().map(|(key, stream, track)| ((*key, *stream), track)).collect();
+    let heard: HashMap<ShareKey, Heard> = part.shared_heard.iter().copied().collect();
+    for (&stream, entry) in &sent.streams {
+        let Some((topics, index)) = plan.topic_of(stream) else { continue };
+        let mut judged: Vec<ShareKey> = Vec::new();
+        for hearer in plan.listeners() {
+            let subscription = plan.scenario.subscription(hearer.subscription);
+            plan.each_match(subscription, topics, index, &mut |filter, shared| {
+                let key = ShareKey { subscription: hearer.subscription.0, filter: filter as u32 };
+                let Some(heard) = heard.get(&key) else { return };
+                if !shared || judged.contains(&key) {
+                    return;
+                }
+                judged.push(key);
+                let qos = entry.qos.min(hearer.qos as u8);
+                let track = tracks.get(&(key, stream)).copied();
+                let unpromised = sent.unpromised_of(stream);
+                let verdict = judge_shared(entry, unpromised, track, *heard, qos);
+                let group = || {
+                    let mut text = String::new();
+                    plan.write_filter(subscription, filter, &mut text);
+                    text
+                };
+                book(plan, stream, &verdict, group, &mut part.integrity);
+            });
+        }
+    }
+    part.integrity.unacknowledged = sent.unpromised_count();
+    keep_worst(&mut part.integrity.worst);
+}
+
+fn book(
+    plan: &Plan,
+    stream: StreamId,
+    verdict: &Verdict,
+    subscriber: impl FnOnce() -> String,
+    all: &mut Integrity,
+) {
+    let count = &verdict.count;
+    add_count(&mut all.by_qos, count);
+    all.joined_late += u64::from(verdict.joined_late);
+    all.interrupted += u64::from(verdict.interrupted);
+    if count.lost + count.duplicated + count.reordered == 0 {
+        return;
+    }
+    let Some((family, client, _)) = plan.locate(stream) else { return };
+    let topic = plan.topic_of(stream);
+    all.worst.push(IntegritySample {
+        subscriber: subscriber(),
+        publisher: client_name(plan, family.group, client),
+        topic: topic.map_or_else(String::new, |(topics, index)| {
+            plan.scenario.topic_name(topics, index)
+        }),
+        lost: count.lost,
+        duplicated: count.duplicated,
+        reordered: count.reordered,
+        missing: verdict.missing.clone(),
+    });
+    if all.worst.len() > WORST_MAX * 8 {
+        keep_worst(&mut all.worst);
+    }
+}
+
+fn client_name(plan: &Plan, group: GroupId, client: u64) -> String {
+    let group = plan.scenario.group(group);
+    group.client_ids.name(group.offset + client)
+}

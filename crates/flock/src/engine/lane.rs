@@ -1,0 +1,157 @@
+//! What all clients of one load thread share: clock, timers, counters, buffers.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use client::Route;
+use hashbrown::HashMap;
+
+use super::clock::Clock;
+use super::plan::{Plan, Random};
+use super::tally::Tally;
+use crate::measure::ledger::{Ledger, Sent, StreamId};
+use crate::model::{Rate, TopicsId};
+
+/// See the module's text. Passed to every call on a client.
+pub(super) struct Lane {
+    pub(super) plan: Arc<Plan>,
+    pub(super) clock: Clock,
+    pub(super) tag: u16,
+    /// By broker, then by address.
+    pub(super) routes: Arc<Vec<Vec<Route>>>,
+    pub(super) sources: Arc<Vec<IpAddr>>,
+    pub(super) registry: mio::Registry,
+    pub(super) timers: Timers,
+    pub(super) tally: Tally,
+    pub(super) ledger: Ledger,
+    /// By family, then by slot of the client x stride + topic.
+    pub(super) sent: Vec<Vec<Sent>>,
+    pub(super) unpromised: Vec<(StreamId, u32)>,
+    pub(super) random: Random,
+    pub(super) stage: usize,
+    pub(super) stage_at_ns: u64,
+    /// Replaces the pace of every publish command, while the highest rate is looked for.
+    pub(super) pace_override: Option<Rate>,
+    /// Clients with steps left in this stage.
+    pub(super) active: usize,
+    /// Clients that could go on at once, had they not had their turn.
+    pub(super) again: Vec<u32>,
+    buffers: Vec<Vec<u8>>,
+    copies: HashMap<(TopicsId, u64), u32>,
+}
+
+/// Everything of a [`Lane`] that comes from outside.
+pub(super) struct Setting {
+    pub(super) plan: Arc<Plan>,
+    pub(super) clock: Clock,
+    pub(super) tag: u16,
+    pub(super) routes: Arc<Vec<Vec<Route>>>,
+    pub(super) sources: Arc<Vec<IpAddr>>,
+}
+
+impl Lane {
+    pub(super) fn new(setting: Setting, registry: mio::Registry, thread: u64) -> Self {
+        Self {
+            tally: Tally::new(setting.plan.timers.len()),
+            random: Random::new(setting.plan.scenario.seed ^ (thread << 32)),
+            sent: setting.plan.families.iter().map(|_| Vec::new()).collect(),
+            plan: setting.plan,
+            clock: setting.clock,
+            tag: setting.tag,
+            routes: setting.routes,
+            sources: setting.sources,
+            registry,
+            timers: Timers::default(),
+            ledger: Ledger::default(),
+            unpromised: Vec::new(),
+            stage: 0,
+            stage_at_ns: 0,
+            pace_override: None,
+            active: 0,
+            again: Vec::new(),
+            buffers: Vec::new(),
+            copies: HashMap::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    /// Gives `buffer` room if it has none: an idle client owns no buffer.
+    #[inline]
+    pub(super) fn lend(&mut self, buffer: &mut Vec<u8>) {
+        if buffer.capacity() == 0 {
+            *buffer = self.buffers.pop().unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES));
+        }
+    }
+
+    /// Takes an empty buffer back.
+    #[inline]
+    pub(super) fn take_back(&mut self, buffer: &mut Vec<u8>) {
+        let mut buffer = std::mem::take(buffer);
+        if buffer.capacity() >= BUFFER_BYTES
+            && buffer.capacity() <= BUFFER_BYTES_MAX
+            && self.buffers.len() < BUFFERS_MAX
+        {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+    }
+
+    /// How many deliveries a message on this topic owes.
+    pub(super) fn copies(&mut self, topics: TopicsId, index: u64) -> u32 {
+        if let Some(&copies) = self.copies.get(&(topics, index)) {
+            return copies;
+        }
+        let copies = u32::try_from(self.plan.copies(topics, index)).unwrap_or(u32::MAX);
+        self.copies.insert((topics, index), copies);
+        copies
+    }
+}
+
+/// What a timer is for. A client has at most one valid timer of each kind; older entries in the heap
+/// are recognised by their time and ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// The program goes on (delay over, next message due, patience over).
+    Task,
+    /// The connection wants something (timeout, retry, keep-alive).
+    Link,
+    /// Acknowledgements that were held back.
+    Acks,
+}
+
+/// Deadlines of all clients of a thread.
+#[derive(Default)]
+pub(super) struct Timers {
+    heap: BinaryHeap<Reverse<(u64, u32, Kind)>>,
+}
+
+impl Timers {
+    #[inline]
+    pub(super) fn set(&mut self, at_ns: u64, client: u32, kind: Kind) {
+        self.heap.push(Reverse((at_ns, client, kind)));
+    }
+
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse(entry)| entry.0)
+    }
+
+    #[inline]
+    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<(u64, u32, Kind)> {
+        match self.heap.peek() {
+            Some(Reverse(entry)) if entry.0 <= now_ns => self.heap.pop().map(|entry| entry.0),
+            _ => None,
+        }
+    }
+}
+
+const BUFFER_BYTES: usize = 2 * 1024;
+/// Larger buffers go back to the allocator.
+const BUFFER_BYTES_MAX: usize = 256 * 1024;
+/// Spare buffers that a thread keeps.
+const BUFFERS_MAX: usize = 1_024;

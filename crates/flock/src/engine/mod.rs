@@ -1,0 +1,26 @@
+//! The engine: executes a [`Scenario`](crate::model::Scenario) and gives [`Results`](crate::measure::Results).
+//!
+//! Load threads ([`worker`]) own their clients outright; the conductor ([`conductor`]) tells them
+//! when a stage begins and ends, gathers what they count each second, and judges at the end. All
+//! of it shares one read-only [`plan`] and one [`clock`].
+
+pub mod clock;
+mod client;
+pub mod conductor;
+pub mod crew;
+pub mod judge;
+pub mod host;
+mod lane;
+pub mod plan;
+pub mod preflight;
+mod publish;
+pub mod run;
+mod script;
+mod search;
+mod stamp;
+pub mod tally;
+mod task;
+mod worker;
+
+pub use conductor::Progress;
+pub use run::{BrokerAccess, Options, RunError, run, save};

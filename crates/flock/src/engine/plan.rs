@@ -1,0 +1,430 @@
+//! The scenario prepared for execution: streams numbered, steps flattened, names at hand.
+//!
+//! Everything here is arithmetic over the model, shared read-only by all load threads. A **stream** is
+//! one client of a group publishing on one topic; streams of one publish rule form a [`Family`] with a
+//! block of consecutive numbers, `clients x stride` of them, so that a number tells client and topic
+//! without any table.
+
+use std::sync::Arc;
+
+use crate::measure::ledger::{Path, ShareKey, StreamId};
+use crate::model::{
+    Assign, Command, Connect, Content, Delay, Disconnect, Filters, GroupId, Members, Publish, QoS,
+    Rate, Receive, Scenario, Step, Subscribe, Subscription, SubscriptionId, TopicsId, Who,
+};
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Plan {
+    pub scenario: Scenario,
+    pub families: Vec<Family>,
+    pub connects: Vec<Connect>,
+    pub publishes: Vec<PublishPlan>,
+    pub subscribes: Vec<Subscribe>,
+    pub timers: Vec<String>,
+    /// Whether every message of the run carries a stamp.
+    pub all_stamped: bool,
+    listeners: Vec<Hearer>,
+    /// By stage, then by group.
+    programs: Vec<Vec<Vec<Op>>>,
+}
+
+/// All streams of one group on one topic group by one rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Family {
+    pub group: GroupId,
+    pub topics: TopicsId,
+    pub assign: Assign,
+    pub base: StreamId,
+    /// Numbers per client: the most topics that any client has.
+    pub stride: u32,
+    pub clients: u64,
+    pub topic_count: u64,
+}
+
+/// A publish command, ready to be executed.
+#[derive(Debug)]
+pub struct PublishPlan {
+    pub command: Publish,
+    pub family: usize,
+    /// Whole payload, or the longest of them; the stamp overwrites its beginning.
+    pub filler: Vec<u8>,
+}
+
+/// A group that listens by a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hearer {
+    pub group: GroupId,
+    pub subscription: SubscriptionId,
+    pub qos: QoS,
+}
+
+/// One step of a client's program. Numbers are positions in the plan's lists.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Connect(u16),
+    Disconnect(Disconnect),
+    Publish(u16),
+    Subscribe(u16),
+    Unsubscribe(Vec<SubscriptionId>),
+    Receive(Receive),
+    /// Start of a loop; its end stands at `end`.
+    Loop { times: Option<u64>, rate: Option<Rate>, end: usize },
+    /// Back to the start.
+    Again { start: usize },
+    Delay(Delay),
+    StartTimer(u16),
+    StopTimer(u16),
+    Stall { duration_ns: u64 },
+}
+
+/// Why a scenario cannot be executed as it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    #[error("the scenario has more than {STREAMS_MAX} pairs of publisher and topic: scale it down")]
+    TooManyStreams,
+    #[error("the scenario has more than 65,535 commands of one kind")]
+    TooManyCommands,
+}
+
+impl Plan {
+    pub fn new(scenario: Scenario) -> Result<Arc<Self>, PlanError> {
+        let mut plan = Self {
+            families: Vec::new(),
+            connects: Vec::new(),
+            publishes: Vec::new(),
+            subscribes: Vec::new(),
+            timers: Vec::new(),
+            all_stamped: true,
+            listeners: Vec::new(),
+            programs: Vec::new(),
+            scenario,
+        };
+        let stages = std::mem::take(&mut plan.scenario.stages);
+        for stage in &stages {
+            let mut programs = vec![Vec::new(); plan.scenario.groups.len()];
+            for cycle in &stage.life_cycles {
+                // A group with several life cycles in a stage runs them one after another.
+                if let Who::Clients(group) = cycle.who {
+                    plan.lower(group, &cycle.steps, &mut programs[group.index()])?;
+                }
+            }
+            plan.programs.push(programs);
+        }
+        plan.scenario.stages = stages;
+        plan.all_stamped = plan.publishes.iter().all(|planned| planned.command.payload.stamped);
+        Ok(Arc::new(plan))
+    }
+
+    fn lower(
+        &mut self,
+        group: GroupId,
+        steps: &[Step],
+        ops: &mut Vec<Op>,
+    ) -> Result<(), PlanError> {
+        for step in steps {
+            match &step.command {
+                Command::Connect(connect) => {
+                    ops.push(Op::Connect(push(&mut self.connects, connect.clone())?));
+                }
+                Command::Disconnect(how) => ops.push(Op::Disconnect(*how)),
+                Command::Publish(publish) => {
+                    let family = self.family(group, publish)?;
+                    let filler = filler(publish, self.scenario.seed);
+                    let planned = PublishPlan { command: publish.clone(), family, filler };
+                    ops.push(Op::Publish(push(&mut self.publishes, planned)?));
+                }
+                Command::Subscribe(subscribe) => {
+                    self.add_listeners(group, subscribe);
+                    ops.push(Op::Subscribe(push(&mut self.subscribes, subscribe.clone())?));
+                }
+                Command::Unsubscribe(from) => ops.push(Op::Unsubscribe(from.clone())),
+                Command::Receive(receive) => ops.push(Op::Receive(receive.clone())),
+                Command::For(repeat) => {
+                    let start = ops.len();
+                    ops.push(Op::Loop { times: repeat.times, rate: repeat.rate, end: 0 });
+                    self.lower(group, &repeat.steps, ops)?;
+                    let at = ops.len();
+                    ops.push(Op::Again { start });
+                    if let Op::Loop { end, .. } = &mut ops[start] {
+                        *end = at;
+                    }
+                }
+                Command::Delay(delay) => ops.push(Op::Delay(*delay)),
+                Command::StartTimer(name) => ops.push(Op::StartTimer(self.timer(name)?)),
+                Command::StopTimer(name) => ops.push(Op::StopTimer(self.timer(name)?)),
+                Command::Stall { duration_us } => {
+                    ops.push(Op::Stall { duration_ns: duration_us * 1_000 });
+                }
+                // Faults are the conductor's; the model does not allow them here.
+                Command::Fault(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn timer(&mut self, name: &str) -> Result<u16, PlanError> {
+        match self.timers.iter().position(|known| known == name) {
+            Some(at) => Ok(at as u16),
+            None => push(&mut self.timers, name.to_owned()),
+        }
+    }
+
+    fn family(&mut self, group: GroupId, publish: &Publish) -> Result<usize, PlanError> {
+        let same = |family: &Family| {
+            (family.group, family.topics, family.assign)
+                == (group, publish.topics, publish.assign)
+        };
+        if let Some(at) = self.families.iter().position(same) {
+            return Ok(at);
+        }
+        let clients = self.scenario.group(group).count;
+        let topic_count = self.scenario.topic_group(publish.topics).count;
+        let stride = match publish.assign {
+            Assign::Pairwise => 1,
+            Assign::All => topic_count,
+            Assign::Partition => topic_count.div_ceil(clients.max(1)).max(1),
+            Assign::Window { each } => u64::from(each).min(topic_count),
+        };
+        let used = self.families.last().map_or(0, |last| {
+            u64::from(last.base) + u64::from(last.stride) * last.clients
+        });
+        if used.saturating_add(stride.saturating_mul(clients)) > STREAMS_MAX {
+            return Err(PlanError::TooManyStreams);
+        }
+        self.families.push(Family {
+            group,
+            topics: publish.topics,
+            assign: publish.assign,
+            base: used as StreamId,
+            stride: stride as u32,
+            clients,
+            topic_count,
+        });
+        Ok(self.families.len() - 1)
+    }
+
+    fn add_listeners(&mut self, group: GroupId, subscribe: &Subscribe) {
+        for &subscription in &subscribe.to {
+            let known = |hearer: &&mut Hearer| {
+                (hearer.group, hearer.subscription) == (group, subscription)
+            };
+            match self.listeners.iter_mut().find(known) {
+                Some(hearer) => hearer.qos = hearer.qos.max(subscribe.qos),
+                None => {
+                    self.listeners.push(Hearer { group, subscription, qos: subscribe.qos });
+                }
+            }
+        }
+    }
+
+    pub fn program(&self, stage: usize, group: usize) -> &[Op] {
+        &self.programs[stage][group]
+    }
+
+    pub fn listeners(&self) -> &[Hearer] {
+        &self.listeners
+    }
+
+    /// Whether any client publishes in this stage.
+    pub fn publishes_in(&self, stage: usize) -> bool {
+        let mut all = self.programs[stage].iter().flatten();
+        all.any(|op| matches!(op, Op::Publish(_)))
+    }
+
+    /// Clients, over all agents, that publish in this stage.
+    pub fn publishers_in(&self, stage: usize) -> u64 {
+        let groups = self.scenario.groups.iter().zip(&self.programs[stage]);
+        groups
+            .filter(|(_, ops)| ops.iter().any(|op| matches!(op, Op::Publish(_))))
+            .map(|(group, _)| group.count)
+            .sum()
+    }
+
+    /// The family of a stream, and its position there; `None` for a number that nobody was given.
+    pub fn locate(&self, stream: StreamId) -> Option<(&Family, u64, u64)> {
+        let at = self.families.partition_point(|family| family.base <= stream).checked_sub(1)?;
+        let family = &self.families[at];
+        let offset = stream - family.base;
+        let client = u64::from(offset / family.stride);
+        let position = u64::from(offset % family.stride);
+        let own = family.assign.topics_of(client, family.clients, family.topic_count);
+        (client < family.clients && position < own.len()).then_some((family, client, position))
+    }
+
+    /// The topic that a stream is published on.
+    pub fn topic_of(&self, stream: StreamId) -> Option<(TopicsId, u64)> {
+        let (family, client, position) = self.locate(stream)?;
+        let own = family.assign.topics_of(client, family.clients, family.topic_count);
+        Some((family.topics, own.nth(position)))
+    }
+
+    /// Calls `visit` with the position and sharedness of each filter of `subscription` that matches
+    /// the topic.
+    pub fn each_match(
+        &self,
+        subscription: &Subscription,
+        topics: TopicsId,
+        index: u64,
+        visit: &mut dyn FnMut(u64, bool),
+    ) {
+        match &subscription.filters {
+            Filters::Topics { topics: own, prefix } if *own == topics => {
+                visit(index, prefix.starts_with(SHARE));
+            }
+            Filters::Topics { topics: own, prefix } => {
+                let topic = self.scenario.topic_name(topics, index);
+                let group = self.scenario.topic_group(*own);
+                for filter in 0..group.count {
+                    if group.names.name(group.offset + filter) == topic {
+                        visit(filter, prefix.starts_with(SHARE));
+                    }
+                }
+            }
+            Filters::Pattern { pattern, offset, count, .. } => {
+                let topic = self.scenario.topic_name(topics, index);
+                let mut text = String::new();
+                for filter in 0..*count {
+                    text.clear();
+                    pattern.write(offset + filter, &mut text);
+                    let (shared, plain) = unshared(&text);
+                    if crate::model::matches(plain, &topic) {
+                        visit(filter, shared);
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn filter_count(&self, subscription: &Subscription) -> u64 {
+        match &subscription.filters {
+            Filters::Topics { topics, .. } => self.scenario.topic_group(*topics).count,
+            Filters::Pattern { count, .. } => *count,
+        }
+    }
+
+    /// Appends filter number `filter` of a subscription as it stands in a SUBSCRIBE packet.
+    pub fn write_filter(&self, subscription: &Subscription, filter: u64, out: &mut String) {
+        match &subscription.filters {
+            Filters::Topics { topics, prefix } => {
+                out.push_str(prefix);
+                let group = self.scenario.topic_group(*topics);
+                group.names.write(group.offset + filter, out);
+            }
+            Filters::Pattern { pattern, offset, .. } => pattern.write(offset + filter, out),
+        }
+    }
+
+    /// Which filters client `client` of `group` takes of a subscription.
+    pub fn filters_of(&self, group: GroupId, client: u64, subscription: &Subscription) -> Members {
+        let clients = self.scenario.group(group).count;
+        subscription.assign.topics_of(client, clients, self.filter_count(subscription))
+    }
+
+    /// Which clients of `group` hear filter `filter` of a subscription.
+    pub fn clients_of(&self, group: GroupId, filter: u64, subscription: &Subscription) -> Members {
+        let clients = self.scenario.group(group).count;
+        subscription.assign.clients_of(filter, clients, self.filter_count(subscription))
+    }
+
+    /// How a client comes to hear a stream.
+    pub fn path(&self, group: GroupId, client: u64, stream: StreamId) -> Path {
+        let Some((topics, index)) = self.topic_of(stream) else { return Path::Misrouted };
+        let mut found = Path::Misrouted;
+        for hearer in self.listeners.iter().filter(|hearer| hearer.group == group) {
+            let subscription = self.scenario.subscription(hearer.subscription);
+            let routed = subscription.routed;
+            self.each_match(subscription, topics, index, &mut |filter, shared| {
+                let members = self.clients_of(group, filter, subscription);
+                if members.position(client).is_none() || matches!(found, Path::Plain { .. }) {
+                    return;
+                }
+                found = if shared {
+                    let key = ShareKey {
+                        subscription: hearer.subscription.0,
+                        filter: filter as u32,
+                    };
+                    Path::Shared { key, routed }
+                } else {
+                    Path::Plain { routed }
+                };
+            });
+        }
+        found
+    }
+
+    /// Copies that a message on this topic makes once everybody has subscribed.
+    pub fn copies(&self, topics: TopicsId, index: u64) -> u64 {
+        let mut copies = 0;
+        let mut groups_shared: Vec<ShareKey> = Vec::new();
+        for hearer in &self.listeners {
+            let subscription = self.scenario.subscription(hearer.subscription);
+            self.each_match(subscription, topics, index, &mut |filter, shared| {
+                let members = self.clients_of(hearer.group, filter, subscription).len();
+                if !shared {
+                    copies += members;
+                    return;
+                }
+                let key = ShareKey { subscription: hearer.subscription.0, filter: filter as u32 };
+                if members > 0 && !groups_shared.contains(&key) {
+                    groups_shared.push(key);
+                    copies += 1;
+                }
+            });
+        }
+        copies
+    }
+}
+
+fn push<T>(list: &mut Vec<T>, value: T) -> Result<u16, PlanError> {
+    let at = u16::try_from(list.len()).map_err(|_| PlanError::TooManyCommands)?;
+    list.push(value);
+    Ok(at)
+}
+
+/// Whether the filter is a shared one, and what it filters.
+fn unshared(filter: &str) -> (bool, &str) {
+    match filter.strip_prefix(SHARE).and_then(|rest| rest.split_once('/')) {
+        Some((_, plain)) => (true, plain),
+        None => (false, filter),
+    }
+}
+
+fn filler(publish: &Publish, seed: u64) -> Vec<u8> {
+    match &publish.payload.content {
+        Content::Fixed(bytes) => bytes.clone(),
+        Content::Filler { bytes } => TEXT.iter().copied().cycle().take(*bytes as usize).collect(),
+        Content::Random { bytes } | Content::RandomSize { bytes_max: bytes, .. } => {
+            let mut random = Random::new(seed);
+            (0..*bytes).map(|_| random.next() as u8).collect()
+        }
+    }
+}
+
+/// A small seeded generator (splitmix64): the same seed makes the same run.
+#[derive(Clone, Copy, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Evenly distributed below `end`, which is above 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+}
+
+const SHARE: &str = "$share/";
+const TEXT: &[u8] = b"the quelea flies in flocks of millions; ";
+/// Stream numbers are 32 bits in the payload; the last one marks wills.
+const STREAMS_MAX: u64 = u32::MAX as u64 - 1;

@@ -1,0 +1,176 @@
+//! Can this machine carry the scenario? Asked before anything is started, so that a run is refused in
+//! one sentence instead of breaking in the middle.
+
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
+
+use super::host;
+use crate::model::Scenario;
+
+/// What was found out, and how the run is set up for it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Preflight {
+    /// Local addresses to connect from.
+    pub sources: Vec<IpAddr>,
+    /// Processes needed to get round the limit of open files; 1 is this one alone.
+    pub processes: usize,
+    pub notes: Vec<String>,
+}
+
+/// Why the run would break.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error(
+        "{connections} connections need more local ports than {ports} per broker address and source \
+         address: give {more} source addresses or more broker ports, or widen \
+         net.ipv4.ip_local_port_range, or use a smaller --scale"
+    )]
+    Ports { connections: u64, ports: u64, more: u64 },
+    #[error(
+        "{connections} connections need about {need_mib} MiB and {have_mib} MiB are free: use a smaller \
+         --scale or more machines (--agents)"
+    )]
+    Memory { connections: u64, need_mib: u64, have_mib: u64 },
+    #[error(
+        "{connections} connections need {processes} processes at {limit} open files each, more than \
+         {PROCESSES_MAX}: raise the limit (ulimit -Hn) or use a smaller --scale"
+    )]
+    Descriptors { connections: u64, processes: u64, limit: u64 },
+    #[error("the scenario has no clients here")]
+    NoClients,
+}
+
+/// Checks descriptors, ports and memory for the clients that run here.
+pub fn check(scenario: &Scenario) -> Result<Preflight, Refusal> {
+    let connections: u64 = scenario.groups.iter().map(|group| group.here.count).sum();
+    if connections == 0 {
+        return Err(Refusal::NoClients);
+    }
+    let mut preflight = Preflight {
+        sources: scenario.source_addresses.clone(),
+        processes: 1,
+        notes: Vec::new(),
+    };
+    check_descriptors(connections, &mut preflight)?;
+    check_ports(scenario, connections, &mut preflight)?;
+    let need = connections * CONNECTION_BYTES;
+    let have = host::memory_available_bytes();
+    if have > 0 && need > have {
+        let (need_mib, have_mib) = (need >> 20, have >> 20);
+        return Err(Refusal::Memory { connections, need_mib, have_mib });
+    }
+    Ok(preflight)
+}
+
+fn check_descriptors(connections: u64, preflight: &mut Preflight) -> Result<(), Refusal> {
+    let limit = host::raise_descriptors();
+    let usable = limit.saturating_sub(DESCRIPTORS_SPARE).max(1);
+    let processes = connections.div_ceil(usable);
+    if processes > PROCESSES_MAX {
+        return Err(Refusal::Descriptors { connections, processes, limit });
+    }
+    if processes > 1 {
+        preflight.notes.push(format!(
+            "{processes} local processes, because one may open {limit} files only"
+        ));
+    }
+    preflight.processes = processes as usize;
+    Ok(())
+}
+
+fn check_ports(
+    scenario: &Scenario,
+    connections: u64,
+    preflight: &mut Preflight,
+) -> Result<(), Refusal> {
+    let range = host::sysctl("net.ipv4.ip_local_port_range").unwrap_or_default();
+    let mut bounds = range.split_whitespace().filter_map(|bound| bound.parse::<u64>().ok());
+    let (low, high) = (bounds.next().unwrap_or(32_768), bounds.next().unwrap_or(60_999));
+    let ports = (high - low + 1) * PORTS_USABLE_PERCENT / 100;
+    let addresses: Vec<&String> =
+        scenario.brokers.iter().flat_map(|broker| &broker.addresses).collect();
+    let targets = addresses.len().max(1) as u64;
+    let sources = preflight.sources.len().max(1) as u64;
+    if connections <= ports * targets * sources {
+        return Ok(());
+    }
+    let needed = connections.div_ceil(ports * targets);
+    if preflight.sources.is_empty() && addresses.iter().all(|address| is_loopback(address)) {
+        // All of 127/8 is ours.
+        preflight.sources = (2..needed + 2)
+            .map(|n| IpAddr::V4(Ipv4Addr::from(0x7F00_0000 + n as u32)))
+            .collect();
+        preflight.notes.push(format!("{needed} loopback source addresses, for want of ports"));
+        return Ok(());
+    }
+    Err(Refusal::Ports { connections, ports, more: needed - sources })
+}
+
+fn is_loopback(address: &str) -> bool {
+    address
+        .to_socket_addrs()
+        .is_ok_and(|mut found| found.all(|found| found.ip().to_canonical().is_loopback()))
+}
+
+/// Open files that are no connections: libraries, polls, timers, the report.
+const DESCRIPTORS_SPARE: u64 = 200;
+/// Not every port of the range is free, and searching for the last ones takes the kernel long.
+const PORTS_USABLE_PERCENT: u64 = 90;
+/// Ours and the kernel's for one connection's end, idle, as measured.
+const CONNECTION_BYTES: u64 = 6 * 1024;
+const PROCESSES_MAX: u64 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ClientGroup, Pattern, Slice, Version};
+
+    fn scenario(clients: u64, address: &str) -> Scenario {
+        let group = ClientGroup {
+            id: "g".into(),
+            client_ids: Pattern::parse("c-{i}").unwrap(),
+            offset: 0,
+            count: clients,
+            here: Slice::whole(clients),
+            version: Version::V5,
+            scales: true,
+        };
+        Scenario {
+            id: "t".into(),
+            title: String::new(),
+            description: String::new(),
+            seed: 1,
+            brokers: vec![crate::model::Broker {
+                id: "b".into(),
+                addresses: vec![address.into()],
+                transport: crate::model::Transport::Tcp,
+                tls: crate::model::Tls::default(),
+            }],
+            brokers_distinct: false,
+            source_addresses: Vec::new(),
+            groups: vec![group],
+            topics: Vec::new(),
+            subscriptions: Vec::new(),
+            stages: Vec::new(),
+            drain_us: 0,
+            expect: crate::model::Expect::default(),
+            search: None,
+            scale: 1.0,
+        }
+    }
+
+    #[test]
+    fn nothing_to_do_and_too_much_are_refused() {
+        assert_eq!(check(&scenario(0, "127.0.0.1:1883")), Err(Refusal::NoClients));
+        let refused = check(&scenario(4_000_000_000, "127.0.0.1:1883")).unwrap_err();
+        assert!(matches!(refused, Refusal::Descriptors { .. } | Refusal::Memory { .. }));
+    }
+
+    #[test]
+    fn loopback_gets_the_source_addresses_it_needs() {
+        let mut preflight = Preflight::default();
+        check_ports(&scenario(1, "127.0.0.1:1883"), 200_000, &mut preflight).unwrap();
+        assert!(preflight.sources.len() >= 3, "{:?}", preflight.sources);
+        let far = check_ports(&scenario(1, "192.0.2.1:1883"), 200_000, &mut Preflight::default());
+        assert!(matches!(far, Err(Refusal::Ports { .. })));
+    }
+}

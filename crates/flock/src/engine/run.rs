@@ -1,0 +1,365 @@
+//! [`run`]: a scenario in, results out.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::clock::Clock;
+use super::conductor::{Conductor, Mark, OnProgress};
+use super::crew::{Crew, LocalCrew};
+use super::host::{self, Sampler};
+use super::judge::{Part, judge_shared_groups};
+use super::plan::{Plan, PlanError};
+use super::preflight::{self, Refusal};
+use crate::agent::{AgentError, RemoteCrew};
+use crate::faults::{BrokerProcess, FaultError};
+use crate::measure::{
+    BrokerInfo, HostLoad, Latency, LatencyHistogram, LatencyKind, Outcome, RESULTS_FORMAT, Results,
+    RunInfo, ScenarioInfo, Timer, ToolInfo, Validity,
+};
+use crate::model::Scenario;
+
+/// How a scenario is to be run.
+#[derive(Default)]
+pub struct Options<'a> {
+    /// The command line, for the report.
+    pub command: Vec<String>,
+    /// The scenario's own text, for the report.
+    pub source: String,
+    /// Chosen values worth printing.
+    pub parameters: std::collections::BTreeMap<String, String>,
+    /// Load threads per process; `None` takes the cores.
+    pub threads: Option<usize>,
+    /// `host:port` of agents to share the load; empty: this machine alone.
+    pub agents: Vec<String>,
+    /// Where the broker's process is known, so that it can be watched and have faults done to it.
+    pub broker: BrokerAccess,
+    /// What is known of the broker, for the report.
+    pub broker_info: BrokerInfo,
+    /// Set to stop the run early; what was measured is kept.
+    pub stop: Arc<AtomicBool>,
+    pub on_progress: Option<OnProgress<'a>>,
+}
+
+/// How the broker can be reached other than by MQTT.
+#[derive(Debug, Default)]
+pub enum BrokerAccess {
+    #[default]
+    None,
+    Pid(u32),
+    /// Program and arguments; started before the run, ended after it.
+    Command(Vec<String>),
+    /// A process that somebody else started and hands over.
+    Process(BrokerProcess),
+    /// `http://host:port/metrics`.
+    Metrics(String),
+}
+
+/// Why there are no results.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error("this machine cannot carry the scenario: {0}")]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Broker(#[from] FaultError),
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error("cannot start the load: {0}")]
+    Start(#[source] io::Error),
+    #[error("`{0}` is not a metrics page: write http://host:port/metrics")]
+    Metrics(String),
+}
+
+/// Runs a scenario to its end, or as far as it goes. Whatever was measured is in the results, with the
+/// outcome; an error means that the run did not begin.
+pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, RunError> {
+    let plan = Plan::new(scenario.clone())?;
+    let mut preflight = preflight::Preflight { processes: 1, ..Default::default() };
+    if options.agents.is_empty() {
+        preflight = preflight::check(scenario)?;
+    }
+    let watch = watch(scenario, std::mem::take(&mut options.broker))?;
+    let clock = Clock::start();
+    let tag = (clock.epoch_ns() as u64 >> 16) as u16;
+    let threads = options.threads.unwrap_or_else(host::cores).max(1);
+    let mut scenario = scenario.clone();
+    scenario.source_addresses.clone_from(&preflight.sources);
+    let mut crew: Box<dyn Crew> = if !options.agents.is_empty() {
+        Box::new(RemoteCrew::connect(&scenario, &options.agents, clock, tag, options.threads)?)
+    } else if preflight.processes > 1 {
+        let each = threads.div_ceil(preflight.processes).max(1);
+        Box::new(RemoteCrew::spawn(&scenario, preflight.processes, clock, tag, each)?)
+    } else {
+        let started = LocalCrew::start(&plan, clock, tag, &preflight.sources, threads);
+        Box::new(started.map_err(RunError::Start)?)
+    };
+    let started_unix_ms =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let on_progress = options.on_progress.take().unwrap_or_else(|| Box::new(|_| {}));
+    let stop = Arc::clone(&options.stop);
+    let threads = crew.threads();
+    let mut conductor =
+        Conductor::new(Arc::clone(&plan), clock, crew.as_mut(), watch, stop, on_progress);
+    conductor.notes = preflight.notes;
+    conductor.conduct();
+    let mut results = finish(conductor, &plan);
+    results.run.command = options.command;
+    results.run.started_unix_ms = started_unix_ms;
+    results.run.threads = threads as u32;
+    results.run.agents = crew.agents();
+    results.scenario = scenario_info(&scenario, options.source, options.parameters);
+    let addresses = scenario.brokers.iter().flat_map(|broker| broker.addresses.clone());
+    let found = std::mem::take(&mut results.broker);
+    results.broker = BrokerInfo {
+        addresses: addresses.collect(),
+        pid: options.broker_info.pid.or(found.pid),
+        command: if found.command.is_empty() { options.broker_info.command } else { found.command },
+        ..options.broker_info
+    };
+    Ok(results)
+}
+
+fn watch(
+    scenario: &Scenario,
+    access: BrokerAccess,
+) -> Result<(Option<BrokerProcess>, Option<Sampler>), RunError> {
+    let address = scenario
+        .brokers
+        .first()
+        .and_then(|broker| broker.addresses.first())
+        .map_or("", String::as_str);
+    let process = match access {
+        BrokerAccess::None => return Ok((None, None)),
+        BrokerAccess::Metrics(url) => {
+            let sampler = Sampler::of_page(&url).ok_or(RunError::Metrics(url))?;
+            return Ok((None, Some(sampler)));
+        }
+        BrokerAccess::Pid(pid) => BrokerProcess::of_pid(pid, address),
+        BrokerAccess::Command(command) => BrokerProcess::start(command, address)?,
+        BrokerAccess::Process(process) => process,
+    };
+    let sampler = process.pid().map(Sampler::of_process);
+    Ok((Some(process), sampler))
+}
+
+/// Stops the load, judges, and puts everything together.
+fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
+    let (sent, ticks) = conductor.crew.finish();
+    let ended_secs = conductor.clock.now_ns() as f64 / 1e9;
+    for tick in &ticks {
+        conductor.on_tick(tick);
+    }
+    conductor.complete_rest();
+    let mut part = conductor.crew.judge(&sent);
+    judge_shared_groups(plan, &sent, &mut part);
+    let window = measured_window(&conductor, ended_secs);
+    let broker_load = conductor.broker_load.as_ref().map(|sampler| {
+        let mut load = sampler.load(window.0, window.1);
+        add_unit_costs(&mut load, &conductor);
+        load
+    });
+    if part.integrity.by_qos.is_empty() && !plan.all_stamped {
+        conductor.notes.push("messages without a stamp: neither latency nor integrity".into());
+    }
+    let validity = validity(&conductor, &part);
+    let latencies = latencies(&part);
+    let timers = plan.timers.iter().zip(&part.timers).map(|(name, histogram)| Timer {
+        name: name.clone(),
+        summary: histogram.summary(),
+    });
+    let mut results = Results {
+        format: RESULTS_FORMAT,
+        tool: ToolInfo { name: "flock".into(), version: env!("CARGO_PKG_VERSION").into() },
+        run: RunInfo {
+            duration_secs: ended_secs,
+            outcome: outcome(&conductor),
+            ..RunInfo::default()
+        },
+        machine: host::machine(),
+        totals: conductor.totals,
+        latencies,
+        integrity: part.integrity,
+        broker_load,
+        tool_load: conductor.own_load.load(window.0, window.1),
+        validity,
+        timers: timers.collect(),
+        errors: super::tally::merge_errors(part.errors.into_iter()),
+        rate_search: conductor.rate_search.take(),
+        ..Results::default()
+    };
+    if let Some(process) = &conductor.broker {
+        results.broker.pid = process.pid();
+        results.broker.command = process.command().to_vec();
+    }
+    results.series = std::mem::take(&mut conductor.series);
+    results.phases = std::mem::take(&mut conductor.phases);
+    results.faults = std::mem::take(&mut conductor.faults);
+    judge_faults(&mut results);
+    results
+}
+
+fn outcome(conductor: &Conductor<'_>) -> Outcome {
+    let totals = &conductor.totals;
+    match &conductor.outcome {
+        Outcome::Completed if totals.connects_started > 0 && totals.connects_ok == 0 => {
+            Outcome::Failed("no client could connect".into())
+        }
+        outcome => outcome.clone(),
+    }
+}
+
+fn measured_window(conductor: &Conductor<'_>, ended_secs: f64) -> (f64, f64) {
+    let at = |mark: Option<Mark>| mark.map(|mark| mark.at_secs);
+    (
+        at(conductor.marks.measured_from).unwrap_or(0.0),
+        at(conductor.marks.measured_to).unwrap_or(ended_secs),
+    )
+}
+
+/// CPU per message over the measured stages; CPU and memory per connection up to the first publish.
+fn add_unit_costs(load: &mut HostLoad, conductor: &Conductor<'_>) {
+    let marks = &conductor.marks;
+    if let (Some(from), Some(to)) = (marks.measured_from, marks.measured_to) {
+        let received = to.standing.received.saturating_sub(from.standing.received);
+        if let (Some(before), Some(after)) = (from.broker_cpu_secs, to.broker_cpu_secs)
+            && received > 0
+            && after >= before
+        {
+            load.cpu_us_per_message = Some((after - before) * 1e6 / received as f64);
+        }
+    }
+    if let (Some(from), Some(to)) = (marks.start, marks.connected) {
+        let connects = to.standing.connects_ok.saturating_sub(from.standing.connects_ok);
+        if let (Some(before), Some(after)) = (from.broker_cpu_secs, to.broker_cpu_secs)
+            && connects > 0
+            && after >= before
+        {
+            load.cpu_us_per_connect = Some((after - before) * 1e6 / connects as f64);
+        }
+        let standing = to.standing.connections.saturating_sub(from.standing.connections);
+        if let (Some(before), Some(after)) = (from.broker_memory_bytes, to.broker_memory_bytes)
+            && standing > 0
+        {
+            let grown = after as f64 - before as f64;
+            load.memory_bytes_per_connection = Some(grown / standing as f64);
+        }
+    }
+}
+
+fn latencies(part: &Part) -> Vec<Latency> {
+    part.latencies
+        .iter()
+        .filter(|(_, _, histogram)| !histogram.is_empty())
+        .map(|(kind, qos, histogram)| {
+            let has_qos = matches!(
+                kind,
+                LatencyKind::PublishAck | LatencyKind::EndToEnd | LatencyKind::Routed
+            );
+            Latency {
+                kind: *kind,
+                qos: has_qos.then_some(*qos),
+                summary: histogram.summary(),
+                histogram: histogram.clone(),
+            }
+        })
+        .collect()
+}
+
+/// Was the tool the bottleneck? The thresholds are those of the catalogue's method: 99 % of the
+/// messages at most 1 ms late, and no load thread over 80 % busy.
+fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
+    let mut reasons = conductor.reasons.clone();
+    let mut lateness = LatencyHistogram::new();
+    for (_, _, histogram) in
+        part.latencies.iter().filter(|latency| latency.0 == LatencyKind::Lateness)
+    {
+        lateness.merge(histogram);
+    }
+    let late_us = lateness.micros_at(99.0);
+    if late_us > LATENESS_MAX_US {
+        reasons.push(format!(
+            "1 % of the messages were sent more than {late_us} us late: the tool, its machine or a \
+             broker that holds its publishers back could not keep the schedule"
+        ));
+    }
+    let mut busy = conductor.thread_cpu.clone();
+    busy.sort_by(f64::total_cmp);
+    // The median over the seconds: one busy second does not spoil a run.
+    let cpu = busy.get(busy.len() / 2).copied().unwrap_or(0.0);
+    if cpu > THREAD_CPU_MAX_PERCENT {
+        reasons.push(format!("the busiest load thread used {cpu:.0} % of a core"));
+    }
+    if let Outcome::Failed(why) = &conductor.outcome {
+        reasons.push(why.clone());
+    }
+    Validity {
+        valid: reasons.is_empty(),
+        reasons,
+        notes: conductor.notes.clone(),
+        lateness: lateness.summary(),
+        thread_cpu_percent_max: busy.last().copied().unwrap_or(0.0),
+    }
+}
+
+/// What each fault led to, read off the series.
+fn judge_faults(results: &mut Results) {
+    for fault in &mut results.faults {
+        let at = |second: &&crate::measure::Second| f64::from(second.at_secs);
+        let before = results
+            .series
+            .iter()
+            .rfind(|second| at(second) <= fault.at_secs)
+            .map_or(0, |second| second.connections);
+        let after: Vec<_> = results
+            .series
+            .iter()
+            .filter(|second| at(second) > fault.at_secs)
+            .take_while(|second| at(second) <= fault.at_secs + FAULT_EFFECT_SECS)
+            .collect();
+        fault.connections_lost = after.iter().map(|second| second.disconnects).sum();
+        let dipped = after.iter().position(|second| second.connections < before);
+        fault.recovered_after_secs = dipped.and_then(|_| {
+            let mut later = results.series.iter().filter(|second| at(second) > fault.at_secs);
+            later.find(|second| second.connections < before)?;
+            let back = later.find(|second| second.connections >= before)?;
+            Some(f64::from(back.at_secs) - fault.at_secs)
+        });
+    }
+}
+
+fn scenario_info(
+    scenario: &Scenario,
+    source: String,
+    parameters: std::collections::BTreeMap<String, String>,
+) -> ScenarioInfo {
+    let estimate = scenario.estimate();
+    ScenarioInfo {
+        id: scenario.id.clone(),
+        title: scenario.title.clone(),
+        scale: scenario.scale,
+        seed: scenario.seed,
+        parameters,
+        source,
+        publishers: estimate.publishers,
+        subscribers: estimate.subscribers,
+        clients: estimate.clients,
+        topics: estimate.topics,
+    }
+}
+
+/// Writes results where a report will look for them.
+pub fn save(results: &Results, path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let text = serde_json::to_string(results)?;
+    std::fs::write(path, text)
+}
+
+const LATENESS_MAX_US: u64 = 1_000;
+const THREAD_CPU_MAX_PERCENT: f64 = 80.0;
+const FAULT_EFFECT_SECS: f64 = 10.0;

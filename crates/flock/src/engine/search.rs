@@ -1,0 +1,90 @@
+//! The rate finder: the highest publish rate that holds a latency and lets nothing pile up.
+//!
+//! The rate doubles from the lowest until it does not hold, then the gap is halved until it is narrow
+//! enough. Every step is the measured stage again, at its own rate; after a step that did not hold
+//! the backlog is drained first.
+
+use super::conductor::Conductor;
+use crate::measure::{LatencyHistogram, RateSearch, RateStep};
+use crate::model::{Rate, Search};
+
+impl Conductor<'_> {
+    pub(super) fn search(&mut self, stage: usize, search: Search) {
+        let mut result = RateSearch {
+            latency_percentile: search.percentile,
+            latency_bound_us: search.latency_max_us,
+            ..RateSearch::default()
+        };
+        let (mut low, mut high) = (0_u64, None);
+        let mut rate = search.rate_min.max(1);
+        while result.steps.len() < STEPS_MAX && !self.is_over() {
+            let step = self.try_rate(stage, rate, &search);
+            if step.held {
+                low = rate;
+                result.rate_held = rate as f64;
+            } else {
+                high = Some(rate);
+            }
+            result.steps.push(step);
+            let next = match high {
+                None if rate >= search.rate_max => break,
+                None => (rate * 2).min(search.rate_max),
+                Some(high) if (high - low) as f64 <= high as f64 * search.precision => break,
+                Some(high) => low + (high - low) / 2,
+            };
+            if next == rate || next == 0 {
+                break;
+            }
+            rate = next;
+        }
+        self.rate_search = Some(result);
+    }
+
+    fn try_rate(&mut self, stage: usize, rate: u64, search: &Search) -> RateStep {
+        let before = self.standing();
+        self.recent = LatencyHistogram::new();
+        let publishers = self.plan.publishers_in(stage).max(1);
+        // Each client's share of the total, exactly.
+        let pace = Rate { count: rate, per_us: 1_000_000 * publishers };
+        let started = self.clock.now_ns();
+        self.set_stage_duration(search.step_us);
+        self.run_stage(stage, Some(pace));
+        let seconds = (self.clock.now_ns() - started) as f64 / 1e9;
+        let after = self.standing();
+        let owed = (after.owed - before.owed) as f64 / seconds;
+        let received = (after.received.saturating_sub(before.received)) as f64 / seconds;
+        let backlog = owed - received;
+        self.drain();
+        let drained = self.standing();
+        // A last tick may be under way; its messages belong to this step.
+        self.follow(std::time::Duration::from_millis(1));
+        let latency_us = self.recent.micros_at(search.percentile);
+        let copies = self.plan.scenario.estimate().copies_per_message.unwrap_or(1.0).max(1.0);
+        let published = owed / copies;
+        let slow = latency_us > search.latency_max_us;
+        let piled = backlog > owed * BACKLOG_SHARE_MAX;
+        let short = published < rate as f64 * PUBLISHED_SHARE_MIN;
+        let lost = drained.received < drained.owed;
+        let why = match (slow, piled, short, lost) {
+            (true, ..) => format!("p{} was {latency_us} us", search.percentile),
+            (_, true, ..) => "messages piled up".to_owned(),
+            (_, _, true, _) => "publishers could not keep the rate".to_owned(),
+            (.., true) => "messages did not arrive".to_owned(),
+            _ => String::new(),
+        };
+        RateStep {
+            rate: rate as f64,
+            published_per_sec: published,
+            received_per_sec: received,
+            latency_us,
+            backlog_per_sec: backlog,
+            held: why.is_empty(),
+            why,
+        }
+    }
+}
+
+const STEPS_MAX: usize = 64;
+/// Of the deliveries owed in a step, how many may be outstanding at its end.
+const BACKLOG_SHARE_MAX: f64 = 0.02;
+const PUBLISHED_SHARE_MIN: f64 = 0.95;

@@ -1,0 +1,583 @@
+//! A client's program: the steps of its life cycle, one after another, each as soon as the last is done.
+//!
+//! Steps that wait (for time, for the broker) leave a [`Wait`] behind; whoever brings what is waited for
+//! sets the task ready and calls [`Client::step`]. Times are **logical**: a delay that ends at 10.000 s
+//! makes the next step start at 10.000 s, even if the thread came to it a little later, so that ramps
+//! and schedules do not drift.
+
+use client::ConnectOptions;
+use codec::{FilterBuf, Properties, Property, PropertyBuf, Publish, QoS, Reason, RetainHandling};
+use codec::{SubscribeOptions, TopicBuf};
+
+use super::client::{Client, Hearing, Link, SILENCE_MAX, wire_version};
+use super::lane::{Kind, Lane};
+use super::plan::{Op, Plan};
+use super::stamp::{STAMP_BYTES, Stamp, WILL_STREAM};
+use crate::measure::LatencyKind;
+use crate::model::{Content, Disconnect, Rate, Receive, Subscribe, SubscriptionId, Version, Will};
+
+/// Where a client stands in its program.
+#[derive(Debug, Default)]
+pub(super) struct Task {
+    pub(super) wait: Wait,
+    pc: u32,
+    /// When the last step ended, in the schedule's time.
+    logical_ns: u64,
+    /// The valid timer.
+    pub(super) timer_ns: u64,
+    /// When the request that is waited for was sent.
+    asked_ns: u64,
+    loops: Vec<Round>,
+}
+
+/// What the program waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Nothing left to do.
+    #[default]
+    Idle,
+    /// Not waiting.
+    Ready,
+    /// The start of the stage, a delay, a paced round.
+    Time,
+    Connecting,
+    Publishing,
+    /// So many SUBACKs or UNSUBACKs.
+    Answers(u32),
+    /// The broker closing a silent connection.
+    Silence,
+    Stalled,
+    /// So many messages that a `receive` counts itself (with a pattern or of one subscription).
+    Messages(u64),
+    /// So many messages of any kind.
+    AnyMessages(u64),
+}
+
+#[derive(Debug)]
+struct Round {
+    start: u32,
+    done: u64,
+    times: Option<u64>,
+    rate: Option<Rate>,
+    started_ns: u64,
+}
+
+impl Task {
+    /// What was waited for is there.
+    pub(super) fn ready(&mut self, now_ns: u64) {
+        self.wait = Wait::Ready;
+        self.logical_ns = now_ns;
+        self.timer_ns = u64::MAX;
+    }
+
+    pub(super) fn logical_ns(&self) -> u64 {
+        self.logical_ns
+    }
+}
+
+impl Client {
+    /// Begins the stage's program, at the stage's start.
+    pub(super) fn begin(&mut self, lane: &mut Lane) {
+        if lane.plan.program(lane.stage, self.group.index()).is_empty() {
+            return;
+        }
+        self.task = Task { wait: Wait::Time, logical_ns: lane.stage_at_ns, ..Task::default() };
+        self.set_task_timer(lane.stage_at_ns, lane);
+        lane.active += 1;
+    }
+
+    /// The stage is over: whatever the client was at, it stops.
+    pub(super) fn end_stage(&mut self, lane: &mut Lane) {
+        if self.task.wait == Wait::Idle {
+            return;
+        }
+        if self.task.wait == Wait::Stalled {
+            self.set_stalled(false, lane);
+        }
+        self.stop_publishing(lane);
+        self.finish(lane);
+    }
+
+    fn finish(&mut self, lane: &mut Lane) {
+        self.task.wait = Wait::Idle;
+        self.task.timer_ns = u64::MAX;
+        self.task.loops = Vec::new();
+        lane.active -= 1;
+    }
+
+    /// There is no connection and will be none: steps that need one are skipped with the rest.
+    pub(super) fn on_link_hopeless(&mut self, lane: &mut Lane) {
+        match self.task.wait {
+            Wait::Connecting => self.task.ready(lane.now_ns()),
+            Wait::Publishing | Wait::Answers(_) | Wait::Messages(_) | Wait::AnyMessages(_) => {
+                self.give_up(lane);
+            }
+            _ => {}
+        }
+    }
+
+    fn give_up(&mut self, lane: &mut Lane) {
+        lane.tally.error("program", "not connected, the rest of the stage was skipped", || {
+            self.id(&lane.plan)
+        });
+        self.stop_publishing(lane);
+        self.finish(lane);
+    }
+
+    fn set_task_timer(&mut self, at_ns: u64, lane: &mut Lane) {
+        self.task.timer_ns = at_ns;
+        lane.timers.set(at_ns, self.at, Kind::Task);
+    }
+
+    pub(super) fn wake_at(&mut self, at_ns: u64, lane: &mut Lane) {
+        self.set_task_timer(at_ns, lane);
+    }
+
+    pub(super) fn on_task_timer(&mut self, lane: &mut Lane) {
+        match self.task.wait {
+            // The logical time was set when the timer was.
+            Wait::Time => self.task.wait = Wait::Ready,
+            Wait::Stalled => {
+                self.set_stalled(false, lane);
+                self.task.ready(lane.now_ns());
+            }
+            Wait::Silence => {
+                self.close(lane);
+                self.task.ready(lane.now_ns());
+            }
+            Wait::Messages(_) | Wait::AnyMessages(_) => {
+                lane.tally.error("receive", "not all messages came in time", || {
+                    self.id(&lane.plan)
+                });
+                self.task.ready(lane.now_ns());
+            }
+            _ => {}
+        }
+    }
+
+    /// Runs steps until one has to wait.
+    pub(super) fn step(&mut self, lane: &mut Lane) {
+        let plan = std::sync::Arc::clone(&lane.plan);
+        let ops = plan.program(lane.stage, self.group.index());
+        for _ in 0..STEPS_MAX {
+            if self.task.wait == Wait::Publishing {
+                self.pump(lane);
+            }
+            if self.task.wait != Wait::Ready {
+                return;
+            }
+            match ops.get(self.task.pc as usize) {
+                Some(op) => {
+                    self.task.pc += 1;
+                    self.execute(op, &plan, lane);
+                }
+                None => self.finish(lane),
+            }
+        }
+        lane.again.push(self.at);
+    }
+
+    fn execute(&mut self, op: &Op, plan: &Plan, lane: &mut Lane) {
+        let needs_link = matches!(
+            op,
+            Op::Publish(_) | Op::Subscribe(_) | Op::Unsubscribe(_) | Op::Receive(_)
+        );
+        if needs_link && !self.is_reachable() {
+            return self.give_up(lane);
+        }
+        match op {
+            Op::Connect(command) => {
+                if self.link != Link::Up {
+                    self.task.wait = Wait::Connecting;
+                    self.connect(*command, lane);
+                }
+            }
+            Op::Disconnect(how) => self.disconnect(*how, lane),
+            Op::Publish(command) => self.begin_publishing(*command, lane),
+            Op::Subscribe(command) => {
+                self.task.asked_ns = lane.now_ns();
+                let asked = self.subscribe(*command, plan, lane);
+                self.await_answers(asked);
+            }
+            Op::Unsubscribe(from) => {
+                self.task.asked_ns = lane.now_ns();
+                let asked = self.unsubscribe(from, plan, lane);
+                self.await_answers(asked);
+            }
+            Op::Receive(receive) => self.receive(receive, lane),
+            Op::Loop { times, rate, end } => self.enter_loop(*times, *rate, *end),
+            Op::Again { .. } => self.next_round(lane),
+            Op::Delay(delay) => {
+                let clients = plan.scenario.group(self.group).count;
+                self.wait_until(
+                    self.task.logical_ns + delay.wait_us(self.index, clients) * 1_000,
+                    lane,
+                );
+            }
+            Op::StartTimer(timer) => {
+                let now = lane.now_ns();
+                let watches = &mut self.extra.get_or_insert_default().stopwatches;
+                watches.retain(|(running, _)| running != timer);
+                watches.push((*timer, now));
+            }
+            Op::StopTimer(timer) => self.stop_timer(*timer, lane),
+            Op::Stall { duration_ns } => {
+                self.set_stalled(true, lane);
+                self.task.wait = Wait::Stalled;
+                self.set_task_timer(lane.now_ns() + duration_ns, lane);
+            }
+        }
+    }
+
+    /// Waits for a time of the schedule; a time that has passed is kept as the logical one.
+    fn wait_until(&mut self, at_ns: u64, lane: &mut Lane) {
+        self.task.logical_ns = at_ns;
+        if at_ns > lane.now_ns() {
+            self.task.wait = Wait::Time;
+            self.set_task_timer(at_ns, lane);
+        }
+    }
+
+    fn enter_loop(&mut self, times: Option<u64>, rate: Option<Rate>, end: usize) {
+        if times == Some(0) {
+            self.task.pc = end as u32 + 1;
+            return;
+        }
+        self.task.loops.push(Round {
+            start: self.task.pc,
+            done: 0,
+            times,
+            rate,
+            started_ns: self.task.logical_ns,
+        });
+    }
+
+    fn next_round(&mut self, lane: &mut Lane) {
+        let Some(round) = self.task.loops.last_mut() else { return };
+        round.done += 1;
+        if round.times.is_some_and(|times| round.done >= times) {
+            self.task.loops.pop();
+            return;
+        }
+        self.task.pc = round.start;
+        if let Some(rate) = round.rate {
+            let due_ns = round.started_ns + rate.due_us(round.done) * 1_000;
+            self.wait_until(due_ns, lane);
+        }
+    }
+
+    fn stop_timer(&mut self, timer: u16, lane: &mut Lane) {
+        let Some(extra) = &mut self.extra else { return };
+        let at = extra.stopwatches.iter().position(|(running, _)| *running == timer);
+        if let Some(at) = at {
+            let (_, started_ns) = extra.stopwatches.swap_remove(at);
+            let nanos = lane.clock.now_ns() - started_ns;
+            lane.tally.timers[usize::from(timer)].record_nanos(nanos);
+        }
+    }
+
+    fn disconnect(&mut self, how: Disconnect, lane: &mut Lane) {
+        if self.link != Link::Up {
+            return self.close(lane);
+        }
+        match how {
+            Disconnect::Message => self.leave(Reason::NORMAL_DISCONNECTION, lane),
+            Disconnect::MessageWithWill if self.machine.version() == codec::Version::V5 => {
+                self.leave(Reason::DISCONNECT_WITH_WILL, lane);
+            }
+            Disconnect::MessageWithWill | Disconnect::Close => self.close(lane),
+            Disconnect::Silent => {
+                self.fall_silent(lane);
+                self.task.wait = Wait::Silence;
+                self.set_task_timer(lane.now_ns() + SILENCE_MAX.as_nanos() as u64, lane);
+                return;
+            }
+        }
+        self.task.logical_ns = lane.now_ns().max(self.task.logical_ns);
+    }
+
+    // --- Subscribing ------------------------------------------------------------------------------
+
+    fn await_answers(&mut self, asked: u32) {
+        if asked > 0 {
+            self.task.wait = Wait::Answers(asked);
+        }
+    }
+
+    /// Sends the SUBSCRIBE packets of a command; returns how many.
+    fn subscribe(&mut self, command: u16, plan: &Plan, lane: &mut Lane) -> u32 {
+        let subscribe = &plan.subscribes[usize::from(command)];
+        let mut asked = 0;
+        for &subscription in &subscribe.to {
+            let known = self.hearing.iter_mut().find(|hearing| {
+                hearing.subscription == subscription && hearing.until_ns == u64::MAX
+            });
+            if known.is_none() {
+                self.hearing.push(Hearing {
+                    command,
+                    subscription,
+                    since_ns: u64::MAX,
+                    until_ns: u64::MAX,
+                });
+            }
+            asked += self.send_subscribe(subscribe, subscription, plan, lane);
+        }
+        asked
+    }
+
+    fn send_subscribe(
+        &mut self,
+        subscribe: &Subscribe,
+        subscription: SubscriptionId,
+        plan: &Plan,
+        lane: &mut Lane,
+    ) -> u32 {
+        if self.link != Link::Up {
+            // It is asked for as soon as the connection is back.
+            return 0;
+        }
+        let mut properties = PropertyBuf::new();
+        if let (codec::Version::V5, Some(id)) = (self.machine.version(), subscribe.identifier) {
+            properties.push(Property::SubscriptionId(id));
+        }
+        let options = subscribe_options(subscribe);
+        let model = plan.scenario.subscription(subscription);
+        let filters = plan.filters_of(self.group, self.index, model);
+        lane.lend(&mut self.outbox);
+        let (mut list, mut text, mut packets) = (FilterBuf::new(), String::new(), 0);
+        let all = filters.len();
+        for (n, filter) in filters.iter().enumerate() {
+            text.clear();
+            plan.write_filter(model, filter, &mut text);
+            list.push(&text, options);
+            if (n + 1) % FILTERS_PER_PACKET == 0 || n as u64 + 1 == all {
+                let properties = properties.as_properties();
+                let sent = self.machine.subscribe(list.as_filters(), properties, &mut self.outbox);
+                packets += u32::from(sent.is_ok());
+                list.clear();
+            }
+        }
+        packets
+    }
+
+    pub(super) fn resubscribe(&mut self, again: bool, lane: &mut Lane) {
+        if !again {
+            return;
+        }
+        let plan = std::sync::Arc::clone(&lane.plan);
+        let mut asked = 0;
+        for at in 0..self.hearing.len() {
+            let hearing = self.hearing[at];
+            if hearing.until_ns == u64::MAX {
+                let subscribe = &plan.subscribes[usize::from(hearing.command)];
+                asked += self.send_subscribe(subscribe, hearing.subscription, &plan, lane);
+            }
+        }
+        if let Wait::Answers(_) = self.task.wait {
+            self.task.wait = if asked > 0 { Wait::Answers(asked) } else { Wait::Ready };
+        }
+    }
+
+    pub(super) fn on_subscribed(&mut self, reasons: &[u8], now_ns: u64, lane: &mut Lane) {
+        lane.tally.latency(LatencyKind::Subscribe, 0, now_ns.saturating_sub(self.task.asked_ns));
+        let refused = reasons.iter().filter(|&&reason| reason >= 0x80).count() as u64;
+        lane.tally.totals.subscribes_failed += refused;
+        lane.tally.totals.subscribes_ok += reasons.len() as u64 - refused;
+        if let Some(&reason) = reasons.iter().find(|&&reason| reason >= 0x80) {
+            let text = format!("refused: {} (0x{reason:02x})", Reason(reason));
+            lane.tally.error("subscribe", &text, || self.id(&lane.plan));
+        }
+        for hearing in &mut self.hearing {
+            // A subscription that is renewed after a break keeps its beginning.
+            if hearing.since_ns == u64::MAX {
+                hearing.since_ns = now_ns;
+            }
+        }
+        self.on_answer(now_ns);
+    }
+
+    fn on_answer(&mut self, now_ns: u64) {
+        match self.task.wait {
+            Wait::Answers(0 | 1) => self.task.ready(now_ns),
+            Wait::Answers(left) => self.task.wait = Wait::Answers(left - 1),
+            _ => {}
+        }
+    }
+
+    fn unsubscribe(&mut self, from: &[SubscriptionId], plan: &Plan, lane: &mut Lane) -> u32 {
+        let now = lane.now_ns();
+        let (mut list, mut text, mut asked) = (TopicBuf::new(), String::new(), 0);
+        lane.lend(&mut self.outbox);
+        for &subscription in from {
+            for hearing in &mut self.hearing {
+                if hearing.subscription == subscription {
+                    hearing.until_ns = hearing.until_ns.min(now);
+                }
+            }
+            let model = plan.scenario.subscription(subscription);
+            let filters = plan.filters_of(self.group, self.index, model);
+            for (n, filter) in filters.iter().enumerate() {
+                text.clear();
+                plan.write_filter(model, filter, &mut text);
+                list.push(&text);
+                if (n + 1) % FILTERS_PER_PACKET == 0 || n as u64 + 1 == filters.len() {
+                    let (topics, none) = (list.as_topics(), Properties::EMPTY);
+                    asked += u32::from(
+                        self.machine.unsubscribe(topics, none, &mut self.outbox).is_ok(),
+                    );
+                    list.clear();
+                }
+            }
+        }
+        asked
+    }
+
+    pub(super) fn on_unsubscribed(&mut self, now_ns: u64, lane: &mut Lane) {
+        lane.tally.totals.unsubscribes_ok += 1;
+        self.on_answer(now_ns);
+    }
+
+    // --- Receiving --------------------------------------------------------------------------------
+
+    fn receive(&mut self, receive: &Receive, lane: &mut Lane) {
+        let counts_any = receive.message_pattern.is_none()
+            && (receive.from.is_none() || self.hearing.len() <= 1);
+        if counts_any {
+            if self.unclaimed >= receive.count {
+                self.unclaimed -= receive.count;
+                return;
+            }
+            self.task.wait = Wait::AnyMessages(receive.count);
+        } else {
+            // Anchored: the whole payload has to match.
+            let pattern = receive.message_pattern.as_ref().and_then(|pattern| {
+                regex_lite::Regex::new(&format!("^(?s:{pattern})$")).ok()
+            });
+            self.extra.get_or_insert_default().pattern = pattern;
+            self.task.wait = Wait::Messages(receive.count);
+        }
+        self.task.timer_ns = u64::MAX;
+        if let Some(timeout_us) = receive.timeout_us {
+            self.set_task_timer(lane.now_ns() + timeout_us * 1_000, lane);
+        }
+    }
+
+    /// Counts a message for the program.
+    #[inline]
+    pub(super) fn claim(&mut self, publish: &Publish<'_>, lane: &Lane) {
+        match self.task.wait {
+            Wait::AnyMessages(count) => {
+                self.unclaimed += 1;
+                if self.unclaimed >= count {
+                    self.unclaimed -= count;
+                    self.task.ready(lane.now_ns());
+                }
+            }
+            Wait::Messages(left) if self.is_wanted(publish, lane) => {
+                if left <= 1 {
+                    self.task.ready(lane.now_ns());
+                } else {
+                    self.task.wait = Wait::Messages(left - 1);
+                }
+            }
+            _ => self.unclaimed += 1,
+        }
+    }
+
+    fn is_wanted(&self, publish: &Publish<'_>, lane: &Lane) -> bool {
+        let op = lane.plan.program(lane.stage, self.group.index()).get(self.task.pc as usize - 1);
+        let Some(Op::Receive(receive)) = op else { return false };
+        let pattern = self.extra.as_ref().and_then(|extra| extra.pattern.as_ref());
+        let text_matches = pattern.is_none_or(|pattern| {
+            std::str::from_utf8(publish.payload).is_ok_and(|text| pattern.is_match(text))
+        });
+        text_matches
+            && receive.from.is_none_or(|from| {
+                let model = lane.plan.scenario.subscription(from);
+                let mut text = String::new();
+                lane.plan.filters_of(self.group, self.index, model).iter().any(|filter| {
+                    text.clear();
+                    lane.plan.write_filter(model, filter, &mut text);
+                    crate::model::matches(&text, publish.topic)
+                })
+            })
+    }
+
+    // --- CONNECT ----------------------------------------------------------------------------------
+
+    pub(super) fn connect_options(&self, lane: &Lane) -> ConnectOptions {
+        let Some(command) = self.connect_command(lane) else { return ConnectOptions::default() };
+        let group = lane.plan.scenario.group(self.group);
+        let is_v5 = group.version == Version::V5;
+        ConnectOptions {
+            version: wire_version(group.version),
+            client_id: self.id(&lane.plan),
+            clean_start: command.clean_start,
+            keep_alive_secs: command.keep_alive_secs,
+            session_expiry_secs: if is_v5 { command.session_expiry_secs } else { 0 },
+            receive_max: command.receive_max,
+            username: command.username.as_ref().map(|pattern| pattern.name(self.index)),
+            password: command.password.as_ref().map(|p| p.name(self.index).into_bytes()),
+            will: command.will.as_ref().map(|will| self.will_options(will, lane)),
+            user_properties: command.user_properties.clone(),
+            ..ConnectOptions::default()
+        }
+    }
+
+    fn will_options(&self, will: &Will, lane: &Lane) -> client::WillOptions {
+        let scenario = &lane.plan.scenario;
+        let clients = scenario.group(self.group).count;
+        let count = scenario.topic_group(will.topics).count;
+        let own = will.assign.topics_of(self.index, clients, count);
+        let index = if own.is_empty() { 0 } else { own.nth(0) };
+        let mut payload = match &will.payload.content {
+            Content::Fixed(bytes) => bytes.clone(),
+            _ => vec![b'w'; will.payload.bytes_max() as usize],
+        };
+        if will.payload.stamped && payload.len() >= STAMP_BYTES {
+            let stamp = Stamp {
+                tag: lane.tag,
+                due_ns: lane.now_ns(),
+                stream: WILL_STREAM,
+                sequence: self.index as u32,
+            };
+            payload[..STAMP_BYTES].copy_from_slice(&stamp.to_bytes());
+        }
+        let mut properties = PropertyBuf::new();
+        if let Some(secs) = will.expiry_secs {
+            properties.push(Property::MessageExpirySecs(secs));
+        }
+        client::WillOptions {
+            topic: scenario.topic_name(will.topics, index),
+            payload,
+            qos: wire_qos(will.qos),
+            retain: will.retain,
+            delay_secs: will.delay_secs,
+            properties,
+        }
+    }
+}
+
+fn subscribe_options(subscribe: &Subscribe) -> SubscribeOptions {
+    let mut options = SubscribeOptions::new(wire_qos(subscribe.qos));
+    options.no_local = subscribe.no_local;
+    options.retain_as_published = subscribe.retain_as_published;
+    options.retain_handling = match subscribe.retain_handling {
+        0 => RetainHandling::Always,
+        1 => RetainHandling::IfNew,
+        _ => RetainHandling::Never,
+    };
+    options
+}
+
+pub(super) fn wire_qos(qos: crate::model::QoS) -> QoS {
+    match qos {
+        crate::model::QoS::AtMostOnce => QoS::AtMostOnce,
+        crate::model::QoS::AtLeastOnce => QoS::AtLeastOnce,
+        crate::model::QoS::ExactlyOnce => QoS::ExactlyOnce,
+    }
+}
+
+/// Steps in one go, before other clients have their turn.
+const STEPS_MAX: usize = 1_000;
+const FILTERS_PER_PACKET: usize = 200;

@@ -1,0 +1,394 @@
+//! A load thread: its clients, one poll, one timer, one read buffer.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+
+use super::client::Client;
+use super::lane::{Lane, Setting};
+use super::tally::Tick;
+use serde::{Deserialize, Serialize};
+
+use crate::measure::ledger::{Heard, Ledger, Sent, SentTable};
+use crate::measure::{ErrorCount, LatencyHistogram, LatencyKind};
+use crate::model::{GroupId, Rate, SubscriptionId};
+
+/// What a load thread is told.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    /// Start stage `stage` at `at_ns`; with `pace`, publishers send at that instead of their own.
+    Begin { stage: usize, at_ns: u64, pace: Option<Rate> },
+    /// The stage is over.
+    End,
+    /// Close the sockets of this share of a group.
+    Cut { group: GroupId, share: f64 },
+    /// Whether latencies count for the report from now on.
+    Measure(bool),
+    /// Answer with [`News::Standing`].
+    Probe,
+    /// The run is over: tick once more and end.
+    Finish,
+}
+
+/// What a load thread tells.
+#[derive(Debug)]
+pub(super) enum News {
+    /// All clients of this thread are through with the stage.
+    StageDone(usize),
+    Tick(Box<Tick>),
+    Standing(Standing),
+    /// The thread broke down (and is gone).
+    Died(String),
+}
+
+/// How far the thread's clients are with what was asked of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Deliveries that all messages published here make.
+    pub owed: u64,
+    /// Deliveries that arrived here, repeats not counted.
+    pub received: u64,
+    /// Messages published here without an acknowledgement.
+    pub in_flight: u64,
+    pub connects_ok: u64,
+    pub connections: u64,
+}
+
+/// What is left of a load thread when it ended.
+#[derive(Debug)]
+pub(super) struct Harvest {
+    pub(super) ledger: Ledger,
+    pub(super) sent: SentTable,
+    /// Subscriptions as they were taken: client, and how it is to be judged.
+    pub(super) heard: Vec<HeardEntry>,
+    /// Position in the thread's list by group and slot.
+    pub(super) bases: Vec<u32>,
+    pub(super) latencies: Vec<(LatencyKind, u8, LatencyHistogram)>,
+    pub(super) timers: Vec<LatencyHistogram>,
+    pub(super) errors: Vec<ErrorCount>,
+}
+
+/// One client's subscription at the end of the run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeardEntry {
+    pub(super) client: u32,
+    pub(super) group: GroupId,
+    /// Position in the group.
+    pub(super) index: u64,
+    pub(super) subscription: SubscriptionId,
+    pub(super) since_ns: u64,
+    pub(super) until_ns: u64,
+    pub(super) generation: u16,
+    pub(super) link_generation: u16,
+}
+
+impl HeardEntry {
+    /// How strictly the client is to be judged for deliveries of this QoS.
+    pub(super) fn strictness(&self, qos: u8) -> Heard {
+        Heard {
+            since_ns: self.since_ns,
+            until_ns: self.until_ns,
+            generation: if qos == 0 { self.link_generation } else { self.generation },
+            copies_may_repeat: false,
+        }
+    }
+}
+
+pub(super) struct Worker {
+    lane: Lane,
+    clients: Vec<Client>,
+    bases: Vec<u32>,
+    poll: Poll,
+    events: Events,
+    timer: std::os::fd::OwnedFd,
+    timer_set_ns: u64,
+    scratch: Vec<u8>,
+    orders: Receiver<Order>,
+    news: Sender<News>,
+    next_tick_secs: u32,
+    last_tick_ns: u64,
+    cpu_ns: u64,
+    stage_open: bool,
+}
+
+impl Worker {
+    /// Thread `thread` of `threads`, with its share of the clients that run here.
+    pub(super) fn new(
+        setting: Setting,
+        (thread, threads): (u64, u64),
+        orders: Receiver<Order>,
+        news: Sender<News>,
+    ) -> io::Result<(Self, Arc<Waker>)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )?;
+        poll.registry().register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
+        let registry = poll.registry().try_clone()?;
+        let lane = Lane::new(setting, registry, thread);
+        let (mut clients, mut bases) = (Vec::new(), Vec::new());
+        let plan = Arc::clone(&lane.plan);
+        for (group, model) in plan.scenario.groups.iter().enumerate() {
+            bases.push(clients.len() as u32);
+            let here = (thread..model.here.count).step_by(threads as usize);
+            for (slot, local) in here.enumerate() {
+                let index = model.here.global(local);
+                let at = clients.len() as u32;
+                clients.push(Client::new(at, slot as u32, GroupId(group as u32), index, &lane));
+            }
+        }
+        let worker = Self {
+            lane,
+            clients,
+            bases,
+            poll,
+            events: Events::with_capacity(EVENTS),
+            timer,
+            timer_set_ns: u64::MAX,
+            scratch: vec![0; READ_BYTES],
+            orders,
+            news,
+            next_tick_secs: 1,
+            last_tick_ns: 0,
+            cpu_ns: 0,
+            stage_open: false,
+        };
+        Ok((worker, waker))
+    }
+
+    /// Works until told to finish.
+    pub(super) fn run(mut self) -> Harvest {
+        loop {
+            if !self.take_orders() {
+                break;
+            }
+            self.tick_if_due();
+            self.fire_timers();
+            self.give_turns();
+            self.report_stage();
+            if let Err(error) = self.wait() {
+                let _ = self.news.send(News::Died(format!("poll failed: {error}")));
+                break;
+            }
+            self.serve();
+        }
+        self.harvest()
+    }
+
+    /// `false`: the run is over.
+    fn take_orders(&mut self) -> bool {
+        loop {
+            match self.orders.try_recv() {
+                Ok(Order::Begin { stage, at_ns, pace }) => {
+                    self.lane.stage = stage;
+                    self.lane.stage_at_ns = at_ns;
+                    self.lane.pace_override = pace;
+                    self.stage_open = true;
+                    for client in &mut self.clients {
+                        client.begin(&mut self.lane);
+                    }
+                }
+                Ok(Order::End) => {
+                    for client in &mut self.clients {
+                        client.end_stage(&mut self.lane);
+                    }
+                }
+                Ok(Order::Cut { group, share }) => self.cut(group, share),
+                Ok(Order::Probe) => {
+                    let _ = self.news.send(News::Standing(self.standing()));
+                }
+                Ok(Order::Measure(measured)) => self.lane.tally.measured = measured,
+                Ok(Order::Finish) | Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        let totals = &self.lane.tally.totals;
+        let aside = totals.received_retained + totals.wills_received + totals.received_foreign;
+        let repeated = self.lane.ledger.duplicated_so_far;
+        Standing {
+            owed: self.lane.tally.owed,
+            received: totals.received_all().saturating_sub(aside + repeated),
+            in_flight: self.in_flight(),
+            connects_ok: totals.connects_ok,
+            connections: self.lane.tally.connections,
+        }
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.clients.iter().map(|client| client.in_flight() as u64).sum()
+    }
+
+    fn cut(&mut self, group: GroupId, share: f64) {
+        for client in self.clients.iter_mut().filter(|client| client.group == group) {
+            // Spread over the group, and the same whatever the number of threads.
+            let (i, next) = (client.index as f64, client.index as f64 + 1.0);
+            if (i * share).floor() < (next * share).floor() {
+                client.cut(&mut self.lane);
+                client.go_on(&mut self.lane);
+            }
+        }
+    }
+
+    fn tick_if_due(&mut self) {
+        let now = self.lane.now_ns();
+        while now >= u64::from(self.next_tick_secs) * SECOND_NS {
+            self.tick(self.next_tick_secs, now);
+            self.next_tick_secs += 1;
+        }
+    }
+
+    fn tick(&mut self, at_secs: u32, now: u64) {
+        let seconds = (now - self.last_tick_ns) as f64 / SECOND_NS as f64;
+        self.last_tick_ns = now;
+        let (lost, duplicated) =
+            (self.lane.ledger.lost_so_far, self.lane.ledger.duplicated_so_far);
+        let mut tick = self.lane.tally.tick(at_secs, seconds, lost, duplicated);
+        let cpu_ns = thread_cpu_ns();
+        tick.cpu_ns = cpu_ns - self.cpu_ns;
+        tick.wall_ns = (seconds * SECOND_NS as f64) as u64;
+        self.cpu_ns = cpu_ns;
+        tick.in_flight = self.in_flight();
+        // Nobody listens any more when the run is being torn down.
+        let _ = self.news.send(News::Tick(Box::new(tick)));
+    }
+
+    fn fire_timers(&mut self) {
+        for _ in 0..TIMERS_PER_TURN {
+            let now = self.lane.now_ns();
+            let Some((at_ns, client, kind)) = self.lane.timers.pop_due(now) else { return };
+            self.clients[client as usize].on_timer(at_ns, kind, &mut self.lane);
+        }
+    }
+
+    /// Clients that had more to do than fits a turn.
+    fn give_turns(&mut self) {
+        let waiting = std::mem::take(&mut self.lane.again);
+        for &at in &waiting {
+            let client = &mut self.clients[at as usize];
+            client.read(&mut self.scratch, &mut self.lane);
+            client.go_on(&mut self.lane);
+        }
+    }
+
+    fn report_stage(&mut self) {
+        if self.stage_open && self.lane.active == 0 {
+            self.stage_open = false;
+            let _ = self.news.send(News::StageDone(self.lane.stage));
+        }
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let tick_ns = u64::from(self.next_tick_secs) * SECOND_NS;
+        let next_ns = self.lane.timers.next_ns().map_or(tick_ns, |next_ns| next_ns.min(tick_ns));
+        let busy = !self.lane.again.is_empty() || next_ns <= self.lane.now_ns();
+        if !busy && next_ns != self.timer_set_ns {
+            let at = self.lane.clock.to_monotonic(next_ns);
+            let at = Timespec { tv_sec: at / 1_000_000_000, tv_nsec: at % 1_000_000_000 };
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let setting = Itimerspec { it_interval: zero, it_value: at };
+            timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
+            self.timer_set_ns = next_ns;
+        }
+        let limit = busy.then_some(std::time::Duration::ZERO);
+        match self.poll.poll(&mut self.events, limit) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            done => done,
+        }
+    }
+
+    fn serve(&mut self) {
+        for event in &self.events {
+            match event.token() {
+                WAKER => {}
+                TIMER => self.timer_set_ns = u64::MAX,
+                Token(at) => {
+                    if let Some(client) = self.clients.get_mut(at) {
+                        client.on_ready(&mut self.scratch, &mut self.lane);
+                    }
+                }
+            }
+        }
+    }
+
+    fn harvest(mut self) -> Harvest {
+        let now = self.lane.now_ns();
+        self.tick(self.next_tick_secs, now);
+        for client in &mut self.clients {
+            client.unacknowledged(&mut self.lane);
+        }
+        let sent = self.sent_table();
+        let mut heard = Vec::new();
+        for client in &self.clients {
+            for hearing in &client.hearing {
+                heard.push(HeardEntry {
+                    client: client.at,
+                    group: client.group,
+                    index: client.index,
+                    subscription: hearing.subscription,
+                    since_ns: hearing.since_ns,
+                    until_ns: hearing.until_ns,
+                    generation: client.generation_for(1),
+                    link_generation: client.generation_for(0),
+                });
+            }
+        }
+        Harvest {
+            ledger: self.lane.ledger,
+            sent,
+            heard,
+            bases: self.bases,
+            latencies: self.lane.tally.latencies(),
+            errors: self.lane.tally.errors(),
+            timers: self.lane.tally.timers,
+        }
+    }
+
+    fn sent_table(&mut self) -> SentTable {
+        let mut table = SentTable::default();
+        let plan = Arc::clone(&self.lane.plan);
+        for (family, entries) in plan.families.iter().zip(&mut self.lane.sent) {
+            let base = self.bases[family.group.index()] as usize;
+            for (at, entry) in entries.iter_mut().enumerate() {
+                if entry.count == 0 {
+                    continue;
+                }
+                let (slot, position) = (at / family.stride as usize, at % family.stride as usize);
+                let index = self.clients[base + slot].index as u32;
+                let stream = family.base + index * family.stride + position as u32;
+                table.streams.insert(stream, std::mem::replace(entry, Sent::default()));
+            }
+        }
+        for (stream, sequence) in self.lane.unpromised.drain(..) {
+            table.unpromised.entry(stream).or_default().push(sequence);
+        }
+        table.sort();
+        table
+    }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let spent = clock_gettime(ClockId::ThreadCPUTime);
+    spent.tv_sec as u64 * SECOND_NS + spent.tv_nsec as u64
+}
+
+const WAKER: Token = Token(usize::MAX);
+const TIMER: Token = Token(usize::MAX - 1);
+const SECOND_NS: u64 = 1_000_000_000;
+const EVENTS: usize = 1_024;
+/// The one read buffer of the thread.
+const READ_BYTES: usize = 256 * 1024;
+/// Timers in a turn, before sockets are looked at again.
+const TIMERS_PER_TURN: usize = 256;

@@ -1,0 +1,196 @@
+//! The broker's process under the lab's control: started, killed, stopped, paused, resumed, restarted.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// A broker process that faults can be done to: one we started, or one that we were given the pid of.
+#[derive(Debug)]
+pub struct BrokerProcess {
+    /// Program and arguments; empty when only a pid is known, and then `restart` is refused.
+    command: Vec<String>,
+    /// `host:port` where it accepts connections when it is up.
+    address: String,
+    child: Option<Child>,
+    pid: Option<Pid>,
+}
+
+/// Why a fault could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum FaultError {
+    #[error("the broker's process is not known: give --broker-pid or --broker-command")]
+    NoProcess,
+    #[error("the broker cannot be restarted: only its pid was given, give --broker-command")]
+    NoCommand,
+    #[error("cannot start the broker with `{command}`: {source}")]
+    Start { command: String, source: io::Error },
+    #[error("the broker does not accept connections at {address} within {0:?}", UP_MAX)]
+    NotUp { address: String },
+    #[error("the broker ended at once ({status}): see its own output")]
+    Ended { status: String },
+    #[error("cannot signal the broker: {0}")]
+    Signal(#[from] rustix::io::Errno),
+    #[error("the broker is still there {0:?} after the signal", DOWN_MAX)]
+    StillThere,
+}
+
+impl BrokerProcess {
+    /// A broker that runs already.
+    pub fn of_pid(pid: u32, address: &str) -> Self {
+        Self {
+            command: Vec::new(),
+            address: address.to_owned(),
+            child: None,
+            pid: i32::try_from(pid).ok().and_then(Pid::from_raw),
+        }
+    }
+
+    /// Starts a broker and waits until it accepts connections. Its output goes to ours' error stream only
+    /// if `FLOCK_BROKER_OUTPUT` is set.
+    pub fn start(command: Vec<String>, address: &str) -> Result<Self, FaultError> {
+        let mut process =
+            Self { command, address: address.to_owned(), child: None, pid: None };
+        process.spawn()?;
+        Ok(process)
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.pid.map(|pid| pid.as_raw_nonzero().get() as u32)
+    }
+
+    pub fn command(&self) -> &[String] {
+        &self.command
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) -> Result<(), FaultError> {
+        self.signal(Signal::KILL)?;
+        self.await_end()
+    }
+
+    /// SIGTERM, and the wait for the end.
+    pub fn stop(&mut self) -> Result<(), FaultError> {
+        self.signal(Signal::TERM)?;
+        self.await_end()
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&mut self) -> Result<(), FaultError> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self) -> Result<(), FaultError> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Starts it again with the same command, ending it first if it runs.
+    pub fn restart(&mut self) -> Result<(), FaultError> {
+        if self.command.is_empty() {
+            return Err(FaultError::NoCommand);
+        }
+        if self.pid.is_some() {
+            self.stop()?;
+        }
+        self.spawn()
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), FaultError> {
+        let pid = self.pid.ok_or(FaultError::NoProcess)?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    fn await_end(&mut self) -> Result<(), FaultError> {
+        let started = Instant::now();
+        loop {
+            let gone = match (&mut self.child, self.pid) {
+                (Some(child), _) => child.try_wait().is_ok_and(|status| status.is_some()),
+                (None, Some(pid)) => test_kill_process(pid).is_err(),
+                (None, None) => true,
+            };
+            if gone {
+                self.child = None;
+                self.pid = None;
+                return Ok(());
+            }
+            if started.elapsed() > DOWN_MAX {
+                return Err(FaultError::StillThere);
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn spawn(&mut self) -> Result<(), FaultError> {
+        let Some((program, arguments)) = self.command.split_first() else {
+            return Err(FaultError::NoCommand);
+        };
+        let loud = std::env::var_os("FLOCK_BROKER_OUTPUT").is_some();
+        let output = || if loud { Stdio::inherit() } else { Stdio::null() };
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output())
+            .spawn()
+            .map_err(|source| FaultError::Start { command: self.command.join(" "), source })?;
+        self.pid = Pid::from_raw(child.id() as i32);
+        self.child = Some(child);
+        self.await_up()
+    }
+
+    fn await_up(&mut self) -> Result<(), FaultError> {
+        let started = Instant::now();
+        loop {
+            if let Some(child) = &mut self.child
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                (self.child, self.pid) = (None, None);
+                return Err(FaultError::Ended { status: status.to_string() });
+            }
+            if accepts(&self.address) {
+                return Ok(());
+            }
+            if started.elapsed() > UP_MAX {
+                return Err(FaultError::NotUp { address: self.address.clone() });
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+impl Drop for BrokerProcess {
+    /// A broker that we started ends with us.
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            if let Some(pid) = self.pid {
+                // It may be paused, and then would not hear SIGTERM.
+                let _ = kill_process(pid, Signal::CONT);
+                let _ = kill_process(pid, Signal::TERM);
+            }
+            let started = Instant::now();
+            while started.elapsed() < DROP_MAX {
+                if child.try_wait().is_ok_and(|status| status.is_some()) {
+                    return;
+                }
+                std::thread::sleep(POLL);
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Whether something accepts connections at `host:port`.
+pub fn accepts(address: &str) -> bool {
+    address.to_socket_addrs().is_ok_and(|mut found| {
+        found.any(|address| TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())
+    })
+}
+
+const POLL: Duration = Duration::from_millis(20);
+const UP_MAX: Duration = Duration::from_secs(60);
+const DOWN_MAX: Duration = Duration::from_secs(30);
+const DROP_MAX: Duration = Duration::from_secs(5);
