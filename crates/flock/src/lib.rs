@@ -7,13 +7,10 @@
 //! Start reading at [`model`]: everything before it turns some text into a [`model::Scenario`],
 //! everything after it executes one or tells about it.
 
-<<<<<<< HEAD
-pub mod catalogue;
-=======
 pub mod agent;
+pub mod catalogue;
 pub mod engine;
 pub mod faults;
->>>>>>> 809114f (flock: the engine runs scenarios, alone or with agents, and judges integrity)
 pub mod measure;
 pub mod model;
 pub mod scenario;
