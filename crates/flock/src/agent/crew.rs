@@ -61,11 +61,8 @@ impl RemoteCrew {
         for address in addresses {
             agents.push(meet(address)?);
         }
-        let offers = |part: u64, parts: u64| Offer {
-            scenario: scenario.part(part, parts),
-            tag,
-            threads,
-        };
+        let offers =
+            |part: u64, parts: u64| Offer { scenario: scenario.part(part, parts), tag, threads };
         share_out(&mut agents, offers)?;
         for agent in &mut agents {
             start(agent, clock)?;
@@ -127,7 +124,10 @@ impl RemoteCrew {
         let agent = &mut self.agents[at];
         agent.alive = false;
         agent.info.died = Some(why.clone());
-        CrewNews::Lost { threads: agent.threads, why: format!("agent {}: {why}", agent.info.address) }
+        CrewNews::Lost {
+            threads: agent.threads,
+            why: format!("agent {}: {why}", agent.info.address),
+        }
     }
 
     /// Waits for one message of `wanted` kind from every agent that lives.
@@ -282,10 +282,7 @@ fn measure_clock(agent: &mut Agent) -> io::Result<()> {
 }
 
 /// Offers each agent its part; those that refuse are left out and the work is cut again.
-fn share_out(
-    agents: &mut Vec<Agent>,
-    offer: impl Fn(u64, u64) -> Offer,
-) -> Result<(), AgentError> {
+fn share_out(agents: &mut Vec<Agent>, offer: impl Fn(u64, u64) -> Offer) -> Result<(), AgentError> {
     let mut refusals = String::new();
     while !agents.is_empty() {
         let parts = agents.len() as u64;

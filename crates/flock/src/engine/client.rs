@@ -486,9 +486,7 @@ impl Client {
                 }
                 Ok(None) => break,
                 Err(violation) => {
-                    lane.tally.error("protocol", &violation.to_string(), || {
-                        self.id(&lane.plan)
-                    });
+                    lane.tally.error("protocol", &violation.to_string(), || self.id(&lane.plan));
                     self.link_lost("the broker broke the protocol", lane);
                     return bytes.len();
                 }

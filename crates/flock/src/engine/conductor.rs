@@ -386,10 +386,8 @@ impl<'a> Conductor<'a> {
         running.duplicated += tick.duplicated;
         let totals = &tick.totals;
         let aside = totals.received_retained + totals.wills_received + totals.received_foreign;
-        running.backlog += tick.owed as i64
-            - totals.received_all() as i64
-            + aside as i64
-            + tick.duplicated as i64;
+        running.backlog +=
+            tick.owed as i64 - totals.received_all() as i64 + aside as i64 + tick.duplicated as i64;
         let second = Second {
             at_secs,
             connections: running.connections.max(0) as u64,

@@ -45,9 +45,16 @@ pub trait Crew {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum CrewOrder {
     /// Start stage `stage` at `at_ns` of the run's clock; with `pace`, publishers send at that.
-    Begin { stage: usize, at_ns: u64, pace: Option<Rate> },
+    Begin {
+        stage: usize,
+        at_ns: u64,
+        pace: Option<Rate>,
+    },
     End,
-    Cut { group: GroupId, share: f64 },
+    Cut {
+        group: GroupId,
+        share: f64,
+    },
     Measure(bool),
     /// Answered by one [`CrewNews::Standing`] per thread.
     Probe,
@@ -57,11 +64,16 @@ pub enum CrewOrder {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum CrewNews {
     /// One more thread is through with the stage.
-    StageDone { stage: usize },
+    StageDone {
+        stage: usize,
+    },
     Tick(Box<Tick>),
     Standing(Standing),
     /// So many threads are gone, and with them their part of the result.
-    Lost { threads: usize, why: String },
+    Lost {
+        threads: usize,
+        why: String,
+    },
 }
 
 /// The load threads of this process.

@@ -82,7 +82,10 @@ pub struct Sampler {
 enum Source {
     Tree(u32),
     /// `host:port` and path of a page in the Prometheus format.
-    Page { address: String, path: String },
+    Page {
+        address: String,
+        path: String,
+    },
 }
 
 impl Sampler {

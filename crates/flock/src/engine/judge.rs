@@ -316,9 +316,8 @@ fn book(
     all.worst.push(IntegritySample {
         subscriber: subscriber(),
         publisher: client_name(plan, family.group, client),
-        topic: topic.map_or_else(String::new, |(topics, index)| {
-            plan.scenario.topic_name(topics, index)
-        }),
+        topic: topic
+            .map_or_else(String::new, |(topics, index)| plan.scenario.topic_name(topics, index)),
         lost: count.lost,
         duplicated: count.duplicated,
         reordered: count.reordered,

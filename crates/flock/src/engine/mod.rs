@@ -4,12 +4,12 @@
 //! when a stage begins and ends, gathers what they count each second, and judges at the end. All
 //! of it shares one read-only [`plan`] and one [`clock`].
 
-pub mod clock;
 mod client;
+pub mod clock;
 pub mod conductor;
 pub mod crew;
-pub mod judge;
 pub mod host;
+pub mod judge;
 mod lane;
 pub mod plan;
 pub mod preflight;

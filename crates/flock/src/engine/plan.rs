@@ -69,13 +69,21 @@ pub enum Op {
     Unsubscribe(Vec<SubscriptionId>),
     Receive(Receive),
     /// Start of a loop; its end stands at `end`.
-    Loop { times: Option<u64>, rate: Option<Rate>, end: usize },
+    Loop {
+        times: Option<u64>,
+        rate: Option<Rate>,
+        end: usize,
+    },
     /// Back to the start.
-    Again { start: usize },
+    Again {
+        start: usize,
+    },
     Delay(Delay),
     StartTimer(u16),
     StopTimer(u16),
-    Stall { duration_ns: u64 },
+    Stall {
+        duration_ns: u64,
+    },
 }
 
 /// Why a scenario cannot be executed as it is.
@@ -172,8 +180,7 @@ impl Plan {
 
     fn family(&mut self, group: GroupId, publish: &Publish) -> Result<usize, PlanError> {
         let same = |family: &Family| {
-            (family.group, family.topics, family.assign)
-                == (group, publish.topics, publish.assign)
+            (family.group, family.topics, family.assign) == (group, publish.topics, publish.assign)
         };
         if let Some(at) = self.families.iter().position(same) {
             return Ok(at);
@@ -186,9 +193,10 @@ impl Plan {
             Assign::Partition => topic_count.div_ceil(clients.max(1)).max(1),
             Assign::Window { each } => u64::from(each).min(topic_count),
         };
-        let used = self.families.last().map_or(0, |last| {
-            u64::from(last.base) + u64::from(last.stride) * last.clients
-        });
+        let used = self
+            .families
+            .last()
+            .map_or(0, |last| u64::from(last.base) + u64::from(last.stride) * last.clients);
         if used.saturating_add(stride.saturating_mul(clients)) > STREAMS_MAX {
             return Err(PlanError::TooManyStreams);
         }
@@ -206,9 +214,8 @@ impl Plan {
 
     fn add_listeners(&mut self, group: GroupId, subscribe: &Subscribe) {
         for &subscription in &subscribe.to {
-            let known = |hearer: &&mut Hearer| {
-                (hearer.group, hearer.subscription) == (group, subscription)
-            };
+            let known =
+                |hearer: &&mut Hearer| (hearer.group, hearer.subscription) == (group, subscription);
             match self.listeners.iter_mut().find(known) {
                 Some(hearer) => hearer.qos = hearer.qos.max(subscribe.qos),
                 None => {
@@ -340,10 +347,8 @@ impl Plan {
                     return;
                 }
                 found = if shared {
-                    let key = ShareKey {
-                        subscription: hearer.subscription.0,
-                        filter: filter as u32,
-                    };
+                    let key =
+                        ShareKey { subscription: hearer.subscription.0, filter: filter as u32 };
                     Path::Shared { key, routed }
                 } else {
                     Path::Plain { routed }

@@ -45,11 +45,8 @@ pub fn check(scenario: &Scenario) -> Result<Preflight, Refusal> {
     if connections == 0 {
         return Err(Refusal::NoClients);
     }
-    let mut preflight = Preflight {
-        sources: scenario.source_addresses.clone(),
-        processes: 1,
-        notes: Vec::new(),
-    };
+    let mut preflight =
+        Preflight { sources: scenario.source_addresses.clone(), processes: 1, notes: Vec::new() };
     check_descriptors(connections, &mut preflight)?;
     check_ports(scenario, connections, &mut preflight)?;
     let need = connections * CONNECTION_BYTES;
@@ -69,9 +66,9 @@ fn check_descriptors(connections: u64, preflight: &mut Preflight) -> Result<(), 
         return Err(Refusal::Descriptors { connections, processes, limit });
     }
     if processes > 1 {
-        preflight.notes.push(format!(
-            "{processes} local processes, because one may open {limit} files only"
-        ));
+        preflight
+            .notes
+            .push(format!("{processes} local processes, because one may open {limit} files only"));
     }
     preflight.processes = processes as usize;
     Ok(())
@@ -96,9 +93,8 @@ fn check_ports(
     let needed = connections.div_ceil(ports * targets);
     if preflight.sources.is_empty() && addresses.iter().all(|address| is_loopback(address)) {
         // All of 127/8 is ours.
-        preflight.sources = (2..needed + 2)
-            .map(|n| IpAddr::V4(Ipv4Addr::from(0x7F00_0000 + n as u32)))
-            .collect();
+        preflight.sources =
+            (2..needed + 2).map(|n| IpAddr::V4(Ipv4Addr::from(0x7F00_0000 + n as u32))).collect();
         preflight.notes.push(format!("{needed} loopback source addresses, for want of ports"));
         return Ok(());
     }

@@ -186,8 +186,7 @@ impl Client {
         let at = self.head_at(publishing, planned, position, lane);
         let head = &mut publishing.heads[at];
         let sequence = self.book(planned, head, (due_ns, now_ns), lane);
-        let flight =
-            Flight { due_ns, stream: head.stream, sequence, command: publishing.command };
+        let flight = Flight { due_ns, stream: head.stream, sequence, command: publishing.command };
         let packet_id = match qos {
             QoS::AtMostOnce => 0,
             _ => match self.machine.begin_publish(qos, flight, window) {
@@ -293,8 +292,7 @@ impl Client {
         }
         let topic = publishing.own.nth(position);
         let family = &lane.plan.families[planned.family];
-        let stream =
-            family.base + self.index as u32 * family.stride + position as u32;
+        let stream = family.base + self.index as u32 * family.stride + position as u32;
         let copies = lane.copies(planned.command.topics, topic);
         let random_size = matches!(planned.command.payload.content, Content::RandomSize { .. });
         let payload_bytes = if random_size {

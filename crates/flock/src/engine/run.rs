@@ -167,10 +167,11 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     }
     let validity = validity(&conductor, &part);
     let latencies = latencies(&part);
-    let timers = plan.timers.iter().zip(&part.timers).map(|(name, histogram)| Timer {
-        name: name.clone(),
-        summary: histogram.summary(),
-    });
+    let timers = plan
+        .timers
+        .iter()
+        .zip(&part.timers)
+        .map(|(name, histogram)| Timer { name: name.clone(), summary: histogram.summary() });
     let mut results = Results {
         format: RESULTS_FORMAT,
         tool: ToolInfo { name: "flock".into(), version: env!("CARGO_PKG_VERSION").into() },

@@ -67,11 +67,8 @@ mod tests {
     fn loops_are_laid_out_in_time() {
         let kill = Command::Fault(Fault::Kill { broker: BrokerId(0) });
         let pause = Command::Delay(Delay { duration_us: 10, spread: Spread::None });
-        let repeat = Repeat {
-            times: None,
-            rate: None,
-            steps: vec![pause.into(), kill.clone().into()],
-        };
+        let repeat =
+            Repeat { times: None, rate: None, steps: vec![pause.into(), kill.clone().into()] };
         let stage = Stage {
             id: "s".into(),
             duration_us: Some(35),

@@ -210,10 +210,6 @@ pub fn add_totals(sum: &mut Totals, part: &Totals) {
     }
 }
 
-const SECOND_KINDS: [LatencyKind; 4] = [
-    LatencyKind::EndToEnd,
-    LatencyKind::PublishAck,
-    LatencyKind::Connect,
-    LatencyKind::Lateness,
-];
+const SECOND_KINDS: [LatencyKind; 4] =
+    [LatencyKind::EndToEnd, LatencyKind::PublishAck, LatencyKind::Connect, LatencyKind::Lateness];
 const REASONS_MAX: usize = 200;

@@ -146,9 +146,8 @@ impl Client {
                 self.task.ready(lane.now_ns());
             }
             Wait::Messages(_) | Wait::AnyMessages(_) => {
-                lane.tally.error("receive", "not all messages came in time", || {
-                    self.id(&lane.plan)
-                });
+                lane.tally
+                    .error("receive", "not all messages came in time", || self.id(&lane.plan));
                 self.task.ready(lane.now_ns());
             }
             _ => {}
@@ -178,10 +177,8 @@ impl Client {
     }
 
     fn execute(&mut self, op: &Op, plan: &Plan, lane: &mut Lane) {
-        let needs_link = matches!(
-            op,
-            Op::Publish(_) | Op::Subscribe(_) | Op::Unsubscribe(_) | Op::Receive(_)
-        );
+        let needs_link =
+            matches!(op, Op::Publish(_) | Op::Subscribe(_) | Op::Unsubscribe(_) | Op::Receive(_));
         if needs_link && !self.is_reachable() {
             return self.give_up(lane);
         }
@@ -422,9 +419,8 @@ impl Client {
                 list.push(&text);
                 if (n + 1) % FILTERS_PER_PACKET == 0 || n as u64 + 1 == filters.len() {
                     let (topics, none) = (list.as_topics(), Properties::EMPTY);
-                    asked += u32::from(
-                        self.machine.unsubscribe(topics, none, &mut self.outbox).is_ok(),
-                    );
+                    asked +=
+                        u32::from(self.machine.unsubscribe(topics, none, &mut self.outbox).is_ok());
                     list.clear();
                 }
             }
@@ -450,9 +446,10 @@ impl Client {
             self.task.wait = Wait::AnyMessages(receive.count);
         } else {
             // Anchored: the whole payload has to match.
-            let pattern = receive.message_pattern.as_ref().and_then(|pattern| {
-                regex_lite::Regex::new(&format!("^(?s:{pattern})$")).ok()
-            });
+            let pattern = receive
+                .message_pattern
+                .as_ref()
+                .and_then(|pattern| regex_lite::Regex::new(&format!("^(?s:{pattern})$")).ok());
             self.extra.get_or_insert_default().pattern = pattern;
             self.task.wait = Wait::Messages(receive.count);
         }

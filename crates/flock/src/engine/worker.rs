@@ -253,8 +253,7 @@ impl Worker {
     fn tick(&mut self, at_secs: u32, now: u64) {
         let seconds = (now - self.last_tick_ns) as f64 / SECOND_NS as f64;
         self.last_tick_ns = now;
-        let (lost, duplicated) =
-            (self.lane.ledger.lost_so_far, self.lane.ledger.duplicated_so_far);
+        let (lost, duplicated) = (self.lane.ledger.lost_so_far, self.lane.ledger.duplicated_so_far);
         let mut tick = self.lane.tally.tick(at_secs, seconds, lost, duplicated);
         let cpu_ns = thread_cpu_ns();
         tick.cpu_ns = cpu_ns - self.cpu_ns;

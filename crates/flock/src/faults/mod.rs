@@ -51,8 +51,7 @@ impl BrokerProcess {
     /// Starts a broker and waits until it accepts connections. Its output goes to ours' error stream only
     /// if `FLOCK_BROKER_OUTPUT` is set.
     pub fn start(command: Vec<String>, address: &str) -> Result<Self, FaultError> {
-        let mut process =
-            Self { command, address: address.to_owned(), child: None, pid: None };
+        let mut process = Self { command, address: address.to_owned(), child: None, pid: None };
         process.spawn()?;
         Ok(process)
     }

@@ -161,8 +161,7 @@ impl Track {
 
 impl Ranges {
     fn count(&self) -> u64 {
-        let listed: u64 =
-            self.ranges.iter().map(|&(from, to)| u64::from(to - from) + 1).sum();
+        let listed: u64 = self.ranges.iter().map(|&(from, to)| u64::from(to - from) + 1).sum();
         listed + self.overflowed
     }
 
@@ -390,8 +389,13 @@ pub struct ShareKey {
 /// How a client came to hear a stream, found out at the first message and remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    Plain { routed: bool },
-    Shared { key: ShareKey, routed: bool },
+    Plain {
+        routed: bool,
+    },
+    Shared {
+        key: ShareKey,
+        routed: bool,
+    },
     /// No subscription of the client's matches.
     Misrouted,
 }

@@ -1,0 +1,132 @@
+//! A mosquitto on a free port, and scenarios from a few lines of TOML.
+
+#![allow(dead_code, reason = "not every test file uses all of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use flock::engine::{BrokerAccess, Options, run};
+use flock::faults::BrokerProcess;
+use flock::measure::{IntegrityCount, Results};
+use flock::model::Scenario;
+use flock::scenario::{Choice, parse};
+
+/// A broker process with its own directory, ended and removed on drop.
+pub(crate) struct Mosquitto {
+    process: Option<BrokerProcess>,
+    pub(crate) command: Vec<String>,
+    pub(crate) address: String,
+    directory: PathBuf,
+}
+
+impl Mosquitto {
+    pub(crate) fn start() -> Self {
+        Self::start_with("persistence false\n")
+    }
+
+    pub(crate) fn start_with(settings: &str) -> Self {
+        let mut broker = Self::prepare(settings);
+        let started = BrokerProcess::start(broker.command.clone(), &broker.address);
+        broker.process = Some(started.expect("mosquitto is installed (apt-get install mosquitto)"));
+        broker
+    }
+
+    /// Everything but the start.
+    pub(crate) fn prepare(settings: &str) -> Self {
+        let port = free_port();
+        let directory = std::env::temp_dir().join(format!("flock-mosquitto-{port}"));
+        std::fs::create_dir_all(&directory).unwrap();
+        let config = directory.join("mosquitto.conf");
+        let mut file = std::fs::File::create(&config).unwrap();
+        let place = directory.display();
+        let user = if rustix::process::getuid().is_root() { "user root\n" } else { "" };
+        write!(
+            file,
+            "listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n\
+             max_inflight_messages 0\npersistence_location {place}/\n{user}{settings}"
+        )
+        .unwrap();
+        let program = ["/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto"]
+            .into_iter()
+            .find(|path| std::path::Path::new(path).exists())
+            .unwrap_or("mosquitto");
+        let command = vec![program.to_owned(), "-c".to_owned(), config.display().to_string()];
+        Self { process: None, command, address: format!("127.0.0.1:{port}"), directory }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.as_ref().and_then(BrokerProcess::pid).expect("it was started")
+    }
+}
+
+impl Drop for Mosquitto {
+    fn drop(&mut self) {
+        self.process = None;
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// The scenario of a TOML text, against the broker at `address`.
+pub(crate) fn scenario(text: &str, address: &str) -> Scenario {
+    let none = |name: &str| Err(format!("no file {name}"));
+    let mut scenario = match parse("test.toml", text, &Choice::default(), &none) {
+        Ok(loaded) => loaded.scenario,
+        Err(error) => panic!("{error}"),
+    };
+    for broker in &mut scenario.brokers {
+        broker.addresses = vec![address.to_owned()];
+    }
+    scenario
+}
+
+/// Runs a scenario with two load threads.
+pub(crate) fn run_on(text: &str, address: &str, broker: BrokerAccess) -> Results {
+    let options = Options { threads: Some(2), broker, ..Options::default() };
+    run(&scenario(text, address), options).unwrap()
+}
+
+pub(crate) fn total(results: &Results) -> IntegrityCount {
+    results.integrity.total()
+}
+
+/// Pairs of a publisher and a subscriber, `count` messages each.
+pub(crate) fn pairs(clients: u64, count: u64, qos: u8, rate: u64) -> String {
+    format!(
+        r#"
+id = "pairs"
+title = "pairs"
+drain = "5s"
+[connect]
+version = "5"
+[clients.sub]
+count = {clients}
+[clients.pub]
+count = {clients}
+[topics.pairs]
+names = "pairs/{{i}}"
+count = {clients}
+[subscriptions.pairs]
+topics = "pairs"
+[[stage]]
+name = "connect"
+[[stage.do]]
+clients = "sub"
+steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {qos} }} }}]
+[[stage.do]]
+clients = "pub"
+steps = [{{ connect = {{}} }}]
+[[stage]]
+name = "publish"
+measured = true
+[[stage.do]]
+clients = "pub"
+steps = [{{ publish = {{ to = "pairs", qos = {qos}, rate = "{rate}/s", count = {count}, payload = 16 }} }}]
+"#
+    )
+}
