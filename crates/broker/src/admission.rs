@@ -83,9 +83,12 @@ fn refuse_violation(bytes: &[u8], violation: &Violation) -> Refusal {
     }
     let level = protocol_level(bytes);
     if violation.reason == Reason::UNSUPPORTED_PROTOCOL_VERSION {
-        let version =
-            if level.is_some_and(|level| level > 5) { Version::V5 } else { Version::V311 };
-        refusal.answer = connack(version, violation.reason, violation.detail);
+        refusal.answer = match level {
+            Some(5..) => connack(Version::V5, violation.reason, violation.detail),
+            // A level that we know with another name: not MQTT (MQTT-3.1.2-1 of 3.1.1).
+            Some(3 | 4) => Vec::new(),
+            _ => connack(Version::V311, violation.reason, violation.detail),
+        };
     } else if level == Some(Version::V5 as u8) {
         refusal.answer = connack(Version::V5, violation.reason, violation.detail);
     }

@@ -109,7 +109,7 @@ impl Shard {
         client.session_expiry_secs =
             request.session_expiry_secs.min(limits.session_expiry_max_secs);
         client.expires_at_ms = NEVER;
-        write_connack(client, &request, session_present);
+        let fits = write_connack(client, &request, session_present);
         client.limits = request.limits;
         client.grants = grants;
         client.username = request.username;
@@ -130,6 +130,9 @@ impl Shard {
         self.metrics().connections_opened.add(1);
         self.mark_dirty(slot);
         self.recheck_receiving(slot);
+        if !fits {
+            self.doomed.push((slot, Ended::PacketLimitTooLow));
+        }
     }
 }
 
@@ -150,19 +153,18 @@ fn keep_alive(request: &ConnectRequest) -> u16 {
     }
 }
 
-fn write_connack(client: &mut Client, request: &ConnectRequest, session_present: bool) {
+/// False if not even the shortest CONNACK fits the client.
+fn write_connack(client: &mut Client, request: &ConnectRequest, session_present: bool) -> bool {
     let mut properties = PropertyBuf::new();
     if request.version >= Version::V5 {
         tell_limits(client, request, &mut properties);
     }
-    let connack = Connack {
+    let Some(link) = client.session.link_mut() else { return false };
+    link.write(&Packet::Connack(Connack {
         session_present,
         reason: Reason::SUCCESS,
         properties: properties.as_properties(),
-    };
-    if let Some(link) = client.session.link_mut() {
-        link.write(&Packet::Connack(connack));
-    }
+    }))
 }
 
 /// The properties of a CONNACK: what differs from what the client asked for or may assume.

@@ -254,5 +254,5 @@ impl Shard {
 
 /// Is the client told why? Not when it said goodbye itself, or can no longer be reached.
 const fn tells_client(ended: &Ended) -> bool {
-    !matches!(ended, Ended::Client(_) | Ended::Network)
+    !matches!(ended, Ended::Client(_) | Ended::Network | Ended::PacketLimitTooLow)
 }

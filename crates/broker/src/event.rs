@@ -24,6 +24,8 @@ pub enum Ended {
     Shutdown,
     /// An operator ended it.
     Administrative,
+    /// Not even the CONNACK fits the client's maximum packet size (MQTT-3.1.2-24).
+    PacketLimitTooLow,
     /// Re-authentication failed.
     NotAuthorized,
 }
@@ -40,6 +42,7 @@ impl Ended {
             Self::QueueFull | Self::Refused => Reason::QUOTA_EXCEEDED,
             Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
             Self::Administrative => Reason::ADMINISTRATIVE_ACTION,
+            Self::PacketLimitTooLow => Reason::PACKET_TOO_LARGE,
             Self::NotAuthorized => Reason::NOT_AUTHORIZED,
         }
     }

@@ -51,11 +51,10 @@ pub enum Reauthenticated {
     Failure(Reason),
 }
 
-/// What the driver has to carry out. It drains these after each turn.
+/// What the driver has to carry out, besides writing outboxes ([`Shard::take_dirty`]). It drains
+/// these after each turn.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// Connections with something in their outbox: slot and connection.
-    pub dirty: Vec<(u32, u32)>,
     pub closes: Vec<Close>,
     /// Mail per shard, also for the sender itself, in order.
     pub mail: Vec<Vec<Mail>>,
@@ -83,6 +82,8 @@ pub struct Shard {
     pub(crate) wheel: Wheel,
     pub(crate) random: u64,
     pub effects: Effects,
+    /// Connections marked since the driver asked last: slot and connection.
+    dirty: Vec<(u32, u32)>,
     /// Connections to be ended when the present event is done.
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) matches: Matches,
@@ -106,6 +107,7 @@ impl Shard {
             wheel: Wheel::default(),
             random: seed | 1,
             effects: Effects { mail, ..Effects::default() },
+            dirty: Vec::new(),
             doomed: Vec::new(),
             matches: Matches::default(),
             properties: codec::PropertyBuf::new(),
@@ -272,6 +274,18 @@ impl Shard {
         }
     }
 
+    /// The next connection that may have something in its outbox: slot and connection.
+    pub fn take_dirty(&mut self) -> Option<(u32, u32)> {
+        while let Some((slot, connection)) = self.dirty.pop() {
+            let Some(client) = self.clients.get_mut(slot) else { continue };
+            if client.connection == connection {
+                client.is_dirty = false;
+                return Some((slot, connection));
+            }
+        }
+        None
+    }
+
     /// What a connection is owed; None if the session has another connection by now.
     pub fn outbox(&mut self, slot: u32, connection: u32) -> Option<&mut Outbox> {
         self.link(slot, connection).map(|link| &mut link.outbox)
@@ -287,7 +301,6 @@ impl Shard {
         let had_room = link.has_room();
         let spare = link.outbox.advance(count);
         let is_empty = link.outbox.is_empty();
-        client.is_dirty &= !is_empty;
         let waits = client.session.outgoing.queued() > 0
             || client.extras.is_some()
             || (client.gauge.is_some() && !had_room);
@@ -320,7 +333,7 @@ impl Shard {
             return;
         }
         client.is_dirty = true;
-        self.effects.dirty.push((slot, client.connection));
+        self.dirty.push((slot, client.connection));
     }
 
     /// Lends the client's outbox a buffer if it has none.

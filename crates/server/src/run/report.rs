@@ -70,6 +70,7 @@ fn log_end(client_id: &str, peer: &str, ended: &Ended) {
         | Ended::KeepAlive
         | Ended::TakenOver
         | Ended::Shutdown
+        | Ended::PacketLimitTooLow
         | Ended::Administrative => {
             tracing::debug!(client = client_id, peer, why = ?ended, "client disconnected");
         }

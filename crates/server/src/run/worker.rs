@@ -250,19 +250,22 @@ impl Worker {
             connection.is_blocked = false;
             self.write(key);
         }
-        if event.is_readable() || event.is_read_closed() || event.is_error() {
-            self.read(key);
+        let is_ending = event.is_read_closed() || event.is_error();
+        if event.is_readable() || is_ending {
+            self.read(key, is_ending);
         }
     }
 
     /// Goes on with connections that had more to read than one turn gave them.
     fn read_on(&mut self) {
         for key in std::mem::take(&mut self.unread) {
-            self.read(key);
+            self.read(key, true);
         }
     }
 
-    fn read(&mut self, key: usize) {
+    /// Reads what is there. `to_the_end`: do not take a short read for the last, because no event
+    /// will tell of what comes behind it (the end of the stream came with this one).
+    fn read(&mut self, key: usize, to_the_end: bool) {
         for _ in 0..READS_PER_TURN {
             let Some(connection) = self.connections.get_mut(key) else { return };
             match connection.state {
@@ -272,7 +275,8 @@ impl Worker {
             let read = connection.stream.read(&mut self.buffer);
             match read {
                 Ok(Read::Bytes(count)) => {
-                    let is_drained = connection.stream.is_drained(count, self.buffer.len());
+                    let is_drained =
+                        !to_the_end && connection.stream.is_drained(count, self.buffer.len());
                     if matches!(connection.state, State::Open) {
                         self.feed(key, count);
                     }
@@ -366,12 +370,12 @@ impl Worker {
         }
         for place in 0..self.shards.len() {
             // Writing makes room, and room may make a connection dirty again.
-            while let Some((_, connection)) = self.shards[place].effects.dirty.pop() {
+            while let Some((_, connection)) = self.shards[place].take_dirty() {
                 self.write(connection as usize);
             }
             self.close_and_report(place);
             // An answer to a re-authentication.
-            while let Some((_, connection)) = self.shards[place].effects.dirty.pop() {
+            while let Some((_, connection)) = self.shards[place].take_dirty() {
                 self.write(connection as usize);
             }
         }
