@@ -192,7 +192,10 @@ impl Shard {
             Subscription { subscriber: slot, options: bits, identifier: request.identifier };
         let subscribed = self.index.subscribe(filter, subscription);
         let interest = &self.shared.interest;
-        if subscribed.is_first {
+        // Groups stand on the filter on every shard and need no claim, so only subscribers count.
+        let is_first = subscribed.is_new_subscription
+            && self.index.subscriptions(subscribed.filter).len() == 1;
+        if is_first {
             self.interest_counts.add(interest, filter, Claim::Want);
         }
         if subscribed.is_first_promise {
@@ -274,7 +277,7 @@ impl Shard {
         let filter = self.index.text(held.filter).to_owned();
         let Some(gone) = self.index.unsubscribe(held.filter, slot) else { return };
         let interest = &self.shared.interest;
-        if gone.is_last {
+        if gone.is_last || self.index.subscriptions(held.filter).is_empty() {
             self.interest_counts.remove(interest, &filter, Claim::Want);
         }
         if gone.is_last_promise {
