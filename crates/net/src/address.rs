@@ -105,7 +105,7 @@ impl Address {
     }
 
     /// The socket addresses to connect to, in the resolver's order. Blocks while it works.
-    pub fn resolve_remote(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    pub(crate) fn resolve_remote(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let host = if host.is_empty() { "localhost" } else { host };
         Ok((host, port).to_socket_addrs()?.collect())
     }

@@ -333,3 +333,42 @@ fn adopt_forwarded(peer: &mut PeerInfo, request: &Request, options: &WebSocketOp
 
 /// What a connector accepts from a server: frames are not buffered, so it need not be tight.
 const FRAME_BYTES_MAX: u32 = u32::MAX;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use socket2::SockRef;
+
+    use super::*;
+    use crate::listener::{Listener, TcpOptions};
+
+    /// Listeners set the options once, on themselves.
+    #[test]
+    fn accepted_sockets_inherit_the_options_of_their_listener() {
+        let tcp = TcpOptions {
+            keepalive_secs: Some(77),
+            user_timeout_secs: Some(33),
+            send_buffer_bytes: Some(50_000),
+            ..TcpOptions::default()
+        };
+        let options = ListenOptions { tcp, ..ListenOptions::default() };
+        let url = "tcp://127.0.0.1:0".parse().expect("url");
+        let listener = Listener::bind(&url, &options).expect("bind");
+        let address = listener.local_address().expect("address");
+        let _client = TcpStream::connect(address).expect("connect");
+        // The connect has returned, so the connection waits to be accepted.
+        let handshake = listener.accept().expect("accept").expect("a connection");
+        let layers = handshake.layers.expect("layers");
+        let socket = SockRef::from(layers.socket());
+        assert!(socket.tcp_nodelay().expect("option"));
+        assert!(socket.keepalive().expect("option"));
+        assert!(socket.send_buffer_size().expect("option") >= 50_000);
+        #[cfg(target_os = "linux")]
+        {
+            assert_eq!(socket.tcp_keepalive_time().expect("option").as_secs(), 77);
+            let timeout = socket.tcp_user_timeout().expect("option");
+            assert_eq!(timeout.map(|timeout| timeout.as_secs()), Some(33));
+        }
+    }
+}

@@ -43,3 +43,21 @@ pub use sys::UnixCredentials;
 pub use tls::{
     ClientAuth, TlsClientContext, TlsClientOptions, TlsContext, TlsError, TlsOptions, TlsVersion,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Doors hand streams to workers, and all doors share what listeners and connectors need.
+    #[test]
+    fn streams_move_between_threads_and_contexts_are_shared() {
+        fn moves<T: Send>() {}
+        fn is_shared<T: Send + Sync>() {}
+        moves::<Listener>();
+        moves::<Handshake>();
+        moves::<Stream>();
+        is_shared::<TlsContext>();
+        is_shared::<Connector>();
+        is_shared::<ListenOptions>();
+    }
+}

@@ -27,7 +27,8 @@ pub struct TlsOptions {
     /// PEM: the CAs that may have issued client certificates.
     pub client_ca: Option<PathBuf>,
     pub client_auth: ClientAuth,
-    /// PEM: lists of revoked client certificates. Each certificate's issuer must have one.
+    /// PEM: lists of revoked client certificates. Each certificate's issuer must have one; a list
+    /// past its date still counts.
     pub revocation_lists: Option<PathBuf>,
     pub version_min: TlsVersion,
     /// Application protocols (ALPN), best first. A client that asks for none of them is refused,
