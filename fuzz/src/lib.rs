@@ -7,6 +7,9 @@ pub mod filters;
 pub mod mutate;
 pub mod packet;
 pub mod properties;
+pub mod proxy_header;
+pub mod ws_frame;
+pub mod ws_upgrade;
 
 /// One parser under test.
 pub struct Target {
@@ -17,9 +20,12 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "decode_client", run: packet::decode_client, seeds: packet::client_seeds },
     Target { name: "decode_server", run: packet::decode_server, seeds: packet::server_seeds },
     Target { name: "filters", run: filters::filters, seeds: filters::seeds },
     Target { name: "properties", run: properties::properties, seeds: properties::seeds },
+    Target { name: "proxy_header", run: proxy_header::proxy_header, seeds: proxy_header::seeds },
+    Target { name: "ws_frame", run: ws_frame::ws_frame, seeds: ws_frame::seeds },
+    Target { name: "ws_upgrade", run: ws_upgrade::ws_upgrade, seeds: ws_upgrade::seeds },
 ];
