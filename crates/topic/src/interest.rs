@@ -17,8 +17,8 @@ use crate::hash::TextHasher;
 /// Memory: a page of 4 KiB for each 256 buckets once a filter falls into them, 16 MiB at most with
 /// 2^20 buckets, and 16 bytes per page from the start.
 ///
-/// Ordering: once [`InterestCounts::add`] has returned, every look-up that happens after it (say, on
-/// a publish that follows the SUBACK) sees the shard.
+/// Ordering: once [`InterestCounts::add`] has returned, every look-up that happens after it (say,
+/// on a publish that follows the SUBACK) sees the shard.
 #[derive(Debug)]
 pub struct Interest {
     hasher: TextHasher,

@@ -7,8 +7,8 @@
 //! **Does not know**: packets, sessions, sockets, clocks or other shards' state. A subscriber, a
 //! shared group, the subscription options and a retained message are opaque values of the caller.
 //!
-//! **Start reading** at [`matches()`] (the whole matching rule in twenty lines; every structure here
-//! is tested against it), then [`Index`].
+//! **Start reading** at [`matches()`] (the whole matching rule in twenty lines; every structure
+//! here is tested against it), then [`Index`].
 //!
 //! # Invariants
 //!

@@ -14,8 +14,8 @@ proptest! {
     ) {
         let levels: Vec<&str> = topic.split('/').collect();
         let is_plus = |depth: usize| widened[depth] && !(depth == 0 && topic.starts_with('$'));
-        let wide: Vec<&str> =
-            (0..levels.len()).map(|depth| if is_plus(depth) { "+" } else { levels[depth] }).collect();
+        let widen = |(depth, level)| if is_plus(depth) { "+" } else { level };
+        let wide: Vec<&str> = levels.iter().copied().enumerate().map(widen).collect();
         prop_assert!(matches(&topic, &topic));
         if !wide.join("/").is_empty() {
             prop_assert!(matches(&wide.join("/"), &topic));
