@@ -202,12 +202,17 @@ mod tests {
 
     use super::*;
 
-    fn ask(address: SocketAddr, request: &str) -> String {
-        let mut stream = std::net::TcpStream::connect(address).unwrap();
-        write!(stream, "{request}\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    fn try_to_ask(address: SocketAddr, request: &str) -> io::Result<String> {
+        let mut stream = std::net::TcpStream::connect(address)?;
+        let request = format!("{request}\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        try_to_ask(address, request).unwrap()
     }
 
     fn status(address: SocketAddr, path: &str) -> String {
@@ -238,8 +243,10 @@ mod tests {
         let post = ask(address, "POST /metrics HTTP/1.1");
         assert!(post.contains("405") && post.to_lowercase().contains("allow: get, head"), "{post}");
         assert!(ask(address, "NOT HTTP").contains("400"));
-        let long = ask(address, &format!("GET /{} HTTP/1.1", "a".repeat(20_000)));
-        assert!(long.starts_with("HTTP/1.1 4"), "{long}");
+        // A server that closes with bytes unread may reset the connection before its answer is seen.
+        let long = try_to_ask(address, &format!("GET /{} HTTP/1.1", "a".repeat(20_000)));
+        assert!(long.as_ref().map_or(true, |answer| answer.starts_with("HTTP/1.1 4")), "{long:?}");
+        assert_eq!(status(address, "/healthz"), "503", "still there");
         drop(server);
         assert!(std::net::TcpStream::connect(address).is_err(), "a dropped server is gone");
     }

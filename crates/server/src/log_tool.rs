@@ -15,6 +15,7 @@ use crate::disk::{DataDir, DataDirError, LogFiles};
 
 /// Looks at the durable logs of a data directory, and mends them. No broker may be using it.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct LogArgs {
     #[command(subcommand)]
     action: Action,
@@ -281,6 +282,12 @@ fn failing(path: &Path) -> impl Fn(io::Error) -> DataDirError {
     let path = path.to_owned();
     move |error| DataDirError::Io { path: path.clone(), error }
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea log check /var/lib/quelea               what a start would say
+  quelea log dump /var/lib/quelea --shard 0
+  quelea log repair /var/lib/quelea              what a repair would give up";
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,5 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677), the server's side, without sockets, clocks or randomness.
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677), the server's side, and the client's for our own tools. No
+//! sockets and no clocks.
 //!
 //! MQTT 5 carries the exchange in AUTH packets with the method `SCRAM-SHA-256`: the client's first
 //! message comes with CONNECT, the server's last one goes out with CONNACK. Channel binding is
@@ -13,7 +14,7 @@ use hmac::Mac;
 use sha2::{Digest, Sha256};
 
 use super::cache::keyed;
-use super::random::equal_in_constant_time;
+use super::random::{equal_in_constant_time, random};
 
 /// The method name in MQTT 5's Authentication Method property.
 pub const METHOD: &str = "SCRAM-SHA-256";
@@ -145,6 +146,59 @@ impl Exchange {
     }
 }
 
+/// The client's side of an exchange, for the tools that connect.
+#[derive(Clone, Debug)]
+pub struct ClientExchange {
+    bare: String,
+    nonce: String,
+}
+
+impl ClientExchange {
+    /// The client's first message, and what is needed to go on.
+    pub fn start(username: &str) -> (Vec<u8>, Self) {
+        Self::with_nonce(username, STANDARD.encode(random::<18>()))
+    }
+
+    /// Answers the server's first message: the client's final message, and the server's final one
+    /// as it has to be.
+    ///
+    /// # Errors
+    ///
+    /// A message that is malformed, or of a server that asks for absurdly much work.
+    pub fn answer(
+        &self,
+        server_first: &[u8],
+        password: &[u8],
+    ) -> Result<(Vec<u8>, Vec<u8>), ScramError> {
+        let server_first = text_of(server_first)?;
+        let mut fields = server_first.split(',');
+        let nonce = field(fields.next(), "r=")?;
+        let salt =
+            STANDARD.decode(field(fields.next(), "s=")?).map_err(|_| ScramError::Malformed)?;
+        let iterations = field(fields.next(), "i=")?.parse().map_err(|_| ScramError::Malformed)?;
+        if !nonce.starts_with(&self.nonce) || nonce.len() == self.nonce.len() {
+            return Err(ScramError::Mismatch);
+        }
+        if !(1..=ITERATIONS_MAX).contains(&iterations) {
+            return Err(ScramError::Malformed);
+        }
+        let (client_key, server_key) = derive(password, &salt, iterations);
+        // biws is "n,,": no channel binding, and nobody else's identity.
+        let without_proof = format!("c=biws,r={nonce}");
+        let signed = format!("{},{server_first},{without_proof}", self.bare);
+        let proof = xor(client_key, mac(&sha256(&client_key), signed.as_bytes()));
+        let client_final = format!("{without_proof},p={}", STANDARD.encode(proof));
+        let server_final = format!("v={}", STANDARD.encode(mac(&server_key, signed.as_bytes())));
+        Ok((client_final.into_bytes(), server_final.into_bytes()))
+    }
+
+    fn with_nonce(username: &str, nonce: String) -> (Vec<u8>, Self) {
+        let username = username.replace('=', "=3D").replace(',', "=2C");
+        let bare = format!("n={username},r={nonce}");
+        (format!("n,,{bare}").into_bytes(), Self { bare, nonce })
+    }
+}
+
 impl Credentials {
     /// Derives what is kept of a password. Takes milliseconds.
     pub fn new(password: &[u8], salt: [u8; 16], iterations: u32) -> Self {
@@ -252,19 +306,6 @@ const MESSAGE_BYTES_MAX: usize = 4_096;
 mod tests {
     use super::*;
 
-    /// The client's side, enough for tests: answers the server's first message.
-    fn client_final(first_bare: &str, server_first: &str, password: &[u8]) -> (String, Vec<u8>) {
-        let fields: Vec<&str> = server_first.split(',').collect();
-        let salt = STANDARD.decode(fields[1].strip_prefix("s=").unwrap()).unwrap();
-        let iterations = fields[2].strip_prefix("i=").unwrap().parse().unwrap();
-        let (client_key, server_key) = derive(password, &salt, iterations);
-        let without_proof = format!("c=biws,{}", fields[0]);
-        let signed = format!("{first_bare},{server_first},{without_proof}");
-        let proof = xor(client_key, mac(&sha256(&client_key), signed.as_bytes()));
-        let expected = format!("v={}", STANDARD.encode(mac(&server_key, signed.as_bytes())));
-        (format!("{without_proof},p={}", STANDARD.encode(proof)), expected.into_bytes())
-    }
-
     fn pencil() -> Credentials {
         let salt = STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
         Credentials::new(b"pencil", salt.try_into().unwrap(), 4096)
@@ -297,14 +338,12 @@ mod tests {
 
     #[test]
     fn a_right_password_gets_in_and_a_wrong_one_does_not() {
-        let bare = "n=us=2Cer=3D,r=abc";
         for (password, is_right) in [(b"pencil", true), (b"pencik", false)] {
-            let (exchange, first) =
-                Exchange::start(format!("n,,{bare}").as_bytes(), "xyz", |_| pencil()).unwrap();
+            let (first, client) = ClientExchange::start("us,er=");
+            let (exchange, challenge) = Exchange::start(&first, "xyz", |_| pencil()).unwrap();
             assert_eq!(exchange.username(), "us,er=");
-            let (last, expected) =
-                client_final(bare, std::str::from_utf8(&first).unwrap(), password);
-            match exchange.finish(last.as_bytes()) {
+            let (last, expected) = client.answer(&challenge, password).unwrap();
+            match exchange.finish(&last) {
                 Ok(success) => assert!(is_right && success.server_final == expected),
                 Err(error) => assert!(!is_right && error == ScramError::Refused),
             }
@@ -312,18 +351,31 @@ mod tests {
     }
 
     #[test]
+    fn the_client_of_rfc_7677_section_3_says_the_same() {
+        let (first, client) = ClientExchange::with_nonce("user", "rOprNGfwEbeRWgbNEkqO".into());
+        assert_eq!(first, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
+        let challenge = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+                          s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+        let (last, expected) = client.answer(challenge, b"pencil").unwrap();
+        assert!(last.ends_with(b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="));
+        assert_eq!(expected, b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=");
+        assert_eq!(client.answer(b"r=other,s=QUJD,i=1", b"x"), Err(ScramError::Mismatch));
+        assert_eq!(client.answer(b"e=other-error", b"x"), Err(ScramError::Malformed));
+        let absurd = b"r=rOprNGfwEbeRWgbNEkqOx,s=QUJD,i=4000000000";
+        assert_eq!(client.answer(absurd, b"x"), Err(ScramError::Malformed));
+    }
+
+    #[test]
     fn an_unknown_user_is_answered_alike_and_refused() {
         let secret = [7; 32];
-        let start = || {
-            Exchange::start(b"n,,n=eve,r=abc", "xyz", |name| Credentials::decoy(&secret, name))
-                .unwrap()
-        };
-        let (exchange, first) = start();
-        assert_eq!(first, start().1, "asking twice tells nothing");
-        let first = String::from_utf8(first).unwrap();
-        assert!(first.ends_with(&format!(",i={ITERATIONS}")));
-        let (last, _) = client_final("n=eve,r=abc", &first, b"any");
-        assert_eq!(exchange.finish(last.as_bytes()), Err(ScramError::Refused));
+        let (first, client) = ClientExchange::start("eve");
+        let start =
+            || Exchange::start(&first, "xyz", |name| Credentials::decoy(&secret, name)).unwrap();
+        let (exchange, challenge) = start();
+        assert_eq!(challenge, start().1, "asking twice tells nothing");
+        assert!(challenge.ends_with(format!(",i={ITERATIONS}").as_bytes()));
+        let (last, _) = client.answer(&challenge, b"any").unwrap();
+        assert_eq!(exchange.finish(&last), Err(ScramError::Refused));
     }
 
     #[test]

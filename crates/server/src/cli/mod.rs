@@ -5,7 +5,13 @@
 //! MQTT 3, the return code when the broker refuses the connection.
 
 pub mod passwd;
+pub mod publish;
 pub mod serve;
+pub mod subscribe;
+
+mod connection;
+mod format;
+mod property;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -27,6 +33,10 @@ pub struct Cli {
 pub enum Command {
     /// Run the broker.
     Serve(serve::ServeArgs),
+    /// Publish messages.
+    Pub(publish::PubArgs),
+    /// Subscribe and print messages.
+    Sub(subscribe::SubArgs),
     /// Add, change or delete a user of a password file.
     Passwd(passwd::PasswdArgs),
     /// Look at durable logs, and mend them.
@@ -55,6 +65,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, ExitC
 /// Runs every command but `serve`, which is the broker and not the business of this module.
 pub fn run_tool(command: Command) -> ExitCode {
     let code = match command {
+        Command::Pub(args) => publish::run(args),
+        Command::Sub(args) => subscribe::run(args),
         Command::Passwd(args) => passwd::run(&args),
         Command::Log(args) => return log_tool::run(&args),
         Command::Completions { shell } => {
@@ -103,6 +115,7 @@ mod tests {
         assert_eq!(code(&["quelea", "serve", "--prot", "1"]), ExitCode::from(EXIT_USAGE));
         assert_eq!(code(&["quelea"]), ExitCode::from(EXIT_USAGE));
         assert_eq!(code(&["quelea", "--help"]), ExitCode::SUCCESS);
+        assert_eq!(code(&["quelea", "sub", "--help"]), ExitCode::SUCCESS);
     }
 
     #[test]
