@@ -21,7 +21,8 @@ pub enum Address {
         /// Without brackets, also for IPv6; empty for "every local address".
         host: String,
         port: u16,
-        /// Begins with `/`; empty unless `scheme` is a WebSocket.
+        /// Begins with `/`; empty unless `scheme` is a WebSocket. A listener with an empty path
+        /// serves any, which a URL cannot say.
         path: String,
     },
     Unix(PathBuf),

@@ -95,7 +95,8 @@ impl Connector {
         let websocket = scheme.is_websocket().then(|| {
             let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
             let host = if host.is_empty() { "localhost".to_owned() } else { host };
-            Url { authority: format!("{host}:{port}"), path: path.clone() }
+            let path = if path.is_empty() { "/" } else { path };
+            Url { authority: format!("{host}:{port}"), path: path.to_owned() }
         });
         Ok(Self { target: Target::Inet(addresses), tcp, tls, websocket })
     }

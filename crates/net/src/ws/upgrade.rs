@@ -326,8 +326,16 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_path_serves_any() {
+        let any = Rules { path: "", ..RULES };
+        for path in ["/", "/other?x"] {
+            assert!(parse_request(request(path, GOOD).as_bytes(), any).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
     fn a_refusal_echoes_nothing() {
-        let (_, answer) = (0, refusal(&request("/<script>", GOOD)).0.answer());
+        let answer = refusal(&request("/<script>", GOOD)).0.answer();
         assert!(!answer.contains("script"));
     }
 
