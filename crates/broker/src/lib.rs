@@ -26,6 +26,7 @@ mod deliver;
 mod ending;
 mod event;
 mod group;
+pub mod journal;
 mod mail;
 mod metrics;
 mod publish;

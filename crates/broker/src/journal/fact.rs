@@ -1,0 +1,427 @@
+//! The facts, and how each is written and read.
+
+use codec::{QoS, Version};
+
+use super::list::{InFlight, Progress};
+use super::wire::{Reader, put_bytes, put_number};
+
+/// One fact of a shard's durable state. Times are milliseconds since the Unix epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fact<'a> {
+    /// A session exists. Written again when a connect changes what it says.
+    SessionOpened(SessionOpened<'a>),
+    /// Its connection ended: from now on its expiry and its will's delay run.
+    SessionDetached {
+        session: u64,
+        at_ms: u64,
+        expiry_secs: u32,
+    },
+    /// It expired, or a clean start discarded it; with it all its facts are void.
+    SessionEnded {
+        session: u64,
+    },
+    Subscribed(Subscribed<'a>),
+    Unsubscribed {
+        session: u64,
+        filter: &'a str,
+    },
+    /// A message that is owed to at least one queue of this shard.
+    Message(StoredMessage<'a>),
+    Progress(Progress<'a>),
+    InFlight(InFlight<'a>),
+    /// A QoS 2 publish with this packet id was taken on as message `serial` (0: nobody wanted it).
+    Received {
+        session: u64,
+        packet_id: u16,
+        serial: u64,
+    },
+    /// Its PUBREL came: the packet id means nothing any more.
+    Released {
+        session: u64,
+        packet_id: u16,
+    },
+    /// The retained message of its topic. The serial is that of the publish.
+    Retained(StoredMessage<'a>),
+    RetainedCleared {
+        topic: &'a str,
+    },
+    /// The session's will, to be published when it is detached long enough.
+    Will(StoredWill<'a>),
+    /// Published, or withdrawn by an orderly disconnect.
+    WillCleared {
+        session: u64,
+    },
+    /// A shared subscription with a persistent member: it has a queue of its own.
+    GroupOpened(GroupOpened<'a>),
+    GroupClosed {
+        queue: u64,
+    },
+}
+
+/// What a session is, apart from its subscriptions and queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionOpened<'a> {
+    /// Its queue number.
+    pub session: u64,
+    pub version: Version,
+    pub opened_at_ms: u64,
+    /// `u32::MAX`: never.
+    pub expiry_secs: u32,
+    pub client_id: &'a str,
+    /// Who may resume it; empty when anonymous.
+    pub username: &'a str,
+}
+
+/// One subscription of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Subscribed<'a> {
+    pub session: u64,
+    /// The options byte of SUBSCRIBE.
+    pub options: u8,
+    /// 0: none.
+    pub identifier: u32,
+    /// Messages up to this serial are none of its business.
+    pub from_serial: u64,
+    /// With `$share/NAME/` before it if it is shared.
+    pub filter: &'a str,
+}
+
+/// A message as it is kept. One record, however many sessions it is owed to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredMessage<'a> {
+    pub serial: u64,
+    /// Where it comes from, when another shard took it on.
+    pub origin: Option<Origin>,
+    /// The publishing session's key, for No Local.
+    pub publisher: u64,
+    pub qos: QoS,
+    pub retain: bool,
+    /// `u64::MAX`: never.
+    pub expires_at_ms: u64,
+    pub topic: &'a str,
+    /// Raw MQTT 5 properties.
+    pub properties: &'a [u8],
+    pub payload: &'a [u8],
+}
+
+/// The shard that took a message on, and its serial there. Mail between shards keeps its order, so
+/// the highest serial seen from a shard tells a repetition after a crash from news.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    pub shard: u16,
+    pub serial: u64,
+}
+
+/// A will as it is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredWill<'a> {
+    pub session: u64,
+    pub delay_secs: u32,
+    pub qos: QoS,
+    pub retain: bool,
+    pub topic: &'a str,
+    pub properties: &'a [u8],
+    pub payload: &'a [u8],
+}
+
+/// A shared subscription that is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GroupOpened<'a> {
+    /// Its queue number.
+    pub queue: u64,
+    /// Messages up to this serial are none of its business.
+    pub from_serial: u64,
+    pub name: &'a str,
+    pub filter: &'a str,
+}
+
+/// Bytes that are no fact: the log's checksums were right, so another program version wrote them, or
+/// this one has a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed(pub(super) &'static str);
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a journal record cannot be read: {}", self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl<'a> Fact<'a> {
+    /// The record kind that tells this fact from others: 1 to 127.
+    pub fn kind(&self) -> u8 {
+        match self {
+            Self::SessionOpened(_) => 1,
+            Self::SessionDetached { .. } => 2,
+            Self::SessionEnded { .. } => 3,
+            Self::Subscribed(_) => 4,
+            Self::Unsubscribed { .. } => 5,
+            Self::Message(_) => 6,
+            Self::Progress(_) => 7,
+            Self::InFlight(_) => 8,
+            Self::Received { .. } => 9,
+            Self::Released { .. } => 10,
+            Self::Retained(_) => 11,
+            Self::RetainedCleared { .. } => 12,
+            Self::Will(_) => 13,
+            Self::WillCleared { .. } => 14,
+            Self::GroupOpened(_) => 15,
+            Self::GroupClosed { .. } => 16,
+        }
+    }
+
+    /// Appends the front of the record to `out`, and returns its rest, which is not copied: a
+    /// payload goes from the message into the log's buffer at once.
+    pub fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
+        match *self {
+            Self::SessionOpened(opened) => return opened.encode(out),
+            Self::SessionDetached { session, at_ms, expiry_secs } => {
+                put_number(out, session);
+                put_number(out, at_ms);
+                put_number(out, u64::from(expiry_secs));
+            }
+            Self::Subscribed(subscribed) => return subscribed.encode(out),
+            Self::Unsubscribed { session, filter } => {
+                put_number(out, session);
+                return filter.as_bytes();
+            }
+            Self::Message(message) | Self::Retained(message) => return message.encode(out),
+            Self::Progress(progress) => return progress.raw(),
+            Self::InFlight(in_flight) => return in_flight.raw(),
+            Self::Received { session, packet_id, serial } => {
+                put_number(out, session);
+                put_number(out, u64::from(packet_id));
+                put_number(out, serial);
+            }
+            Self::Released { session, packet_id } => {
+                put_number(out, session);
+                put_number(out, u64::from(packet_id));
+            }
+            Self::RetainedCleared { topic } => return topic.as_bytes(),
+            Self::Will(will) => return will.encode(out),
+            Self::GroupOpened(group) => {
+                put_number(out, group.queue);
+                put_number(out, group.from_serial);
+                put_bytes(out, group.name.as_bytes());
+                return group.filter.as_bytes();
+            }
+            Self::SessionEnded { session: queue }
+            | Self::WillCleared { session: queue }
+            | Self::GroupClosed { queue } => put_number(out, queue),
+        }
+        &[]
+    }
+
+    /// Reads a record of this kind.
+    ///
+    /// # Errors
+    ///
+    /// The kind is unknown, or the bytes are not what `encode` writes.
+    pub fn decode(kind: u8, bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut r = Reader(bytes);
+        let fact = match kind {
+            1 => Self::SessionOpened(SessionOpened::decode(&mut r)?),
+            2 => {
+                let (session, at_ms) = (r.number()?, r.number()?);
+                Self::SessionDetached { session, at_ms, expiry_secs: r.number_u32()? }
+            }
+            3 => Self::SessionEnded { session: r.number()? },
+            4 => Self::Subscribed(Subscribed::decode(&mut r)?),
+            5 => Self::Unsubscribed { session: r.number()?, filter: text(r.rest())? },
+            6 => Self::Message(StoredMessage::decode(&mut r)?),
+            7 => Self::Progress(Progress::decode(r.rest())?),
+            8 => Self::InFlight(InFlight::decode(r.rest())?),
+            9 => {
+                let (session, packet_id) = (r.number()?, r.number_u16()?);
+                Self::Received { session, packet_id, serial: r.number()? }
+            }
+            10 => Self::Released { session: r.number()?, packet_id: r.number_u16()? },
+            11 => Self::Retained(StoredMessage::decode(&mut r)?),
+            12 => Self::RetainedCleared { topic: text(r.rest())? },
+            13 => Self::Will(StoredWill::decode(&mut r)?),
+            14 => Self::WillCleared { session: r.number()? },
+            15 => Self::GroupOpened(GroupOpened {
+                queue: r.number()?,
+                from_serial: r.number()?,
+                name: r.text()?,
+                filter: text(r.rest())?,
+            }),
+            16 => Self::GroupClosed { queue: r.number()? },
+            _ => return Err(Malformed("its kind is unknown: a newer program wrote it")),
+        };
+        r.end(fact)
+    }
+}
+
+impl<'a> SessionOpened<'a> {
+    fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
+        put_number(out, self.session);
+        out.push(self.version as u8);
+        put_number(out, self.opened_at_ms);
+        put_number(out, u64::from(self.expiry_secs));
+        put_bytes(out, self.client_id.as_bytes());
+        self.username.as_bytes()
+    }
+
+    fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(Self {
+            session: r.number()?,
+            version: match r.byte()? {
+                3 => Version::V31,
+                4 => Version::V311,
+                5 => Version::V5,
+                _ => return Err(Malformed("the protocol version is unknown")),
+            },
+            opened_at_ms: r.number()?,
+            expiry_secs: r.number_u32()?,
+            client_id: r.text()?,
+            username: text(r.rest())?,
+        })
+    }
+}
+
+impl<'a> Subscribed<'a> {
+    fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
+        put_number(out, self.session);
+        out.push(self.options);
+        put_number(out, u64::from(self.identifier));
+        put_number(out, self.from_serial);
+        self.filter.as_bytes()
+    }
+
+    fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(Self {
+            session: r.number()?,
+            options: r.byte()?,
+            identifier: r.number_u32()?,
+            from_serial: r.number()?,
+            filter: text(r.rest())?,
+        })
+    }
+}
+
+impl<'a> StoredMessage<'a> {
+    fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
+        let expires = self.expires_at_ms != u64::MAX;
+        out.push(
+            self.qos as u8
+                | u8::from(self.retain) << 2
+                | u8::from(expires) << 3
+                | u8::from(self.origin.is_some()) << 4,
+        );
+        put_number(out, self.serial);
+        put_number(out, self.publisher);
+        if expires {
+            put_number(out, self.expires_at_ms);
+        }
+        if let Some(origin) = self.origin {
+            put_number(out, u64::from(origin.shard));
+            put_number(out, origin.serial);
+        }
+        put_bytes(out, self.topic.as_bytes());
+        put_bytes(out, self.properties);
+        self.payload
+    }
+
+    fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let flags = r.byte()?;
+        if flags >> 5 != 0 {
+            return Err(Malformed("a message has unknown flags"));
+        }
+        let (serial, publisher) = (r.number()?, r.number()?);
+        let expires_at_ms = if flags & 8 == 0 { u64::MAX } else { r.number()? };
+        if flags & 8 != 0 && expires_at_ms == u64::MAX {
+            return Err(Malformed("a message expires never, and says when"));
+        }
+        let origin = match flags & 16 {
+            0 => None,
+            _ => Some(Origin { shard: r.number_u16()?, serial: r.number()? }),
+        };
+        Ok(Self {
+            serial,
+            origin,
+            publisher,
+            qos: qos(flags & 3)?,
+            retain: flags & 4 != 0,
+            expires_at_ms,
+            topic: r.text()?,
+            properties: r.bytes()?,
+            payload: r.rest(),
+        })
+    }
+}
+
+impl<'a> StoredWill<'a> {
+    fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
+        out.push(self.qos as u8 | u8::from(self.retain) << 2);
+        put_number(out, self.session);
+        put_number(out, u64::from(self.delay_secs));
+        put_bytes(out, self.topic.as_bytes());
+        put_bytes(out, self.properties);
+        self.payload
+    }
+
+    fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let flags = r.byte()?;
+        if flags >> 3 != 0 {
+            return Err(Malformed("a will has unknown flags"));
+        }
+        Ok(Self {
+            qos: qos(flags & 3)?,
+            retain: flags & 4 != 0,
+            session: r.number()?,
+            delay_secs: r.number_u32()?,
+            topic: r.text()?,
+            properties: r.bytes()?,
+            payload: r.rest(),
+        })
+    }
+}
+
+fn qos(bits: u8) -> Result<QoS, Malformed> {
+    match bits {
+        0 => Ok(QoS::AtMostOnce),
+        1 => Ok(QoS::AtLeastOnce),
+        2 => Ok(QoS::ExactlyOnce),
+        _ => Err(Malformed("the QoS is unknown")),
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<&str, Malformed> {
+    std::str::from_utf8(bytes).map_err(|_| Malformed("a text is not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_kinds_and_flags_are_malformed() {
+        for kind in [0, 17, 127, 255] {
+            assert!(Fact::decode(kind, &[]).is_err());
+        }
+        assert!(Fact::decode(6, &[0x20, 1, 1, 0, 0]).is_err());
+        assert!(Fact::decode(6, &[0x03, 1, 1, 0, 0]).is_err());
+        assert!(Fact::decode(13, &[0x08, 1, 1, 0, 0]).is_err());
+        assert!(Fact::decode(1, &[1, 6, 1, 1, 0]).is_err());
+    }
+
+    #[test]
+    fn a_message_costs_its_texts_and_a_few_bytes() {
+        let message = StoredMessage {
+            serial: 1_000_000,
+            origin: None,
+            publisher: 0,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            expires_at_ms: u64::MAX,
+            topic: "a/b",
+            properties: &[],
+            payload: b"payload",
+        };
+        let mut front = Vec::new();
+        let rest = Fact::Message(message).encode(&mut front);
+        assert_eq!((front.len(), rest), (10, &b"payload"[..]));
+    }
+}

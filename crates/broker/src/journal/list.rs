@@ -1,0 +1,224 @@
+//! The two facts that are lists: they are written once per commit for all sessions that had any.
+
+use super::fact::Malformed;
+use super::wire::{Reader, put_number};
+
+/// How far queues have been worked off. Replaces what was known of each queue in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress<'a>(&'a [u8]);
+
+/// One queue's progress: everything up to `floor` is done, and so are the serials in `above`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProgressEntry<'a> {
+    pub queue: u64,
+    /// Delivered and acknowledged, expired or dropped: nothing up to this serial is owed any more.
+    pub floor: u64,
+    /// Done out of order; bounded by the in-flight window.
+    pub above: Serials<'a>,
+}
+
+/// Growing serials.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Serials<'a> {
+    raw: &'a [u8],
+    floor: u64,
+}
+
+/// Collects a [`Progress`].
+#[derive(Clone, Debug, Default)]
+pub struct ProgressBuf {
+    raw: Vec<u8>,
+    above: Vec<u8>,
+}
+
+impl<'a> Progress<'a> {
+    pub(super) fn decode(raw: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(raw);
+        while !reader.is_empty() {
+            read_entry(&mut reader)?;
+        }
+        Ok(Self(raw))
+    }
+
+    pub(super) fn raw(&self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The entries in the order they were pushed.
+    pub fn iter(&self) -> impl Iterator<Item = ProgressEntry<'a>> + use<'a> {
+        let mut reader = Reader(self.0);
+        std::iter::from_fn(move || read_entry(&mut reader).ok())
+    }
+}
+
+impl<'a> Serials<'a> {
+    /// The serials, growing.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + use<'a> {
+        let (mut reader, mut last) = (Reader(self.raw), self.floor);
+        std::iter::from_fn(move || {
+            last = last.checked_add(reader.number().ok()?)?;
+            Some(last)
+        })
+    }
+}
+
+impl ProgressBuf {
+    /// Adds a queue. `above` must grow and be above `floor`.
+    pub fn push(&mut self, queue: u64, floor: u64, above: impl IntoIterator<Item = u64>) {
+        self.above.clear();
+        let mut last = floor;
+        for serial in above {
+            debug_assert!(serial > last, "serials above the floor must grow");
+            put_number(&mut self.above, serial - last);
+            last = serial;
+        }
+        put_number(&mut self.raw, queue);
+        put_number(&mut self.raw, floor);
+        put_number(&mut self.raw, self.above.len() as u64);
+        self.raw.extend_from_slice(&self.above);
+    }
+
+    pub fn clear(&mut self) {
+        self.raw.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    pub fn as_progress(&self) -> Progress<'_> {
+        Progress(&self.raw)
+    }
+}
+
+fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<ProgressEntry<'a>, Malformed> {
+    let (queue, floor) = (reader.number()?, reader.number()?);
+    let raw = reader.bytes()?;
+    let (mut steps, mut last) = (Reader(raw), floor);
+    while !steps.is_empty() {
+        let step = steps.number()?;
+        last =
+            last.checked_add(step).filter(|_| step > 0).ok_or(Malformed("serials do not grow"))?;
+    }
+    Ok(ProgressEntry { queue, floor, above: Serials { raw, floor } })
+}
+
+/// Deliveries that have a packet id, and how far they are. Replaces what was known of the packet id
+/// in its session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InFlight<'a>(&'a [u8]);
+
+/// One delivery in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sent {
+    pub session: u64,
+    pub packet_id: u16,
+    pub stage: Stage,
+    /// The queue it came from: that of the session, or of a shared group.
+    pub queue: u64,
+    pub serial: u64,
+}
+
+/// How far a delivery is. One that is complete is in no list: it is part of the progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// PUBLISH sent, PUBACK or PUBREC awaited.
+    Published = 0,
+    /// PUBREC received, PUBREL sent, PUBCOMP awaited.
+    Released = 1,
+}
+
+/// Collects an [`InFlight`].
+#[derive(Clone, Debug, Default)]
+pub struct InFlightBuf(Vec<u8>);
+
+impl<'a> InFlight<'a> {
+    pub(super) fn decode(raw: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(raw);
+        while !reader.is_empty() {
+            read_sent(&mut reader)?;
+        }
+        Ok(Self(raw))
+    }
+
+    pub(super) fn raw(&self) -> &'a [u8] {
+        self.0
+    }
+
+    /// The deliveries in the order they were pushed.
+    pub fn iter(&self) -> impl Iterator<Item = Sent> + use<'a> {
+        let mut reader = Reader(self.0);
+        std::iter::from_fn(move || read_sent(&mut reader).ok())
+    }
+}
+
+impl InFlightBuf {
+    pub fn push(&mut self, sent: Sent) {
+        // A delivery from the session's own queue, by far the most frequent, does not repeat it.
+        let is_shared = sent.queue != sent.session;
+        put_number(&mut self.0, sent.session);
+        put_number(&mut self.0, u64::from(sent.packet_id));
+        self.0.push(sent.stage as u8 | u8::from(is_shared) << 1);
+        if is_shared {
+            put_number(&mut self.0, sent.queue);
+        }
+        put_number(&mut self.0, sent.serial);
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn as_in_flight(&self) -> InFlight<'_> {
+        InFlight(&self.0)
+    }
+}
+
+fn read_sent(reader: &mut Reader<'_>) -> Result<Sent, Malformed> {
+    let session = reader.number()?;
+    let packet_id = reader.number_u16()?;
+    let flags = reader.byte()?;
+    let stage = match flags & 1 {
+        0 => Stage::Published,
+        _ => Stage::Released,
+    };
+    if flags > 3 || packet_id == 0 {
+        return Err(Malformed("a delivery has unknown flags or packet id 0"));
+    }
+    let queue = if flags & 2 == 0 { session } else { reader.number()? };
+    if flags & 2 != 0 && queue == session {
+        return Err(Malformed("a delivery names its own queue"));
+    }
+    Ok(Sent { session, packet_id, stage, queue, serial: reader.number()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ordinary_acknowledgement_takes_few_bytes() {
+        let mut progress = ProgressBuf::default();
+        progress.push(1000, 1_000_000, []);
+        assert_eq!(progress.as_progress().raw().len(), 6);
+        let mut in_flight = InFlightBuf::default();
+        let (session, stage) = (1000, Stage::Published);
+        in_flight.push(Sent { session, packet_id: 99, stage, queue: 1000, serial: 1_000_000 });
+        assert_eq!(in_flight.as_in_flight().raw().len(), 7);
+    }
+
+    #[test]
+    fn serials_that_overflow_or_stand_still_are_malformed() {
+        let mut raw = Vec::new();
+        put_number(&mut raw, 1);
+        put_number(&mut raw, u64::MAX);
+        raw.extend_from_slice(&[1, 1]);
+        assert!(Progress::decode(&raw).is_err());
+        assert!(Progress::decode(&[1, 5, 1, 0]).is_err());
+        assert!(Progress::decode(&[1, 5, 1, 1]).is_ok());
+    }
+}

@@ -1,0 +1,111 @@
+//! The primitives of the journal's encoding: varints, and bytes with their length before them.
+
+use super::fact::Malformed;
+
+/// Appends a LEB128 varint, 1 to 10 bytes.
+pub(super) fn put_number(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends bytes behind their length.
+pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Takes the primitives off the front of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
+        let (&byte, rest) = self.0.split_first().ok_or(Malformed("the record ends early"))?;
+        self.0 = rest;
+        Ok(byte)
+    }
+
+    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(Malformed("a number is too large"));
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                // One number has one encoding, so that equal facts are equal bytes.
+                let is_padded = byte == 0 && shift > 0;
+                return if is_padded { Err(Malformed("a number is padded")) } else { Ok(value) };
+            }
+        }
+        Err(Malformed("a number is too long"))
+    }
+
+    pub(super) fn number_u32(&mut self) -> Result<u32, Malformed> {
+        u32::try_from(self.number()?).map_err(|_| Malformed("a number exceeds 32 bits"))
+    }
+
+    pub(super) fn number_u16(&mut self) -> Result<u16, Malformed> {
+        u16::try_from(self.number()?).map_err(|_| Malformed("a number exceeds 16 bits"))
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let len =
+            usize::try_from(self.number()?).map_err(|_| Malformed("a length is too large"))?;
+        let (bytes, rest) =
+            self.0.split_at_checked(len).ok_or(Malformed("the record ends early"))?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("a text is not UTF-8"))
+    }
+
+    /// All that is left.
+    pub(super) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Nothing may be left.
+    pub(super) fn end<T>(self, value: T) -> Result<T, Malformed> {
+        if self.is_empty() { Ok(value) } else { Err(Malformed("the record is too long")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_every_length_come_back() {
+        for shift in 0..64 {
+            for value in [1_u64 << shift, (1 << shift) - 1, u64::MAX >> shift] {
+                let mut out = Vec::new();
+                put_number(&mut out, value);
+                let mut reader = Reader(&out);
+                assert_eq!(reader.number(), Ok(value));
+                assert!(reader.is_empty());
+                assert!(Reader(&out[..out.len() - 1]).number().is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_too_long_too_large_or_padded_are_malformed() {
+        assert!(Reader(&[0x80; 11]).number().is_err());
+        assert!(
+            Reader(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).number().is_err()
+        );
+        assert!(Reader(&[0x80, 0]).number().is_err());
+    }
+}
