@@ -1,0 +1,359 @@
+//! Runs side by side: a table with ratios to the first run, as text, Markdown or HTML with charts.
+
+use std::fmt::Write as _;
+
+use crate::measure::Results;
+use crate::report::chart::{Axis, Chart, Line, Unit};
+use crate::report::figures::{Figures, headline, verdicts};
+use crate::report::text::{self, bytes, count, html as escape, micros, number};
+use crate::report::{page, table};
+
+/// A run and what it is called in the comparison.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub name: String,
+    pub results: Results,
+}
+
+impl Run {
+    /// Named after the broker, and the scenario where they differ; a number keeps equal names apart.
+    pub fn name_all(all: Vec<Results>) -> Vec<Self> {
+        let one_scenario = all.windows(2).all(|pair| pair[0].scenario.id == pair[1].scenario.id);
+        let mut runs: Vec<Self> = Vec::new();
+        for results in all {
+            let broker = format!("{} {}", results.broker.name, results.broker.version);
+            let mut name = match broker.trim() {
+                "" => results.broker.addresses.join(", "),
+                broker => broker.to_owned(),
+            };
+            if !one_scenario {
+                let _ = write!(name, ", {}", results.scenario.id);
+            }
+            let same = runs
+                .iter()
+                .filter(|run| {
+                    run.results.broker == results.broker
+                        && run.results.scenario.id == results.scenario.id
+                })
+                .count();
+            if same > 0 {
+                let _ = write!(name, " ({})", same + 1);
+            }
+            runs.push(Self { name, results });
+        }
+        runs
+    }
+}
+
+/// One line of the comparison: how to read it out of the figures and how to write it.
+struct Row {
+    name: &'static str,
+    of: fn(&Figures) -> Option<f64>,
+    show: fn(f64) -> String,
+    /// Whether a ratio to the first run says something.
+    has_ratio: bool,
+}
+
+const ROWS: [Row; 14] = [
+    Row {
+        name: "published per second",
+        of: |f| f.published_per_sec,
+        show: number,
+        has_ratio: true,
+    },
+    Row { name: "received per second", of: |f| f.received_per_sec, show: number, has_ratio: true },
+    Row { name: "latency, average", of: |f| f.average_us, show: micros, has_ratio: true },
+    Row { name: "latency, p50", of: |f| f.p50_us, show: micros, has_ratio: true },
+    Row { name: "latency, p90", of: |f| f.p90_us, show: micros, has_ratio: true },
+    Row { name: "latency, p99", of: |f| f.p99_us, show: micros, has_ratio: true },
+    Row { name: "latency, maximum", of: |f| f.max_us, show: micros, has_ratio: true },
+    Row { name: "CPU us per message", of: |f| f.cpu_us_per_message, show: number, has_ratio: true },
+    Row {
+        name: "CPU, cores on average",
+        of: |f| f.cpu_average_percent.map(|p| p / 100.0),
+        show: number,
+        has_ratio: true,
+    },
+    Row { name: "memory, at most", of: |f| f.memory_max_bytes, show: bytes, has_ratio: true },
+    Row {
+        name: "memory per connection",
+        of: |f| f.memory_per_connection_bytes,
+        show: bytes,
+        has_ratio: true,
+    },
+    Row {
+        name: "connections, at most",
+        of: |f| Some(f.connections_max as f64),
+        show: number,
+        has_ratio: false,
+    },
+    Row { name: "lost", of: |f| Some(f.lost as f64), show: number, has_ratio: false },
+    Row { name: "duplicated", of: |f| Some(f.duplicated as f64), show: number, has_ratio: false },
+];
+
+/// Head and rows; ratios are to the first run.
+fn cells(runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
+    let figures: Vec<Figures> = runs.iter().map(|run| Figures::of(&run.results)).collect();
+    let mut head = vec![String::new()];
+    head.extend(runs.iter().map(|run| run.name.clone()));
+    let mut rows = Vec::new();
+    for row in &ROWS {
+        let values: Vec<Option<f64>> = figures.iter().map(row.of).collect();
+        if values.iter().all(Option::is_none) {
+            continue;
+        }
+        let first = values.first().copied().flatten().filter(|first| *first > 0.0);
+        let mut line = vec![row.name.to_owned()];
+        for (n, value) in values.iter().enumerate() {
+            line.push(match (value, first) {
+                (None, _) => "–".to_owned(),
+                (Some(value), Some(first)) if n > 0 && row.has_ratio => {
+                    format!("{} ({}x)", (row.show)(*value), ratio(value / first))
+                }
+                (Some(value), _) => (row.show)(*value),
+            });
+        }
+        rows.push(line);
+    }
+    let mut valid = vec!["valid".to_owned()];
+    valid.extend(
+        runs.iter().map(|run| if run.results.validity.valid { "yes" } else { "NO" }.to_owned()),
+    );
+    rows.push(valid);
+    (head, rows)
+}
+
+fn ratio(value: f64) -> String {
+    if value >= 100.0 { number(value.round()) } else { format!("{value:.2}") }
+}
+
+/// An aligned table for the terminal.
+pub fn plain(runs: &[Run]) -> String {
+    let (head, rows) = cells(runs);
+    let mut all = vec![head];
+    all.extend(rows);
+    aligned(&all)
+}
+
+/// Columns as wide as they need to be: the first to the left, the others to the right.
+pub fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            // Writing to a String cannot fail.
+            let _ = match column {
+                0 => {
+                    write!(line, "{cell}{:1$}", "", widths[0].saturating_sub(cell.chars().count()))
+                }
+                _ => write!(
+                    line,
+                    "  {:1$}{cell}",
+                    "",
+                    widths[column].saturating_sub(cell.chars().count())
+                ),
+            };
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+pub fn markdown(runs: &[Run]) -> String {
+    let (head, rows) = cells(runs);
+    let mut out = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
+    for row in rows {
+        let row: Vec<String> = row.iter().map(|cell| text::markdown(cell)).collect();
+        let _ = writeln!(out, "| {} |", row.join(" | "));
+    }
+    out
+}
+
+pub fn html(runs: &[Run]) -> String {
+    let ids: Vec<&str> = runs.iter().map(|run| run.results.scenario.id.as_str()).collect();
+    let one = ids.windows(2).all(|pair| pair[0] == pair[1]);
+    let title = match runs.first() {
+        Some(first) if one => {
+            format!("{}: {}", first.results.scenario.id, first.results.scenario.title)
+        }
+        _ => format!("{} runs", runs.len()),
+    };
+    let mut body = format!(
+        "<header><p class=\"kicker\">flock · comparison</p><h1>{}</h1><p class=\"lead\">{}</p></header>",
+        escape(&title),
+        escape(&runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(" · "))
+    );
+    let (head, rows) = cells(runs);
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    body.push_str("<h2>Figures</h2>");
+    body.push_str(&table(&head, &rows));
+    body.push_str("<p class=\"note\">In brackets: the ratio to the first run.</p>");
+    bars(runs, &mut body);
+    body.push_str("<h2>Over time</h2><section class=\"charts\">");
+    for chart in charts(runs) {
+        body.push_str(&chart.figure());
+    }
+    body.push_str("</section><h2>Verdicts</h2>");
+    for run in runs {
+        let _ = write!(body, "<h3>{}</h3><ul class=\"verdicts\">", escape(&run.name));
+        for (good, words) in verdicts(&run.results) {
+            let _ = write!(
+                body,
+                "<li{}>{}</li>",
+                if good { "" } else { " class=\"bad\"" },
+                escape(&words)
+            );
+        }
+        body.push_str("</ul>");
+    }
+    let machines: Vec<&str> = runs.iter().map(|run| run.results.machine.cpu.as_str()).collect();
+    if machines.windows(2).any(|pair| pair[0] != pair[1]) {
+        body.push_str(
+            "<p class=\"note\">The runs were made on different machines: compare with care.</p>",
+        );
+    }
+    page(&title, &body)
+}
+
+/// Bars for the figures in which brokers differ most.
+fn bars(runs: &[Run], out: &mut String) {
+    out.push_str("<section class=\"charts\">");
+    for name in ["received per second", "latency, p99", "CPU us per message", "memory, at most"] {
+        let Some(row) = ROWS.iter().find(|row| row.name == name) else { continue };
+        let values: Vec<Option<f64>> =
+            runs.iter().map(|run| (row.of)(&Figures::of(&run.results))).collect();
+        let most = values.iter().flatten().copied().fold(0.0, f64::max);
+        if most <= 0.0 {
+            continue;
+        }
+        let _ = write!(out, "<figure><figcaption>{}</figcaption><div class=\"bar\">", escape(name));
+        for (n, (run, value)) in runs.iter().zip(&values).enumerate() {
+            let (width, shown) = match value {
+                Some(value) => (value / most * 100.0, (row.show)(*value)),
+                None => (0.0, "–".to_owned()),
+            };
+            let _ = write!(
+                out,
+                "<span>{}</span><div class=\"track\"><div class=\"fill k{}\" style=\"width:{width:.1}%\"></div></div><b>{}</b>",
+                escape(&run.name),
+                n % 6,
+                escape(&shown)
+            );
+        }
+        out.push_str("</div></figure>");
+    }
+    out.push_str("</section>");
+}
+
+fn charts(runs: &[Run]) -> Vec<Chart> {
+    let chart = |title: &str, unit, axis, log, lines: Vec<Line>| Chart {
+        title: title.to_owned(),
+        unit,
+        axis,
+        log,
+        lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
+        marks: Vec::new(),
+        note: String::new(),
+    };
+    let per_run = |points: &dyn Fn(&Results) -> Vec<(f64, f64)>| -> Vec<Line> {
+        runs.iter()
+            .map(|run| Line { name: run.name.clone(), points: points(&run.results) })
+            .collect()
+    };
+    let received = per_run(&|results| {
+        results.series.iter().map(|s| (f64::from(s.at_secs), s.received as f64)).collect()
+    });
+    let p99 = per_run(&|results| {
+        let seconds = results.series.iter().filter(|s| s.end_to_end.count > 0);
+        seconds.map(|s| (f64::from(s.at_secs), s.end_to_end.p99_us as f64)).collect()
+    });
+    let percentiles = per_run(&|results| {
+        let histogram = results.latency_merged(headline(results));
+        if histogram.is_empty() {
+            return Vec::new();
+        }
+        let last = 100.0 - 100.0 / histogram.count() as f64;
+        (0..=500)
+            .map(|n| 100.0 - 10_f64.powf(2.0 - f64::from(n) / 100.0))
+            .filter(|at| *at <= last)
+            .map(|at| (at, histogram.micros_at(at) as f64))
+            .collect()
+    });
+    let load = |of: fn(&crate::measure::HostSample) -> f64| {
+        per_run(&move |results: &Results| {
+            let samples = results.broker_load.iter().flat_map(|load| &load.samples);
+            samples.map(|sample| (sample.at_secs, of(sample))).collect()
+        })
+    };
+    vec![
+        chart("Received per second", Unit::PerSecond, Axis::Seconds, false, received),
+        chart("End-to-end latency, p99", Unit::Micros, Axis::Seconds, true, p99),
+        chart("Latency by percentile", Unit::Micros, Axis::Percentile, true, percentiles),
+        chart(
+            "Broker CPU (100 % is one core)",
+            Unit::Percent,
+            Axis::Seconds,
+            false,
+            load(|s| s.cpu_percent),
+        ),
+        chart("Broker memory", Unit::Bytes, Axis::Seconds, false, load(|s| s.memory_bytes as f64)),
+    ]
+}
+
+/// How many connections and messages a set of runs saw; for a last line.
+pub fn total(runs: &[Run]) -> String {
+    let received: u64 = runs.iter().map(|run| run.results.totals.received_all()).sum();
+    format!("{} runs, {} messages received", runs.len(), count(received))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    fn runs() -> Vec<Run> {
+        let mut second = sample::results(2.0);
+        second.broker.name = "slow".into();
+        Run::name_all(vec![sample::results(1.0), second])
+    }
+
+    #[test]
+    fn ratios_are_to_the_first_run() {
+        let text = plain(&runs());
+        let line = text.lines().find(|line| line.starts_with("CPU us per message")).unwrap();
+        assert!(line.contains("36.2") && line.contains("(2.00x)"), "{line}");
+        let lost = text.lines().find(|line| line.starts_with("lost")).unwrap();
+        assert!(!lost.contains('x'), "a ratio of losses says nothing: {lost}");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let text =
+            aligned(&[vec!["a".into(), "long head".into()], vec!["name".into(), "1".into()]]);
+        assert_eq!(text, "a     long head\nname          1\n");
+    }
+
+    #[test]
+    fn equal_names_are_kept_apart() {
+        let runs = Run::name_all(vec![sample::results(1.0), sample::results(1.0)]);
+        assert_eq!(runs[1].name, "sample 1.0 (2)");
+    }
+
+    #[test]
+    fn the_page_draws_every_run() {
+        let page = html(&runs());
+        assert!(page.contains("slow 1.0") && page.contains("sample 1.0"));
+        assert!(page.contains("Latency by percentile") && !page.contains("NaN"));
+        assert_eq!(markdown(&runs()).lines().count(), plain(&runs()).lines().count() + 1);
+    }
+}

@@ -1,0 +1,144 @@
+//! The few figures that everybody looks for, computed once for all formats.
+
+use super::text;
+use crate::measure::{LatencyKind, Outcome, Results, Second};
+
+/// Headline figures of a run. `None` where the run has no such thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Averages over the seconds in which messages were published, without the first and last one.
+    pub published_per_sec: Option<f64>,
+    pub received_per_sec: Option<f64>,
+    pub average_us: Option<f64>,
+    pub p50_us: Option<f64>,
+    pub p75_us: Option<f64>,
+    pub p90_us: Option<f64>,
+    pub p95_us: Option<f64>,
+    pub p99_us: Option<f64>,
+    pub p999_us: Option<f64>,
+    pub max_us: Option<f64>,
+    /// In per cent of one core.
+    pub cpu_average_percent: Option<f64>,
+    pub cpu_max_percent: Option<f64>,
+    pub cpu_us_per_message: Option<f64>,
+    pub memory_average_bytes: Option<f64>,
+    pub memory_max_bytes: Option<f64>,
+    pub memory_per_connection_bytes: Option<f64>,
+    pub connections_max: u64,
+    pub lost: u64,
+    pub duplicated: u64,
+    pub reordered: u64,
+}
+
+impl Figures {
+    pub fn of(results: &Results) -> Self {
+        let integrity = results.integrity.total();
+        let mut figures = Self {
+            connections_max: results.totals.connections_max,
+            lost: integrity.lost,
+            duplicated: integrity.duplicated,
+            reordered: integrity.reordered,
+            ..Self::default()
+        };
+        let busy = busy(&results.series);
+        if !busy.is_empty() {
+            let average = |of: fn(&Second) -> u64| {
+                Some(busy.iter().map(|second| of(second) as f64).sum::<f64>() / busy.len() as f64)
+            };
+            figures.published_per_sec = average(|second| second.published);
+            figures.received_per_sec = average(|second| second.received);
+        }
+        figures.add_latency(results);
+        if let Some(load) = &results.broker_load {
+            let known = |value: f64| (value > 0.0).then_some(value);
+            figures.cpu_average_percent = known(load.cpu_percent_average);
+            figures.cpu_max_percent = known(load.cpu_percent_max);
+            figures.cpu_us_per_message = load.cpu_us_per_message;
+            figures.memory_average_bytes = known(load.memory_bytes_average);
+            figures.memory_max_bytes = known(load.memory_bytes_max as f64);
+            figures.memory_per_connection_bytes = load.memory_bytes_per_connection;
+        }
+        figures
+    }
+
+    /// End to end if messages were measured, else that of connecting.
+    fn add_latency(&mut self, results: &Results) {
+        let histogram = results.latency_merged(headline(results));
+        if histogram.is_empty() {
+            return;
+        }
+        let summary = histogram.summary();
+        self.average_us = Some(summary.average_us);
+        self.p50_us = Some(summary.p50_us as f64);
+        self.p75_us = Some(summary.p75_us as f64);
+        self.p90_us = Some(summary.p90_us as f64);
+        self.p95_us = Some(summary.p95_us as f64);
+        self.p99_us = Some(summary.p99_us as f64);
+        self.p999_us = Some(summary.p999_us as f64);
+        self.max_us = Some(summary.max_us as f64);
+    }
+}
+
+/// Which latency stands for the run.
+pub fn headline(results: &Results) -> LatencyKind {
+    let has = |kind| {
+        results.latencies.iter().any(|latency| latency.kind == kind && latency.summary.count > 0)
+    };
+    [LatencyKind::EndToEnd, LatencyKind::PublishAck]
+        .into_iter()
+        .find(|kind| has(*kind))
+        .unwrap_or(LatencyKind::Connect)
+}
+
+/// The seconds of full publishing: ramps of the first and last second cut off where enough is left.
+fn busy(series: &[Second]) -> &[Second] {
+    let is_busy = |second: &Second| second.published > 0 || second.scheduled > 0;
+    let Some(first) = series.iter().position(is_busy) else { return &[] };
+    let last = series.iter().rposition(is_busy).unwrap_or(first);
+    if last - first >= 3 { &series[first + 1..last] } else { &series[first..=last] }
+}
+
+/// One line for each thing that speaks for or against the run: good or bad, and the words.
+pub fn verdicts(results: &Results) -> Vec<(bool, String)> {
+    let mut all = Vec::new();
+    match &results.run.outcome {
+        Outcome::Completed => {}
+        Outcome::Interrupted(why) => all.push((false, format!("interrupted: {why}"))),
+        Outcome::Failed(why) => all.push((false, format!("failed: {why}"))),
+    }
+    match results.validity.valid {
+        true => all.push((true, "the tool kept up: figures are the broker's".to_owned())),
+        false => {
+            let why = results.validity.reasons.join("; ");
+            all.push((false, format!("not valid as a measurement: {why}")));
+        }
+    }
+    let integrity = results.integrity.total();
+    if integrity.expected > 0 {
+        let bad = [
+            (integrity.lost, "lost"),
+            (integrity.duplicated, "duplicated"),
+            (integrity.reordered, "out of order"),
+            (results.integrity.misrouted, "misrouted"),
+        ];
+        let found: Vec<String> = bad
+            .iter()
+            .filter(|(n, _)| *n > 0)
+            .map(|(n, what)| format!("{} {what}", text::count(*n)))
+            .collect();
+        let owed = text::count(integrity.expected);
+        all.push(match found.is_empty() {
+            true => {
+                (true, format!("nothing lost, duplicated or out of order in {owed} deliveries"))
+            }
+            false => (false, format!("{} in {owed} deliveries", found.join(", "))),
+        });
+    }
+    if results.totals.connects_failed > 0 {
+        all.push((
+            false,
+            format!("{} connects failed", text::count(results.totals.connects_failed)),
+        ));
+    }
+    all
+}

@@ -1,0 +1,458 @@
+//! The report as one HTML page.
+
+use std::fmt::Write as _;
+
+use super::chart::{Axis, Chart, Line, Unit};
+use super::figures::{Figures, headline, verdicts};
+use super::markdown::{
+    INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows,
+};
+use super::page::{page, pairs, table};
+use super::published::{HARDWARE_DIFFERS, HEAD, published, rows};
+use super::text::{self, count, html as escape, number, seconds};
+use crate::measure::{HostSample, LatencyKind, LatencyPoint, Results, Second};
+
+pub fn html(results: &Results) -> String {
+    let mut body = String::new();
+    header(results, &mut body);
+    tiles(results, &mut body);
+    charts(results, &mut body);
+    tables(results, &mut body);
+    beside(results, &mut body);
+    conditions(results, &mut body);
+    let title = format!("{} · {}", results.scenario.id, results.broker.name);
+    page(title.trim_end_matches(" · "), &body)
+}
+
+fn header(results: &Results, out: &mut String) {
+    let broker = format!("{} {}", results.broker.name, results.broker.version);
+    let broker = match broker.trim() {
+        "" => results.broker.addresses.join(", "),
+        name => format!("{name} at {}", results.broker.addresses.join(", ")),
+    };
+    // Writing to a String cannot fail.
+    let _ = write!(
+        out,
+        "<header><p class=\"kicker\">{} {} · {}</p><h1>{}: {}</h1><p class=\"lead\">{}, {}{}</p></header>",
+        escape(&results.tool.name),
+        escape(&results.tool.version),
+        text::date(results.run.started_unix_ms),
+        escape(&results.scenario.id),
+        escape(&results.scenario.title),
+        escape(&broker),
+        seconds(results.run.duration_secs),
+        match results.scenario.scale {
+            1.0 => String::new(),
+            scale => format!(", at {} of the published scale", number(scale)),
+        },
+    );
+    out.push_str("<ul class=\"verdicts\">");
+    for (good, words) in verdicts(results) {
+        let class = if good { "" } else { " class=\"bad\"" };
+        let _ = write!(out, "<li{class}>{}</li>", escape(&words));
+    }
+    out.push_str("</ul>");
+}
+
+fn tiles(results: &Results, out: &mut String) {
+    out.push_str("<section class=\"tiles\">");
+    for row in headline_rows(&Figures::of(results)) {
+        let _ = write!(
+            out,
+            "<div class=\"tile\"><b>{}</b><span>{}</span></div>",
+            escape(&row[1]),
+            escape(&row[0])
+        );
+    }
+    out.push_str("</section>");
+}
+
+fn charts(results: &Results, out: &mut String) {
+    out.push_str("<h2>Over time</h2><section class=\"charts\">");
+    for chart in over_time(results) {
+        out.push_str(&chart.figure());
+    }
+    out.push_str("</section>");
+    let distribution = distribution(results);
+    if !distribution.is_empty() {
+        out.push_str("<h2>Latency distribution</h2><section class=\"charts\">");
+        out.push_str(&distribution.figure());
+        out.push_str(&histogram_bars(results).figure());
+        out.push_str("</section>");
+    }
+}
+
+fn over_time(results: &Results) -> Vec<Chart> {
+    let marks = marks(results);
+    let chart = |title: &str, unit, log, lines: Vec<Line>| Chart {
+        title: title.to_owned(),
+        unit,
+        axis: Axis::Seconds,
+        log,
+        lines: lines
+            .into_iter()
+            .filter(|line| line.points.iter().any(|point| point.1 > 0.0))
+            .collect(),
+        marks: marks.clone(),
+        note: String::new(),
+    };
+    let line = |name: &str, of: &dyn Fn(&Second) -> f64| Line {
+        name: name.to_owned(),
+        points: results
+            .series
+            .iter()
+            .map(|second| (f64::from(second.at_secs), of(second)))
+            .collect(),
+    };
+    let mut all = vec![chart(
+        "Messages per second",
+        Unit::PerSecond,
+        false,
+        vec![line("published", &|s| s.published as f64), line("received", &|s| s.received as f64)],
+    )];
+    let latency: (&str, fn(&Second) -> &LatencyPoint) = match headline(results) {
+        LatencyKind::EndToEnd => ("End-to-end latency", |s| &s.end_to_end),
+        LatencyKind::PublishAck => ("Latency to acknowledgement", |s| &s.publish_ack),
+        _ => ("Connect latency", |s| &s.connect),
+    };
+    all.push(latency_chart(latency.0, results, latency.1, &marks));
+    all.push(chart(
+        "Connections",
+        Unit::Count,
+        false,
+        vec![line("connections", &|s| s.connections as f64)],
+    ));
+    all.push(chart(
+        "Connects per second",
+        Unit::PerSecond,
+        false,
+        vec![
+            line("connected", &|s| s.connects as f64),
+            line("failed", &|s| s.connect_failures as f64),
+            line("disconnected", &|s| s.disconnects as f64),
+        ],
+    ));
+    if let Some(load) = &results.broker_load {
+        let sampled = |name: &str, of: &dyn Fn(&HostSample) -> f64| Line {
+            name: name.to_owned(),
+            points: load.samples.iter().map(|sample| (sample.at_secs, of(sample))).collect(),
+        };
+        all.push(chart(
+            "Broker CPU (100 % is one core)",
+            Unit::Percent,
+            false,
+            vec![sampled("CPU", &|s| s.cpu_percent)],
+        ));
+        all.push(chart(
+            "Broker memory",
+            Unit::Bytes,
+            false,
+            vec![sampled("resident", &|s| s.memory_bytes as f64)],
+        ));
+    }
+    let mut backlog = chart(
+        "Backlog: published and not yet received",
+        Unit::Count,
+        false,
+        vec![line("backlog", &|s| s.backlog.max(0) as f64)],
+    );
+    backlog.note = "Messages under way at the end of each second, at the known fan-out.".to_owned();
+    all.push(backlog);
+    let mut own = chart(
+        "The tool's own lateness",
+        Unit::Micros,
+        true,
+        vec![line("p99", &|s| s.lateness_p99_us as f64)],
+    );
+    own.note = "How long after its due time a message was handed to the kernel. It is part of every latency above.".to_owned();
+    all.push(own);
+    all
+}
+
+fn latency_chart(
+    title: &str,
+    results: &Results,
+    of: fn(&Second) -> &LatencyPoint,
+    marks: &[(f64, String)],
+) -> Chart {
+    let line = |name: &str, value: fn(&LatencyPoint) -> u64| Line {
+        name: name.to_owned(),
+        points: results
+            .series
+            .iter()
+            .filter(|second| of(second).count > 0)
+            .map(|second| (f64::from(second.at_secs), value(of(second)) as f64))
+            .collect(),
+    };
+    Chart {
+        title: title.to_owned(),
+        unit: Unit::Micros,
+        axis: Axis::Seconds,
+        log: true,
+        lines: vec![
+            line("p50", |p| p.p50_us),
+            line("p99", |p| p.p99_us),
+            line("maximum", |p| p.max_us),
+        ],
+        marks: marks.to_vec(),
+        note: String::new(),
+    }
+}
+
+/// Faults, or where there are none the begin of each stage, as far as the names leave room.
+fn marks(results: &Results) -> Vec<(f64, String)> {
+    if !results.faults.is_empty() {
+        return results.faults.iter().map(|fault| (fault.at_secs, fault.what.clone())).collect();
+    }
+    let room = results.run.duration_secs / MARKS_MAX;
+    let mut marks: Vec<(f64, String)> = Vec::new();
+    for phase in &results.phases {
+        if marks.last().is_none_or(|last| phase.from_secs - last.0 >= room) {
+            marks.push((phase.from_secs, phase.name.clone()));
+        }
+    }
+    marks
+}
+
+/// One line per kind and QoS against the percentile.
+fn distribution(results: &Results) -> Chart {
+    let lines =
+        results.latencies.iter().filter(|latency| latency.summary.count > 0).map(|latency| {
+            let qos = latency.qos.map_or(String::new(), |qos| format!(", QoS {qos}"));
+            // As far right as the number of samples supports.
+            let last = 100.0 - 100.0 / latency.summary.count as f64;
+            let points = PERCENTILE_STEPS
+                .iter()
+                .flat_map(|(from, to)| {
+                    (0..10).map(move |n| from + (to - from) * f64::from(n) / 10.0)
+                })
+                .filter(|at| *at <= last)
+                .chain([last.max(0.0)])
+                .map(|at| (at, latency.histogram.micros_at(at) as f64));
+            Line { name: format!("{}{qos}", latency.kind.title()), points: points.collect() }
+        });
+    Chart {
+        title: "Latency by percentile".to_owned(),
+        unit: Unit::Micros,
+        axis: Axis::Percentile,
+        log: true,
+        lines: lines.collect(),
+        marks: Vec::new(),
+        note: "Each step to the right is ten times rarer. Lines end where there is only one slower sample.".to_owned(),
+    }
+}
+
+/// How much of all samples lies below each latency: the same data read the other way.
+fn histogram_bars(results: &Results) -> Chart {
+    let histogram = results.latency_merged(headline(results));
+    let total = histogram.count().max(1) as f64;
+    let mut below = 0;
+    let points: Vec<(f64, f64)> = histogram
+        .buckets()
+        .into_iter()
+        .map(|(us, n)| {
+            below += n;
+            (us as f64, below as f64 * 100.0 / total)
+        })
+        .collect();
+    let marks = [1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1_000_000.0];
+    let share = marks
+        .iter()
+        .map(|limit| {
+            let below =
+                points.iter().rfind(|(us, _)| us <= limit).map_or(0.0, |(_, percent)| *percent);
+            format!("{} % within {}", number(below), text::micros(*limit))
+        })
+        .collect::<Vec<_>>();
+    Chart {
+        title: format!("Samples below each latency, {}", headline(results).title()),
+        unit: Unit::Percent,
+        axis: Axis::Micros,
+        log: false,
+        lines: vec![Line { name: "below".to_owned(), points }],
+        marks: Vec::new(),
+        note: share[1..6].join(", ") + ".",
+    }
+}
+
+fn tables(results: &Results, out: &mut String) {
+    out.push_str("<h2>Latency</h2>");
+    out.push_str(&table(&LATENCY_HEAD, &latency_rows(results)));
+    if !results.integrity.by_qos.is_empty() {
+        out.push_str("<h2>Integrity</h2><p class=\"note\">In deliveries: one message to one subscriber, or to one shared group. At QoS 1 and 2 what is owed are the acknowledged messages.</p>");
+        out.push_str(&table(&INTEGRITY_HEAD, &integrity_rows(results)));
+        worst(results, out);
+    }
+    if let Some(search) = &results.rate_search {
+        let _ = write!(
+            out,
+            "<h2>Rate search</h2><p>{}/s is the highest rate that kept p{} below {} without a growing backlog.</p>",
+            number(search.rate_held),
+            number(search.latency_percentile),
+            text::micros(search.latency_bound_us as f64)
+        );
+        let rows: Vec<Vec<String>> = search
+            .steps
+            .iter()
+            .map(|step| {
+                vec![
+                    number(step.rate),
+                    number(step.published_per_sec),
+                    number(step.received_per_sec),
+                    text::micros(step.latency_us as f64),
+                    if step.held { "held".to_owned() } else { step.why.clone() },
+                ]
+            })
+            .collect();
+        out.push_str(&table(
+            &["Rate tried", "Published/s", "Received/s", "Latency", "Outcome"],
+            &rows,
+        ));
+    }
+    if !results.faults.is_empty() {
+        out.push_str("<h2>Faults</h2>");
+        let rows: Vec<Vec<String>> = results
+            .faults
+            .iter()
+            .map(|fault| {
+                vec![
+                    fault.what.clone(),
+                    seconds(fault.at_secs),
+                    count(fault.connections_lost),
+                    fault.recovered_after_secs.map_or("not".to_owned(), seconds),
+                    fault.note.clone(),
+                ]
+            })
+            .collect();
+        out.push_str(&table(
+            &["Fault", "At", "Connections lost", "Recovered after", "Note"],
+            &rows,
+        ));
+    }
+    if !results.errors.is_empty() {
+        out.push_str("<h2>Failures</h2>");
+        let rows: Vec<Vec<String>> = results
+            .errors
+            .iter()
+            .map(|error| {
+                vec![
+                    error.what.clone(),
+                    error.reason.clone(),
+                    count(error.count),
+                    error.client.clone(),
+                ]
+            })
+            .collect();
+        out.push_str(&table(&["What", "Reason", "Count", "First client"], &rows));
+    }
+}
+
+fn worst(results: &Results, out: &mut String) {
+    if results.integrity.worst.is_empty() {
+        return;
+    }
+    let missing = |ranges: &[(u32, u32)]| {
+        let one = |&(from, to): &(u32, u32)| {
+            if from == to { from.to_string() } else { format!("{from} to {to}") }
+        };
+        ranges.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    let rows: Vec<Vec<String>> = results
+        .integrity
+        .worst
+        .iter()
+        .map(|sample| {
+            vec![
+                sample.subscriber.clone(),
+                sample.publisher.clone(),
+                sample.topic.clone(),
+                count(sample.lost),
+                count(sample.duplicated),
+                count(sample.reordered),
+                missing(&sample.missing),
+            ]
+        })
+        .collect();
+    out.push_str("<h3>Where it happened most</h3>");
+    out.push_str(&table(
+        &[
+            "Subscriber",
+            "Publisher",
+            "Topic",
+            "Lost",
+            "Duplicated",
+            "Out of order",
+            "Missing numbers",
+        ],
+        &rows,
+    ));
+}
+
+fn beside(results: &Results, out: &mut String) {
+    let figures = published(results);
+    if figures.is_empty() {
+        return;
+    }
+    let _ =
+        write!(out, "<h2>Published figures beside ours</h2><p>{}</p>", escape(HARDWARE_DIFFERS));
+    out.push_str(&table(&HEAD, &rows(results, &figures)).replacen(
+        "<tbody><tr>",
+        "<tbody><tr class=\"ours\">",
+        1,
+    ));
+}
+
+fn conditions(results: &Results, out: &mut String) {
+    out.push_str("<h2>How it was run</h2>");
+    out.push_str(&pairs(&disclosure(results)));
+    if !results.run.agents.is_empty() {
+        let rows: Vec<Vec<String>> = results
+            .run
+            .agents
+            .iter()
+            .map(|agent| {
+                let clock = format!(
+                    "{} ± {}",
+                    text::micros(agent.clock_offset_us),
+                    text::micros(agent.clock_error_us)
+                );
+                vec![
+                    agent.address.clone(),
+                    agent.machine.hostname.clone(),
+                    count(agent.clients),
+                    clock,
+                    agent.died.clone().unwrap_or_default(),
+                ]
+            })
+            .collect();
+        out.push_str("<h3>Agents</h3>");
+        out.push_str(&table(&["Agent", "Host", "Clients", "Clock offset", "Died"], &rows));
+    }
+    for note in &results.validity.notes {
+        let _ = write!(out, "<p class=\"note\">{}</p>", escape(note));
+    }
+    for (name, text) in [
+        ("The scenario as it ran", &results.scenario.source),
+        ("The broker's configuration", &results.broker.config),
+    ] {
+        if !text.is_empty() {
+            let _ = write!(
+                out,
+                "<details><summary>{name}</summary><pre>{}</pre></details>",
+                escape(text)
+            );
+        }
+    }
+    let _ = write!(
+        out,
+        "<footer>{} {} · results format {}</footer>",
+        escape(&results.tool.name),
+        escape(&results.tool.version),
+        results.format
+    );
+}
+
+/// More names than this would overlap.
+const MARKS_MAX: f64 = 14.0;
+const PERCENTILE_STEPS: [(f64, f64); 6] =
+    [(0.0, 50.0), (50.0, 90.0), (90.0, 99.0), (99.0, 99.9), (99.9, 99.99), (99.99, 99.999)];

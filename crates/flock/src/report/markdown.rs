@@ -1,0 +1,203 @@
+//! The report as Markdown, for a pull request or a wiki.
+
+use std::fmt::Write as _;
+
+use super::figures::{Figures, verdicts};
+use super::published::{HARDWARE_DIFFERS, HEAD, published, rows};
+use super::text::{self, bytes, count, micros, number, seconds};
+use crate::measure::Results;
+
+pub fn markdown(results: &Results) -> String {
+    let mut out = format!("# {}: {}\n\n", results.scenario.id, results.scenario.title);
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        out,
+        "{}, {}, {} against `{}`\n",
+        text::date(results.run.started_unix_ms),
+        seconds(results.run.duration_secs),
+        format_args!("{} {}", results.tool.name, results.tool.version),
+        results.broker.addresses.join(", "),
+    );
+    for (good, words) in verdicts(results) {
+        let _ = writeln!(out, "- {} {words}", if good { "ok:" } else { "**not ok:**" });
+    }
+    out.push('\n');
+    table(&mut out, &["Figure", "Value"], &headline_rows(&Figures::of(results)));
+    out.push_str("## Latency\n\n");
+    table(&mut out, &LATENCY_HEAD, &latency_rows(results));
+    if !results.integrity.by_qos.is_empty() {
+        out.push_str("## Integrity\n\n");
+        table(&mut out, &INTEGRITY_HEAD, &integrity_rows(results));
+    }
+    let figures = published(results);
+    if !figures.is_empty() {
+        let _ = writeln!(out, "## Published figures beside ours\n\n{HARDWARE_DIFFERS}\n");
+        table(&mut out, &HEAD, &rows(results, &figures));
+    }
+    out.push_str("## How it was run\n\n");
+    let facts: Vec<Vec<String>> = disclosure(results)
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| vec![name.to_owned(), value])
+        .collect();
+    table(&mut out, &["What", "Value"], &facts);
+    out
+}
+
+fn table(out: &mut String, head: &[&str], rows: &[Vec<String>]) {
+    let _ = writeln!(out, "| {} |", head.join(" | "));
+    let _ = writeln!(out, "|{}", "---|".repeat(head.len()));
+    for row in rows {
+        let cells: Vec<String> = row.iter().map(|cell| text::markdown(cell)).collect();
+        let _ = writeln!(out, "| {} |", cells.join(" | "));
+    }
+    out.push('\n');
+}
+
+/// The headline figures that the run has.
+pub(super) fn headline_rows(figures: &Figures) -> Vec<Vec<String>> {
+    let rate = |value: Option<f64>| value.map(|value| format!("{}/s", number(value)));
+    let us = |value: Option<f64>| value.map(micros);
+    let rows = [
+        ("published", rate(figures.published_per_sec)),
+        ("received", rate(figures.received_per_sec)),
+        ("latency, average", us(figures.average_us)),
+        ("latency, p50", us(figures.p50_us)),
+        ("latency, p99", us(figures.p99_us)),
+        ("latency, p99.9", us(figures.p999_us)),
+        ("latency, maximum", us(figures.max_us)),
+        ("connections, at most", Some(count(figures.connections_max))),
+        (
+            "broker CPU, average",
+            figures.cpu_average_percent.map(|p| format!("{} cores", number(p / 100.0))),
+        ),
+        (
+            "broker CPU per message",
+            figures.cpu_us_per_message.map(|us| format!("{} us", number(us))),
+        ),
+        ("broker memory, at most", figures.memory_max_bytes.map(bytes)),
+        ("broker memory per connection", figures.memory_per_connection_bytes.map(bytes)),
+    ];
+    rows.into_iter().filter_map(|(name, value)| Some(vec![name.to_owned(), value?])).collect()
+}
+
+pub(super) const LATENCY_HEAD: [&str; 11] =
+    ["Latency", "QoS", "Count", "Average", "p50", "p75", "p90", "p95", "p99", "p99.9", "Maximum"];
+
+pub(super) fn latency_rows(results: &Results) -> Vec<Vec<String>> {
+    let row = |latency: &crate::measure::Latency| {
+        let s = &latency.summary;
+        let mut row = vec![
+            latency.kind.title().to_owned(),
+            latency.qos.map_or(String::new(), |qos| qos.to_string()),
+            count(s.count),
+            micros(s.average_us),
+        ];
+        let all = [s.p50_us, s.p75_us, s.p90_us, s.p95_us, s.p99_us, s.p999_us, s.max_us];
+        row.extend(all.map(|us| micros(us as f64)));
+        row
+    };
+    let timer = |timer: &crate::measure::Timer| {
+        let s = &timer.summary;
+        let mut row = vec![
+            format!("timer {}", timer.name),
+            String::new(),
+            count(s.count),
+            micros(s.average_us),
+        ];
+        let all = [s.p50_us, s.p75_us, s.p90_us, s.p95_us, s.p99_us, s.p999_us, s.max_us];
+        row.extend(all.map(|us| micros(us as f64)));
+        row
+    };
+    results.latencies.iter().map(row).chain(results.timers.iter().map(timer)).collect()
+}
+
+pub(super) const INTEGRITY_HEAD: [&str; 8] = [
+    "QoS",
+    "Owed",
+    "Arrived",
+    "Lost",
+    "Duplicated",
+    "of those marked DUP",
+    "Out of order",
+    "Arrived unacknowledged",
+];
+
+pub(super) fn integrity_rows(results: &Results) -> Vec<Vec<String>> {
+    let row = |c: &crate::measure::IntegrityCount| {
+        let mut row = vec![c.qos.to_string()];
+        let all = [
+            c.expected,
+            c.received,
+            c.lost,
+            c.duplicated,
+            c.duplicated_marked,
+            c.reordered,
+            c.unacknowledged_received,
+        ];
+        row.extend(all.map(count));
+        row
+    };
+    results.integrity.by_qos.iter().map(row).collect()
+}
+
+/// Everything that somebody needs to run it again, as name and value.
+pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
+    let machine = &results.machine;
+    let mut all = vec![
+        ("tool", format!("{} {}", results.tool.name, results.tool.version)),
+        ("command", results.run.command.join(" ")),
+        ("load threads", results.run.threads.to_string()),
+        (
+            "scenario",
+            format!(
+                "{}, scale {}, seed {}",
+                results.scenario.id,
+                number(results.scenario.scale),
+                results.scenario.seed
+            ),
+        ),
+        (
+            "clients",
+            format!(
+                "{} ({} publish, {} subscribe), {} topics",
+                count(results.scenario.clients),
+                count(results.scenario.publishers),
+                count(results.scenario.subscribers),
+                count(results.scenario.topics)
+            ),
+        ),
+        ("broker", format!("{} {}", results.broker.name, results.broker.version).trim().to_owned()),
+        ("broker address", results.broker.addresses.join(", ")),
+        ("broker command", results.broker.command.join(" ")),
+        ("broker's cores", results.broker.cpus.clone().unwrap_or_default()),
+        (
+            "broker load from",
+            results.broker_load.as_ref().map_or(String::new(), |load| load.source.clone()),
+        ),
+        (
+            "load machine",
+            format!(
+                "{}: {}, {} cores, {}",
+                machine.hostname,
+                machine.cpu,
+                machine.cores,
+                bytes(machine.memory_bytes as f64)
+            ),
+        ),
+        ("system", format!("{}, {}", machine.os, machine.kernel)),
+        (
+            "descriptors",
+            format!(
+                "{} soft, {} hard",
+                count(machine.descriptors_soft),
+                count(machine.descriptors_hard)
+            ),
+        ),
+    ];
+    all.extend(
+        results.scenario.parameters.iter().map(|(name, value)| (name.as_str(), value.clone())),
+    );
+    all.extend(machine.sysctls.iter().map(|(name, value)| (name.as_str(), value.clone())));
+    all
+}

@@ -1,0 +1,59 @@
+//! The end of a run in a few lines, for the terminal.
+
+use std::fmt::Write as _;
+
+use super::figures::{Figures, headline, verdicts};
+use super::text::{bytes, count, micros, number, seconds};
+use crate::measure::Results;
+
+pub fn summary(results: &Results) -> String {
+    let figures = Figures::of(results);
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(out, "{name:<22}{value}");
+    };
+    line("scenario", format!("{}, scale {}", results.scenario.id, number(results.scenario.scale)));
+    line("ran for", seconds(results.run.duration_secs));
+    line("connections", count(figures.connections_max));
+    if let (Some(published), Some(received)) = (figures.published_per_sec, figures.received_per_sec)
+    {
+        line("published, received", format!("{}/s, {}/s", number(published), number(received)));
+    }
+    if let (Some(average), Some(p50), Some(p99), Some(max)) =
+        (figures.average_us, figures.p50_us, figures.p99_us, figures.max_us)
+    {
+        let name = format!("latency, {}", headline(results).title());
+        let all = [average, p50, p99, max].map(micros);
+        let value = format!("average {}, p50 {}, p99 {}, max {}", all[0], all[1], all[2], all[3]);
+        line(&name, value);
+    }
+    if let Some(cost) = figures.cpu_us_per_message {
+        line("broker CPU", format!("{} us per message received", number(cost)));
+    }
+    if let Some(memory) = figures.memory_max_bytes {
+        let each = figures
+            .memory_per_connection_bytes
+            .map_or(String::new(), |each| format!(", {} per connection", bytes(each)));
+        line("broker memory", format!("{} at most{each}", bytes(memory)));
+    }
+    if let Some(search) = &results.rate_search {
+        line("highest rate held", format!("{}/s", number(search.rate_held)));
+    }
+    for (good, words) in verdicts(results) {
+        line(if good { "ok" } else { "NOT OK" }, words);
+    }
+    for error in results.errors.iter().take(5) {
+        line(
+            "error",
+            format!(
+                "{} x {}: {} (first: {})",
+                count(error.count),
+                error.what,
+                error.reason,
+                error.client
+            ),
+        );
+    }
+    out
+}

@@ -1,0 +1,98 @@
+use super::figures::{Figures, verdicts};
+use super::*;
+use crate::measure::{FaultRecord, Outcome, Validity};
+
+#[test]
+fn the_headline_leaves_the_ramp_out() {
+    let figures = Figures::of(&sample::results(1.0));
+    assert_eq!(figures.published_per_sec, Some(1_000.0));
+    assert!(figures.received_per_sec.is_some_and(|rate| (980.0..1_000.0).contains(&rate)));
+    assert_eq!(figures.lost, 2);
+    assert!(figures.p50_us.is_some_and(|us| (200.0..500.0).contains(&us)));
+}
+
+#[test]
+fn the_page_is_whole_and_alone() {
+    let page = html(&sample::results(1.0));
+    for part in [
+        "<!doctype html>",
+        "Messages per second",
+        "Latency by percentile",
+        "Broker CPU",
+        "Broker memory",
+        "2 lost in 55,000 deliveries",
+        "EMQX 4.4.16",
+        "other hardware",
+        "net.core.somaxconn",
+        "&lt;sample&gt;",
+        "prefers-color-scheme:dark",
+        "@media print",
+    ] {
+        assert!(page.contains(part), "{part} is missing");
+    }
+    for outside in ["http://", "https://", "src=", "@import", "NaN"] {
+        assert!(!page.contains(outside), "{outside} has no place in a page of its own");
+    }
+    assert_eq!(page.matches("<figure").count(), page.matches("</figure>").count());
+    assert_eq!(page.matches("<table").count(), page.matches("</table>").count());
+}
+
+#[test]
+fn a_run_without_messages_still_makes_a_page() {
+    let empty = Results::default();
+    for format in Format::ALL {
+        assert!(!format.render(&empty).contains("NaN"));
+    }
+    assert!(summary(&empty).contains("NOT OK"));
+}
+
+#[test]
+fn verdicts_speak_up() {
+    let mut results = sample::results(1.0);
+    results.run.outcome = Outcome::Failed("broker gone".into());
+    results.validity =
+        Validity { valid: false, reasons: vec!["the tool was late".into()], ..Validity::default() };
+    results.faults =
+        vec![FaultRecord { what: "kill".into(), at_secs: 20.0, ..FaultRecord::default() }];
+    let words: Vec<String> = verdicts(&results).into_iter().map(|(_, words)| words).collect();
+    assert_eq!(words[0], "failed: broker gone");
+    assert!(words[1].contains("the tool was late"));
+    assert!(html(&results).contains("Recovered after"));
+}
+
+#[test]
+fn markdown_has_every_section() {
+    let text = markdown(&sample::results(1.0));
+    let headings: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
+    assert_eq!(
+        headings,
+        [
+            "# MB-B1: p2p-1K-1K-1K-1K: 1,000 pairs, 1 msg/s each",
+            "## Latency",
+            "## Integrity",
+            "## Published figures beside ours",
+            "## How it was run"
+        ]
+    );
+    let table: Vec<&str> = text.lines().filter(|line| line.starts_with("| end to end")).collect();
+    assert_eq!(table.len(), 1);
+    assert!(table[0].starts_with("| end to end | 1 | 55,000 |"), "{}", table[0]);
+}
+
+#[test]
+fn csv_has_a_row_per_second_and_as_many_fields_as_names() {
+    let text = csv(&sample::results(1.0));
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 61);
+    let names = lines[0].split(',').count();
+    assert!(lines.iter().all(|line| line.split(',').count() == names));
+}
+
+#[test]
+fn the_terminal_gets_the_essentials() {
+    let text = summary(&sample::results(1.0));
+    assert!(
+        text.contains("2 lost in 55,000 deliveries") && text.contains("36.2 us per message"),
+        "{text}"
+    );
+}

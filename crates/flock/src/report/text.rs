@@ -1,0 +1,139 @@
+//! Numbers as people read them, and the escapes of the formats.
+
+/// `50,000`, `1.58`, `0.27`: about three significant digits, thousands set apart.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    let digits = match size {
+        _ if !value.is_finite() => return "–".to_owned(),
+        _ if size >= 100.0 || value == value.trunc() => 0,
+        _ if size >= 10.0 => 1,
+        _ if size >= 0.1 => 2,
+        _ => 4,
+    };
+    grouped(&format!("{value:.digits$}"))
+}
+
+pub fn count(value: u64) -> String {
+    grouped(&value.to_string())
+}
+
+fn grouped(text: &str) -> String {
+    let (sign, rest) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
+    let (whole, fraction) = rest.split_once('.').map_or((rest, None), |(w, f)| (w, Some(f)));
+    let mut out = sign.to_owned();
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    if let Some(fraction) = fraction {
+        out.push('.');
+        out.push_str(fraction);
+    }
+    out
+}
+
+/// `850 us`, `1.58 ms`, `2.14 s`.
+pub fn micros(us: f64) -> String {
+    match us {
+        _ if us >= 1e6 => format!("{} s", number(us / 1e6)),
+        _ if us >= 1e3 => format!("{} ms", number(us / 1e3)),
+        _ => format!("{} us", number(us.round())),
+    }
+}
+
+/// `1.2 KB`, `340 MB`; decimal.
+pub fn bytes(bytes: f64) -> String {
+    const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (bytes, 0);
+    while value.abs() >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{} {}", number(value), UNITS[unit])
+}
+
+pub fn seconds(secs: f64) -> String {
+    match secs {
+        _ if secs >= 3600.0 => format!("{} h", number(secs / 3600.0)),
+        _ if secs >= 120.0 => format!("{} min", number(secs / 60.0)),
+        _ => format!("{} s", number((secs * 10.0).round() / 10.0)),
+    }
+}
+
+/// `2026-11-21 02:19:24 UTC` (Howard Hinnant's days-to-civil arithmetic).
+pub fn date(unix_ms: u64) -> String {
+    let secs = unix_ms / 1000;
+    let (days, rest) = ((secs / 86_400) as i64, secs % 86_400);
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_shifted + 2) / 5 + 1;
+    let month = if month_shifted < 10 { month_shifted + 3 } else { month_shifted - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+pub fn html(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for symbol in text.chars() {
+        match symbol {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            _ => out.push(symbol),
+        }
+    }
+    out
+}
+
+/// A cell of a Markdown table.
+pub fn markdown(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+/// A field of a CSV file (RFC 4180).
+pub fn csv(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        let shown: Vec<String> =
+            [0.0, 0.27, 1.584, 18.25, 999.5, 50_000.0, 1_234_567.8, -1234.0].map(number).to_vec();
+        assert_eq!(shown, ["0", "0.27", "1.58", "18.2", "1,000", "50,000", "1,234,568", "-1,234"]);
+        assert_eq!(micros(850.0), "850 us");
+        assert_eq!(micros(1580.0), "1.58 ms");
+        assert_eq!(bytes(5_020_000_000.0), "5.02 GB");
+        assert_eq!(seconds(1800.0), "30 min");
+    }
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_827_696_000), "2000-02-29 12:34:56 UTC");
+        assert_eq!(date(1_795_227_564_000), "2026-11-21 02:19:24 UTC");
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(html("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
+        assert_eq!(csv("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(markdown("a|b\nc"), "a\\|b c");
+    }
+}
