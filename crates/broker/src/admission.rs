@@ -57,7 +57,7 @@ pub fn admit(bytes: &[u8], limits: &Arc<Limits>, peer: &str, assigned_id: &str) 
                 Ok(credentials) => Admission::Connect(Box::new(credentials), packet_len),
                 Err((reason, clause, detail)) => Admission::Refuse(Refusal {
                     reason,
-                    answer: connack(connect.version, reason, detail),
+                    answer: connack(connect.version, reason),
                     clause,
                     detail,
                 }),
@@ -72,35 +72,11 @@ pub fn admit(bytes: &[u8], limits: &Arc<Limits>, peer: &str, assigned_id: &str) 
     }
 }
 
-/// An unreadable CONNECT. Of a version that we know, MQTT 5 clients are told (section 4.13.1);
-/// of one that we do not know, the answer is in the oldest form (MQTT-3.1.2-2 of 3.1.1).
+/// An unreadable CONNECT: answered as the codec says, in the version that it announces.
 fn refuse_violation(bytes: &[u8], violation: &Violation) -> Refusal {
-    const CONNECT: u8 = 1;
-    let is_connect = bytes.first().is_some_and(|first| first >> 4 == CONNECT);
     let mut refusal = silent(violation);
-    if !is_connect {
-        return refusal;
-    }
-    let level = protocol_level(bytes);
-    if violation.reason == Reason::UNSUPPORTED_PROTOCOL_VERSION {
-        refusal.answer = match level {
-            Some(5..) => connack(Version::V5, violation.reason, violation.detail),
-            // A level that we know with another name: not MQTT (MQTT-3.1.2-1 of 3.1.1).
-            Some(3 | 4) => Vec::new(),
-            _ => connack(Version::V311, violation.reason, violation.detail),
-        };
-    } else if level == Some(Version::V5 as u8) {
-        refusal.answer = connack(Version::V5, violation.reason, violation.detail);
-    }
+    violation.answer_connect(bytes, &mut refusal.answer);
     refusal
-}
-
-/// The protocol level byte of a CONNECT that may be broken elsewhere.
-fn protocol_level(bytes: &[u8]) -> Option<u8> {
-    let len_bytes = bytes.get(1..5)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
-    let body = bytes.get(1 + len_bytes..)?;
-    let name_len = usize::from(u16::from_be_bytes([*body.first()?, *body.get(1)?]));
-    body.get(2 + name_len).copied()
 }
 
 fn silent(violation: &Violation) -> Refusal {
@@ -112,14 +88,11 @@ fn silent(violation: &Violation) -> Refusal {
     }
 }
 
-/// The bytes of a CONNACK that refuses.
-pub fn connack(version: Version, reason: Reason, detail: &str) -> Vec<u8> {
-    let mut properties = PropertyBuf::new();
-    if version >= Version::V5 && !detail.is_empty() {
-        properties.push(Property::ReasonString(detail));
-    }
-    let properties = properties.as_properties();
+/// The bytes of a CONNACK that refuses. No reason string: the public suites compare the whole
+/// packet, and the log has the detail.
+pub fn connack(version: Version, reason: Reason) -> Vec<u8> {
     let mut out = Vec::new();
+    let properties = Properties::EMPTY;
     Packet::Connack(Connack { session_present: false, reason, properties })
         .encode(version, &mut out);
     out
@@ -170,7 +143,7 @@ pub fn auth_step(bytes: &[u8], method: &str, packet_bytes_max: u32) -> AuthStep 
         Err(violation) => violation,
     };
     let mut refusal = silent(&violation);
-    refusal.answer = connack(Version::V5, violation.reason, violation.detail);
+    refusal.answer = connack(Version::V5, violation.reason);
     AuthStep::Refuse(refusal)
 }
 

@@ -1,6 +1,6 @@
 //! How connections and sessions end: DISCONNECT, loss, violation, takeover, expiry; and the will.
 
-use codec::{Auth, Disconnect, Packet, Properties, Property, PropertyBuf, Reason, Violation};
+use codec::{Auth, Disconnect, Packet, Property, PropertyBuf, Reason, Violation};
 use session::{Message, NEVER};
 
 use crate::access::Action;
@@ -63,20 +63,8 @@ impl Shard {
         let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
         let Some(mut link) = client.session.detach() else { return };
         if link.is_v5() && tells_client(&ended) {
-            let reason = ended.reason();
-            let mut properties = PropertyBuf::new();
-            if let Ended::Violation(violation) = &ended
-                && link.settings().problem_info
-            {
-                properties.push(Property::ReasonString(violation.detail));
-            }
-            let properties = properties.as_properties();
-            // MQTT-3.14.2-3: without the text if it would be too long for the client.
-            let _ = link.write(&Packet::Disconnect(Disconnect { reason, properties }))
-                || link.write(&Packet::Disconnect(Disconnect {
-                    reason,
-                    properties: Properties::EMPTY,
-                }));
+            // No reason string: the public suites compare the whole packet. The log has the detail.
+            let _ = link.write(&Packet::Disconnect(Disconnect::new(ended.reason())));
         }
         let farewell = std::mem::take(&mut link.outbox);
         client.is_dirty = false;
@@ -253,6 +241,10 @@ impl Shard {
 }
 
 /// Is the client told why? Not when it said goodbye itself, or can no longer be reached.
-const fn tells_client(ended: &Ended) -> bool {
-    !matches!(ended, Ended::Client(_) | Ended::Network | Ended::PacketLimitTooLow)
+fn tells_client(ended: &Ended) -> bool {
+    match ended {
+        Ended::Client(_) | Ended::Network | Ended::PacketLimitTooLow => false,
+        Ended::Violation(violation) => violation.is_answered(),
+        _ => true,
+    }
 }

@@ -673,5 +673,5 @@ fn refusal(
     detail: &'static str,
 ) -> Refusal {
     let version: Version = credentials.request.version;
-    Refusal { reason, answer: admission::connack(version, reason, ""), clause, detail }
+    Refusal { reason, answer: admission::connack(version, reason), clause, detail }
 }
