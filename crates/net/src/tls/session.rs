@@ -323,3 +323,153 @@ const FRAGMENT_BYTES_MAX: usize = 16 * 1024;
 const RECORD_OVERHEAD_BYTES: usize = 5 + 8 + 1 + 16;
 const HANDSHAKE_RECORD_BYTES: usize = 4 * 1024;
 const ALERT_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::client::Resumption;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+
+    use super::*;
+
+    type Version = &'static SupportedProtocolVersion;
+
+    struct Configs {
+        server: Arc<ServerConfig>,
+        client: Arc<ClientConfig>,
+    }
+
+    fn configs(version: Version) -> Configs {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).expect("made");
+        let certificate = made.cert.der().clone();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("key");
+        let provider = || Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[version])
+            .expect("version")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], key)
+            .expect("certificate");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).expect("root");
+        let mut client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[version])
+            .expect("version")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        // Each conversation is as long as the one before.
+        client.resumption = Resumption::disabled();
+        Configs { server: Arc::new(server), client: Arc::new(client) }
+    }
+
+    fn sessions(configs: &Configs) -> (Session, Session) {
+        let server = UnbufferedServerConnection::new(Arc::clone(&configs.server));
+        let name = ServerName::try_from("localhost").expect("name");
+        let client = UnbufferedClientConnection::new(Arc::clone(&configs.client), name);
+        (Session::server(server.expect("server")), Session::client(client.expect("client")))
+    }
+
+    /// Hands `bytes` over in pieces, as a socket would, and collects plaintext and answers.
+    fn feed(
+        to: &mut Session,
+        bytes: &[u8],
+        cut: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Vec<u8>, Error> {
+        let mut held = Vec::new();
+        let mut input = vec![0; INPUT_BYTES_MAX];
+        let none: &[u8] = &[];
+        let pieces = if bytes.is_empty() { vec![none] } else { bytes.chunks(cut).collect() };
+        for piece in pieces {
+            let carried = to.load_carry(&mut input);
+            input[carried..carried + piece.len()].copy_from_slice(piece);
+            let mut plaintext = Plaintext { buffer: &mut [], len: 0, held: &mut held };
+            to.receive(&mut input[..carried + piece.len()], &mut plaintext, out)?;
+        }
+        Ok(held)
+    }
+
+    /// Shakes hands and says hello both ways, with one bit of the wire flipped, if asked to.
+    /// Returns how many bytes went over the wire.
+    fn converse(configs: &Configs, cut: usize, flip: Option<usize>) -> Result<usize, Error> {
+        let (mut server, mut client) = sessions(configs);
+        let (mut to_server, mut to_client, mut wire) = (Vec::new(), Vec::new(), 0);
+        let damage = |bytes: &mut Vec<u8>, wire: &mut usize| {
+            if let Some(at) = flip.and_then(|flip| flip.checked_sub(*wire))
+                && at < bytes.len()
+            {
+                bytes[at] ^= 1 << (at % 8);
+            }
+            *wire += bytes.len();
+            mem::take(bytes)
+        };
+        feed(&mut client, &[], cut, &mut to_server)?;
+        while !(to_server.is_empty() && to_client.is_empty()) {
+            let bytes = damage(&mut to_server, &mut wire);
+            // What one end refuses, the other gets to know by an alert, and must also survive.
+            let refusal = feed(&mut server, &bytes, cut, &mut to_client).err();
+            let bytes = damage(&mut to_client, &mut wire);
+            feed(&mut client, &bytes, cut, &mut to_server)?;
+            if let Some(error) = refusal {
+                return Err(error);
+            }
+        }
+        for (from, to) in [(0, 1), (1, 0)] {
+            let ends = [&mut server, &mut client];
+            let mut bytes = Vec::new();
+            ends.into_iter().nth(from).expect("two ends").encrypt(HELLO, &mut bytes)?;
+            let bytes = damage(&mut bytes, &mut wire);
+            let ends = [&mut server, &mut client];
+            let end = ends.into_iter().nth(to).expect("two ends");
+            let got = feed(end, &bytes, cut, &mut Vec::new())?;
+            if got.is_empty() {
+                return Err(Error::General("a damaged length leaves a record waiting".to_owned()));
+            }
+            assert_eq!(got, HELLO, "what is decrypted is what was sent");
+        }
+        Ok(wire)
+    }
+
+    const HELLO: &[u8] = b"hello";
+
+    #[test]
+    fn records_may_be_cut_anywhere() {
+        for version in [&version::TLS12, &version::TLS13] {
+            let configs = configs(version);
+            for cut in [1, 2, 3, 5, 7, 100, 1000, usize::MAX] {
+                converse(&configs, cut, None).expect("good");
+            }
+        }
+    }
+
+    /// rustls asserts how it is called, so a driver that gets errors wrong shows as a panic.
+    #[test]
+    fn any_damaged_byte_is_an_error_or_harmless_but_never_a_panic() {
+        for version in [&version::TLS12, &version::TLS13] {
+            let configs = configs(version);
+            let total = converse(&configs, usize::MAX, None).expect("good");
+            let mut errors = 0;
+            for flip in (0..total).step_by(3) {
+                let cut = [usize::MAX, 1, 64][flip % 3];
+                errors += usize::from(converse(&configs, cut, Some(flip)).is_err());
+            }
+            assert!(errors * 3 > total * 9 / 10, "{errors} errors on {total} bytes");
+        }
+    }
+
+    #[test]
+    fn after_an_error_every_call_is_one() {
+        let (mut server, _) = sessions(&configs(&version::TLS13));
+        let mut out = Vec::new();
+        assert!(feed(&mut server, b"\x10\x0cnot TLS", usize::MAX, &mut out).is_err());
+        assert_eq!(out[0], 21, "an alert");
+        assert!(server.is_failed());
+        let len = out.len();
+        assert!(feed(&mut server, b"more", usize::MAX, &mut out).is_err());
+        assert!(server.encrypt(HELLO, &mut out).is_err());
+        assert!(server.close_notify(&mut out).is_err());
+        assert_eq!(out.len(), len);
+    }
+}
