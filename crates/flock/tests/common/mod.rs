@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub(crate) mod standin;
+
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::PathBuf;

@@ -1,0 +1,315 @@
+//! A broker of two hundred lines that misbehaves on request, so that the lab can be caught asleep.
+//!
+//! One thread, exact topics and `$share` groups only, no sessions, no retained messages.
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use codec::{
+    Ack, AckKind, Connack, Packet, Properties, Publish, QoS, Reason, Sender, Suback, Version,
+};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+
+/// What the stand-in does wrong. Numbers count deliveries; 0 never.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mischief {
+    pub(crate) lose_every: u64,
+    pub(crate) duplicate_every: u64,
+    /// Holds a delivery back until after the next one to the same subscriber.
+    pub(crate) swap_every: u64,
+    /// Does nothing at all for so long, after so many deliveries.
+    pub(crate) stall: Option<(u64, Duration)>,
+    pub(crate) refuse: bool,
+    pub(crate) answer_garbage: bool,
+    /// Sends each message to a client that did not ask for it as well.
+    pub(crate) misroute: bool,
+    /// Closes all connections and ends after so many messages.
+    pub(crate) die_after: u64,
+}
+
+pub(crate) struct StandIn {
+    pub(crate) address: String,
+    stop: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StandIn {
+    pub(crate) fn start(mischief: Mischief) -> Self {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let mut listener = TcpListener::bind(any).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let poll = Poll::new().unwrap();
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE).unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let mut broker = Broker { mischief, ..Broker::default() };
+        let thread = std::thread::spawn(move || broker.run(poll, listener, &seen));
+        Self { address, stop, waker, thread: Some(thread) }
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Broker {
+    mischief: Mischief,
+    peers: HashMap<usize, Peer>,
+    next: usize,
+    /// By topic: who wants it, at which QoS.
+    plain: HashMap<String, Vec<(usize, QoS)>>,
+    /// By topic: members of the one group, and whose turn it is.
+    shared: HashMap<String, (Vec<(usize, QoS)>, usize)>,
+    deliveries: u64,
+    messages: u64,
+}
+
+struct Peer {
+    stream: TcpStream,
+    version: Version,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    held: Option<Vec<u8>>,
+    packet_id: u16,
+}
+
+impl Broker {
+    fn run(&mut self, mut poll: Poll, listener: TcpListener, stop: &AtomicBool) {
+        let mut events = Events::with_capacity(1024);
+        while !stop.load(Ordering::Relaxed) {
+            poll.poll(&mut events, None).unwrap();
+            let mut ready = Vec::new();
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept(&listener, &poll),
+                    WAKER => {}
+                    Token(at) => ready.push(at),
+                }
+            }
+            for at in ready {
+                self.read(at);
+            }
+            self.flush();
+            if self.mischief.die_after > 0 && self.messages >= self.mischief.die_after {
+                return;
+            }
+        }
+    }
+
+    fn accept(&mut self, listener: &TcpListener, poll: &Poll) {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.set_nodelay(true);
+            self.next += 1;
+            let both = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(&mut stream, Token(self.next), both).unwrap();
+            let peer = Peer {
+                stream,
+                version: Version::V5,
+                inbox: Vec::new(),
+                outbox: Vec::new(),
+                held: None,
+                packet_id: 0,
+            };
+            self.peers.insert(self.next, peer);
+        }
+    }
+
+    fn read(&mut self, at: usize) {
+        let mut scratch = vec![0; 256 * 1024];
+        loop {
+            let Some(peer) = self.peers.get_mut(&at) else { return };
+            match peer.stream.read(&mut scratch) {
+                Ok(0) => {
+                    self.peers.remove(&at);
+                    return;
+                }
+                Ok(n) => {
+                    peer.inbox.extend_from_slice(&scratch[..n]);
+                    let inbox = std::mem::take(&mut peer.inbox);
+                    let taken = self.take(at, &inbox);
+                    if let Some(peer) = self.peers.get_mut(&at) {
+                        peer.inbox = inbox[taken..].to_vec();
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.peers.remove(&at);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, at: usize, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        while let Some(peer) = self.peers.get_mut(&at) {
+            let decoded = codec::decode(&bytes[taken..], peer.version, Sender::Client, 1 << 28);
+            let Ok(Some((packet, len))) = decoded else { break };
+            taken += len;
+            if !self.on_packet(at, &packet) {
+                self.peers.remove(&at);
+            }
+        }
+        taken
+    }
+
+    /// `false`: the connection ends.
+    fn on_packet(&mut self, at: usize, packet: &Packet<'_>) -> bool {
+        let mischief = self.mischief;
+        let Some(peer) = self.peers.get_mut(&at) else { return false };
+        match packet {
+            Packet::Connect(connect) => {
+                peer.version = connect.version;
+                if mischief.answer_garbage {
+                    peer.outbox.extend_from_slice(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+                    return true;
+                }
+                let reason =
+                    if mischief.refuse { Reason::NOT_AUTHORIZED } else { Reason::SUCCESS };
+                Connack { session_present: false, reason, properties: Properties::EMPTY }
+                    .encode(peer.version, &mut peer.outbox);
+                true
+            }
+            Packet::Subscribe(subscribe) => {
+                let mut reasons = Vec::new();
+                for (filter, options) in subscribe.filters.iter() {
+                    reasons.push(options.qos as u8);
+                    let shared = filter.strip_prefix("$share/").and_then(|f| f.split_once('/'));
+                    match shared {
+                        Some((_, topic)) => {
+                            let group = self.shared.entry(topic.to_owned()).or_default();
+                            group.0.push((at, options.qos));
+                        }
+                        None => self
+                            .plain
+                            .entry(filter.to_owned())
+                            .or_default()
+                            .push((at, options.qos)),
+                    }
+                }
+                let (packet_id, properties) = (subscribe.packet_id, Properties::EMPTY);
+                Suback { packet_id, properties, reasons: &reasons }
+                    .encode(peer.version, &mut peer.outbox);
+                true
+            }
+            Packet::Publish(publish) => {
+                self.on_publish(at, publish);
+                true
+            }
+            Packet::Ack(ack) => {
+                let answer = match ack.kind {
+                    AckKind::Pubrec => AckKind::Pubrel,
+                    AckKind::Pubrel => AckKind::Pubcomp,
+                    AckKind::Puback | AckKind::Pubcomp => return true,
+                };
+                acknowledge(peer, answer, ack.packet_id);
+                true
+            }
+            Packet::Pingreq => {
+                peer.outbox.extend_from_slice(&[0xD0, 0]);
+                true
+            }
+            Packet::Disconnect(_) => false,
+            _ => true,
+        }
+    }
+
+    fn on_publish(&mut self, at: usize, publish: &Publish<'_>) {
+        self.messages += 1;
+        if let Some(peer) = self.peers.get_mut(&at) {
+            match publish.qos {
+                QoS::AtMostOnce => {}
+                QoS::AtLeastOnce => acknowledge(peer, AckKind::Puback, publish.packet_id),
+                QoS::ExactlyOnce => acknowledge(peer, AckKind::Pubrec, publish.packet_id),
+            }
+        }
+        let mut targets = self.plain.get(publish.topic).cloned().unwrap_or_default();
+        if let Some((members, turn)) = self.shared.get_mut(publish.topic)
+            && !members.is_empty()
+        {
+            *turn += 1;
+            targets.push(members[*turn % members.len()]);
+        }
+        if self.mischief.misroute
+            && let Some(other) = self.plain.values().flatten().find(|o| !targets.contains(o))
+        {
+            targets.push(*other);
+        }
+        for (to, qos) in targets {
+            self.deliver(to, qos.min(publish.qos), publish);
+        }
+    }
+
+    fn deliver(&mut self, to: usize, qos: QoS, publish: &Publish<'_>) {
+        self.deliveries += 1;
+        let hits = |every: u64| every > 0 && self.deliveries.is_multiple_of(every);
+        if let Some((after, pause)) = self.mischief.stall
+            && self.deliveries == after
+        {
+            // A broker that hangs: the one place where waiting is the point.
+            let until = Instant::now() + pause;
+            while Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        if hits(self.mischief.lose_every) {
+            return;
+        }
+        let copies = 1 + usize::from(hits(self.mischief.duplicate_every));
+        let hold = hits(self.mischief.swap_every);
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        for _ in 0..copies {
+            peer.packet_id = peer.packet_id.checked_add(1).unwrap_or(1);
+            let packet_id = if qos == QoS::AtMostOnce { 0 } else { peer.packet_id };
+            let copy = Publish { qos, dup: false, packet_id, retain: false, ..*publish };
+            if hold {
+                let mut held = Vec::new();
+                copy.encode(peer.version, &mut held);
+                peer.held = Some(held);
+            } else {
+                copy.encode(peer.version, &mut peer.outbox);
+                if let Some(held) = peer.held.take() {
+                    peer.outbox.extend_from_slice(&held);
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        self.peers.retain(|_, peer| {
+            while !peer.outbox.is_empty() {
+                match peer.stream.write(&peer.outbox) {
+                    Ok(n) => {
+                        peer.outbox.drain(..n);
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(_) => return false,
+                }
+            }
+            true
+        });
+    }
+}
+
+fn acknowledge(peer: &mut Peer, kind: AckKind, packet_id: u16) {
+    let ack = Ack { kind, packet_id, reason: Reason::SUCCESS, properties: Properties::EMPTY };
+    ack.encode(peer.version, &mut peer.outbox);
+}
+
+const LISTENER: Token = Token(usize::MAX);
+const WAKER: Token = Token(usize::MAX - 1);
