@@ -179,8 +179,7 @@ impl Broker {
                     peer.outbox.extend_from_slice(b"HTTP/1.1 400 Bad Request\r\n\r\n");
                     return true;
                 }
-                let reason =
-                    if mischief.refuse { Reason::NOT_AUTHORIZED } else { Reason::SUCCESS };
+                let reason = if mischief.refuse { Reason::NOT_AUTHORIZED } else { Reason::SUCCESS };
                 Connack { session_present: false, reason, properties: Properties::EMPTY }
                     .encode(peer.version, &mut peer.outbox);
                 true
@@ -195,11 +194,9 @@ impl Broker {
                             let group = self.shared.entry(topic.to_owned()).or_default();
                             group.0.push((at, options.qos));
                         }
-                        None => self
-                            .plain
-                            .entry(filter.to_owned())
-                            .or_default()
-                            .push((at, options.qos)),
+                        None => {
+                            self.plain.entry(filter.to_owned()).or_default().push((at, options.qos))
+                        }
                     }
                 }
                 let (packet_id, properties) = (subscribe.packet_id, Properties::EMPTY);
