@@ -1,8 +1,8 @@
 //! Who may publish, subscribe to and receive what: rules compiled once, asked without allocating.
 //!
-//! Rules come as a plain list ([`Rule`]), from whatever source the server reads. [`Access::compile`]
-//! sorts them by user; a session keeps the [`Grants`] of its user (two pointers) and asks them on
-//! each publish and delivery.
+//! Rules come as a plain list ([`Rule`]), from whatever source the server reads.
+//! [`Access::compile`] sorts them by user; a session keeps the [`Grants`] of its user (two
+//! pointers) and asks them on each publish and delivery.
 //!
 //! The meaning follows mosquitto's ACL file, with three stated differences:
 //!

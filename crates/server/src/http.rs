@@ -1,5 +1,5 @@
-//! HTTP for operators: `/metrics`, `/healthz`, `/readyz`, on a thread and a runtime of its own, so that
-//! nothing an operator asks for delays a message.
+//! HTTP for operators: `/metrics`, `/healthz`, `/readyz`, on a thread and a runtime of its own, so
+//! that nothing an operator asks for delays a message.
 
 use std::convert::Infallible;
 use std::io;
@@ -243,7 +243,8 @@ mod tests {
         let post = ask(address, "POST /metrics HTTP/1.1");
         assert!(post.contains("405") && post.to_lowercase().contains("allow: get, head"), "{post}");
         assert!(ask(address, "NOT HTTP").contains("400"));
-        // A server that closes with bytes unread may reset the connection before its answer is seen.
+        // A server that closes with bytes unread may reset the connection before its answer is
+        // seen.
         let long = try_to_ask(address, &format!("GET /{} HTTP/1.1", "a".repeat(20_000)));
         assert!(long.as_ref().map_or(true, |answer| answer.starts_with("HTTP/1.1 4")), "{long:?}");
         assert_eq!(status(address, "/healthz"), "503", "still there");

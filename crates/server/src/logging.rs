@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -37,6 +37,16 @@ struct LogFile {
 struct LockedFile<'a>(MutexGuard<'a, File>);
 
 impl Logging {
+    /// Opens the log file of the installed logger anew, as after a rotation. Does nothing when logs
+    /// do not go to a file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be opened; the old one then stays in use.
+    pub fn reopen_installed() -> Result<(), LoggingError> {
+        INSTALLED.get().map_or(Ok(()), Self::reopen)
+    }
+
     /// Installs the logger of this process.
     ///
     /// # Errors
@@ -53,15 +63,12 @@ impl Logging {
             _ => install(config, io::stderr, io::stderr().is_terminal()),
         };
         installed.map_err(|_| LoggingError::Installed)?;
-        Ok(Self { file })
+        let logging = Self { file };
+        // Only one logger can be installed, so this is the first value.
+        Ok(INSTALLED.get_or_init(|| logging).clone())
     }
 
-    /// Opens the log file anew, as after a rotation.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be opened; the old one then stays in use.
-    pub fn reopen(&self) -> Result<(), LoggingError> {
+    fn reopen(&self) -> Result<(), LoggingError> {
         self.file.as_ref().map_or(Ok(()), LogFile::reopen)
     }
 }
@@ -120,6 +127,9 @@ fn level_filter(level: LogLevel) -> LevelFilter {
         LogLevel::Trace => LevelFilter::TRACE,
     }
 }
+
+/// The logger of this process; loggers are global, and so is this one.
+static INSTALLED: OnceLock<Logging> = OnceLock::new();
 
 fn append_to(path: &Path) -> Result<File, LoggingError> {
     OpenOptions::new()

@@ -13,11 +13,11 @@ fn json_lines_go_to_a_file_that_can_be_rotated() {
     let rotated = path.with_extension("1");
     let target = LogTarget::File(path.clone());
     let config = LogConfig { level: LogLevel::Info, format: LogFormat::Json, target };
-    let logging = Logging::install(&config).unwrap();
+    Logging::install(&config).unwrap();
     tracing::info!(client = "c1", "first");
     tracing::debug!("not written");
     fs::rename(&path, &rotated).unwrap();
-    logging.reopen().unwrap();
+    Logging::reopen_installed().unwrap();
     tracing::warn!("second");
     let first = fs::read_to_string(&rotated).unwrap();
     let second = fs::read_to_string(&path).unwrap();

@@ -12,7 +12,8 @@ use sha2::Sha256;
 use super::random::random;
 
 /// A bounded set of digests in two generations: when the young one is half of the limit, or too
-/// old, it becomes the old one and the old one is forgotten. An entry that is asked for becomes young.
+/// old, it becomes the old one and the old one is forgotten. An entry that is asked for becomes
+/// young.
 pub(crate) struct VerdictCache {
     key: [u8; 32],
     entries_max: usize,

@@ -1,9 +1,9 @@
 //! Who a client is: an asynchronous question, asked at the door and answered through a callback.
 //!
 //! Checking a password costs tens of milliseconds of one core, and later back-ends will wait for
-//! other machines. So the door only hands a question over ([`Authenticator::check`]) and goes on; the
-//! answer comes from another thread. What can be answered at once is: anonymous clients, identities
-//! proved by TLS, credentials that were right a moment ago, and a queue that is full.
+//! other machines. So the door only hands a question over ([`Authenticator::check`]) and goes on;
+//! the answer comes from another thread. What can be answered at once is: anonymous clients,
+//! identities proved by TLS, credentials that were right a moment ago, and a queue that is full.
 
 pub mod acl_file;
 mod cache;
@@ -123,7 +123,8 @@ impl Authenticator {
         Ok(())
     }
 
-    /// Asks who this is. `Some`: the verdict, at once. `None`: `answer` will be called with it, once.
+    /// Asks who this is. `Some`: the verdict, at once. `None`: `answer` will be called with it,
+    /// once.
     pub fn check(&self, request: AuthRequest, answer: Answer) -> Option<Verdict> {
         let AuthRequest { username, password, certificate_identity, allow_anonymous, .. } = request;
         if let Some(identity) = certificate_identity {

@@ -1,4 +1,5 @@
-//! The password file: one `user:secret` per line, as `quelea passwd` and `mosquitto_passwd` write it.
+//! The password file: one `user:secret` per line, as `quelea passwd` and `mosquitto_passwd` write
+//! it.
 //!
 //! A secret is one of
 //!
@@ -235,8 +236,8 @@ impl fmt::Display for Hash {
     }
 }
 
-/// The text of a file with the lines of one user replaced by `lines`, or taken out if there are none.
-/// Everything else stays as it is, comments included.
+/// The text of a file with the lines of one user replaced by `lines`, or taken out if there are
+/// none. Everything else stays as it is, comments included.
 pub fn with_user(text: &str, username: &str, lines: &[String]) -> String {
     let prefix = format!("{username}:");
     let is_other = |line: &&str| !line.starts_with(&prefix);
@@ -321,8 +322,8 @@ mod tests {
     use super::*;
 
     /// Written by mosquitto_passwd 2.0: anna has "s3cret", bob (`-H sha512`) has "geheim".
-    const MOSQUITTO: &str = "anna:$7$101$0vHvMFlZRbkI93IX$tFNWO2tbSkApSmgwTmGk7zh/cUex4GRqB+r8OQ+5D0689\
-        dA6WpQFFb51LCQbTfIMcxvvVqVH9O2ntThAieBS3Q==\nbob:$6$eWmafxbiSztnCB68$qBjiLfzHqlf7bTl6c2phq9\
+    const MOSQUITTO: &str = "anna:$7$101$0vHvMFlZRbkI93IX$tFNWO2tbSkApSmgwTmGk7zh/cUex4G\
+        RqB+r8OQ+5D0689dA6WpQFFb51LCQbTfIMcxvvVqVH9O2ntThAieBS3Q==\nbob:$6$eWmafxbiSztnCB68$qBjiLfzHqlf7bTl6c2phq9\
         aSyaShWQp2XZtIiU91EB7Y++1w1d+j9BKnq33hEZ+n4FBht9/nK16w/c9VK/DYgg==\n";
 
     #[test]
@@ -355,7 +356,8 @@ mod tests {
     #[test]
     fn the_argon2_reference_vector_holds() {
         // From the reference implementation's test.c: version 0x13, t=2, m=65536, p=1.
-        let text = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
+        let text = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$\
+                    CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
         let hash = Hash::parse(text).unwrap();
         assert!(hash.verify(b"password") && !hash.verify(b"passwore"));
         assert_eq!(hash.to_string(), text);

@@ -67,8 +67,9 @@ pub enum ScramError {
 
 impl Exchange {
     /// Takes the client's first message and answers it. `nonce` is the server's part: fresh random
-    /// printable text without commas. `find` gives the credentials of a user name; for one that does
-    /// not exist it gives [`Credentials::decoy`], so that the client learns nothing from the answer.
+    /// printable text without commas. `find` gives the credentials of a user name; for one that
+    /// does not exist it gives [`Credentials::decoy`], so that the client learns nothing from the
+    /// answer.
     ///
     /// # Errors
     ///
@@ -324,7 +325,8 @@ mod tests {
         .unwrap();
         assert_eq!(
             server_first,
-            b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+            b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+              s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
         );
         let success = exchange
             .finish(

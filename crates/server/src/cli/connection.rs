@@ -46,7 +46,8 @@ pub struct ConnectionArgs {
     #[arg(long, requires = "password")]
     pub scram: bool,
     /// MQTT version: 5, 311 or 31 (also mqttv5, mqttv311, mqttv31).
-    #[arg(short = 'V', long, default_value = "5", value_parser = parse_version, value_name = "VERSION")]
+    #[arg(short = 'V', long, default_value = "5", value_parser = parse_version)]
+    #[arg(value_name = "VERSION")]
     pub protocol_version: Version,
     /// Keep alive in seconds; 0: none.
     #[arg(short, long, default_value_t = 60, value_name = "SECS")]
@@ -71,7 +72,8 @@ pub struct ConnectionArgs {
     #[arg(long, default_value = "/mqtt", value_name = "PATH")]
     pub ws_path: String,
     /// How long to wait for each answer of the broker, in seconds.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..), value_name = "SECS")]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_name = "SECS")]
     pub answer_timeout: u64,
     /// Tell what happens, on standard error.
     #[arg(short, long)]
@@ -547,8 +549,8 @@ mod tests {
 
     #[test]
     fn flags_make_a_connect_packet() {
-        let line = "-i c -c -k 7 -u n -P p --will-topic w --will-payload x --will-qos 1 --will-retain \
-                    -D connect user-property a b -D will will-delay-interval 9 -D connect \
+        let line = "-i c -c -k 7 -u n -P p --will-topic w --will-payload x --will-qos 1 \
+                    --will-retain -D connect user-property a b -D will will-delay-interval 9 -D connect \
                     receive-maximum 3";
         let connection = lower(line).unwrap();
         let options = &connection.options;

@@ -204,8 +204,8 @@ fn iso_8601(since_epoch: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// The Gregorian date of a day counted from 1970-01-01. Counts in years that begin in March, so that
-/// the leap day is the last one.
+/// The Gregorian date of a day counted from 1970-01-01. Counts in years that begin in March, so
+/// that the leap day is the last one.
 fn civil_date(days_since_epoch: u64) -> (u64, u64, u64) {
     let days = days_since_epoch + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

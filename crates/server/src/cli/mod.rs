@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! Exit codes: 0 done; 1 it failed while running; 2 wrong usage or configuration. `pub` and `sub` also
-//! end as mosquitto's clients do: 27 when `-W` seconds have passed, and with the reason code or, for
-//! MQTT 3, the return code when the broker refuses the connection.
+//! Exit codes: 0 done; 1 it failed while running; 2 wrong usage or configuration. `pub` and `sub`
+//! also end as mosquitto's clients do: 27 when `-W` seconds have passed, and with the reason code
+//! or, for MQTT 3, the return code when the broker refuses the connection.
 
 pub mod passwd;
 pub mod publish;

@@ -13,7 +13,7 @@ use super::connection::{Connection, ConnectionArgs, ToolError, finish, parse_qos
 /// The flags of `quelea pub`.
 #[derive(Clone, Debug, Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
-#[command(group = ArgGroup::new("source").required(true).args(["message", "file", "stdin_line", "stdin_file", "null_message"]))]
+#[command(group = ArgGroup::new("source").required(true).args(SOURCES))]
 pub struct PubArgs {
     /// Topic to publish to. May stand in -L instead.
     #[arg(short, long, value_name = "TOPIC")]
@@ -40,7 +40,8 @@ pub struct PubArgs {
     #[arg(short, long)]
     pub retain: bool,
     /// How many times each message is published.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_name = "N")]
     pub repeat: u64,
     /// Seconds between repetitions; fractions are allowed.
     #[arg(long, default_value = "0", value_parser = parse_secs, value_name = "SECS")]
@@ -186,6 +187,9 @@ fn parse_secs(text: &str) -> Result<Duration, String> {
     let secs: f64 = text.parse().map_err(|_| "write a number of seconds".to_owned())?;
     Duration::try_from_secs_f64(secs).map_err(|error| error.to_string())
 }
+
+/// Where the message comes from: exactly one of them.
+const SOURCES: [&str; 5] = ["message", "file", "stdin_line", "stdin_file", "null_message"];
 
 /// Enough to fill any path, and few enough that a refusal is seen soon.
 const IN_FLIGHT_MAX: usize = 1_000;

@@ -28,15 +28,16 @@ pub struct SubArgs {
     /// No line break after a message.
     #[arg(short = 'N')]
     pub no_newline: bool,
-    /// Print each message so, with %t topic, %p payload, %q QoS, %r retain, %l length, %x %X hex, %j %J
-    /// JSON, %U %I time, %m packet id, %d dup, and the properties %A %C %D %E %F %R %S %P.
+    /// Print each message so, with %t topic, %p payload, %q QoS, %r retain, %l length, %x %X hex,
+    /// %j %J JSON, %U %I time, %m packet id, %d dup, and the properties %A %C %D %E %F %R %S %P.
     #[arg(short = 'F', long, value_name = "FORMAT")]
     pub format: Option<String>,
     /// End after so many messages.
     #[arg(short = 'C', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// End after so many seconds, with exit code 27.
-    #[arg(short = 'W', long, value_name = "SECS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'W', long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_name = "SECS")]
     pub wait: Option<u64>,
     /// End as soon as the broker has answered the subscriptions.
     #[arg(short = 'E')]
@@ -60,7 +61,8 @@ pub struct SubArgs {
     #[arg(long)]
     pub retain_as_published: bool,
     /// When retained messages are sent: always, new or never (MQTT 5).
-    #[arg(long, default_value = "always", value_parser = parse_retain_handling, value_name = "WHEN")]
+    #[arg(long, default_value = "always", value_parser = parse_retain_handling)]
+    #[arg(value_name = "WHEN")]
     pub retain_handling: RetainHandling,
     /// Not what this very client publishes (MQTT 5).
     #[arg(long)]

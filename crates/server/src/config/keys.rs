@@ -147,16 +147,18 @@ settings! {
         url: Option<String> = Kind::Text("a URL such as tcp://127.0.0.1:1883"), "";
         /// How logs and metrics call it. Default: its URL.
         name: Option<String> = Kind::Text("a name"), "";
-        /// Admits clients that show neither user name nor certificate. Not set: `auth.allow_anonymous`
-        /// decides, and without that only loopback and Unix listeners admit them, and only if no
-        /// authentication is configured.
+        /// Admits clients that show neither user name nor certificate. Not set:
+        /// `auth.allow_anonymous` decides, and without that only loopback and Unix listeners admit
+        /// them, and only if no authentication is configured.
         allow_anonymous: Option<bool> = Kind::Flag, "";
-        /// Expects a PROXY protocol header (v1 or v2) before anything else. Needs `trusted_proxies`.
+        /// Expects a PROXY protocol header (v1 or v2) before anything else. Needs
+        /// `trusted_proxies`.
         proxy_protocol: bool = Kind::Flag, "false";
         /// From which addresses a PROXY header is believed; connections from elsewhere are closed.
         trusted_proxies: Vec<String> = Kind::List("networks such as 10.0.0.0/8"), "";
         /// What of a client's certificate becomes its user name. Needs `tls.client_auth`.
-        identity_from_certificate: CertificateIdentity = Kind::OneOf(CertificateIdentity::WORDS), "none";
+        identity_from_certificate: CertificateIdentity =
+            Kind::OneOf(CertificateIdentity::WORDS), "none";
         /// Connections of this listener at a time. More are closed before the handshake.
         connections_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
         /// New connections per second of this listener. More wait in the system's queue.
@@ -219,13 +221,13 @@ settings! {
         /// How long a client may take from the first byte of its connection (TLS and WebSocket
         /// handshake included) to a complete CONNECT. Then it is closed.
         connect_timeout_secs: u32 = secs(1, 3_600), "10";
-        /// The largest packet accepted, told to MQTT 5 clients. A larger one ends the connection with
-        /// 0x95 as soon as its header is seen.
+        /// The largest packet accepted, told to MQTT 5 clients. A larger one ends the connection
+        /// with 0x95 as soon as its header is seen.
         packet_bytes_max: u32 = bytes(64, PACKET_BYTES_MAX), "16MiB";
         /// The longest topic name or filter. A longer one is refused with 0x90 or 0x8F.
         topic_bytes_max: u16 = bytes(1, 65_535), "65535";
-        /// Levels of a topic name or filter, so that matching costs a bounded time. More are refused
-        /// with 0x90 or 0x8F.
+        /// Levels of a topic name or filter, so that matching costs a bounded time. More are
+        /// refused with 0x90 or 0x8F.
         topic_levels_max: u16 = count(1, 65_535), "128";
         /// The longest client id. A longer one is refused with 0x85.
         client_id_bytes_max: u16 = bytes(23, 65_535), "65535";
@@ -246,13 +248,13 @@ settings! {
         queued_messages_max: u32 = count(1, u32::MAX as u64), "100000";
         /// Bytes queued for one session. At the limit `queue_overflow` decides.
         queued_bytes_max: u64 = bytes(1, u64::MAX / 2), "64MiB";
-        /// What a full queue does with the next message. The newest state is worth most in telemetry,
-        /// hence the default; choose `reject` where a publisher must know.
+        /// What a full queue does with the next message. The newest state is worth most in
+        /// telemetry, hence the default; choose `reject` where a publisher must know.
         queue_overflow: QueueOverflow = Kind::OneOf(QueueOverflow::WORDS), "drop_oldest";
         /// Queues QoS 0 messages for sessions that are offline, too.
         queue_qos0_offline: bool = Kind::Flag, "false";
-        /// Bytes waiting in a connection for a slow socket. Above it QoS 0 messages to this client are
-        /// dropped and QoS 1 and 2 messages wait in its queue. One packet is always taken.
+        /// Bytes waiting in a connection for a slow socket. Above it QoS 0 messages to this client
+        /// are dropped and QoS 1 and 2 messages wait in its queue. One packet is always taken.
         outbox_bytes_max: u32 = bytes(1 << 10, 1 << 30), "256KiB";
         /// Retained messages. More are refused with 0x97.
         retained_messages_max: u32 = count(0, u32::MAX as u64), "1000000";
@@ -277,7 +279,8 @@ settings! {
         session_expiry_v3_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
         /// The longest a message may wait. `never`: as its publisher says.
         message_expiry_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
-        /// The longest keep alive. MQTT 5 clients that ask for more, or for none, are told this one.
+        /// The longest keep alive. MQTT 5 clients that ask for more, or for none, are told this
+        /// one.
         keep_alive_max_secs: u16 = secs_or("unlimited", 0, 65_535), "unlimited";
         /// The keep alive that MQTT 5 clients that ask for none are told. `off`: none.
         keep_alive_default_secs: u16 = secs_or("off", 0, 65_535), "off";
@@ -302,11 +305,11 @@ settings! {
 settings! {
     /// Who is who. See `docs/security.md`.
     "auth" => Auth {
-        /// User names and passwords, as `quelea passwd` or `mosquitto_passwd` writes them. Read again on
-        /// SIGHUP.
+        /// User names and passwords, as `quelea passwd` or `mosquitto_passwd` writes them. Read
+        /// again on SIGHUP.
         password_file: Option<PathBuf> = Kind::Path, "";
-        /// Admits clients that show neither user name nor certificate, on every listener that does not
-        /// say otherwise. Not set: see `listeners.allow_anonymous`.
+        /// Admits clients that show neither user name nor certificate, on every listener that does
+        /// not say otherwise. Not set: see `listeners.allow_anonymous`.
         allow_anonymous: Option<bool> = Kind::Flag, "";
         /// Offers SCRAM-SHA-256 (MQTT 5 enhanced authentication) to users of the password file that
         /// have SCRAM credentials.
@@ -348,7 +351,8 @@ settings! {
     "http" => Http {
         /// Address and port, or `off`. 9883 goes with 1883 and 8883 and is used by no common broker
         /// or exporter.
-        listen: String = Kind::Text("an address and port such as 127.0.0.1:9883, or \"off\""), "127.0.0.1:9883";
+        listen: String =
+            Kind::Text("an address and port such as 127.0.0.1:9883, or \"off\""), "127.0.0.1:9883";
     }
 }
 

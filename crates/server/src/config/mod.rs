@@ -1,5 +1,5 @@
-//! The configuration: read from defaults, a TOML file, the environment and flags, checked as a whole,
-//! and lowered once into typed values that need no further checks.
+//! The configuration: read from defaults, a TOML file, the environment and flags, checked as a
+//! whole, and lowered once into typed values that need no further checks.
 //!
 //! Start reading at [`load`]; [`keys`] holds every key with its default and its reason.
 
@@ -459,8 +459,8 @@ impl Listeners<'_> {
             }
         }
         if raw.proxy_protocol == raw.trusted_proxies.is_empty() {
-            let detail = "proxy_protocol = true and trusted_proxies = [\"10.0.0.0/8\"] (the networks of \
-                          your proxies) go together";
+            let detail = "proxy_protocol = true and trusted_proxies = [\"10.0.0.0/8\"] (the \
+                          networks of your proxies) go together";
             self.problem(&format!("{own}.proxy_protocol"), detail.into());
         }
         raw.proxy_protocol.then_some(networks)
@@ -482,10 +482,10 @@ impl Listeners<'_> {
         }
         if !proves_identity && !endpoint.address.is_local() {
             let detail = format!(
-                "{endpoint} can be reached from other machines and nobody would have to log in; add \
-                 `password_file = \"...\"` under [auth] (made with `quelea passwd`), or require client \
-                 certificates, or, to admit everybody, add `allow_anonymous = true` to this listener \
-                 or start with --allow-anonymous"
+                "{endpoint} can be reached from other machines and nobody would have to log in; \
+                 add `password_file = \"...\"` under [auth] (made with `quelea passwd`), or \
+                 require client certificates, or, to admit everybody, add \
+                 `allow_anonymous = true` to this listener or start with --allow-anonymous"
             );
             self.problem(&format!("{own}.url"), detail);
         }

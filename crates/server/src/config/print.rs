@@ -130,20 +130,20 @@ const COMMENT_COLUMNS: usize = 100;
 const MARKDOWN_HEAD: &str = "\
 # Configuration
 
-<!-- Generated from crates/server/src/config/keys.rs: `QUELEA_BLESS=1 cargo test -p server docs_`. -->
+<!-- Generated from crates/server/src/config/: `QUELEA_BLESS=1 cargo test -p server docs_`. -->
 
-`quelea serve` needs no configuration: it then listens on port 1883 of the loopback addresses and keeps
-its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML file.
+`quelea serve` needs no configuration: it then listens on port 1883 of the loopback addresses and
+keeps its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML file.
 
 - Later sources win: defaults, the file, environment variables, flags.
 - An environment variable is the section and the key joined by two underscores, in either case:
   `QUELEA_limits__packet_bytes_max=1MiB`, `QUELEA_listeners__0__url=tcp://127.0.0.1:1884`.
   Lists are comma separated. Variables without two underscores are not looked at.
-- Sizes take `B`, `KB`, `MB`, `GB`, `KiB`, `MiB`, `GiB`; times take `s`, `m`, `h`, `d`; without a unit they
-  are bytes and seconds.
+- Sizes take `B`, `KB`, `MB`, `GB`, `KiB`, `MiB`, `GiB`; times take `s`, `m`, `h`, `d`; without a
+  unit they are bytes and seconds.
 - Relative paths in a file are relative to that file; elsewhere to the working directory.
-- An unknown key or a value out of range is an error: the broker does not start with half of what you
-  meant. `quelea serve --check-config` only checks; `--print-config` shows each value in force with
+- An unknown key or a value out of range is an error: the broker does not start with half of what
+  you meant. `quelea serve --check-config` only checks; `--print-config` shows each value in force with
   where it was set.
 - `quelea.reference.toml` beside this page has all keys with their defaults.
 

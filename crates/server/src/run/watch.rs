@@ -14,6 +14,7 @@ use super::clock::Clock;
 use super::mailbox::{Item, Mailbox};
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
+use crate::logging::Logging;
 
 /// How often memory is looked at.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
@@ -48,8 +49,11 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Reads passwords, access rules and certificates again. What cannot be used stays as it was.
+    /// Reads passwords, access rules and certificates again, and opens the log file anew. What cannot be used stays as it was.
     fn reload(&self) {
+        if let Err(error) = Logging::reopen_installed() {
+            tracing::error!(%error, "the log file was not opened anew; the old one stays in use");
+        }
         match self.authenticator.reload(&self.config.auth) {
             Ok(()) => tracing::info!("passwords read again"),
             Err(error) => tracing::error!(%error, "passwords not read again; the old ones hold"),

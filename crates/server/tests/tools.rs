@@ -1,0 +1,229 @@
+//! The program as people use it: a broker as a child process, and the tools beside it.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+const QUELEA: &str = env!("CARGO_BIN_EXE_quelea");
+
+/// A broker on a free port with its files in a directory; both end with the test.
+struct Broker {
+    dir: PathBuf,
+    child: Child,
+    log: BufReader<ChildStderr>,
+    port: String,
+}
+
+impl Broker {
+    fn start(name: &str, files: &[(&str, &str)], config: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("quelea-tools-{}-{name}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        for (name, text) in files {
+            fs::write(dir.join(name), text).unwrap();
+        }
+        fs::write(dir.join("quelea.toml"), format!("{BASE}{config}")).unwrap();
+        let mut child = Command::new(QUELEA)
+            .args(["serve", "--config", "quelea.toml", "--data", "data", "--workers", "2"])
+            .current_dir(&dir)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut broker = Self { dir, child, log, port: String::new() };
+        let line = broker.log_line("tcp://127.0.0.1:");
+        let port = line.split("tcp://127.0.0.1:").nth(1).unwrap();
+        broker.port = port.chars().take_while(char::is_ascii_digit).collect();
+        broker.log_line("ready");
+        broker
+    }
+
+    /// Reads the log up to a line that has `text`.
+    fn log_line(&mut self, text: &str) -> String {
+        let mut all = String::new();
+        loop {
+            let mut line = String::new();
+            let count = self.log.read_line(&mut line).unwrap();
+            assert!(count > 0, "the broker ended without saying '{text}': {all}");
+            if line.contains(text) {
+                return line;
+            }
+            all.push_str(&line);
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    fn command(&self, tool: &str, arguments: &str) -> Command {
+        let mut command = Command::new(QUELEA);
+        command.arg(tool).args(["-h", "127.0.0.1", "-p", &self.port]);
+        command.args(arguments.split_whitespace()).current_dir(&self.dir);
+        command
+    }
+
+    fn run(&self, tool: &str, arguments: &str) -> Output {
+        self.command(tool, arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn code(&self, tool: &str, arguments: &str) -> i32 {
+        self.run(tool, arguments).status.code().unwrap()
+    }
+
+    /// A `quelea sub` that has its subscription.
+    fn subscriber(&self, arguments: &str) -> Subscriber {
+        let mut child = self
+            .command("sub", &format!("-d {arguments}"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("subscribed to") {
+            line.clear();
+            assert!(told.read_line(&mut line).unwrap() > 0, "no subscription");
+        }
+        Subscriber { child, _told: told }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+struct Subscriber {
+    child: Child,
+    /// Kept open, or the child could not tell any more.
+    _told: BufReader<ChildStderr>,
+}
+
+impl Subscriber {
+    /// Waits for its end: what it printed, and its exit code.
+    fn output(mut self) -> (String, i32) {
+        let mut text = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        (text, self.child.wait().unwrap().code().unwrap())
+    }
+}
+
+fn passwd(file: &Path, arguments: &[&str]) {
+    let status = Command::new(QUELEA).args(["passwd", "-b"]).arg(file).args(arguments).status();
+    assert!(status.unwrap().success());
+}
+
+const BASE: &str = "http.listen = \"off\"\n[[listeners]]\nurl = \"tcp://127.0.0.1:0\"\n";
+
+#[test]
+fn messages_go_from_pub_to_sub_in_every_version_and_qos() {
+    let broker = Broker::start("versions", &[], "");
+    for version in ["5", "311", "31"] {
+        for qos in ["0", "1", "2"] {
+            let subscriber =
+                broker.subscriber(&format!("-t a/+ -q {qos} -V {version} -C 2 -v -W 30"));
+            for text in ["one", "two"] {
+                let arguments = format!("-t a/b -m {text} -q {qos} -V {version}");
+                assert_eq!(broker.code("pub", &arguments), 0, "{version} {qos}");
+            }
+            let (text, code) = subscriber.output();
+            assert_eq!((text.as_str(), code), ("a/b one\na/b two\n", 0), "{version} {qos}");
+        }
+    }
+}
+
+#[test]
+fn lines_files_and_properties_are_published() {
+    let broker = Broker::start("sources", &[("payload", "from\na file")], "");
+    let subscriber = broker.subscriber("-t t -q 2 -C 5 -F %p|%C|%P|%r -W 30");
+    let mut lines = broker.command("pub", "-t t -l -q 2").stdin(Stdio::piped()).spawn().unwrap();
+    lines.stdin.take().unwrap().write_all(b"first\nsecond\r\nthird").unwrap();
+    assert!(lines.wait().unwrap().success());
+    assert_eq!(broker.code("pub", "-t t -f payload -q 1"), 0);
+    let properties = "-D publish content-type text -D publish user-property k v";
+    assert_eq!(broker.code("pub", &format!("-t t -n {properties}")), 0);
+    let (text, code) = subscriber.output();
+    let expected = "first|||0\nsecond|||0\nthird|||0\nfrom\na file|||0\n|text|k:v|0\n";
+    assert_eq!((text.as_str(), code), (expected, 0));
+}
+
+#[test]
+fn retained_messages_are_shown_and_cleared() {
+    let broker = Broker::start("retained", &[], "");
+    assert_eq!(broker.code("pub", "-t r/1 -m x -r -q 1"), 0);
+    let shown = broker.run("sub", "-t r/# -C 1 -F %t:%p:%r -W 30");
+    assert_eq!(String::from_utf8(shown.stdout).unwrap(), "r/1:x:1\n");
+    assert_eq!(broker.code("sub", "-t r/# -C 1 --remove-retained -W 30"), 0);
+    assert_eq!(broker.code("sub", "-t r/# -C 1 -W 1"), 27, "nothing is left, and time passes");
+    assert_eq!(broker.code("sub", "-t r/# -E"), 0);
+}
+
+#[test]
+fn passwords_scram_and_access_rules_hold_and_are_read_again() {
+    let acl = "user anna\ntopic readwrite a/#\ntopic deny a/no\n";
+    let config = "[auth]\npassword_file = \"passwords\"\n[access]\nacl_file = \"acl\"\n";
+    let seed = std::env::temp_dir().join(format!("quelea-tools-{}.pw", std::process::id()));
+    passwd(&seed, &["--scram", "anna", "s3cret"]);
+    let passwords = fs::read_to_string(&seed).unwrap();
+    fs::remove_file(&seed).unwrap();
+    let mut broker = Broker::start("auth", &[("passwords", &passwords), ("acl", acl)], config);
+    let anna = "-u anna -P s3cret";
+    assert_eq!(broker.code("pub", &format!("{anna} -t a/x -m 1 -q 1")), 0);
+    assert_eq!(broker.code("pub", &format!("{anna} --scram -t a/x -m 1 -q 1")), 0);
+    assert_eq!(broker.code("pub", &format!("{anna} -V 311 -t a/x -m 1")), 0);
+    assert_eq!(broker.code("pub", "-u anna -P wrong -t a/x -m 1"), 0x86);
+    assert_eq!(broker.code("pub", "-u anna -P wrong -V 311 -t a/x -m 1"), 4);
+    assert_eq!(broker.code("pub", "-t a/x -m 1"), 0x87);
+    let scram = broker.run("pub", "-u anna -P wrong --scram -t a/x -m 1");
+    assert!(matches!(scram.status.code(), Some(0x86 | 0x87)), "{scram:?}");
+    for refused in ["pub -t b -m 1 -q 1", "pub -t a/no -m 1 -q 1", "sub -t b/# -W 5"] {
+        let (tool, rest) = refused.split_once(' ').unwrap();
+        let output = broker.run(tool, &format!("{anna} {rest}"));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && told.contains("0x87"), "{refused}: {told}");
+    }
+    passwd(&broker.dir.join("passwords"), &["bob", "geheim"]);
+    fs::write(broker.dir.join("acl"), "user bob\ntopic write b\n").unwrap();
+    broker.signal("-HUP");
+    broker.log_line("access rules read again");
+    assert_eq!(broker.code("pub", "-u bob -P geheim -t b -m 1 -q 1"), 0);
+    assert_eq!(broker.code("pub", &format!("{anna} -t a/x -m 1 -q 1")), 1, "no rules any more");
+}
+
+#[test]
+fn a_broker_that_stops_tells_its_clients_and_ends_well() {
+    let mut broker = Broker::start("stop", &[], "[server]\nshutdown_grace_secs = 5\n");
+    let subscriber = broker.subscriber("-t a --no-reconnect -W 60");
+    broker.signal("-TERM");
+    let (_, code) = subscriber.output();
+    assert_eq!(code, 1);
+    assert_eq!(broker.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn wrong_usage_and_wrong_configuration_end_with_two() {
+    let dir = std::env::temp_dir();
+    let run = |arguments: &[&str]| {
+        let output = Command::new(QUELEA).args(arguments).current_dir(&dir).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, told) = run(&["serve", "--listen", "tcp://0.0.0.0:0"]);
+    assert!(code == 2 && told.contains("--allow-anonymous"), "{told}");
+    let (code, told) = run(&["serve", "--config", "/nonexistent.toml"]);
+    assert!(code == 2 && told.contains("/nonexistent.toml"), "{told}");
+    assert_eq!(run(&["sub", "-t", "a/#/b"]).0, 2);
+    assert_eq!(run(&["pub", "-t", "a"]).0, 2);
+    assert_eq!(run(&["pub", "-t", "a", "-m", "x", "-V", "311", "-D", "publish", "a", "b"]).0, 2);
+    assert_eq!(run(&["serve", "--check-config"]).0, 0);
+    let printed = Command::new(QUELEA).args(["serve", "--print-config"]).output().unwrap();
+    assert!(String::from_utf8(printed.stdout).unwrap().contains("qos_max = 2 # default"));
+    let completions = Command::new(QUELEA).args(["completions", "bash"]).output().unwrap();
+    assert!(String::from_utf8(completions.stdout).unwrap().contains("quelea"));
+}
