@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 pub mod filters;
+pub mod journal;
+pub mod log_recovery;
 pub mod mutate;
 pub mod packet;
 pub mod properties;
@@ -20,10 +22,12 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "decode_client", run: packet::decode_client, seeds: packet::client_seeds },
     Target { name: "decode_server", run: packet::decode_server, seeds: packet::server_seeds },
     Target { name: "filters", run: filters::filters, seeds: filters::seeds },
+    Target { name: "journal", run: journal::journal, seeds: journal::seeds },
+    Target { name: "log_recovery", run: log_recovery::log_recovery, seeds: log_recovery::seeds },
     Target { name: "properties", run: properties::properties, seeds: properties::seeds },
     Target { name: "proxy_header", run: proxy_header::proxy_header, seeds: proxy_header::seeds },
     Target { name: "ws_frame", run: ws_frame::ws_frame, seeds: ws_frame::seeds },

@@ -3,7 +3,9 @@
 //! Behind the feature `testing`: for the tests of this crate and the simulator of the broker.
 
 mod disk;
+mod mend;
 mod rng;
 
 pub use disk::{Crash, Faults, SimDisk};
+pub use mend::mend_checksums;
 pub use rng::Rng;

@@ -1,0 +1,135 @@
+//! Recovery: any bytes as the files of a log give a clean start or a clean refusal, and after a
+//! start the log can be used and gives the same records again.
+//!
+//! An input is a byte of flags, where the first file ends (two bytes), and the bytes of one or two
+//! files. With flag 1 the checksums are mended first, so that what is behind them is reached too.
+
+use storage::testing::{Crash, SimDisk, mend_checksums};
+use storage::{Identity, Kind, Level, Log, Recovered, Recovery, Refusal, Settings, Status, Survey};
+
+const IDENTITY: Identity = Identity { id: *b"a log for a fuzz", shard: 0, shards: 1 };
+const KIND: Kind = Kind::new(1);
+const FLAG_MEND: u8 = 1;
+const FLAG_TWO_FILES: u8 = 2;
+
+pub fn log_recovery(input: &[u8]) {
+    let Some((&[flags, low, high], bytes)) = input.split_first_chunk::<3>() else { return };
+    let mut files = vec![bytes.to_vec()];
+    if flags & FLAG_TWO_FILES != 0 {
+        let end = bytes.len().min(usize::from(u16::from_le_bytes([low, high])));
+        files = vec![bytes[..end].to_vec(), bytes[end..].to_vec()];
+    }
+    let mut disk = SimDisk::new(1);
+    for (number, mut file) in (1..).zip(files) {
+        if flags & FLAG_MEND != 0 {
+            mend_checksums(&mut file);
+        }
+        disk.put(number, file);
+    }
+    let (recovered, first) = match recover(&disk) {
+        Ok(found) => found,
+        Err(_) => return repair(disk),
+    };
+    assert_eq!(recovered.report.records, first.len() as u64);
+    let mut log = Log::open(recovered, settings());
+    if !drive(&mut log, &mut disk, |log| log.status() == Status::Ready) {
+        return;
+    }
+    let appended = log.append(KIND, &[b"after"], Level::Fsync);
+    drive(&mut log, &mut disk, |log| log.stats().pending_bytes == 0);
+    disk.crash(Crash::Power);
+    let (_, second) = recover(&disk).expect("a log that was opened opens again");
+    assert_eq!(second[..first.len()], first, "what was found once is found again");
+    assert_eq!(second.len(), first.len() + usize::from(appended.is_ok()));
+}
+
+/// Kind and bytes of each record in order.
+type Records = Vec<(u8, Vec<u8>)>;
+
+fn recover(disk: &SimDisk) -> Result<(Recovered, Records), Refusal> {
+    let mut recovery = Recovery::new((0, 1), &settings(), disk.files())?;
+    let mut records = Records::new();
+    while let Some(number) = recovery.wants() {
+        recovery.on_segment(disk.content(number), &mut |record, _| {
+            records.push((record.kind.get(), record.bytes.to_vec()));
+        })?;
+    }
+    Ok((recovery.finish(IDENTITY), records))
+}
+
+/// A repair of whatever was refused is not refused for damage.
+fn repair(mut disk: SimDisk) {
+    let mut survey = Survey::default();
+    for file in disk.files() {
+        survey.on_segment(file.number, disk.content(file.number));
+    }
+    let repair = survey.finish();
+    for file in disk.files().iter().filter(|file| file.number > repair.last_kept) {
+        disk.remove(file.number);
+    }
+    if let Some(end) = repair.end {
+        let mut content = disk.content(end.segment()).to_vec();
+        content.truncate(end.offset() as usize);
+        content.extend_from_slice(&repair.write);
+        disk.put(end.segment(), content);
+    }
+    if let Err(Refusal::Damaged(at)) = recover(&disk).map(drop) {
+        panic!("repaired, and still damaged at {at}");
+    }
+}
+
+/// Turns and steps until `reached`; false when it does not come to that.
+fn drive(log: &mut Log, disk: &mut SimDisk, reached: impl Fn(&Log) -> bool) -> bool {
+    for now_ms in 0..1000 {
+        let mut commands = Vec::new();
+        log.take_commands(&mut commands);
+        commands.into_iter().for_each(|command| disk.submit(command));
+        if reached(log) {
+            return true;
+        }
+        while let Some(completion) = disk.step() {
+            log.on_completed(completion);
+        }
+        log.on_tick(now_ms * 100);
+    }
+    false
+}
+
+fn settings() -> Settings {
+    Settings::with_segment_bytes(64 * 1024)
+}
+
+/// Logs of one and two files, after a crash and closed in order.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for (records, close) in [(0, false), (3, false), (3, true), (70, true)] {
+        let mut disk = SimDisk::new(1);
+        let mut log = Log::create(IDENTITY, settings());
+        drive(&mut log, &mut disk, |log| log.status() == Status::Ready);
+        for number in 0..records {
+            let bytes = vec![number; 1000];
+            log.append(KIND, &[&bytes], Level::Fsync).expect("a new log takes records");
+            drive(&mut log, &mut disk, |log| log.stats().pending_bytes == 0);
+        }
+        if close {
+            log.close();
+            drive(&mut log, &mut disk, |log| log.status() == Status::Closed);
+        }
+        for flags in [0, FLAG_MEND] {
+            seeds.push(input_of(&disk, flags));
+        }
+    }
+    seeds
+}
+
+fn input_of(disk: &SimDisk, flags: u8) -> Vec<u8> {
+    let trimmed = |number| {
+        let content = disk.content(number);
+        let end = content.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        content[..end].to_vec()
+    };
+    let (first, second) = (trimmed(1), trimmed(2));
+    let flags = if second.is_empty() { flags } else { flags | FLAG_TWO_FILES };
+    let [low, high] = u16::try_from(first.len()).map_or([255, 255], u16::to_le_bytes);
+    [&[flags, low, high], &first[..], &second[..]].concat()
+}
