@@ -10,7 +10,7 @@ use crate::rules::{self, Rule};
 #[inline]
 pub(crate) fn check(bytes: &[u8]) -> Result<&str, &'static Rule> {
     let Ok(text) = str::from_utf8(bytes) else { return Err(&rules::UTF8) };
-    if !is_plain(bytes) && text.contains('\0') {
+    if bytes.contains(&0) {
         return Err(&rules::NUL);
     }
     Ok(text)
@@ -61,18 +61,17 @@ fn no_control(text: &str) -> Result<(), &'static Rule> {
 /// nothing is left to check. Eight bytes at a time, the last eight possibly once more.
 #[inline]
 fn is_plain(bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let doubt = words.iter().fold(0, |doubt, word| doubt | doubt_about(*word));
-    let last = match bytes.last_chunk::<8>() {
-        _ if rest.is_empty() => 0,
-        Some(last) => doubt_about(*last),
-        None => {
-            let mut padded = [b'0'; 8];
-            padded.iter_mut().zip(rest).for_each(|(slot, &byte)| *slot = byte);
-            doubt_about(padded)
-        }
+    let Some(last) = bytes.last_chunk::<8>() else {
+        return bytes.iter().all(|&byte| is_plain_byte(byte));
     };
-    (doubt | last) & HIGH_BITS == 0
+    let (words, _) = bytes.as_chunks::<8>();
+    let doubt = words.iter().fold(doubt_about(*last), |doubt, word| doubt | doubt_about(*word));
+    doubt & HIGH_BITS == 0
+}
+
+#[inline]
+const fn is_plain_byte(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && byte != b'+' && byte != b'#'
 }
 
 /// Sets a high bit if one of the bytes is a control character, `+`, `#` or no ASCII. A borrow or
