@@ -176,7 +176,10 @@ proptest! {
 
     /// What can be read is written back to the same bytes: a fact has one encoding.
     #[test]
-    fn any_bytes_are_one_fact_or_none(kind in 0_u8..20, bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn any_bytes_are_one_fact_or_none(
+        kind in 0_u8..20,
+        bytes in prop::collection::vec(any::<u8>(), 0..80),
+    ) {
         if let Ok(fact) = Fact::decode(kind, &bytes) {
             prop_assert_eq!(fact.kind(), kind);
             prop_assert_eq!(encode(fact), bytes);

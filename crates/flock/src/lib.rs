@@ -9,9 +9,9 @@
 
 pub mod agent;
 pub mod catalogue;
+pub mod compare;
 pub mod engine;
 pub mod faults;
-pub mod compare;
 pub mod measure;
 pub mod model;
 pub mod report;

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! For each record size and level: a producer keeps a bounded number of records waiting for their
-//! commit, as publishers waiting for a PUBACK do. Then the very same groups of bytes are written by a
-//! loop of `pwrite` and `fdatasync` to a file made in the same way: that is what the disk gives.
+//! commit, as publishers waiting for a PUBACK do. Then the very same groups of bytes are written
+//! by a loop of `pwrite` and `fdatasync` to a file made in the same way: that is what the disk
+//! gives.
 
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
@@ -68,7 +69,8 @@ impl Measured {
         self.waits.sort_unstable_by(f64::total_cmp);
         let percentile = |share: f64| self.waits[((self.waits.len() - 1) as f64 * share) as usize];
         println!(
-            "{bytes:>7} {:>6} {waiting:>9} {rate:>11.0} {:>8.0} {:>9.2} {:>9.0} {:>9.2} {:>9.2} {bare_rate:>11.0} {:>6.2}",
+            "{bytes:>7} {:>6} {waiting:>9} {rate:>11.0} {:>8.0} {:>9.2} {:>9.0} {:>9.2} {:>9.2} \
+             {bare_rate:>11.0} {:>6.2}",
             format!("{level:?}").to_lowercase(),
             rate * bytes as f64 / 1e6,
             self.cpu.as_secs_f64() * 1e6 / self.records as f64,

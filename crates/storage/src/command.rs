@@ -7,8 +7,8 @@ use std::sync::Arc;
 /// a file name.
 ///
 /// The contract of a driver:
-/// - Commands of one [`Lane`] are executed in the order given, one after the other; the two lanes are
-///   independent of each other.
+/// - Commands of one [`Lane`] are executed in the order given, one after the other; the two lanes
+///   are independent of each other.
 /// - The steps of a `Commit` are executed in order and **stop at the first fault**.
 /// - `Create`, `Recycle` and `Delete` are reported as done only when the directory entry itself is
 ///   durable (directory synced), and a created or recycled file has its blocks allocated.

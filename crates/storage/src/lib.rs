@@ -3,10 +3,10 @@
 //!
 //! # What it does not know
 //!
-//! MQTT: a record is a kind and some bytes. And the machine: no file, thread, clock or random source
-//! is touched here. A [`Log`] emits disk [`Command`]s and is told of their [`Completion`]; bytes of
-//! files are brought to [`Recovery`]; time and random identities are arguments. So the same code runs
-//! on a disk thread and in a simulator that crashes it at every step.
+//! MQTT: a record is a kind and some bytes. And the machine: no file, thread, clock or random
+//! source is touched here. A [`Log`] emits disk [`Command`]s and is told of their [`Completion`];
+//! bytes of files are brought to [`Recovery`]; time and random identities are arguments. So the
+//! same code runs on a disk thread and in a simulator that crashes it at every step.
 //!
 //! # The use of it
 //!
@@ -14,26 +14,25 @@
 //! start   Recovery::new(shard, settings, files) -> wants() / on_segment(bytes, sink) -> finish()
 //!         Log::open(recovered, settings)         then commands until status() is Ready
 //! turn    append(kind, parts, level) -> Position (the ticket of the record)
-//!         take_commands(&mut out)                once per turn: all appends of a turn share a write
+//!         take_commands(&mut out)                once per turn: its appends share a write
 //! disk    on_completed(completion)               then look at written_upto() / synced_upto()
 //! read    read(position), else request(position, bytes) -> ReadBack later
 //! space   release(position, bytes)               when a record is no longer needed
-//!         reclaim() -> Chunk                      append again what is needed in it, then reclaimed(chunk)
+//!         reclaim() -> Chunk                     append_copy() what is needed, reclaimed(chunk)
 //! time    on_tick(now_ms), next_deadline()
-//! end     close()                                 then commands until status() is Closed
+//! end     close()                                then commands until status() is Closed
 //! ```
 //!
 //! # Where to start reading
 //!
 //! [`Log`] (`log.rs`), then `commit.rs` for group commit, `recovery.rs` for how a torn tail is told
-//! from damage, `space.rs` and `reclaim.rs` for the life of a segment, `format.rs` for the bytes. The
-//! format is described field by field in `docs/internals/log-format.md`.
+//! from damage, `space.rs` and `reclaim.rs` for the life of a segment, `format.rs` for the bytes.
+//! The format is described field by field in `docs/internals/log-format.md`.
 //!
 //! # Invariants
 //!
 //! - Positions grow with appends, and records come back in the order of their positions.
-//! - One group of writes is at the disk at a time, and a segment is synced before the next is begun:
-//!   only the last segment can have a torn tail.
+//! - A segment is synced before the next is begun: only the last one can have a torn tail.
 //! - What recovery yields is a prefix of what was appended (records copied by reclaiming counted at
 //!   their new place), and contains every record before the last `synced_upto` reported.
 //! - A failed sync or write ends all promises; nothing after it is reported as committed.

@@ -474,7 +474,8 @@ impl Log {
     }
 
     /// Whether a batch without records fits into the head segment. It may use the end that records
-    /// leave free, so that a log that is full to the brim can still be opened, sealed and reclaimed.
+    /// leave free, so that a log that is full to the brim can still be opened, sealed and
+    /// reclaimed.
     pub(crate) fn has_control_room(&self) -> bool {
         self.head.segment != 0 && self.head.next + BATCH_HEADER_BYTES <= self.head.capacity
     }

@@ -2,9 +2,9 @@
 //! file is given back.
 //!
 //! Always the oldest: the log stays one unbroken run of segments, so a missing file is noticed; and
-//! a deletion can never outlive the record it deletes, so no tombstones have to be kept. The price is
-//! that data which never changes is copied once per turn of the log. With `space_percent` = 200 a
-//! segment is on average half live when its turn comes, and one byte is copied per byte appended.
+//! a deletion can never outlive the record it deletes, so no tombstones have to be kept. The price
+//! is that data which never changes is copied once per turn of the log. With `space_percent` = 200
+//! a segment is on average half live when its turn comes, and one byte is copied per byte appended.
 
 use crate::chunk::{Chunk, ChunkEnd};
 use crate::command::{Command, CommandId, Fault};
@@ -43,12 +43,13 @@ enum State {
 }
 
 impl Log {
-    /// A chunk of the oldest segment whose live records want to be appended again, if one is at hand.
+    /// A chunk of the oldest segment whose live records want to be appended again, if one is at
+    /// hand.
     ///
     /// For each record of the chunk that is still needed (and only those: the log does not know),
-    /// append it again with [`Log::append_copy`] and remember its new position; the old one need not be released. Then hand the chunk back to
-    /// [`Log::reclaimed`]. It may be kept for several turns, say because an append was refused (see
-    /// [`Chunk::put_back`]).
+    /// append it again with [`Log::append_copy`] and remember its new position; the old one need
+    /// not be released. Then hand the chunk back to [`Log::reclaimed`]. It may be kept for several
+    /// turns, say because an append was refused (see [`Chunk::put_back`]).
     pub fn reclaim(&mut self) -> Option<Chunk> {
         let victim = self.reclaim.victim.as_mut()?;
         if !matches!(victim.state, State::Ready(_)) {
@@ -80,8 +81,8 @@ impl Log {
         }
     }
 
-    /// Where reclaiming found bytes that are not what was written, if it did: the medium is failing,
-    /// and no space comes back until the log is repaired offline.
+    /// Where reclaiming found bytes that are not what was written, if it did: the medium is
+    /// failing, and no space comes back until the log is repaired offline.
     pub fn damaged(&self) -> Option<Position> {
         self.reclaim.damaged
     }

@@ -3,12 +3,12 @@
 //! # How a torn tail is told from damage
 //!
 //! A crash may leave any part of what was written after the last sync: that *tail* is cut at the
-//! first batch that is not whole, and nothing that was promised at level `fsync` is in it. Damage to
-//! what had been synced must never be cut silently. Three facts tell them apart:
+//! first batch that is not whole, and nothing that was promised at level `fsync` is in it. Damage
+//! to what had been synced must never be cut silently. Three facts tell them apart:
 //!
-//! - A segment, and the header of the next one, are synced before the first batch goes into the next
-//!   one. So in every segment but the last, the chain of batches must reach exactly to where the next
-//!   header says it ended; and a file that holds a batch but no whole header is damaged.
+//! - A segment, and the header of the next one, are synced before the first batch goes into the
+//!   next one. So in every segment but the last, the chain of batches must reach exactly to where
+//!   the next header says it ended; and a file that holds a batch but no whole header is damaged.
 //! - Each batch states up to which position the log was durable when it was closed. If the chain
 //!   breaks before a position that any batch behind it states, what is broken had been synced.
 //! - The oldest segment that is needed is stated by the last batch; a file missing from there on is

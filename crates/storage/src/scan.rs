@@ -124,8 +124,9 @@ impl<'a> ScannedBatch<'a> {
     }
 }
 
-/// Whether a file without a whole header holds a batch. A header is synced before the first batch is
-/// written, so it was there once. Without a known `identity` what looks like a batch counts as one.
+/// Whether a file without a whole header holds a batch. A header is synced before the first batch
+/// is written, so it was there once. Without a known `identity` what looks like a batch counts as
+/// one.
 pub(crate) fn has_lost_header(file: &[u8], number: u32, identity: Option<&Identity>) -> bool {
     candidates(file, HEADER_BLOCK_BYTES as usize).any(|at| match identity {
         Some(identity) => BatchHeader::decode(&file[at..], identity.seed(number)).is_some(),

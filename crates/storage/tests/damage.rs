@@ -188,7 +188,7 @@ proptest! {
     fn any_overwrite_gives_a_start_or_a_refusal(
         seed in 0_u64..20,
         writes in prop::collection::vec(
-            (0_usize..8, 0_usize..SEGMENT_BYTES as usize, prop::collection::vec(any::<u8>(), 1..600)),
+            (0_usize..8, 0_usize..65_536, prop::collection::vec(any::<u8>(), 1..600)),
             1..6,
         ),
     ) {

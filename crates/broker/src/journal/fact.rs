@@ -135,8 +135,8 @@ pub struct GroupOpened<'a> {
     pub filter: &'a str,
 }
 
-/// Bytes that are no fact: the log's checksums were right, so another program version wrote them, or
-/// this one has a fault.
+/// Bytes that are no fact: the log's checksums were right, so another program version wrote them,
+/// or this one has a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed(pub(super) &'static str);
 

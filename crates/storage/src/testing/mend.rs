@@ -4,8 +4,8 @@ use crate::format::{
     BATCH_HEADER_BYTES, BATCH_MAGIC, HEADER_BLOCK_BYTES, HeaderRead, SegmentHeader, crc32c, u32_at,
 };
 
-/// Sets the checksums of a segment file to what its bytes ask for: that of the header, then those of
-/// as many batches as follow each other.
+/// Sets the checksums of a segment file to what its bytes ask for: that of the header, then those
+/// of as many batches as follow each other.
 pub fn mend_checksums(file: &mut [u8]) {
     let block = HEADER_BLOCK_BYTES as usize;
     if file.len() < block {
