@@ -1,0 +1,296 @@
+//! How to start a broker: a small TOML file per broker, under `brokers/`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::faults::{BrokerProcess, FaultError};
+use crate::measure::BrokerInfo;
+
+/// A broker as a file of `brokers/` describes it.
+///
+/// In `command`, `version`, `prepare`, `env` and files these are filled in: `{program}` the program that
+/// was found, `{port}`, `{dir}` a fresh empty directory, `{cores}` the number of cores it is given.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    pub name: String,
+    pub title: String,
+    /// One sentence on how to get it.
+    pub install: String,
+    /// Where the program may be; the first that exists is taken. A name without `/` is looked for in
+    /// `PATH`, `~` is the home directory, `$NAME/...` starts with an environment variable.
+    pub programs: Vec<String>,
+    pub command: Vec<String>,
+    /// Prints the version somewhere in its output.
+    #[serde(default)]
+    pub version: Vec<String>,
+    /// Commands to run before, in `{dir}`, each to its end.
+    #[serde(default)]
+    pub prepare: Vec<Vec<String>>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, rename = "file")]
+    pub files: Vec<ConfigFile>,
+    /// What a reader of the table should know.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// A file to be written into `{dir}`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigFile {
+    pub path: String,
+    pub text: String,
+}
+
+/// Why a broker cannot take part.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    #[error("there is no broker `{name}`: known are {known}, or give a file")]
+    Unknown { name: String, known: String },
+    #[error("{path}: {source}")]
+    Read { path: String, source: io::Error },
+    #[error("{path}: {detail}")]
+    Format { path: String, detail: String },
+    #[error("{title} is not installed: {install}")]
+    NotInstalled { title: String, install: String },
+    #[error("cannot prepare {title}: {detail}")]
+    Prepare { title: String, detail: String },
+    #[error("{title}: {source}")]
+    Start { title: String, source: FaultError },
+}
+
+impl Description {
+    /// The descriptions that come with the lab.
+    pub fn built_in() -> Vec<Self> {
+        BUILT_IN.iter().filter_map(|(_, text)| toml::from_str(text).ok()).collect()
+    }
+
+    /// By name, or from a file if `name` looks like one.
+    pub fn find(name: &str) -> Result<Self, BrokerError> {
+        if name.contains('/') || name.ends_with(".toml") {
+            let path = name.to_owned();
+            let text = std::fs::read_to_string(name)
+                .map_err(|source| BrokerError::Read { path: path.clone(), source })?;
+            return toml::from_str(&text)
+                .map_err(|error| BrokerError::Format { path, detail: error.to_string() });
+        }
+        let all = Self::built_in();
+        let known = all.iter().map(|known| known.name.clone()).collect::<Vec<_>>().join(", ");
+        all.into_iter()
+            .find(|known| known.name == name)
+            .ok_or(BrokerError::Unknown { name: name.to_owned(), known })
+    }
+
+    /// The program, if it is installed.
+    pub fn program(&self) -> Option<PathBuf> {
+        self.programs.iter().find_map(|program| locate(program))
+    }
+
+    /// Starts it on `port`, confined to `cpus` if given, with its files in `dir`.
+    pub fn start(
+        &self,
+        port: u16,
+        cpus: Option<&str>,
+        dir: &Path,
+    ) -> Result<(BrokerProcess, BrokerInfo), BrokerError> {
+        let program = self.program().ok_or_else(|| BrokerError::NotInstalled {
+            title: self.title.clone(),
+            install: self.install.clone(),
+        })?;
+        let filling = Filling { program, port, dir: dir.to_path_buf(), cores: count_cpus(cpus) };
+        let config = self.prepare(&filling)?;
+        let version = self.find_version(&filling);
+        let mut command = Vec::new();
+        if let Some(cpus) = cpus {
+            command.extend(["taskset", "-c", cpus].map(str::to_owned));
+        }
+        // `env` replaces itself by the program, as `taskset` does: the pid stays the broker's.
+        if !self.env.is_empty() {
+            command.push("env".to_owned());
+            let pairs =
+                self.env.iter().map(|(name, value)| format!("{name}={}", filling.fill(value)));
+            command.extend(pairs);
+        }
+        command.extend(self.command.iter().map(|word| filling.fill(word)));
+        let address = format!("127.0.0.1:{port}");
+        let process = BrokerProcess::start(command.clone(), &address)
+            .map_err(|source| BrokerError::Start { title: self.title.clone(), source })?;
+        let info = BrokerInfo {
+            name: self.name.clone(),
+            version,
+            addresses: vec![address],
+            pid: process.pid(),
+            command,
+            config,
+            cpus: cpus.map(str::to_owned),
+        };
+        Ok((process, info))
+    }
+
+    fn prepare(&self, filling: &Filling) -> Result<String, BrokerError> {
+        let failed = |detail: String| BrokerError::Prepare { title: self.title.clone(), detail };
+        let mut config = String::new();
+        for file in &self.files {
+            let path = filling.dir.join(&file.path);
+            let text = filling.fill(&file.text);
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent).map_err(|error| failed(error.to_string()))?;
+            }
+            std::fs::write(&path, &text).map_err(|error| failed(error.to_string()))?;
+            config.push_str(&text);
+        }
+        for command in &self.prepare {
+            let words: Vec<String> = command.iter().map(|word| filling.fill(word)).collect();
+            let Some((program, arguments)) = words.split_first() else { continue };
+            let done = Command::new(program)
+                .args(arguments)
+                .current_dir(&filling.dir)
+                .envs(self.env.iter().map(|(name, value)| (name, filling.fill(value))))
+                .stdin(Stdio::null())
+                .output()
+                .map_err(|error| failed(format!("`{}`: {error}", words.join(" "))))?;
+            if !done.status.success() {
+                let output = String::from_utf8_lossy(&done.stderr).into_owned();
+                return Err(failed(format!("`{}` failed: {}", words.join(" "), output.trim())));
+            }
+        }
+        Ok(config)
+    }
+
+    fn find_version(&self, filling: &Filling) -> String {
+        let words: Vec<String> = self.version.iter().map(|word| filling.fill(word)).collect();
+        let Some((program, arguments)) = words.split_first() else { return String::new() };
+        let Ok(done) = Command::new(program).args(arguments).stdin(Stdio::null()).output() else {
+            return String::new();
+        };
+        let mut text = String::from_utf8_lossy(&done.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&done.stderr));
+        version_in(&text).unwrap_or_default().to_owned()
+    }
+}
+
+/// The first word that looks like a version: digits and dots, perhaps after a `v`.
+fn version_in(text: &str) -> Option<&str> {
+    text.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '(' | ')' | '"')).find_map(
+        |word| {
+            let word = word.strip_prefix('v').unwrap_or(word);
+            let starts = word.starts_with(|c: char| c.is_ascii_digit());
+            (starts && word.contains('.')).then(|| word.trim_end_matches('.'))
+        },
+    )
+}
+
+struct Filling {
+    program: PathBuf,
+    port: u16,
+    dir: PathBuf,
+    cores: usize,
+}
+
+impl Filling {
+    fn fill(&self, text: &str) -> String {
+        text.replace("{program}", &self.program.display().to_string())
+            .replace("{port}", &self.port.to_string())
+            .replace("{dir}", &self.dir.display().to_string())
+            .replace("{cores}", &self.cores.to_string())
+    }
+}
+
+fn locate(program: &str) -> Option<PathBuf> {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let path = if let Some(rest) = program.strip_prefix("~/") {
+        PathBuf::from(home).join(rest)
+    } else if let Some(rest) = program.strip_prefix('$') {
+        let (name, rest) = rest.split_once('/')?;
+        PathBuf::from(std::env::var_os(name)?).join(rest)
+    } else if program.contains('/') {
+        PathBuf::from(program)
+    } else {
+        let path = std::env::var_os("PATH")?;
+        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
+        let folders = std::env::split_paths(&path).chain(beside);
+        return folders.map(|folder| folder.join(program)).find(|found| found.is_file());
+    };
+    path.exists().then_some(path)
+}
+
+/// How many cores a list such as `0-1,3` names; all of them for `None`.
+pub(super) fn count_cpus(cpus: Option<&str>) -> usize {
+    let Some(cpus) = cpus else { return crate::engine::host::cores() };
+    parse_cpus(cpus).len().max(1)
+}
+
+/// The cores of a list such as `0-1,3`.
+pub(super) fn parse_cpus(cpus: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    for part in cpus.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(from), Ok(to)) = (from.trim().parse::<usize>(), to.trim().parse::<usize>()) {
+            found.extend(from..=to.min(from + CPUS_MAX));
+        }
+    }
+    found
+}
+
+const CPUS_MAX: usize = 1_023;
+
+macro_rules! built_in {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!("../../../../brokers/", $name, ".toml")))),*]
+    };
+}
+
+const BUILT_IN: [(&str, &str); 8] =
+    built_in!["quelea", "mosquitto", "rumqttd", "rmqttd", "nats", "hivemq", "rabbitmq", "aedes"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_description_can_be_read() {
+        for (name, text) in BUILT_IN {
+            match toml::from_str::<Description>(text) {
+                Ok(description) => {
+                    assert_eq!(description.name, name);
+                    assert!(!description.command.is_empty() && !description.install.is_empty());
+                }
+                Err(error) => panic!("{name}: {error}"),
+            }
+        }
+        assert_eq!(Description::built_in().len(), BUILT_IN.len());
+    }
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        assert_eq!(version_in("mosquitto version 2.0.11\n\nmosquitto is"), Some("2.0.11"));
+        assert_eq!(version_in("nats-server: v2.15.2"), Some("2.15.2"));
+        assert_eq!(version_in("no version here"), None);
+    }
+
+    #[test]
+    fn core_lists_are_read_as_taskset_does() {
+        assert_eq!(parse_cpus("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(count_cpus(Some("1,3")), 2);
+    }
+
+    #[test]
+    fn an_unknown_broker_names_the_known_ones() {
+        let error = Description::find("moskito").unwrap_err().to_string();
+        assert!(error.contains("mosquitto") && error.contains("quelea"), "{error}");
+    }
+
+    #[test]
+    fn a_broker_that_is_not_installed_says_how_to_get_it() {
+        let mut description = Description::find("mosquitto").unwrap();
+        description.programs = vec!["no-such-program".into()];
+        let error = description.start(1, None, Path::new("/nowhere")).unwrap_err().to_string();
+        assert!(error.contains("apt-get install"), "{error}");
+    }
+}
