@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
 const QUELEA: &str = env!("CARGO_BIN_EXE_quelea");
 
 /// A broker on a free port with its files in a directory; both end with the test.
@@ -14,7 +16,8 @@ struct Broker {
     dir: PathBuf,
     child: Child,
     log: BufReader<ChildStderr>,
-    port: String,
+    /// Where it listens, in the order of the configuration.
+    urls: Vec<String>,
 }
 
 impl Broker {
@@ -24,7 +27,8 @@ impl Broker {
         for (name, text) in files {
             fs::write(dir.join(name), text).unwrap();
         }
-        fs::write(dir.join("quelea.toml"), format!("{BASE}{config}")).unwrap();
+        let config = format!("{BASE}{config}").replace("DIR", &dir.display().to_string());
+        fs::write(dir.join("quelea.toml"), config).unwrap();
         let mut child = Command::new(QUELEA)
             .args(["serve", "--config", "quelea.toml", "--data", "data", "--workers", "2"])
             .current_dir(&dir)
@@ -32,26 +36,26 @@ impl Broker {
             .spawn()
             .unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
-        let mut broker = Self { dir, child, log, port: String::new() };
-        let line = broker.log_line("tcp://127.0.0.1:");
-        let port = line.split("tcp://127.0.0.1:").nth(1).unwrap();
-        broker.port = port.chars().take_while(char::is_ascii_digit).collect();
-        broker.log_line("ready");
+        let mut broker = Self { dir, child, log, urls: Vec::new() };
+        let told = broker.log_until("ready");
+        let url = |line: &str| Some(line.split("url=\"").nth(1)?.split('"').next()?.to_owned());
+        broker.urls = told.lines().filter_map(url).collect();
         broker
     }
 
     /// Reads the log up to a line that has `text`.
-    fn log_line(&mut self, text: &str) -> String {
+    fn log_until(&mut self, text: &str) -> String {
         let mut all = String::new();
-        loop {
-            let mut line = String::new();
-            let count = self.log.read_line(&mut line).unwrap();
+        while !all.lines().last().is_some_and(|line| line.contains(text)) {
+            let count = self.log.read_line(&mut all).unwrap();
             assert!(count > 0, "the broker ended without saying '{text}': {all}");
-            if line.contains(text) {
-                return line;
-            }
-            all.push_str(&line);
         }
+        all
+    }
+
+    fn port(&self, index: usize) -> &str {
+        let address = self.urls[index].split('/').nth(2).unwrap();
+        address.rsplit(':').next().unwrap()
     }
 
     fn signal(&self, name: &str) {
@@ -61,7 +65,7 @@ impl Broker {
 
     fn command(&self, tool: &str, arguments: &str) -> Command {
         let mut command = Command::new(QUELEA);
-        command.arg(tool).args(["-h", "127.0.0.1", "-p", &self.port]);
+        command.arg(tool).args(["-h", "127.0.0.1", "-p", self.port(0)]);
         command.args(arguments.split_whitespace()).current_dir(&self.dir);
         command
     }
@@ -119,6 +123,34 @@ fn passwd(file: &Path, arguments: &[&str]) {
     let status = Command::new(QUELEA).args(["passwd", "-b"]).arg(file).args(arguments).status();
     assert!(status.unwrap().success());
 }
+
+const TRANSPORTS: &str = r#"
+[[listeners]]
+url = "tls://127.0.0.1:0"
+tls = { certificate = "server.pem", key = "server.key" }
+
+[[listeners]]
+url = "tls://127.0.0.1:0"
+identity_from_certificate = "cn"
+[listeners.tls]
+certificate = "server.pem"
+key = "server.key"
+client_ca = "ca.pem"
+client_auth = "require"
+
+[[listeners]]
+url = "ws://127.0.0.1:0/mqtt"
+
+[[listeners]]
+url = "wss://127.0.0.1:0"
+tls = { certificate = "server.pem", key = "server.key" }
+
+[[listeners]]
+url = "unix://DIR/q.sock"
+
+[access]
+acl_file = "acl"
+"#;
 
 const BASE: &str = "http.listen = \"off\"\n[[listeners]]\nurl = \"tcp://127.0.0.1:0\"\n";
 
@@ -192,7 +224,7 @@ fn passwords_scram_and_access_rules_hold_and_are_read_again() {
     passwd(&broker.dir.join("passwords"), &["bob", "geheim"]);
     fs::write(broker.dir.join("acl"), "user bob\ntopic write b\n").unwrap();
     broker.signal("-HUP");
-    broker.log_line("access rules read again");
+    broker.log_until("access rules read again");
     assert_eq!(broker.code("pub", "-u bob -P geheim -t b -m 1 -q 1"), 0);
     assert_eq!(broker.code("pub", &format!("{anna} -t a/x -m 1 -q 1")), 1, "no rules any more");
 }
@@ -205,6 +237,50 @@ fn a_broker_that_stops_tells_its_clients_and_ends_well() {
     let (_, code) = subscriber.output();
     assert_eq!(code, 1);
     assert_eq!(broker.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn every_transport_reaches_the_broker() {
+    let certificate = |name: &str, issuer: &CertifiedIssuer<'static, KeyPair>| {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let signed = params.signed_by(&key, issuer).unwrap();
+        (signed.pem(), key.serialize_pem())
+    };
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let (server, server_key) = certificate("server", &ca);
+    let (anna, anna_key) = certificate("anna", &ca);
+    let files = [
+        ("ca.pem", ca.pem()),
+        ("server.pem", server),
+        ("server.key", server_key),
+        ("anna.pem", anna),
+        ("anna.key", anna_key),
+        ("acl", "topic readwrite open\nuser anna\ntopic readwrite anna\n".to_owned()),
+    ];
+    let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, &**text)).collect();
+    let broker = Broker::start("transports", &files, TRANSPORTS);
+    let run = |index: usize, rest: &str| {
+        let port = if index == 5 { String::new() } else { format!("-p {}", broker.port(index)) };
+        let arguments = format!("pub -h localhost {port} {rest} -m x -q 1");
+        let mut command = Command::new(QUELEA);
+        command.args(arguments.split_whitespace()).current_dir(&broker.dir);
+        command.stderr(Stdio::null()).status().unwrap().code().unwrap()
+    };
+    let socket = broker.dir.join("q.sock").display().to_string();
+    assert_eq!(run(1, "--cafile ca.pem -t open"), 0, "TLS");
+    assert_eq!(run(1, "--tls -t open"), 1, "an authority that nobody trusts");
+    assert_eq!(run(1, "--insecure -t open"), 0);
+    assert_eq!(run(2, "--cafile ca.pem --cert anna.pem --key anna.key -t anna"), 0, "a user name");
+    assert_eq!(run(2, "--cafile ca.pem --cert anna.pem --key anna.key -t open"), 1);
+    assert_eq!(run(2, "--cafile ca.pem -t open"), 1, "no certificate");
+    assert_eq!(run(3, "--ws --ws-path /mqtt -t open"), 0, "WebSocket");
+    assert_eq!(run(3, "--ws --ws-path /other -t open"), 1);
+    assert_eq!(run(4, "--ws --cafile ca.pem -t open"), 0, "secure WebSocket");
+    assert_eq!(run(5, &format!("--unix {socket} -t open")), 0, "Unix socket");
 }
 
 #[test]

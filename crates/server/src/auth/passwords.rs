@@ -323,8 +323,8 @@ mod tests {
 
     /// Written by mosquitto_passwd 2.0: anna has "s3cret", bob (`-H sha512`) has "geheim".
     const MOSQUITTO: &str = "anna:$7$101$0vHvMFlZRbkI93IX$tFNWO2tbSkApSmgwTmGk7zh/cUex4G\
-        RqB+r8OQ+5D0689dA6WpQFFb51LCQbTfIMcxvvVqVH9O2ntThAieBS3Q==\nbob:$6$eWmafxbiSztnCB68$qBjiLfzHqlf7bTl6c2phq9\
-        aSyaShWQp2XZtIiU91EB7Y++1w1d+j9BKnq33hEZ+n4FBht9/nK16w/c9VK/DYgg==\n";
+        RqB+r8OQ+5D0689dA6WpQFFb51LCQbTfIMcxvvVqVH9O2ntThAieBS3Q==\nbob:$6$eWmafxbiSztnCB68$\
+        qBjiLfzHqlf7bTl6c2phq9aSyaShWQp2XZtIiU91EB7Y++1w1d+j9BKnq33hEZ+n4FBht9/nK16w/c9VK/DYgg==\n";
 
     #[test]
     fn mosquittos_own_file_is_understood() {

@@ -550,8 +550,8 @@ mod tests {
     #[test]
     fn flags_make_a_connect_packet() {
         let line = "-i c -c -k 7 -u n -P p --will-topic w --will-payload x --will-qos 1 \
-                    --will-retain -D connect user-property a b -D will will-delay-interval 9 -D connect \
-                    receive-maximum 3";
+                    --will-retain -D connect user-property a b -D will \
+                    will-delay-interval 9 -D connect receive-maximum 3";
         let connection = lower(line).unwrap();
         let options = &connection.options;
         assert_eq!((options.client_id.as_str(), options.keep_alive_secs), ("c", 7));

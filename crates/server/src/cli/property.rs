@@ -9,7 +9,6 @@ pub(crate) struct GivenProperties {
     pub(crate) will: PropertyBuf,
     pub(crate) publish: PropertyBuf,
     pub(crate) subscribe: PropertyBuf,
-    pub(crate) unsubscribe: PropertyBuf,
     pub(crate) disconnect: PropertyBuf,
     is_any: bool,
 }
@@ -47,11 +46,8 @@ impl GivenProperties {
             "will" => Ok(&mut self.will),
             "publish" => Ok(&mut self.publish),
             "subscribe" => Ok(&mut self.subscribe),
-            "unsubscribe" => Ok(&mut self.unsubscribe),
             "disconnect" => Ok(&mut self.disconnect),
-            _ => Err(format!(
-                "-D {name}: write connect, will, publish, subscribe, unsubscribe or disconnect"
-            )),
+            _ => Err(format!("-D {name}: write connect, will, publish, subscribe or disconnect")),
         }
     }
 }
