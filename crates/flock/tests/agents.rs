@@ -1,0 +1,106 @@
+//! Agents together give the results of one process.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use common::{Mosquitto, pairs, run_on, scenario, total};
+use flock::engine::{BrokerAccess, Options, RunError, run};
+use flock::measure::{LatencyKind, Outcome};
+
+/// An agent process on a free port, killed on drop.
+struct Agent {
+    process: Child,
+    address: String,
+}
+
+impl Agent {
+    fn start() -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_flock"))
+            .args(["agent", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening ").unwrap().to_owned();
+        Self { process, address }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Shared and plain subscribers, so that both kinds of judgement cross the process boundary.
+fn mixed() -> String {
+    pairs(21, 60, 1, 200)
+        .replace("[clients.pub]", "[clients.share]\ncount = 7\n[clients.pub]")
+        .replace("[[stage]]\nname = \"connect\"", "[subscriptions.share]\nfilter = \"$share/g/pairs/#\"\n[[stage]]\nname = \"connect\"\n[[stage.do]]\nclients = \"share\"\nsteps = [{ connect = {} }, { subscribe = { to = \"share\", qos = 1 } }]")
+}
+
+#[test]
+fn agents_merged_equal_one_process() {
+    let broker = Mosquitto::start();
+    let alone = run_on(&mixed(), &broker.address, BrokerAccess::None);
+    let agents = [Agent::start(), Agent::start(), Agent::start()];
+    let options = Options {
+        threads: Some(1),
+        agents: agents.iter().map(|agent| agent.address.clone()).collect(),
+        ..Options::default()
+    };
+    let together = run(&scenario(&mixed(), &broker.address), options).unwrap();
+    assert_eq!(together.run.outcome, Outcome::Completed, "{:?}", together.errors);
+    assert!(alone.integrity.is_clean() && together.integrity.is_clean(), "{:?}", together.integrity);
+    assert_eq!(total(&alone), total(&together));
+    assert_eq!(total(&together).expected, 2 * 21 * 60);
+    assert_eq!(alone.totals.published, together.totals.published);
+    assert_eq!(alone.totals.received, together.totals.received);
+    assert_eq!(alone.totals.connects_ok, together.totals.connects_ok);
+    for kind in [LatencyKind::EndToEnd, LatencyKind::PublishAck, LatencyKind::Connect] {
+        let counts = [&alone, &together].map(|results| results.latency_merged(kind).count());
+        assert_eq!(counts[0], counts[1], "{kind:?}");
+    }
+    assert_eq!(together.run.agents.len(), 3);
+    assert_eq!(together.run.agents.iter().map(|agent| agent.clients).sum::<u64>(), 49);
+}
+
+#[test]
+fn an_agent_that_dies_is_reported() {
+    let broker = Mosquitto::start();
+    let (mut doomed, other) = (Agent::start(), Agent::start());
+    let agents = vec![doomed.address.clone(), other.address.clone()];
+    let mut seconds = 0;
+    let options = Options {
+        threads: Some(1),
+        agents,
+        on_progress: Some(Box::new(move |_| {
+            seconds += 1;
+            if seconds == 1 {
+                let _ = doomed.process.kill();
+            }
+        })),
+        ..Options::default()
+    };
+    let results = run(&scenario(&pairs(10, 300, 1, 100), &broker.address), options).unwrap();
+    assert!(!results.validity.valid);
+    assert!(results.validity.reasons.iter().any(|reason| reason.contains("missing")));
+    assert_eq!(results.run.agents.iter().filter(|agent| agent.died.is_some()).count(), 1);
+    assert!(results.totals.received_all() > 0);
+}
+
+#[test]
+fn an_agent_that_is_not_there_is_named() {
+    let address = format!("127.0.0.1:{}", common::free_port());
+    let options = Options { agents: vec![address.clone()], ..Options::default() };
+    match run(&scenario(&pairs(1, 1, 0, 1), "127.0.0.1:1"), options) {
+        Err(RunError::Agent(error)) => assert!(error.to_string().contains(&address), "{error}"),
+        other => panic!("{:?}", other.map(|results| results.run)),
+    }
+}

@@ -1,0 +1,113 @@
+//! The broker is killed, paused and restarted under load, and integrity is judged across it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Mosquitto, run_on, total};
+use flock::engine::{BrokerAccess, Options, run};
+use flock::measure::{LatencyKind, Outcome};
+
+fn text(fault: &str) -> String {
+    format!(
+        r#"
+id = "faults"
+title = "faults"
+drain = "5s"
+[connect]
+version = "5"
+clean_start = false
+session_expiry = "1h"
+reconnect = true
+[clients.sub]
+count = 10
+[clients.pub]
+count = 10
+[topics.pairs]
+names = "t/{{i}}"
+count = 10
+[subscriptions.pairs]
+topics = "pairs"
+[[stage]]
+name = "connect"
+[[stage.do]]
+clients = "sub"
+steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = 1 }} }}]
+[[stage.do]]
+clients = "pub"
+steps = [{{ connect = {{}} }}]
+[[stage]]
+name = "publish"
+measured = true
+[[stage.do]]
+clients = "pub"
+steps = [{{ publish = {{ to = "pairs", qos = 1, rate = "50/s", count = 150, payload = 16 }} }}]
+[[stage.do]]
+steps = [{{ delay = "1s" }}, {fault}]
+"#
+    )
+}
+
+#[test]
+fn a_broker_that_keeps_nothing_is_caught_after_a_kill() {
+    // In memory only: the sessions, and whatever was acknowledged and under way, are gone.
+    let broker = Mosquitto::prepare("persistence false\n");
+    let fault = r#"{ fault = { kill = "main" } }, { delay = "100ms" }, { fault = { restart = "main" } }"#;
+    let results =
+        run_on(&text(fault), &broker.address, BrokerAccess::Command(broker.command.clone()));
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    assert_eq!(results.faults.len(), 2);
+    assert!(results.faults[0].connections_lost >= 20, "{:?}", results.faults);
+    assert_eq!(results.totals.reconnects, 20, "{:?}", results.errors);
+    // Subscribers lost their sessions with it: what they missed meanwhile is named a break of the
+    // session, not guessed at.
+    assert!(results.integrity.interrupted > 0, "{:?}", results.integrity);
+    assert_eq!(results.totals.published_all(), 1_500);
+}
+
+#[test]
+fn a_pause_is_latency_and_not_loss() {
+    let broker = Mosquitto::prepare("persistence false\n");
+    let fault = r#"{ fault = { pause = "main" } }, { delay = "500ms" }, { fault = { resume = "main" } }"#;
+    let results =
+        run_on(&text(fault), &broker.address, BrokerAccess::Command(broker.command.clone()));
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    assert!(results.integrity.is_clean(), "{:?}", results.integrity);
+    assert_eq!((total(&results).received, results.totals.connections_lost), (1_500, 0));
+    let latency = results.latency(LatencyKind::EndToEnd, Some(1)).unwrap();
+    assert!(latency.summary.max_us >= 450_000, "{:?}", latency.summary);
+}
+
+#[test]
+fn a_fault_without_a_process_fails_the_run_and_keeps_what_was_measured() {
+    let broker = Mosquitto::start();
+    let results = run_on(&text(r#"{ fault = { kill = "main" } }"#), &broker.address, BrokerAccess::None);
+    match &results.run.outcome {
+        Outcome::Failed(why) => assert!(why.contains("--broker-pid"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(results.totals.published_all() > 0);
+}
+
+#[test]
+fn the_user_can_stop_a_run_and_keeps_what_was_measured() {
+    let broker = Mosquitto::start();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let seen = std::sync::Arc::clone(&stop);
+    let options = Options {
+        threads: Some(1),
+        stop,
+        on_progress: Some(Box::new(move |progress| {
+            if progress.second.published > 0 {
+                seen.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        })),
+        ..Options::default()
+    };
+    let model = common::scenario(&text("{ delay = \"1ms\" }"), &broker.address);
+    let results = run(&model, options).unwrap();
+    assert!(matches!(results.run.outcome, Outcome::Interrupted(_)));
+    let published = results.totals.published_all();
+    assert!(published > 0 && published < 1_500, "{published}");
+    assert_eq!(results.run.threads, 1);
+}
