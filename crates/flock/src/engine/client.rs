@@ -293,8 +293,10 @@ impl Client {
             if !self.hearing.is_empty() {
                 self.generation = self.generation.wrapping_add(1);
             }
+            // Identifiers start afresh before the first new request.
+            let forgotten = self.machine.forget();
             self.resubscribe(again, lane);
-            self.publish_forgotten(lane);
+            self.publish_forgotten(forgotten, lane);
         }
         if self.task.wait == Wait::Connecting {
             self.task.ready(now_ns);

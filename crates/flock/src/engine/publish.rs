@@ -362,9 +362,9 @@ impl Client {
     }
 
     /// The session is gone: what was not acknowledged is sent as new.
-    pub(super) fn publish_forgotten(&mut self, lane: &mut Lane) {
+    pub(super) fn publish_forgotten(&mut self, forgotten: Vec<Flight>, lane: &mut Lane) {
         let plan = Arc::clone(&lane.plan);
-        for flight in self.machine.forget() {
+        for flight in forgotten {
             let qos = wire_qos(plan.publishes[usize::from(flight.command)].command.qos);
             match self.machine.begin_publish(qos, flight, u16::MAX) {
                 Ok(packet_id) => {
