@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use codec::QoS;
 use foldhash::fast::FixedState;
-use session::{Delivery, Identifiers, Message, Offered, Overflow};
+use session::{Delivery, Identifiers, Message, NEVER, Offered, Overflow};
 use topic::FilterId;
 
 use crate::client::{Gauge, Held};
@@ -21,6 +21,9 @@ use crate::{Event, Mail, SessionKey, Shard, ShareStrategy};
 
 /// How often a message is passed on before it is parked.
 const HOPS_MAX: u8 = 3;
+
+/// How long messages wait for the first member of a group that is not known yet.
+const MEMBERLESS_MS: u64 = 2000;
 
 /// What identifies a group, on every shard alike.
 #[derive(Debug)]
@@ -41,6 +44,14 @@ pub struct Member {
     pub(crate) is_persistent: bool,
 }
 
+impl Member {
+    /// May the group keep messages for this member?
+    fn keeps(&self) -> bool {
+        options::qos(self.options) != QoS::AtMostOnce
+            && (self.is_persistent || self.gauge.is_online())
+    }
+}
+
 #[derive(Debug)]
 struct Group {
     name: Arc<GroupName>,
@@ -53,6 +64,9 @@ struct Group {
     parked_bytes: u64,
     /// Elsewhere: the home has parked messages, so new ones go there, behind them.
     is_waiting: bool,
+    /// Until when a group without a member is kept: its first member may be on the way, behind a
+    /// message that another shard sent. [`NEVER`] while it has members.
+    forget_at_ms: u64,
 }
 
 /// The groups a shard knows: all of them.
@@ -159,22 +173,9 @@ impl Shard {
 
     /// Somebody joined, here or on another shard. True if it was not a member before.
     pub(crate) fn on_join(&mut self, name: &Arc<GroupName>, member: Member) -> bool {
-        let number = match self.groups.number(name.key) {
-            Some(number) => number,
-            None => {
-                let filter = self.index.add_group(&name.filter, self.groups.next_number()).filter;
-                self.groups.insert(Group {
-                    name: name.clone(),
-                    filter,
-                    members: Vec::new(),
-                    next: 0,
-                    parked: VecDeque::new(),
-                    parked_bytes: 0,
-                    is_waiting: false,
-                })
-            }
-        };
+        let number = self.know_group(name, NEVER);
         let Some(group) = self.groups.get_mut(number) else { return false };
+        group.forget_at_ms = NEVER;
         match group.members.iter_mut().find(|known| known.key == member.key) {
             Some(known) => {
                 *known = member;
@@ -185,6 +186,24 @@ impl Shard {
                 true
             }
         }
+    }
+
+    /// The group's number on this shard; it gets one if it is new.
+    fn know_group(&mut self, name: &Arc<GroupName>, forget_at_ms: u64) -> u32 {
+        if let Some(number) = self.groups.number(name.key) {
+            return number;
+        }
+        let filter = self.index.add_group(&name.filter, self.groups.next_number()).filter;
+        self.groups.insert(Group {
+            name: name.clone(),
+            filter,
+            members: Vec::new(),
+            next: 0,
+            parked: VecDeque::new(),
+            parked_bytes: 0,
+            is_waiting: false,
+            forget_at_ms,
+        })
     }
 
     /// A session of this shard unsubscribes or ends.
@@ -204,9 +223,12 @@ impl Shard {
     fn remove_member(&mut self, number: u32, member: SessionKey) {
         let Some(group) = self.groups.get_mut(number) else { return };
         group.members.retain(|known| known.key != member);
-        if !group.members.is_empty() {
-            return;
+        if group.members.is_empty() {
+            self.forget_group(number);
         }
+    }
+
+    fn forget_group(&mut self, number: u32) {
         let Some(group) = self.groups.remove(number) else { return };
         self.index.remove_group(group.filter, number);
         let lost = group.parked.len() as u64;
@@ -230,7 +252,8 @@ impl Shard {
         let random = self.next_random();
         let strategy = self.shared.settings.share_strategy;
         let Some(group) = self.groups.get_mut(number) else { return };
-        let key = group.name.key;
+        let name = group.name.clone();
+        let key = name.key;
         let home = self.shared.shard_of_group(key);
         let is_behind = group.is_waiting && home != self.id || !group.parked.is_empty();
         let chosen = if is_behind && hops == 0 || hops >= HOPS_MAX {
@@ -240,19 +263,19 @@ impl Shard {
         };
         let Some(member) = chosen.and_then(|place| group.members.get(place)) else {
             if home == self.id {
-                self.park(key, message.clone(), now_ms);
+                self.park(&name, message.clone(), now_ms);
             } else {
-                self.send(home, Mail::Park { group: key, message: message.clone() });
+                self.send(home, Mail::Park { group: name, message: message.clone() });
             }
             return;
         };
         let member_key = member.key;
         member.gauge.assign();
         if member_key.shard() == self.id {
-            self.on_offer(key, member_key, message.clone(), hops, now_ms);
+            self.on_offer(&name, member_key, message.clone(), hops, now_ms);
         } else {
             let mail =
-                Mail::Offer { group: key, member: member_key, message: message.clone(), hops };
+                Mail::Offer { group: name, member: member_key, message: message.clone(), hops };
             self.send(member_key.shard(), mail);
         }
     }
@@ -260,13 +283,14 @@ impl Shard {
     /// The member's side: deliver, or pass on if it cannot take it now.
     pub(crate) fn on_offer(
         &mut self,
-        key: u64,
+        name: &Arc<GroupName>,
         member_key: SessionKey,
         message: Message,
         hops: u8,
         now_ms: u64,
     ) {
-        let Some(number) = self.groups.number(key) else { return };
+        let key = name.key;
+        let number = self.know_group(name, now_ms + MEMBERLESS_MS);
         let member = self
             .groups
             .get(number)
@@ -309,15 +333,13 @@ impl Shard {
     }
 
     /// The home's side: keep a message until a member can take it.
-    pub(crate) fn park(&mut self, key: u64, message: Message, now_ms: u64) {
+    pub(crate) fn park(&mut self, name: &Arc<GroupName>, message: Message, now_ms: u64) {
         let limits = self.shared.settings.share_queue;
-        let Some(number) = self.groups.number(key) else { return };
+        let key = name.key;
+        let number = self.know_group(name, now_ms + MEMBERLESS_MS);
         let Some(group) = self.groups.get_mut(number) else { return };
         let is_kept = message.qos() != QoS::AtMostOnce
-            && group.members.iter().any(|m| {
-                options::qos(m.options) != QoS::AtMostOnce
-                    && (m.is_persistent || m.gauge.is_online())
-            });
+            && (group.members.is_empty() || group.members.iter().any(Member::keeps));
         if !is_kept {
             let name = group.name.clone();
             self.tell_group_dropped(&name, 1);
@@ -371,7 +393,8 @@ impl Shard {
                 member.gauge.assign();
                 let member = member.key;
                 // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.
-                let mail = Mail::Offer { group: key, member, message, hops: 1 };
+                let group = group.name.clone();
+                let mail = Mail::Offer { group, member, message, hops: 1 };
                 self.send(member.shard(), mail);
             }
             if is_empty {
@@ -383,6 +406,12 @@ impl Shard {
 
     /// All groups at home, for members that became free without anybody saying so.
     pub(crate) fn drain_groups(&mut self, now_ms: u64) {
+        let memberless: Vec<u32> = (0..self.groups.places.len() as u32)
+            .filter(|n| self.groups.get(*n).is_some_and(|group| group.forget_at_ms <= now_ms))
+            .collect();
+        for number in memberless {
+            self.forget_group(number);
+        }
         let waiting: Vec<u64> = self
             .groups
             .places

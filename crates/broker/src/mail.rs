@@ -83,9 +83,9 @@ pub enum Mail {
     /// Somebody left it.
     Leave { group: u64, member: SessionKey },
     /// The sender's group chose a session of yours.
-    Offer { group: u64, member: SessionKey, message: Message, hops: u8 },
+    Offer { group: Arc<GroupName>, member: SessionKey, message: Message, hops: u8 },
     /// No member could take it: you are the group's home, keep it.
-    Park { group: u64, message: Message },
+    Park { group: Arc<GroupName>, message: Message },
     /// The group's home has messages waiting, or none any more.
     Waiting { group: u64, any: bool },
     /// A member can take messages again.

@@ -371,9 +371,9 @@ impl Shard {
             }
             Mail::Leave { group, member } => self.on_leave(group, member, now_ms),
             Mail::Offer { group, member, message, hops } => {
-                self.on_offer(group, member, message, hops, now_ms);
+                self.on_offer(&group, member, message, hops, now_ms);
             }
-            Mail::Park { group, message } => self.park(group, message, now_ms),
+            Mail::Park { group, message } => self.park(&group, message, now_ms),
             Mail::Waiting { group, any } => self.on_waiting(group, any, now_ms),
             Mail::Pull { group } => self.drain_group(group, now_ms),
         }

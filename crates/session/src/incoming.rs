@@ -7,12 +7,27 @@
 pub struct Incoming {
     /// Sorted.
     unreleased: Vec<u16>,
+    /// Of those, the ones for which some place has yet to answer. Usually empty.
+    unconfirmed: Vec<u16>,
 }
 
 impl Incoming {
-    /// Has this publish been accepted already (MQTT-4.3.3-10)?
+    /// Has this publish been accepted already (MQTT-4.3.3-10)? While an answer is missing it may
+    /// yet be refused, so a repetition then counts as new.
     pub fn contains(&self, packet_id: u16) -> bool {
-        self.unreleased.binary_search(&packet_id).is_ok()
+        self.unreleased.binary_search(&packet_id).is_ok() && !self.unconfirmed.contains(&packet_id)
+    }
+
+    /// Some places have yet to answer for this publish.
+    pub fn await_answers(&mut self, packet_id: u16) {
+        if !self.unconfirmed.contains(&packet_id) {
+            self.unconfirmed.push(packet_id);
+        }
+    }
+
+    /// All have accepted it.
+    pub fn confirm(&mut self, packet_id: u16) {
+        self.unconfirmed.retain(|other| *other != packet_id);
     }
 
     /// Remembers an accepted publish.
@@ -24,6 +39,7 @@ impl Incoming {
 
     /// PUBREL: true if the id was known (MQTT-4.3.3-11).
     pub fn release(&mut self, packet_id: u16) -> bool {
+        self.confirm(packet_id);
         match self.unreleased.binary_search(&packet_id) {
             Ok(place) => {
                 self.unreleased.remove(place);

@@ -146,6 +146,9 @@ impl Session {
         };
         if kind == AckKind::Pubrec && !reason.is_error() {
             self.incoming.insert(packet_id);
+            if waiting > 0 {
+                self.incoming.await_answers(packet_id);
+            }
         }
         let Some(link) = self.link.as_deref_mut() else { return 0 };
         link.owe_ack(PendingAck { kind, packet_id, reason, waiting })
@@ -154,12 +157,14 @@ impl Session {
     /// One of the places that a publish waits for has answered: accepted it, or not.
     pub fn settle(&mut self, number: u64, reason: Reason) {
         let Some(link) = self.link.as_deref_mut() else { return };
-        if reason.is_error()
-            && let Some(ack) = link.pending_ack(number)
-            && ack.kind == AckKind::Pubrec
-        {
-            // A refused publish is over with its PUBREC (MQTT-4.3.3-9).
-            self.incoming.release(ack.packet_id);
+        let pending = link.pending_ack(number).copied();
+        if let Some(ack) = pending.filter(|ack| ack.kind == AckKind::Pubrec) {
+            if reason.is_error() {
+                // A refused publish is over with its PUBREC (MQTT-4.3.3-9).
+                self.incoming.release(ack.packet_id);
+            } else if ack.waiting <= 1 && !ack.reason.is_error() {
+                self.incoming.confirm(ack.packet_id);
+            }
         }
         link.settle(number, reason);
     }

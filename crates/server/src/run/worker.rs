@@ -96,6 +96,8 @@ pub(super) struct Worker {
     local_mail: Vec<(ShardId, Vec<Mail>)>,
     reauthentication: Reauthentication,
     shutdown_grace_ms: u64,
+    /// When the shards are ticked at the latest.
+    ticks_at_ms: u64,
     /// Set once the broker stops: when to give up on the last connections.
     ends_at_ms: Option<u64>,
 }
@@ -116,6 +118,7 @@ impl Worker {
             local_mail: Vec::new(),
             reauthentication: parts.reauthentication,
             shutdown_grace_ms: parts.shutdown_grace_ms,
+            ticks_at_ms: 0,
             ends_at_ms: None,
         }
     }
@@ -333,9 +336,12 @@ impl Worker {
     /// What is due: shards' timers, pauses, farewells.
     fn on_time(&mut self) {
         for shard in &mut self.shards {
-            if shard.next_deadline_ms() <= self.now_ms {
+            if shard.next_deadline_ms() <= self.now_ms || self.ticks_at_ms <= self.now_ms {
                 shard.on_tick(self.now_ms);
             }
+        }
+        if self.ticks_at_ms <= self.now_ms {
+            self.ticks_at_ms = self.now_ms + SLEEP_MS_MAX;
         }
         for key in std::mem::take(&mut self.waiting) {
             let Some(connection) = self.connections.get_mut(key) else { continue };

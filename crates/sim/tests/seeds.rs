@@ -1,0 +1,80 @@
+//! Thousands of worlds, and proof that the oracle sees what it should.
+
+use std::thread;
+
+use session::Overflow;
+use sim::{Options, Sabotage, run};
+
+const SEEDS: u64 = 1200;
+
+/// Runs the seeds on all cores and stops at the first failure.
+fn run_all(first: u64, count: u64, options: Options) {
+    let threads = thread::available_parallelism().map_or(2, usize::from) as u64;
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                for seed in (first..first + count).filter(|seed| seed % threads == thread) {
+                    if let Err(failure) = run(seed, options) {
+                        panic!("{failure}");
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn every_world_keeps_its_promises() {
+    run_all(0, SEEDS, Options::default());
+}
+
+#[test]
+fn overflow_is_never_silent() {
+    for overflow in [Overflow::DropOldest, Overflow::DropNewest, Overflow::Disconnect] {
+        run_all(0, 100, Options { overflow: Some(overflow), ..Options::default() });
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_the_publisher() {
+    run_all(0, 100, Options { overflow: Some(Overflow::Reject), ..Options::default() });
+}
+
+#[test]
+fn one_seed_is_one_world() {
+    let once = run(7, Options::default()).expect("it keeps its promises");
+    let again = run(7, Options::default()).expect("it keeps its promises");
+    assert_eq!((once.received, once.takeovers), (again.received, again.takeovers));
+    assert!(once.received > 0);
+}
+
+fn is_caught(sabotage: Sabotage) {
+    let options = Options { sabotage: Some(sabotage), ..Options::default() };
+    let caught = (0..200).find(|seed| run(*seed, options).is_err());
+    assert!(caught.is_some(), "the oracle does not see {sabotage:?}");
+}
+
+#[test]
+fn the_oracle_sees_lost_mail() {
+    is_caught(Sabotage::LoseMail);
+}
+
+#[test]
+fn the_oracle_sees_doubled_mail() {
+    is_caught(Sabotage::DoubleMail);
+}
+
+#[test]
+fn the_oracle_sees_reordered_mail() {
+    is_caught(Sabotage::SwapMail);
+}
+
+#[test]
+fn the_oracle_sees_a_forgotten_connection() {
+    is_caught(Sabotage::ForgetDirty);
+}
+
+#[test]
+fn the_oracle_sees_a_lost_session() {
+    is_caught(Sabotage::LoseSession);
+}
