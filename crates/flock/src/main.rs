@@ -1,1 +1,7 @@
-fn main() {}
+//! The program `flock`; everything is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    flock::cli::main()
+}

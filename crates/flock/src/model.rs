@@ -15,12 +15,14 @@
 //! - A client keeps its connection, session and subscriptions from one stage to the next; groups
 //!   that have no life cycle in a stage just stay as they are and go on receiving.
 
+mod aim;
 mod assign;
 mod estimate;
 mod pattern;
 mod reach;
 mod scale;
 
+pub use aim::Target;
 pub use assign::{Assign, Members};
 pub use estimate::Estimate;
 pub use pattern::{Pattern, PatternError};

@@ -1,0 +1,389 @@
+//! What can be asked for on the command line.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::model::{Target, Tls, Transport};
+use crate::scenario::units;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "flock",
+    version,
+    about = "A load lab for MQTT brokers: runs any published benchmark against any broker, and checks that nothing was lost",
+    after_help = "Examples:\n  $ flock list\n  $ flock show MB-E1\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock compare results/a.json results/b.json"
+)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List the built-in scenarios.
+    #[command(after_help = "Examples:\n  $ flock list\n  $ flock list --family solace")]
+    List(List),
+    /// Explain a scenario: what it is, its numbers, its source, what was published.
+    #[command(after_help = "Examples:\n  $ flock show MB-E1\n  $ flock show MB-E1 --source")]
+    Show(Show),
+    /// Run a scenario: a built-in id, a .toml file, or a HiveMQ Swarm .xml file.
+    #[command(
+        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n\nExit code: 0 completed as expected, 1 not, 2 bad input, 3 completed but not valid as a measurement."
+    )]
+    Run(Box<Run>),
+    /// Connect clients and keep them (emqtt-bench's flags).
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  $ flock conn -c 10000 -R 1000\n  $ flock conn -h 10.0.0.5 -p 1883 -c 50000 -i 1 --ifaddr 10.0.0.1,10.0.0.2"
+    )]
+    Conn(Box<Conn>),
+    /// Publish (emqtt-bench's flags).
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  $ flock pub -c 100 -I 10 -t bench/%i -s 256 -q 1\n  $ flock pub -c 10 -I 0 -F 100 -t t -q 1 --duration 30s"
+    )]
+    Pub(Box<Pub>),
+    /// Subscribe (emqtt-bench's flags).
+    #[command(
+        disable_help_flag = true,
+        after_help = "Examples:\n  $ flock sub -c 100 -t bench/%i -q 1\n  $ flock sub -c 5 -t $share/g/bench/# -q 1"
+    )]
+    Sub(Box<Sub>),
+    /// Wait for a commander and carry out its work packages.
+    #[command(after_help = "Examples:\n  $ flock agent --listen 0.0.0.0:3881")]
+    Agent(Agent),
+    /// Write the reports of a results file again.
+    #[command(after_help = "Examples:\n  $ flock report results/MB-B1.json")]
+    Report(Report),
+    /// Draw runs side by side, with ratios to the first.
+    #[command(after_help = "Examples:\n  $ flock compare a.json b.json --out comparison.html")]
+    Compare(Compare),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Examples:\n  $ flock completions bash")]
+    Completions(Completions),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct List {
+    /// Only families whose name contains this.
+    #[arg(long)]
+    pub family: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Show {
+    /// A built-in id, or a .toml or .xml file.
+    pub scenario: String,
+    /// Print the scenario's own text instead, to start a new one from.
+    #[arg(long)]
+    pub source: bool,
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
+    pub set: Vec<(String, String)>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Run {
+    /// A built-in id, or a .toml or .xml file.
+    pub scenario: String,
+    /// Brokers: host:port, or mqtt://, mqtts://, ws://, wss:// addresses; several separated by commas.
+    #[arg(long, value_delimiter = ',', value_parser = Target::parse, value_name = "HOST:PORT")]
+    pub broker: Vec<Target>,
+    /// Multiply clients and topics; rates per client and ratios stay.
+    #[arg(long, default_value_t = 1.0, value_parser = factor)]
+    pub scale: f64,
+    /// Length of the measured stages.
+    #[arg(long, value_parser = units::time, value_name = "TIME")]
+    pub duration: Option<u64>,
+    /// Length of every ramp.
+    #[arg(long, value_parser = units::time, value_name = "TIME")]
+    pub ramp: Option<u64>,
+    /// Shorten all delays, ramps and stages, and raise the rates, by this factor.
+    #[arg(long, default_value_t = 1.0, value_parser = factor)]
+    pub speed: f64,
+    /// Set a parameter of the scenario.
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
+    pub set: Vec<(String, String)>,
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Look for the highest total rate that keeps a percentile below a latency, as p99=10ms.
+    #[arg(long, value_parser = bound, value_name = "PERCENTILE=TIME")]
+    pub find_rate: Option<(f64, u64)>,
+    /// Where the search begins, in messages per second of all publishers.
+    #[arg(long, default_value_t = 100, requires = "find_rate")]
+    pub rate_min: u64,
+    /// Where it ends.
+    #[arg(long, default_value_t = 1_000_000, requires = "find_rate")]
+    pub rate_max: u64,
+    /// How long each rate is held.
+    #[arg(long, default_value = "10s", value_parser = units::time, value_name = "TIME", requires = "find_rate")]
+    pub rate_step: u64,
+    #[command(flatten)]
+    pub secure: Secure,
+    #[command(flatten)]
+    pub lab: Lab,
+}
+
+/// Transport security and the WebSocket path.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct Secure {
+    /// Connect with TLS.
+    #[arg(long, visible_alias = "ssl")]
+    pub tls: bool,
+    /// Connect over WebSocket.
+    #[arg(long)]
+    pub ws: bool,
+    /// PEM file with the roots to trust.
+    #[arg(long, visible_alias = "cacertfile", value_name = "FILE")]
+    pub ca: Option<String>,
+    /// PEM file with the client's certificate.
+    #[arg(long, visible_alias = "certfile", value_name = "FILE", requires = "key")]
+    pub cert: Option<String>,
+    /// PEM file with its key.
+    #[arg(long, visible_alias = "keyfile", value_name = "FILE", requires = "cert")]
+    pub key: Option<String>,
+    /// Accept any server certificate.
+    #[arg(long)]
+    pub insecure: bool,
+    /// Name to ask for and to check in the certificate.
+    #[arg(long)]
+    pub server_name: Option<String>,
+}
+
+impl Secure {
+    /// `None` leaves the scenario's choice.
+    pub(super) fn transport(&self) -> Option<Transport> {
+        let path = "/mqtt".to_owned();
+        match (self.tls, self.ws) {
+            (false, false) => None,
+            (true, false) => Some(Transport::Tls),
+            (false, true) => Some(Transport::Ws { path }),
+            (true, true) => Some(Transport::Wss { path }),
+        }
+    }
+
+    pub(super) fn tls(&self) -> Option<Tls> {
+        let given =
+            self.insecure || self.ca.is_some() || self.cert.is_some() || self.server_name.is_some();
+        given.then(|| Tls {
+            ca_file: self.ca.clone(),
+            insecure: self.insecure,
+            server_name: self.server_name.clone(),
+            cert_file: self.cert.clone(),
+            key_file: self.key.clone(),
+            resume: false,
+        })
+    }
+}
+
+/// How the run is carried out and told about; the same for every command that makes load.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Lab {
+    /// Load threads; the cores by default.
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Agents that share the load: host:port, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "HOST:PORT")]
+    pub agents: Vec<String>,
+    /// Local addresses to connect from, in turn.
+    #[arg(long, visible_alias = "source-addresses", value_delimiter = ',', value_name = "IP")]
+    pub ifaddr: Vec<IpAddr>,
+    /// Watch the CPU and memory of the broker with this process id, on this machine.
+    #[arg(long, conflicts_with_all = ["broker_command", "metrics"])]
+    pub pid: Option<u32>,
+    /// Start the broker with this command, watch it, and end it afterwards.
+    #[arg(long, conflicts_with = "metrics", value_name = "COMMAND")]
+    pub broker_command: Option<String>,
+    /// Watch the broker by its metrics page.
+    #[arg(long, value_name = "URL")]
+    pub metrics: Option<String>,
+    /// What the report calls the broker.
+    #[arg(long, default_value = "")]
+    pub broker_name: String,
+    /// Its version, for the report.
+    #[arg(long, default_value = "")]
+    pub broker_version: String,
+    /// Folder for the results and reports.
+    #[arg(long, default_value = "results", value_name = "FOLDER")]
+    pub out: PathBuf,
+    /// Name of the files in it; scenario and time by default.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Serve metrics of the running load for Prometheus at this address.
+    #[arg(long, value_name = "ADDRESS")]
+    pub prometheus: Option<String>,
+    /// Seconds between progress lines; 1 on a terminal, 5 in a pipe.
+    #[arg(long, value_name = "SECONDS")]
+    pub interval: Option<u32>,
+    /// No progress lines.
+    #[arg(long)]
+    pub quiet: bool,
+}
+
+/// The flags that emqtt-bench's three commands share.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Bench {
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::HelpLong)]
+    pub help: Option<bool>,
+    /// Hosts, separated by commas.
+    #[arg(short = 'h', long, default_value = "127.0.0.1", value_delimiter = ',')]
+    pub host: Vec<String>,
+    /// Port; 1883, with TLS 8883, with WebSocket 8083 and 8084.
+    #[arg(short, long)]
+    pub port: Option<u16>,
+    /// Clients.
+    #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
+    pub count: u64,
+    /// Connections per second; goes over --interval-ms.
+    #[arg(short = 'R', long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub connrate: Option<u64>,
+    /// Milliseconds from one connect to the next.
+    #[arg(short = 'i', long = "interval-ms", default_value_t = 10)]
+    pub interval_ms: u64,
+    /// Number of the first client.
+    #[arg(short = 'n', long, default_value_t = 0)]
+    pub startnumber: u64,
+    /// Client ids begin with this.
+    #[arg(long)]
+    pub prefix: Option<String>,
+    /// MQTT version: 3, 4 (3.1.1) or 5.
+    #[arg(short = 'V', long = "mqtt-version", default_value = "5", value_parser = ["3", "4", "5"])]
+    pub version: String,
+    /// User name; %i stands for the client's number.
+    #[arg(short, long)]
+    pub username: Option<String>,
+    #[arg(short = 'P', long)]
+    pub password: Option<String>,
+    /// Keep-alive in seconds.
+    #[arg(short, long, default_value_t = 300)]
+    pub keepalive: u16,
+    /// Clean start.
+    #[arg(short = 'C', long, default_value_t = true, action = clap::ArgAction::Set)]
+    pub clean: bool,
+    /// Session expiry in seconds.
+    #[arg(short = 'x', long, default_value_t = 0)]
+    pub expiry: u32,
+    /// Attempts to connect after the first that failed.
+    #[arg(long = "num-retry-connect", default_value_t = 0)]
+    pub retries: u32,
+    /// Connect again after a lost connection.
+    #[arg(long, num_args = 0..=1, default_missing_value = "1", default_value = "0")]
+    pub reconnect: u64,
+    /// Stop after this time; else at Ctrl-C.
+    #[arg(long, value_parser = units::time, value_name = "TIME")]
+    pub duration: Option<u64>,
+    /// With TLS (the short form of --tls).
+    #[arg(short = 'S', hide = true)]
+    pub ssl_short: bool,
+    #[command(flatten)]
+    pub secure: Secure,
+    #[command(flatten)]
+    pub lab: Lab,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Conn {
+    #[command(flatten)]
+    pub bench: Bench,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Pub {
+    #[command(flatten)]
+    pub bench: Bench,
+    /// Topic: %i number of the client, %c its id, %u its user name, %s number of the message, %rand_N a random
+    /// number below N.
+    #[arg(short, long)]
+    pub topic: String,
+    /// Milliseconds between the messages of a client; 0 is as fast as possible.
+    #[arg(short = 'I', long = "interval-of-msg", default_value_t = 1000)]
+    pub interval_of_msg: u64,
+    /// Payload size: 16, 8K, 1M.
+    #[arg(short, long, default_value = "256", value_parser = units::size)]
+    pub size: u32,
+    /// Payload text instead.
+    #[arg(short, long, conflicts_with = "size")]
+    pub message: Option<String>,
+    #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub qos: u8,
+    /// Publish retained messages.
+    #[arg(short, long, num_args = 0..=1, default_missing_value = "true", default_value_t = false, action = clap::ArgAction::Set)]
+    pub retain: bool,
+    /// Messages in all; 0 is without limit.
+    #[arg(short = 'L', long, default_value_t = 0)]
+    pub limit: u64,
+    /// Messages in flight per client; 0 is no limit.
+    #[arg(short = 'F', long, default_value_t = 1)]
+    pub inflight: u16,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Sub {
+    #[command(flatten)]
+    pub bench: Bench,
+    /// Topic filters, with the variables of `pub`.
+    #[arg(short, long, required = true)]
+    pub topic: Vec<String>,
+    #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub qos: u8,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Agent {
+    /// Address to wait at. Whoever reaches it can make this machine send load.
+    #[arg(long, default_value = "127.0.0.1:3881")]
+    pub listen: String,
+    /// End after one run.
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Report {
+    /// Results of a run.
+    pub results: PathBuf,
+    /// Folder for the reports; that of the results by default.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Compare {
+    /// Results of at least two runs.
+    #[arg(required = true, num_args = 2..)]
+    pub results: Vec<PathBuf>,
+    /// Write it as .html or .md too.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Completions {
+    pub shell: clap_complete::Shell,
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write name=value".to_owned()),
+    }
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if factor > 0.0 && factor.is_finite() && factor <= 1000.0 => Ok(factor),
+        _ => Err("a factor is a number above 0, and 1000 at most".to_owned()),
+    }
+}
+
+fn bound(text: &str) -> Result<(f64, u64), String> {
+    let wrong = || "write percentile and latency, as p99=10ms".to_owned();
+    let (percentile, latency) = text.split_once('=').ok_or_else(wrong)?;
+    let percentile: f64 = percentile.trim_start_matches('p').parse().map_err(|_| wrong())?;
+    if !(percentile > 0.0 && percentile <= 100.0) {
+        return Err("a percentile lies between 0 and 100".to_owned());
+    }
+    Ok((percentile, units::time(latency)?))
+}

@@ -1,0 +1,255 @@
+//! `flock list` and `flock show`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::args;
+use crate::catalogue;
+use crate::compare::aligned;
+use crate::model::{Command, Estimate};
+use crate::report::text::{bytes, count, number};
+use crate::scenario::units::show_time;
+use crate::scenario::{self, Choice, Loaded, Published, ScenarioError};
+
+pub(super) fn list(args: &args::List) -> anyhow::Result<ExitCode> {
+    let wanted = args.family.as_deref().unwrap_or("").to_lowercase();
+    let mut rows = vec![
+        ["ID", "CLIENTS", "IN/S", "OUT/S", "PAYLOAD", "FAMILY", "WHAT"].map(str::to_owned).to_vec(),
+    ];
+    for entry in catalogue::entries() {
+        let loaded = entry.load()?;
+        if !loaded.about.family.to_lowercase().contains(&wanted) {
+            continue;
+        }
+        let Estimate { clients, publishes_per_sec, deliveries_per_sec, payload_bytes_max, .. } =
+            loaded.scenario.estimate();
+        let publishes = payload_bytes_max > 0;
+        let rate = |rate: Option<f64>| match rate {
+            Some(rate) => number(rate),
+            None if publishes => "max".to_owned(),
+            None => "–".to_owned(),
+        };
+        rows.push(vec![
+            entry.id,
+            count(clients),
+            rate(publishes_per_sec),
+            rate(deliveries_per_sec),
+            if publishes { payload(payload_bytes_max) } else { "–".to_owned() },
+            loaded.about.family,
+            loaded.scenario.title,
+        ]);
+    }
+    print(&left_from(&rows, 5))?;
+    print(
+        "\nHM-R{n} and HM-R{n}-even are HM-200M with n clients. `flock show ID` explains one.\n",
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Aligned, with the columns from `from` on to the left.
+fn left_from(rows: &[Vec<String>], from: usize) -> String {
+    let widths: Vec<usize> = (from..rows[0].len())
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let padded: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let mut row = row.clone();
+            for (cell, width) in row[from..].iter_mut().zip(&widths) {
+                *cell = format!("{cell:<width$}");
+            }
+            row
+        })
+        .collect();
+    aligned(&padded)
+}
+
+fn payload(size: u32) -> String {
+    match size {
+        _ if size >= 1 << 20 && size.is_multiple_of(1 << 20) => format!("{} MiB", size >> 20),
+        _ if size >= 1 << 10 && size.is_multiple_of(1 << 10) => format!("{} KiB", size >> 10),
+        _ => format!("{size} B"),
+    }
+}
+
+/// A scenario by built-in id, or by file.
+pub(super) fn load(name: &str, set: &[(String, String)]) -> Result<Loaded, ScenarioError> {
+    let choice = Choice { variant: None, params: set.iter().cloned().collect() };
+    let path = Path::new(name);
+    let is_file = path.extension().is_some_and(|ending| ending == "toml" || ending == "xml");
+    if is_file || path.exists() {
+        scenario::load(path, &choice)
+    } else {
+        catalogue::find(name, &choice)
+    }
+}
+
+pub(super) fn show(args: &args::Show) -> anyhow::Result<ExitCode> {
+    let loaded = load(&args.scenario, &args.set)?;
+    if args.source {
+        print(&loaded.source)?;
+    } else {
+        print(&explain(&loaded))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn explain(loaded: &Loaded) -> String {
+    let Loaded { scenario, about, published, .. } = loaded;
+    let mut out = format!("{}: {}\n\n", scenario.id, scenario.title);
+    paragraph(&mut out, "", &about.summary);
+    let estimate = scenario.estimate();
+    let mut facts = vec![
+        ("family", about.family.clone()),
+        ("source", about.source.clone()),
+        ("published set-up", about.setup.clone()),
+        (
+            "clients",
+            format!(
+                "{} ({} publish, {} subscribe)",
+                count(estimate.clients),
+                count(estimate.publishers),
+                count(estimate.subscribers)
+            ),
+        ),
+        ("topics", count(estimate.topics)),
+    ];
+    if let Some(copies) = estimate.copies_per_message {
+        facts.push(("copies per message", number(copies)));
+        let rate = |rate: Option<f64>| {
+            rate.map_or("as fast as it goes".to_owned(), |rate| format!("{}/s", number(rate)))
+        };
+        facts.push(("published", rate(estimate.publishes_per_sec)));
+        facts.push(("delivered", rate(estimate.deliveries_per_sec)));
+        facts.push(("payload", format!("{} at most", payload(estimate.payload_bytes_max))));
+    }
+    for (name, value) in facts.into_iter().filter(|(_, value)| !value.is_empty()) {
+        paragraph(&mut out, name, &value);
+    }
+    stages(loaded, &mut out);
+    for (title, items) in [
+        ("Chosen by us, as the source leaves it open", &about.chosen),
+        ("Contradictions in the source, and how they are read", &about.notes),
+    ] {
+        if !items.is_empty() {
+            let _ = writeln!(out, "\n{title}:");
+            for item in items {
+                paragraph(&mut out, "-", item);
+            }
+        }
+    }
+    if !published.is_empty() {
+        out.push_str("\nPublished results (other hardware: not a comparison):\n");
+        out.push_str(&aligned(&published_rows(published)));
+    }
+    out
+}
+
+fn stages(loaded: &Loaded, out: &mut String) {
+    out.push_str("\nStages:\n");
+    let mut rows = Vec::new();
+    for stage in &loaded.scenario.stages {
+        let length = match stage.duration_us {
+            Some(us) => show_time(us),
+            None => "until done".to_owned(),
+        };
+        let names: Vec<&str> = stage.life_cycles.iter().map(|cycle| cycle.id.as_str()).collect();
+        let publishes = stage.life_cycles.iter().any(|cycle| {
+            cycle.steps.iter().any(|step| matches!(step.command, Command::Publish(_)))
+        });
+        let mark = if stage.measured {
+            "measured"
+        } else if publishes {
+            "publishes"
+        } else {
+            ""
+        };
+        rows.push(vec![format!("  {}", stage.id), length, mark.to_owned(), names.join(", ")]);
+    }
+    out.push_str(&left_from(&rows, 1));
+}
+
+/// A name and a text, wrapped.
+fn paragraph(out: &mut String, name: &str, text: &str) {
+    let indent = match name {
+        "" => 0,
+        "-" => 4,
+        _ => 22,
+    };
+    let head = if name == "-" { "  -".to_owned() } else { name.to_owned() };
+    let mut line = if indent == 0 { String::new() } else { format!("{head:<indent$}") };
+    let mut used = indent;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if used > indent && used + 1 + width > WIDTH {
+            out.push_str(line.trim_end());
+            line = format!("\n{:indent$}", "");
+            used = indent;
+        } else if used > indent {
+            line.push(' ');
+            used += 1;
+        }
+        line.push_str(word);
+        used += width;
+    }
+    out.push_str(&line);
+    out.push('\n');
+}
+
+fn published_rows(published: &[Published]) -> Vec<Vec<String>> {
+    let mut rows = vec![
+        ["  SYSTEM", "IN/S", "OUT/S", "AVG MS", "P99 MS", "CPU %", "MEMORY"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    let shown = |value: Option<f64>| value.map_or("–".to_owned(), number);
+    for figure in published {
+        rows.push(vec![
+            format!("  {}", figure.system),
+            shown(figure.published_per_sec),
+            shown(figure.received_per_sec),
+            shown(figure.average_ms),
+            shown(figure.p99_ms),
+            shown(figure.cpu_average_percent),
+            figure
+                .memory_average_mb
+                .or(figure.memory_max_mb)
+                .map_or("–".to_owned(), |mb| bytes(mb * 1e6)),
+        ]);
+    }
+    rows
+}
+
+/// To standard output; a closed pipe is no error.
+fn print(text: &str) -> std::io::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+const WIDTH: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_can_be_explained() {
+        for entry in catalogue::entries() {
+            let text = explain(&entry.load().unwrap());
+            assert!(text.contains("Stages:") && text.contains(&entry.id), "{text}");
+            assert!(!text.contains("NaN"));
+        }
+    }
+
+    #[test]
+    fn the_explanation_has_the_published_figures_and_the_choices() {
+        let text = explain(&catalogue::find("MB-E1", &Choice::default()).unwrap());
+        for part in ["50,000/s", "VerneMQ 1.12.6.2", "2,137", "Chosen by us", "measured"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+}

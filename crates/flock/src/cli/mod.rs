@@ -1,0 +1,97 @@
+//! The command line of `flock`.
+//!
+//! [`args`] says what can be asked for, [`run`] carries a scenario out, [`quick`] makes one of emqtt-bench's
+//! flags, [`catalogue`] lists and shows, [`progress`] draws the line while a run goes on.
+
+mod args;
+mod catalogue;
+mod progress;
+mod quick;
+mod run;
+mod tell;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Args, Command};
+
+/// Runs the program with the arguments of the process.
+///
+/// Exit codes: 0 for a run that completed and met its expectations, 1 for one that did not, 2 for bad
+/// input, 3 for a run that completed but is not valid as a measurement.
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // A closed pipe (`flock --help | head`) is nobody's fault.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { BAD_INPUT } else { 0 });
+        }
+    };
+    match carry_out(args.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("flock: {error:#}");
+            ExitCode::from(BAD_INPUT)
+        }
+    }
+}
+
+fn carry_out(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::List(list) => catalogue::list(&list),
+        Command::Show(show) => catalogue::show(&show),
+        Command::Run(run) => run::run(&run),
+        Command::Conn(conn) => quick::conn(&conn),
+        Command::Pub(publish) => quick::publish(&publish),
+        Command::Sub(subscribe) => quick::subscribe(&subscribe),
+        Command::Agent(agent) => {
+            crate::agent::serve(&agent.listen, agent.once)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Report(report) => tell::report(&report),
+        Command::Compare(compare) => tell::compare(&compare),
+        Command::Completions(shell) => {
+            clap_complete::generate(
+                shell.shell,
+                &mut Args::command(),
+                "flock",
+                &mut std::io::stdout(),
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+const FAILED: u8 = 1;
+const BAD_INPUT: u8 = 2;
+const NOT_VALID: u8 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_examples_of_the_help_parse() {
+        let mut command = Args::command();
+        let mut seen = 0;
+        let mut texts = vec![command.render_long_help().to_string()];
+        for sub in command.get_subcommands_mut() {
+            texts.push(sub.render_long_help().to_string());
+        }
+        for line in texts.iter().flat_map(|text| text.lines()) {
+            let Some(example) = line.trim().strip_prefix("$ flock ") else { continue };
+            let words = example.split_whitespace().map(|word| word.trim_matches('\''));
+            Args::try_parse_from(["flock"].into_iter().chain(words))
+                .unwrap_or_else(|error| panic!("{example}: {error}"));
+            seen += 1;
+        }
+        assert!(seen >= 12, "only {seen} examples found");
+    }
+}

@@ -1,0 +1,128 @@
+//! The line that tells how a run goes: in place on a terminal, one below the other in a pipe.
+
+use std::io::{IsTerminal, Write};
+
+use crate::engine::Progress;
+use crate::report::text::{bytes, count, micros, number, seconds};
+
+pub(super) struct ProgressLine {
+    is_terminal: bool,
+    interval_secs: u32,
+    quiet: bool,
+    /// How much of the terminal's line is written.
+    width: usize,
+}
+
+impl ProgressLine {
+    pub(super) fn new(interval_secs: Option<u32>, quiet: bool) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        let default = if is_terminal { 1 } else { INTERVAL_PIPED_SECS };
+        Self {
+            is_terminal,
+            interval_secs: interval_secs.unwrap_or(default).max(1),
+            quiet,
+            width: 0,
+        }
+    }
+
+    pub(super) fn show(&mut self, progress: &Progress<'_>) {
+        if self.quiet || !(progress.second.at_secs + 1).is_multiple_of(self.interval_secs) {
+            return;
+        }
+        let line = line(progress);
+        let mut out = std::io::stderr().lock();
+        // Progress that cannot be written is not worth ending a run for.
+        let _ = if self.is_terminal {
+            let pad = self.width.saturating_sub(line.chars().count());
+            write!(out, "\r{line}{:pad$}", "")
+        } else {
+            writeln!(out, "{line}")
+        };
+        let _ = out.flush();
+        self.width = line.chars().count();
+    }
+
+    /// Leaves the line.
+    pub(super) fn end(&mut self) {
+        if self.is_terminal && self.width > 0 {
+            eprintln!();
+            self.width = 0;
+        }
+    }
+}
+
+fn line(progress: &Progress<'_>) -> String {
+    let second = progress.second;
+    let mut parts = vec![
+        format!("{:>6} {:<12}", seconds(f64::from(second.at_secs) + 1.0), progress.stage),
+        format!("conn {}/{}", count(second.connections), count(progress.clients)),
+        format!("pub {}/s", number(second.published as f64)),
+        format!("recv {}/s", number(second.received as f64)),
+    ];
+    let latency =
+        [(&second.end_to_end, "e2e"), (&second.publish_ack, "ack"), (&second.connect, "connect")];
+    if let Some((point, name)) = latency.into_iter().find(|(point, _)| point.count > 0) {
+        parts.push(format!(
+            "{name} p50 {} p99 {}",
+            micros(point.p50_us as f64),
+            micros(point.p99_us as f64)
+        ));
+    }
+    if second.backlog > 0 {
+        parts.push(format!("backlog {}", count(second.backlog.unsigned_abs())));
+    }
+    let failed = progress.totals.connects_failed;
+    for (n, what) in
+        [(second.lost_so_far, "lost"), (second.duplicated_so_far, "dup"), (failed, "failed")]
+    {
+        if n > 0 {
+            parts.push(format!("{what} {}", count(n)));
+        }
+    }
+    if let Some(cpu) = progress.broker_cpu_percent {
+        parts.push(format!("broker {} %", number(cpu.round())));
+    }
+    if let Some(memory) = progress.broker_memory_bytes {
+        parts.push(bytes(memory as f64));
+    }
+    parts.join("  ")
+}
+
+const INTERVAL_PIPED_SECS: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::{LatencyPoint, Second, Totals};
+
+    #[test]
+    fn the_line_tells_the_essentials() {
+        let second = Second {
+            at_secs: 34,
+            connections: 2_000,
+            published: 1_000,
+            received: 998,
+            backlog: 2,
+            lost_so_far: 1,
+            end_to_end: LatencyPoint {
+                count: 998,
+                p50_us: 310,
+                p99_us: 1_580,
+                ..LatencyPoint::default()
+            },
+            ..Second::default()
+        };
+        let progress = Progress {
+            stage: "publish",
+            second: &second,
+            totals: &Totals::default(),
+            clients: 2_000,
+            broker_cpu_percent: Some(34.2),
+            broker_memory_bytes: Some(12_500_000),
+        };
+        assert_eq!(
+            line(&progress),
+            "  35 s publish       conn 2,000/2,000  pub 1,000/s  recv 998/s  e2e p50 310 us p99 1.58 ms  backlog 2  lost 1  broker 34 %  12.5 MB"
+        );
+    }
+}

@@ -1,0 +1,432 @@
+//! `flock conn`, `pub` and `sub`: emqtt-bench's flags, lowered to a scenario like any other.
+//!
+//! The differences are on purpose: publishing starts when all clients are connected (emqtt-bench's
+//! `-w`), messages have due times, and `-L` counts messages of all clients together.
+
+use std::process::ExitCode;
+
+use super::args::{Bench, Conn, Pub, Sub};
+use super::run::carry_out;
+use crate::model::{
+    Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Disconnect, Expect,
+    Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS, Rate,
+    Reconnect, STAMP_BYTES, Scenario, Slice, Spread, Stage, Step, Subscribe, Subscription,
+    SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who,
+};
+use crate::scenario::check::check;
+
+pub(super) fn conn(args: &Conn) -> anyhow::Result<ExitCode> {
+    go(&conn_scenario(args)?, &args.bench)
+}
+
+pub(super) fn publish(args: &Pub) -> anyhow::Result<ExitCode> {
+    go(&pub_scenario(args)?, &args.bench)
+}
+
+pub(super) fn subscribe(args: &Sub) -> anyhow::Result<ExitCode> {
+    go(&sub_scenario(args)?, &args.bench)
+}
+
+fn go(scenario: &Scenario, bench: &Bench) -> anyhow::Result<ExitCode> {
+    if let Some(problem) = check(scenario).into_iter().next() {
+        anyhow::bail!("{}", problem.message);
+    }
+    carry_out(scenario, "", &bench.lab)
+}
+
+fn conn_scenario(args: &Conn) -> anyhow::Result<Scenario> {
+    base("conn", "connections, kept open", &args.bench, Vec::new())
+}
+
+fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
+    let bench = &args.bench;
+    let each = (args.limit > 0).then(|| args.limit.div_ceil(bench.count));
+    let topic = variables(&args.topic, "pub", bench, each)?;
+    let content = match &args.message {
+        Some(text) => Content::Fixed(text.clone().into_bytes()),
+        None => Content::Filler { bytes: args.size },
+    };
+    let mut payload = Payload { content, stamped: false };
+    payload.stamped = args.message.is_none() && payload.bytes_min() >= STAMP_BYTES;
+    let publish = Publish {
+        topics: TopicsId(0),
+        assign: topic.assign,
+        order: topic.order,
+        qos: qos(args.qos),
+        retain: args.retain,
+        payload,
+        expiry_secs: None,
+        count: each,
+        pace: Pace {
+            rate: (args.interval_of_msg > 0)
+                .then_some(Rate { count: 1, per_us: args.interval_of_msg * 1_000 }),
+            phase: Phase::Spread,
+            in_flight: (args.inflight > 0).then_some(args.inflight),
+        },
+        topic_alias: false,
+    };
+    let mut scenario = base("pub", &format!("publishing to {}", args.topic), bench, Vec::new())?;
+    scenario.topics.push(TopicGroup {
+        id: "topics".to_owned(),
+        names: topic.pattern,
+        offset: 0,
+        count: topic.count,
+        scales: true,
+    });
+    let stage = &mut scenario.stages[1];
+    stage.id = "publish".to_owned();
+    if each.is_some() && bench.duration.is_none() {
+        stage.duration_us = None;
+    }
+    stage.life_cycles.push(cycle("publish", vec![Command::Publish(publish).into()]));
+    Ok(scenario)
+}
+
+fn sub_scenario(args: &Sub) -> anyhow::Result<Scenario> {
+    let mut subscriptions = Vec::new();
+    for (n, text) in args.topic.iter().enumerate() {
+        let filter = variables(text, "sub", &args.bench, None)?;
+        subscriptions.push(Subscription {
+            id: format!("filter-{n}"),
+            filters: Filters::Pattern {
+                pattern: filter.pattern,
+                offset: 0,
+                count: filter.count,
+                scales: true,
+            },
+            assign: filter.assign,
+            routed: false,
+        });
+    }
+    let subscribe = Subscribe {
+        to: (0..subscriptions.len() as u32).map(SubscriptionId).collect(),
+        qos: qos(args.qos),
+        ack_delay_us: 0,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: 0,
+        identifier: None,
+    };
+    let title = format!("subscribed to {}", args.topic.join(", "));
+    let mut scenario =
+        base("sub", &title, &args.bench, vec![Command::Subscribe(subscribe).into()])?;
+    scenario.subscriptions = subscriptions;
+    Ok(scenario)
+}
+
+/// Connect, hold, disconnect; `then` comes after the connect.
+fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Result<Scenario> {
+    let (transport, tls) = secured(bench);
+    let port = bench.port.unwrap_or(match &transport {
+        Transport::Tcp => 1883,
+        Transport::Tls => 8883,
+        Transport::Ws { .. } => 8083,
+        Transport::Wss { .. } => 8084,
+    });
+    let host = |host: &String| {
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    };
+    let ramp_us = match bench.connrate {
+        Some(rate) => Rate::per_second(rate).due_us(bench.count),
+        None => bench.interval_ms * 1_000 * bench.count,
+    };
+    let mut connect = vec![
+        Command::Delay(Delay { duration_us: ramp_us, spread: Spread::Linear }).into(),
+        Command::Connect(connect(bench)?).into(),
+    ];
+    connect.extend(then);
+    let stage = |id: &str, duration_us, measured, life_cycles| Stage {
+        id: id.to_owned(),
+        duration_us,
+        measured,
+        expected_us: None,
+        life_cycles,
+    };
+    let leave = vec![Command::Disconnect(Disconnect::Message).into()];
+    Ok(Scenario {
+        id: format!("flock-{what}"),
+        title: title.to_owned(),
+        description: String::new(),
+        seed: 1,
+        brokers: vec![Broker {
+            id: "main".to_owned(),
+            addresses: bench.host.iter().map(host).collect(),
+            transport,
+            tls,
+        }],
+        brokers_distinct: false,
+        source_addresses: Vec::new(),
+        groups: vec![ClientGroup {
+            id: what.to_owned(),
+            client_ids: client_ids(what, bench)?,
+            offset: 0,
+            count: bench.count,
+            here: Slice::whole(bench.count),
+            version: match bench.version.as_str() {
+                "3" => Version::V31,
+                "4" => Version::V311,
+                _ => Version::V5,
+            },
+            scales: true,
+        }],
+        topics: Vec::new(),
+        subscriptions: Vec::new(),
+        stages: vec![
+            stage("connect", None, false, vec![cycle("connect", connect)]),
+            stage("hold", Some(bench.duration.unwrap_or(FOR_EVER_US)), true, Vec::new()),
+            stage("disconnect", None, false, vec![cycle("disconnect", leave)]),
+        ],
+        drain_us: 5_000_000,
+        expect: Expect::default(),
+        search: None,
+        scale: 1.0,
+    })
+}
+
+fn secured(bench: &Bench) -> (Transport, Tls) {
+    let mut secure = bench.secure.clone();
+    secure.tls |= bench.ssl_short;
+    (secure.transport().unwrap_or(Transport::Tcp), secure.tls().unwrap_or_default())
+}
+
+fn cycle(id: &str, steps: Vec<Step>) -> LifeCycle {
+    LifeCycle { id: id.to_owned(), who: Who::Clients(GroupId(0)), expected_us: None, steps }
+}
+
+fn connect(bench: &Bench) -> anyhow::Result<Connect> {
+    let written = |text: &Option<String>| -> anyhow::Result<Option<Pattern>> {
+        text.as_ref().map(|text| Ok(Pattern::parse(&numbered(text, bench))?)).transpose()
+    };
+    Ok(Connect {
+        brokers: vec![BrokerId(0)],
+        keep_alive_secs: bench.keepalive,
+        clean_start: bench.clean,
+        session_expiry_secs: bench.expiry,
+        username: written(&bench.username)?,
+        password: written(&bench.password)?,
+        retries: bench.retries,
+        reconnect: (bench.reconnect > 0).then(Reconnect::default),
+        ..Connect::default()
+    })
+}
+
+fn client_ids(what: &str, bench: &Bench) -> anyhow::Result<Pattern> {
+    Ok(Pattern::parse(&id_source(what, bench))?)
+}
+
+fn id_source(what: &str, bench: &Bench) -> String {
+    let prefix = match &bench.prefix {
+        Some(prefix) => prefix.clone(),
+        None => format!("flock_bench_{what}"),
+    };
+    format!("{}_{{{}..}}", Pattern::literal(&prefix).source(), bench.startnumber)
+}
+
+/// The text as a pattern, with %i for the client's number.
+fn numbered(text: &str, bench: &Bench) -> String {
+    Pattern::literal(text).source().replace("%i", &format!("{{{}..}}", bench.startnumber))
+}
+
+/// A topic or filter with its variables resolved to a numbered set of names.
+struct Names {
+    pattern: Pattern,
+    count: u64,
+    assign: Assign,
+    order: Order,
+}
+
+/// Variables become counters: the client's number counts slowest, the message's or the random one fastest.
+fn variables(
+    text: &str,
+    what: &str,
+    bench: &Bench,
+    messages: Option<u64>,
+) -> anyhow::Result<Names> {
+    let user = bench.username.as_deref().unwrap_or("");
+    let mut source =
+        Pattern::literal(text).source().replace("%u", &Pattern::literal(user).source().to_owned());
+    let has_client = source.contains("%i") || source.contains("%c");
+    let per_client = source.matches("%i").count() + source.matches("%c").count();
+    anyhow::ensure!(
+        per_client <= 1,
+        "`{text}`: only one of %i and %c (and of %i in the user name) fits in a topic"
+    );
+    let client_at = source.find("%i").or_else(|| source.find("%c"));
+    let (mut fast, mut order) = (None, Order::RoundRobin);
+    if let Some(at) = source.find("%rand_") {
+        let digits: String = source[at + 6..].chars().take_while(char::is_ascii_digit).collect();
+        let n: u64 = digits
+            .parse()
+            .ok()
+            .filter(|n| *n > 0)
+            .ok_or_else(|| anyhow::anyhow!("`{text}`: write %rand_N with N above 0"))?;
+        source = source.replacen(&format!("%rand_{digits}"), &format!("{{0..{n}}}"), 1);
+        (fast, order) = (Some((at, n)), Order::Random);
+    } else if let Some(at) = source.find("%s") {
+        let n = messages
+            .ok_or_else(|| anyhow::anyhow!("`{text}`: %s needs the number of messages, -L"))?;
+        source = source.replacen("%s", &format!("{{1..{}}}", n + 1), 1);
+        fast = Some((at, n));
+    }
+    if let (Some(client), Some((at, _))) = (client_at, fast) {
+        anyhow::ensure!(client < at, "`{text}`: write %i or %c in front of %s or %rand_N");
+    }
+    anyhow::ensure!(
+        !source.contains("%rand_") && !source.contains("%s"),
+        "`{text}`: only one of %s and %rand_N fits in a topic"
+    );
+    // With something counting faster behind it, the client's number has to have an end.
+    let first = bench.startnumber;
+    let client = format!("{{{first}..{}}}", first + bench.count);
+    source =
+        source.replace("%c", &id_source(what, bench).replace(&format!("{{{first}..}}"), &client));
+    source = source.replace("%i", &client);
+    let pattern = Pattern::parse(&source)?;
+    let clients = if has_client { bench.count } else { 1 };
+    let each = fast.map_or(1, |(_, n)| n);
+    let assign = match (has_client, fast) {
+        (false, _) => Assign::All,
+        (true, None) => Assign::Pairwise,
+        (true, Some((_, n))) => Assign::Window { each: u32::try_from(n)? },
+    };
+    let count =
+        clients.checked_mul(each).ok_or_else(|| anyhow::anyhow!("`{text}`: too many topics"))?;
+    Ok(Names { pattern, count, assign, order })
+}
+
+fn qos(value: u8) -> QoS {
+    QoS::try_from(value).unwrap_or(QoS::AtMostOnce)
+}
+
+/// Ended by Ctrl-C.
+const FOR_EVER_US: u64 = 365 * 86_400_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::{Args, Command as Asked};
+    use super::*;
+    use clap::Parser as _;
+
+    fn scenario(line: &str) -> anyhow::Result<Scenario> {
+        let args = Args::try_parse_from(["flock"].into_iter().chain(line.split_whitespace()))?;
+        match args.command {
+            Asked::Conn(args) => conn_scenario(&args),
+            Asked::Pub(args) => pub_scenario(&args),
+            Asked::Sub(args) => sub_scenario(&args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn publish_of(scenario: &Scenario) -> &Publish {
+        match &scenario.stages[1].life_cycles[0].steps[0].command {
+            Command::Publish(publish) => publish,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn conn_flags() {
+        let line = "conn -h a,b -p 99 -c 1000 -R 500 -n 7 --prefix me -V 4 -u u%i -P s -k 30 -C false -x 60 --num-retry-connect 3 --reconnect 1";
+        let scenario = scenario(line).unwrap();
+        assert_eq!(check(&scenario), []);
+        assert_eq!(scenario.brokers[0].addresses, ["a:99", "b:99"]);
+        let group = &scenario.groups[0];
+        assert_eq!(
+            (group.client_ids.name(0), group.count, group.version),
+            ("me_7".into(), 1000, Version::V311)
+        );
+        let steps = &scenario.stages[0].life_cycles[0].steps;
+        assert_eq!(
+            steps[0].command,
+            Command::Delay(Delay { duration_us: 2_000_000, spread: Spread::Linear })
+        );
+        let Command::Connect(connect) = &steps[1].command else { panic!("connect expected") };
+        assert_eq!(connect.username.as_ref().unwrap().name(0), "u7");
+        assert_eq!(
+            (connect.keep_alive_secs, connect.clean_start, connect.session_expiry_secs),
+            (30, false, 60)
+        );
+        assert_eq!((connect.retries, connect.reconnect.is_some()), (3, true));
+    }
+
+    #[test]
+    fn the_interval_makes_the_ramp() {
+        let steps =
+            scenario("conn -c 100 -i 20").unwrap().stages.remove(0).life_cycles.remove(0).steps;
+        assert_eq!(
+            steps[0].command,
+            Command::Delay(Delay { duration_us: 2_000_000, spread: Spread::Linear })
+        );
+    }
+
+    #[test]
+    fn pub_flags() {
+        let made =
+            scenario("pub -c 10 -I 100 -s 1K -q 1 -r -L 95 -F 20 -t bench/%i --ssl --insecure")
+                .unwrap();
+        assert_eq!(check(&made), []);
+        let publish = publish_of(&made);
+        assert_eq!(publish.pace.rate, Some(Rate { count: 1, per_us: 100_000 }));
+        assert_eq!(
+            (publish.qos, publish.retain, publish.count, publish.pace.in_flight),
+            (QoS::AtLeastOnce, true, Some(10), Some(20))
+        );
+        assert_eq!(publish.payload, Payload::filler(1024));
+        assert_eq!(made.topic_name(TopicsId(0), 9), "bench/9");
+        assert_eq!(made.brokers[0].transport, Transport::Tls);
+        assert!(made.brokers[0].addresses[0].ends_with(":8883") && made.brokers[0].tls.insecure);
+        let flat_out = scenario("pub -I 0 -F 0 -t t").unwrap();
+        let pace = publish_of(&flat_out).pace;
+        assert_eq!((pace.rate, pace.in_flight), (None, None));
+    }
+
+    #[test]
+    fn topic_variables() {
+        let names = |line: &str| {
+            let scenario = scenario(line).unwrap();
+            let group = scenario.topics[0].clone();
+            (
+                scenario.topic_name(TopicsId(0), group.count - 1),
+                group.count,
+                publish_of(&scenario).assign,
+            )
+        };
+        assert_eq!(names("pub -c 3 -t a/b"), ("a/b".into(), 1, Assign::All));
+        assert_eq!(names("pub -c 3 -t a/%c"), ("a/flock_bench_pub_2".into(), 3, Assign::Pairwise));
+        assert_eq!(names("pub -c 3 -u me -t %u/%i"), ("me/2".into(), 3, Assign::Pairwise));
+        assert_eq!(
+            names("pub -c 3 -t %i/%rand_10"),
+            ("2/9".into(), 30, Assign::Window { each: 10 })
+        );
+        assert_eq!(names("pub -c 3 -L 12 -t x/%s"), ("x/4".into(), 4, Assign::All));
+        for (line, message) in [
+            ("pub -t %s", "needs the number of messages"),
+            ("pub -t %rand_5/%i", "in front of"),
+            ("pub -t %i/%c", "only one"),
+            ("pub -t %rand_0", "N above 0"),
+            ("pub -t %rand_3/%rand_3", "only one"),
+        ] {
+            assert!(scenario(line).unwrap_err().to_string().contains(message), "{line}");
+        }
+    }
+
+    #[test]
+    fn sub_flags() {
+        let made = scenario("sub -c 4 -q 2 -t $share/g/a/# -t b/%i --ws").unwrap();
+        assert_eq!(check(&made), []);
+        assert_eq!(made.brokers[0].transport, Transport::Ws { path: "/mqtt".into() });
+        let filter = |at: usize| match &made.subscriptions[at].filters {
+            Filters::Pattern { pattern, count, .. } => (pattern.name(count - 1), *count),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((filter(0), filter(1)), (("$share/g/a/#".into(), 1), ("b/3".into(), 4)));
+    }
+
+    #[test]
+    fn bad_flags_are_refused() {
+        for line in ["pub -q 3 -t x", "pub", "sub", "conn -c 0", "conn -V 6", "pub -t x -s 1G"] {
+            assert!(scenario(line).is_err(), "{line}");
+        }
+        assert!(check(&scenario("sub -t a#").unwrap())[0].message.contains("level of its own"));
+    }
+}

@@ -1,0 +1,210 @@
+//! `flock run`: from a name and options to results, reports and an exit code.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context as _;
+
+use super::progress::ProgressLine;
+use super::{FAILED, NOT_VALID, args};
+use crate::engine::{self, BrokerAccess, Options};
+use crate::expect::unmet;
+use crate::measure::{BrokerInfo, Outcome, Results};
+use crate::model::{Scenario, Search};
+use crate::prometheus::Endpoint;
+use crate::report::{Format, summary, text};
+use crate::scenario::check::check;
+use crate::scenario::units::show_time;
+
+pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
+    let loaded = super::catalogue::load(&args.scenario, &args.set)?;
+    let scenario = prepared(loaded.scenario, args)?;
+    carry_out(&scenario, &loaded.source, &args.lab)
+}
+
+/// The scenario as the options bend it.
+fn prepared(mut scenario: Scenario, args: &args::Run) -> anyhow::Result<Scenario> {
+    let (transport, tls) = (args.secure.transport(), args.secure.tls());
+    scenario.aim(&args.broker, transport.as_ref(), tls.as_ref()).map_err(anyhow::Error::msg)?;
+    if (args.scale - 1.0).abs() > f64::EPSILON {
+        scenario = scenario.scaled(args.scale);
+    }
+    if (args.speed - 1.0).abs() > f64::EPSILON {
+        scenario = scenario.faster(args.speed);
+    }
+    if let Some(ramp) = args.ramp {
+        scenario = scenario.with_ramps(ramp);
+    }
+    if let Some(duration) = args.duration {
+        scenario = scenario.with_duration(duration);
+    }
+    if let Some((percentile, latency_max_us)) = args.find_rate {
+        anyhow::ensure!(args.rate_min <= args.rate_max, "--rate-min is above --rate-max");
+        scenario.search = Some(Search {
+            percentile,
+            latency_max_us,
+            rate_min: args.rate_min.max(1),
+            rate_max: args.rate_max,
+            step_us: args.rate_step,
+            precision: 0.05,
+        });
+    }
+    scenario.seed = args.seed.unwrap_or(scenario.seed);
+    if let Some(problem) = check(&scenario).into_iter().next() {
+        anyhow::bail!("{}: {}", scenario.id, problem.message);
+    }
+    Ok(scenario)
+}
+
+/// Runs it, writes results and reports, and says how it went.
+pub(super) fn carry_out(
+    scenario: &Scenario,
+    source: &str,
+    lab: &args::Lab,
+) -> anyhow::Result<ExitCode> {
+    let mut scenario = scenario.clone();
+    if !lab.ifaddr.is_empty() {
+        scenario.source_addresses.clone_from(&lab.ifaddr);
+    }
+    let path = results_path(&scenario, lab);
+    let endpoint = match &lab.prometheus {
+        Some(address) => {
+            Some(Endpoint::start(address).with_context(|| format!("--prometheus {address}"))?)
+        }
+        None => None,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second one ends the program at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    if !lab.quiet {
+        eprintln!("{}", opening(&scenario));
+    }
+    let mut line = ProgressLine::new(lab.interval, lab.quiet);
+    let options = Options {
+        command: std::env::args().collect(),
+        source: source.to_owned(),
+        parameters: parameters(&scenario),
+        threads: lab.threads,
+        agents: lab.agents.clone(),
+        broker: access(lab),
+        broker_info: BrokerInfo {
+            name: lab.broker_name.clone(),
+            version: lab.broker_version.clone(),
+            ..BrokerInfo::default()
+        },
+        stop,
+        on_progress: Some(Box::new(|progress| {
+            line.show(progress);
+            if let Some(endpoint) = &endpoint {
+                endpoint.update(progress);
+            }
+        })),
+    };
+    let results = engine::run(&scenario, options)?;
+    line.end();
+    engine::save(&results, &path)
+        .with_context(|| format!("{} cannot be written", path.display()))?;
+    write_reports(&results, &path)?;
+    print!("{}", summary(&results));
+    println!("{:<22}{}", "report", path.with_extension("html").display());
+    Ok(judged(&scenario, &results))
+}
+
+fn judged(scenario: &Scenario, results: &Results) -> ExitCode {
+    let unmet = unmet(&scenario.expect, results);
+    for line in &unmet {
+        println!("{:<22}{line}", "EXPECTED OTHERWISE");
+    }
+    let is_complete = matches!(results.run.outcome, Outcome::Completed | Outcome::Interrupted(_));
+    match (is_complete && unmet.is_empty(), results.validity.valid) {
+        (false, _) => ExitCode::from(FAILED),
+        (true, false) => ExitCode::from(NOT_VALID),
+        (true, true) => ExitCode::SUCCESS,
+    }
+}
+
+/// The reports beside the results.
+pub(super) fn write_reports(results: &Results, path: &Path) -> anyhow::Result<()> {
+    for format in Format::ALL {
+        let path = path.with_extension(format.ending());
+        std::fs::write(&path, format.render(results))
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    Ok(())
+}
+
+fn results_path(scenario: &Scenario, lab: &args::Lab) -> PathBuf {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let stamp: String = text::date(now.map_or(0, |since| since.as_millis() as u64))
+        .trim_end_matches(" UTC")
+        .chars()
+        .map(|c| if c.is_ascii_digit() { c } else { '-' })
+        .collect();
+    let name = lab.name.clone().unwrap_or_else(|| format!("{}-{stamp}", scenario.id));
+    let safe: String = name
+        .chars()
+        .map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' })
+        .collect();
+    lab.out.join(format!("{safe}.json"))
+}
+
+fn access(lab: &args::Lab) -> BrokerAccess {
+    match (lab.pid, &lab.broker_command, &lab.metrics) {
+        (Some(pid), _, _) => BrokerAccess::Pid(pid),
+        (None, Some(command), _) => {
+            BrokerAccess::Command(command.split_whitespace().map(str::to_owned).collect())
+        }
+        (None, None, Some(url)) => BrokerAccess::Metrics(url.clone()),
+        (None, None, None) => BrokerAccess::None,
+    }
+}
+
+fn opening(scenario: &Scenario) -> String {
+    let estimate = scenario.estimate();
+    let addresses: Vec<String> =
+        scenario.brokers.iter().flat_map(|broker| broker.addresses.clone()).collect();
+    format!(
+        "{}: {}\n{} clients ({} publish, {} subscribe), {} topics, broker {}",
+        scenario.id,
+        scenario.title,
+        text::count(estimate.clients),
+        text::count(estimate.publishers),
+        text::count(estimate.subscribers),
+        text::count(estimate.topics),
+        addresses.join(", ")
+    )
+}
+
+/// Values that a reader of the report looks for.
+fn parameters(scenario: &Scenario) -> std::collections::BTreeMap<String, String> {
+    let estimate = scenario.estimate();
+    let mut all = std::collections::BTreeMap::new();
+    for stage in &scenario.stages {
+        if let Some(us) = stage.duration_us {
+            all.insert(format!("stage {}", stage.id), show_time(us));
+        }
+    }
+    if let Some(copies) = estimate.copies_per_message {
+        all.insert("copies per message".to_owned(), text::number(copies));
+        let rate = |rate: Option<f64>| {
+            rate.map_or("as fast as it goes".to_owned(), |rate| format!("{}/s", text::number(rate)))
+        };
+        all.insert("publish rate asked for".to_owned(), rate(estimate.publishes_per_sec));
+        all.insert(
+            "payload".to_owned(),
+            format!("{} B at most", text::count(u64::from(estimate.payload_bytes_max))),
+        );
+    }
+    for broker in &scenario.brokers {
+        all.insert(
+            format!("transport to {}", broker.id),
+            format!("{:?}", broker.transport).to_lowercase(),
+        );
+    }
+    all
+}

@@ -1,0 +1,57 @@
+//! `flock report` and `flock compare`: from results files to something to read.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use super::args;
+use super::run::write_reports;
+use crate::compare::{self, Run};
+use crate::measure::{RESULTS_FORMAT, Results};
+use crate::report::summary;
+
+pub(super) fn report(args: &args::Report) -> anyhow::Result<ExitCode> {
+    let results = read(&args.results)?;
+    let path = match (&args.out, args.results.file_name()) {
+        (Some(folder), Some(name)) => {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("{} cannot be made", folder.display()))?;
+            folder.join(name)
+        }
+        _ => args.results.clone(),
+    };
+    write_reports(&results, &path)?;
+    print!("{}", summary(&results));
+    println!("{:<22}{}", "report", path.with_extension("html").display());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn compare(args: &args::Compare) -> anyhow::Result<ExitCode> {
+    let results = args.results.iter().map(|path| read(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let runs = Run::name_all(results);
+    print!("{}", compare::plain(&runs));
+    let Some(path) = &args.out else { return Ok(ExitCode::SUCCESS) };
+    let text = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("html") => compare::html(&runs),
+        Some("md") => compare::markdown(&runs),
+        _ => anyhow::bail!("{}: a comparison is written as .html or .md", path.display()),
+    };
+    std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+    println!("\nwritten to {}", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> anyhow::Result<Results> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("{} cannot be read", path.display()))?;
+    let results: Results = serde_json::from_str(&text)
+        .with_context(|| format!("{} is no results file of flock", path.display()))?;
+    anyhow::ensure!(
+        results.format == RESULTS_FORMAT,
+        "{} has format {}, this program reads {RESULTS_FORMAT}",
+        path.display(),
+        results.format
+    );
+    Ok(results)
+}

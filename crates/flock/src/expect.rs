@@ -1,0 +1,55 @@
+//! Did the run show what its scenario expects?
+
+use crate::measure::{LatencyKind, Results};
+use crate::model::Expect;
+use crate::report::text::{count, micros};
+
+/// What was expected and did not come true, in words; empty if all did.
+pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
+    let integrity = results.integrity.total();
+    let limits = [
+        ("lost", integrity.lost, Some(expect.lost_max)),
+        ("duplicated", integrity.duplicated, expect.duplicated_max),
+        ("out of order", integrity.reordered, expect.reordered_max),
+        ("failed connects", results.totals.connects_failed, Some(expect.connect_failures_max)),
+    ];
+    let mut unmet: Vec<String> = limits
+        .into_iter()
+        .filter_map(|(what, found, max)| Some((what, found, max?)))
+        .filter(|(_, found, max)| found > max)
+        .map(|(what, found, max)| format!("{} {what}, {} allowed", count(found), count(max)))
+        .collect();
+    let latency = results.latency_merged(LatencyKind::EndToEnd);
+    for (percentile, max_us) in &expect.latency_max_us {
+        // The names were checked when the scenario was read.
+        let Ok(at) = percentile.parse::<f64>() else { continue };
+        let found = latency.micros_at(at);
+        if latency.is_empty() {
+            unmet.push(format!("no latency was measured, p{percentile} was to be checked"));
+        } else if found > *max_us {
+            unmet.push(format!(
+                "p{percentile} of the latency is {}, {} allowed",
+                micros(found as f64),
+                micros(*max_us as f64)
+            ));
+        }
+    }
+    unmet
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    #[test]
+    fn limits_are_judged() {
+        let results = sample::results(1.0);
+        assert_eq!(unmet(&Expect::default(), &results), ["2 lost, 0 allowed"]);
+        let mut lenient = Expect { lost_max: 2, ..Expect::default() };
+        assert_eq!(unmet(&lenient, &results), Vec::<String>::new());
+        lenient.latency_max_us.insert("99.9".into(), 1_000);
+        let found = unmet(&lenient, &results);
+        assert!(found[0].starts_with("p99.9 of the latency is 8"), "{found:?}");
+    }
+}

@@ -1,0 +1,187 @@
+//! Pointing a scenario at the brokers at hand, and bending its times.
+
+use super::{Broker, Command, Scenario, Spread, Tls, Transport};
+
+/// A broker as given on the command line: `host:port`, with a transport if one was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub address: String,
+    /// `None` keeps the scenario's.
+    pub transport: Option<Transport>,
+}
+
+impl Target {
+    /// Reads `host`, `host:port`, `[::1]:port`, and both behind `mqtt://`, `mqtts://`, `ws://`, `wss://`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text.split_once("://").map_or(("", text), |(s, r)| (s, r));
+        let (host, path) = rest.split_once('/').map_or((rest, None), |(h, p)| (h, Some(p)));
+        let path = path.map_or("/mqtt".to_owned(), |path| format!("/{path}"));
+        let (transport, port) = match scheme {
+            "" => (None, 1883),
+            "mqtt" | "tcp" => (Some(Transport::Tcp), 1883),
+            "mqtts" | "ssl" | "tls" => (Some(Transport::Tls), 8883),
+            "ws" => (Some(Transport::Ws { path }), 80),
+            "wss" => (Some(Transport::Wss { path }), 443),
+            _ => return Err(format!("`{scheme}` is no known scheme; use mqtt, mqtts, ws or wss")),
+        };
+        let has_port = host
+            .rsplit_once(':')
+            .is_some_and(|(name, _)| !name.contains(':') || name.ends_with(']'));
+        let address = match (has_port, host.matches(':').count() > 1 && !host.starts_with('[')) {
+            (true, _) => host.to_owned(),
+            (false, true) => format!("[{host}]:{port}"),
+            (false, false) => format!("{host}:{port}"),
+        };
+        match address.rsplit_once(':') {
+            Some((name, port))
+                if !name.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0) =>
+            {
+                Ok(Self { address, transport })
+            }
+            _ => Err(format!("`{text}` is no broker address; write host:port")),
+        }
+    }
+}
+
+impl Scenario {
+    /// Replaces the scenario's brokers. One broker of the scenario takes all targets as its addresses;
+    /// several take one each, in turn. Without targets only `tls` and `transport` are put over.
+    pub fn aim(
+        &mut self,
+        targets: &[Target],
+        transport: Option<&Transport>,
+        tls: Option<&Tls>,
+    ) -> Result<(), String> {
+        if self.brokers_distinct && !targets.is_empty() && targets.len() < self.brokers.len() {
+            let (needs, has) = (self.brokers.len(), targets.len());
+            return Err(format!(
+                "the scenario joins {needs} brokers that must differ, {has} given"
+            ));
+        }
+        let only = self.brokers.len() == 1;
+        for (n, broker) in self.brokers.iter_mut().enumerate() {
+            if !targets.is_empty() {
+                let own: Vec<&Target> =
+                    if only { targets.iter().collect() } else { vec![&targets[n % targets.len()]] };
+                broker.aim(&own);
+            }
+            if let Some(transport) = transport {
+                broker.transport = transport.clone();
+            }
+            if let Some(tls) = tls {
+                broker.tls = Tls { resume: broker.tls.resume || tls.resume, ..tls.clone() };
+            }
+        }
+        Ok(())
+    }
+
+    /// `factor` times as fast: delays, spreads and stages shorter, rates higher; timeouts, keep-alives
+    /// and expiries as they are.
+    #[must_use]
+    pub fn faster(&self, factor: f64) -> Self {
+        let shorter = |us: u64| (us as f64 / factor).round() as u64;
+        let mut scenario = self.clone();
+        for stage in &mut scenario.stages {
+            stage.duration_us = stage.duration_us.map(shorter);
+        }
+        scenario.each_command_mut(&mut |command| match command {
+            Command::Delay(delay) => delay.duration_us = shorter(delay.duration_us),
+            Command::Stall { duration_us } => *duration_us = shorter(*duration_us),
+            Command::Publish(publish) => {
+                if let Some(rate) = &mut publish.pace.rate {
+                    rate.per_us = shorter(rate.per_us).max(1);
+                }
+            }
+            Command::For(repeat) => {
+                if let Some(rate) = &mut repeat.rate {
+                    rate.per_us = shorter(rate.per_us).max(1);
+                }
+            }
+            _ => {}
+        });
+        scenario
+    }
+
+    /// Sets every linear spread to `duration_us`.
+    #[must_use]
+    pub fn with_ramps(&self, duration_us: u64) -> Self {
+        let mut scenario = self.clone();
+        scenario.each_command_mut(&mut |command| {
+            if let Command::Delay(delay) = command
+                && delay.spread != Spread::None
+            {
+                delay.duration_us = duration_us;
+            }
+        });
+        scenario
+    }
+}
+
+impl Broker {
+    fn aim(&mut self, targets: &[&Target]) {
+        self.addresses = targets.iter().map(|target| target.address.clone()).collect();
+        if let Some(transport) = targets.first().and_then(|target| target.transport.clone()) {
+            self.transport = transport;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::find;
+    use crate::scenario::Choice;
+
+    #[test]
+    fn addresses() {
+        let address = |text: &str| Target::parse(text).map(|target| target.address);
+        assert_eq!(address("h").unwrap(), "h:1883");
+        assert_eq!(address("h:5").unwrap(), "h:5");
+        assert_eq!(address("mqtts://h").unwrap(), "h:8883");
+        assert_eq!(address("::1").unwrap(), "[::1]:1883");
+        assert_eq!(address("[::1]:99").unwrap(), "[::1]:99");
+        let ws = Target::parse("ws://h:8083/x").unwrap();
+        assert_eq!(
+            (ws.address.as_str(), ws.transport),
+            ("h:8083", Some(Transport::Ws { path: "/x".into() }))
+        );
+        for bad in ["", ":1883", "h:0", "h:99999", "http://h"] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    fn scenario(id: &str) -> Scenario {
+        find(id, &Choice::default()).unwrap().scenario
+    }
+
+    #[test]
+    fn one_broker_takes_all_addresses_several_take_one_each() {
+        let targets = ["a:1", "b:2"].map(|text| Target::parse(text).unwrap());
+        let mut one = scenario("MB-B1");
+        one.aim(&targets, None, None).unwrap();
+        assert_eq!(one.brokers[0].addresses, ["a:1", "b:2"]);
+        let mut two = scenario("SW-1");
+        two.aim(&targets[..1], None, None).unwrap();
+        assert_eq!(two.brokers[1].addresses, ["a:1"]);
+        let mut bridge = scenario("XR-4");
+        assert!(bridge.aim(&targets[..1], None, None).unwrap_err().contains("must differ"));
+        bridge.aim(&targets, None, None).unwrap();
+        assert_eq!(bridge.brokers[1].addresses, ["b:2"]);
+    }
+
+    #[test]
+    fn faster_shortens_times_and_raises_rates() {
+        let fast = scenario("HM-200M-even").faster(20.0);
+        assert_eq!(fast.estimate().publishes_per_sec, Some(10_000_000.0));
+        let Command::Delay(delay) = &fast.stages[0].life_cycles[0].steps[0].command else {
+            panic!("a delay expected");
+        };
+        assert_eq!(delay.duration_us, 10_000_000);
+        let ramped = scenario("EG-1").with_ramps(5_000_000);
+        ramped.each_command(&mut |_, _, command| {
+            if let Command::Delay(delay) = command {
+                assert_eq!(delay.duration_us, 5_000_000);
+            }
+        });
+    }
+}
