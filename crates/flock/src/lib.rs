@@ -9,8 +9,6 @@
 
 pub mod agent;
 pub mod catalogue;
-pub mod compare;
-pub mod engine;
 pub mod cli;
 pub mod compare;
 pub mod engine;
