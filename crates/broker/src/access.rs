@@ -186,9 +186,20 @@ impl Grants {
     }
 
     fn permits(&self, identity: Identity<'_>, permission: u8, topic: &str) -> bool {
-        self.is_open
-            || (!self.denials().any(|pattern| pattern.matches(identity, topic))
-                && self.grants_of(permission).any(|pattern| pattern.matches(identity, topic)))
+        if self.is_open {
+            return true;
+        }
+        let mut is_granted = false;
+        for set in [&self.own, &self.everyone].into_iter().flatten() {
+            if set.denied.iter().any(|pattern| pattern.matches(identity, topic)) {
+                return false;
+            }
+            is_granted = is_granted
+                || set.granted.iter().any(|(granted, pattern)| {
+                    granted & permission != 0 && pattern.matches(identity, topic)
+                });
+        }
+        is_granted
     }
 
     fn may_subscribe(&self, identity: Identity<'_>, filter: &str) -> bool {
