@@ -90,6 +90,8 @@ struct Bench {
     pending: VecDeque<(Position, Instant)>,
     measured: Measured,
     begun: Instant,
+    /// No more may be appended for now.
+    is_full: bool,
 }
 
 fn run_log(dir: &Path, bytes: usize, waiting: usize, level: Level, secs: f64) -> Result<Measured> {
@@ -102,9 +104,11 @@ fn run_log(dir: &Path, bytes: usize, waiting: usize, level: Level, secs: f64) ->
     let cpu = cpu_time()?;
     let begun = Instant::now();
     while begun.elapsed().as_secs_f64() < secs {
+        // As a worker's turn: a part of what may wait, not all of it at once.
         bench.fill(&record, waiting, level);
         bench.turn(level)?;
     }
+    bench.is_full = true;
     while !bench.pending.is_empty() {
         bench.turn(level)?;
     }
@@ -133,20 +137,34 @@ impl Bench {
         };
         let log = Log::open(recovered, settings);
         let begun = Instant::now();
-        Ok(Self { log, disk, completions, pending: VecDeque::new(), measured, begun })
+        Ok(Self {
+            log,
+            disk,
+            completions,
+            pending: VecDeque::new(),
+            measured,
+            begun,
+            is_full: true,
+        })
     }
 
-    /// Appends until `waiting` records wait for their commit.
+    /// Appends a turn's records, so that at most `waiting` wait for their commit.
     fn fill(&mut self, record: &[u8], waiting: usize, level: Level) {
         let now = Instant::now();
-        while self.pending.len() < waiting {
+        self.is_full = true;
+        for _ in 0..TURN_RECORDS {
+            if self.pending.len() >= waiting {
+                return;
+            }
             let Ok(position) = self.log.append(KIND, &[record], level) else { return };
             // Nothing is kept: the space of what was written is to come back.
             self.log.release(position, weight(record.len()));
             self.pending.push_back((position, now));
         }
+        self.is_full = false;
     }
 
+    /// Commands out, completions in; waits for one when no more may be appended.
     fn turn(&mut self, level: Level) -> Result<()> {
         self.log.on_tick(self.begun.elapsed().as_millis() as u64);
         let mut commands = Vec::new();
@@ -157,7 +175,9 @@ impl Bench {
                 bail!("the disk thread ended: {completion:?}");
             }
         }
-        self.log.on_completed(self.completions.recv_timeout(Duration::from_secs(30))?);
+        if self.is_full {
+            self.log.on_completed(self.completions.recv_timeout(Duration::from_secs(30))?);
+        }
         while let Ok(completion) = self.completions.try_recv() {
             self.log.on_completed(completion);
         }
@@ -228,6 +248,7 @@ fn cpu_time() -> Result<Duration> {
 }
 
 const KIND: Kind = Kind::new(1);
+const TURN_RECORDS: usize = 256;
 const BARE_FILE_BYTES: u64 = 64 << 20;
 /// What Linux shows in /proc on all its platforms.
 const TICKS_PER_SEC: u64 = 100;

@@ -9,14 +9,16 @@ use std::sync::Arc;
 /// The contract of a driver:
 /// - Commands of one [`Lane`] are executed in the order given, one after the other; the two lanes
 ///   are independent of each other.
-/// - The steps of a `Commit` are executed in order and **stop at the first fault**.
+/// - The steps of a `Commit` are executed in order and **stop at the first fault**. Commits behind
+///   one that failed are not carried out, but answered as [`FaultKind::Skipped`], until one comes
+///   that says `resume`. A [`CommitGate`] does this for a driver.
 /// - `Create`, `Recycle` and `Delete` are reported as done only when the directory entry itself is
 ///   durable (directory synced), and a created or recycled file has its blocks allocated.
 /// - Each command is answered by exactly one [`Completion`].
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Writes and syncs that make appended records durable.
-    Commit { id: CommandId, steps: Vec<Step> },
+    /// Writes and syncs that make appended records durable. `resume`: goes on after a fault.
+    Commit { id: CommandId, steps: Vec<Step>, resume: bool },
     /// Makes a segment file of `bytes` zero bytes, allocated on the medium.
     Create { id: CommandId, segment: u32, bytes: u32 },
     /// Renames the file of segment `from` to that of `to`, content untouched.
@@ -34,6 +36,16 @@ pub enum Step {
     Write { segment: u32, offset: u32, bytes: Arc<Vec<u8>> },
     /// Makes all that was written to a segment's file durable (fdatasync).
     Sync { segment: u32 },
+}
+
+impl Step {
+    /// Bytes that it writes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Write { bytes, .. } => bytes.len(),
+            Self::Sync { .. } => 0,
+        }
+    }
 }
 
 /// The name by which a command is answered; unique within a log's life in memory.
@@ -103,8 +115,33 @@ pub enum FaultKind {
     NoSpace,
     /// The file does not exist.
     Missing,
+    /// Not tried, because a commit before it failed.
+    Skipped,
     /// Anything else; in a commit it poisons the log.
     Io,
+}
+
+/// Keeps a driver from carrying out a commit whose predecessor failed.
+#[derive(Debug, Default)]
+pub struct CommitGate {
+    failed: bool,
+}
+
+impl CommitGate {
+    /// Whether the command must not be carried out; then this is its completion.
+    pub fn refuse(&mut self, command: &Command) -> Option<Completion> {
+        let Command::Commit { id, resume, .. } = command else { return None };
+        self.failed &= !resume;
+        let detail = "a write before it failed".to_owned();
+        let fault = Some(Fault { kind: FaultKind::Skipped, detail });
+        self.failed
+            .then_some(Completion { id: *id, outcome: Outcome::Committed { steps_done: 0, fault } })
+    }
+
+    /// Takes note of how a command ended.
+    pub fn note(&mut self, completion: &Completion) {
+        self.failed |= matches!(completion.outcome, Outcome::Committed { fault: Some(_), .. });
+    }
 }
 
 impl fmt::Display for Fault {

@@ -1,5 +1,7 @@
 //! Group commit: everything that arrived while the disk was busy goes out together.
 
+use std::collections::VecDeque;
+
 use crate::command::{Command, CommandId, Fault, FaultKind, Step};
 use crate::format::{FLAG_MARK, FLAG_OPEN, FLAG_SEAL};
 use crate::log::{Level, Log, Phase};
@@ -8,8 +10,13 @@ use crate::position::Position;
 /// What has been handed to the disk, and what it has made of it.
 #[derive(Debug)]
 pub(crate) struct Commit {
-    /// One group at a time: the next one is formed as late as possible, and so as large.
-    in_flight: Option<Group>,
+    /// Groups at the disk, oldest first. The next one is formed as late as possible, and so as
+    /// large; a second one only when it is large already, so that the disk does not wait for us.
+    in_flight: VecDeque<Group>,
+    /// Steps that came back undone, until the groups behind them have come back too.
+    returned: Vec<Step>,
+    /// The next commit is the first one after a fault, or of all.
+    resume: bool,
     pub(crate) written: Position,
     pub(crate) synced: Position,
     /// Everything before this must become durable without delay.
@@ -28,12 +35,15 @@ pub(crate) struct Commit {
 struct Group {
     id: CommandId,
     steps: Vec<Step>,
+    bytes: usize,
 }
 
 impl Commit {
     pub(crate) fn new(written: Position, synced: Position) -> Self {
         Self {
-            in_flight: None,
+            in_flight: VecDeque::new(),
+            returned: Vec::new(),
+            resume: true,
             written,
             synced,
             sync_target: Position::default(),
@@ -60,7 +70,7 @@ impl Commit {
 impl Log {
     pub(crate) fn plan_commit(&mut self) {
         let waits = self.commit.retry_at.is_some_and(|at| at > self.now_ms);
-        if self.commit.in_flight.is_some() || self.poison.is_some() || waits {
+        if self.poison.is_some() || waits || !self.may_form_group() {
             return;
         }
         self.commit.retry_at = None;
@@ -75,8 +85,23 @@ impl Log {
         }
         self.stats.commits += 1;
         let id = self.command_id();
-        self.commit.in_flight = Some(Group { id, steps: steps.clone() });
-        self.commands.push(Command::Commit { id, steps });
+        let bytes = steps.iter().map(Step::bytes).sum();
+        self.commit.in_flight.push_back(Group { id, steps: steps.clone(), bytes });
+        let resume = std::mem::take(&mut self.commit.resume);
+        self.commands.push(Command::Commit { id, steps, resume });
+    }
+
+    /// Whether the disk has nothing to do, or will have soon and there is much to do.
+    fn may_form_group(&self) -> bool {
+        let at_disk: usize = self.commit.in_flight.iter().map(|group| group.bytes).sum();
+        let waiting = self.pending_bytes.saturating_sub(at_disk);
+        match self.commit.in_flight.len() {
+            0 => true,
+            1 => {
+                self.commit.returned.is_empty() && waiting >= self.settings.batch_bytes_max as usize
+            }
+            _ => false,
+        }
     }
 
     /// Closes the open batch and whatever batches without records are due.
@@ -106,7 +131,10 @@ impl Log {
     }
 
     pub(crate) fn on_committed(&mut self, id: CommandId, steps_done: usize, fault: Option<Fault>) {
-        let Some(group) = self.commit.in_flight.take_if(|group| group.id == id) else { return };
+        if self.commit.in_flight.front().is_none_or(|group| group.id != id) {
+            return;
+        }
+        let Some(group) = self.commit.in_flight.pop_front() else { return };
         let mut steps = group.steps.into_iter();
         for step in steps.by_ref().take(steps_done) {
             match step {
@@ -135,20 +163,32 @@ impl Log {
             None => Fault { kind: FaultKind::Io, detail: "a commit ended early".to_owned() },
         };
         let was_write = matches!(rest.first(), Some(Step::Write { .. }));
-        if fault.kind != FaultKind::NoSpace || !was_write {
-            self.poison = Some(fault);
-            return;
+        match fault.kind {
+            FaultKind::NoSpace if was_write => {
+                let retry_at = self.now_ms + u64::from(self.settings.retry_ms);
+                self.commit.retry_at = Some(retry_at);
+                self.commit.resume = true;
+                self.space.set_full(fault, retry_at);
+            }
+            // Behind a write that found no space; it came back in order.
+            FaultKind::Skipped if !self.commit.returned.is_empty() => {}
+            _ => {
+                self.poison.get_or_insert(fault);
+                return;
+            }
         }
-        for step in rest.into_iter().rev() {
-            self.queue.push_front(step);
+        self.commit.returned.extend(rest);
+        if self.commit.in_flight.is_empty() {
+            for step in self.commit.returned.drain(..).rev() {
+                self.queue.push_front(step);
+            }
         }
-        let retry_at = self.now_ms + u64::from(self.settings.retry_ms);
-        self.commit.retry_at = Some(retry_at);
-        self.space.set_full(fault, retry_at);
     }
 
     fn advance_phase(&mut self) {
-        let durable = self.commit.synced >= self.commit.sync_target && self.queue.is_empty();
+        let durable = self.commit.synced >= self.commit.sync_target
+            && self.queue.is_empty()
+            && self.commit.in_flight.is_empty();
         if !durable || self.poison.is_some() {
             return;
         }
@@ -161,7 +201,7 @@ impl Log {
 
     pub(crate) fn on_tick_commit(&mut self) {
         let Some(deadline) = self.commit_deadline() else { return };
-        if deadline > self.now_ms || self.commit.in_flight.is_some() {
+        if deadline > self.now_ms || !self.commit.in_flight.is_empty() {
             return;
         }
         if self.commit.unsynced_since.take().is_some() {
@@ -189,7 +229,7 @@ impl Log {
             && self.poison.is_none()
             && self.open.is_none()
             && self.queue.is_empty()
-            && self.commit.in_flight.is_none()
+            && self.commit.in_flight.is_empty()
             && self.commit.synced >= self.commit.records_end
             && self.commit.claimed < self.commit.records_end
     }

@@ -56,7 +56,9 @@ mod space;
 pub mod testing;
 
 pub use chunk::{Chunk, ChunkEnd};
-pub use command::{Command, CommandId, Completion, Fault, FaultKind, Lane, Outcome, Step};
+pub use command::{
+    Command, CommandId, CommitGate, Completion, Fault, FaultKind, Lane, Outcome, Step,
+};
 pub use format::{
     BatchHeader, FLAG_MARK, FLAG_OPEN, FLAG_SEAL, FORMAT_VERSION, HeaderRead, Identity, Kind,
     Record, SegmentHeader,

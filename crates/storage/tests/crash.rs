@@ -6,7 +6,7 @@
 mod model;
 
 use model::{Model, SEGMENT_BYTES};
-use storage::testing::{Crash, Rng};
+use storage::testing::{Crash, Faults, Rng};
 use storage::{Level, Settings, Status};
 
 fn settings() -> Settings {
@@ -36,6 +36,12 @@ fn live(model: &mut Model, rng: &mut Rng, events: u64) {
 fn history(seed: u64, plant: fn(&mut Model)) -> Result<Model, String> {
     let mut rng = Rng::new(seed);
     let mut model = Model::new(rng.next_u64(), settings());
+    if rng.chance(20) {
+        model.disk.faults.write_no_space_percent = 5;
+    }
+    if rng.chance(20) {
+        model.disk.faults.capacity_bytes = u64::from(SEGMENT_BYTES) * (3 + rng.below(4));
+    }
     plant(&mut model);
     for _ in 0..1 + rng.below(5) {
         let events = rng.below(1500);
@@ -55,7 +61,11 @@ fn what_was_promised_survives_any_crash() {
     for seed in seeds() {
         let mut model = history(seed, |_| {}).unwrap_or_else(|why| panic!("{why}"));
         // And the log is of use afterwards.
-        model.settle();
+        model.disk.faults = Faults::default();
+        for _ in 0..10 {
+            model.tick(100);
+            model.settle();
+        }
         model.append(1, Some(10), Level::Fsync);
         model.settle();
         assert_eq!(model.log.status(), Status::Ready, "seed {seed}");
@@ -79,7 +89,7 @@ fn noticed(plant: fn(&mut Model)) -> Option<String> {
 #[test]
 fn planted_promise_before_the_sync_is_noticed() {
     let why = noticed(|model| model.promise_too_early = true);
-    assert!(why.is_some_and(|why| why.contains("state differs")));
+    assert!(why.as_ref().is_some_and(|why| why.contains("state differs")), "{why:?}");
 }
 
 #[test]

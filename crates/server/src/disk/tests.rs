@@ -155,7 +155,7 @@ fn a_commit_that_fails_says_how_far_it_came() {
     files.carry_out(storage::Command::Create { id, segment: 1, bytes: 4096 });
     let write = |segment| storage::Step::Write { segment, offset: 0, bytes: bytes.clone() };
     let steps = vec![write(1), write(2), write(1)];
-    let completion = files.carry_out(storage::Command::Commit { id, steps });
+    let completion = files.carry_out(storage::Command::Commit { id, steps, resume: true });
     let storage::Outcome::Committed { steps_done, fault: Some(fault) } = completion.outcome else {
         panic!("{completion:?}");
     };

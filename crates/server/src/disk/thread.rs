@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-use storage::{Command, Completion, FaultKind, Lane, Outcome};
+use storage::{Command, CommitGate, Completion, FaultKind, Lane, Outcome};
 
 use super::LogFiles;
 
 /// Carries out the commands of one log. Dropping it finishes what was submitted.
 ///
-/// Both queues are bounded by the log itself: it has one commit, one housekeeping command and one
+/// Both queues are bounded by the log itself: it has two commits, one housekeeping command and one
 /// read for reclaiming under way at a time; its user bounds the other reads.
 #[derive(Debug)]
 pub struct LogDisk {
@@ -41,8 +41,12 @@ impl LogDisk {
             let (files, done) = (Arc::clone(&files), done.clone());
             Builder::new().name(format!("{name}-{suffix}")).spawn(move || {
                 // Ends when the sender is gone and the queue is empty.
+                let mut gate = CommitGate::default();
                 for command in queue {
-                    done(files.carry_out(command));
+                    let completion =
+                        gate.refuse(&command).unwrap_or_else(|| files.carry_out(command));
+                    gate.note(&completion);
+                    done(completion);
                 }
             })
         };

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Rng;
-use crate::{Command, CommandId, Completion, Fault, FaultKind, Lane, Outcome, SegmentFile, Step};
+use crate::{
+    Command, CommandId, CommitGate, Completion, Fault, FaultKind, Lane, Outcome, SegmentFile, Step,
+};
 
 /// Segment files in memory, with a page cache that a crash may lose in any pattern of sectors.
 ///
@@ -14,6 +16,7 @@ pub struct SimDisk {
     files: BTreeMap<u32, SimFile>,
     commits: VecDeque<Command>,
     background: VecDeque<Command>,
+    gate: CommitGate,
     /// Steps done of the commit at the front.
     steps_done: usize,
     rng: Rng,
@@ -73,6 +76,7 @@ impl SimDisk {
             files: BTreeMap::new(),
             commits: VecDeque::new(),
             background: VecDeque::new(),
+            gate: CommitGate::default(),
             steps_done: 0,
             rng: Rng::new(seed),
             faults: Faults::default(),
@@ -151,8 +155,12 @@ impl SimDisk {
     }
 
     fn step_commit(&mut self) -> Option<Completion> {
+        if let Some(refused) = self.commits.front().and_then(|front| self.gate.refuse(front)) {
+            self.commits.pop_front();
+            return Some(refused);
+        }
         let (id, steps) = match self.commits.front() {
-            Some(Command::Commit { id, steps }) => (*id, steps.clone()),
+            Some(Command::Commit { id, steps, .. }) => (*id, steps.clone()),
             _ => return None,
         };
         let fault = match steps.get(self.steps_done) {
@@ -167,7 +175,9 @@ impl SimDisk {
         }
         self.commits.pop_front();
         let steps_done = std::mem::take(&mut self.steps_done);
-        Some(Completion { id, outcome: Outcome::Committed { steps_done, fault } })
+        let completion = Completion { id, outcome: Outcome::Committed { steps_done, fault } };
+        self.gate.note(&completion);
+        Some(completion)
     }
 
     fn carry_out(&mut self, step: &Step) -> Result<(), Fault> {
@@ -243,7 +253,12 @@ impl SimDisk {
 
     /// A write that the crash met half way.
     fn tear_write_under_way(&mut self) {
-        let Some(Command::Commit { steps, .. }) = self.commits.front() else { return };
+        let Some(front) = self.commits.front() else { return };
+        let refused = self.gate.refuse(front).is_some();
+        let Command::Commit { steps, .. } = front else { return };
+        if refused {
+            return;
+        }
         let Some(Step::Write { segment, offset, bytes }) = steps.get(self.steps_done).cloned()
         else {
             return;
