@@ -57,7 +57,11 @@ fn agents_merged_equal_one_process() {
     };
     let together = run(&scenario(&mixed(), &broker.address), options).unwrap();
     assert_eq!(together.run.outcome, Outcome::Completed, "{:?}", together.errors);
-    assert!(alone.integrity.is_clean() && together.integrity.is_clean(), "{:?}", together.integrity);
+    assert!(
+        alone.integrity.is_clean() && together.integrity.is_clean(),
+        "{:?}",
+        together.integrity
+    );
     assert_eq!(total(&alone), total(&together));
     assert_eq!(total(&together).expected, 2 * 21 * 60);
     assert_eq!(alone.totals.published, together.totals.published);

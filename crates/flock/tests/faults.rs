@@ -52,7 +52,8 @@ steps = [{{ delay = "1s" }}, {fault}]
 fn a_broker_that_keeps_nothing_is_caught_after_a_kill() {
     // In memory only: the sessions, and whatever was acknowledged and under way, are gone.
     let broker = Mosquitto::prepare("persistence false\n");
-    let fault = r#"{ fault = { kill = "main" } }, { delay = "100ms" }, { fault = { restart = "main" } }"#;
+    let fault =
+        r#"{ fault = { kill = "main" } }, { delay = "100ms" }, { fault = { restart = "main" } }"#;
     let results =
         run_on(&text(fault), &broker.address, BrokerAccess::Command(broker.command.clone()));
     assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
@@ -68,7 +69,8 @@ fn a_broker_that_keeps_nothing_is_caught_after_a_kill() {
 #[test]
 fn a_pause_is_latency_and_not_loss() {
     let broker = Mosquitto::prepare("persistence false\n");
-    let fault = r#"{ fault = { pause = "main" } }, { delay = "500ms" }, { fault = { resume = "main" } }"#;
+    let fault =
+        r#"{ fault = { pause = "main" } }, { delay = "500ms" }, { fault = { resume = "main" } }"#;
     let results =
         run_on(&text(fault), &broker.address, BrokerAccess::Command(broker.command.clone()));
     assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
@@ -81,7 +83,8 @@ fn a_pause_is_latency_and_not_loss() {
 #[test]
 fn a_fault_without_a_process_fails_the_run_and_keeps_what_was_measured() {
     let broker = Mosquitto::start();
-    let results = run_on(&text(r#"{ fault = { kill = "main" } }"#), &broker.address, BrokerAccess::None);
+    let results =
+        run_on(&text(r#"{ fault = { kill = "main" } }"#), &broker.address, BrokerAccess::None);
     match &results.run.outcome {
         Outcome::Failed(why) => assert!(why.contains("--broker-pid"), "{why}"),
         other => panic!("{other:?}"),

@@ -163,7 +163,7 @@ impl Client {
         let route = &routes[self.index as usize % routes.len()];
         let sources = &lane.sources;
         let source = (!sources.is_empty()).then(|| sources[self.index as usize % sources.len()]);
-        let seed = lane.random.next();
+        let seed = lane.random.draw();
         let opened = route.open(source, seed).and_then(|mut wire| {
             let both = Interest::READABLE | Interest::WRITABLE;
             lane.registry.register(&mut wire, Token(self.at as usize), both)?;

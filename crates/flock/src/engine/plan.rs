@@ -401,7 +401,7 @@ fn filler(publish: &Publish, seed: u64) -> Vec<u8> {
         Content::Filler { bytes } => TEXT.iter().copied().cycle().take(*bytes as usize).collect(),
         Content::Random { bytes } | Content::RandomSize { bytes_max: bytes, .. } => {
             let mut random = Random::new(seed);
-            (0..*bytes).map(|_| random.next() as u8).collect()
+            (0..*bytes).map(|_| random.draw() as u8).collect()
         }
     }
 }
@@ -415,7 +415,7 @@ impl Random {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -425,7 +425,7 @@ impl Random {
 
     /// Evenly distributed below `end`, which is above 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(end)) >> 64) as u64
     }
 }
 

@@ -367,7 +367,7 @@ impl Worker {
                 let (slot, position) = (at / family.stride as usize, at % family.stride as usize);
                 let index = self.clients[base + slot].index as u32;
                 let stream = family.base + index * family.stride + position as u32;
-                table.streams.insert(stream, std::mem::replace(entry, Sent::default()));
+                table.streams.insert(stream, std::mem::take(entry));
             }
         }
         for (stream, sequence) in self.lane.unpromised.drain(..) {

@@ -18,7 +18,7 @@ pub use description::{BrokerError, ConfigFile, Description};
 use crate::engine::conductor::Progress;
 use crate::engine::host;
 use crate::engine::{self, BrokerAccess};
-use crate::measure::{LatencyKind, Results};
+use crate::measure::{LatencyKind, Results, Second};
 use crate::model::{Scenario, Transport};
 
 /// How to compare.
@@ -206,13 +206,12 @@ fn row(cell: &Cell) -> String {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
     };
     let total = results.integrity.total();
-    let window = measured_secs(results);
     format!(
         "| {} {} | {:.0} | {:.0} | {:.2} | {:.2} | {} | {:.1} | {} | {} |\n",
         cell.broker,
         results.broker.version,
-        results.totals.published_all() as f64 / window,
-        results.totals.received_all() as f64 / window,
+        typical(results, |second| second.published),
+        typical(results, |second| second.received),
         latency.micros_at(50.0) as f64 / 1e3,
         latency.micros_at(99.0) as f64 / 1e3,
         optional(load.cpu_us_per_message.or(load.cpu_us_per_connect), 2),
@@ -244,11 +243,12 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '|'], " ")
 }
 
-/// Seconds in which messages flowed.
-fn measured_secs(results: &Results) -> f64 {
-    let busy = results.series.iter().filter(|second| second.published + second.received > 0);
-    let busy = busy.count();
-    if busy > 0 { busy as f64 } else { results.run.duration_secs.max(1.0) }
+/// The median over the seconds in which messages flowed: the first and the last one are partial.
+fn typical(results: &Results, of: fn(&Second) -> u64) -> f64 {
+    let busy = |second: &&Second| second.published + second.received > 0;
+    let mut rates: Vec<u64> = results.series.iter().filter(busy).map(of).collect();
+    rates.sort_unstable();
+    rates.get(rates.len() / 2).copied().unwrap_or(0) as f64
 }
 
 const HEADER: &str = "| broker | published/s | received/s | p50 ms | p99 ms | CPU us per message | \
