@@ -17,7 +17,7 @@ use super::lane::{Lane, Setting};
 use super::tally::Tick;
 use serde::{Deserialize, Serialize};
 
-use crate::measure::ledger::{Heard, Ledger, Sent, SentTable};
+use crate::measure::ledger::{Heard, Ledger, SentTable};
 use crate::measure::{ErrorCount, LatencyHistogram, LatencyKind};
 use crate::model::{GroupId, Rate, SubscriptionId};
 
