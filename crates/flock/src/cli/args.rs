@@ -33,6 +33,11 @@ pub(super) enum Command {
         after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n\nExit code: 0 completed as expected, 1 not, 2 bad input, 3 completed but not valid as a measurement."
     )]
     Run(Box<Run>),
+    /// Run scenarios against several brokers in turn, each on the same cores, and compare.
+    #[command(
+        after_help = "Examples:\n  $ flock versus MB-B1 MB-B3 --brokers quelea,mosquitto --duration 20s\n  $ flock versus XR-1-Q1 --brokers mosquitto,mine.toml --broker-cpus 0-1 --rounds 3"
+    )]
+    Versus(Box<Versus>),
     /// Connect clients and keep them (emqtt-bench's flags).
     #[command(
         disable_help_flag = true,
@@ -90,6 +95,29 @@ pub(super) struct Run {
     /// Brokers: host:port, or mqtt://, mqtts://, ws://, wss:// addresses; several separated by commas.
     #[arg(long, value_delimiter = ',', value_parser = Target::parse, value_name = "HOST:PORT")]
     pub broker: Vec<Target>,
+    #[command(flatten)]
+    pub bend: Bend,
+    /// Look for the highest total rate that keeps a percentile below a latency, as p99=10ms.
+    #[arg(long, value_parser = bound, value_name = "PERCENTILE=TIME")]
+    pub find_rate: Option<(f64, u64)>,
+    /// Where the search begins, in messages per second of all publishers.
+    #[arg(long, default_value_t = 100, requires = "find_rate")]
+    pub rate_min: u64,
+    /// Where it ends.
+    #[arg(long, default_value_t = 1_000_000, requires = "find_rate")]
+    pub rate_max: u64,
+    /// How long each rate is held.
+    #[arg(long, default_value = "10s", value_parser = units::time, value_name = "TIME", requires = "find_rate")]
+    pub rate_step: u64,
+    #[command(flatten)]
+    pub secure: Secure,
+    #[command(flatten)]
+    pub lab: Lab,
+}
+
+/// What makes a scenario fit the machine at hand.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Bend {
     /// Multiply clients and topics; rates per client and ratios stay.
     #[arg(long, default_value_t = 1.0, value_parser = factor)]
     pub scale: f64,
@@ -107,22 +135,6 @@ pub(super) struct Run {
     pub set: Vec<(String, String)>,
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Look for the highest total rate that keeps a percentile below a latency, as p99=10ms.
-    #[arg(long, value_parser = bound, value_name = "PERCENTILE=TIME")]
-    pub find_rate: Option<(f64, u64)>,
-    /// Where the search begins, in messages per second of all publishers.
-    #[arg(long, default_value_t = 100, requires = "find_rate")]
-    pub rate_min: u64,
-    /// Where it ends.
-    #[arg(long, default_value_t = 1_000_000, requires = "find_rate")]
-    pub rate_max: u64,
-    /// How long each rate is held.
-    #[arg(long, default_value = "10s", value_parser = units::time, value_name = "TIME", requires = "find_rate")]
-    pub rate_step: u64,
-    #[command(flatten)]
-    pub secure: Secure,
-    #[command(flatten)]
-    pub lab: Lab,
 }
 
 /// Transport security and the WebSocket path.
@@ -338,6 +350,33 @@ pub(super) struct Agent {
     /// End after one run.
     #[arg(long)]
     pub once: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Versus {
+    /// Built-in ids, or .toml or .xml files.
+    #[arg(required = true)]
+    pub scenarios: Vec<String>,
+    /// Brokers by name, or files that describe one; all that are installed by default.
+    #[arg(long, value_delimiter = ',')]
+    pub brokers: Vec<String>,
+    /// Cores of the brokers, as 0-1 or 0,2; the lower half by default.
+    #[arg(long)]
+    pub broker_cpus: Option<String>,
+    /// Cores of the load; those that are left by default.
+    #[arg(long)]
+    pub load_cpus: Option<String>,
+    /// How often everything is run; the table shows each broker's best.
+    #[arg(long, default_value_t = 1)]
+    pub rounds: u32,
+    #[command(flatten)]
+    pub bend: Bend,
+    /// Folder for results, reports and comparisons.
+    #[arg(long, default_value = "results/versus", value_name = "FOLDER")]
+    pub out: PathBuf,
+    /// No progress lines.
+    #[arg(long)]
+    pub quiet: bool,
 }
 
 #[derive(Debug, clap::Args)]

@@ -1,7 +1,7 @@
 //! The command line of `flock`.
 //!
 //! [`args`] says what can be asked for, [`run`] carries a scenario out, [`quick`] makes one of emqtt-bench's
-//! flags, [`catalogue`] lists and shows, [`progress`] draws the line while a run goes on.
+//! flags, [`catalogue`] lists and shows, [`versus`] sets brokers side by side, [`progress`] draws the line while a run goes on.
 
 mod args;
 mod catalogue;
@@ -9,6 +9,7 @@ mod progress;
 mod quick;
 mod run;
 mod tell;
+mod versus;
 
 use std::process::ExitCode;
 
@@ -43,6 +44,7 @@ fn carry_out(command: Command) -> anyhow::Result<ExitCode> {
         Command::List(list) => catalogue::list(&list),
         Command::Show(show) => catalogue::show(&show),
         Command::Run(run) => run::run(&run),
+        Command::Versus(versus) => versus::versus(&versus),
         Command::Conn(conn) => quick::conn(&conn),
         Command::Pub(publish) => quick::publish(&publish),
         Command::Sub(subscribe) => quick::subscribe(&subscribe),

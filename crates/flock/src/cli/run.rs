@@ -19,7 +19,7 @@ use crate::scenario::check::check;
 use crate::scenario::units::show_time;
 
 pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
-    let loaded = super::catalogue::load(&args.scenario, &args.set)?;
+    let loaded = super::catalogue::load(&args.scenario, &args.bend.set)?;
     let scenario = prepared(loaded.scenario, args)?;
     carry_out(&scenario, &loaded.source, &args.lab)
 }
@@ -28,6 +28,26 @@ pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
 fn prepared(mut scenario: Scenario, args: &args::Run) -> anyhow::Result<Scenario> {
     let (transport, tls) = (args.secure.transport(), args.secure.tls());
     scenario.aim(&args.broker, transport.as_ref(), tls.as_ref()).map_err(anyhow::Error::msg)?;
+    scenario = bent(scenario, &args.bend);
+    if let Some((percentile, latency_max_us)) = args.find_rate {
+        anyhow::ensure!(args.rate_min <= args.rate_max, "--rate-min is above --rate-max");
+        scenario.search = Some(Search {
+            percentile,
+            latency_max_us,
+            rate_min: args.rate_min.max(1),
+            rate_max: args.rate_max,
+            step_us: args.rate_step,
+            precision: 0.05,
+        });
+    }
+    if let Some(problem) = check(&scenario).into_iter().next() {
+        anyhow::bail!("{}: {}", scenario.id, problem.message);
+    }
+    Ok(scenario)
+}
+
+/// Counts, times and seed as asked for.
+pub(super) fn bent(mut scenario: Scenario, args: &args::Bend) -> Scenario {
     if (args.scale - 1.0).abs() > f64::EPSILON {
         scenario = scenario.scaled(args.scale);
     }
@@ -40,22 +60,8 @@ fn prepared(mut scenario: Scenario, args: &args::Run) -> anyhow::Result<Scenario
     if let Some(duration) = args.duration {
         scenario = scenario.with_duration(duration);
     }
-    if let Some((percentile, latency_max_us)) = args.find_rate {
-        anyhow::ensure!(args.rate_min <= args.rate_max, "--rate-min is above --rate-max");
-        scenario.search = Some(Search {
-            percentile,
-            latency_max_us,
-            rate_min: args.rate_min.max(1),
-            rate_max: args.rate_max,
-            step_us: args.rate_step,
-            precision: 0.05,
-        });
-    }
     scenario.seed = args.seed.unwrap_or(scenario.seed);
-    if let Some(problem) = check(&scenario).into_iter().next() {
-        anyhow::bail!("{}: {}", scenario.id, problem.message);
-    }
-    Ok(scenario)
+    scenario
 }
 
 /// Runs it, writes results and reports, and says how it went.

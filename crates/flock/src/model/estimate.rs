@@ -1,6 +1,6 @@
 //! How much a scenario asks for, computed before anything is started.
 
-use super::{Command, Filters, GroupId, Publish, Scenario, Who};
+use super::{Command, Filters, GroupId, Hears, Listener, Publish, Scenario, TopicsId, Who};
 
 /// Totals over the whole run (all agents). Rates are those of the busiest stage, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -91,11 +91,26 @@ impl Scenario {
                 continue;
             }
             let topic = own.nth(k % own.len());
-            let copies: u64 =
-                listeners.iter().map(|l| self.hears(l, publish.topics, topic).copies()).sum();
-            sum += copies as f64;
+            sum += self.copies_at(&listeners, publish.topics, topic) as f64;
         }
         if sample == 0 { 0.0 } else { sum / sample as f64 }
+    }
+
+    /// Copies of one message to this topic. Groups that share one subscription get one copy together.
+    fn copies_at(&self, listeners: &[Listener], topics: TopicsId, topic: u64) -> u64 {
+        let mut shared = Vec::new();
+        let mut copies = 0;
+        for listener in listeners {
+            let hears = self.hears(listener, topics, topic);
+            if matches!(hears, Hears::OneOf(_)) {
+                if shared.contains(&listener.subscription) {
+                    continue;
+                }
+                shared.push(listener.subscription);
+            }
+            copies += hears.copies();
+        }
+        copies
     }
 
     /// Whether all fan-out of these topics is a formula, without looking at names.

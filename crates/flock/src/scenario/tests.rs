@@ -260,3 +260,68 @@ fn the_conductor_has_no_connection() {
     let text = PAIRS.replace("clients = \"pub\"\nsteps = [{ publish", "steps = [{ publish");
     assert!(parse_text(&text).unwrap_err().to_string().contains("conductor"));
 }
+
+/// The keys that the parser knows at the place of `zzz` in `text`, from its own message.
+fn known_keys(text: &str) -> Vec<String> {
+    let text = format!("id = \"x\"\ntitle = \"x\"\n{text}");
+    let error = parse_text(&text).expect_err("zzz is no key");
+    let hint = error.hint.clone().unwrap_or_default();
+    let names = hint.strip_prefix("known here: ").unwrap_or_else(|| panic!("{text}: {error}"));
+    let mut names: Vec<String> = names.split(", ").map(str::to_owned).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn the_schema_has_the_keys_of_the_parser_and_the_manual_names_them() {
+    let step = |step: &str| format!("[[stage]]\nname = \"s\"\ndo = [{{ steps = [{{ {step} }}] }}]");
+    let cases = [
+        ("", "zzz = 1".to_owned()),
+        ("about", "about = { zzz = 1 }".to_owned()),
+        ("published", "published = [{ zzz = 1 }]".to_owned()),
+        ("variant", "variant = [{ zzz = 1 }]".to_owned()),
+        ("broker", "brokers.b = { zzz = 1 }".to_owned()),
+        ("tls", "brokers.b = { tls = { zzz = 1 } }".to_owned()),
+        ("clients", "clients.c = { zzz = 1 }".to_owned()),
+        ("topics", "topics.t = { zzz = 1 }".to_owned()),
+        ("subscription", "subscriptions.s = { zzz = 1 }".to_owned()),
+        ("stage", "stage = [{ zzz = 1 }]".to_owned()),
+        ("cycle", "stage = [{ do = [{ zzz = 1 }] }]".to_owned()),
+        ("step", step("zzz = 1")),
+        ("connect", step("connect = { zzz = 1 }")),
+        ("will", step("connect = { will = { zzz = 1 } }")),
+        ("disconnect", step("disconnect = { zzz = 1 }")),
+        ("publish", step("publish = { zzz = 1 }")),
+        ("payload_table", step("publish = { payload = { zzz = 1 } }")),
+        ("subscribe", step("subscribe = { zzz = 1 }")),
+        ("receive", step("receive = { zzz = 1 }")),
+        ("repeat", step("repeat = { zzz = 1 }")),
+        ("fault", step("fault = { zzz = 1 }")),
+        ("expect", "expect = { zzz = 1 }".to_owned()),
+        ("search", "search = { zzz = 1 }".to_owned()),
+    ];
+    let schema: serde_json::Value =
+        serde_json::from_str(include_str!("../../../../docs/flock/scenario.schema.json")).unwrap();
+    let manual = include_str!("../../../../docs/flock/scenario-format.md");
+    for (name, text) in cases {
+        let known = known_keys(&text);
+        let place = if name.is_empty() { &schema } else { &schema["$defs"][name] };
+        let mut keys: Vec<String> =
+            place["properties"].as_object().unwrap().keys().cloned().collect();
+        keys.sort_unstable();
+        assert_eq!(keys, known, "{name} in the schema");
+        // Figures are explained by their names; steps in the table of steps.
+        for key in known.iter().filter(|_| name != "published") {
+            assert!(manual.contains(key.as_str()), "{name}.{key} is not in the manual");
+        }
+    }
+}
+
+#[test]
+fn the_example_of_the_manual_is_a_scenario() {
+    let manual = include_str!("../../../../docs/flock/scenario-format.md");
+    let example =
+        manual.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let scenario = parse_text(example).unwrap_or_else(|error| panic!("{error}")).scenario;
+    assert_eq!(scenario.estimate().publishes_per_sec, Some(100.0));
+}

@@ -1,0 +1,106 @@
+//! `flock versus`: brokers side by side, with results, reports and a comparison for each scenario.
+
+use std::cell::RefCell;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context as _;
+
+use super::progress::ProgressLine;
+use super::run::{bent, write_reports};
+use super::{FAILED, args};
+use crate::compare::{self, Run};
+use crate::engine;
+use crate::model::Scenario;
+use crate::scenario::check::check;
+use crate::versus::{self, Cell, Description};
+
+pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
+    let scenarios = scenarios(args)?;
+    let brokers = brokers(args)?;
+    std::fs::create_dir_all(&args.out)
+        .with_context(|| format!("{} cannot be made", args.out.display()))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second one ends the program at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let line = RefCell::new(ProgressLine::new(None, args.quiet));
+    let options = versus::Options {
+        brokers,
+        broker_cpus: args.broker_cpus.clone(),
+        load_cpus: args.load_cpus.clone(),
+        rounds: args.rounds,
+        command: std::env::args().collect(),
+        stop,
+        on_begin: &mut |broker, scenario| {
+            line.borrow_mut().end();
+            eprintln!("{scenario} against {broker}");
+        },
+        on_progress: &mut |progress| line.borrow_mut().show(progress),
+    };
+    let cells = versus::run(options, &scenarios);
+    line.borrow_mut().end();
+    keep(&cells, args)?;
+    println!("{}", versus::table(&cells));
+    println!("results, reports and comparisons are in {}", args.out.display());
+    let all_ran = !cells.is_empty() && cells.iter().all(|cell| cell.results.is_ok());
+    Ok(if all_ran { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+fn scenarios(args: &args::Versus) -> anyhow::Result<Vec<(Scenario, String)>> {
+    let mut all = Vec::new();
+    for name in &args.scenarios {
+        let loaded = super::catalogue::load(name, &args.bend.set)?;
+        let scenario = bent(loaded.scenario, &args.bend);
+        if let Some(problem) = check(&scenario).into_iter().next() {
+            anyhow::bail!("{}: {}", scenario.id, problem.message);
+        }
+        all.push((scenario, loaded.source));
+    }
+    Ok(all)
+}
+
+fn brokers(args: &args::Versus) -> anyhow::Result<Vec<Description>> {
+    if args.brokers.is_empty() {
+        let installed: Vec<Description> = Description::built_in()
+            .into_iter()
+            .filter(|broker| broker.program().is_some())
+            .collect();
+        anyhow::ensure!(
+            !installed.is_empty(),
+            "none of the known brokers is installed; name one with --brokers"
+        );
+        return Ok(installed);
+    }
+    let mut all = Vec::new();
+    for name in &args.brokers {
+        all.push(Description::find(name)?);
+    }
+    Ok(all)
+}
+
+/// Writes each run, and for each scenario the brokers beside each other.
+fn keep(cells: &[Cell], args: &args::Versus) -> anyhow::Result<()> {
+    let mut by_scenario: Vec<(&str, Vec<crate::measure::Results>)> = Vec::new();
+    for cell in cells {
+        let Ok(results) = &cell.results else { continue };
+        let path =
+            args.out.join(format!("{}-{}-{}.json", cell.scenario, cell.broker, cell.round + 1));
+        engine::save(results, &path)
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+        write_reports(results, &path)?;
+        match by_scenario.iter_mut().find(|(scenario, _)| *scenario == cell.scenario) {
+            Some((_, all)) => all.push((**results).clone()),
+            None => by_scenario.push((&cell.scenario, vec![(**results).clone()])),
+        }
+    }
+    for (scenario, results) in by_scenario {
+        let path = args.out.join(format!("{scenario}.html"));
+        std::fs::write(&path, compare::html(&Run::name_all(results)))
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! The program as a user meets it: output, files and exit codes.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A folder of its own for a test, removed with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("flock-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    fn path(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn flock(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_flock")).args(args).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_list_has_every_family() {
+    let output = flock(&["list"]);
+    assert_eq!(output.status.code(), Some(0));
+    for id in ["MB-B1", "EG-7", "AIO-FO-255K", "HM-200M", "SOL-1M", "XR-4", "SW-1", "X-10"] {
+        assert!(out(&output).lines().any(|line| line.starts_with(&format!("{id} "))), "{id}");
+    }
+    let solace = out(&flock(&["list", "--family", "solace"]));
+    assert_eq!(solace.lines().filter(|line| line.starts_with("SOL-")).count(), 2);
+    assert!(!solace.contains("MB-B1"));
+}
+
+#[test]
+fn show_prints_a_source_that_runs_as_a_file() {
+    let folder = Folder::new("show");
+    let source = out(&flock(&["show", "MB-B3", "--source"]));
+    let file = folder.write("mine.toml", &source);
+    let shown = flock(&["show", &file]);
+    assert_eq!(shown.status.code(), Some(0), "{}", err(&shown));
+    assert!(out(&shown).contains("share one subscription"));
+}
+
+#[test]
+fn bad_input_names_file_line_and_fix_and_exits_with_2() {
+    let folder = Folder::new("bad");
+    let file = folder.write("bad.toml", "id = \"a\"\ntitle = \"b\"\n[clients.x]\ncout = 5\n");
+    let output = flock(&["run", &file]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("bad.toml:4:1: unknown key `cout`"), "{}", err(&output));
+    assert!(err(&output).contains("did you mean `count`?"));
+    let unknown = flock(&["run", "MB-B9"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(err(&unknown).contains("did you mean `MB-B"), "{}", err(&unknown));
+    for args in [
+        &["run", "MB-B1", "--scale", "0"][..],
+        &["pub", "-q", "7", "-t", "x"],
+        &["run", "MB-B1", "--duration", "10"],
+    ] {
+        assert_eq!(flock(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_broker_that_is_not_there_fails_the_run_and_keeps_the_results() {
+    let folder = Folder::new("refused");
+    // A port that was free a moment ago refuses.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let broker = format!("127.0.0.1:{port}");
+    let output = flock(&[
+        "run",
+        "MB-B1",
+        "--broker",
+        &broker,
+        "--scale",
+        "0.005",
+        "--duration",
+        "1s",
+        "--ramp",
+        "100ms",
+        "--out",
+        &folder.path(),
+        "--name",
+        "refused",
+        "--quiet",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
+    assert!(out(&output).contains("no client could connect"), "{}", out(&output));
+    for ending in ["json", "html", "md", "csv"] {
+        assert!(folder.0.join(format!("refused.{ending}")).exists(), "{ending}");
+    }
+    let results = folder.0.join("refused.json").display().to_string();
+    let again = Folder::new("again");
+    assert_eq!(flock(&["report", &results, "--out", &again.path()]).status.code(), Some(0));
+    assert!(again.0.join("refused.html").exists());
+    let page = again.0.join("both.html").display().to_string();
+    let compared = flock(&["compare", &results, &results, "--out", &page]);
+    assert_eq!(compared.status.code(), Some(0), "{}", err(&compared));
+    assert!(std::fs::read_to_string(&page).unwrap().contains("MB-B1"));
+}
+
+#[test]
+fn a_file_that_is_no_results_is_refused() {
+    let folder = Folder::new("garbage");
+    let file = folder.write("x.json", "{\"format\": 1");
+    let output = flock(&["report", &file]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("is no results file"), "{}", err(&output));
+}
+
+#[test]
+fn help_and_completions() {
+    assert!(out(&flock(&["--help"])).contains("flock run MB-B1"));
+    assert!(out(&flock(&["pub", "--help"])).contains("%rand_N"));
+    assert!(out(&flock(&["completions", "bash"])).contains("complete -F"));
+}
