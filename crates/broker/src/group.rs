@@ -495,17 +495,17 @@ fn choose(
     let members = &group.members;
     let can_take = |place: &usize| members[*place].gauge.is_available();
     let from = |start: usize| (0..count).map(move |step| (start + step) % count);
-    let place = match strategy {
+    match strategy {
         ShareStrategy::Random => from(random as usize % count).find(can_take),
         ShareStrategy::RoundRobin => {
             let place = from(group.next % count).find(can_take)?;
             group.next = place + 1;
-            return Some(place);
+            Some(place)
         }
         ShareStrategy::Sticky => {
             let place = from(group.next % count).find(can_take)?;
             group.next = place;
-            return Some(place);
+            Some(place)
         }
         ShareStrategy::LeastInFlight => from(random as usize % count)
             .filter(can_take)
@@ -515,8 +515,7 @@ fn choose(
             let hash = FixedState::with_seed(0).hash_one(message.topic());
             from(spread(hash, count)).find(can_take)
         }
-    };
-    place
+    }
 }
 
 fn spread(hash: u64, count: usize) -> usize {

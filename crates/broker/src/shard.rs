@@ -134,10 +134,10 @@ impl Shard {
         link.last_packet_ms = now_ms;
         if link.inbox.is_empty() {
             let taken = self.on_packets(slot, connection, bytes, now_ms);
-            if taken < bytes.len() {
-                if let Some(link) = self.link(slot, connection) {
-                    link.inbox.extend_from_slice(&bytes[taken..]);
-                }
+            if taken < bytes.len()
+                && let Some(link) = self.link(slot, connection)
+            {
+                link.inbox.extend_from_slice(&bytes[taken..]);
             }
         } else {
             link.inbox.extend_from_slice(bytes);

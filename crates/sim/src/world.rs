@@ -244,7 +244,7 @@ impl World {
         let (topic, qos, retain) = match self.random.below(10) {
             0..=5 => (format!("t/{number}/{}", self.random.below(2)), qos, false),
             // One QoS per topic: a repetition at QoS 1 may rightly come after a newer QoS 2.
-            6..=7 if number % 2 == 0 => (format!("r/{number}"), QoS::AtLeastOnce, true),
+            6..=7 if number.is_multiple_of(2) => (format!("r/{number}"), QoS::AtLeastOnce, true),
             6..=7 => (format!("r/{number}"), QoS::ExactlyOnce, true),
             _ => (format!("g/{number}"), QoS::AtLeastOnce, false),
         };

@@ -451,7 +451,7 @@ impl Door {
         match verdict {
             Verdict::Admitted { username } => {
                 credentials.request.username = username.map(Into::into);
-                self.hand_over(key, stream, credentials, rest);
+                self.hand_over(key, stream, *credentials, rest);
             }
             Verdict::Refused(reason) => {
                 let refusal = refusal(&credentials, reason, "", "authentication failed");
@@ -518,10 +518,11 @@ impl Door {
                     bytes.drain(..packet_len);
                     credentials.request.username = Some(success.username.into());
                     credentials.request.auth_data = Some(success.server_final.into());
-                    self.hand_over(key, stream, credentials, bytes);
+                    self.hand_over(key, stream, *credentials, bytes);
                 }
                 Err(error) => {
-                    tracing::debug!(client = %credentials.request.client_id, %error, "SCRAM failed");
+                    let client_id = &credentials.request.client_id;
+                    tracing::debug!(client = %client_id, %error, "SCRAM failed");
                     let refusal =
                         refusal(&credentials, Reason::NOT_AUTHORIZED, "", "authentication failed");
                     self.refuse_connect(key, stream, &credentials, &refusal);
@@ -535,7 +536,7 @@ impl Door {
         &mut self,
         key: usize,
         mut stream: Stream,
-        credentials: Box<Credentials>,
+        credentials: Credentials,
         rest: Vec<u8>,
     ) {
         let Some(seat) = self.arrivals.get_mut(key).and_then(|arrival| arrival.seat.take()) else {

@@ -29,7 +29,7 @@ pub(super) fn log(event: &Event) {
             tracing::warn!(client = %client_id, ?reason, count, "deliveries dropped");
         }
         Event::Denied { client_id, action, topic } => {
-            tracing::info!(client = %client_id, action, topic = %topic, "not allowed by the access rules");
+            tracing::info!(client = %client_id, action, %topic, "not allowed by the access rules");
         }
         Event::Refused { client_id, topic } => {
             tracing::warn!(client = %client_id, topic = %topic, "publish refused: no room");

@@ -49,7 +49,8 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Reads passwords, access rules and certificates again, and opens the log file anew. What cannot be used stays as it was.
+    /// Reads passwords, access rules and certificates again, and opens the log file anew. What
+    /// cannot be used stays as it was.
     fn reload(&self) {
         if let Err(error) = Logging::reopen_installed() {
             tracing::error!(%error, "the log file was not opened anew; the old one stays in use");
@@ -77,7 +78,7 @@ impl Watch<'_> {
             match tls.reload() {
                 Ok(()) => tracing::info!(listener, "certificates read again"),
                 Err(error) => {
-                    tracing::error!(listener, %error, "certificates not read again; the old ones hold");
+                    tracing::error!(listener, %error, "certificates not read again");
                 }
             }
         }
