@@ -47,6 +47,17 @@ impl Audience {
         }
     }
 
+    pub(crate) fn subscription(&self, subscriber: u32) -> Option<Subscription> {
+        match self {
+            Self::Empty => None,
+            Self::One(only) => (only.subscriber == subscriber).then_some(*only),
+            Self::Many(many) => {
+                let place = many.subscriptions.position(subscriber)?;
+                Some(many.subscriptions.members[place])
+            }
+        }
+    }
+
     /// How many subscriptions carry [`Subscription::PROMISES`].
     pub(crate) fn promises(&self) -> u32 {
         match self {

@@ -204,6 +204,11 @@ impl Index {
         self.filters.find(filter.0).map_or(&[], |entry| entry.audience.subscriptions())
     }
 
+    /// What one subscriber asked for on a filter. In constant time, however many listen there.
+    pub fn subscription(&self, filter: FilterId, subscriber: u32) -> Option<Subscription> {
+        self.filters.find(filter.0)?.audience.subscription(subscriber)
+    }
+
     /// The shared groups on one filter, in no particular order.
     #[inline]
     pub fn groups(&self, filter: FilterId) -> &[u32] {
