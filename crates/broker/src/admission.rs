@@ -57,7 +57,7 @@ pub fn admit(bytes: &[u8], limits: &Arc<Limits>, peer: &str, assigned_id: &str) 
                 Ok(credentials) => Admission::Connect(Box::new(credentials), packet_len),
                 Err((reason, clause, detail)) => Admission::Refuse(Refusal {
                     reason,
-                    answer: connack(connect.version, reason),
+                    answer: refusal(&connect, reason),
                     clause,
                     detail,
                 }),
@@ -96,6 +96,16 @@ pub fn connack(version: Version, reason: Reason) -> Vec<u8> {
     Packet::Connack(Connack { session_present: false, reason, properties })
         .encode(version, &mut out);
     out
+}
+
+/// The CONNACK for a CONNECT that is refused, or nothing if the client does not take packets of that
+/// size (MQTT-3.1.2-24).
+fn refusal(connect: &Connect<'_>, reason: Reason) -> Vec<u8> {
+    let mut answer = connack(connect.version, reason);
+    if answer.len() > Asked::of(&connect.properties).packet_bytes_max as usize {
+        answer.clear();
+    }
+    answer
 }
 
 /// The bytes of a server's AUTH packet during the CONNECT exchange (MQTT-4.12.0-2).
@@ -238,12 +248,14 @@ fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Re
         return Err((Reason::TOPIC_NAME_INVALID, error.clause(), detail));
     }
     let mut delay_secs = 0;
-    let mut message_expiry_secs = None;
+    let mut message_expiry_secs = limits.message_expiry_secs(None);
     let mut forwarded = PropertyBuf::new();
     for property in will.properties.iter() {
         match property {
             Property::WillDelaySecs(secs) => delay_secs = secs,
-            Property::MessageExpirySecs(secs) => message_expiry_secs = Some(secs),
+            Property::MessageExpirySecs(secs) => {
+                message_expiry_secs = limits.message_expiry_secs(Some(secs));
+            }
             other => {
                 forwarded.push(other);
             }

@@ -103,6 +103,7 @@ impl Shard {
         };
         let grants = self.access.grants(request.username.as_deref());
         let Some(client) = self.clients.get_mut(slot) else { return };
+        let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
         client.session.attach(settings, now_ms);
         client.connection = connection;
         client.is_dirty = false;
@@ -129,7 +130,9 @@ impl Shard {
         self.metrics().connections.add(1);
         self.metrics().connections_opened.add(1);
         self.mark_dirty(slot);
-        self.recheck_receiving(slot);
+        if has_rules {
+            self.recheck_receiving(slot);
+        }
         if !fits {
             self.doomed.push((slot, Ended::PacketLimitTooLow));
         }
@@ -203,7 +206,8 @@ fn tell_limits(client: &Client, request: &ConnectRequest, properties: &mut Prope
         properties.push(Property::ServerKeepAliveSecs(keep_alive_secs));
     }
     let response_prefix = format!("$response/{}/", request.client_id);
-    if request.response_info {
+    // A property has 65,535 bytes at most; the longest client ids leave no room for more.
+    if request.response_info && u16::try_from(response_prefix.len()).is_ok() {
         properties.push(Property::ResponseInfo(&response_prefix));
     }
     if let Some(method) = &request.auth_method {

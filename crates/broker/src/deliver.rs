@@ -104,9 +104,13 @@ impl Shard {
     fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {
         message.qos() != QoS::AtMostOnce
             && found.iter().any(|subscription| {
+                let own = std::slice::from_ref(subscription);
+                let slot = subscription.subscriber;
+                let is_own = message.publisher() == self.key(slot).as_u64();
                 options::qos(subscription.options) != QoS::AtMostOnce
-                    && self.clients.get(subscription.subscriber).is_some_and(|client| {
+                    && self.clients.get(slot).is_some_and(|client| {
                         client.session.would_refuse(message, &client.limits.queue)
+                            && Wanted::of(message, own, is_own, client).is_some()
                     })
             })
     }
@@ -151,15 +155,20 @@ impl Shard {
                 self.mark_dirty(slot);
             }
             Offered::Queued => metrics.publishes_queued.add(1),
-            Offered::QueuedForOldest => {
+            Offered::QueuedForOldest(dropped) => {
                 metrics.publishes_queued.add(1);
-                self.note_dropped(slot, Dropped::QueueFull, now_ms);
+                for _ in 0..dropped {
+                    self.note_dropped(slot, Dropped::QueueFull, now_ms);
+                }
             }
             Offered::Dropped(reason) => self.note_dropped(slot, reason, now_ms),
             Offered::Refused => self.note_dropped(slot, Dropped::QueueFull, now_ms),
             Offered::Disconnect => {
                 self.note_dropped(slot, Dropped::QueueFull, now_ms);
-                self.doomed.push((slot, Ended::QueueFull));
+                // Without a connection there is nothing to end, and the next one is innocent.
+                if self.clients.get(slot).is_some_and(Client::is_connected) {
+                    self.doomed.push((slot, Ended::QueueFull));
+                }
             }
         }
     }
@@ -242,7 +251,7 @@ pub(crate) fn with_identifier(identifiers: Identifiers, new: u32) -> Identifiers
 
 fn note_fresh(client: &mut Client, message: &Message) {
     if let Some(extras) = &mut client.extras
-        && extras.retained_asked > 0
+        && (extras.retained_asked > 0 || !extras.retained_next.is_empty())
         && extras.retained_fresh.len() < RETAINED_FRESH_MAX
     {
         extras.retained_fresh.push(message.topic().into());

@@ -24,7 +24,8 @@ impl Shard {
                 _ => None,
             });
             if let Some(secs) = expiry {
-                if client.session_expiry_secs == 0 && secs != 0 {
+                let was_cut = client.limits.session_expiry_max_secs == 0;
+                if client.session_expiry_secs == 0 && secs != 0 && !was_cut {
                     return Err(Ended::Violation(Violation {
                         reason: Reason::PROTOCOL_ERROR,
                         clause: "MQTT-3.14.2-2",
@@ -95,10 +96,6 @@ impl Shard {
     fn after_end(&mut self, slot: u32, ended: &Ended, now_ms: u64) {
         self.give_back(slot, now_ms);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if let Some(extras) = &mut client.extras {
-            extras.retained_next = Vec::new();
-            extras.retained_fresh = Vec::new();
-        }
         if *ended == Ended::Client(Reason::NORMAL_DISCONNECTION) {
             client.will = None;
         }
@@ -172,6 +169,9 @@ impl Shard {
             self.tell(Event::SessionExpired { client_id });
             self.end_session(slot, now_ms);
             return;
+        }
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.session.shrink();
         }
         self.tell_dropped(slot, now_ms);
         self.arm_timer(slot);

@@ -133,6 +133,19 @@ impl Groups {
         number
     }
 
+    /// New access rules: must each message be checked for this member? Only the member's own
+    /// shard asks.
+    pub(crate) fn set_check_receive(&mut self, number: u32, member: SessionKey, checks: bool) {
+        let Some(group) = self.get_mut(number) else { return };
+        let Some(member) = group.members.iter_mut().find(|known| known.key == member) else {
+            return;
+        };
+        member.options &= !options::CHECK_RECEIVE;
+        if checks {
+            member.options |= options::CHECK_RECEIVE;
+        }
+    }
+
     fn remove(&mut self, number: u32) -> Option<Group> {
         let group = self.places.get_mut(number as usize)?.take()?;
         self.by_key.remove(&group.name.key);
@@ -248,6 +261,38 @@ impl Shard {
         self.pass_on(number, message, 0, now_ms);
     }
 
+    /// A member that may not receive the message gives it to the others. What nobody may receive
+    /// is dropped: parked, it would be offered to the same members for ever.
+    fn pass_on_denied(
+        &mut self,
+        number: u32,
+        message: &Message,
+        denied: SessionKey,
+        hops: u8,
+        now_ms: u64,
+    ) {
+        let Some(group) = self.groups.get(number) else { return };
+        let name = group.name.clone();
+        let members = &group.members;
+        let place = members.iter().position(|member| member.key == denied).unwrap_or(0);
+        let others = members[place..].iter().chain(&members[..place]);
+        let next = others
+            .filter(|member| member.key != denied && member.gauge.is_available())
+            .map(|member| member.key)
+            .next();
+        let Some(next) = next.filter(|_| hops < HOPS_MAX) else {
+            self.tell_group_dropped(&name, 1);
+            return;
+        };
+        let hops = hops + 1;
+        if next.shard() == self.id {
+            self.on_offer(&name, next, message.clone(), hops, now_ms);
+        } else {
+            let mail = Mail::Offer { group: name, member: next, message: message.clone(), hops };
+            self.send(next.shard(), mail);
+        }
+    }
+
     fn pass_on(&mut self, number: u32, message: &Message, hops: u8, now_ms: u64) {
         let random = self.next_random();
         let strategy = self.shared.settings.share_strategy;
@@ -309,7 +354,12 @@ impl Shard {
                 crate::access::Action::Receive,
                 message.topic(),
             );
-        if is_denied || !client.session.has_window() {
+        if is_denied {
+            client.publish_gauge();
+            self.pass_on_denied(number, &message, member_key, hops, now_ms);
+            return;
+        }
+        if !client.session.has_window() {
             client.publish_gauge();
             self.pass_on(number, &message, hops + 1, now_ms);
             return;
@@ -389,6 +439,9 @@ impl Shard {
             group.parked.pop_front();
             group.parked_bytes -= message.heap_bytes() as u64;
             let is_empty = group.parked.is_empty();
+            if place.is_none() {
+                self.shared.metrics[usize::from(self.id)].dropped_expired.add(1);
+            }
             if let Some(member) = place.and_then(|place| group.members.get(place)) {
                 member.gauge.assign();
                 let member = member.key;

@@ -51,6 +51,8 @@ pub struct Confirm {
     /// Tells the publisher's connections apart: an answer for an earlier one is void.
     pub connection: u32,
     pub ack_number: u64,
+    /// Of the publish: a refusal that comes after its connection is gone frees the id.
+    pub packet_id: u16,
 }
 
 /// A request for retained messages, page by page.
@@ -70,8 +72,8 @@ pub struct RetainedQuery {
 pub enum Mail {
     /// Deliver to the subscribers you have (shared groups are the sender's affair).
     Publish { message: Message, confirm: Option<Confirm> },
-    /// The answer to a publish with `confirm`.
-    Confirmed { confirm: Confirm, reason: Reason },
+    /// The answer to a publish with `confirm`; `refused` is the message that found no room.
+    Confirmed { confirm: Confirm, reason: Reason, refused: Option<Message> },
     /// Keep, replace or (empty payload) clear the retained message of a topic that is yours.
     Retain { message: Message, confirm: Option<Confirm> },
     /// Look up retained messages.

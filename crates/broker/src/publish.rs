@@ -51,12 +51,10 @@ impl Shard {
         }
         let confirm = self.confirm_of(slot, publish);
         let routed = self.route(&message, confirm, now_ms);
-        if routed.refused && routed.waiting == 0 {
+        if routed.refused {
             return self.refuse_publish(slot, publish, &message);
         }
-        let reason = if routed.refused {
-            Reason::QUOTA_EXCEEDED
-        } else if routed.matched {
+        let reason = if routed.matched {
             Reason::SUCCESS
         } else {
             self.metrics().publishes_unmatched.add(1);
@@ -75,7 +73,8 @@ impl Shard {
         let publisher = self.key(slot);
         let client = self.clients.get(slot)?;
         let ack_number = client.session.link()?.next_ack_number();
-        Some(Confirm { publisher, connection: client.connection, ack_number })
+        let connection = client.connection;
+        Some(Confirm { publisher, connection, ack_number, packet_id: publish.packet_id })
     }
 
     fn answer_publish(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, waiting: u16) {
@@ -129,11 +128,8 @@ impl Shard {
         publish: &Publish<'_>,
         message: &Message,
     ) -> Result<(), Ended> {
-        self.metrics().publishes_refused.add(1);
-        let Some(client) = self.clients.get(slot) else { return Ok(()) };
-        let client_id = client.id.clone();
-        let is_told = is_v5(client);
-        self.tell(Event::Refused { client_id, topic: message.topic().into() });
+        self.note_refused(slot, message);
+        let is_told = self.clients.get(slot).is_some_and(is_v5);
         if publish.qos == QoS::AtMostOnce {
             return Ok(());
         }
@@ -142,6 +138,15 @@ impl Shard {
         }
         self.answer_publish(slot, publish, Reason::QUOTA_EXCEEDED, 0);
         Ok(())
+    }
+
+    /// Counts a message that its publisher is told to be refused, and tells who it was.
+    pub(crate) fn note_refused(&mut self, slot: u32, message: &Message) {
+        self.metrics().publishes_refused.add(1);
+        if let Some(client) = self.clients.get(slot) {
+            let client_id = client.id.clone();
+            self.tell(Event::Refused { client_id, topic: message.topic().into() });
+        }
     }
 
     fn reason_for(&self, slot: u32, reason: Reason) -> Reason {
@@ -162,6 +167,10 @@ impl Shard {
         let mut routed = Routed::default();
         if message.retain() {
             self.retain(message, confirm, &mut routed);
+            if routed.refused && confirm.is_some() {
+                // The publisher is told and sends it again: nobody is to get it twice.
+                return routed;
+            }
         }
         let topic = message.topic();
         let interested = self.shared.interest.shards(topic);
@@ -249,7 +258,9 @@ fn check(
         payload: publish.payload,
         qos: publish.qos,
         retain: publish.retain,
-        expires_at_ms: expires_at_ms(publishing.message_expiry_secs, &limits, now_ms),
+        expires_at_ms: limits
+            .message_expiry_secs(publishing.message_expiry_secs)
+            .map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
         publisher: key.as_u64(),
     });
     if !client.grants.allows(client.identity(), Action::Publish, message.topic()) {
@@ -274,13 +285,4 @@ fn check_offered(client: &Client, publish: &Publish<'_>) -> Result<(), Violation
         });
     }
     Ok(())
-}
-
-fn expires_at_ms(secs: Option<u32>, limits: &crate::Limits, now_ms: u64) -> u64 {
-    let capped = match (secs, limits.message_expiry_max_secs) {
-        (secs, 0) => secs,
-        (None, max) => Some(max),
-        (Some(secs), max) => Some(secs.min(max)),
-    };
-    capped.map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000)
 }

@@ -125,10 +125,10 @@ impl Shard {
             self.offer_retained(slot, &query, message, now_ms);
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let is_online = client.session.is_online();
         let extras = client.extras();
         extras.retained_asked = extras.retained_asked.saturating_sub(1);
-        if !is_last && is_online {
+        if !is_last {
+            // Without a connection it is asked for after the next CONNECT.
             extras.retained_next.push(query);
         }
         if extras.retained_asked == 0 && extras.retained_next.is_empty() {
@@ -148,7 +148,9 @@ impl Shard {
         });
         let is_denied = query.options & options::CHECK_RECEIVE != 0
             && !client.grants.allows(client.identity(), Action::Receive, message.topic());
-        if is_stale || is_denied {
+        let is_own = query.options & options::NO_LOCAL != 0
+            && message.publisher() == query.subscriber.as_u64();
+        if is_stale || is_denied || is_own {
             return;
         }
         let identifiers = match query.identifier {
@@ -164,7 +166,7 @@ impl Shard {
             retain: true,
         };
         let limits = client.limits.queue;
-        let offered = client.session.offer(delivery, &limits, now_ms);
+        let offered = client.session.offer_patiently(delivery, &limits, now_ms);
         self.after_offer(slot, message, offered, now_ms);
     }
 

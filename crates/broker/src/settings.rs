@@ -59,6 +59,17 @@ pub struct Limits {
     pub byte_rate: Rate,
 }
 
+impl Limits {
+    /// The message expiry interval in force for one that was `asked` for.
+    pub(crate) fn message_expiry_secs(&self, asked: Option<u32>) -> Option<u32> {
+        match (asked, self.message_expiry_max_secs) {
+            (asked, 0) => asked,
+            (None, max) => Some(max),
+            (Some(secs), max) => Some(secs.min(max)),
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

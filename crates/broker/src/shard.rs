@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
-use session::{Acked, Message, NEVER, Outbox};
+use session::{Acked, Dropped, Message, NEVER, Outbox};
 use topic::{Index, InterestCounts, Matches, Retained};
 
 use crate::access::Access;
@@ -156,11 +156,12 @@ impl Shard {
         let mut taken = 0;
         let mut packets = 0;
         let mut publishes = 0;
-        while taken < bytes.len() {
+        let mut is_over = false;
+        while taken < bytes.len() && !is_over {
             let Some(client) = self.clients.get(slot).filter(|c| c.connection == connection) else {
-                return bytes.len();
+                break;
             };
-            let Some(link) = client.session.link() else { return bytes.len() };
+            let Some(link) = client.session.link() else { break };
             let packet_bytes_max = client.limits.packet_bytes_max;
             let rest = &bytes[taken..];
             let outcome = codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
@@ -169,7 +170,7 @@ impl Shard {
                 Ok(None) => break,
                 Err(violation) => {
                     self.end(slot, Ended::Violation(violation), now_ms);
-                    return bytes.len();
+                    break;
                 }
             };
             taken += packet_len;
@@ -177,7 +178,7 @@ impl Shard {
             publishes += u64::from(matches!(packet, Packet::Publish(_)));
             if let Err(ended) = self.on_packet(slot, &packet, now_ms) {
                 self.end(slot, ended, now_ms);
-                return bytes.len();
+                is_over = true;
             }
             if !self.doomed.is_empty() {
                 self.end_doomed(now_ms);
@@ -248,23 +249,26 @@ impl Shard {
     pub(crate) fn pump(&mut self, slot: u32, now_ms: u64) {
         let metrics = &self.shared.metrics[usize::from(self.id)];
         let Some(client) = self.clients.get_mut(slot) else { return };
+        let mut given_up: Vec<Dropped> = Vec::new();
         if client.session.outgoing.is_empty() && client.gauge.is_none() && client.extras.is_none() {
             return;
         }
-        let queued = client.session.outgoing.queued();
         let before = client.session.link().map_or(0, |link| link.outbox.len());
-        let mut given_up = 0;
-        client.session.pump(now_ms, |reason| {
-            given_up += 1;
-            crate::deliver::count_dropped(metrics, reason, 1);
+        client.session.pump(now_ms, |outcome| match outcome {
+            Ok(payload_bytes) => {
+                metrics.publishes_sent.add(1);
+                metrics.publish_bytes_sent.add(payload_bytes as u64);
+            }
+            Err(reason) => given_up.push(reason),
         });
-        let moved = queued - client.session.outgoing.queued();
-        metrics.publishes_sent.add((moved as u64).saturating_sub(given_up));
         let after = client.session.link().map_or(0, |link| link.outbox.len());
         client.publish_gauge();
         let has_gauge = client.gauge.is_some();
         if after > before {
             self.mark_dirty(slot);
+        }
+        for reason in given_up {
+            self.note_dropped(slot, reason, now_ms);
         }
         if self.clients.get(slot).is_some_and(|client| client.extras.is_some()) {
             self.ask_next_page(slot);
@@ -302,6 +306,7 @@ impl Shard {
         let spare = link.outbox.advance(count);
         let is_empty = link.outbox.is_empty();
         let waits = client.session.outgoing.queued() > 0
+            || client.session.outgoing.has_unsent()
             || client.extras.is_some()
             || (client.gauge.is_some() && !had_room);
         if let Some(buffer) = spare {
@@ -355,12 +360,14 @@ impl Shard {
         match mail {
             Mail::Publish { message, confirm } => {
                 let reason = self.deliver_mailed(&message, confirm.is_some(), now_ms);
-                self.answer(confirm, reason);
+                self.answer(confirm, reason, message);
             }
-            Mail::Confirmed { confirm, reason } => self.on_confirmed(confirm, reason, now_ms),
+            Mail::Confirmed { confirm, reason, refused } => {
+                self.on_confirmed(confirm, reason, refused.as_ref(), now_ms);
+            }
             Mail::Retain { message, confirm } => {
                 let reason = self.keep_retained(&message);
-                self.answer(confirm, reason);
+                self.answer(confirm, reason, message);
             }
             Mail::QueryRetained(query) => self.on_retained_query(query),
             Mail::Retained { query, messages, is_last } => {
@@ -380,17 +387,33 @@ impl Shard {
         self.finish(now_ms);
     }
 
-    fn answer(&mut self, confirm: Option<crate::Confirm>, reason: Reason) {
+    fn answer(&mut self, confirm: Option<crate::Confirm>, reason: Reason, message: Message) {
         if let Some(confirm) = confirm {
-            self.send(confirm.publisher.shard(), Mail::Confirmed { confirm, reason });
+            let refused = reason.is_error().then_some(message);
+            self.send(confirm.publisher.shard(), Mail::Confirmed { confirm, reason, refused });
         }
     }
 
-    fn on_confirmed(&mut self, confirm: crate::Confirm, reason: Reason, now_ms: u64) {
+    fn on_confirmed(
+        &mut self,
+        confirm: crate::Confirm,
+        reason: Reason,
+        refused: Option<&Message>,
+        now_ms: u64,
+    ) {
         let Some(slot) = self.clients.slot_of(confirm.publisher) else { return };
-        let refused = reason.is_error();
+        if let Some(message) = refused {
+            self.note_refused(slot, message);
+            if let Some(client) = self.clients.get_mut(slot)
+                && message.qos() == codec::QoS::ExactlyOnce
+            {
+                // It was not accepted, so that it is no repetition when it comes again, on this
+                // connection or the next.
+                client.session.incoming.release(confirm.packet_id);
+            }
+        }
         let Some(link) = self.link(slot, confirm.connection) else { return };
-        if refused && !link.is_v5() {
+        if refused.is_some() && !link.is_v5() {
             self.end(slot, Ended::Refused, now_ms);
             return;
         }

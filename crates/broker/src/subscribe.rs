@@ -4,7 +4,7 @@ use codec::{
     Packet, Properties, Property, Reason, RetainHandling, Suback, Subscribe, SubscribeOptions,
     Unsuback, Unsubscribe, Violation,
 };
-use topic::{Claim, Filter, FilterId, Subscription};
+use topic::{Claim, Filter, Subscription};
 
 use crate::access::Action;
 use crate::client::Held;
@@ -102,13 +102,7 @@ impl Shard {
             Err(error) if error.clause().is_empty() => {
                 return Ok(Err(Reason::TOPIC_FILTER_INVALID));
             }
-            Err(error) => {
-                return Err(Ended::Violation(Violation {
-                    reason: Reason::TOPIC_FILTER_INVALID,
-                    clause: error.clause(),
-                    detail: "topic filter is not well formed",
-                }));
-            }
+            Err(error) => return Err(not_well_formed(error.clause())),
         };
         if filter.group.is_some() && options.no_local {
             return Err(Ended::Violation(Violation {
@@ -229,13 +223,14 @@ impl Shard {
         let mut reasons = Vec::new();
         for text in unsubscribe.filters.iter() {
             let Some(client) = self.clients.get(slot) else { return Ok(()) };
-            let filter = topic::parse_filter(text, &client.limits.topic).map_err(|error| {
-                Ended::Violation(Violation {
-                    reason: Reason::TOPIC_FILTER_INVALID,
-                    clause: error.clause(),
-                    detail: "topic filter is not well formed",
-                })
-            })?;
+            let filter = match topic::parse_filter(text, &client.limits.topic) {
+                Ok(filter) => filter,
+                Err(error) if error.clause().is_empty() => {
+                    reasons.push(Reason::TOPIC_FILTER_INVALID.0);
+                    continue;
+                }
+                Err(error) => return Err(not_well_formed(error.clause())),
+            };
             let was_held = self.unsubscribe(slot, &filter);
             let reason = if was_held { Reason::SUCCESS } else { Reason::NO_SUBSCRIPTION_EXISTED };
             reasons.push(reason.0);
@@ -288,19 +283,33 @@ impl Shard {
     /// After new access rules: which subscriptions need a check for each message?
     pub(crate) fn recheck_receiving(&mut self, slot: u32) {
         let Some(client) = self.clients.get(slot) else { return };
-        let held: Vec<FilterId> =
-            client.held.iter().filter(|held| held.group == 0).map(|held| held.filter).collect();
-        for filter in held {
+        let held = client.held.clone();
+        let key = self.key(slot);
+        for Held { filter, group } in held {
             let text = self.index.text(filter).to_owned();
             let Some(client) = self.clients.get(slot) else { return };
             let is_covered = client.grants.covers(client.identity(), &text);
-            let known = self.index.subscriptions(filter).iter().find(|s| s.subscriber == slot);
-            let Some(mut subscription) = known.copied() else { continue };
+            if group != 0 {
+                self.groups.set_check_receive(group - 1, key, !is_covered);
+                continue;
+            }
+            let Some(mut subscription) = self.index.subscription(filter, slot) else { continue };
+            let before = subscription.options;
             subscription.options &= !options::CHECK_RECEIVE;
             if !is_covered {
                 subscription.options |= options::CHECK_RECEIVE;
             }
-            self.index.subscribe(&text, subscription);
+            if subscription.options != before {
+                self.index.subscribe(&text, subscription);
+            }
         }
     }
+}
+
+fn not_well_formed(clause: &'static str) -> Ended {
+    Ended::Violation(Violation {
+        reason: Reason::TOPIC_FILTER_INVALID,
+        clause,
+        detail: "topic filter is not well formed",
+    })
 }

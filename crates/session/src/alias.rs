@@ -50,17 +50,21 @@ impl OutboundAliases {
         Self { aliases: HashMap::new(), alias_max }
     }
 
-    /// Chooses how to send `topic`.
-    pub fn choose(&mut self, topic: &[u8]) -> AliasUse {
+    /// Chooses how to send `topic`. A choice of [`AliasUse::Set`] holds once it is
+    /// [remembered](Self::remember): a packet that is not sent after all sets nothing.
+    pub fn choose(&self, topic: &[u8]) -> AliasUse {
         if let Some(alias) = self.aliases.get(topic) {
             return AliasUse::Known(*alias);
         }
         if self.aliases.len() >= usize::from(self.alias_max) {
             return AliasUse::Name;
         }
-        let alias = self.aliases.len() as u16 + 1;
+        AliasUse::Set(self.aliases.len() as u16 + 1)
+    }
+
+    /// The client has been sent `topic` with `alias`.
+    pub fn remember(&mut self, topic: &[u8], alias: u16) {
         self.aliases.insert(topic.into(), alias);
-        AliasUse::Set(alias)
     }
 }
 
@@ -72,7 +76,9 @@ mod tests {
     fn mqtt_3_1_2_26_no_more_aliases_than_the_client_takes() {
         let mut aliases = OutboundAliases::new(2);
         assert_eq!(aliases.choose(b"a"), AliasUse::Set(1));
+        aliases.remember(b"a", 1);
         assert_eq!(aliases.choose(b"b"), AliasUse::Set(2));
+        aliases.remember(b"b", 2);
         assert_eq!(aliases.choose(b"c"), AliasUse::Name);
         assert_eq!(aliases.choose(b"a"), AliasUse::Known(1));
     }

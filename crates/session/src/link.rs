@@ -127,8 +127,11 @@ impl Link {
 
     /// One more publish that is owed an answer. False: more than the receive maximum allows.
     pub(crate) const fn take_receive_quota(&mut self) -> bool {
+        if self.unacked_in >= self.settings.receive_max {
+            return false;
+        }
         self.unacked_in += 1;
-        self.unacked_in <= self.settings.receive_max
+        true
     }
 
     pub(crate) const fn give_receive_quota(&mut self) {
@@ -216,26 +219,44 @@ impl Link {
         dup: bool,
         now_ms: u64,
     ) -> bool {
-        let message = &delivery.message;
-        let topic = message.topic_on_wire();
-        let alias = match &mut self.aliases_out {
+        let topic = delivery.message.topic_on_wire();
+        let alias = match &self.aliases_out {
             Some(aliases) => aliases.choose(topic),
             None => AliasUse::Name,
         };
-        let layout = Layout::of(self.settings.version, delivery, alias, now_ms);
-        let remaining_len = layout.remaining_len(delivery);
-        let total = 1 + varint::len(remaining_len as u32) + remaining_len;
-        if total > self.settings.packet_bytes_max as usize {
+        let mut layout = Layout::of(self.settings.version, delivery, alias, now_ms);
+        if self.is_too_large(&layout, delivery) && matches!(alias, AliasUse::Set(_)) {
+            // The three bytes that set an alias may be those that are too many.
+            layout = Layout::of(self.settings.version, delivery, AliasUse::Name, now_ms);
+        }
+        if self.is_too_large(&layout, delivery) {
             return false;
         }
+        if let (AliasUse::Set(alias), Some(aliases)) = (layout.alias, &mut self.aliases_out) {
+            aliases.remember(topic, alias);
+        }
+        let remaining_len = layout.remaining_len(delivery);
         let flags = u8::from(dup) << 3 | (delivery.qos as u8) << 1 | u8::from(delivery.retain);
         self.outbox.append(|out| {
             out.push(0x30 | flags);
             varint::write(out, remaining_len as u32);
             layout.write_head(delivery, packet_id, out);
         });
-        self.outbox.append_payload(message);
+        self.outbox.append_payload(&delivery.message);
         true
+    }
+
+    fn is_too_large(&self, layout: &Layout, delivery: &Delivery) -> bool {
+        let remaining_len = layout.remaining_len(delivery);
+        let total = 1 + varint::len(remaining_len as u32) + remaining_len;
+        total > self.settings.packet_bytes_max as usize
+    }
+
+    /// Gives back memory that only traffic needs, if there is none to hold.
+    pub(crate) fn shrink(&mut self) {
+        if self.acks.is_empty() {
+            self.acks = VecDeque::new();
+        }
     }
 }
 

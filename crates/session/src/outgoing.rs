@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use codec::{AckKind, QoS};
 
-use crate::{Link, Message};
+use crate::{Dropped, Link, Message};
 
 /// Subscription identifiers of the subscriptions that matched (MQTT-3.3.4-3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -200,8 +200,19 @@ impl Outgoing {
         self.resend_next = 0;
     }
 
+    /// Is there something in flight that the present link has not seen?
+    pub const fn has_unsent(&self) -> bool {
+        self.unsent > 0
+    }
+
     /// Sends again what the present link has not seen, as far as the window goes. True if all is.
-    pub fn resend(&mut self, link: &mut Link, now_ms: u64) -> bool {
+    /// `dropped` hears of each delivery that is given up on the way.
+    pub fn resend(
+        &mut self,
+        link: &mut Link,
+        now_ms: u64,
+        mut dropped: impl FnMut(Dropped),
+    ) -> bool {
         while self.unsent > 0 && link.has_room() {
             if self.live - self.unsent >= link.settings().send_max {
                 return false;
@@ -217,6 +228,7 @@ impl Outgoing {
                         let index = self.resend_next - 1;
                         self.unsent -= 1;
                         self.complete(index);
+                        dropped(Dropped::TooLarge);
                         continue;
                     }
                 }
@@ -247,15 +259,15 @@ impl Outgoing {
     /// queued, and QoS 1 in flight. A QoS 2 publish that was sent stays (MQTT-4.8.2-4).
     pub fn take_shared(&mut self) -> Vec<Delivery> {
         let mut taken = Vec::new();
-        for entry in &mut self.in_flight {
+        for (index, entry) in self.in_flight.iter_mut().enumerate() {
             let shared = entry.delivery.as_ref().is_some_and(|delivery| delivery.group != 0);
             if shared && entry.awaits == Awaits::Puback {
                 entry.awaits = Awaits::Nothing;
                 self.live -= 1;
+                self.unsent -= u16::from(index >= self.resend_next);
                 taken.extend(entry.delivery.take());
             }
         }
-        self.unsent = self.unsent.min(self.live);
         self.drop_finished();
         let queue = std::mem::take(&mut self.queue);
         for delivery in queue {
@@ -267,6 +279,16 @@ impl Outgoing {
             }
         }
         taken
+    }
+
+    /// Gives back memory that only traffic needs, if there is none to hold.
+    pub(crate) fn shrink(&mut self) {
+        if self.in_flight.is_empty() {
+            self.in_flight = VecDeque::new();
+        }
+        if self.queue.is_empty() {
+            self.queue = VecDeque::new();
+        }
     }
 
     pub fn heap_bytes(&self) -> usize {

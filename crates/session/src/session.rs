@@ -52,8 +52,8 @@ pub enum Offered {
     Written,
     /// It waits in the queue.
     Queued,
-    /// It waits; the oldest was dropped for it.
-    QueuedForOldest,
+    /// It waits; so many of the oldest were dropped for it.
+    QueuedForOldest(u32),
     Dropped(Dropped),
     /// Not taken: tell the publisher.
     Refused,
@@ -115,22 +115,20 @@ impl Session {
                 _ => {}
             }
         }
-        if publish.qos != QoS::AtMostOnce {
-            let known =
-                publish.qos == QoS::ExactlyOnce && self.incoming.contains(publish.packet_id);
-            if !link.take_receive_quota() && link.is_v5() {
-                return Err(Violation {
-                    reason: Reason::RECEIVE_MAXIMUM_EXCEEDED,
-                    clause: "MQTT-3.3.4-9",
-                    detail: "more unacknowledged publishes than the server's receive maximum",
-                });
-            }
-            if known {
-                link.give_receive_quota();
-                return Ok(Inbound::Repeat);
-            }
+        let is_known = publish.qos == QoS::ExactlyOnce && self.incoming.contains(publish.packet_id);
+        let is_counted = publish.qos != QoS::AtMostOnce && !is_known;
+        if is_counted && !link.take_receive_quota() && link.is_v5() {
+            return Err(Violation {
+                reason: Reason::RECEIVE_MAXIMUM_EXCEEDED,
+                clause: "MQTT-3.3.4-9",
+                detail: "more unacknowledged publishes than the server's receive maximum",
+            });
         }
+        // A repeated publish, too, may set an alias for those after it.
         let topic = resolve_alias(link, publish.topic, alias)?;
+        if is_known {
+            return Ok(Inbound::Repeat);
+        }
         let rewrite_properties = alias.is_some() || message_expiry_secs.is_some();
         Ok(Inbound::Accept(Publishing { topic, message_expiry_secs, rewrite_properties }))
     }
@@ -230,13 +228,36 @@ impl Session {
         if delivery.message.is_expired(now_ms) {
             return Offered::Dropped(Dropped::Expired);
         }
-        let waits = self.link.is_none() && limits.keeps_qos0;
-        if delivery.qos == QoS::AtMostOnce && !waits {
-            return self.offer_at_most_once(&delivery, now_ms);
-        }
-        if self.has_window() {
+        if delivery.qos == QoS::AtMostOnce {
+            // What is kept already must not be overtaken (MQTT-4.6.0-6).
+            let is_behind = self.link.is_none() || self.outgoing.queued() > 0;
+            if !limits.keeps_qos0 || !is_behind {
+                return self.offer_at_most_once(&delivery, now_ms);
+            }
+        } else if self.has_window() {
             return self.send(delivery, now_ms);
         }
+        self.offer_to_queue(delivery, limits)
+    }
+
+    /// Offers a delivery that nobody sends at a pace of their own, such as a retained message:
+    /// QoS 0 waits for room, too, instead of being dropped.
+    pub fn offer_patiently(
+        &mut self,
+        delivery: Delivery,
+        limits: &QueueLimits,
+        now_ms: u64,
+    ) -> Offered {
+        let is_open =
+            self.outgoing.queued() == 0 && self.link.as_deref().is_some_and(Link::has_room);
+        let waits = self.link.is_some() && !is_open && !delivery.message.is_expired(now_ms);
+        if delivery.qos == QoS::AtMostOnce && waits {
+            return self.offer_to_queue(delivery, limits);
+        }
+        self.offer(delivery, limits, now_ms)
+    }
+
+    fn offer_to_queue(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
         if !self.is_queue_full(&delivery.message, limits) {
             self.outgoing.enqueue(delivery);
             return Offered::Queued;
@@ -250,13 +271,17 @@ impl Session {
     }
 
     fn enqueue_for_oldest(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
-        while self.is_queue_full(&delivery.message, limits) {
-            if self.outgoing.dequeue().is_none() {
-                return Offered::Dropped(Dropped::QueueFull);
-            }
+        let fits_at_all =
+            limits.messages_max > 0 && delivery.message.heap_bytes() as u64 <= limits.bytes_max;
+        if !fits_at_all {
+            return Offered::Dropped(Dropped::QueueFull);
+        }
+        let mut dropped = 0;
+        while self.is_queue_full(&delivery.message, limits) && self.outgoing.dequeue().is_some() {
+            dropped += 1;
         }
         self.outgoing.enqueue(delivery);
-        Offered::QueuedForOldest
+        Offered::QueuedForOldest(dropped)
     }
 
     fn offer_at_most_once(&mut self, delivery: &Delivery, now_ms: u64) -> Offered {
@@ -286,10 +311,11 @@ impl Session {
     }
 
     /// Moves what waits into the outbox, as far as window and outbox allow: first what has to be
-    /// sent again, then the queue. `dropped` hears of each delivery that is given up on the way.
-    pub fn pump(&mut self, now_ms: u64, mut dropped: impl FnMut(Dropped)) {
+    /// sent again, then the queue. `report` hears of each delivery that leaves the queue, with its
+    /// payload bytes, and of each that is given up on the way.
+    pub fn pump(&mut self, now_ms: u64, mut report: impl FnMut(Result<usize, Dropped>)) {
         let Some(link) = self.link.as_deref_mut() else { return };
-        if !self.outgoing.resend(link, now_ms) {
+        if !self.outgoing.resend(link, now_ms, |dropped| report(Err(dropped))) {
             return;
         }
         let send_max = link.settings().send_max;
@@ -298,22 +324,33 @@ impl Session {
                 return;
             }
             let Some(delivery) = self.outgoing.dequeue() else { return };
-            if delivery.message.is_expired(now_ms) {
-                dropped(Dropped::Expired);
+            let payload_bytes = delivery.message.payload().len();
+            let offered = if delivery.message.is_expired(now_ms) {
+                Offered::Dropped(Dropped::Expired)
             } else if delivery.qos == QoS::AtMostOnce {
-                self.offer_at_most_once(&delivery, now_ms);
-            } else if let Offered::Dropped(reason) = self.send(delivery, now_ms) {
-                dropped(reason);
+                self.offer_at_most_once(&delivery, now_ms)
+            } else {
+                self.send(delivery, now_ms)
+            };
+            match offered {
+                Offered::Dropped(dropped) => report(Err(dropped)),
+                _ => report(Ok(payload_bytes)),
             }
+        }
+    }
+
+    /// Gives back memory that only traffic needs. For sessions that have been quiet for a while.
+    pub fn shrink(&mut self) {
+        self.outgoing.shrink();
+        if let Some(link) = &mut self.link {
+            link.shrink();
         }
     }
 
     /// Unacknowledged deliveries, and how many more may be sent at once.
     pub fn load(&self) -> (u16, u16) {
         let room = match &self.link {
-            Some(link) if link.has_room() && self.outgoing.queued() == 0 => {
-                self.outgoing.room(link.settings().send_max)
-            }
+            Some(link) if self.has_window() => self.outgoing.room(link.settings().send_max),
             _ => 0,
         };
         (self.outgoing.in_flight(), room)

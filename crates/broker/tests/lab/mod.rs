@@ -1,0 +1,479 @@
+//! A laboratory: shards that one test drives, and clients that speak MQTT bytes.
+//!
+//! Mail is delivered when the test says so, time passes when the test says so, and a client reads
+//! only when it is asked to.
+#![allow(dead_code, reason = "each test file uses its own part of the laboratory")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use broker::admission::{self, Admission, Refusal};
+use broker::{
+    Access, ConnectRequest, Counter, Event, Limits, Metrics, Reauthenticate, Settings, Shard,
+    Shared,
+};
+use codec::{
+    Ack, AckKind, Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish, QoS,
+    Reason, Sender, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe, Version,
+};
+
+/// Rounds of mail after which shards that still write to each other are taken to go in circles.
+const ROUNDS_MAX: usize = 10_000;
+
+/// A packet that a client was sent, owned.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Got {
+    Connack { session_present: bool, reason: Reason, properties: Vec<u8> },
+    Publish(Received),
+    Ack(AckKind, u16, Reason),
+    Suback(u16, Vec<u8>),
+    Unsuback(u16, Vec<u8>),
+    Pingresp,
+    Disconnect(Reason),
+    Auth(Reason, Vec<u8>),
+}
+
+/// A PUBLISH that a client was sent.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub(crate) struct Received {
+    pub(crate) topic: String,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) qos: u8,
+    pub(crate) dup: bool,
+    pub(crate) retain: bool,
+    pub(crate) packet_id: u16,
+    pub(crate) alias: Option<u16>,
+    pub(crate) identifiers: Vec<u32>,
+    pub(crate) expiry_secs: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    shard: usize,
+    slot: u32,
+    version: Version,
+    /// Bytes that were written to it and that it has not decoded.
+    unread: Vec<u8>,
+    is_closed: bool,
+}
+
+/// A connection of the laboratory.
+pub(crate) type Conn = u32;
+
+pub(crate) struct Lab {
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) now_ms: u64,
+    peers: HashMap<Conn, Peer>,
+    next_conn: Conn,
+    pub(crate) events: Vec<Event>,
+    pub(crate) pauses: Vec<(Conn, u64)>,
+    pub(crate) asked: Vec<Reauthenticate>,
+}
+
+impl Lab {
+    pub(crate) fn new(shard_count: u16) -> Self {
+        Self::with(shard_count, Settings::default(), Access::open())
+    }
+
+    pub(crate) fn with(shard_count: u16, settings: Settings, access: Access) -> Self {
+        let shared = Shared::new(settings, shard_count, 7);
+        let shards =
+            (0..shard_count).map(|id| Shard::new(id, shared.clone(), access.clone())).collect();
+        Self {
+            shards,
+            shared,
+            now_ms: 1_000_000_000,
+            peers: HashMap::new(),
+            next_conn: 0,
+            events: Vec::new(),
+            pauses: Vec::new(),
+            asked: Vec::new(),
+        }
+    }
+
+    pub(crate) fn total(&self, counter: impl Fn(&Metrics) -> &Counter) -> u64 {
+        self.shared.total(counter)
+    }
+
+    /// A client id that lives on a shard.
+    pub(crate) fn id_on(&self, shard: u16, name: &str) -> String {
+        (0..10_000)
+            .map(|number| format!("{name}-{number}"))
+            .find(|id| self.shared.shard_of_client(id) == shard)
+            .expect("some name hashes to the shard")
+    }
+
+    /// A topic whose retained message lives on a shard.
+    pub(crate) fn topic_on(&self, shard: u16, name: &str) -> String {
+        (0..10_000)
+            .map(|number| format!("{name}/{number}"))
+            .find(|topic| self.shared.shard_of_topic(topic) == shard)
+            .expect("some topic hashes to the shard")
+    }
+
+    /// Connects without delivering mail.
+    pub(crate) fn connect_only(&mut self, request: ConnectRequest) -> Conn {
+        let conn = self.next_conn;
+        self.next_conn += 1;
+        let shard = usize::from(self.shared.shard_of_client(&request.client_id));
+        let version = request.version;
+        let slot = self.shards[shard].on_connect(conn, request, self.now_ms);
+        let peer = Peer { shard, slot, version, unread: Vec::new(), is_closed: false };
+        self.peers.insert(conn, peer);
+        conn
+    }
+
+    pub(crate) fn connect(&mut self, request: ConnectRequest) -> Conn {
+        let conn = self.connect_only(request);
+        self.settle();
+        conn
+    }
+
+    /// Connects, and reads the CONNACK away.
+    pub(crate) fn open(&mut self, request: ConnectRequest) -> Conn {
+        let conn = self.connect(request);
+        match self.take(conn) {
+            Some(Got::Connack { reason: Reason::SUCCESS, .. }) => conn,
+            other => panic!("expected a CONNACK, got {other:?}"),
+        }
+    }
+
+    /// Bytes from a client; the mail stays where it is.
+    pub(crate) fn bytes(&mut self, conn: Conn, bytes: &[u8]) {
+        let (shard, slot) = self.place(conn);
+        self.shards[shard].on_bytes(slot, conn, bytes, self.now_ms);
+        self.collect_closes();
+    }
+
+    pub(crate) fn send_only(&mut self, conn: Conn, packet: &Packet<'_>) {
+        let mut bytes = Vec::new();
+        packet.encode(self.peers[&conn].version, &mut bytes);
+        self.bytes(conn, &bytes);
+    }
+
+    pub(crate) fn send(&mut self, conn: Conn, packet: &Packet<'_>) {
+        self.send_only(conn, packet);
+        self.settle();
+    }
+
+    pub(crate) fn publish(
+        &mut self,
+        conn: Conn,
+        topic: &str,
+        payload: &[u8],
+        qos: u8,
+        packet_id: u16,
+    ) {
+        self.send(conn, &publish(topic, payload, qos, packet_id));
+    }
+
+    pub(crate) fn subscribe(&mut self, conn: Conn, filter: &str, qos: u8) -> u8 {
+        self.subscribe_with(conn, filter, SubscribeOptions::new(level(qos)), None)
+    }
+
+    pub(crate) fn subscribe_with(
+        &mut self,
+        conn: Conn,
+        filter: &str,
+        options: SubscribeOptions,
+        identifier: Option<u32>,
+    ) -> u8 {
+        let mut filters = FilterBuf::new();
+        filters.push(filter, options);
+        let mut properties = PropertyBuf::new();
+        if let Some(identifier) = identifier {
+            properties.push(Property::SubscriptionId(identifier));
+        }
+        self.send_only(
+            conn,
+            &Packet::Subscribe(Subscribe {
+                packet_id: 1,
+                properties: properties.as_properties(),
+                filters: filters.as_filters(),
+            }),
+        );
+        self.flush();
+        let reason = match self.take(conn) {
+            Some(Got::Suback(1, reasons)) => reasons[0],
+            other => panic!("expected a SUBACK, got {other:?}"),
+        };
+        self.settle();
+        reason
+    }
+
+    pub(crate) fn unsubscribe(&mut self, conn: Conn, filter: &str) {
+        let mut filters = TopicBuf::new();
+        filters.push(filter);
+        let packet = Packet::Unsubscribe(Unsubscribe {
+            packet_id: 2,
+            properties: Properties::EMPTY,
+            filters: filters.as_topics(),
+        });
+        self.send(conn, &packet);
+    }
+
+    pub(crate) fn ack(&mut self, conn: Conn, kind: AckKind, packet_id: u16) {
+        self.send(conn, &Packet::Ack(Ack::new(kind, packet_id, Reason::SUCCESS)));
+    }
+
+    /// Delivers one batch of mail from each shard to each other; false if there was none.
+    pub(crate) fn deliver_mail(&mut self) -> bool {
+        let mut batches = Vec::new();
+        for shard in &mut self.shards {
+            for (to, mail) in shard.effects.mail.iter_mut().enumerate() {
+                if !mail.is_empty() {
+                    batches.push((to, std::mem::take(mail)));
+                }
+            }
+        }
+        let any = !batches.is_empty();
+        for (to, mail) in batches {
+            for item in mail {
+                self.shards[to].on_mail(item, self.now_ms);
+            }
+        }
+        any
+    }
+
+    /// Writes what connections are owed, as far as sockets take everything.
+    pub(crate) fn flush(&mut self) {
+        for shard in 0..self.shards.len() {
+            while let Some((slot, conn)) = self.shards[shard].take_dirty() {
+                self.write(shard, slot, conn, usize::MAX);
+            }
+        }
+        self.collect_closes();
+    }
+
+    /// Writes at most so many bytes to one connection.
+    pub(crate) fn write_some(&mut self, conn: Conn, bytes_max: usize) {
+        let (shard, slot) = self.place(conn);
+        self.write(shard, slot, conn, bytes_max);
+    }
+
+    fn write(&mut self, shard: usize, slot: u32, conn: Conn, bytes_max: usize) {
+        let Some(outbox) = self.shards[shard].outbox(slot, conn) else { return };
+        let mut bytes: Vec<u8> = outbox.slices().flatten().copied().collect();
+        bytes.truncate(bytes_max);
+        self.shards[shard].on_written(slot, conn, bytes.len(), self.now_ms);
+        self.peers.get_mut(&conn).expect("a known connection").unread.extend(bytes);
+    }
+
+    /// Until nobody has anything to say: mail and sockets.
+    ///
+    /// # Panics
+    ///
+    /// When shards write to each other without an end.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            self.flush();
+            if !self.deliver_mail() {
+                self.flush();
+                if !self.shards.iter().any(has_mail) {
+                    return;
+                }
+            }
+        }
+        panic!("mail goes round in circles");
+    }
+
+    /// Mail until there is none, but sockets take nothing.
+    pub(crate) fn settle_mail(&mut self) {
+        for _ in 0..ROUNDS_MAX {
+            if !self.deliver_mail() {
+                self.collect_closes();
+                return;
+            }
+        }
+        panic!("mail goes round in circles");
+    }
+
+    pub(crate) fn collect_closes(&mut self) {
+        for shard in &mut self.shards {
+            for close in shard.effects.closes.drain(..) {
+                let Some(peer) = self.peers.get_mut(&close.connection) else { continue };
+                peer.unread.extend(close.farewell.slices().flatten());
+                peer.is_closed = true;
+            }
+            self.events.append(&mut shard.effects.events);
+            self.pauses.append(&mut shard.effects.pauses);
+            self.asked.append(&mut shard.effects.reauthentications);
+        }
+    }
+
+    /// The network connection breaks.
+    pub(crate) fn cut(&mut self, conn: Conn) {
+        let (shard, slot) = self.place(conn);
+        self.shards[shard].on_closed(slot, conn, self.now_ms);
+        self.settle();
+    }
+
+    /// Time passes, second by second.
+    pub(crate) fn pass_secs(&mut self, secs: u64) {
+        for _ in 0..secs {
+            self.now_ms += 1000;
+            for shard in &mut self.shards {
+                shard.on_tick(self.now_ms);
+            }
+            self.settle();
+        }
+    }
+
+    pub(crate) fn is_closed(&self, conn: Conn) -> bool {
+        self.peers[&conn].is_closed
+    }
+
+    pub(crate) fn place(&self, conn: Conn) -> (usize, u32) {
+        let peer = &self.peers[&conn];
+        (peer.shard, peer.slot)
+    }
+
+    /// The next packet that was written to a client.
+    pub(crate) fn take(&mut self, conn: Conn) -> Option<Got> {
+        let peer = self.peers.get_mut(&conn).expect("a known connection");
+        let (packet, len) = codec::decode(&peer.unread, peer.version, Sender::Server, u32::MAX)
+            .expect("the broker keeps to the protocol")?;
+        let got = own(&packet);
+        peer.unread.drain(..len);
+        Some(got)
+    }
+
+    pub(crate) fn take_all(&mut self, conn: Conn) -> Vec<Got> {
+        std::iter::from_fn(|| self.take(conn)).collect()
+    }
+
+    /// All publishes that were written to a client; other packets are skipped.
+    pub(crate) fn received(&mut self, conn: Conn) -> Vec<Received> {
+        self.take_all(conn)
+            .into_iter()
+            .filter_map(|got| match got {
+                Got::Publish(received) => Some(received),
+                _ => None,
+            })
+            .collect()
+    }
+
+    pub(crate) fn payloads(&mut self, conn: Conn) -> Vec<String> {
+        self.received(conn)
+            .into_iter()
+            .map(|received| String::from_utf8(received.payload).expect("text"))
+            .collect()
+    }
+}
+
+fn has_mail(shard: &Shard) -> bool {
+    shard.effects.mail.iter().any(|mail| !mail.is_empty())
+}
+
+fn own(packet: &Packet<'_>) -> Got {
+    match packet {
+        Packet::Connack(connack) => Got::Connack {
+            session_present: connack.session_present,
+            reason: connack.reason,
+            properties: connack.properties.raw().to_vec(),
+        },
+        Packet::Publish(publish) => Got::Publish(Received {
+            topic: publish.topic.into(),
+            payload: publish.payload.to_vec(),
+            qos: publish.qos as u8,
+            dup: publish.dup,
+            retain: publish.retain,
+            packet_id: publish.packet_id,
+            alias: publish.properties.topic_alias(),
+            identifiers: publish.properties.subscription_ids().collect(),
+            expiry_secs: publish.properties.message_expiry_secs(),
+        }),
+        Packet::Ack(ack) => Got::Ack(ack.kind, ack.packet_id, ack.reason),
+        Packet::Suback(suback) => Got::Suback(suback.packet_id, suback.reasons.to_vec()),
+        Packet::Unsuback(unsuback) => Got::Unsuback(unsuback.packet_id, unsuback.reasons.to_vec()),
+        Packet::Pingresp => Got::Pingresp,
+        Packet::Disconnect(disconnect) => Got::Disconnect(disconnect.reason),
+        Packet::Auth(auth) => {
+            Got::Auth(auth.reason, auth.properties.auth_data().unwrap_or_default().to_vec())
+        }
+        other => panic!("a server does not send {other:?}"),
+    }
+}
+
+pub(crate) fn level(qos: u8) -> QoS {
+    QoS::try_from(qos).expect("0, 1 or 2")
+}
+
+pub(crate) fn publish<'a>(
+    topic: &'a str,
+    payload: &'a [u8],
+    qos: u8,
+    packet_id: u16,
+) -> Packet<'a> {
+    Packet::Publish(Publish {
+        dup: false,
+        qos: level(qos),
+        retain: false,
+        topic,
+        packet_id,
+        properties: Properties::EMPTY,
+        payload,
+    })
+}
+
+pub(crate) fn retained<'a>(
+    topic: &'a str,
+    payload: &'a [u8],
+    qos: u8,
+    packet_id: u16,
+) -> Packet<'a> {
+    let Packet::Publish(publish) = publish(topic, payload, qos, packet_id) else { unreachable!() };
+    Packet::Publish(Publish { retain: true, ..publish })
+}
+
+/// A CONNECT packet of version 5 with nothing special about it.
+pub(crate) fn connect_packet(client_id: &str) -> Connect<'_> {
+    Connect {
+        version: Version::V5,
+        clean_start: true,
+        keep_alive_secs: 0,
+        client_id,
+        properties: Properties::EMPTY,
+        will: None,
+        username: None,
+        password: None,
+        bridge: false,
+    }
+}
+
+/// What the door makes of a CONNECT.
+pub(crate) fn admit(
+    connect: &Connect<'_>,
+    limits: &Arc<Limits>,
+) -> Result<ConnectRequest, Refusal> {
+    let mut bytes = Vec::new();
+    Packet::Connect(*connect).encode(connect.version, &mut bytes);
+    match admission::admit(&bytes, limits, "peer", "assigned") {
+        Admission::Connect(credentials, len) => {
+            assert_eq!(len, bytes.len());
+            Ok(credentials.request)
+        }
+        Admission::Refuse(refusal) => Err(refusal),
+        Admission::NeedMore => panic!("the packet is whole"),
+    }
+}
+
+/// A request of version 5 with a clean session that lasts as long as its connection.
+pub(crate) fn request(client_id: &str) -> ConnectRequest {
+    request_with(client_id, Limits::default())
+}
+
+pub(crate) fn request_with(client_id: &str, limits: Limits) -> ConnectRequest {
+    admit(&connect_packet(client_id), &Arc::new(limits)).expect("a sound CONNECT")
+}
+
+/// The same, of a session that never expires.
+pub(crate) fn persistent(client_id: &str) -> ConnectRequest {
+    ConnectRequest { clean_start: false, session_expiry_secs: u32::MAX, ..request(client_id) }
+}
+
+pub(crate) fn of_version(version: Version, client_id: &str) -> ConnectRequest {
+    let connect = Connect { version, ..connect_packet(client_id) };
+    admit(&connect, &Arc::new(Limits::default())).expect("a sound CONNECT")
+}

@@ -1,0 +1,437 @@
+//! What once went wrong, one test each.
+
+mod lab;
+
+use std::sync::Arc;
+
+use broker::access::{Permission, Rule, Who};
+use broker::{Access, ConnectRequest, Event, Limits, Settings};
+use codec::{
+    AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, Reason, RetainHandling,
+    SubscribeOptions, Version, Will,
+};
+use lab::{Got, Lab, admit, connect_packet, level, persistent, publish, request, retained};
+use session::{Overflow, QueueLimits};
+
+fn queue(messages_max: u32, overflow: Overflow) -> Limits {
+    let queue = QueueLimits { messages_max, overflow, ..Limits::default().queue };
+    Limits { in_flight_max: 1, queue, ..Limits::default() }
+}
+
+fn with_limits(request: ConnectRequest, limits: Limits) -> ConnectRequest {
+    ConnectRequest { limits: Arc::new(limits), ..request }
+}
+
+fn rejecting() -> Settings {
+    Settings { rejects: true, ..Settings::default() }
+}
+
+fn rule(who: Who, permission: Permission, filter: &str) -> Rule {
+    Rule { who, permission, filter: filter.into() }
+}
+
+#[test]
+fn mqtt_3_1_2_24_a_refusal_is_silent_if_the_client_does_not_take_so_many_bytes() {
+    let limits = Arc::new(Limits { client_id_bytes_max: 3, ..Limits::default() });
+    let answer_to = |bytes_max: u32| {
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::PacketBytesMax(bytes_max));
+        let properties = properties.as_properties();
+        let connect = Connect { properties, ..connect_packet("too long") };
+        admit(&connect, &limits).expect_err("the id is too long").answer
+    };
+    assert_eq!(answer_to(5), [0x20, 3, 0, Reason::CLIENT_IDENTIFIER_NOT_VALID.0, 0]);
+    assert_eq!(answer_to(4), []);
+}
+
+#[test]
+fn the_longest_client_id_leaves_no_room_for_response_information() {
+    let mut lab = Lab::new(1);
+    let id = "i".repeat(65_530);
+    let asking = ConnectRequest { response_info: true, ..request(&id) };
+    lab.open(asking);
+}
+
+#[test]
+fn a_repeated_publish_sets_its_alias_all_the_same() {
+    let mut lab = Lab::new(1);
+    let subscriber = lab.open(request("subscriber"));
+    lab.subscribe(subscriber, "a", 0);
+    let publisher = lab.open(persistent("publisher"));
+    lab.publish(publisher, "a", b"1", 2, 7);
+    lab.cut(publisher);
+    let publisher = lab.open(persistent("publisher"));
+    let mut alias = PropertyBuf::new();
+    alias.push(Property::TopicAlias(3));
+    let with_alias = |topic, packet_id, dup| Publish {
+        dup,
+        qos: level(2),
+        retain: false,
+        topic,
+        packet_id,
+        properties: alias.as_properties(),
+        payload: b"2",
+    };
+    lab.send(publisher, &Packet::Publish(with_alias("a", 7, true)));
+    lab.send(publisher, &Packet::Publish(with_alias("", 8, false)));
+    assert!(!lab.is_closed(publisher));
+    assert_eq!(lab.payloads(subscriber), ["1", "2"]);
+}
+
+#[test]
+fn an_alias_is_not_used_before_the_client_was_told_its_topic() {
+    let mut lab = Lab::new(1);
+    let small = ConnectRequest { alias_max: 5, packet_bytes_max: 30, ..request("small") };
+    let subscriber = lab.open(small);
+    lab.subscribe(subscriber, "topic", 0);
+    let publisher = lab.open(request("publisher"));
+    lab.publish(publisher, "topic", &[b'x'; 100], 0, 0);
+    lab.publish(publisher, "topic", b"short", 0, 0);
+    let received = lab.received(subscriber);
+    assert_eq!(received.len(), 1);
+    assert_eq!((received[0].topic.as_str(), received[0].alias), ("topic", Some(1)));
+    // 30 bytes: header 2, topic 7, property length 1, payload 20. The alias would make it 33.
+    let other = lab.open(ConnectRequest { alias_max: 5, packet_bytes_max: 30, ..request("other") });
+    lab.subscribe(other, "topic", 0);
+    lab.publish(publisher, "topic", &[b'x'; 20], 0, 0);
+    let received = lab.received(other);
+    assert_eq!((received[0].topic.as_str(), received[0].alias), ("topic", None));
+}
+
+#[test]
+fn each_delivery_that_makes_room_for_a_large_one_is_counted() {
+    let mut lab = Lab::new(1);
+    let mut limits = queue(100, Overflow::DropOldest);
+    limits.queue.bytes_max = 1000;
+    let subscriber = lab.open(with_limits(persistent("subscriber"), limits));
+    lab.subscribe(subscriber, "t", 1);
+    lab.cut(subscriber);
+    let publisher = lab.open(request("publisher"));
+    for number in 0..5 {
+        lab.publish(publisher, "t", &[number; 100], 1, 1);
+    }
+    lab.publish(publisher, "t", &[9; 900], 1, 1);
+    assert_eq!(lab.total(|m| &m.dropped_queue_full), 5);
+    // What does not fit at all drops itself, and nothing else.
+    lab.publish(publisher, "t", &[9; 2000], 1, 1);
+    assert_eq!(lab.total(|m| &m.dropped_queue_full), 6);
+    let subscriber = lab.open(persistent("subscriber"));
+    assert_eq!(lab.received(subscriber).len(), 1);
+}
+
+/// A shard other than the publisher's refuses.
+fn refused_elsewhere(version: Version) -> (Lab, u32) {
+    let mut lab = Lab::with(2, rejecting(), Access::open());
+    let id = lab.id_on(0, "subscriber");
+    let limits = queue(1, Overflow::Reject);
+    let subscriber = lab.open(with_limits(persistent(&id), limits.clone()));
+    lab.subscribe(subscriber, "t", 2);
+    lab.cut(subscriber);
+    let publisher_id = lab.id_on(1, "publisher");
+    let asked = ConnectRequest { version, ..persistent(&publisher_id) };
+    let publisher = lab.open(asked);
+    lab.publish(publisher, "t", b"fills the queue", 1, 1);
+    assert_eq!(lab.take_all(publisher), [Got::Ack(AckKind::Puback, 1, Reason::SUCCESS)]);
+    (lab, publisher)
+}
+
+#[test]
+fn a_refusal_by_another_shard_is_counted_and_told() {
+    let (mut lab, publisher) = refused_elsewhere(Version::V5);
+    lab.publish(publisher, "t", b"one too many", 1, 2);
+    let answers = lab.take_all(publisher);
+    assert_eq!(answers, [Got::Ack(AckKind::Puback, 2, Reason::QUOTA_EXCEEDED)]);
+    assert_eq!(lab.total(|m| &m.publishes_refused), 1);
+    assert!(
+        lab.events
+            .iter()
+            .any(|event| matches!(event, Event::Refused { topic, .. } if **topic == *"t"))
+    );
+}
+
+#[test]
+fn a_3_1_1_client_is_cut_off_when_another_shard_refuses() {
+    let (mut lab, publisher) = refused_elsewhere(Version::V311);
+    lab.publish(publisher, "t", b"one too many", 1, 2);
+    assert_eq!(lab.take_all(publisher), [], "no PUBACK, which would say success");
+    assert!(lab.is_closed(publisher));
+}
+
+#[test]
+fn a_publish_refused_after_its_connection_broke_is_no_repetition_when_it_comes_again() {
+    let (mut lab, publisher) = refused_elsewhere(Version::V5);
+    lab.send_only(publisher, &publish("t", b"one too many", 2, 2));
+    // The connection breaks while the other shard is asked.
+    lab.cut(publisher);
+    let id = lab.id_on(1, "publisher");
+    let publisher = lab.open(persistent(&id));
+    lab.publish(publisher, "t", b"one too many", 2, 2);
+    let answers = lab.take_all(publisher);
+    assert_eq!(answers, [Got::Ack(AckKind::Pubrec, 2, Reason::QUOTA_EXCEEDED)]);
+}
+
+#[test]
+fn a_3_1_1_client_never_gets_a_success_for_a_message_refused_here() {
+    let settings = Settings { retained_messages_max: 1, ..rejecting() };
+    let mut lab = Lab::with(2, settings, Access::open());
+    let topic = lab.topic_on(1, "t");
+    let filler = lab.topic_on(1, "filler");
+    let id = lab.id_on(0, "subscriber");
+    let limits = queue(0, Overflow::Reject);
+    let subscriber = lab.open(with_limits(persistent(&id), limits));
+    lab.subscribe(subscriber, &topic, 1);
+    lab.cut(subscriber);
+    let id = lab.id_on(0, "publisher");
+    let publisher = lab.open(lab::of_version(Version::V311, &id));
+    lab.send(publisher, &retained(&filler, b"kept", 0, 0));
+    // The store, on the other shard, is full and has to be asked; the subscriber here refuses.
+    lab.send(publisher, &retained(&topic, b"refused", 1, 5));
+    assert_eq!(lab.take_all(publisher), []);
+    assert!(lab.is_closed(publisher));
+}
+
+#[test]
+fn a_retained_message_that_is_refused_reaches_nobody() {
+    let settings = Settings { retained_messages_max: 1, ..Settings::default() };
+    let mut lab = Lab::with(1, settings, Access::open());
+    let subscriber = lab.open(request("subscriber"));
+    lab.subscribe(subscriber, "#", 1);
+    let publisher = lab.open(request("publisher"));
+    lab.send(publisher, &retained("a", b"1", 1, 1));
+    lab.send(publisher, &retained("b", b"2", 1, 2));
+    let answers = lab.take_all(publisher);
+    assert_eq!(answers[1], Got::Ack(AckKind::Puback, 2, Reason::QUOTA_EXCEEDED));
+    assert_eq!(lab.payloads(subscriber), ["1"]);
+    assert_eq!(lab.total(|m| &m.retained_refused), 1);
+}
+
+#[test]
+fn a_subscriber_that_does_not_want_its_own_messages_does_not_refuse_them() {
+    let mut lab = Lab::with(1, rejecting(), Access::open());
+    let limits = queue(0, Overflow::Reject);
+    let client = lab.open(with_limits(request("client"), limits));
+    let options = SubscribeOptions { no_local: true, ..SubscribeOptions::new(level(1)) };
+    lab.subscribe_with(client, "t", options, None);
+    lab.subscribe(client, "other", 1);
+    lab.publish(client, "other", b"takes the window", 1, 1);
+    lab.take_all(client);
+    lab.publish(client, "t", b"not for me", 1, 2);
+    assert_eq!(lab.take_all(client), [Got::Ack(AckKind::Puback, 2, Reason::SUCCESS)]);
+}
+
+#[test]
+fn a_shared_message_that_no_member_may_receive_does_not_go_round_for_ever() {
+    for shard_count in [1, 3] {
+        let rules = [
+            rule(Who::Everyone, Permission::ReadWrite, "t/#"),
+            rule(Who::Everyone, Permission::Deny, "t/secret"),
+        ];
+        let access = Access::compile(&rules).expect("sound rules");
+        let mut lab = Lab::with(shard_count, Settings::default(), access);
+        let members: Vec<_> =
+            (0..3).map(|number| lab.open(request(&format!("member-{number}")))).collect();
+        for member in &members {
+            lab.subscribe(*member, "$share/g/t/#", 1);
+        }
+        let admin = rule(Who::User("admin".into()), Permission::ReadWrite, "#");
+        let rules = [admin, rule(Who::Anonymous, Permission::Read, "t/open")];
+        let access = Access::compile(&rules).expect("sound rules");
+        for shard in &mut lab.shards {
+            shard.set_access(access.clone());
+        }
+        let publisher =
+            lab.open(ConnectRequest { username: Some("admin".into()), ..request("publisher") });
+        lab.publish(publisher, "t/secret", b"x", 1, 1);
+        lab.publish(publisher, "t/open", b"y", 1, 2);
+        let received: Vec<_> = members.iter().flat_map(|member| lab.payloads(*member)).collect();
+        assert_eq!(received, ["y"]);
+        assert_eq!(lab.total(|m| &m.dropped_group), 1);
+    }
+}
+
+#[test]
+fn new_rules_hold_for_shared_subscriptions_that_are_open() {
+    let rules = [rule(Who::Everyone, Permission::ReadWrite, "t")];
+    let open = Access::compile(&rules).expect("sound rules");
+    let mut lab = Lab::with(1, Settings::default(), open);
+    let member = lab.open(request("member"));
+    lab.subscribe(member, "$share/g/t", 1);
+    let publisher = lab.open(request("publisher"));
+    let rules = [rule(Who::Everyone, Permission::Write, "t")];
+    lab.shards[0].set_access(Access::compile(&rules).expect("sound rules"));
+    lab.publish(publisher, "t", b"x", 1, 1);
+    assert_eq!(lab.payloads(member), Vec::<String>::new());
+    assert_eq!(lab.total(|m| &m.dropped_group), 1);
+}
+
+#[test]
+fn a_member_that_resends_is_not_offered_messages_in_a_circle() {
+    let mut lab = Lab::new(2);
+    let limits = queue(10, Overflow::DropOldest);
+    let id = lab.id_on(0, "member");
+    let member = lab.open(with_limits(persistent(&id), limits.clone()));
+    lab.subscribe(member, "plain", 1);
+    lab.subscribe(member, "$share/g/t", 1);
+    let publisher_id = lab.id_on(1, "publisher");
+    let publisher = lab.open(request(&publisher_id));
+    lab.publish(publisher, "plain", b"in flight", 1, 1);
+    lab.take_all(member);
+    lab.cut(member);
+    // Back with an outbox that takes nothing, so that the resend has to wait.
+    let limits = Limits { outbox_bytes_max: 0, ..limits };
+    let member = lab.connect_only(with_limits(persistent(&id), limits));
+    lab.settle_mail();
+    lab.send_only(publisher, &publish("t", b"shared", 1, 2));
+    lab.settle_mail();
+    lab.flush();
+    assert_eq!(lab.received(member), []);
+}
+
+#[test]
+fn an_overflow_while_offline_does_not_end_the_next_connection() {
+    let mut lab = Lab::new(1);
+    let will = Will {
+        topic: "t",
+        payload: b"gone",
+        qos: level(1),
+        retain: false,
+        properties: Properties::EMPTY,
+    };
+    let limits = Arc::new(queue(0, Overflow::Disconnect));
+    let connect = Connect { will: Some(will), clean_start: false, ..connect_packet("client") };
+    let asked = || {
+        let request = admit(&connect, &limits).expect("sound");
+        ConnectRequest { session_expiry_secs: 100, ..request }
+    };
+    let first = lab.open(asked());
+    lab.subscribe(first, "t", 1);
+    let second = lab.open(asked());
+    assert!(lab.is_closed(first));
+    assert!(!lab.is_closed(second), "its own will overflowed the queue while nobody was there");
+}
+
+#[test]
+fn a_will_obeys_the_largest_message_expiry() {
+    let mut lab = Lab::new(1);
+    let limits = Arc::new(Limits { message_expiry_max_secs: 5, ..Limits::default() });
+    let will = Will {
+        topic: "t",
+        payload: b"gone",
+        qos: level(1),
+        retain: false,
+        properties: Properties::EMPTY,
+    };
+    let connect = Connect { will: Some(will), ..connect_packet("client") };
+    let watcher = lab.open(request("watcher"));
+    lab.subscribe(watcher, "t", 1);
+    let client = lab.open(admit(&connect, &limits).expect("sound"));
+    lab.cut(client);
+    assert_eq!(lab.received(watcher)[0].expiry_secs, Some(5));
+}
+
+#[test]
+fn an_unsubscribe_that_is_too_deep_is_refused_without_ending_the_connection() {
+    let mut lab = Lab::new(1);
+    let client = lab.open(request("client"));
+    lab.unsubscribe(client, &"a/".repeat(200));
+    let invalid = Reason::TOPIC_FILTER_INVALID.0;
+    assert_eq!(lab.take_all(client), [Got::Unsuback(2, vec![invalid])]);
+}
+
+#[test]
+fn large_retained_messages_of_qos_0_wait_for_room_in_the_outbox() {
+    let mut lab = Lab::new(2);
+    let publisher = lab.open(request("publisher"));
+    for number in 0..250 {
+        let topic = format!("t/{number}");
+        lab.send(publisher, &retained(&topic, &[1; 2000], 0, 0));
+    }
+    let limits = Limits { outbox_bytes_max: 10_000, ..Limits::default() };
+    let subscriber = lab.open(with_limits(request("subscriber"), limits));
+    lab.subscribe(subscriber, "t/+", 0);
+    let topics: std::collections::BTreeSet<_> =
+        lab.received(subscriber).into_iter().map(|received| received.topic).collect();
+    assert_eq!(topics.len(), 250);
+    assert_eq!(lab.total(|m| &m.dropped_slow), 0);
+}
+
+#[test]
+fn retained_messages_go_on_after_a_reconnect() {
+    let mut lab = Lab::new(2);
+    let publisher = lab.open(request("publisher"));
+    for number in 0..1000 {
+        lab.send(publisher, &retained(&format!("t/{number}"), b"x", 1, 1));
+    }
+    let limits = Limits { in_flight_max: 10, ..Limits::default() };
+    let subscriber = lab.open(with_limits(persistent("subscriber"), limits.clone()));
+    lab.subscribe(subscriber, "t/+", 1);
+    lab.cut(subscriber);
+    let subscriber = lab.open(with_limits(persistent("subscriber"), limits));
+    let mut topics = std::collections::BTreeSet::new();
+    loop {
+        let received = lab.received(subscriber);
+        if received.is_empty() {
+            break;
+        }
+        for publish in received {
+            topics.insert(publish.topic);
+            lab.ack(subscriber, AckKind::Puback, publish.packet_id);
+        }
+    }
+    assert_eq!(topics.len(), 1000);
+}
+
+#[test]
+fn mqtt_3_8_3_3_a_retained_message_of_ones_own_is_not_sent_back_with_no_local() {
+    let mut lab = Lab::new(1);
+    let client = lab.open(request("client"));
+    lab.send(client, &retained("t", b"mine", 0, 0));
+    let options = SubscribeOptions {
+        no_local: true,
+        retain_handling: RetainHandling::Always,
+        ..SubscribeOptions::new(level(0))
+    };
+    lab.subscribe_with(client, "t", options, None);
+    assert_eq!(lab.received(client), []);
+}
+
+#[test]
+fn packets_before_the_last_one_are_counted() {
+    let mut lab = Lab::new(1);
+    let client = lab.open(request("client"));
+    lab.bytes(client, &[0xC0, 0, 0xC0, 0, 0xE0, 0]);
+    assert_eq!(lab.total(|m| &m.packets_received), 3);
+    assert_eq!(lab.total(|m| &m.bytes_received), 6);
+}
+
+#[test]
+fn deliveries_given_up_when_the_queue_moves_on_are_told() {
+    let mut lab = Lab::new(1);
+    let subscriber = lab.open(persistent("subscriber"));
+    lab.subscribe(subscriber, "t", 1);
+    lab.cut(subscriber);
+    let publisher = lab.open(request("publisher"));
+    lab.publish(publisher, "t", &[1; 100], 1, 1);
+    let small = ConnectRequest { packet_bytes_max: 50, ..persistent("subscriber") };
+    lab.open(small);
+    assert_eq!(lab.total(|m| &m.dropped_too_large), 1);
+    let is_told = |event: &Event| matches!(event, Event::Dropped { count: 1, .. });
+    assert!(lab.events.iter().any(is_told), "{:?}", lab.events);
+}
+
+#[test]
+fn a_resend_that_has_become_too_large_is_counted() {
+    let mut lab = Lab::new(1);
+    let subscriber = lab.open(persistent("subscriber"));
+    lab.subscribe(subscriber, "t", 1);
+    let publisher = lab.open(request("publisher"));
+    lab.publish(publisher, "t", &[1; 100], 1, 1);
+    lab.publish(publisher, "t", b"small", 1, 2);
+    lab.cut(subscriber);
+    let small = ConnectRequest { packet_bytes_max: 50, ..persistent("subscriber") };
+    let subscriber = lab.open(small);
+    let received = lab.received(subscriber);
+    assert_eq!(received.len(), 1);
+    assert!(received[0].dup && received[0].packet_id == 2);
+    assert_eq!(lab.total(|m| &m.dropped_too_large), 1);
+}
