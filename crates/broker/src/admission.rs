@@ -98,8 +98,8 @@ pub fn connack(version: Version, reason: Reason) -> Vec<u8> {
     out
 }
 
-/// The CONNACK for a CONNECT that is refused, or nothing if the client does not take packets of that
-/// size (MQTT-3.1.2-24).
+/// The CONNACK for a CONNECT that is refused, or nothing if the client does not take packets of
+/// that size (MQTT-3.1.2-24).
 fn refusal(connect: &Connect<'_>, reason: Reason) -> Vec<u8> {
     let mut answer = connack(connect.version, reason);
     if answer.len() > Asked::of(&connect.properties).packet_bytes_max as usize {
