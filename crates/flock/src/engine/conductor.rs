@@ -60,8 +60,6 @@ pub struct Conductor<'a> {
     pub(super) reasons: Vec<String>,
     pub(super) notes: Vec<String>,
     pub(super) thread_cpu: Vec<f64>,
-    /// Lateness of the measured stages.
-    pub(super) lateness: LatencyHistogram,
     /// End-to-end latency since it was last taken, for the rate search.
     pub(super) recent: LatencyHistogram,
     done: DoneCount,
@@ -140,7 +138,6 @@ impl<'a> Conductor<'a> {
             reasons: Vec::new(),
             notes: Vec::new(),
             thread_cpu: Vec::new(),
-            lateness: LatencyHistogram::new(),
             recent: LatencyHistogram::new(),
             done: DoneCount::default(),
         }
@@ -344,9 +341,6 @@ impl<'a> Conductor<'a> {
     pub(super) fn on_tick(&mut self, tick: &Tick) {
         add_totals(&mut self.totals, &tick.totals);
         self.recent.merge(&tick.end_to_end);
-        if self.is_measuring() {
-            self.lateness.merge(&tick.lateness);
-        }
         let alive = self.alive();
         let gathered = self.gathering.entry(tick.at_secs).or_default();
         gathered.ticks += 1;

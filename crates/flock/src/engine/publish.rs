@@ -38,6 +38,10 @@ pub(super) struct Publishing {
     start_ns: u64,
     rate: Option<Rate>,
     own: Members,
+    /// Messages due by then were held back by the broker (window, congestion, reconnect): that they are
+    /// late is not the tool's doing.
+    excused_ns: u64,
+    is_blocked: bool,
     /// Steps through the topics; goes on from command to command.
     walk: u64,
     heads: Vec<Head>,
@@ -98,6 +102,8 @@ impl Client {
             start_ns: self.task.logical_ns() + phase_ns,
             rate,
             own: planned.command.assign.topics_of(self.index, clients, topics),
+            excused_ns: 0,
+            is_blocked: false,
             walk,
             heads,
         }));
@@ -121,7 +127,7 @@ impl Client {
             }
             Pumped::Later(due_ns) => self.wake_at(due_ns, lane),
             Pumped::Again => lane.again.push(self.at),
-            Pumped::Blocked => {}
+            Pumped::Blocked => publishing.is_blocked = true,
         }
         self.publishing = Some(publishing);
     }
@@ -136,6 +142,9 @@ impl Client {
             return Pumped::Done;
         }
         let mut now = lane.now_ns();
+        if std::mem::take(&mut publishing.is_blocked) {
+            publishing.excused_ns = now;
+        }
         for _ in 0..BURST_MAX {
             if publishing.next >= publishing.count {
                 return Pumped::Done;
@@ -185,7 +194,10 @@ impl Client {
         publishing.walk += 1;
         let at = self.head_at(publishing, planned, position, lane);
         let head = &mut publishing.heads[at];
-        let sequence = self.book(planned, head, (due_ns, now_ns), lane);
+        if publishing.rate.is_some() && due_ns > publishing.excused_ns {
+            lane.tally.latency(LatencyKind::Lateness, 0, now_ns - due_ns);
+        }
+        let sequence = self.book(planned, head, now_ns, lane);
         let flight = Flight { due_ns, stream: head.stream, sequence, command: publishing.command };
         let packet_id = match qos {
             QoS::AtMostOnce => 0,
@@ -212,20 +224,12 @@ impl Client {
     }
 
     /// Counts a message, and gives its number in the stream.
-    fn book(
-        &mut self,
-        planned: &PublishPlan,
-        head: &Head,
-        times: (u64, u64),
-        lane: &mut Lane,
-    ) -> u32 {
-        let (due_ns, now_ns) = times;
+    fn book(&mut self, planned: &PublishPlan, head: &Head, now_ns: u64, lane: &mut Lane) -> u32 {
         let qos = planned.command.qos as u8;
         let tally = &mut lane.tally;
         tally.totals.publishes_scheduled += 1;
         tally.totals.published[usize::from(qos)] += 1;
         tally.owed += u64::from(head.copies);
-        tally.latency(LatencyKind::Lateness, 0, now_ns - due_ns);
         if !planned.command.payload.stamped {
             return 0;
         }

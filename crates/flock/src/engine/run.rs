@@ -283,8 +283,8 @@ fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     let late_us = lateness.micros_at(99.0);
     if late_us > LATENESS_MAX_US {
         reasons.push(format!(
-            "1 % of the messages were sent more than {late_us} us late: the tool, its machine or a \
-             broker that holds its publishers back could not keep the schedule"
+            "1 % of the messages were sent more than {late_us} us late: the tool or its machine could \
+             not keep the schedule"
         ));
     }
     let mut busy = conductor.thread_cpu.clone();
