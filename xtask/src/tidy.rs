@@ -152,9 +152,12 @@ fn check_links(root: &Path, file: &File, faults: &mut Vec<String>) {
                 faults.push(format!("{}:{number}: no file {target}", file.path));
             }
         }
-        for name in line.split('`').skip(1).step_by(2).filter(|name| names_a_file(name)) {
-            if !root.join(name).exists() {
+        for name in line.split('`').skip(1).step_by(2) {
+            if names_a_file(name) && !root.join(name).exists() {
                 faults.push(format!("{}:{number}: no file {name}", file.path));
+            }
+            if names_a_function(name) && !has_function(root, name) {
+                faults.push(format!("{}:{number}: no function {name}", file.path));
             }
         }
     }
@@ -164,6 +167,19 @@ fn names_a_file(name: &str) -> bool {
     let inside = ["docs/", "crates/", "tests/", "xtask/", "fuzz/"];
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
     plain && inside.iter().any(|start| name.starts_with(start))
+}
+
+/// `broker/publish.rs::route`: the function `route` in `crates/broker/src/publish.rs`.
+fn names_a_function(name: &str) -> bool {
+    name.contains(".rs::") && name.split('/').count() > 1
+}
+
+fn has_function(root: &Path, name: &str) -> bool {
+    let Some((path, function)) = name.split_once("::") else { return false };
+    let Some((folder, file)) = path.split_once('/') else { return false };
+    let text = fs::read_to_string(root.join("crates").join(folder).join("src").join(file));
+    let opening = [format!("fn {function}("), format!("fn {function}<")];
+    text.is_ok_and(|text| opening.iter().any(|opening| text.contains(opening)))
 }
 
 /// Every crate uses only what it may, is described, and has its dependencies accounted for.
@@ -325,6 +341,14 @@ mod tests {
         let text = "[a](no/such.md) [b](https://example.org) `docs/no-such.md` `docs/*.md`\n";
         let mut faults = Vec::new();
         check_links(&source::root(), &file("README.md", text), &mut faults);
+        assert_eq!(faults.len(), 2, "{faults:?}");
+    }
+
+    #[test]
+    fn functions_that_are_gone_are_found() {
+        let text = "`codec/packet.rs::decode` `codec/packet.rs::gone` `codec/gone.rs::decode`\n";
+        let mut faults = Vec::new();
+        check_links(&source::root(), &file("ARCHITECTURE.md", text), &mut faults);
         assert_eq!(faults.len(), 2, "{faults:?}");
     }
 }
