@@ -104,9 +104,8 @@ class Broker:
         lines = [line for line in body.splitlines() if line and not line.startswith("#")]
         return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
 
-    def wait_for_log(self, wanted):
-        """Waits for an event for which `wanted(event)` holds, and returns it."""
-        seen = 0
+    def wait_for_log(self, wanted, seen=0):
+        """Waits for an event after the first `seen` for which `wanted(event)` holds."""
         deadline = time.monotonic() + PATIENCE_SECS
         while time.monotonic() < deadline:
             for event in self.log[seen:]:
@@ -117,10 +116,10 @@ class Broker:
         raise AssertionError("no such event in the log:\n" + self.log_text())
 
     def reload(self):
-        """SIGHUP; returns when the broker says that it has read its files again."""
+        """SIGHUP; returns when the broker begins to say that it has read its files again."""
         seen = len(self.log)
         self.process.send_signal(signal.SIGHUP)
-        self.wait_for_log(lambda event: event in self.log[seen:] and "reload" in event["message"])
+        self.wait_for_log(lambda event: "read again" in event["message"], seen)
 
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)

@@ -42,8 +42,10 @@ def _revoke(directory):
     (directory / "index.txt").write_text("")
     (directory / "ca.cnf").write_text(
         "[ca]\ndefault_ca = it\n[it]\ndatabase = index.txt\ndefault_md = sha256\n"
-        "default_crl_days = 2\n"
+        "default_crl_days = 2\ncrlnumber = crlnumber\ncrl_extensions = more\n"
+        "[more]\nauthorityKeyIdentifier = keyid\n"
     )
+    (directory / "crlnumber").write_text("01\n")
     authority = ["ca", "-config", "ca.cnf", "-cert", "ca.crt", "-keyfile", "ca.key"]
     _openssl(directory, *authority, "-revoke", "revoked.crt")
     _openssl(directory, *authority, "-gencrl", "-out", "ca.crl")

@@ -10,10 +10,13 @@ from wire import (
 )
 
 
-def limited(start, **limits):
+def limited(start, shards=None, **limits):
     quoted = {name: f'"{v}"' if isinstance(v, str) else v for name, v in limits.items()}
     lines = [f"{name} = {value}" for name, value in quoted.items()]
-    return start(PLAIN + "[limits]\n" + "\n".join(lines) + "\n")
+    server = f"[server]\nshards = {shards}\n" if shards else ""
+    # The topics of $SYS are retained messages, too.
+    server += '[sys]\ninterval_secs = "off"\n'
+    return start(PLAIN + server + "[limits]\n" + "\n".join(lines) + "\n")
 
 
 def offline_subscriber(broker, topic, qos=1):
@@ -79,6 +82,21 @@ def test_queue_rejects_the_publisher(start):
     options = offline_subscriber(broker, "a")
     with Peer(broker.port()) as peer:
         assert published(peer.accepted(), "a", 8) == [0] * 5 + [0x97] * 3
+    expect_queue(broker, options, ["0", "1", "2", "3", "4"])
+
+
+def test_mqtt311_4_8_0_2_a_publisher_that_cannot_be_told_is_closed(start):
+    """Before MQTT 5 there is no way to refuse a message but to end the connection."""
+    broker = limited(start, queued_messages_max=5, queue_overflow="reject")
+    options = offline_subscriber(broker, "a")
+    with Peer(broker.port(), 4) as peer:
+        peer.accepted(client_id="older")
+        for number in range(6):
+            packet_id = number + 1
+            peer.send(publish("a", str(number), qos=1, packet_id=packet_id, version=4))
+        for _ in range(5):
+            peer.expect(PUBACK)
+        peer.expect_end()
     expect_queue(broker, options, ["0", "1", "2", "3", "4"])
 
 
@@ -212,7 +230,8 @@ def test_topics_and_filters(start, limit):
 
 
 def test_retained_messages(start):
-    broker = limited(start, retained_messages_max=2)
+    # Each shard has its share of the limit; with one shard it is exact.
+    broker = limited(start, shards=1, retained_messages_max=2)
     with Peer(broker.port()) as peer:
         peer.accepted()
         reasons = []
@@ -228,8 +247,20 @@ def test_retained_messages(start):
             assert len(body) == 2 or body[2] != 0x97, topic
 
 
+def test_retained_messages_of_many_shards(start):
+    broker = limited(start, retained_messages_max=400)
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        refused = 0
+        for number in range(1000):
+            peer.send(publish(f"r/{number}", "x", qos=1, packet_id=number + 1, retain=True))
+            body = peer.expect(PUBACK)
+            refused += len(body) > 2 and body[2] == 0x97
+        assert 600 <= refused <= 700
+
+
 def test_retained_bytes(start):
-    broker = limited(start, retained_bytes_max="10KiB")
+    broker = limited(start, shards=1, retained_bytes_max="10KiB")
     with Peer(broker.port()) as peer:
         peer.accepted()
         refused = 0
