@@ -290,9 +290,7 @@ impl Client {
         if session_present {
             self.repeat_open(lane);
         } else {
-            if !self.hearing.is_empty() {
-                self.generation = self.generation.wrapping_add(1);
-            }
+            self.on_session_gone(lane);
             // Identifiers start afresh before the first new request.
             let forgotten = self.machine.forget();
             self.resubscribe(again, lane);
@@ -301,6 +299,31 @@ impl Client {
         if self.task.wait == Wait::Connecting {
             self.task.ready(now_ns);
         }
+    }
+
+    /// A session that was meant to end with its connection excuses what was missed meanwhile. One
+    /// that was meant to last does not: its broker forgot it, and what was missed is lost.
+    fn on_session_gone(&mut self, lane: &mut Lane) {
+        if self.hearing.is_empty() {
+            return;
+        }
+        let asked_to_last = self.is_lasting(lane)
+            && self.connect_command(lane).is_some_and(|command| !command.clean_start);
+        if asked_to_last {
+            lane.tally
+                .error("session", "the broker forgot a persistent session", || self.id(&lane.plan));
+        } else {
+            self.generation = self.generation.wrapping_add(1);
+        }
+    }
+
+    /// Whether the session outlives its connection.
+    fn is_lasting(&self, lane: &Lane) -> bool {
+        let version = lane.plan.scenario.group(self.group).version;
+        self.connect_command(lane).is_some_and(|command| match version {
+            Version::V5 => command.session_expiry_secs > 0,
+            Version::V31 | Version::V311 => !command.clean_start,
+        })
     }
 
     fn set_keep_alive(&mut self, lane: &mut Lane) {
@@ -356,12 +379,7 @@ impl Client {
 
     /// Subscriptions of a session that ends with the connection are over.
     fn end_hearing(&mut self, lane: &Lane) {
-        let version = lane.plan.scenario.group(self.group).version;
-        let lasting = self.connect_command(lane).is_some_and(|command| match version {
-            Version::V5 => command.session_expiry_secs > 0,
-            Version::V31 | Version::V311 => !command.clean_start,
-        });
-        if !lasting {
+        if !self.is_lasting(lane) {
             let now = lane.now_ns();
             for hearing in &mut self.hearing {
                 hearing.until_ns = hearing.until_ns.min(now);
