@@ -50,7 +50,7 @@ impl OutboundAliases {
         Self { aliases: HashMap::new(), alias_max }
     }
 
-    /// Chooses how to send `topic`. A choice of [`AliasUse::Set`] holds once it is
+    /// Chooses how to send `topic`. A choice of `AliasUse::Set` holds once it is
     /// [remembered](Self::remember): a packet that is not sent after all sets nothing.
     pub fn choose(&self, topic: &[u8]) -> AliasUse {
         if let Some(alias) = self.aliases.get(topic) {

@@ -139,7 +139,7 @@ impl Link {
     }
 
     /// Owes an acknowledgement. It leaves at once if nothing before it waits and `waiting` is 0.
-    /// Returns its number, for [`Link::settle`].
+    /// Returns its number, for `Link::settle`.
     pub fn owe_ack(&mut self, ack: PendingAck) -> u64 {
         let number = self.next_ack_number();
         if self.acks.is_empty() && ack.waiting == 0 {

@@ -1,7 +1,7 @@
 //! The command line of `flock`.
 //!
-//! [`args`] says what can be asked for, [`run`] carries a scenario out, [`quick`] makes one of emqtt-bench's
-//! flags, [`catalogue`] lists and shows, [`versus`] sets brokers side by side, [`progress`] draws the line while a run goes on.
+//! `args` says what can be asked for, `run` carries a scenario out, `quick` makes one of emqtt-bench's
+//! flags, `catalogue` lists and shows, `versus` sets brokers side by side, `progress` draws the line while a run goes on.
 
 mod args;
 mod catalogue;

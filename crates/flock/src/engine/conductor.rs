@@ -32,7 +32,7 @@ pub struct Progress<'a> {
 /// Called once a second.
 pub type OnProgress<'a> = Box<dyn FnMut(&Progress<'_>) + 'a>;
 
-/// Leads one run. Made by [`super::run`].
+/// Leads one run. Made by [`super::run()`].
 pub struct Conductor<'a> {
     pub(super) plan: Arc<Plan>,
     pub(super) clock: Clock,

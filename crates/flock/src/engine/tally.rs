@@ -84,7 +84,7 @@ impl Tally {
         }
     }
 
-    /// Counts a failure. At most [`REASONS_MAX`] different reasons are told apart.
+    /// Counts a failure. At most `REASONS_MAX` different reasons are told apart.
     pub fn error(&mut self, what: &'static str, reason: &str, client: impl FnOnce() -> String) {
         let full = self.errors.len() >= REASONS_MAX;
         let key = (what, reason.to_owned());

@@ -3,7 +3,7 @@
 //!
 //! `Results` is plain data. It serialises to the JSON file that a run leaves behind and back
 //! again without loss, histograms included, so that a report, a comparison or a merge never needs
-//! the run itself. Start reading at [`results::Results`]; [`histogram::Latencies`] is what
+//! the run itself. Start reading at [`results::Results`]; [`histogram::LatencyHistogram`] is what
 //! the load threads record into.
 
 pub mod histogram;

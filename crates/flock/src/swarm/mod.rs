@@ -1,6 +1,6 @@
 //! HiveMQ Swarm's scenario XML, both dialects, read as it is.
 //!
-//! [`xml`] makes a tree with positions, [`lower`] makes the model of it. What Swarm leaves open is decided
+//! `xml` makes a tree with positions, `lower` makes the model of it. What Swarm leaves open is decided
 //! so (and said in `docs/flock/swarm.md`):
 //!
 //! - Topics of a group are cut into blocks, one per client; a client walks its block round robin. Equal

@@ -1,6 +1,6 @@
 //! What a configuration key is: its kind, its limits, its default, and how text becomes a value.
 //!
-//! Each section is declared once with [`settings!`]; from that one place come the typed struct, the
+//! Each section is declared once with `settings!`; from that one place come the typed struct, the
 //! checks, `docs/configuration.md`, the reference file and `--print-config`.
 
 use std::fmt;
