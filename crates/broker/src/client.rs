@@ -57,6 +57,9 @@ impl Gauge {
     }
 }
 
+/// Bytes of what a shard keeps for each client, without what it points to: for capacity planning.
+pub const CLIENT_BYTES: usize = size_of::<Client>();
+
 /// What only few sessions need.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {

@@ -39,7 +39,7 @@ pub mod sys;
 mod wheel;
 
 pub use access::Access;
-pub use client::{Gauge, NO_CONNECTION};
+pub use client::{CLIENT_BYTES, Gauge, NO_CONNECTION};
 pub use connect::ConnectRequest;
 pub use event::{Ended, Event};
 pub use group::{GroupName, Member};

@@ -16,11 +16,15 @@ use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Sha
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
 const EVENTS_MAX: usize = 10_000;
 
-/// Empty outbox buffers kept for reuse.
-const SPARE_BUFFERS_MAX: usize = 64;
+/// Empty outbox buffers kept for reuse, as many as a wide fan-out fills in one turn.
+const SPARE_BUFFERS_MAX: usize = 1024;
 
-/// Larger buffers are given back to the allocator.
-const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
+/// Larger buffers are given back to the allocator, once there are [`LARGE_BUFFERS`] to reuse.
+const SPARE_BUFFER_BYTES_MAX: usize = 4 * 1024;
+
+/// So many of the spare buffers may be larger, up to [`LARGE_BUFFER_BYTES_MAX`].
+const LARGE_BUFFERS: usize = 64;
+const LARGE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// A connection that the driver has to close, after writing `farewell`.
 #[derive(Debug)]
@@ -319,9 +323,9 @@ impl Shard {
     }
 
     fn keep_buffer(&mut self, buffer: Vec<u8>) {
-        if self.spare_buffers.len() < SPARE_BUFFERS_MAX
-            && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX
-        {
+        let is_scarce = self.spare_buffers.len() < LARGE_BUFFERS;
+        let bytes_max = if is_scarce { LARGE_BUFFER_BYTES_MAX } else { SPARE_BUFFER_BYTES_MAX };
+        if self.spare_buffers.len() < SPARE_BUFFERS_MAX && buffer.capacity() <= bytes_max {
             self.spare_buffers.push(buffer);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use codec::{Ack, AckKind, Packet, Properties, QoS, Reason, Version, varint};
 
 use crate::alias::AliasUse;
-use crate::{Bucket, Delivery, InboundAliases, OutboundAliases, Outbox, Rate};
+use crate::{Bucket, Delivery, InboundAliases, OutboundAliases, Outbox, Rate, SPLICE_BYTES_MIN};
 
 /// What was agreed between client and server at CONNECT.
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +237,13 @@ impl Link {
         }
         let remaining_len = layout.remaining_len(delivery);
         let flags = u8::from(dup) << 3 | (delivery.qos as u8) << 1 | u8::from(delivery.retain);
+        let spliced = delivery.message.payload().len() >= SPLICE_BYTES_MIN;
+        let packet_bytes = 5 + remaining_len;
         self.outbox.append(|out| {
+            if !spliced {
+                // A new buffer takes the packet in one allocation.
+                out.reserve(packet_bytes);
+            }
             out.push(0x30 | flags);
             varint::write(out, remaining_len as u32);
             layout.write_head(delivery, packet_id, out);
