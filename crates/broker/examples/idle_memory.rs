@@ -1,0 +1,158 @@
+//! What an idle connection costs a shard: connects sessions with one subscription each to four
+//! shards and counts the bytes that stay, without sockets.
+//!
+//! `cargo run --profile quick -p broker --example idle_memory -- [SESSIONS]` (default 1,000,000)
+#![allow(unsafe_code, reason = "counting bytes takes a global allocator of one's own")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use broker::admission::{self, Admission};
+use broker::{Access, Limits, Settings, Shard, Shared};
+use codec::{Connect, FilterBuf, Packet, Properties, QoS, Subscribe, SubscribeOptions, Version};
+use session::{Delivery, Link, LinkSettings, Outbox, Outgoing, Session};
+
+struct Counting;
+
+static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
+static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+/// What an allocator of the usual kind takes for a block: 8 bytes more, in steps of 16.
+const fn block_bytes(size: usize) -> usize {
+    let bytes = (size + 8).next_multiple_of(16);
+    if bytes < 32 { 32 } else { bytes }
+}
+
+// SAFETY: every call goes to the system allocator unchanged; counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD_BYTES.fetch_add(block_bytes(layout.size()), Ordering::Relaxed);
+        BLOCKS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's guarantees for `layout` are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD_BYTES.fetch_sub(block_bytes(layout.size()), Ordering::Relaxed);
+        BLOCKS.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: `pointer` came from `System` with this `layout`, as `alloc` forwards to it.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const SHARDS: u16 = 4;
+const KEEP_ALIVE_SECS: u16 = 300;
+const NOW_MS: u64 = 1_700_000_000_000;
+
+fn main() {
+    let sessions: u32 =
+        std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
+    let shared = Shared::new(Settings::default(), SHARDS, 1);
+    let mut shards: Vec<Shard> =
+        (0..SHARDS).map(|id| Shard::new(id, shared.clone(), Access::open())).collect();
+    let limits = Arc::new(Limits::default());
+
+    let before = held();
+    let slots: Vec<u32> =
+        (0..sessions).map(|number| connect(&mut shards, &shared, &limits, number)).collect();
+    let own = block_bytes(slots.capacity() * size_of::<u32>());
+    let connected = held();
+    for (number, slot) in (0..sessions).zip(&slots) {
+        subscribe(&mut shards, &shared, number, *slot);
+    }
+    let subscribed = held();
+
+    let per_session = |bytes: usize| bytes as f64 / f64::from(sessions);
+    println!("{sessions} sessions on {SHARDS} shards, bytes and blocks per session:");
+    println!(
+        "  connected   {:7.1} B in {:.1} blocks",
+        per_session(connected.0 - before.0 - own),
+        per_session(connected.1 - before.1)
+    );
+    println!(
+        "  subscribed  {:7.1} B in {:.1} blocks more",
+        per_session(subscribed.0 - connected.0),
+        per_session(subscribed.1 - connected.1)
+    );
+    println!("  together    {:7.1} B", per_session(subscribed.0 - before.0 - own));
+    println!(
+        "sizes: client {} (of it session {}), link {} (of it settings {}, outbox {})",
+        broker::CLIENT_BYTES,
+        size_of::<Session>(),
+        size_of::<Link>(),
+        size_of::<LinkSettings>(),
+        size_of::<Outbox>()
+    );
+    println!("       outgoing {}, delivery {}", size_of::<Outgoing>(), size_of::<Delivery>());
+}
+
+fn held() -> (usize, usize) {
+    (HELD_BYTES.load(Ordering::Relaxed), BLOCKS.load(Ordering::Relaxed))
+}
+
+fn client_id(number: u32) -> String {
+    format!("device-{number:08}")
+}
+
+fn connect(shards: &mut [Shard], shared: &Shared, limits: &Arc<Limits>, number: u32) -> u32 {
+    let id = client_id(number);
+    let connect = Connect {
+        version: Version::V5,
+        clean_start: true,
+        keep_alive_secs: KEEP_ALIVE_SECS,
+        client_id: &id,
+        properties: Properties::EMPTY,
+        will: None,
+        username: None,
+        password: None,
+        bridge: false,
+    };
+    let mut bytes = Vec::new();
+    Packet::Connect(connect).encode(Version::V5, &mut bytes);
+    let admission = admission::admit(&bytes, limits, "192.168.100.100:50000", "");
+    let Admission::Connect(credentials, _) = admission else {
+        panic!("a CONNECT that is in order was not admitted");
+    };
+    let shard = &mut shards[usize::from(shared.shard_of_client(&id))];
+    let slot = shard.on_connect(number, credentials.request, NOW_MS);
+    drain(shard);
+    slot
+}
+
+fn subscribe(shards: &mut [Shard], shared: &Shared, number: u32, slot: u32) {
+    let id = client_id(number);
+    let mut filters = FilterBuf::new();
+    filters.push(&format!("devices/{id}/commands"), SubscribeOptions::new(QoS::AtLeastOnce));
+    let mut bytes = Vec::new();
+    let subscribe =
+        Subscribe { packet_id: 1, properties: Properties::EMPTY, filters: filters.as_filters() };
+    Packet::Subscribe(subscribe).encode(Version::V5, &mut bytes);
+    let shard = usize::from(shared.shard_of_client(&id));
+    shards[shard].on_bytes(slot, number, &bytes, NOW_MS);
+    for from in 0..shards.len() {
+        drain(&mut shards[from]);
+    }
+    // The retained messages of the topic are asked for, and the answer comes back.
+    for _ in 0..2 {
+        for from in 0..shards.len() {
+            for to in 0..shards.len() {
+                for mail in std::mem::take(&mut shards[from].effects.mail[to]) {
+                    shards[to].on_mail(mail, NOW_MS);
+                }
+            }
+        }
+    }
+}
+
+/// Does what a driver does after a turn: writes what is owed, and hears of the events.
+fn drain(shard: &mut Shard) {
+    while let Some((slot, connection)) = shard.take_dirty() {
+        let len = shard.outbox(slot, connection).map_or(0, |outbox| outbox.len());
+        shard.on_written(slot, connection, len, NOW_MS);
+    }
+    shard.effects.events.clear();
+}
