@@ -133,9 +133,7 @@ fn subscribe(shards: &mut [Shard], shared: &Shared, number: u32, slot: u32) {
     Packet::Subscribe(subscribe).encode(Version::V5, &mut bytes);
     let shard = usize::from(shared.shard_of_client(&id));
     shards[shard].on_bytes(slot, number, &bytes, NOW_MS);
-    for from in 0..shards.len() {
-        drain(&mut shards[from]);
-    }
+    shards.iter_mut().for_each(drain);
     // The retained messages of the topic are asked for, and the answer comes back.
     for _ in 0..2 {
         for from in 0..shards.len() {

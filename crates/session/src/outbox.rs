@@ -16,10 +16,6 @@ pub const SPLICE_BYTES_MIN: usize = 4096;
 #[expect(clippy::box_collection, reason = "8 bytes instead of 32 in every connection")]
 pub struct Outbox {
     /// What precedes `tail`, in order. None while no payload was spliced.
-    #[expect(
-        clippy::box_collection,
-        reason = "a rare case that costs idle sessions 8 bytes, not 32"
-    )]
     spliced: Option<Box<VecDeque<Chunk>>>,
     tail: Vec<u8>,
     /// Bytes of the first chunk that are already written.
