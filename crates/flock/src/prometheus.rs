@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::engine::Progress;
+use crate::measure::{LatencyPoint, Second};
 
 /// Answers every request with what the run last told. Lives until the program ends.
 pub struct Endpoint {
@@ -61,113 +62,99 @@ fn answer(stream: TcpStream, text: &str) -> io::Result<()> {
 }
 
 fn render(progress: &Progress<'_>) -> String {
-    let (second, totals) = (progress.second, progress.totals);
-    let mut out = String::new();
-    let mut metric = |name: &str, kind: &str, help: &str, values: &[(&str, f64)]| {
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "# HELP flock_{name} {help}\n# TYPE flock_{name} {kind}");
-        for (labels, value) in values {
-            let _ = writeln!(out, "flock_{name}{labels} {value}");
-        }
-    };
-    let gauge = "gauge";
-    metric("clients", gauge, "Clients of the scenario.", &[("", progress.clients as f64)]);
-    metric("connections", gauge, "Open connections.", &[("", second.connections as f64)]);
-    metric(
-        "backlog_messages",
-        gauge,
-        "Published and not yet received, at the known fan-out.",
-        &[("", second.backlog as f64)],
-    );
-    let counters: [(&str, &str, u64); 11] = [
-        ("connects_total", "Successful connects.", totals.connects_ok),
-        ("connect_failures_total", "Failed connects.", totals.connects_failed),
-        ("connections_lost_total", "Connections that ended unasked.", totals.connections_lost),
-        ("subscribes_total", "Successful subscribes.", totals.subscribes_ok),
-        (
-            "acknowledged_messages_total",
-            "Publishes acknowledged with success.",
-            totals.acknowledged,
-        ),
-        ("published_payload_bytes_total", "Payload bytes published.", totals.published_bytes),
-        ("received_payload_bytes_total", "Payload bytes received.", totals.received_bytes),
-        ("bytes_in_total", "Bytes read from sockets.", totals.bytes_in),
-        ("bytes_out_total", "Bytes written to sockets.", totals.bytes_out),
-        ("lost_messages", "Deliveries known to be lost so far.", second.lost_so_far),
-        ("duplicated_messages", "Deliveries that came twice so far.", second.duplicated_so_far),
-    ];
-    for (name, help, value) in counters {
-        let kind = if name.ends_with("_total") { "counter" } else { gauge };
-        metric(name, kind, help, &[("", value as f64)]);
+    let mut page = Page(String::new());
+    counts(progress, &mut page);
+    latencies(progress.second, &mut page);
+    if let Some(cpu) = progress.broker_cpu_percent {
+        page.gauge("broker_cpu_cores", "CPU of the broker in cores.", cpu / 100.0);
     }
-    let by_qos = |values: [u64; 3]| {
-        ["{qos=\"0\"}", "{qos=\"1\"}", "{qos=\"2\"}"]
-            .into_iter()
-            .zip(values.map(|n| n as f64))
-            .collect::<Vec<_>>()
-    };
-    metric(
-        "published_messages_total",
-        "counter",
-        "PUBLISH packets sent.",
-        &by_qos(totals.published),
+    if let Some(memory) = progress.broker_memory_bytes {
+        page.gauge("broker_memory_bytes", "Resident memory of the broker.", memory as f64);
+    }
+    let stage: String = progress.stage.chars().filter(|c| !"\"\\\n".contains(*c)).collect();
+    let labels = format!("{{stage=\"{stage}\"}}");
+    page.metric("stage", "gauge", "1 for the stage that runs.", &[(&labels, 1.0)]);
+    page.0
+}
+
+/// The page as it grows.
+struct Page(String);
+
+impl Page {
+    fn metric(&mut self, name: &str, kind: &str, help: &str, values: &[(&str, f64)]) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "# HELP flock_{name} {help}\n# TYPE flock_{name} {kind}");
+        for (labels, value) in values {
+            let _ = writeln!(self.0, "flock_{name}{labels} {value}");
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.metric(name, "gauge", help, &[("", value)]);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.metric(name, "counter", help, &[("", value as f64)]);
+    }
+
+    fn by_qos(&mut self, name: &str, help: &str, values: [u64; 3]) {
+        let labels = ["{qos=\"0\"}", "{qos=\"1\"}", "{qos=\"2\"}"];
+        let values: Vec<(&str, f64)> = labels.into_iter().zip(values.map(|n| n as f64)).collect();
+        self.metric(name, "counter", help, &values);
+    }
+}
+
+fn counts(progress: &Progress<'_>, page: &mut Page) {
+    let (second, totals) = (progress.second, progress.totals);
+    page.gauge("clients", "Clients of the scenario.", progress.clients as f64);
+    page.gauge("connections", "Open connections.", second.connections as f64);
+    let backlog = "Published and not yet received, at the known fan-out.";
+    page.gauge("backlog_messages", backlog, second.backlog as f64);
+    let lost = second.lost_so_far as f64;
+    page.gauge("lost_messages", "Deliveries known to be lost so far.", lost);
+    let duplicated = second.duplicated_so_far as f64;
+    page.gauge("duplicated_messages", "Deliveries that came twice so far.", duplicated);
+    page.counter("connects_total", "Successful connects.", totals.connects_ok);
+    page.counter("connect_failures_total", "Failed connects.", totals.connects_failed);
+    page.counter(
+        "connections_lost_total",
+        "Connections that ended unasked.",
+        totals.connections_lost,
     );
-    metric(
-        "received_messages_total",
-        "counter",
-        "PUBLISH packets received.",
-        &by_qos(totals.received),
+    page.counter("subscribes_total", "Successful subscribes.", totals.subscribes_ok);
+    let acknowledged = "Publishes acknowledged with success.";
+    page.counter("acknowledged_messages_total", acknowledged, totals.acknowledged);
+    page.counter(
+        "published_payload_bytes_total",
+        "Payload bytes published.",
+        totals.published_bytes,
     );
-    for (name, help, point) in [
-        (
-            "end_to_end_latency_seconds",
-            "From due time to arrival, over the last second.",
-            &second.end_to_end,
-        ),
-        (
-            "publish_ack_latency_seconds",
-            "From due time to acknowledgement, over the last second.",
-            &second.publish_ack,
-        ),
-        (
-            "connect_latency_seconds",
-            "From first packet to CONNACK, over the last second.",
-            &second.connect,
-        ),
-    ] {
+    page.counter("received_payload_bytes_total", "Payload bytes received.", totals.received_bytes);
+    page.counter("bytes_in_total", "Bytes read from sockets.", totals.bytes_in);
+    page.counter("bytes_out_total", "Bytes written to sockets.", totals.bytes_out);
+    page.by_qos("published_messages_total", "PUBLISH packets sent.", totals.published);
+    page.by_qos("received_messages_total", "PUBLISH packets received.", totals.received);
+}
+
+/// Of the last second only, so gauges by quantile.
+fn latencies(second: &Second, page: &mut Page) {
+    let mut latency = |name: &str, help: &str, point: &LatencyPoint| {
         let of = [
             ("{quantile=\"0.5\"}", point.p50_us),
             ("{quantile=\"0.9\"}", point.p90_us),
             ("{quantile=\"0.99\"}", point.p99_us),
             ("{quantile=\"1\"}", point.max_us),
         ];
-        metric(name, gauge, help, &of.map(|(labels, us)| (labels, us as f64 / 1e6)));
-    }
-    metric(
-        "lateness_seconds",
-        gauge,
-        "How late the tool itself was, p99 over the last second.",
-        &[("", second.lateness_p99_us as f64 / 1e6)],
-    );
-    if let Some(cpu) = progress.broker_cpu_percent {
-        metric("broker_cpu_cores", gauge, "CPU of the broker in cores.", &[("", cpu / 100.0)]);
-    }
-    if let Some(memory) = progress.broker_memory_bytes {
-        metric(
-            "broker_memory_bytes",
-            gauge,
-            "Resident memory of the broker.",
-            &[("", memory as f64)],
-        );
-    }
-    let stage: String = progress.stage.chars().filter(|c| !"\"\\\n".contains(*c)).collect();
-    metric(
-        "stage",
-        gauge,
-        "1 for the stage that runs.",
-        &[(&format!("{{stage=\"{stage}\"}}"), 1.0)],
-    );
-    out
+        page.metric(name, "gauge", help, &of.map(|(labels, us)| (labels, us as f64 / 1e6)));
+    };
+    let help = "From due time to arrival, over the last second.";
+    latency("end_to_end_latency_seconds", help, &second.end_to_end);
+    let help = "From due time to acknowledgement, over the last second.";
+    latency("publish_ack_latency_seconds", help, &second.publish_ack);
+    let help = "From first packet to CONNACK, over the last second.";
+    latency("connect_latency_seconds", help, &second.connect);
+    let help = "How late the tool itself was, p99 over the last second.";
+    page.gauge("lateness_seconds", help, second.lateness_p99_us as f64 / 1e6);
 }
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -176,7 +163,7 @@ const REQUEST_BYTES_MAX: u64 = 8_192;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::{Second, Totals};
+    use crate::measure::Totals;
 
     fn fetch(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();

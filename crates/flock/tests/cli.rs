@@ -1,5 +1,7 @@
 //! The program as a user meets it: output, files and exit codes.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up is a test that failed")]
+
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};

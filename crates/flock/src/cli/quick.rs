@@ -243,8 +243,7 @@ fn variables(
     messages: Option<u64>,
 ) -> anyhow::Result<Names> {
     let user = bench.username.as_deref().unwrap_or("");
-    let mut source =
-        Pattern::literal(text).source().replace("%u", &Pattern::literal(user).source().to_owned());
+    let mut source = Pattern::literal(text).source().replace("%u", Pattern::literal(user).source());
     let has_client = source.contains("%i") || source.contains("%c");
     let per_client = source.matches("%i").count() + source.matches("%c").count();
     anyhow::ensure!(

@@ -98,22 +98,29 @@ impl Chart {
             WIDTH - RIGHT,
         );
         self.draw_grid(&scale, &mut out);
-        for (at, name) in &self.marks {
-            let x = scale.x(*at);
-            let _ = write!(
-                out,
-                "<line class=\"mark\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{}\"/><text class=\"mark\" x=\"{:.1}\" y=\"{}\">{}</text>",
-                HEIGHT - BOTTOM,
-                x + 3.0,
-                TOP + 9.0,
-                text::html(name)
-            );
-        }
+        self.draw_marks(&scale, &mut out);
         for (n, line) in self.lines.iter().enumerate() {
             self.draw_line(&scale, n, line, &mut out);
         }
         out.push_str("<line class=\"probe\" y1=\"12\" y2=\"212\" visibility=\"hidden\"/></svg>");
         out
+    }
+
+    fn draw_marks(&self, scale: &Scale, out: &mut String) {
+        for (at, name) in &self.marks {
+            let x = scale.x(*at);
+            // Near the right edge the name stands left of its line.
+            let near_end = x > WIDTH - MARK_ROOM;
+            let (side, shift) = if near_end { ("end", -3.0) } else { ("start", 3.0) };
+            let _ = write!(
+                out,
+                "<line class=\"mark\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{}\"/><text class=\"mark\" text-anchor=\"{side}\" x=\"{:.1}\" y=\"{}\">{}</text>",
+                HEIGHT - BOTTOM,
+                x + shift,
+                TOP + 9.0,
+                text::html(name)
+            );
+        }
     }
 
     fn draw_grid(&self, scale: &Scale, out: &mut String) {
@@ -320,6 +327,7 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 24.0;
+const MARK_ROOM: f64 = 80.0;
 const POINTS_MAX: usize = 600;
 /// Lines beyond this many reuse colours.
 const COLOURS: usize = 6;

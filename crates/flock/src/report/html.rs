@@ -83,19 +83,6 @@ fn charts(results: &Results, out: &mut String) {
 }
 
 fn over_time(results: &Results) -> Vec<Chart> {
-    let marks = marks(results);
-    let chart = |title: &str, unit, log, lines: Vec<Line>| Chart {
-        title: title.to_owned(),
-        unit,
-        axis: Axis::Seconds,
-        log,
-        lines: lines
-            .into_iter()
-            .filter(|line| line.points.iter().any(|point| point.1 > 0.0))
-            .collect(),
-        marks: marks.clone(),
-        note: String::new(),
-    };
     let line = |name: &str, of: &dyn Fn(&Second) -> f64| Line {
         name: name.to_owned(),
         points: results
@@ -104,77 +91,80 @@ fn over_time(results: &Results) -> Vec<Chart> {
             .map(|second| (f64::from(second.at_secs), of(second)))
             .collect(),
     };
-    let mut all = vec![chart(
-        "Messages per second",
-        Unit::PerSecond,
-        false,
-        vec![line("published", &|s| s.published as f64), line("received", &|s| s.received as f64)],
-    )];
-    let latency: (&str, fn(&Second) -> &LatencyPoint) = match headline(results) {
-        LatencyKind::EndToEnd => ("End-to-end latency", |s| &s.end_to_end),
-        LatencyKind::PublishAck => ("Latency to acknowledgement", |s| &s.publish_ack),
-        _ => ("Connect latency", |s| &s.connect),
-    };
-    all.push(latency_chart(latency.0, results, latency.1, &marks));
-    all.push(chart(
-        "Connections",
-        Unit::Count,
-        false,
-        vec![line("connections", &|s| s.connections as f64)],
-    ));
-    all.push(chart(
-        "Connects per second",
-        Unit::PerSecond,
-        false,
-        vec![
-            line("connected", &|s| s.connects as f64),
-            line("failed", &|s| s.connect_failures as f64),
-            line("disconnected", &|s| s.disconnects as f64),
-        ],
-    ));
-    if let Some(load) = &results.broker_load {
-        let sampled = |name: &str, of: &dyn Fn(&HostSample) -> f64| Line {
-            name: name.to_owned(),
-            points: load.samples.iter().map(|sample| (sample.at_secs, of(sample))).collect(),
-        };
-        all.push(chart(
-            "Broker CPU (100 % is one core)",
-            Unit::Percent,
-            false,
-            vec![sampled("CPU", &|s| s.cpu_percent)],
-        ));
-        all.push(chart(
-            "Broker memory",
-            Unit::Bytes,
-            false,
-            vec![sampled("resident", &|s| s.memory_bytes as f64)],
-        ));
-    }
-    let mut backlog = chart(
+    let published = line("published", &|s| s.published as f64);
+    let received = line("received", &|s| s.received as f64);
+    let mut all = vec![
+        timed("Messages per second", Unit::PerSecond, vec![published, received]),
+        headline_latency(results),
+        timed("Connections", Unit::Count, vec![line("connections", &|s| s.connections as f64)]),
+        timed(
+            "Connects per second",
+            Unit::PerSecond,
+            vec![
+                line("connected", &|s| s.connects as f64),
+                line("failed", &|s| s.connect_failures as f64),
+                line("disconnected", &|s| s.disconnects as f64),
+            ],
+        ),
+    ];
+    all.extend(broker_charts(results));
+    let mut backlog = timed(
         "Backlog: published and not yet received",
         Unit::Count,
-        false,
         vec![line("backlog", &|s| s.backlog.max(0) as f64)],
     );
     backlog.note = "Messages under way at the end of each second, at the known fan-out.".to_owned();
-    all.push(backlog);
-    let mut own = chart(
-        "The tool's own lateness",
-        Unit::Micros,
-        true,
-        vec![line("p99", &|s| s.lateness_p99_us as f64)],
-    );
+    let lateness = vec![line("p99", &|s| s.lateness_p99_us as f64)];
+    let mut own = timed("The tool's own lateness", Unit::Micros, lateness);
+    own.log = true;
     own.note = "How long after its due time a message was handed to the kernel. It is part of every latency above.".to_owned();
-    all.push(own);
+    all.extend([backlog, own]);
+    let marks = marks(results);
+    for chart in &mut all {
+        chart.marks.clone_from(&marks);
+    }
     all
 }
 
-fn latency_chart(
-    title: &str,
-    results: &Results,
-    of: fn(&Second) -> &LatencyPoint,
-    marks: &[(f64, String)],
-) -> Chart {
+/// A chart against time, without the lines that are zero throughout.
+fn timed(title: &str, unit: Unit, lines: Vec<Line>) -> Chart {
+    let says_something = |line: &Line| line.points.iter().any(|point| point.1 > 0.0);
+    Chart {
+        title: title.to_owned(),
+        unit,
+        axis: Axis::Seconds,
+        log: false,
+        lines: lines.into_iter().filter(says_something).collect(),
+        marks: Vec::new(),
+        note: String::new(),
+    }
+}
+
+fn broker_charts(results: &Results) -> Vec<Chart> {
+    let Some(load) = &results.broker_load else { return Vec::new() };
+    let sampled = |name: &str, of: &dyn Fn(&HostSample) -> f64| Line {
+        name: name.to_owned(),
+        points: load.samples.iter().map(|sample| (sample.at_secs, of(sample))).collect(),
+    };
+    let cpu = sampled("CPU", &|s| s.cpu_percent);
+    let memory = sampled("resident", &|s| s.memory_bytes as f64);
+    vec![
+        timed("Broker CPU (100 % is one core)", Unit::Percent, vec![cpu]),
+        timed("Broker memory", Unit::Bytes, vec![memory]),
+    ]
+}
+
+fn headline_latency(results: &Results) -> Chart {
+    match headline(results) {
+        LatencyKind::EndToEnd => latency_chart("End-to-end latency", results, |s| &s.end_to_end),
+        LatencyKind::PublishAck => {
+            latency_chart("Latency to acknowledgement", results, |s| &s.publish_ack)
+        }
+        _ => latency_chart("Connect latency", results, |s| &s.connect),
+    }
+}
+
+fn latency_chart(title: &str, results: &Results, of: fn(&Second) -> &LatencyPoint) -> Chart {
     let line = |name: &str, value: fn(&LatencyPoint) -> u64| Line {
         name: name.to_owned(),
         points: results
@@ -194,7 +184,7 @@ fn latency_chart(
             line("p99", |p| p.p99_us),
             line("maximum", |p| p.max_us),
         ],
-        marks: marks.to_vec(),
+        marks: Vec::new(),
         note: String::new(),
     }
 }
