@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::FixedState;
+
 /// The aliases a client has set towards us.
 #[derive(Debug, Default)]
 pub struct InboundAliases {
@@ -30,7 +32,8 @@ impl InboundAliases {
 /// At the limit new topics are sent by name: replacing aliases would cost a name each time too.
 #[derive(Debug)]
 pub struct OutboundAliases {
-    aliases: HashMap<Box<[u8]>, u16>,
+    /// Hashed without a seed, as this crate knows no random source: there are `alias_max` at most.
+    aliases: HashMap<Box<[u8]>, u16, FixedState>,
     alias_max: u16,
 }
 
@@ -47,7 +50,7 @@ pub enum AliasUse {
 
 impl OutboundAliases {
     pub fn new(alias_max: u16) -> Self {
-        Self { aliases: HashMap::new(), alias_max }
+        Self { aliases: HashMap::default(), alias_max }
     }
 
     /// Chooses how to send `topic`. A choice of `AliasUse::Set` holds once it is
