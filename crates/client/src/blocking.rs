@@ -6,7 +6,8 @@
 //! use client::{ConnectOptions, Endpoint};
 //!
 //! let endpoint = Endpoint::new("tcp://127.0.0.1:1883");
-//! let (mut client, _) = Client::connect(&endpoint, &ConnectOptions::default(), Duration::from_secs(5))?;
+//! let timeout = Duration::from_secs(5);
+//! let (mut client, _) = Client::connect(&endpoint, &ConnectOptions::default(), timeout)?;
 //! client.subscribe(&[("greetings", codec::SubscribeOptions::new(codec::QoS::AtLeastOnce))])?;
 //! client.publish(&Message::new("greetings", "hello"))?;
 //! let message = client.recv(Some(Duration::from_secs(1)))?;
@@ -14,8 +15,8 @@
 //! # Ok::<(), client::blocking::ClientError>(())
 //! ```
 //!
-//! A client has no thread: acknowledgements, keep-alive and received messages are handled whenever one
-//! of its calls runs. Call [`Client::recv`] at least once per keep-alive interval.
+//! A client has no thread: acknowledgements, keep-alive and received messages are handled whenever
+//! one of its calls runs. Call [`Client::recv`] at least once per keep-alive interval.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -30,7 +31,8 @@ use mio::{Events, Interest, Poll, Token};
 use crate::wire::Read;
 use crate::{Acks, ConnectOptions, Endpoint, Event, Machine, NotSent, Unacknowledged, Wire};
 
-/// A connected client. Dropping it closes the socket without a DISCONNECT, so that the will is sent.
+/// A connected client. Dropping it closes the socket without a DISCONNECT, so that the will is
+/// sent.
 pub struct Client {
     machine: Machine<Stored>,
     wire: Wire,
@@ -276,8 +278,8 @@ impl Client {
         auth.encode(self.machine.version(), &mut self.outbox);
     }
 
-    /// Connects again with the same session state: repeats what was not acknowledged if the server still
-    /// has the session, and sends it anew if not.
+    /// Connects again with the same session state: repeats what was not acknowledged if the server
+    /// still has the session, and sends it anew if not.
     pub fn reconnect(
         &mut self,
         endpoint: &Endpoint,
@@ -319,8 +321,8 @@ impl Client {
         }
     }
 
-    /// Publishes and, for QoS 1 and 2, waits until the server has taken the message over. The reason may
-    /// be an error (MQTT 5), such as "quota exceeded".
+    /// Publishes and, for QoS 1 and 2, waits until the server has taken the message over. The
+    /// reason may be an error (MQTT 5), such as "quota exceeded".
     pub fn publish(&mut self, message: &Message) -> Result<Reason, ClientError> {
         match self.send(message)? {
             None => Ok(Reason::SUCCESS),
@@ -336,8 +338,8 @@ impl Client {
         }
     }
 
-    /// Publishes without waiting for the acknowledgement, except for room in the window. QoS 0 has no
-    /// ticket. Tickets come back from [`Client::acknowledged`].
+    /// Publishes without waiting for the acknowledgement, except for room in the window. QoS 0 has
+    /// no ticket. Tickets come back from [`Client::acknowledged`].
     pub fn send(&mut self, message: &Message) -> Result<Option<Ticket>, ClientError> {
         self.check_ended()?;
         let ticket = Ticket(self.tickets);
@@ -413,9 +415,10 @@ impl Client {
         }
         let wanted =
             self.machine.unsubscribe(list.as_topics(), Properties::EMPTY, &mut self.outbox)?;
-        let answer = self.await_answer(
-            |answer| matches!(answer, Answer::Unsubscribed { packet_id, .. } if *packet_id == wanted),
-        )?;
+        let answer = self.await_answer(|answer| match answer {
+            Answer::Unsubscribed { packet_id, .. } => *packet_id == wanted,
+            _ => false,
+        })?;
         match answer {
             Answer::Unsubscribed { reasons, .. } => Ok(reasons.into_iter().map(Reason).collect()),
             _ => Ok(Vec::new()),
@@ -484,7 +487,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends what waits, takes what came, and waits for more if nothing did. `true`: something came.
+    /// Sends what waits, takes what came, and waits for more if nothing did. `true`: something
+    /// came.
     fn turn(&mut self, deadline: Option<Instant>) -> Result<bool, ClientError> {
         self.flush_ready()?;
         if self.take_ready()? || self.ended.is_some() {
@@ -687,7 +691,8 @@ fn is_lost(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// Differs from one connection to the next: WebSocket masks guard against proxies, not against people.
+/// Differs from one connection to the next: WebSocket masks guard against proxies, not against
+/// people.
 fn seed() -> u64 {
     std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0)
 }

@@ -1,10 +1,10 @@
 //! An MQTT client in two layers, for 3.1, 3.1.1 and 5.
 //!
-//! - [`Machine`] is the protocol alone: bytes in, [`Event`]s and bytes out. It owns no socket, clock,
-//!   thread or buffer, and an idle one is about a hundred bytes, so that a load generator can hold
-//!   hundreds of thousands on a thread.
-//! - [`blocking::Client`] puts one machine on one connection and waits: for command-line tools, tests
-//!   and bridges.
+//! - [`Machine`] is the protocol alone: bytes in, [`Event`]s and bytes out. It owns no socket,
+//!   clock, thread or buffer, and an idle one is about a hundred bytes, so that a load generator
+//!   can hold hundreds of thousands on a thread.
+//! - [`blocking::Client`] puts one machine on one connection and waits: for command-line tools,
+//!   tests and bridges.
 //!
 //! It does not know: any broker's insides, topic matching, what a message means. It keeps nothing
 //! on disk: a session lives as long as its machine.

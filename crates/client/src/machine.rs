@@ -13,7 +13,8 @@ use crate::ConnectOptions;
 /// a QoS 1 or 2 message is acknowledged, and what it needs to send that message again.
 ///
 /// The owner moves bytes: it calls [`Machine::next`] with what arrived until nothing is left, sends
-/// whatever was appended to `out`, and reports the end of the connection with [`Machine::on_closed`].
+/// whatever was appended to `out`, and reports the end of the connection with
+/// [`Machine::on_closed`].
 #[derive(Debug)]
 pub struct Machine<T> {
     version: Version,
@@ -29,8 +30,8 @@ pub struct Machine<T> {
     packet_bytes_max: u32,
     peer_packet_bytes_max: u32,
     last_sent_ms: u64,
-    /// Open exchanges in the order of their packet identifiers, which are given out cyclically: the
-    /// identifiers from the front's to `next_packet_id` cover all.
+    /// Open exchanges in the order of their packet identifiers, which are given out cyclically:
+    /// the identifiers from the front's to `next_packet_id` cover all.
     open: VecDeque<Exchange<T>>,
     /// QoS 2 identifiers received and not released.
     unreleased: Vec<u16>,
@@ -235,8 +236,8 @@ impl<T> Machine<T> {
         })
     }
 
-    /// Opens the exchange of a QoS 1 or 2 message and gives its packet identifier; the owner encodes
-    /// the packet. `window_max` is a limit of the owner's own.
+    /// Opens the exchange of a QoS 1 or 2 message and gives its packet identifier; the owner
+    /// encodes the packet. `window_max` is a limit of the owner's own.
     pub fn begin_publish(&mut self, qos: QoS, token: T, window_max: u16) -> Result<u16, NotSent> {
         if self.state != State::Connected {
             return Err(NotSent::NotConnected);
@@ -380,8 +381,8 @@ impl<T> Machine<T> {
         }
     }
 
-    /// Takes one packet off the front of `bytes`; `None` when more bytes are needed. Answers that the
-    /// protocol asks for are appended to `out`.
+    /// Takes one packet off the front of `bytes`; `None` when more bytes are needed. Answers that
+    /// the protocol asks for are appended to `out`.
     pub fn next<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -497,8 +498,8 @@ impl<T> Machine<T> {
         })
     }
 
-    /// After a reconnect a server may answer what we no longer know: PUBREC wants its PUBREL all the
-    /// same, the rest is ignored.
+    /// After a reconnect a server may answer what we no longer know: PUBREC wants its PUBREL all
+    /// the same, the rest is ignored.
     fn on_stray_ack<'a>(
         &mut self,
         ack: Ack<'a>,
@@ -556,7 +557,8 @@ impl<T> Machine<T> {
         }
     }
 
-    /// The next free identifier, cyclically; `None` when the oldest open exchange stands in the way.
+    /// The next free identifier, cyclically; `None` when the oldest open exchange stands in the
+    /// way.
     fn take_packet_id(&mut self) -> Option<u16> {
         let id = self.next_packet_id;
         if self.open.front().is_some_and(|front| front.packet_id == id) {

@@ -79,7 +79,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// Starts to connect; drive the result with [`Wire::advance`]. `seed` makes the WebSocket's masks.
+    /// Starts to connect; drive the result with [`Wire::advance`]. `seed` makes the WebSocket's
+    /// masks.
     pub fn open(&self, source: Option<IpAddr>, seed: u64) -> io::Result<Wire> {
         let connect = Connect { seed, ..source.map(Connect::from_ip).unwrap_or_default() };
         Ok(Wire { state: State::Opening(Box::new(self.connector.connect(&connect)?)) })

@@ -1,7 +1,7 @@
 //! How much one core of the lab can drive: `cargo run --profile quick -p flock --example ceiling`.
 //!
-//! The other side is the stand-in broker of the tests on a thread of its own, which decodes every packet
-//! and routes by exact topic, or, with an address as argument, any broker.
+//! The other side is the stand-in broker of the tests on a thread of its own, which decodes every
+//! packet and routes by exact topic, or, with an address as argument, any broker.
 
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 #![allow(dead_code, reason = "the tests use more of it")]

@@ -16,7 +16,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Named after the broker, and the scenario where they differ; a number keeps equal names apart.
+    /// Named after the broker, and the scenario where they differ; a number keeps equal names
+    /// apart.
     pub fn name_all(all: Vec<Results>) -> Vec<Self> {
         let one_scenario = all.windows(2).all(|pair| pair[0].scenario.id == pair[1].scenario.id);
         let mut runs: Vec<Self> = Vec::new();

@@ -1,8 +1,8 @@
 //! `flock`: a load lab for MQTT brokers.
 //!
-//! It runs any published MQTT benchmark against any broker, checks that nothing was lost, and writes an
-//! honest report. It does not know any broker's insides: what it learns, it learns over the wire, from
-//! `/proc`, or from a metrics page.
+//! It runs any published MQTT benchmark against any broker, checks that nothing was lost, and
+//! writes an honest report. It does not know any broker's insides: what it learns, it learns over
+//! the wire, from `/proc`, or from a metrics page.
 //!
 //! Start reading at [`model`]: everything before it turns some text into a [`model::Scenario`],
 //! everything after it executes one or tells about it.

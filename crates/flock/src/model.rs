@@ -11,7 +11,8 @@
 //! - All [`LifeCycle`]s of a stage start together. Each runs its [`Command`]s in order, once per
 //!   client of its group; clients do not wait for each other within a stage.
 //! - A stage ends when all its life cycles are done, or at [`Stage::duration_us`] if that is set:
-//!   then publishing stops where it is, and what is in flight is given [`Scenario::drain_us`] to arrive.
+//!   then publishing stops where it is, and what is in flight is given [`Scenario::drain_us`] to
+//!   arrive.
 //! - A client keeps its connection, session and subscriptions from one stage to the next; groups
 //!   that have no life cycle in a stage just stay as they are and go on receiving.
 
@@ -52,8 +53,8 @@ pub struct Scenario {
     pub topics: Vec<TopicGroup>,
     pub subscriptions: Vec<Subscription>,
     pub stages: Vec<Stage>,
-    /// How long in-flight messages may take to arrive after publishing stopped, before they count as
-    /// lost. It ends earlier once everything expected has arrived.
+    /// How long in-flight messages may take to arrive after publishing stopped, before they count
+    /// as lost. It ends earlier once everything expected has arrived.
     pub drain_us: u64,
     pub expect: Expect,
     /// Look for the highest rate that holds a latency instead of running at the rates given.
@@ -105,7 +106,8 @@ impl Scenario {
         &self.subscriptions[id.index()]
     }
 
-    /// Calls `visit` for every command, nested ones included, with the stage and life cycle it is in.
+    /// Calls `visit` for every command, nested ones included, with the stage and life cycle it is
+    /// in.
     pub fn each_command<'a>(
         &'a self,
         visit: &mut dyn FnMut(&'a Stage, &'a LifeCycle, &'a Command),
@@ -304,9 +306,11 @@ pub enum Filters {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     pub id: String,
-    /// End the stage at this time, even if life cycles have more to do. `None`: when they are done.
+    /// End the stage at this time, even if life cycles have more to do. `None`: when they are
+    /// done.
     pub duration_us: Option<u64>,
-    /// Latency and rates of this stage are the headline of the report; `--duration` sets its length.
+    /// Latency and rates of this stage are the headline of the report; `--duration` sets its
+    /// length.
     pub measured: bool,
     /// How long the author believes it takes; running over is reported, nothing more.
     pub expected_us: Option<u64>,
@@ -474,16 +478,16 @@ pub enum Order {
 
 /// When a client sends its next message.
 ///
-/// With a rate the loop is open: message `k` is due at `start + phase + k / rate` whatever the broker
-/// does, and latency counts from then. Without a rate the loop is closed: as soon as the window and the
-/// socket allow.
+/// With a rate the loop is open: message `k` is due at `start + phase + k / rate` whatever the
+/// broker does, and latency counts from then. Without a rate the loop is closed: as soon as the
+/// window and the socket allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pace {
     pub rate: Option<Rate>,
     pub phase: Phase,
-    /// Unacknowledged QoS 1 and 2 messages per client, at most; `None` is bounded by the broker's receive
-    /// maximum and the packet identifiers only. In an open loop a message that waits for the window keeps
-    /// its due time.
+    /// Unacknowledged QoS 1 and 2 messages per client, at most; `None` is bounded by the broker's
+    /// receive maximum and the packet identifiers only. In an open loop a message that waits
+    /// for the window keeps its due time.
     pub in_flight: Option<u16>,
 }
 
@@ -522,8 +526,9 @@ impl Rate {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Payload {
     pub content: Content,
-    /// Whether the first [`STAMP_BYTES`] carry due time, publisher and sequence, without which neither
-    /// latency nor integrity can be measured. Only where the payload has that many bytes.
+    /// Whether the first [`STAMP_BYTES`] carry due time, publisher and sequence, without which
+    /// neither latency nor integrity can be measured. Only where the payload has that many
+    /// bytes.
     pub stamped: bool,
 }
 
@@ -634,8 +639,8 @@ impl Delay {
     }
 }
 
-/// Something bad that is done on purpose. The broker process must be under the lab's control (its pid or
-/// its command is given) for all but `Cut`.
+/// Something bad that is done on purpose. The broker process must be under the lab's control (its
+/// pid or its command is given) for all but `Cut`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
@@ -649,15 +654,16 @@ pub enum Fault {
     Resume { broker: BrokerId },
     /// Start it with the command given, and wait until it accepts connections.
     Restart { broker: BrokerId },
-    /// Close the sockets of this share (0 to 1) of a group's clients from our side, without a DISCONNECT.
+    /// Close the sockets of this share (0 to 1) of a group's clients from our side, without a
+    /// DISCONNECT.
     Cut { group: GroupId, share: f64 },
 }
 
 /// What a run must show to count as passed. Latency is judged on end-to-end of the measured stages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Expect {
-    /// Copies that each message should make, on average over all publishers, as the author computed it:
-    /// checked against what the subscriptions say before the run starts.
+    /// Copies that each message should make, on average over all publishers, as the author
+    /// computed it: checked against what the subscriptions say before the run starts.
     pub copies_per_message: Option<f64>,
     pub lost_max: u64,
     /// `None` for no limit (at-least-once across a crash may repeat).

@@ -60,7 +60,8 @@ fn a_broker_that_keeps_nothing_is_caught_after_a_kill() {
     assert_eq!(results.faults.len(), 2);
     assert!(results.faults[0].connections_lost >= 20, "{:?}", results.faults);
     assert_eq!(results.totals.reconnects, 20, "{:?}", results.errors);
-    // The sessions were meant to last. What publishers sent before their subscribers were back is lost.
+    // The sessions were meant to last. What publishers sent before their subscribers were back is
+    // lost.
     let forgotten = results.errors.iter().find(|error| error.what == "session").unwrap();
     assert_eq!(forgotten.count, 10);
     assert!(total(&results).lost > 0, "{:?}", results.integrity);

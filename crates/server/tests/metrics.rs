@@ -13,16 +13,17 @@ const INTRODUCTION: &str = "\
 <!-- Generated from crates/broker/src/metrics.rs and crates/server/src/metrics.rs:
      `QUELEA_BLESS=1 cargo test -p server docs_`. -->
 
-`quelea serve` shows them in Prometheus' text format at `http://127.0.0.1:9883/metrics`; the address is
-`listen` under `[http]` in the [configuration](configuration.md). Those with the label `shard` have one
-value for each shard: `sum(quelea_connections)` is all of them. Counters begin at 0 with each start.
+`quelea serve` shows them in Prometheus' text format at `http://127.0.0.1:9883/metrics`; the
+address is `listen` under `[http]` in the [configuration](configuration.md). Those with the
+label `shard` have one value for each shard: `sum(quelea_connections)` is all of them. Counters
+begin at 0 with each start.
 
 What is worth an alarm:
 
-- `quelea_dropped_queue_full_total`, `quelea_dropped_shared_group_total`: messages are lost at a limit.
-  The log says whose, at most once a second for each session and reason.
-- `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are told that there is no
-  room, in a queue, in the retained store, or in memory.
+- `quelea_dropped_queue_full_total`, `quelea_dropped_shared_group_total`: messages are lost at a
+  limit. The log says whose, at most once a second for each session and reason.
+- `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are told that
+  there is no room, in a queue, in the retained store, or in memory.
 - `quelea_turned_away_total`: refused passwords, connection limits, broken handshakes.
 - `quelea_events_lost_total`: the log is missing lines.
 

@@ -1,6 +1,6 @@
-//! The scenarios that come with the tool: every published MQTT benchmark, as files under `scenarios/`,
-//! embedded. They are written in the native format like anybody's own, so `flock show ID --source` prints
-//! something to start from.
+//! The scenarios that come with the tool: every published MQTT benchmark, as files under
+//! `scenarios/`, embedded. They are written in the native format like anybody's own, so `flock show
+//! ID --source` prints something to start from.
 
 use crate::scenario::{self, Choice, Loaded, ScenarioError, did_you_mean};
 
@@ -40,8 +40,8 @@ pub fn entries() -> Vec<Entry> {
     all
 }
 
-/// The scenario of this id (in any case). `HM-R1000` is `HM-200M` with 1,000 clients, `HM-R1000-even` the
-/// even form; a family's own name (`AIO-FI`, `XR-1`) is its first member.
+/// The scenario of this id (in any case). `HM-R1000` is `HM-200M` with 1,000 clients,
+/// `HM-R1000-even` the even form; a family's own name (`AIO-FI`, `XR-1`) is its first member.
 pub fn find(id: &str, choice: &Choice) -> Result<Loaded, ScenarioError> {
     if let Some((clients, base)) = reduced(id) {
         return reduce(id, clients, base, choice);

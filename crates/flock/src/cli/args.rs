@@ -92,7 +92,8 @@ pub(super) struct Show {
 pub(super) struct Run {
     /// A built-in id, or a .toml or .xml file.
     pub scenario: String,
-    /// Brokers: host:port, or mqtt://, mqtts://, ws://, wss:// addresses; several separated by commas.
+    /// Brokers: host:port, or mqtt://, mqtts://, ws://, wss:// addresses; several separated by
+    /// commas.
     #[arg(long, value_delimiter = ',', value_parser = Target::parse, value_name = "HOST:PORT")]
     pub broker: Vec<Target>,
     #[command(flatten)]
@@ -246,7 +247,12 @@ pub(super) struct Bench {
     #[arg(short, long)]
     pub port: Option<u16>,
     /// Clients.
-    #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
+    #[arg(
+        short,
+        long,
+        default_value_t = 200,
+        value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX))
+    )]
     pub count: u64,
     /// Connections per second; goes over --interval-ms.
     #[arg(short = 'R', long, value_parser = clap::value_parser!(u64).range(1..))]
@@ -305,8 +311,8 @@ pub(super) struct Conn {
 pub(super) struct Pub {
     #[command(flatten)]
     pub bench: Bench,
-    /// Topic: %i number of the client, %c its id, %u its user name, %s number of the message, %rand_N a random
-    /// number below N.
+    /// Topic: %i number of the client, %c its id, %u its user name, %s number of the message,
+    /// %rand_N a random number below N.
     #[arg(short, long)]
     pub topic: String,
     /// Milliseconds between the messages of a client; 0 is as fast as possible.
@@ -321,7 +327,14 @@ pub(super) struct Pub {
     #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     pub qos: u8,
     /// Publish retained messages.
-    #[arg(short, long, num_args = 0..=1, default_missing_value = "true", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(
+        short,
+        long,
+        num_args = 0..=1,
+        default_missing_value = "true",
+        default_value_t = false,
+        action = clap::ArgAction::Set
+    )]
     pub retain: bool,
     /// Messages in all; 0 is without limit.
     #[arg(short = 'L', long, default_value_t = 0)]

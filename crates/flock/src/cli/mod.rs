@@ -1,7 +1,8 @@
 //! The command line of `flock`.
 //!
-//! `args` says what can be asked for, `run` carries a scenario out, `quick` makes one of emqtt-bench's
-//! flags, `catalogue` lists and shows, `versus` sets brokers side by side, `progress` draws the line while a run goes on.
+//! `args` says what can be asked for, `run` carries a scenario out, `quick` makes one of
+//! emqtt-bench's flags, `catalogue` lists and shows, `versus` sets brokers side by side, `progress`
+//! draws the line while a run goes on.
 
 mod args;
 mod catalogue;
@@ -19,8 +20,8 @@ use args::{Args, Command};
 
 /// Runs the program with the arguments of the process.
 ///
-/// Exit codes: 0 for a run that completed and met its expectations, 1 for one that did not, 2 for bad
-/// input, 3 for a run that completed but is not valid as a measurement.
+/// Exit codes: 0 for a run that completed and met its expectations, 1 for one that did not, 2 for
+/// bad input, 3 for a run that completed but is not valid as a measurement.
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,

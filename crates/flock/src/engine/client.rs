@@ -1,7 +1,8 @@
 //! One simulated client: its connection, and what comes over it.
 //!
-//! A [`Client`] is about four hundred bytes with everything, and owns no buffer while idle. Its parts are
-//! spread over three files: the connection here, the program in `task.rs`, publishing in `publish.rs`.
+//! A [`Client`] is about four hundred bytes with everything, and owns no buffer while idle. Its
+//! parts are spread over three files: the connection here, the program in `task.rs`, publishing in
+//! `publish.rs`.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -124,8 +125,8 @@ impl Client {
         group.client_ids.name(group.offset + self.index)
     }
 
-    /// How the client is to be judged over breaks: QoS 0 may be missed in any, the rest only in one that
-    /// lost the session.
+    /// How the client is to be judged over breaks: QoS 0 may be missed in any, the rest only in one
+    /// that lost the session.
     pub(super) fn generation_for(&self, qos: u8) -> u16 {
         if qos == 0 { self.link_generation } else { self.generation }
     }
@@ -142,7 +143,7 @@ impl Client {
         lane.plan.connects.get(usize::from(self.connect))
     }
 
-    // --- Connecting -------------------------------------------------------------------------------
+    // --- Connecting
 
     /// Starts to connect as the command says. Does nothing while connected.
     pub(super) fn connect(&mut self, command: u16, lane: &mut Lane) {
@@ -334,7 +335,7 @@ impl Client {
         }
     }
 
-    // --- Leaving ----------------------------------------------------------------------------------
+    // --- Leaving
 
     /// Sends DISCONNECT with this reason and closes.
     pub(super) fn leave(&mut self, reason: Reason, lane: &mut Lane) {
@@ -387,7 +388,7 @@ impl Client {
         }
     }
 
-    // --- Readiness --------------------------------------------------------------------------------
+    // --- Readiness
 
     pub(super) fn on_ready(&mut self, scratch: &mut [u8], lane: &mut Lane) {
         let Some(wire) = &mut self.wire else { return };
@@ -641,7 +642,7 @@ impl Client {
         }
     }
 
-    // --- Timers -----------------------------------------------------------------------------------
+    // --- Timers
 
     pub(super) fn on_timer(&mut self, at_ns: u64, kind: Kind, lane: &mut Lane) {
         match kind {

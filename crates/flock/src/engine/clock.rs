@@ -1,7 +1,7 @@
 //! The run's clock: nanoseconds since the run began, the same on every thread, process and machine.
 //!
-//! Processes of one machine share the kernel's monotonic clock, so that they agree exactly. On another
-//! machine an agent is told the offset that the commander measured.
+//! Processes of one machine share the kernel's monotonic clock, so that they agree exactly. On
+//! another machine an agent is told the offset that the commander measured.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -345,7 +345,8 @@ impl<'a> Conductor<'a> {
         let gathered = self.gathering.entry(tick.at_secs).or_default();
         gathered.ticks += 1;
         gathered.add(tick);
-        // Threads may run a second apart at most, unless one hangs; older seconds are then complete.
+        // Threads may run a second apart at most, unless one hangs; older seconds are then
+        // complete.
         let complete: Vec<u32> = self
             .gathering
             .iter()
@@ -419,7 +420,7 @@ impl<'a> Conductor<'a> {
         });
     }
 
-    // --- Faults -----------------------------------------------------------------------------------
+    // --- Faults
 
     fn act(&mut self, action: &Action) {
         let at_secs = self.clock.now_ns() as f64 / 1e9;

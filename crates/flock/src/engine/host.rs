@@ -1,4 +1,5 @@
-//! What the machine is, and what a process tree spends on it: read from `/proc`, or from a metrics page.
+//! What the machine is, and what a process tree spends on it: read from `/proc`, or from a metrics
+//! page.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! The judgement at the end of a run: every subscriber's receipts against all that was sent.
 //!
-//! Each process judges the subscribers that it ran (`judge_part`); shared groups, whose members may be
-//! anywhere, are judged by the conductor once the parts are together ([`judge_shared_groups`]).
+//! Each process judges the subscribers that it ran (`judge_part`); shared groups, whose members may
+//! be anywhere, are judged by the conductor once the parts are together ([`judge_shared_groups`]).
 
 use std::collections::BTreeMap;
 

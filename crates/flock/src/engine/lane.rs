@@ -113,8 +113,8 @@ impl Lane {
     }
 }
 
-/// What a timer is for. A client has at most one valid timer of each kind; older entries in the heap
-/// are recognised by their time and ignored.
+/// What a timer is for. A client has at most one valid timer of each kind; older entries in the
+/// heap are recognised by their time and ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// The program goes on (delay over, next message due, patience over).

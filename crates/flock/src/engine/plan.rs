@@ -1,9 +1,9 @@
 //! The scenario prepared for execution: streams numbered, steps flattened, names at hand.
 //!
-//! Everything here is arithmetic over the model, shared read-only by all load threads. A **stream** is
-//! one client of a group publishing on one topic; streams of one publish rule form a [`Family`] with a
-//! block of consecutive numbers, `clients x stride` of them, so that a number tells client and topic
-//! without any table.
+//! Everything here is arithmetic over the model, shared read-only by all load threads. A **stream**
+//! is one client of a group publishing on one topic; streams of one publish rule form a [`Family`]
+//! with a block of consecutive numbers, `clients x stride` of them, so that a number tells client
+//! and topic without any table.
 
 use std::sync::Arc;
 

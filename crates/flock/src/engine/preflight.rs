@@ -1,5 +1,5 @@
-//! Can this machine carry the scenario? Asked before anything is started, so that a run is refused in
-//! one sentence instead of breaking in the middle.
+//! Can this machine carry the scenario? Asked before anything is started, so that a run is refused
+//! in one sentence instead of breaking in the middle.
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 

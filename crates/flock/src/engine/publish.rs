@@ -1,8 +1,9 @@
 //! Publishing: the schedule of one client's messages, and how they are put on the wire cheaply.
 //!
-//! With a rate the loop is open: message `k` is due at its time whatever happens, and that time travels
-//! in the payload. A message that cannot be sent then (window full, socket congested, reconnecting) keeps
-//! its due time and is sent as soon as it can be: what the broker makes its publishers wait is latency.
+//! With a rate the loop is open: message `k` is due at its time whatever happens, and that time
+//! travels in the payload. A message that cannot be sent then (window full, socket congested,
+//! reconnecting) keeps its due time and is sent as soon as it can be: what the broker makes its
+//! publishers wait is latency.
 
 use std::sync::Arc;
 
@@ -38,8 +39,8 @@ pub(super) struct Publishing {
     start_ns: u64,
     rate: Option<Rate>,
     own: Members,
-    /// Messages due by then were held back by the broker (window, congestion, reconnect): that they are
-    /// late is not the tool's doing.
+    /// Messages due by then were held back by the broker (window, congestion, reconnect): that
+    /// they are late is not the tool's doing.
     excused_ns: u64,
     is_blocked: bool,
     /// Steps through the topics; goes on from command to command.
@@ -267,7 +268,8 @@ impl Client {
         }
     }
 
-    /// The size of a message's payload: fixed, or drawn from stream and sequence so that a repeat is equal.
+    /// The size of a message's payload: fixed, or drawn from stream and sequence so that a repeat
+    /// is equal.
     fn payload_bytes(&self, planned: &PublishPlan, flight: &Flight) -> usize {
         match planned.command.payload.content {
             Content::RandomSize { bytes_min, bytes_max } => {
@@ -322,7 +324,7 @@ impl Client {
         heads.len() - 1
     }
 
-    // --- Acknowledgements and repeats -------------------------------------------------------------
+    // --- Acknowledgements and repeats
 
     pub(super) fn on_published(
         &mut self,

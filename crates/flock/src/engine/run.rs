@@ -74,8 +74,8 @@ pub enum RunError {
     Metrics(String),
 }
 
-/// Runs a scenario to its end, or as far as it goes. Whatever was measured is in the results, with the
-/// outcome; an error means that the run did not begin.
+/// Runs a scenario to its end, or as far as it goes. Whatever was measured is in the results, with
+/// the outcome; an error means that the run did not begin.
 pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, RunError> {
     let plan = Plan::new(scenario.clone())?;
     let mut preflight = preflight::Preflight { processes: 1, ..Default::default() };

@@ -10,8 +10,8 @@ pub(super) enum Action {
     Wait,
 }
 
-/// What is to be done in a stage, as (microseconds after its start, action), in time's order. A loop
-/// without an end is laid out up to the stage's duration.
+/// What is to be done in a stage, as (microseconds after its start, action), in time's order. A
+/// loop without an end is laid out up to the stage's duration.
 pub(super) fn of_stage(stage: &Stage) -> Vec<(u64, Action)> {
     let end_us = stage.duration_us.unwrap_or(u64::MAX);
     let mut actions = Vec::new();

@@ -1,8 +1,8 @@
 //! The rate finder: the highest publish rate that holds a latency and lets nothing pile up.
 //!
-//! The rate doubles from the lowest until it does not hold, then the gap is halved until it is narrow
-//! enough. Every step is the measured stage again, at its own rate; after a step that did not hold
-//! the backlog is drained first.
+//! The rate doubles from the lowest until it does not hold, then the gap is halved until it is
+//! narrow enough. Every step is the measured stage again, at its own rate; after a step that did
+//! not hold the backlog is drained first.
 
 use super::conductor::Conductor;
 use crate::measure::{LatencyHistogram, RateSearch, RateStep};

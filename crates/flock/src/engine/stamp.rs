@@ -1,4 +1,5 @@
-//! The sixteen bytes at the front of a payload: when the message was due, whose it is, and its number.
+//! The sixteen bytes at the front of a payload: when the message was due, whose it is, and its
+//! number.
 //!
 //! | bytes | content |
 //! |---|---|

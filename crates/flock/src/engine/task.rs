@@ -1,9 +1,10 @@
-//! A client's program: the steps of its life cycle, one after another, each as soon as the last is done.
+//! A client's program: the steps of its life cycle, one after another, each as soon as the last is
+//! done.
 //!
-//! Steps that wait (for time, for the broker) leave a [`Wait`] behind; whoever brings what is waited for
-//! sets the task ready and calls [`Client::step`]. Times are **logical**: a delay that ends at 10.000 s
-//! makes the next step start at 10.000 s, even if the thread came to it a little later, so that ramps
-//! and schedules do not drift.
+//! Steps that wait (for time, for the broker) leave a [`Wait`] behind; whoever brings what is
+//! waited for sets the task ready and calls [`Client::step`]. Times are **logical**: a delay that
+//! ends at 10.000 s makes the next step start at 10.000 s, even if the thread came to it a little
+//! later, so that ramps and schedules do not drift.
 
 use client::ConnectOptions;
 use codec::{FilterBuf, Properties, Property, PropertyBuf, Publish, QoS, Reason, RetainHandling};
@@ -293,7 +294,7 @@ impl Client {
         self.task.logical_ns = lane.now_ns().max(self.task.logical_ns);
     }
 
-    // --- Subscribing ------------------------------------------------------------------------------
+    // --- Subscribing
 
     fn await_answers(&mut self, asked: u32) {
         if asked > 0 {
@@ -433,7 +434,7 @@ impl Client {
         self.on_answer(now_ns);
     }
 
-    // --- Receiving --------------------------------------------------------------------------------
+    // --- Receiving
 
     fn receive(&mut self, receive: &Receive, lane: &mut Lane) {
         let counts_any = receive.message_pattern.is_none()
@@ -500,7 +501,7 @@ impl Client {
             })
     }
 
-    // --- CONNECT ----------------------------------------------------------------------------------
+    // --- CONNECT
 
     pub(super) fn connect_options(&self, lane: &Lane) -> ConnectOptions {
         let Some(command) = self.connect_command(lane) else { return ConnectOptions::default() };

@@ -1,4 +1,5 @@
-//! The broker's process under the lab's control: started, killed, stopped, paused, resumed, restarted.
+//! The broker's process under the lab's control: started, killed, stopped, paused, resumed,
+//! restarted.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// A broker process that faults can be done to: one we started, or one that we were given the pid of.
+/// A broker process that faults can be done to: one we started, or one that we were given the pid
+/// of.
 #[derive(Debug)]
 pub struct BrokerProcess {
     /// Program and arguments; empty when only a pid is known, and then `restart` is refused.
@@ -48,8 +50,8 @@ impl BrokerProcess {
         }
     }
 
-    /// Starts a broker and waits until it accepts connections. Its output goes to ours' error stream only
-    /// if `FLOCK_BROKER_OUTPUT` is set.
+    /// Starts a broker and waits until it accepts connections. Its output goes to ours' error
+    /// stream only if `FLOCK_BROKER_OUTPUT` is set.
     pub fn start(command: Vec<String>, address: &str) -> Result<Self, FaultError> {
         let mut process = Self { command, address: address.to_owned(), child: None, pid: None };
         process.spawn()?;

@@ -1,12 +1,13 @@
 //! Integrity: who sent what, who received what, and what is missing.
 //!
-//! A **stream** is one publisher's messages on one topic; its messages are numbered 0, 1, 2, ... in the
-//! payload. Each load thread keeps a [`Ledger`]: for its publishers what was sent on each stream, for its
-//! subscribers a [`Track`] per stream. At the end all that was sent comes together in a [`SentTable`], and
-//! every track is judged against it with [`judge`].
+//! A **stream** is one publisher's messages on one topic; its messages are numbered 0, 1, 2, ... in
+//! the payload. Each load thread keeps a [`Ledger`]: for its publishers what was sent on each
+//! stream, for its subscribers a [`Track`] per stream. At the end all that was sent comes together
+//! in a [`SentTable`], and every track is judged against it with [`judge`].
 //!
-//! A track is 56 bytes while nothing is amiss. Members of a shared group divide a stream among them, so
-//! there the whole group has one bitmap per stream ([`SharedTrack`]), merged over threads and agents.
+//! A track is 56 bytes while nothing is amiss. Members of a shared group divide a stream among
+//! them, so there the whole group has one bitmap per stream ([`SharedTrack`]), merged over threads
+//! and agents.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,8 @@ pub struct Sent {
     /// Messages so far, which is also the next sequence number.
     pub count: u32,
     pub qos: u8,
-    /// When the first and the last message were handed to the kernel, nanoseconds of the run's clock.
+    /// When the first and the last message were handed to the kernel, nanoseconds of the run's
+    /// clock.
     pub first_ns: u64,
     pub last_ns: u64,
 }
@@ -84,7 +86,8 @@ pub struct Track {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ranges {
     ranges: Vec<(u32, u32)>,
-    /// Missing numbers dropped from `ranges` for want of room: they count as lost even if they come.
+    /// Missing numbers dropped from `ranges` for want of room: they count as lost even if they
+    /// come.
     overflowed: u64,
 }
 
@@ -146,8 +149,8 @@ impl Track {
 
     /// A message from before the first one: what lies between becomes missing.
     fn fill_before(&mut self, sequence: u32) {
-        // `first` is already lowered; the old first is the lowest number that was received or is known
-        // to be missing, which is the start of the known region.
+        // `first` is already lowered; the old first is the lowest number that was received or is
+        // known to be missing, which is the start of the known region.
         let known_from = self.next - self.received - self.missing_count() - self.skipped;
         if sequence + 1 < known_from {
             self.missing.get_or_insert_default().add(sequence + 1, known_from - 1);

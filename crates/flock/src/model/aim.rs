@@ -11,7 +11,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `host`, `host:port`, `[::1]:port`, and both behind `mqtt://`, `mqtts://`, `ws://`, `wss://`.
+    /// Reads `host`, `host:port`, `[::1]:port`, and both behind `mqtt://`, `mqtts://`, `ws://`,
+    /// `wss://`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once("://").map_or(("", text), |(s, r)| (s, r));
         let (host, path) = rest.split_once('/').map_or((rest, None), |(h, p)| (h, Some(p)));
@@ -44,8 +45,9 @@ impl Target {
 }
 
 impl Scenario {
-    /// Replaces the scenario's brokers. One broker of the scenario takes all targets as its addresses;
-    /// several take one each, in turn. Without targets only `tls` and `transport` are put over.
+    /// Replaces the scenario's brokers. One broker of the scenario takes all targets as its
+    /// addresses; several take one each, in turn. Without targets only `tls` and `transport`
+    /// are put over.
     pub fn aim(
         &mut self,
         targets: &[Target],
@@ -75,8 +77,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// `factor` times as fast: delays, spreads and stages shorter, rates higher; timeouts, keep-alives
-    /// and expiries as they are.
+    /// `factor` times as fast: delays, spreads and stages shorter, rates higher; timeouts,
+    /// keep-alives and expiries as they are.
     #[must_use]
     pub fn faster(&self, factor: f64) -> Self {
         let shorter = |us: u64| (us as f64 / factor).round() as u64;

@@ -10,8 +10,9 @@ pub enum Assign {
     Pairwise,
     /// Every client has every topic.
     All,
-    /// Topics are cut into `n` blocks that differ by at most one, client `i` has block `i`. With fewer
-    /// topics than clients, clients are cut into `t` blocks instead and each has one topic.
+    /// Topics are cut into `n` blocks that differ by at most one, client `i` has block `i`. With
+    /// fewer topics than clients, clients are cut into `t` blocks instead and each has one
+    /// topic.
     Partition,
     /// Client `i` has `each` consecutive topics from `i * each` on, wrapping around.
     Window { each: u32 },
@@ -69,8 +70,9 @@ impl Assign {
                 Members::range((due / u128::from(topics)) as u64, 1)
             }
             Self::Window { each } => {
-                // Client i stands at positions i*each .. i*each + each of the endless repetition of the
-                // topics; the topic itself stands at topic, topic + t, topic + 2t, ...
+                // Client i stands at positions i*each .. i*each + each of the endless repetition of
+                // the topics; the topic itself stands at topic, topic + t, topic +
+                // 2t, ...
                 let each = u64::from(each).clamp(1, topics);
                 let end = clients.saturating_mul(each);
                 Members { divisor: each, ..Members::strided(topic, topics, end) }

@@ -96,7 +96,8 @@ impl Scenario {
         if sample == 0 { 0.0 } else { sum / sample as f64 }
     }
 
-    /// Copies of one message to this topic. Groups that share one subscription get one copy together.
+    /// Copies of one message to this topic. Groups that share one subscription get one copy
+    /// together.
     fn copies_at(&self, listeners: &[Listener], topics: TopicsId, topic: u64) -> u64 {
         let mut shared = Vec::new();
         let mut copies = 0;
@@ -125,8 +126,8 @@ impl Scenario {
 fn busier(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.max(b)),
-        // A stage without publishing counts as 0, never as unknown; a closed loop wins as `None` only
-        // if nothing open is known.
+        // A stage without publishing counts as 0, never as unknown; a closed loop wins as `None`
+        // only if nothing open is known.
         (known, None) | (None, known) => known.filter(|rate| *rate > 0.0),
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! The syntax is the subset of regular expressions that can be enumerated in order, plus counters:
 //!
-//! - `c-[0-9]{9}`: classes with ranges, repeated so many times; `[ab]{1,2}` counts shorter ones first;
-//!   `\d` is `[0-9]`, `\w` is `[0-9A-Za-z_]`;
+//! - `c-[0-9]{9}`: classes with ranges, repeated so many times; `[ab]{1,2}` counts shorter ones
+//!   first; `\d` is `[0-9]`, `\w` is `[0-9A-Za-z_]`;
 //! - `(north|south)-[0-9]`: alternatives;
-//! - `{i}`: the number itself, without end; `{0..20}` a range (end excluded); `{00..20}` with zeros;
-//! - everything else stands for itself, `\` takes the meaning off the next character. A dot is a dot.
+//! - `{i}`: the number itself, without end; `{0..20}` a range (end excluded); `{00..20}` with
+//!   zeros;
+//! - everything else stands for itself, `\` takes the meaning off the next character. A dot is a
+//!   dot.
 //!
 //! The rightmost part counts fastest, as digits do.
 

@@ -20,8 +20,9 @@ pub enum Hears {
     Each(Members),
     /// One of these clients gets it: they share the subscription.
     OneOf(Members),
-    /// Several filters of the listener match: one entry for each, `true` for a shared one. A client that
-    /// stands in several plain ones gets one copy or several, as the broker likes (MQTT-3.3.4-2).
+    /// Several filters of the listener match: one entry for each, `true` for a shared one. A client
+    /// that stands in several plain ones gets one copy or several, as the broker likes
+    /// (MQTT-3.3.4-2).
     Several(Vec<(Members, bool)>),
 }
 

@@ -2,9 +2,10 @@
 //!
 //! The rules, all of them:
 //!
-//! 1. Client, topic and filter counts are multiplied by the factor and rounded, never below 1; groups
-//!    marked `scales = false` keep theirs.
-//! 2. Rates, windows, payloads and message counts are per client and stay, so totals scale with counts.
+//! 1. Client, topic and filter counts are multiplied by the factor and rounded, never below 1;
+//!    groups marked `scales = false` keep theirs.
+//! 2. Rates, windows, payloads and message counts are per client and stay, so totals scale with
+//!    counts.
 //! 3. Durations and linear spreads stay, so connection rates scale with counts too.
 //! 4. Total rates of a rate search scale with the factor.
 

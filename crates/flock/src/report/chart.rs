@@ -1,5 +1,6 @@
-//! Charts as SVG, drawn here: they need no script, print well, and take their colours from the page, so
-//! that light and dark are the page's business. A small script on the page adds a reading line.
+//! Charts as SVG, drawn here: they need no script, print well, and take their colours from the
+//! page, so that light and dark are the page's business. A small script on the page adds a reading
+//! line.
 
 use std::fmt::Write as _;
 

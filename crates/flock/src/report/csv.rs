@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use super::text;
 use crate::measure::Results;
 
-/// One row per second; latencies in microseconds, broker load as sampled nearest before the second's end.
+/// One row per second; latencies in microseconds, broker load as sampled nearest before the
+/// second's end.
 pub fn csv(results: &Results) -> String {
     let mut out = String::from(
         "scenario,at_secs,connections,connects,connect_failures,disconnects,subscribes,scheduled,published,acknowledged,received,bytes_in,bytes_out,backlog,lost_so_far,duplicated_so_far,e2e_average_us,e2e_p50_us,e2e_p90_us,e2e_p99_us,e2e_max_us,ack_p50_us,ack_p99_us,connect_p50_us,connect_p99_us,lateness_p99_us,broker_cpu_percent,broker_memory_bytes\n",

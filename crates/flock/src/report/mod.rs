@@ -1,7 +1,9 @@
-//! Reports from [`Results`]: one self-contained HTML page, Markdown, CSV, and a few lines for the terminal.
+//! Reports from [`Results`]: one self-contained HTML page, Markdown, CSV, and a few lines for the
+//! terminal.
 //!
-//! A report needs nothing but the results; the figures published for a built-in scenario are looked up
-//! in the catalogue by its id. [`figures`] computes the headline once for all formats, [`chart`] draws.
+//! A report needs nothing but the results; the figures published for a built-in scenario are looked
+//! up in the catalogue by its id. [`figures`] computes the headline once for all formats, [`chart`]
+//! draws.
 
 pub mod chart;
 mod csv;

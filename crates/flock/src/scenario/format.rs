@@ -422,7 +422,8 @@ pub(super) struct InFlight(pub u16);
 #[derive(Clone, Debug)]
 pub(super) struct OneOrMany(pub Vec<String>);
 
-/// `16`, `"8K"`, or `{ text = ".." }`, `{ random = "1K" }`, `{ random_from = 16, random_to = 512 }`.
+/// `16`, `"8K"`, or `{ text = ".." }`, `{ random = "1K" }`, `{ random_from = 16, random_to = 512
+/// }`.
 #[derive(Clone, Debug)]
 pub(super) enum Payload {
     Filler(Size),

@@ -288,8 +288,8 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// The delay in front of a ramped command. A rate is turned into the time that it takes now, which
-    /// then stays when counts are scaled.
+    /// The delay in front of a ramped command. A rate is turned into the time that it takes now,
+    /// which then stays when counts are scaled.
     fn ramp(&self, who: Who, ramp: Option<Ramp>) -> Option<Step> {
         let duration_us = match ramp? {
             Ramp::Over(duration_us) => duration_us,

@@ -1,8 +1,8 @@
 //! From a scenario file to a [`Scenario`]: the native TOML form, and the entry for every form.
 //!
 //! [`load`] takes a file (`.toml`, or `.xml` for HiveMQ Swarm); [`parse`] takes a text. Both end in
-//! [`check::check`], so that what they return can run. Errors carry file, line and column, show the line,
-//! and suggest a fix where there is a likely one.
+//! [`check::check`], so that what they return can run. Errors carry file, line and column, show the
+//! line, and suggest a fix where there is a likely one.
 
 pub mod check;
 mod error;

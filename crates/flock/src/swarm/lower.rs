@@ -33,7 +33,8 @@ pub(super) fn lower(file: &str, text: &str, root: &Element) -> Lowered<Scenario>
 struct Lowering<'a> {
     file: &'a str,
     text: &'a str,
-    /// By kind, the ids in order; XML ids are unique over all kinds, references say which kinds fit.
+    /// By kind, the ids in order; XML ids are unique over all kinds, references say which kinds
+    /// fit.
     names: BTreeMap<&'static str, Vec<String>>,
     spans: HashMap<(Kind, String), Range<usize>>,
 }
@@ -552,8 +553,8 @@ impl Commands<'_, '_> {
         let topics = names.required(element, "topicGroup")?;
         let rate: Option<Rate> = names.parsed(element, "rate", units::rate)?;
         let waits = names.flag(element, "waitForAck", false)?;
-        // The older dialect says whether a client walks its topics; both values mean what we do anyway
-        // with one topic each.
+        // The older dialect says whether a client walks its topics; both values mean what we do
+        // anyway with one topic each.
         let walks = names.flag(element, "roundRobin", true)?;
         Ok(Publish {
             topics: TopicsId(names.reference(element, "topicGroup", topics, "topic group")?),
@@ -616,7 +617,8 @@ impl Commands<'_, '_> {
         ids.iter().map(|id| self.subscription(element, attribute, id)).collect()
     }
 
-    /// The subscription of this id, or, as published scenarios do, the one to a topic group of this id.
+    /// The subscription of this id, or, as published scenarios do, the one to a topic group of this
+    /// id.
     fn subscription(
         &mut self,
         element: &Element,
@@ -646,7 +648,8 @@ impl Commands<'_, '_> {
     }
 }
 
-/// User name and password: the provider's extra attributes, or the older `credentials="name:password"`.
+/// User name and password: the provider's extra attributes, or the older
+/// `credentials="name:password"`.
 fn credentials(element: &Element) -> (Option<String>, Option<String>) {
     let first =
         |names: &[&str]| names.iter().find_map(|name| element.attribute(name)).map(str::to_owned);

@@ -12,8 +12,9 @@ use crate::measure::BrokerInfo;
 
 /// A broker as a file of `brokers/` describes it.
 ///
-/// In `command`, `version`, `prepare`, `env` and files these are filled in: `{program}` the program that
-/// was found, `{port}`, `{dir}` a fresh empty directory, `{cores}` the number of cores it is given.
+/// In `command`, `version`, `prepare`, `env` and files these are filled in: `{program}` the program
+/// that was found, `{port}`, `{dir}` a fresh empty directory, `{cores}` the number of cores it is
+/// given.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
@@ -21,8 +22,8 @@ pub struct Description {
     pub title: String,
     /// One sentence on how to get it.
     pub install: String,
-    /// Where the program may be; the first that exists is taken. A name without `/` is looked for in
-    /// `PATH`, `~` is the home directory, `$NAME/...` starts with an environment variable.
+    /// Where the program may be; the first that exists is taken. A name without `/` is looked for
+    /// in `PATH`, `~` is the home directory, `$NAME/...` starts with an environment variable.
     pub programs: Vec<String>,
     pub command: Vec<String>,
     /// Prints the version somewhere in its output.

@@ -1,8 +1,9 @@
-//! Brokers side by side: each started in turn on the same cores, the same scenarios run against each.
+//! Brokers side by side: each started in turn on the same cores, the same scenarios run against
+//! each.
 //!
-//! A [`Description`] says how to start a broker; [`run`] starts, loads and stops them one after another, so
-//! that never two share the machine, and gives one [`Cell`] per broker, scenario and round. [`table`] draws
-//! the comparison that the command prints.
+//! A [`Description`] says how to start a broker; [`run`] starts, loads and stops them one after
+//! another, so that never two share the machine, and gives one [`Cell`] per broker, scenario and
+//! round. [`table`] draws the comparison that the command prints.
 
 mod description;
 
@@ -46,7 +47,8 @@ pub struct Cell {
     pub results: Result<Box<Results>, String>,
 }
 
-/// Runs every scenario against every broker, `rounds` times. Each run gets a broker that was just started.
+/// Runs every scenario against every broker, `rounds` times. Each run gets a broker that was just
+/// started.
 pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> Vec<Cell> {
     let (broker_cpus, load_cpus) =
         share_cores(options.broker_cpus.take(), options.load_cpus.take());
@@ -155,8 +157,8 @@ impl Drop for Workspace {
     }
 }
 
-/// The comparison as a Markdown table per scenario; of several rounds, each broker's one with the least
-/// CPU per message.
+/// The comparison as a Markdown table per scenario; of several rounds, each broker's one with the
+/// least CPU per message.
 pub fn table(cells: &[Cell]) -> String {
     let mut scenarios: Vec<&str> = Vec::new();
     for cell in cells {

@@ -44,7 +44,8 @@ pub struct Exchange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Success {
     pub username: String,
-    /// For the Authentication Data of the CONNACK: proves to the client that the server knows, too.
+    /// For the Authentication Data of the CONNACK: proves to the client that the server knows,
+    /// too.
     pub server_final: Vec<u8>,
 }
 
