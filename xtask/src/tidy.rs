@@ -60,10 +60,10 @@ pub fn faults(root: &Path) -> Result<Vec<String>> {
 /// No tabs, trailing spaces, long lines, or reminders.
 fn check_text(file: &File, chars_max: usize, faults: &mut Vec<String>) {
     let is_self = file.path == "xtask/src/tidy.rs";
-    let mut is_text = false;
+    let mut text_end = None;
     for (number, line) in numbered(&file.text) {
         let mut fault = |what: &str| faults.push(format!("{}:{number}: {what}", file.path));
-        let chars = without_texts(line, &mut is_text);
+        let chars = chars_without_texts(line, &mut text_end);
         if line.contains('\t') {
             fault("a tab: use spaces");
         }
@@ -82,22 +82,24 @@ fn check_text(file: &File, chars_max: usize, faults: &mut Vec<String>) {
     }
 }
 
-/// What is left of a line without what stands in quotes: a text is found by searching for it, so it
-/// need not be broken. `is_text`: the line begins within a raw string; the same for the next one.
-fn without_texts(line: &str, is_text: &mut bool) -> usize {
+/// The characters of a line without what stands in quotes: a text is found by searching for it, so
+/// it need not be broken. `end`: how the raw string ends in which the line begins, if it does.
+fn chars_without_texts(line: &str, end: &mut Option<&'static str>) -> usize {
     let mut rest = line;
     let mut chars = 0;
     loop {
-        let (mark, next) = if *is_text { ("\"#", false) } else { ("r#\"", true) };
-        let (part, after) = rest.split_once(mark).unwrap_or((rest, ""));
-        if !*is_text {
-            chars += part.split('"').step_by(2).flat_map(str::chars).count();
+        if let Some(mark) = *end {
+            let Some((_, after)) = rest.split_once(mark) else { return chars };
+            rest = after;
+            *end = None;
         }
-        if part.len() == rest.len() {
-            return chars;
-        }
-        *is_text = next;
-        rest = after;
+        let opening =
+            RAW_STRINGS.iter().find_map(|(mark, end)| Some((rest.find(mark)?, mark, end)));
+        let code = opening.map_or(rest, |(at, ..)| &rest[..at]);
+        chars += code.split('"').step_by(2).flat_map(str::chars).count();
+        let Some((at, mark, its_end)) = opening else { return chars };
+        rest = &rest[at + mark.len()..];
+        *end = Some(its_end);
     }
 }
 
@@ -276,6 +278,9 @@ fn check_exceptions(root: &Path, rules: &Rules, faults: &mut Vec<String>) {
 fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(index, line)| (index + 1, line))
 }
+
+/// How raw strings begin and end.
+const RAW_STRINGS: [(&str, &str); 2] = [("r##\"", "\"##"), ("r#\"", "\"#")];
 
 const LINE_CHARS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 800;

@@ -121,8 +121,8 @@ impl Peer {
         self.expect_refused_or_dropped(reasons);
     }
 
-    /// The same for bytes that are hardly MQTT at all, or come with a farewell: any server may close
-    /// the connection without a word.
+    /// The same for bytes that are hardly MQTT at all, or come with a farewell: any server may
+    /// close the connection without a word.
     pub fn expect_refused_or_dropped(&mut self, reasons: &[u8]) {
         if let Some(packet) = self.recv_or_end() {
             assert_eq!(self.version, Version::V5, "only MQTT 5 has DISCONNECT from a server");

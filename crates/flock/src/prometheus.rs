@@ -1,4 +1,5 @@
-//! Metrics of a running load, served for Prometheus. The names are described in `docs/flock/metrics.md`.
+//! Metrics of a running load, served for Prometheus. The names are described in
+//! `docs/flock/metrics.md`.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};

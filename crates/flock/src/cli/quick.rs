@@ -235,7 +235,8 @@ struct Names {
     order: Order,
 }
 
-/// Variables become counters: the client's number counts slowest, the message's or the random one fastest.
+/// Variables become counters: the client's number counts slowest, the message's or the random one
+/// fastest.
 fn variables(
     text: &str,
     what: &str,

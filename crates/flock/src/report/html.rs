@@ -319,22 +319,22 @@ fn tables(results: &Results, out: &mut String) {
             &rows,
         ));
     }
-    if !results.errors.is_empty() {
-        out.push_str("<h2>Failures</h2>");
-        let rows: Vec<Vec<String>> = results
-            .errors
-            .iter()
-            .map(|error| {
-                vec![
-                    error.what.clone(),
-                    error.reason.clone(),
-                    count(error.count),
-                    error.client.clone(),
-                ]
-            })
-            .collect();
-        out.push_str(&table(&["What", "Reason", "Count", "First client"], &rows));
+    failures(results, out);
+}
+
+fn failures(results: &Results, out: &mut String) {
+    if results.errors.is_empty() {
+        return;
     }
+    out.push_str("<h2>Failures</h2>");
+    let rows: Vec<Vec<String>> = results
+        .errors
+        .iter()
+        .map(|error| {
+            vec![error.what.clone(), error.reason.clone(), count(error.count), error.client.clone()]
+        })
+        .collect();
+    out.push_str(&table(&["What", "Reason", "Count", "First client"], &rows));
 }
 
 fn worst(results: &Results, out: &mut String) {
