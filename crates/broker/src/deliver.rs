@@ -6,7 +6,7 @@ use topic::{Matches, Subscription};
 
 use crate::access::Action;
 use crate::client::Client;
-use crate::{Ended, Event, Metrics, Shard};
+use crate::{Ended, Event, Mail, Metrics, SessionKey, Shard};
 
 /// Bits of `Subscription::options`.
 pub(crate) mod options {
@@ -59,14 +59,28 @@ impl Shard {
     ) -> Reason {
         let mut matches = std::mem::take(&mut self.matches);
         self.index.matches(message.topic(), &mut matches);
+        self.is_congested = false;
         let delivered = self.deliver_matches(message, &mut matches, is_awaited, now_ms);
         self.matches = matches;
+        if std::mem::take(&mut self.is_congested) {
+            self.slow_down(message.publisher());
+        }
         if delivered.refused {
             Reason::QUOTA_EXCEEDED
         } else if delivered.matched {
             Reason::SUCCESS
         } else {
             Reason::NO_MATCHING_SUBSCRIBERS
+        }
+    }
+
+    /// Tells the shard of a publisher that it is too fast: once per turn and publisher, as far as
+    /// they come in a row.
+    fn slow_down(&mut self, publisher: u64) {
+        let publisher = SessionKey::from_u64(publisher);
+        if publisher != SessionKey::NOBODY && publisher != self.slowed_last {
+            self.slowed_last = publisher;
+            self.send(publisher.shard(), Mail::Congested { publisher });
         }
     }
 
@@ -136,6 +150,7 @@ impl Shard {
         };
         let limits = client.limits.queue;
         let offered = client.session.offer(delivery, &limits, now_ms);
+        self.is_congested |= client.session.is_congested(now_ms);
         self.after_offer(slot, message, offered, now_ms);
     }
 

@@ -74,6 +74,8 @@ pub enum Mail {
     Publish { message: Message, confirm: Option<Confirm> },
     /// The answer to a publish with `confirm`; `refused` is the message that found no room.
     Confirmed { confirm: Confirm, reason: Reason, refused: Option<Message> },
+    /// A subscriber of this publisher's messages is slow: read on from it a little later.
+    Congested { publisher: SessionKey },
     /// Keep, replace or (empty payload) clear the retained message of a topic that is yours.
     Retain { message: Message, confirm: Option<Confirm> },
     /// Look up retained messages.

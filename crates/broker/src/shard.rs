@@ -19,6 +19,9 @@ const EVENTS_MAX: usize = 10_000;
 /// Empty outbox buffers kept for reuse, as many as a wide fan-out fills in one turn.
 const SPARE_BUFFERS_MAX: usize = 1024;
 
+/// How long a publisher waits for a slow subscriber before it is read on.
+const CONGESTION_PAUSE_MS: u64 = 2;
+
 /// Larger buffers are given back to the allocator, once there are [`LARGE_BUFFERS`] to reuse.
 const SPARE_BUFFER_BYTES_MAX: usize = 4 * 1024;
 
@@ -93,6 +96,10 @@ pub struct Shard {
     pub(crate) matches: Matches,
     pub(crate) properties: codec::PropertyBuf,
     spare_buffers: Vec<Vec<u8>>,
+    /// A subscriber of the message just delivered is slow.
+    pub(crate) is_congested: bool,
+    /// The publisher that was told last in this turn.
+    pub(crate) slowed_last: SessionKey,
 }
 
 impl Shard {
@@ -116,6 +123,8 @@ impl Shard {
             matches: Matches::default(),
             properties: codec::PropertyBuf::new(),
             spare_buffers: Vec::new(),
+            is_congested: false,
+            slowed_last: SessionKey::NOBODY,
             shared,
         }
     }
@@ -132,10 +141,13 @@ impl Shard {
         &self.shared.metrics[usize::from(self.id)]
     }
 
-    /// Bytes came from a connection. They may hold any part of any number of packets.
+    /// Bytes came from a connection. They may hold any part of any number of packets. After a
+    /// pause call it even without bytes: some may have been put aside.
     pub fn on_bytes(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) {
         let Some(link) = self.link(slot, connection) else { return };
-        link.last_packet_ms = now_ms;
+        if !bytes.is_empty() {
+            link.last_packet_ms = now_ms;
+        }
         if link.inbox.is_empty() {
             let taken = self.on_packets(slot, connection, bytes, now_ms);
             if taken < bytes.len()
@@ -157,6 +169,7 @@ impl Shard {
 
     /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
     fn on_packets(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> usize {
+        self.is_congested = false;
         let mut taken = 0;
         let mut packets = 0;
         let mut publishes = 0;
@@ -187,6 +200,11 @@ impl Shard {
             if !self.doomed.is_empty() {
                 self.end_doomed(now_ms);
             }
+            // The rest waits until the subscriber has caught up.
+            if std::mem::take(&mut self.is_congested) {
+                self.pause(slot, now_ms);
+                break;
+            }
         }
         self.metrics().packets_received.add(packets);
         self.metrics().bytes_received.add(taken as u64);
@@ -196,6 +214,15 @@ impl Shard {
             self.effects.pauses.push((connection, until));
         }
         taken
+    }
+
+    /// Reads nothing from a publisher for a moment, because a subscriber is slow.
+    fn pause(&mut self, slot: u32, now_ms: u64) {
+        if let Some(client) = self.clients.get(slot)
+            && client.is_connected()
+        {
+            self.effects.pauses.push((client.connection, now_ms + CONGESTION_PAUSE_MS));
+        }
     }
 
     fn on_packet(&mut self, slot: u32, packet: &Packet<'_>, now_ms: u64) -> Result<(), Ended> {
@@ -284,6 +311,7 @@ impl Shard {
 
     /// The next connection that may have something in its outbox: slot and connection.
     pub fn take_dirty(&mut self) -> Option<(u32, u32)> {
+        self.slowed_last = SessionKey::NOBODY;
         while let Some((slot, connection)) = self.dirty.pop() {
             let Some(client) = self.clients.get_mut(slot) else { continue };
             if client.connection == connection {
@@ -313,6 +341,12 @@ impl Shard {
             || client.session.outgoing.has_unsent()
             || client.extras.is_some()
             || (client.gauge.is_some() && !had_room);
+        if is_empty
+            && client.session.outgoing.queued() == 0
+            && let Some(link) = client.session.link_mut()
+        {
+            link.has_caught_up();
+        }
         if let Some(buffer) = spare {
             self.keep_buffer(buffer);
         }
@@ -368,6 +402,11 @@ impl Shard {
             }
             Mail::Confirmed { confirm, reason, refused } => {
                 self.on_confirmed(confirm, reason, refused.as_ref(), now_ms);
+            }
+            Mail::Congested { publisher } => {
+                if let Some(slot) = self.clients.slot_of(publisher) {
+                    self.pause(slot, now_ms);
+                }
             }
             Mail::Retain { message, confirm } => {
                 let reason = self.keep_retained(&message);

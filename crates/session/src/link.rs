@@ -66,6 +66,8 @@ pub struct Link {
     /// Publishes of QoS 1 and 2 that the client waits for.
     unacked_in: u16,
     pub last_packet_ms: u64,
+    /// Since when the client has been behind; None once it has caught up.
+    pub(crate) behind_since_ms: Option<u64>,
     rates: Option<Box<(Option<Bucket>, Option<Bucket>)>>,
 }
 
@@ -86,6 +88,7 @@ impl Link {
             acks_taken: 0,
             unacked_in: 0,
             last_packet_ms: now_ms,
+            behind_since_ms: None,
             rates: limited.then(|| Box::new((messages, bytes))),
         }
     }
@@ -106,6 +109,11 @@ impl Link {
     pub fn keep_alive_deadline_ms(&self) -> Option<u64> {
         let keep_alive_ms = u64::from(self.settings.keep_alive_secs) * 1000;
         (keep_alive_ms > 0).then(|| self.last_packet_ms + keep_alive_ms + keep_alive_ms / 2)
+    }
+
+    /// The client has taken all it was sent.
+    pub const fn has_caught_up(&mut self) {
+        self.behind_since_ms = None;
     }
 
     /// Is there room for another publish to this client?

@@ -30,6 +30,12 @@ pub struct QueueLimits {
     pub keeps_qos0: bool,
 }
 
+/// Deliveries that may wait for a connected client before its publishers are slowed.
+const QUEUE_CALM_MAX: usize = 1000;
+
+/// How long a client may be behind and slow its publishers, before it is left to its own limits.
+const PATIENCE_MS: u64 = 500;
+
 /// Why a delivery was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dropped {
@@ -345,6 +351,16 @@ impl Session {
         if let Some(link) = &mut self.link {
             link.shrink();
         }
+    }
+
+    /// Does the client take what it is sent, but more slowly than it comes? Then its publishers
+    /// should wait a little. One that does not catch up in time holds up nobody any more.
+    pub fn is_congested(&mut self, now_ms: u64) -> bool {
+        let Some(link) = self.link.as_deref_mut() else { return false };
+        let outbox_bytes_high = link.settings().outbox_bytes_max as usize / 2;
+        let is_behind = link.outbox.len() > outbox_bytes_high
+            || self.outgoing.queued() > QUEUE_CALM_MAX;
+        is_behind && now_ms - *link.behind_since_ms.get_or_insert(now_ms) < PATIENCE_MS
     }
 
     /// Unacknowledged deliveries, and how many more may be sent at once.

@@ -107,6 +107,8 @@ struct World {
     door: BTreeMap<u32, Vec<u8>>,
     /// Connections that the shards said have something to write.
     dirty: BTreeSet<Place>,
+    /// Connections that are not read for a while.
+    paused: Vec<(ShardId, u32)>,
     /// Connections that broke, and of which the broker does not know yet.
     broken: Vec<Place>,
     next_connection: u32,
@@ -167,6 +169,7 @@ impl World {
             clients,
             door: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            paused: Vec::new(),
             broken: Vec::new(),
             next_connection: 0,
             now_ms: 1_700_000_000_000,
@@ -401,7 +404,23 @@ impl World {
         self.collect(place.shard);
     }
 
+    /// Publishers that had to wait for a slow subscriber are read on.
+    fn read_on(&mut self) {
+        for (shard, connection) in std::mem::take(&mut self.paused) {
+            let slot = self.clients.iter().find_map(|client| {
+                let wire = client.wire.as_ref().filter(|wire| wire.connection == connection)?;
+                wire.slot
+            });
+            if let Some(slot) = slot {
+                self.carry_mail_to(shard);
+                self.shards[usize::from(shard)].on_bytes(slot, connection, &[], self.now_ms);
+                self.collect(shard);
+            }
+        }
+    }
+
     fn pass_time(&mut self) {
+        self.read_on();
         self.now_ms += self.random.below(3000) as u64;
         for shard in 0..self.shards.len() {
             self.shards[shard].on_tick(self.now_ms);
@@ -424,7 +443,8 @@ impl World {
             }
         }
         core.effects.events.clear();
-        core.effects.pauses.clear();
+        let paused = core.effects.pauses.drain(..);
+        self.paused.extend(paused.map(|(connection, _)| (shard, connection)));
         for close in std::mem::take(&mut core.effects.closes) {
             self.dirty.retain(|place| place.connection != close.connection);
             self.broken.retain(|place| place.connection != close.connection);
@@ -464,6 +484,7 @@ impl World {
             while !self.mail.is_empty() {
                 self.carry_mail();
             }
+            self.read_on();
             if !self.is_at_rest() {
                 quiet_rounds = 0;
                 continue;
@@ -480,7 +501,7 @@ impl World {
 
     fn is_at_rest(&mut self) -> bool {
         let is_quiet = self.clients.iter().all(|client| client.is_ready() && client.is_quiet());
-        is_quiet && self.dirty.is_empty() && self.mail.is_empty() && self.door.is_empty()
+        is_quiet && self.paused.is_empty() && self.dirty.is_empty() && self.mail.is_empty() && self.door.is_empty()
     }
 
     /// A newcomer asks for all retained messages.

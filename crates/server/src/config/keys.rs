@@ -255,7 +255,7 @@ settings! {
         queue_qos0_offline: bool = Kind::Flag, "false";
         /// Bytes waiting in a connection for a slow socket. Above it QoS 0 messages to this client
         /// are dropped and QoS 1 and 2 messages wait in its queue. One packet is always taken.
-        outbox_bytes_max: u32 = bytes(1 << 10, 1 << 30), "256KiB";
+        outbox_bytes_max: u32 = bytes(1 << 10, 1 << 30), "1MiB";
         /// Retained messages. More are refused with 0x97.
         retained_messages_max: u32 = count(0, u32::MAX as u64), "1000000";
         /// Bytes of retained messages. More are refused with 0x97.

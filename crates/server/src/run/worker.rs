@@ -26,7 +26,7 @@ pub(super) const WAKER: Token = Token(usize::MAX);
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 
 /// Reads of one connection before the others get their turn.
-const READS_PER_TURN: usize = 4;
+const READS_PER_TURN: usize = 1;
 
 /// Events of one turn.
 const EVENTS_MAX: usize = 1024;
@@ -303,7 +303,11 @@ impl Worker {
         let (place, slot) = (usize::from(connection.shard), connection.slot);
         let shard = &mut self.shards[place];
         shard.on_bytes(slot, key as u32, &self.buffer[..count], self.now_ms);
-        for (paused, until_ms) in shard.effects.pauses.drain(..) {
+        self.take_pauses(place);
+    }
+
+    fn take_pauses(&mut self, place: usize) {
+        for (paused, until_ms) in self.shards[place].effects.pauses.drain(..) {
             let key = paused as usize;
             if let Some(connection) = self.connections.get_mut(key)
                 && matches!(connection.state, State::Open)
@@ -348,6 +352,9 @@ impl Worker {
             match connection.state {
                 State::Paused(until_ms) if until_ms <= self.now_ms => {
                     connection.state = State::Open;
+                    let (place, slot) = (usize::from(connection.shard), connection.slot);
+                    self.shards[place].on_bytes(slot, key as u32, &[], self.now_ms);
+                    self.take_pauses(place);
                     self.unread.push(key);
                 }
                 State::Leaving { until_ms, .. } if until_ms <= self.now_ms => {
@@ -407,6 +414,7 @@ impl Worker {
     }
 
     fn close_and_report(&mut self, place: usize) {
+        self.take_pauses(place);
         let shard = &mut self.shards[place];
         let shard_id = shard.id();
         let closes = std::mem::take(&mut shard.effects.closes);
