@@ -264,6 +264,12 @@ fn a_slow_reader_of_qos_0_loses_messages_and_nobody_else_does() {
         publish("t", &[0; 100], 0, 0).encode(Version::V5, &mut packets);
     }
     lab.bytes(publisher, &packets);
+    assert_eq!(lab.pauses, [(publisher, lab.now_ms + 2)], "it waits for the slow one");
+    // The slow one reads nothing at all, and the publisher does not wait for ever.
+    for _ in 0..500 {
+        lab.now_ms += 2;
+        lab.bytes(publisher, &[]);
+    }
     lab.settle();
     assert_eq!(lab.received(slow).len(), 2);
     assert_eq!(lab.received(fast).len(), 10);
