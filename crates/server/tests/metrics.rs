@@ -1,5 +1,7 @@
 //! `docs/metrics.md` says what `/metrics` shows.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
+
 use std::fmt::Write as _;
 use std::path::Path;
 

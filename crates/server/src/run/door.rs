@@ -417,6 +417,10 @@ impl Door {
                 refusal(&credentials, Reason::SERVER_BUSY, "", "connection limit reached");
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
+        if self.context.shared.memory_is_short() {
+            let refusal = refusal(&credentials, Reason::SERVER_BUSY, "", "memory limit reached");
+            return self.refuse_connect(key, stream, &credentials, &refusal);
+        }
         if credentials.request.auth_method.is_some() {
             return self.start_exchange(key, stream, credentials, rest);
         }
