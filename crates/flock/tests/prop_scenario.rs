@@ -1,5 +1,7 @@
 //! Properties of patterns, assignments, scaling and the parsers.
 
+use std::collections::BTreeSet;
+
 use flock::catalogue;
 use flock::model::{Assign, Pattern, Rate, Slice};
 use flock::scenario::{self, Choice};
@@ -55,7 +57,7 @@ proptest! {
         let pattern = Pattern::parse(&format!("a[xyz]{{{digits}}}/{{0..{ranges}}}"));
         let pattern = pattern.map_err(|error| TestCaseError::fail(error.to_string()))?;
         let capacity = pattern.capacity().unwrap_or(0);
-        let names: std::collections::BTreeSet<String> = (0..capacity).map(|n| pattern.name(n)).collect();
+        let names: BTreeSet<String> = (0..capacity).map(|n| pattern.name(n)).collect();
         prop_assert_eq!(names.len() as u64, capacity);
         prop_assert_eq!(capacity, 3_u64.pow(digits) * ranges);
     }
@@ -73,10 +75,11 @@ proptest! {
     #[test]
     fn files_do_not_panic(at in 0_usize..4_000, cut in 0_usize..60, noise in "[\\[\\]{}=\"a-z$0-9]{0,8}") {
         let text = include_str!("../../../scenarios/mb-p2p.toml");
-        let floor = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        let (from, to) = (floor(at), floor(at + cut));
+        let (from, to) = (text.floor_char_boundary(at), text.floor_char_boundary(at + cut));
         let broken = format!("{}{noise}{}", &text[..from], &text[to..]);
-        if let Err(error) = scenario::parse("x.toml", &broken, &Choice::default(), &|_| Err(String::new())) {
+        let other_files = |_: &_| Err(String::new());
+        let parsed = scenario::parse("x.toml", &broken, &Choice::default(), &other_files);
+        if let Err(error) = parsed {
             prop_assert!(!error.to_string().is_empty());
         }
     }
@@ -85,15 +88,18 @@ proptest! {
     #[test]
     fn xml_does_not_panic(at in 0_usize..4_000, cut in 0_usize..60, noise in "[<>/=\"a-z&; 0-9]{0,8}") {
         let text = include_str!("../../../scenarios/swarm/hm-200m.xml");
-        let floor = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        let (from, to) = (floor(at), floor(at + cut));
+        let (from, to) = (text.floor_char_boundary(at), text.floor_char_boundary(at + cut));
         let broken = format!("{}{noise}{}", &text[..from], &text[to..]);
         let _ = flock::swarm::parse("x.xml", &broken);
     }
 
     /// Due times follow the rate exactly, however far out.
     #[test]
-    fn due_times_do_not_drift(count in 1_u64..1_000, per_us in 1_u64..10_000_000, periods in 0_u64..1_000_000) {
+    fn due_times_do_not_drift(
+        count in 1_u64..1_000,
+        per_us in 1_u64..10_000_000,
+        periods in 0_u64..1_000_000,
+    ) {
         let rate = Rate { count, per_us };
         prop_assert_eq!(rate.due_us(count * periods), per_us * periods);
     }
