@@ -501,7 +501,11 @@ impl World {
 
     fn is_at_rest(&mut self) -> bool {
         let is_quiet = self.clients.iter().all(|client| client.is_ready() && client.is_quiet());
-        is_quiet && self.paused.is_empty() && self.dirty.is_empty() && self.mail.is_empty() && self.door.is_empty()
+        is_quiet
+            && self.paused.is_empty()
+            && self.dirty.is_empty()
+            && self.mail.is_empty()
+            && self.door.is_empty()
     }
 
     /// A newcomer asks for all retained messages.
