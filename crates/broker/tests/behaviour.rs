@@ -277,6 +277,29 @@ fn a_slow_reader_of_qos_0_loses_messages_and_nobody_else_does() {
 }
 
 #[test]
+fn a_publisher_is_slowed_by_a_subscriber_that_catches_up_and_nothing_is_lost() {
+    let mut lab = Lab::new(2);
+    let limits = Limits { outbox_bytes_max: 200, ..Limits::default() };
+    let subscriber = lab.open(request_with("subscriber", limits));
+    lab.subscribe(subscriber, "t", 0);
+    let publisher = lab.open(request("publisher"));
+    let mut packets = Vec::new();
+    for _ in 0..10 {
+        publish("t", &[0; 100], 0, 0).encode(Version::V5, &mut packets);
+    }
+    lab.bytes(publisher, &packets);
+    let mut received = 0;
+    for _ in 0..20 {
+        lab.settle();
+        received += lab.received(subscriber).len();
+        lab.now_ms += 2;
+        lab.bytes(publisher, &[]);
+    }
+    assert_eq!(received, 10);
+    assert_eq!(lab.total(|m| &m.dropped_slow), 0);
+}
+
+#[test]
 fn what_expires_in_the_queue_is_not_sent_and_what_does_not_says_how_long_it_has() {
     let mut lab = Lab::new(1);
     let subscriber = lab.open(persistent("subscriber"));
