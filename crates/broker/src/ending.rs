@@ -40,6 +40,10 @@ impl Shard {
 
     /// The network connection is gone.
     pub fn on_closed(&mut self, slot: u32, connection: u32, now_ms: u64) {
+        // What was put aside while the client had to wait came before the end, its DISCONNECT too.
+        self.may_pause = false;
+        self.on_bytes(slot, connection, &[], now_ms);
+        self.may_pause = true;
         if self.link(slot, connection).is_some() {
             self.end(slot, Ended::Network, now_ms);
         }

@@ -98,6 +98,8 @@ pub struct Shard {
     spare_buffers: Vec<Vec<u8>>,
     /// A subscriber of the message just delivered is slow.
     pub(crate) is_congested: bool,
+    /// False while the last packets of a connection that is gone are handled.
+    pub(crate) may_pause: bool,
     /// The publisher that was told last in this turn.
     pub(crate) slowed_last: SessionKey,
 }
@@ -124,6 +126,7 @@ impl Shard {
             properties: codec::PropertyBuf::new(),
             spare_buffers: Vec::new(),
             is_congested: false,
+            may_pause: true,
             slowed_last: SessionKey::NOBODY,
             shared,
         }
@@ -201,7 +204,7 @@ impl Shard {
                 self.end_doomed(now_ms);
             }
             // The rest waits until the subscriber has caught up.
-            if std::mem::take(&mut self.is_congested) {
+            if std::mem::take(&mut self.is_congested) && self.may_pause {
                 self.pause(slot, now_ms);
                 break;
             }

@@ -300,6 +300,25 @@ fn a_publisher_is_slowed_by_a_subscriber_that_catches_up_and_nothing_is_lost() {
 }
 
 #[test]
+fn packets_put_aside_in_a_pause_come_before_the_end_of_the_connection() {
+    let mut lab = Lab::new(1);
+    let limits = Limits { outbox_bytes_max: 200, ..Limits::default() };
+    let subscriber = lab.open(request_with("subscriber", limits));
+    lab.subscribe(subscriber, "t", 0);
+    let watcher = lab.open(request("watcher"));
+    lab.subscribe(watcher, "kept", 1);
+    let publisher = lab.open(request("publisher"));
+    let mut packets = Vec::new();
+    publish("t", &[0; 150], 0, 0).encode(Version::V5, &mut packets);
+    publish("kept", b"last words", 0, 0).encode(Version::V5, &mut packets);
+    lab.bytes(publisher, &packets);
+    assert_eq!(lab.pauses.len(), 1, "the second packet waits");
+    lab.cut(publisher);
+    lab.settle();
+    assert_eq!(lab.received(watcher).len(), 1);
+}
+
+#[test]
 fn what_expires_in_the_queue_is_not_sent_and_what_does_not_says_how_long_it_has() {
     let mut lab = Lab::new(1);
     let subscriber = lab.open(persistent("subscriber"));
