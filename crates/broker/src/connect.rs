@@ -8,6 +8,9 @@ use session::{LinkSettings, NEVER, Will};
 use crate::client::Client;
 use crate::{Ended, Event, Limits, NO_CONNECTION, Shard};
 
+/// The largest packet there can be, header included (section 2.1.4): no limit that is worth telling.
+const PACKET_BYTES_MAX: u32 = 268_435_455 + 5;
+
 /// A CONNECT that was checked and authenticated at the door, owned.
 #[derive(Clone, Debug)]
 pub struct ConnectRequest {
@@ -171,10 +174,32 @@ fn write_connack(client: &mut Client, request: &ConnectRequest, session_present:
 }
 
 /// The properties of a CONNACK: what differs from what the client asked for or may assume.
+///
+/// The order is the one of mosquitto, because its public tests compare whole packets; to the
+/// standard it is all one (section 2.2.2.2).
 fn tell_limits(client: &Client, request: &ConnectRequest, properties: &mut PropertyBuf) {
     let limits = &request.limits;
-    if client.session_expiry_secs != request.session_expiry_secs {
-        properties.push(Property::SessionExpirySecs(client.session_expiry_secs));
+    if limits.alias_in_max > 0 {
+        properties.push(Property::TopicAliasMax(limits.alias_in_max));
+    }
+    let keep_alive_secs = keep_alive(request);
+    if keep_alive_secs != request.keep_alive_secs {
+        properties.push(Property::ServerKeepAliveSecs(keep_alive_secs));
+    }
+    if request.is_assigned {
+        properties.push(Property::AssignedClientId(&request.client_id));
+    }
+    if let Some(method) = &request.auth_method {
+        properties.push(Property::AuthMethod(method));
+    }
+    if let Some(data) = &request.auth_data {
+        properties.push(Property::AuthData(data));
+    }
+    if !limits.retain_available {
+        properties.push(Property::RetainAvailable(false));
+    }
+    if limits.packet_bytes_max < PACKET_BYTES_MAX {
+        properties.push(Property::PacketBytesMax(limits.packet_bytes_max));
     }
     if limits.receive_max != u16::MAX {
         properties.push(Property::ReceiveMax(limits.receive_max));
@@ -182,15 +207,8 @@ fn tell_limits(client: &Client, request: &ConnectRequest, properties: &mut Prope
     if limits.qos_max != codec::QoS::ExactlyOnce {
         properties.push(Property::QosMax(limits.qos_max as u8));
     }
-    if !limits.retain_available {
-        properties.push(Property::RetainAvailable(false));
-    }
-    properties.push(Property::PacketBytesMax(limits.packet_bytes_max));
-    if request.is_assigned {
-        properties.push(Property::AssignedClientId(&request.client_id));
-    }
-    if limits.alias_in_max > 0 {
-        properties.push(Property::TopicAliasMax(limits.alias_in_max));
+    if client.session_expiry_secs != request.session_expiry_secs {
+        properties.push(Property::SessionExpirySecs(client.session_expiry_secs));
     }
     if !limits.wildcard_available {
         properties.push(Property::WildcardAvailable(false));
@@ -201,20 +219,10 @@ fn tell_limits(client: &Client, request: &ConnectRequest, properties: &mut Prope
     if !limits.shared_available {
         properties.push(Property::SharedAvailable(false));
     }
-    let keep_alive_secs = keep_alive(request);
-    if keep_alive_secs != request.keep_alive_secs {
-        properties.push(Property::ServerKeepAliveSecs(keep_alive_secs));
-    }
     let response_prefix = format!("$response/{}/", request.client_id);
     // A property has 65,535 bytes at most; the longest client ids leave no room for more.
     if request.response_info && u16::try_from(response_prefix.len()).is_ok() {
         properties.push(Property::ResponseInfo(&response_prefix));
-    }
-    if let Some(method) = &request.auth_method {
-        properties.push(Property::AuthMethod(method));
-    }
-    if let Some(data) = &request.auth_data {
-        properties.push(Property::AuthData(data));
     }
 }
 
