@@ -10,7 +10,8 @@
 //! - A SUBSCRIBE is checked: it is refused when nothing it asks for could ever be received
 //!   (mosquitto accepts it and then delivers nothing). [`Access::accepting_all_subscriptions`]
 //!   brings mosquitto's behaviour back.
-//! - Topics under `$SYS/` belong to the broker: no rule lets a client publish there.
+//! - Topics under `$SYS/` belong to the broker: no rule lets a client publish there, except
+//!   `$SYS/broker/connection/NAME/state`, where bridges tell whether they are connected.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -402,8 +403,19 @@ fn check_filter(filter: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// Bridges of mosquitto tell there whether they are connected, also by will.
+fn is_bridge_state(topic: &str) -> bool {
+    topic
+        .strip_prefix("$SYS/broker/connection/")
+        .and_then(|rest| rest.strip_suffix("/state"))
+        .is_some_and(|name| !name.is_empty() && !name.contains('/'))
+}
+
+/// What the broker publishes itself, and names that no subscription can reach.
 fn is_broker_topic(topic: &str) -> bool {
-    topic == "$SYS" || topic.starts_with("$SYS/")
+    topic == "$SYS"
+        || topic.starts_with("$SYS/") && !is_bridge_state(topic)
+        || topic.starts_with("$share/")
 }
 
 fn without_share(filter: &str) -> &str {
@@ -478,7 +490,12 @@ mod tests {
         assert!(access.allows(NOBODY, Action::Publish, "a"));
         assert!(access.allows(NOBODY, Action::Subscribe, "#"));
         assert!(access.allows(NOBODY, Action::Receive, "$SYS/broker/uptime"));
-        assert!(!access.allows(NOBODY, Action::Publish, "$SYS/broker/uptime"));
+        for topic in ["uptime", "connection/me", "connection//state", "connection/a/b/state"] {
+            let topic = format!("$SYS/broker/{topic}");
+            assert!(!access.allows(NOBODY, Action::Publish, &topic), "{topic}");
+        }
+        assert!(access.allows(NOBODY, Action::Publish, "$SYS/broker/connection/me/state"));
+        assert!(!access.allows(NOBODY, Action::Publish, "$share/group/topic"));
         assert!(access.grants(None).covers(NOBODY, "#"));
         assert!(access.grants(None).is_open());
     }

@@ -69,7 +69,10 @@ pub(crate) struct Extras {
     pub(crate) retained_asked: u32,
     /// Topics on which a newer retained message came while a page was under way: the page may be
     /// older than it.
-    pub(crate) retained_fresh: Vec<Box<str>>,
+    pub(crate) retained_fresh: Vec<(Box<str>, u32)>,
+    /// Subscriptions that have asked. Beside a fresh topic stands how many had by then: a page for
+    /// a later one is not older.
+    pub(crate) retained_asks: u32,
     /// Deliveries dropped since the last event, by reason.
     pub(crate) dropped: Vec<(Dropped, u64)>,
     pub(crate) dropped_told_ms: u64,

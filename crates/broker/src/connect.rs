@@ -63,6 +63,12 @@ impl Shard {
         slot
     }
 
+    /// The connection that a client id has now.
+    pub fn connection_of(&self, client_id: &str) -> Option<u32> {
+        let client = self.clients.get(self.clients.find(client_id)?)?;
+        Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
+    }
+
     /// The session of this client id exists: cut its connection, and end it if so asked.
     fn take_over(&mut self, slot: u32, clean_start: bool, now_ms: u64) {
         let Some(client) = self.clients.get_mut(slot) else { return };

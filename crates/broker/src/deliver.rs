@@ -134,6 +134,7 @@ impl Shard {
         let Some(first) = own.first() else { return };
         let slot = first.subscriber;
         let is_own = message.publisher() == self.key(slot).as_u64();
+        let is_held = is_own && self.holds_own;
         let (clients, spare_buffers) = self.clients_and_buffers();
         let Some(client) = clients.get_mut(slot) else { return };
         let Some(wanted) = Wanted::of(message, own, is_own, client) else { return };
@@ -148,10 +149,25 @@ impl Shard {
             qos: wanted.qos,
             retain: wanted.retain,
         };
+        if is_held {
+            self.own_delivery = Some(delivery);
+            return;
+        }
         let limits = client.limits.queue;
         let offered = client.session.offer(delivery, &limits, now_ms);
         self.is_congested |= client.session.is_congested(now_ms);
         self.after_offer(slot, message, offered, now_ms);
+    }
+
+    /// Delivers what a publisher gets of its own message, once that message is answered: many
+    /// clients wait for the acknowledgement before they look at anything else.
+    pub(crate) fn deliver_own(&mut self, slot: u32, now_ms: u64) {
+        let Some(delivery) = self.own_delivery.take() else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let message = delivery.message.clone();
+        let limits = client.limits.queue;
+        let offered = client.session.offer(delivery, &limits, now_ms);
+        self.after_offer(slot, &message, offered, now_ms);
     }
 
     /// Counts and tells what became of an offer.
@@ -269,6 +285,6 @@ fn note_fresh(client: &mut Client, message: &Message) {
         && (extras.retained_asked > 0 || !extras.retained_next.is_empty())
         && extras.retained_fresh.len() < RETAINED_FRESH_MAX
     {
-        extras.retained_fresh.push(message.topic().into());
+        extras.retained_fresh.push((message.topic().into(), extras.retained_asks));
     }
 }

@@ -244,11 +244,17 @@ impl Shard {
     }
 }
 
+/// A second CONNECT, and an acknowledgement that does not fit its publish: the client has lost its
+/// place in the protocol and would not expect a DISCONNECT either.
+const SILENT_CLAUSES: [&str; 2] = ["MQTT-3.1.0-2", "MQTT-4.3.3-4"];
+
 /// Is the client told why? Not when it said goodbye itself, or can no longer be reached.
 fn tells_client(ended: &Ended) -> bool {
     match ended {
         Ended::Client(_) | Ended::Network | Ended::PacketLimitTooLow => false,
-        Ended::Violation(violation) => violation.is_answered(),
+        Ended::Violation(violation) => {
+            violation.is_answered() && !SILENT_CLAUSES.contains(&violation.clause)
+        }
         _ => true,
     }
 }

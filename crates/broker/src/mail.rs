@@ -64,6 +64,8 @@ pub struct RetainedQuery {
     pub filter: Arc<str>,
     pub options: u8,
     pub identifier: u32,
+    /// Which of the subscriber's subscriptions asks, counted.
+    pub ask: u32,
     pub after: Option<Cursor>,
 }
 

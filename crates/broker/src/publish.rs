@@ -50,15 +50,33 @@ impl Shard {
             return self.refuse_publish(slot, publish, &message);
         }
         let confirm = self.confirm_of(slot, publish);
+        self.holds_own = publish.qos != QoS::AtMostOnce;
         let routed = self.route(&message, confirm, now_ms);
+        self.holds_own = false;
+        let outcome = self.answer_routed(slot, publish, &message, routed);
+        self.deliver_own(slot, now_ms);
+        outcome
+    }
+
+    fn answer_routed(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+        routed: Routed,
+    ) -> Result<(), Ended> {
         if routed.refused {
-            return self.refuse_publish(slot, publish, &message);
+            return self.refuse_publish(slot, publish, message);
         }
         let reason = if routed.matched {
             Reason::SUCCESS
         } else {
             self.metrics().publishes_unmatched.add(1);
-            Reason::NO_MATCHING_SUBSCRIBERS
+            // A PUBREC only says that the message has come; subscribers are not its matter.
+            match publish.qos {
+                QoS::ExactlyOnce => Reason::SUCCESS,
+                _ => Reason::NO_MATCHING_SUBSCRIBERS,
+            }
         };
         self.answer_publish(slot, publish, reason, routed.waiting);
         Ok(())

@@ -74,22 +74,25 @@ impl Shard {
     /// Asks for the retained messages of a new subscription.
     pub(crate) fn ask_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
         let subscriber = self.key(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let extras = client.extras();
+        extras.retained_asks = extras.retained_asks.wrapping_add(1);
         let query = RetainedQuery {
             subscriber,
             home: 0,
             filter: filter.into(),
             options: bits,
             identifier,
+            ask: extras.retained_asks,
             after: None,
         };
-        let Some(client) = self.clients.get_mut(slot) else { return };
         if filter.contains(['+', '#']) {
-            client.extras().retained_asked += u32::from(self.shared.shard_count);
+            extras.retained_asked += u32::from(self.shared.shard_count);
             for home in 0..self.shared.shard_count {
                 self.query(RetainedQuery { home, ..query.clone() });
             }
         } else {
-            client.extras().retained_asked += 1;
+            extras.retained_asked += 1;
             let home = self.shared.shard_of_topic(filter);
             self.query(RetainedQuery { home, ..query });
         }
@@ -144,7 +147,9 @@ impl Shard {
         }
         // A newer message on the topic has overtaken the page.
         let is_stale = client.extras.as_ref().is_some_and(|extras| {
-            extras.retained_fresh.iter().any(|topic| **topic == *message.topic())
+            let fresh = extras.retained_fresh.iter();
+            let mut newer = fresh.filter(|(_, asks)| *asks >= query.ask);
+            newer.any(|(topic, _)| **topic == *message.topic())
         });
         let is_denied = query.options & options::CHECK_RECEIVE != 0
             && !client.grants.allows(client.identity(), Action::Receive, message.topic());

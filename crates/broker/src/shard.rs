@@ -94,6 +94,10 @@ pub struct Shard {
     /// Connections to be ended when the present event is done.
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) matches: Matches,
+    /// A publish of QoS 1 or 2 is being routed: what its own publisher gets of it waits in
+    /// `own_delivery` until it is answered.
+    pub(crate) holds_own: bool,
+    pub(crate) own_delivery: Option<session::Delivery>,
     pub(crate) properties: codec::PropertyBuf,
     spare_buffers: Vec<Vec<u8>>,
     /// A subscriber of the message just delivered is slow.
@@ -123,6 +127,8 @@ impl Shard {
             dirty: Vec::new(),
             doomed: Vec::new(),
             matches: Matches::default(),
+            holds_own: false,
+            own_delivery: None,
             properties: codec::PropertyBuf::new(),
             spare_buffers: Vec::new(),
             is_congested: false,

@@ -308,7 +308,7 @@ impl Shard {
 
 fn not_well_formed(clause: &'static str) -> Ended {
     Ended::Violation(Violation {
-        reason: Reason::TOPIC_FILTER_INVALID,
+        reason: Reason::MALFORMED_PACKET,
         clause,
         detail: "topic filter is not well formed",
     })

@@ -151,13 +151,23 @@ impl<'a> Will<'a> {
 
 /// The version that the CONNECT at the front of `bytes` announces, whatever else is wrong with it.
 pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
+    let mut reader = Reader::new(body(bytes)?, Version::V5);
+    protocol(&mut reader).ok().map(|(version, _)| version)
+}
+
+/// Does the CONNECT at the front of `bytes` carry the protocol name of MQTT 3.1?
+pub(crate) fn has_old_name(bytes: &[u8]) -> bool {
+    body(bytes).is_some_and(|body| body.starts_with(b"\0\x06MQIsdp"))
+}
+
+/// What follows the fixed header of a CONNECT.
+fn body(bytes: &[u8]) -> Option<&[u8]> {
     let (&first, rest) = bytes.split_first()?;
     if first >> 4 != Kind::Connect as u8 {
         return None;
     }
     let (_, length_bytes) = varint::read(rest).ok()??;
-    let mut reader = Reader::new(rest.get(length_bytes..)?, Version::V5);
-    protocol(&mut reader).ok().map(|(version, _)| version)
+    rest.get(length_bytes..)
 }
 
 /// A string whose every fault breaks the same rule, unless it is cut short.

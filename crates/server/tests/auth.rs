@@ -73,7 +73,7 @@ fn right_passwords_get_in_and_are_remembered() {
     assert_eq!(later.recv_timeout(Duration::from_secs(60)).unwrap(), admitted("anna"));
     let (second, _) = answer();
     assert_eq!(authenticator.check(right, second), Some(admitted("anna")), "the second is quick");
-    let bad = Verdict::Refused(Reason::BAD_USER_NAME_OR_PASSWORD);
+    let bad = Verdict::Refused(Reason::NOT_AUTHORIZED);
     for (user, password) in [("anna", Some("wrong")), ("anna", None), ("eve", Some("s3cret"))] {
         assert_eq!(verdict(&authenticator, request(Some(user), password)), bad, "{user}");
     }
@@ -98,7 +98,7 @@ fn a_wrong_password_does_not_get_in_as_anonymous() {
     let file = TempFile::new("fallback", &user_lines("anna", b"s3cret", false).join("\n"));
     let authenticator = Authenticator::start(&auth(Some(&file))).unwrap();
     let wrong = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("x")) };
-    assert_eq!(verdict(&authenticator, wrong), Verdict::Refused(Reason::BAD_USER_NAME_OR_PASSWORD));
+    assert_eq!(verdict(&authenticator, wrong), Verdict::Refused(Reason::NOT_AUTHORIZED));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_reload_changes_passwords_at_once_and_a_bad_file_changes_nothing() {
     assert_eq!(verdict(&authenticator, old()), admitted("anna"));
     fs::write(&file.0, user_lines("anna", b"new", false).join("\n")).unwrap();
     authenticator.reload(&config).unwrap();
-    assert_eq!(verdict(&authenticator, old()), Verdict::Refused(Reason::BAD_USER_NAME_OR_PASSWORD));
+    assert_eq!(verdict(&authenticator, old()), Verdict::Refused(Reason::NOT_AUTHORIZED));
     assert_eq!(verdict(&authenticator, request(Some("anna"), Some("new"))), admitted("anna"));
 }
 

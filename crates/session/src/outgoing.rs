@@ -140,6 +140,14 @@ impl Outgoing {
         self.resend_next = self.in_flight.len();
     }
 
+    /// Passes over the next packet id, for a delivery that is given up when its turn has come: so
+    /// the ids a client sees tell of the gap, as with other brokers.
+    pub fn skip_packet_id(&mut self) {
+        self.in_flight.push_back(InFlight { delivery: None, awaits: Awaits::Nothing });
+        self.resend_next = self.in_flight.len();
+        self.drop_finished();
+    }
+
     fn packet_id(&self, index: usize) -> u16 {
         ((u32::from(self.base) + index as u32) % PACKET_IDS) as u16 + 1
     }

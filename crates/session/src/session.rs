@@ -80,6 +80,8 @@ pub enum Inbound<'a> {
 #[derive(Debug, Default)]
 pub struct Session {
     link: Option<Box<Link>>,
+    /// The session had a connection before the present one.
+    is_resumed: bool,
     pub incoming: Incoming,
     pub outgoing: Outgoing,
 }
@@ -106,6 +108,7 @@ impl Session {
     /// The connection is gone, and all that belonged to it.
     pub fn detach(&mut self) -> Option<Box<Link>> {
         self.outgoing.resume();
+        self.is_resumed = true;
         self.link.take()
     }
 
@@ -180,7 +183,8 @@ impl Session {
         if known {
             link.give_receive_quota();
         }
-        let unknown_v5 = !known && link.is_v5();
+        // Not an error during recovery (section 3.7.2.1): the PUBCOMP was lost with the connection.
+        let unknown_v5 = !known && link.is_v5() && !self.is_resumed;
         let reason = if unknown_v5 { Reason::PACKET_IDENTIFIER_NOT_FOUND } else { Reason::SUCCESS };
         link.write_ack(AckKind::Pubcomp, packet_id, reason);
     }
@@ -310,6 +314,7 @@ impl Session {
         };
         let packet_id = self.outgoing.next_packet_id();
         if !link.write_publish(&delivery, packet_id, false, now_ms) {
+            self.outgoing.skip_packet_id();
             return Offered::Dropped(Dropped::TooLarge);
         }
         self.outgoing.start(delivery);
@@ -332,6 +337,9 @@ impl Session {
             let Some(delivery) = self.outgoing.dequeue() else { return };
             let payload_bytes = delivery.message.payload().len();
             let offered = if delivery.message.is_expired(now_ms) {
+                if delivery.qos != QoS::AtMostOnce {
+                    self.outgoing.skip_packet_id();
+                }
                 Offered::Dropped(Dropped::Expired)
             } else if delivery.qos == QoS::AtMostOnce {
                 self.offer_at_most_once(&delivery, now_ms)

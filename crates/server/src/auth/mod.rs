@@ -225,7 +225,8 @@ fn work(shared: &Shared) {
             shared.remember(digest, passwords.as_ref());
             answer(Verdict::Admitted { username: Some(username) });
         } else {
-            answer(Verdict::Refused(Reason::BAD_USER_NAME_OR_PASSWORD));
+            // As mosquitto answers. Code 4 of 3.1.1 is for a name that is not well formed.
+            answer(Verdict::Refused(Reason::NOT_AUTHORIZED));
         }
     }
 }

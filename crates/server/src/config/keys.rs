@@ -164,7 +164,7 @@ settings! {
         /// New connections per second of this listener. More wait in the system's queue.
         connections_per_second_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
         /// As in `[limits]`.
-        packet_bytes_max: Option<u32> = bytes(64, PACKET_BYTES_MAX), "";
+        packet_bytes_max: Option<u32> = bytes(20, PACKET_BYTES_MAX), "";
         /// As in `[limits]`.
         keep_alive_max_secs: Option<u16> = secs_or("unlimited", 0, 65_535), "";
         /// As in `[limits]`.
@@ -223,7 +223,7 @@ settings! {
         connect_timeout_secs: u32 = secs(1, 3_600), "10";
         /// The largest packet accepted, told to MQTT 5 clients. A larger one ends the connection
         /// with 0x95 as soon as its header is seen.
-        packet_bytes_max: u32 = bytes(64, PACKET_BYTES_MAX), "16MiB";
+        packet_bytes_max: u32 = bytes(20, PACKET_BYTES_MAX), "16MiB";
         /// The longest topic name or filter. A longer one is refused with 0x90 or 0x8F.
         topic_bytes_max: u16 = bytes(1, 65_535), "65535";
         /// Levels of a topic name or filter, so that matching costs a bounded time. More are

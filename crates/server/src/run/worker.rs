@@ -220,6 +220,9 @@ impl Worker {
             return;
         }
         let place = usize::from(handover.shard) / self.mailboxes.len();
+        if let Some(old) = self.shards[place].connection_of(&handover.request.client_id) {
+            self.read_before_takeover(old as usize);
+        }
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         let mut stream = handover.stream;
@@ -244,6 +247,22 @@ impl Worker {
         }
         // What arrived before the registration makes no event of its own with every transport.
         self.unread.push(key);
+    }
+
+    /// A client connects anew while the worker still knows an older connection of it. What it sent
+    /// there comes first: a DISCONNECT that waits in the socket decides about its will.
+    fn read_before_takeover(&mut self, key: usize) {
+        for _ in 0..READS_PER_TURN {
+            let Some(connection) = self.connections.get_mut(key) else { return };
+            if !matches!(connection.state, State::Open) {
+                return;
+            }
+            match connection.stream.read(&mut self.buffer) {
+                Ok(Read::Bytes(count)) => self.give(key, count),
+                Ok(Read::WouldBlock) => return,
+                Ok(Read::Closed) | Err(_) => return self.on_lost(key),
+            }
+        }
     }
 
     fn on_event(&mut self, event: &Event) {
@@ -299,6 +318,10 @@ impl Worker {
         // A publish that follows a SUBACK on another worker must find that subscription: mail that
         // was sent before these bytes were read is taken before they are looked at.
         self.take_mail();
+        self.give(key, count);
+    }
+
+    fn give(&mut self, key: usize, count: usize) {
         let Some(connection) = self.connections.get(key) else { return };
         let (place, slot) = (usize::from(connection.shard), connection.slot);
         let shard = &mut self.shards[place];
