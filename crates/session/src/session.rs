@@ -366,8 +366,8 @@ impl Session {
     pub fn is_congested(&mut self, now_ms: u64) -> bool {
         let Some(link) = self.link.as_deref_mut() else { return false };
         let outbox_bytes_high = link.settings().outbox_bytes_max as usize / 2;
-        let is_behind = link.outbox.len() > outbox_bytes_high
-            || self.outgoing.queued() > QUEUE_CALM_MAX;
+        let is_behind =
+            link.outbox.len() > outbox_bytes_high || self.outgoing.queued() > QUEUE_CALM_MAX;
         is_behind && now_ms - *link.behind_since_ms.get_or_insert(now_ms) < PATIENCE_MS
     }
 
