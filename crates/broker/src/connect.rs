@@ -8,7 +8,8 @@ use session::{LinkSettings, NEVER, Will};
 use crate::client::Client;
 use crate::{Ended, Event, Limits, NO_CONNECTION, Shard};
 
-/// The largest packet there can be, header included (section 2.1.4): no limit that is worth telling.
+/// The largest packet there can be, header included (section 2.1.4): no limit that is worth
+/// telling.
 const PACKET_BYTES_MAX: u32 = 268_435_455 + 5;
 
 /// A CONNECT that was checked and authenticated at the door, owned.
