@@ -60,7 +60,8 @@ def test_sys_topics(start):
     broker = start(PLAIN + "[sys]\ninterval_secs = 1\n")
     wanted = {
         "$SYS/broker/version", "$SYS/broker/uptime", "$SYS/broker/clients/connected",
-        "$SYS/broker/clients/total", "$SYS/broker/messages/received", "$SYS/broker/messages/sent",
+        "$SYS/broker/clients/total", "$SYS/broker/messages/received",
+        "$SYS/broker/publish/messages/received", "$SYS/broker/publish/messages/sent",
         "$SYS/broker/bytes/received", "$SYS/broker/bytes/sent", "$SYS/broker/subscriptions/count",
         "$SYS/broker/retained messages/count",
     }

@@ -241,7 +241,7 @@ fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Re
     }
     if will.payload.len() > usize::from(limits.will_payload_bytes_max) {
         let detail = "will payload larger than this server takes";
-        return Err((Reason::QUOTA_EXCEEDED, "", detail));
+        return Err((Reason::PACKET_TOO_LARGE, "", detail));
     }
     if let Err(error) = topic::check_topic(will.topic, &limits.topic) {
         let detail = "will topic is not a valid topic name";
