@@ -30,8 +30,9 @@ conformance: ## the raw-bytes clause suite; MQTT_ADDRESS=host:port runs it again
 	$(CARGO) test -p conformance
 
 .PHONY: bench
-bench: ## the benchmarks of every crate that has some
+bench: ## the benchmarks of every crate that has some, and instruction counts
 	$(CARGO) bench --workspace --benches
+	@python3 tests/instructions.py
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZ_SECS seconds each (default 600); needs nightly, cargo-fuzz
