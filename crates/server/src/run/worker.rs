@@ -94,6 +94,9 @@ pub(super) struct Worker {
     /// Connections that wait for a time: paused or leaving.
     waiting: Vec<usize>,
     local_mail: Vec<(ShardId, Vec<Mail>)>,
+    /// Admitted connections. They are opened between reads, because opening one may read another
+    /// into the buffer.
+    arrivals: Vec<Box<Handover>>,
     reauthentication: Reauthentication,
     shutdown_grace_ms: u64,
     /// When the shards are ticked at the latest.
@@ -116,6 +119,7 @@ impl Worker {
             unread: Vec::new(),
             waiting: Vec::new(),
             local_mail: Vec::new(),
+            arrivals: Vec::new(),
             reauthentication: parts.reauthentication,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             ticks_at_ms: 0,
@@ -135,6 +139,7 @@ impl Worker {
                     self.on_event(event);
                 }
             }
+            self.open_arrivals();
             self.read_on();
             self.on_time();
             self.carry_out();
@@ -149,8 +154,10 @@ impl Worker {
     }
 
     fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
-        let may_sleep =
-            self.unread.is_empty() && self.local_mail.is_empty() && self.mailbox.fall_asleep();
+        let may_sleep = self.unread.is_empty()
+            && self.arrivals.is_empty()
+            && self.local_mail.is_empty()
+            && self.mailbox.fall_asleep();
         let timeout_ms = if may_sleep { self.idle_ms() } else { 0 };
         let polled = self.poll.poll(events, Some(Duration::from_millis(timeout_ms)));
         self.mailbox.wake_up();
@@ -192,7 +199,7 @@ impl Worker {
                     shard.on_mail(mail, now_ms);
                 }
             }
-            Item::Connection(handover) => self.on_connection(*handover),
+            Item::Connection(handover) => self.arrivals.push(handover),
             Item::Publish(shard, message) => {
                 self.shard(shard).on_publish_command(&message, now_ms);
             }
@@ -213,6 +220,12 @@ impl Worker {
     fn shard(&mut self, shard: ShardId) -> &mut Shard {
         let place = usize::from(shard) / self.mailboxes.len();
         &mut self.shards[place]
+    }
+
+    fn open_arrivals(&mut self) {
+        for handover in std::mem::take(&mut self.arrivals) {
+            self.on_connection(*handover);
+        }
     }
 
     fn on_connection(&mut self, handover: Handover) {
