@@ -679,7 +679,7 @@ fn the_door_refuses_what_the_limits_do_not_allow() {
     let plain = connect_packet("id");
     for (connect, reason) in [
         (connect_packet("eleven chars"), Reason::CLIENT_IDENTIFIER_NOT_VALID),
-        (Connect { will: will(0, false, &[0; 11]), ..plain }, Reason::QUOTA_EXCEEDED),
+        (Connect { will: will(0, false, &[0; 11]), ..plain }, Reason::PACKET_TOO_LARGE),
         (Connect { will: will(2, false, b""), ..plain }, Reason::QOS_NOT_SUPPORTED),
         (Connect { will: will(0, true, b""), ..plain }, Reason::RETAIN_NOT_SUPPORTED),
     ] {

@@ -210,8 +210,8 @@ fn passwords_scram_and_access_rules_hold_and_are_read_again() {
     assert_eq!(broker.code("pub", &format!("{anna} -t a/x -m 1 -q 1")), 0);
     assert_eq!(broker.code("pub", &format!("{anna} --scram -t a/x -m 1 -q 1")), 0);
     assert_eq!(broker.code("pub", &format!("{anna} -V 311 -t a/x -m 1")), 0);
-    assert_eq!(broker.code("pub", "-u anna -P wrong -t a/x -m 1"), 0x86);
-    assert_eq!(broker.code("pub", "-u anna -P wrong -V 311 -t a/x -m 1"), 4);
+    assert_eq!(broker.code("pub", "-u anna -P wrong -t a/x -m 1"), 0x87);
+    assert_eq!(broker.code("pub", "-u anna -P wrong -V 311 -t a/x -m 1"), 5);
     assert_eq!(broker.code("pub", "-t a/x -m 1"), 0x87);
     let scram = broker.run("pub", "-u anna -P wrong --scram -t a/x -m 1");
     assert!(matches!(scram.status.code(), Some(0x86 | 0x87)), "{scram:?}");
