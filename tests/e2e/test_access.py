@@ -12,6 +12,9 @@ from wire import (
     PUBACK, SUBACK, UNSUBACK, Peer, connect, packet, prefixed, publish, subscribe,
 )
 
+# Bad user name or password, or not authorised: a server need not tell which.
+NOT_ADMITTED = (0x86, 0x87)
+
 WITH_PASSWORDS = """
 [[listeners]]
 url = "tcp://127.0.0.1:0"
@@ -67,17 +70,18 @@ def may_subscribe(peer, topic_filter):
 
 
 def test_passwords_decide(broker):
-    for user, password, reason in [
-        ("anna", "secret", 0), ("bruno", "geheim", 0), ("anna", "geheim", 0x86),
-        ("nobody", "secret", 0x86), ("anna", None, 0x86),
+    for user, password, admitted in [
+        ("anna", "secret", True), ("bruno", "geheim", True), ("anna", "geheim", False),
+        ("nobody", "secret", False), ("anna", None, False),
     ]:
         with Peer(broker.port()) as peer:
-            assert peer.connect(user=user, password=password)[1] == reason
+            reason = peer.connect(user=user, password=password)[1]
+            assert reason == 0 if admitted else reason in NOT_ADMITTED
 
 
 def test_anonymous_is_refused_when_there_are_passwords(broker):
     with Peer(broker.port()) as peer:
-        assert peer.connect()[1] in (0x86, 0x87)
+        assert peer.connect()[1] in NOT_ADMITTED
         peer.expect_end()
     with Peer(broker.port(), 4) as peer:
         assert peer.connect(client_id="c")[1] in (4, 5)
@@ -149,7 +153,7 @@ def test_password_file_is_read_again_on_sighup(broker):
     command = [QUELEA, "passwd", "-b", str(broker.directory / "passwords"), "carla", "neu"]
     subprocess.run(command, check=True)
     with Peer(broker.port()) as peer:
-        assert peer.connect(user="carla", password="neu")[1] == 0x86
+        assert peer.connect(user="carla", password="neu")[1] in NOT_ADMITTED
     broker.reload()
 
     def admitted():
@@ -205,9 +209,9 @@ def test_mosquitto_password_files_are_read(start):
     ]
     broker = start(WITH_PASSWORDS, {"passwords": "\n".join(lines) + "\n"})
     for user in ("newer", "older"):
-        for password, reason in (("secret", 0), ("wrong", 0x86)):
+        for password, reasons in (("secret", (0,)), ("wrong", NOT_ADMITTED)):
             with Peer(broker.port()) as peer:
-                assert peer.connect(user=user, password=password)[1] == reason
+                assert peer.connect(user=user, password=password)[1] in reasons
 
 
 def test_a_reconnect_storm_is_not_a_storm_of_password_hashing(broker):
