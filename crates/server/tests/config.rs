@@ -305,3 +305,9 @@ fn the_example_of_the_docs_is_valid() {
 fn values_show_without_quotes() {
     assert_eq!(Value::List(vec!["a".into(), "b".into()]).to_string(), "a,b");
 }
+
+#[test]
+fn a_key_that_needs_a_value_and_was_set_to_nothing_is_named() {
+    let told = error("[http]\nlisten = \"\"");
+    assert!(told.contains("http.listen") && told.contains("must not be empty"), "{told}");
+}

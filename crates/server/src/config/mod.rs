@@ -148,6 +148,9 @@ pub fn load(sources: &Sources, machine: &Machine) -> Result<Loaded, ConfigError>
         true => lower(&settings, sources.port, machine, &mut problems),
         false => None,
     };
+    if config.is_none() && problems.is_empty() {
+        problems.extend(emptied(&settings));
+    }
     match config {
         Some(config) if problems.is_empty() => Ok(Loaded { config, settings }),
         _ => Err(ConfigError { problems }),
@@ -214,6 +217,22 @@ fn lower(
         log: LogConfig { level: log.level, format: log.format, target: log_target(log.target) },
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
     })
+}
+
+/// Keys that were set to nothing and cannot be without a value.
+fn emptied(settings: &Settings) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for section in keys::SECTIONS {
+        for key in section.keys.iter().filter(|key| !key.default.is_empty()) {
+            if settings.setting(section.name, key).value == Value::Unset {
+                let name = format!("{}.{}", section.name, key.name);
+                let detail =
+                    format!("must not be empty; leave it out for the default, \"{}\"", key.default);
+                problems.push(Problem { place: settings.place(&name), key: name, detail });
+            }
+        }
+    }
+    problems
 }
 
 /// Looks values up by key name; `own` is the section with the index of a listener put in.
