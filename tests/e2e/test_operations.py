@@ -90,8 +90,8 @@ def test_log_tells_client_address_and_clause_of_a_violation(plain):
         peer.accepted(client_id=name)
         peer.send(b"\x36\x05\x00\x01a\x00\x01")
         peer.expect_disconnect(0x81)
-    event = plain.wait_for_log(lambda event: address in str(event) and "MQTT-" in str(event))
-    assert name in str(event) and "MQTT-3.3.1-4" in str(event)
+    event = plain.wait_for_log(lambda event: name in str(event) and "MQTT-" in str(event))
+    assert address in str(event) and "MQTT-3.3.1-4" in str(event)
 
 
 @pytest.mark.parametrize("how", ["terminate", "interrupt"])
