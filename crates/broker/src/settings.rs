@@ -4,6 +4,29 @@ use codec::QoS;
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
 
+/// How firmly a message, or the session it is owed to, is kept before its acknowledgement leaves.
+/// What each level promises stands in `docs/durability.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// In memory only: the end of the process loses it.
+    Memory,
+    /// Handed to the operating system: survives the end of the process, not a loss of power.
+    Disk,
+    /// Synced to the medium: survives a loss of power.
+    #[default]
+    Fsync,
+}
+
+/// What happens to publishes that must be kept while the disk has no space for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Told 0x97 (MQTT 5), or the connection is closed (3.1.1); the client sends them again.
+    #[default]
+    Refuse,
+    /// Their connections are not read until space returns.
+    Wait,
+}
+
 /// Limits of the connections of one listener. Shared by all its connections.
 ///
 /// Every limit has a policy; it stands with the limit.
@@ -57,6 +80,9 @@ pub struct Limits {
     /// What one connection may send; above it, its socket is read later.
     pub message_rate: Rate,
     pub byte_rate: Rate,
+    /// How firmly sessions and messages that come through this listener are kept. Without a log
+    /// everything is kept in memory.
+    pub durability: Durability,
 }
 
 impl Limits {
@@ -102,6 +128,7 @@ impl Default for Limits {
             subscription_ids_available: true,
             message_rate: Rate::default(),
             byte_rate: Rate::default(),
+            durability: Durability::default(),
         }
     }
 }
@@ -134,6 +161,10 @@ pub struct Settings {
     /// Is [`Overflow::Reject`] in use anywhere? Then publishers of QoS 1 and 2 wait for the word of
     /// every shard that has a matching subscriber.
     pub rejects: bool,
+    /// Filters whose messages are kept at a level of their own, whatever their listener says. The
+    /// first that matches holds.
+    pub topic_durability: Vec<(Box<str>, Durability)>,
+    pub when_full: WhenFull,
 }
 
 impl Default for Settings {
@@ -144,6 +175,8 @@ impl Default for Settings {
             share_strategy: ShareStrategy::default(),
             share_queue: Limits::default().queue,
             rejects: false,
+            topic_durability: Vec::new(),
+            when_full: WhenFull::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::{Limits, Settings, ShareStrategy};
+use broker::{Durability, Limits, Settings, ShareStrategy, WhenFull};
 use codec::QoS;
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
@@ -43,6 +43,7 @@ pub(super) fn of_listener(config: &Config, listener: &Listener) -> Arc<Limits> {
         subscription_ids_available: all.subscription_ids_available,
         message_rate: Rate { per_second: own.messages_per_second_max, burst: own.messages_burst },
         byte_rate: Rate { per_second: bytes_rate, burst: bytes_burst },
+        durability: Durability::default(),
     })
 }
 
@@ -61,6 +62,8 @@ pub(super) fn of_broker(config: &Config) -> Settings {
         },
         share_queue: queue(config),
         rejects: config.limits.queue_overflow == QueueOverflow::Reject,
+        topic_durability: Vec::new(),
+        when_full: WhenFull::default(),
     }
 }
 
