@@ -8,8 +8,12 @@
 //!    counts.
 //! 3. Durations and linear spreads stay, so connection rates scale with counts too.
 //! 4. Total rates of a rate search scale with the factor.
+//!
+//! Another length for a measured stage moves what happens in it: faults, and pauses and stalls that
+//! a client makes once, keep their share of the stage. Pauses in a client's repetitions are pace,
+//! and stay.
 
-use super::{Filters, Scenario, Slice};
+use super::{Command, Filters, Scenario, Slice, Spread, Stage, Step, Who};
 
 impl Scenario {
     /// The same scenario with `factor` times the clients. `factor` is above 0.
@@ -41,8 +45,10 @@ impl Scenario {
     pub fn with_duration(&self, duration_us: u64) -> Self {
         let mut scenario = self.clone();
         for stage in scenario.stages.iter_mut().filter(|stage| stage.measured) {
-            if stage.duration_us.is_some() {
-                stage.duration_us = Some(duration_us);
+            if let Some(before_us) = stage.duration_us.replace(duration_us)
+                && before_us > 0
+            {
+                stage.move_happenings(duration_us as f64 / before_us as f64);
             }
         }
         scenario
@@ -59,6 +65,70 @@ impl Scenario {
     }
 }
 
+impl Stage {
+    /// Puts what happens once in the stage to `factor` times its time.
+    fn move_happenings(&mut self, factor: f64) {
+        for cycle in &mut self.life_cycles {
+            stretch(&mut cycle.steps, cycle.who == Who::Conductor, factor);
+        }
+    }
+}
+
+fn stretch(steps: &mut [Step], with_repetitions: bool, factor: f64) {
+    let stretched = |us: u64| (us as f64 * factor).round() as u64;
+    for step in steps {
+        match &mut step.command {
+            Command::Delay(delay) if delay.spread == Spread::None => {
+                delay.duration_us = stretched(delay.duration_us);
+            }
+            Command::Stall { duration_us } => *duration_us = stretched(*duration_us),
+            Command::For(repeat) if with_repetitions => {
+                if let Some(rate) = &mut repeat.rate {
+                    rate.per_us = stretched(rate.per_us).max(1);
+                }
+                stretch(&mut repeat.steps, true, factor);
+            }
+            _ => {}
+        }
+    }
+}
+
 fn scaled_count(count: u64, factor: f64) -> u64 {
     ((count as f64 * factor).round() as u64).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::find;
+    use crate::scenario::Choice;
+    use crate::scenario::check::check;
+
+    fn shortened(id: &str, secs: u64) -> Scenario {
+        find(id, &Choice::default()).unwrap().scenario.with_duration(secs * 1_000_000)
+    }
+
+    fn delays(scenario: &Scenario) -> Vec<u64> {
+        let mut found = Vec::new();
+        scenario.each_command(&mut |stage, _, command| match command {
+            Command::Delay(delay) if stage.measured => found.push(delay.duration_us),
+            Command::Stall { duration_us } => found.push(*duration_us),
+            _ => {}
+        });
+        found
+    }
+
+    #[test]
+    fn a_shorter_run_has_its_faults_at_the_same_share() {
+        // The kill at a third of 60 s, the restart two seconds later.
+        assert_eq!(delays(&shortened("X-1", 60)), [20_000_000, 2_000_000]);
+        assert_eq!(delays(&shortened("X-1", 15)), [5_000_000, 500_000]);
+        assert_eq!(delays(&shortened("X-2", 30)), [5_000_000]);
+        assert_eq!(delays(&shortened("X-6", 120)), [10_000_000, 80_000_000]);
+        for secs in [1, 5, 20] {
+            for id in ["X-1", "X-2", "X-6", "X-9", "X-10"] {
+                assert_eq!(check(&shortened(id, secs)), [], "{id} in {secs} s");
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@ use crate::model::{
     Command, Connect, Filters, GroupId, LifeCycle, Pattern, Payload, Publish, Scenario, Stage,
     Step, Who,
 };
+use crate::scenario::units::show_time;
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,7 @@ pub fn check(scenario: &Scenario) -> Vec<Problem> {
     for stage in &scenario.stages {
         for cycle in &stage.life_cycles {
             checker.life_cycle(stage, cycle);
+            checker.faults_in_time(stage, cycle);
         }
     }
     checker.whole();
@@ -227,6 +229,23 @@ impl Checker<'_> {
         }
     }
 
+    /// A fault behind the end of its stage would never be done, and the run would look as if the
+    /// broker had stood it.
+    fn faults_in_time(&mut self, stage: &Stage, cycle: &LifeCycle) {
+        let Some(end_us) = stage.duration_us else { return };
+        if cycle.who == Who::Conductor
+            && let Some(at_us) = first_fault_behind(&cycle.steps, &mut 0, end_us)
+        {
+            let message = format!(
+                "a fault is due {} into stage `{}`, which ends after {}: it would never be done",
+                show_time(at_us),
+                stage.id,
+                show_time(end_us)
+            );
+            self.problem(Kind::LifeCycle, &cycle.id, message);
+        }
+    }
+
     fn needs_connection(&mut self, cycle: &LifeCycle, group: GroupId, what: &str) {
         if !self.connected.contains(&group) {
             let id = &self.scenario.group(group).id;
@@ -285,6 +304,35 @@ impl Checker<'_> {
             );
         }
     }
+}
+
+/// When the first fault that comes at or behind `end_us` is due; `at_us` is where the steps begin,
+/// and afterwards where they end. Repetitions without an end are there to be cut off.
+fn first_fault_behind(steps: &[Step], at_us: &mut u64, end_us: u64) -> Option<u64> {
+    for step in steps {
+        match &step.command {
+            Command::Delay(delay) => *at_us = at_us.saturating_add(delay.duration_us),
+            Command::Fault(_) if *at_us >= end_us => return Some(*at_us),
+            Command::For(repeat) => {
+                let start_us = *at_us;
+                for round in 0..repeat.times.unwrap_or(0) {
+                    if let Some(rate) = repeat.rate {
+                        *at_us = (*at_us).max(start_us + rate.due_us(round));
+                    }
+                    let before_us = *at_us;
+                    let found = first_fault_behind(&repeat.steps, at_us, end_us);
+                    if found.is_some() {
+                        return found;
+                    }
+                    if *at_us == before_us && repeat.rate.is_none() {
+                        break;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    None
 }
 
 /// Whether a filter is one, share prefix included (MQTT-4.7.1-1, 4.7.1-2, 4.8.2-1, 4.8.2-2).

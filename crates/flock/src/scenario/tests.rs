@@ -325,3 +325,22 @@ fn the_example_of_the_manual_is_a_scenario() {
     let scenario = parse_text(example).unwrap_or_else(|error| panic!("{error}")).scenario;
     assert_eq!(scenario.estimate().publishes_per_sec, Some(100.0));
 }
+
+#[test]
+fn a_fault_behind_the_end_of_its_stage_is_refused() {
+    let with = |steps: &str| {
+        let stage = format!("measured = true\n[[stage.do]]\nsteps = [{steps}]\n");
+        parse_text(&PAIRS.replace("measured = true\n", &stage))
+    };
+    let cut = r#"{ fault = { cut = { clients = "sub", share = 0.5 } } }"#;
+    for late in ["40s", "30s"] {
+        let error = with(&format!("{{ delay = \"{late}\" }}, {cut}")).unwrap_err().to_string();
+        assert!(error.contains("x.toml:") && error.contains("never be done"), "{error}");
+    }
+    let repeated =
+        |times: &str| format!("{{ repeat = {{ {times} steps = [{{ delay = \"8s\" }}, {cut}] }} }}");
+    assert!(with(&repeated("times = 3,")).is_ok());
+    assert!(with(&repeated("times = 4,")).unwrap_err().to_string().contains("32s into stage"));
+    // Without a number of times it is there to be cut off by the end.
+    assert!(with(&repeated("")).is_ok());
+}
