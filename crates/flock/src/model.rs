@@ -30,6 +30,7 @@ pub use pattern::{Pattern, PatternError};
 pub use reach::{Hears, Listener, matches};
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -151,7 +152,8 @@ fn each_step_mut(steps: &mut [Step], visit: &mut dyn FnMut(&mut Command)) {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Broker {
     pub id: String,
-    /// `host:port`, at least one. Client `i` connects to address `i mod len`.
+    /// `host:port`, or the path of a Unix socket; at least one. Client `i` connects to address
+    /// `i mod len`.
     pub addresses: Vec<String>,
     pub transport: Transport,
     pub tls: Tls,
@@ -169,6 +171,20 @@ pub enum Transport {
     Wss {
         path: String,
     },
+    /// A Unix socket on this machine; the address is its path.
+    Unix,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp => write!(f, "TCP"),
+            Self::Tls => write!(f, "TLS"),
+            Self::Ws { path } => write!(f, "WebSocket, {path}"),
+            Self::Wss { path } => write!(f, "WebSocket over TLS, {path}"),
+            Self::Unix => write!(f, "Unix socket"),
+        }
+    }
 }
 
 impl Transport {
@@ -515,6 +531,14 @@ impl Rate {
 
     pub fn per_sec(self) -> f64 {
         self.count as f64 * 1e6 / self.per_us as f64
+    }
+
+    /// `factor` times as fast, to a millionth.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        const PARTS: u64 = 1_000_000;
+        let per_us = (self.per_us as f64 * PARTS as f64 / factor).round() as u64;
+        Self { count: self.count.saturating_mul(PARTS), per_us: per_us.max(1) }
     }
 
     /// When message `k` (0-based) is due, in microseconds after the start. Exact for any `k`.

@@ -124,3 +124,43 @@ fn a_broker_that_dies_leaves_what_was_measured() {
     assert!(total(&results).received > 0);
     assert!(results.errors.iter().any(|error| error.what == "connection"));
 }
+
+/// Ten clients publish three messages each, as fast as they can, and say good-bye.
+fn publish_and_leave() -> String {
+    pairs(10, 3, 1, 500)
+        .replace("rate = \"500/s\"", "in_flight = 3")
+        .replace("payload = 16 } }]", "payload = 16 } }, { disconnect = {} }]")
+}
+
+#[test]
+fn a_client_that_leaves_waits_for_its_acknowledgements() {
+    let mischief = Mischief { acknowledge_after: 30, ..Mischief::default() };
+    let results = run_with(mischief, &publish_and_leave());
+    assert_eq!(results.run.outcome, Outcome::Completed);
+    assert_eq!((results.totals.acknowledged, results.integrity.unacknowledged), (30, 0));
+    assert_eq!(results.totals.disconnects, 10);
+    assert!(results.integrity.is_clean(), "{:?}", results.integrity);
+}
+
+#[test]
+fn a_client_that_is_never_acknowledged_leaves_all_the_same() {
+    let mischief = Mischief { acknowledge_after: u64::MAX, ..Mischief::default() };
+    let results = run_with(mischief, &brief(publish_and_leave()));
+    assert_eq!(results.run.outcome, Outcome::Completed);
+    assert_eq!((results.totals.acknowledged, results.integrity.unacknowledged), (0, 30));
+    assert_eq!(results.totals.disconnects, 10);
+}
+
+#[test]
+fn disorder_within_a_shared_group_is_told_apart() {
+    let text = pairs(8, 100, 1, 500).replace(
+        "topics = \"pairs\"\n[[stage]]",
+        "filter = \"$share/g/pairs/{i}\"\ncount = 8\n[[stage]]",
+    );
+    let mischief = Mischief { swap_every: 33, ..Mischief::default() };
+    let results = run_with(mischief, &brief(text));
+    let integrity = &results.integrity;
+    assert!(integrity.reordered_in_groups >= 16, "{integrity:?}");
+    // The standard promises no order within a group, so that it is no fault.
+    assert_eq!((total(&results).reordered, total(&results).duplicated), (0, 0));
+}

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Mosquitto, run_on, total};
-use flock::engine::{BrokerAccess, Options, run};
+use flock::engine::{BrokerAccess, Options, RunError, run};
 use flock::measure::{LatencyKind, Outcome};
 
 fn text(fault: &str) -> String {
@@ -89,10 +89,26 @@ fn a_fault_without_a_process_fails_the_run_and_keeps_what_was_measured() {
     let results =
         run_on(&text(r#"{ fault = { kill = "main" } }"#), &broker.address, BrokerAccess::None);
     match &results.run.outcome {
-        Outcome::Failed(why) => assert!(why.contains("--broker-pid"), "{why}"),
+        Outcome::Failed(why) => assert!(why.contains("--pid"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert!(results.totals.published_all() > 0);
+}
+
+#[test]
+fn a_pid_that_nobody_has_is_refused_before_anything_is_started() {
+    let broker = Mosquitto::start();
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    for pid in [gone.id(), 0, u32::MAX] {
+        let options = Options { broker: BrokerAccess::Pid(pid), ..Options::default() };
+        match run(&common::scenario(&text("{ delay = \"1ms\" }"), &broker.address), options) {
+            Err(RunError::Broker(error)) => {
+                assert!(error.to_string().contains(&format!("the pid {pid}:")), "{error}");
+            }
+            other => panic!("{pid}: {:?}", other.map(|results| results.run)),
+        }
+    }
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn sub_scenario(args: &Sub) -> anyhow::Result<Scenario> {
 fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Result<Scenario> {
     let (transport, tls) = secured(bench);
     let port = bench.port.unwrap_or(match &transport {
-        Transport::Tcp => 1883,
+        Transport::Tcp | Transport::Unix => 1883,
         Transport::Tls => 8883,
         Transport::Ws { .. } => 8083,
         Transport::Wss { .. } => 8084,

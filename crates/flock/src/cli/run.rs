@@ -207,10 +207,7 @@ fn parameters(scenario: &Scenario) -> std::collections::BTreeMap<String, String>
         );
     }
     for broker in &scenario.brokers {
-        all.insert(
-            format!("transport to {}", broker.id),
-            format!("{:?}", broker.transport).to_lowercase(),
-        );
+        all.insert(format!("transport to {}", broker.id), broker.transport.to_string());
     }
     all
 }

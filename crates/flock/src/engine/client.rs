@@ -521,6 +521,7 @@ impl Client {
             Event::Message(publish) => self.on_message(&publish, now_ns, lane),
             Event::Published { token, qos, reason, .. } => {
                 self.on_published(&token, qos, reason, now_ns, lane);
+                self.on_settled(now_ns, lane);
             }
             Event::Connected { session_present, .. } => {
                 self.on_connected(session_present, now_ns, lane);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::clock::Clock;
-use super::crew::{Crew, CrewNews, CrewOrder};
+use super::crew::{Crew, CrewNews, CrewOrder, StagePace};
 use super::host::Sampler;
 use super::plan::Plan;
 use super::script::{self, Action};
@@ -14,7 +14,7 @@ use super::tally::{Tick, add_totals};
 use super::worker::Standing;
 use crate::faults::BrokerProcess;
 use crate::measure::{FaultRecord, LatencyHistogram, LatencyPoint, Outcome, Phase, Second, Totals};
-use crate::model::{Fault, Rate};
+use crate::model::Fault;
 
 /// What a run tells about itself once a second.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +159,7 @@ impl<'a> Conductor<'a> {
             }
             match (measured && publishes, self.plan.scenario.search) {
                 (true, Some(search)) => self.search(stage, search),
-                _ => self.run_stage(stage, None),
+                _ => self.run_stage(stage, StagePace::Own),
             }
             if publishes {
                 self.drain();
@@ -182,7 +182,7 @@ impl<'a> Conductor<'a> {
     }
 
     /// One stage, from its start to the end of all its programs.
-    pub(super) fn run_stage(&mut self, stage: usize, pace: Option<Rate>) {
+    pub(super) fn run_stage(&mut self, stage: usize, pace: StagePace) {
         let model = self.plan.scenario.stages[stage].clone();
         self.stage_name.clone_from(&model.id);
         self.done = DoneCount { stage, threads: 0 };
@@ -276,6 +276,7 @@ impl<'a> Conductor<'a> {
                     sum.owed += one.owed;
                     sum.received += one.received;
                     sum.in_flight += one.in_flight;
+                    sum.published += one.published;
                     sum.connects_ok += one.connects_ok;
                     sum.connections += one.connections;
                 }

@@ -44,11 +44,11 @@ pub trait Crew {
 /// What the conductor wants done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum CrewOrder {
-    /// Start stage `stage` at `at_ns` of the run's clock; with `pace`, publishers send at that.
+    /// Start stage `stage` at `at_ns` of the run's clock, with publishers at this pace.
     Begin {
         stage: usize,
         at_ns: u64,
-        pace: Option<Rate>,
+        pace: StagePace,
     },
     End,
     Cut {
@@ -58,6 +58,29 @@ pub enum CrewOrder {
     Measure(bool),
     /// Answered by one [`CrewNews::Standing`] per thread.
     Probe,
+}
+
+/// How fast publishers are to be in a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub enum StagePace {
+    /// As the scenario says.
+    #[default]
+    Own,
+    /// So many times as fast as it says.
+    Times(f64),
+    /// Each at this rate.
+    Each(Rate),
+}
+
+impl StagePace {
+    /// The rate of a publish command in the stage, given its own.
+    pub fn of(self, own: Option<Rate>) -> Option<Rate> {
+        match self {
+            Self::Own => own,
+            Self::Times(factor) => own.map(|rate| rate.times(factor)),
+            Self::Each(rate) => Some(rate),
+        }
+    }
 }
 
 /// What the conductor is told.
@@ -214,6 +237,7 @@ pub fn endpoint(broker: &Broker, address: &str) -> Endpoint {
         Transport::Tls => format!("tls://{address}"),
         Transport::Ws { path } => format!("ws://{address}{path}"),
         Transport::Wss { path } => format!("wss://{address}{path}"),
+        Transport::Unix => format!("unix://{address}"),
     };
     let tls = TlsOptions {
         ca_file: broker.tls.ca_file.clone(),

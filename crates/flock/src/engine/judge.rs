@@ -87,6 +87,7 @@ fn merge_integrity(mine: &mut Integrity, other: Integrity) {
     keep_worst(&mut mine.worst);
     mine.unacknowledged += other.unacknowledged;
     mine.misrouted += other.misrouted;
+    mine.reordered_in_groups += other.reordered_in_groups;
     mine.joined_late += other.joined_late;
     mine.interrupted += other.interrupted;
 }
@@ -116,6 +117,7 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
     keep_worst(&mut part.integrity.worst);
     for harvest in harvests {
         part.integrity.misrouted += harvest.ledger.misrouted;
+        part.integrity.reordered_in_groups += harvest.ledger.reordered_in_groups;
         for (kind, qos, histogram) in &harvest.latencies {
             add_latency(&mut part.latencies, *kind, *qos, histogram);
         }

@@ -9,10 +9,11 @@ use client::Route;
 use hashbrown::HashMap;
 
 use super::clock::Clock;
+use super::crew::StagePace;
 use super::plan::{Plan, Random};
 use super::tally::Tally;
 use crate::measure::ledger::{Ledger, Sent, StreamId};
-use crate::model::{Rate, TopicsId};
+use crate::model::TopicsId;
 
 /// See the module's text. Passed to every call on a client.
 pub(super) struct Lane {
@@ -32,8 +33,7 @@ pub(super) struct Lane {
     pub(super) random: Random,
     pub(super) stage: usize,
     pub(super) stage_at_ns: u64,
-    /// Replaces the pace of every publish command, while the highest rate is looked for.
-    pub(super) pace_override: Option<Rate>,
+    pub(super) pace: StagePace,
     /// Clients with steps left in this stage.
     pub(super) active: usize,
     /// Clients that could go on at once, had they not had their turn.
@@ -68,7 +68,7 @@ impl Lane {
             unpromised: Vec::new(),
             stage: 0,
             stage_at_ns: 0,
-            pace_override: None,
+            pace: StagePace::Own,
             active: 0,
             again: Vec::new(),
             buffers: Vec::new(),

@@ -248,6 +248,24 @@ impl Plan {
             .sum()
     }
 
+    /// Messages per second that all publishers of this stage together are asked for; `None` where a
+    /// closed loop decides.
+    pub fn publish_rate_in(&self, stage: usize) -> Option<f64> {
+        let groups = self.scenario.groups.iter().zip(&self.programs[stage]);
+        let rates = groups.flat_map(|(group, ops)| {
+            ops.iter().filter_map(|op| match op {
+                Op::Publish(command) => Some((group.count, *command)),
+                _ => None,
+            })
+        });
+        rates
+            .map(|(clients, command)| {
+                let rate = self.publishes[usize::from(command)].command.pace.rate?;
+                Some(rate.per_sec() * clients as f64)
+            })
+            .sum()
+    }
+
     /// The family of a stream, and its position there; `None` for a number that nobody was given.
     pub fn locate(&self, stream: StreamId) -> Option<(&Family, u64, u64)> {
         let at = self.families.partition_point(|family| family.base <= stream).checked_sub(1)?;

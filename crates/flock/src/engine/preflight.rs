@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
 use super::host;
-use crate::model::Scenario;
+use crate::model::{Scenario, Transport};
 
 /// What was found out, and how the run is set up for it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -83,9 +83,12 @@ fn check_ports(
     let mut bounds = range.split_whitespace().filter_map(|bound| bound.parse::<u64>().ok());
     let (low, high) = (bounds.next().unwrap_or(32_768), bounds.next().unwrap_or(60_999));
     let ports = (high - low + 1) * PORTS_USABLE_PERCENT / 100;
-    let addresses: Vec<&String> =
-        scenario.brokers.iter().flat_map(|broker| &broker.addresses).collect();
-    let targets = addresses.len().max(1) as u64;
+    let over_ip = scenario.brokers.iter().filter(|broker| broker.transport != Transport::Unix);
+    let addresses: Vec<&String> = over_ip.flat_map(|broker| &broker.addresses).collect();
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let targets = addresses.len() as u64;
     let sources = preflight.sources.len().max(1) as u64;
     if connections <= ports * targets * sources {
         return Ok(());
@@ -138,7 +141,7 @@ mod tests {
             brokers: vec![crate::model::Broker {
                 id: "b".into(),
                 addresses: vec![address.into()],
-                transport: crate::model::Transport::Tcp,
+                transport: Transport::Tcp,
                 tls: crate::model::Tls::default(),
             }],
             brokers_distinct: false,
@@ -166,6 +169,9 @@ mod tests {
         let mut preflight = Preflight::default();
         check_ports(&scenario(1, "127.0.0.1:1883"), 200_000, &mut preflight).unwrap();
         assert!(preflight.sources.len() >= 3, "{:?}", preflight.sources);
+        let mut local = scenario(1, "/run/broker.sock");
+        local.brokers[0].transport = Transport::Unix;
+        assert_eq!(check_ports(&local, 200_000, &mut Preflight::default()), Ok(()));
         let far = check_ports(&scenario(1, "192.0.2.1:1883"), 200_000, &mut Preflight::default());
         assert!(matches!(far, Err(Refusal::Ports { .. })));
     }

@@ -79,7 +79,7 @@ impl Client {
         let clients = lane.plan.scenario.group(self.group).count;
         let topics = lane.plan.scenario.topic_group(planned.command.topics).count;
         let pace = planned.command.pace;
-        let rate = lane.pace_override.or(pace.rate);
+        let rate = lane.pace.of(pace.rate);
         let phase_ns = match (rate, pace.phase) {
             (Some(rate), Phase::Spread) if clients > 0 => {
                 let interval_ns = u128::from(rate.per_us) * 1_000 / u128::from(rate.count);

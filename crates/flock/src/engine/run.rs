@@ -138,7 +138,7 @@ fn watch(
             let sampler = Sampler::of_page(&url).ok_or(RunError::Metrics(url))?;
             return Ok((None, Some(sampler)));
         }
-        BrokerAccess::Pid(pid) => BrokerProcess::of_pid(pid, address),
+        BrokerAccess::Pid(pid) => BrokerProcess::of_pid(pid, address)?,
         BrokerAccess::Command(command) => BrokerProcess::start(command, address)?,
         BrokerAccess::Process(process) => process,
     };
@@ -164,6 +164,13 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     });
     if part.integrity.by_qos.is_empty() && !plan.all_stamped {
         conductor.notes.push("messages without a stamp: neither latency nor integrity".into());
+    }
+    if part.integrity.reordered_in_groups > 0 {
+        conductor.notes.push(format!(
+            "{} messages came to a member of a shared group after a later one of the same publisher \
+             and topic, which no standard forbids",
+            part.integrity.reordered_in_groups
+        ));
     }
     let validity = validity(&conductor, &part);
     let latencies = latencies(&part);

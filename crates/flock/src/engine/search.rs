@@ -2,9 +2,12 @@
 //!
 //! The rate doubles from the lowest until it does not hold, then the gap is halved until it is
 //! narrow enough. Every step is the measured stage again, at its own rate; after a step that did
-//! not hold the backlog is drained first.
+//! not hold the backlog is drained first. Publishers with rates of their own keep their shares of
+//! the total; where some have none, all get the same.
 
 use super::conductor::Conductor;
+use super::crew::StagePace;
+use super::plan::Plan;
 use crate::measure::{LatencyHistogram, RateSearch, RateStep};
 use crate::model::{Rate, Search};
 
@@ -43,24 +46,20 @@ impl Conductor<'_> {
     fn try_rate(&mut self, stage: usize, rate: u64, search: &Search) -> RateStep {
         let before = self.standing();
         self.recent = LatencyHistogram::new();
-        let publishers = self.plan.publishers_in(stage).max(1);
-        // Each client's share of the total, exactly.
-        let pace = Rate { count: rate, per_us: 1_000_000 * publishers };
-        let started = self.clock.now_ns();
+        let pace = pace_of(&self.plan, stage, rate);
         self.set_stage_duration(search.step_us);
-        self.run_stage(stage, Some(pace));
-        let seconds = (self.clock.now_ns() - started) as f64 / 1e9;
+        self.run_stage(stage, pace);
         let after = self.standing();
-        let owed = (after.owed - before.owed) as f64 / seconds;
-        let received = (after.received.saturating_sub(before.received)) as f64 / seconds;
+        let seconds = search.step_us as f64 / 1e6;
+        let owed = after.owed.saturating_sub(before.owed) as f64 / seconds;
+        let received = after.received.saturating_sub(before.received) as f64 / seconds;
+        let published = after.published.saturating_sub(before.published) as f64 / seconds;
         let backlog = owed - received;
         self.drain();
         let drained = self.standing();
         // A last tick may be under way; its messages belong to this step.
         self.follow(std::time::Duration::from_millis(1));
         let latency_us = self.recent.micros_at(search.percentile);
-        let copies = self.plan.scenario.estimate().copies_per_message.unwrap_or(1.0).max(1.0);
-        let published = owed / copies;
         let slow = latency_us > search.latency_max_us;
         let piled = backlog > owed * BACKLOG_SHARE_MAX;
         let short = published < rate as f64 * PUBLISHED_SHARE_MIN;
@@ -80,6 +79,17 @@ impl Conductor<'_> {
             backlog_per_sec: backlog,
             held: why.is_empty(),
             why,
+        }
+    }
+}
+
+/// What makes the publishers of a stage send `rate` messages per second in all.
+fn pace_of(plan: &Plan, stage: usize, rate: u64) -> StagePace {
+    match plan.publish_rate_in(stage) {
+        Some(own) if own > 0.0 => StagePace::Times(rate as f64 / own),
+        _ => {
+            let publishers = plan.publishers_in(stage).max(1);
+            StagePace::Each(Rate { count: rate, per_us: 1_000_000 * publishers })
         }
     }
 }

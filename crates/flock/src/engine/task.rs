@@ -45,6 +45,8 @@ pub(super) enum Wait {
     Publishing,
     /// So many SUBACKs or UNSUBACKs.
     Answers(u32),
+    /// The acknowledgements of the client's own messages, before it leaves in this way.
+    Settled(Disconnect),
     /// The broker closing a silent connection.
     Silence,
     Stalled,
@@ -109,7 +111,7 @@ impl Client {
     /// There is no connection and will be none: steps that need one are skipped with the rest.
     pub(super) fn on_link_hopeless(&mut self, lane: &mut Lane) {
         match self.task.wait {
-            Wait::Connecting => self.task.ready(lane.now_ns()),
+            Wait::Connecting | Wait::Settled(_) => self.task.ready(lane.now_ns()),
             Wait::Publishing | Wait::Answers(_) | Wait::Messages(_) | Wait::AnyMessages(_) => {
                 self.give_up(lane);
             }
@@ -141,6 +143,10 @@ impl Client {
             Wait::Stalled => {
                 self.set_stalled(false, lane);
                 self.task.ready(lane.now_ns());
+            }
+            Wait::Settled(how) => {
+                self.task.ready(lane.now_ns());
+                self.disconnect(how, lane);
             }
             Wait::Silence => {
                 self.close(lane);
@@ -190,7 +196,7 @@ impl Client {
                     self.connect(*command, lane);
                 }
             }
-            Op::Disconnect(how) => self.disconnect(*how, lane),
+            Op::Disconnect(how) => self.settle_and_disconnect(*how, lane),
             Op::Publish(command) => self.begin_publishing(*command, lane),
             Op::Subscribe(command) => {
                 self.task.asked_ns = lane.now_ns();
@@ -271,6 +277,28 @@ impl Client {
             let (_, started_ns) = extra.stopwatches.swap_remove(at);
             let nanos = lane.clock.now_ns() - started_ns;
             lane.tally.timers[usize::from(timer)].record_nanos(nanos);
+        }
+    }
+
+    /// Whoever says good-bye waits for the acknowledgements of what it published, as long as a
+    /// drain lasts: a message given up in flight would be neither promised nor refused.
+    fn settle_and_disconnect(&mut self, how: Disconnect, lane: &mut Lane) {
+        let is_polite = matches!(how, Disconnect::Message | Disconnect::MessageWithWill);
+        if is_polite && self.link == Link::Up && self.in_flight() > 0 {
+            self.task.wait = Wait::Settled(how);
+            let drain_ns = lane.plan.scenario.drain_us * 1_000;
+            return self.set_task_timer(lane.now_ns() + drain_ns, lane);
+        }
+        self.disconnect(how, lane);
+    }
+
+    /// Another of the client's own messages is acknowledged.
+    pub(super) fn on_settled(&mut self, now_ns: u64, lane: &mut Lane) {
+        if let Wait::Settled(how) = self.task.wait
+            && self.in_flight() == 0
+        {
+            self.task.ready(now_ns);
+            self.disconnect(how, lane);
         }
     }
 

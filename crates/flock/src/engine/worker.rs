@@ -13,19 +13,20 @@ use rustix::time::{
 };
 
 use super::client::Client;
+use super::crew::StagePace;
 use super::lane::{Lane, Setting};
 use super::tally::Tick;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::ledger::{Heard, Ledger, SentTable};
 use crate::measure::{ErrorCount, LatencyHistogram, LatencyKind};
-use crate::model::{GroupId, Rate, SubscriptionId};
+use crate::model::{GroupId, SubscriptionId};
 
 /// What a load thread is told.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
-    /// Start stage `stage` at `at_ns`; with `pace`, publishers send at that instead of their own.
-    Begin { stage: usize, at_ns: u64, pace: Option<Rate> },
+    /// Start stage `stage` at `at_ns`, with publishers at this pace.
+    Begin { stage: usize, at_ns: u64, pace: StagePace },
     /// The stage is over.
     End,
     /// Close the sockets of this share of a group.
@@ -58,6 +59,8 @@ pub struct Standing {
     pub received: u64,
     /// Messages published here without an acknowledgement.
     pub in_flight: u64,
+    /// Messages published here.
+    pub published: u64,
     pub connects_ok: u64,
     pub connections: u64,
 }
@@ -192,7 +195,7 @@ impl Worker {
                 Ok(Order::Begin { stage, at_ns, pace }) => {
                     self.lane.stage = stage;
                     self.lane.stage_at_ns = at_ns;
-                    self.lane.pace_override = pace;
+                    self.lane.pace = pace;
                     self.stage_open = true;
                     for client in &mut self.clients {
                         client.begin(&mut self.lane);
@@ -222,6 +225,7 @@ impl Worker {
             owed: self.lane.tally.owed,
             received: totals.received_all().saturating_sub(aside + repeated),
             in_flight: self.in_flight(),
+            published: totals.published_all(),
             connects_ok: totals.connects_ok,
             connections: self.lane.tally.connections,
         }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 pub struct BrokerProcess {
     /// Program and arguments; empty when only a pid is known, and then `restart` is refused.
     command: Vec<String>,
-    /// `host:port` where it accepts connections when it is up.
+    /// `host:port` or path where it accepts connections when it is up.
     address: String,
     child: Option<Child>,
     pid: Option<Pid>,
@@ -23,8 +24,10 @@ pub struct BrokerProcess {
 /// Why a fault could not be done.
 #[derive(Debug, thiserror::Error)]
 pub enum FaultError {
-    #[error("the broker's process is not known: give --broker-pid or --broker-command")]
+    #[error("the broker's process is not known: give --pid or --broker-command")]
     NoProcess,
+    #[error("no process has the pid {pid}: --pid takes that of the broker, which has to run")]
+    NoSuchProcess { pid: u32 },
     #[error("the broker cannot be restarted: only its pid was given, give --broker-command")]
     NoCommand,
     #[error("cannot start the broker with `{command}`: {source}")]
@@ -41,13 +44,14 @@ pub enum FaultError {
 
 impl BrokerProcess {
     /// A broker that runs already.
-    pub fn of_pid(pid: u32, address: &str) -> Self {
-        Self {
-            command: Vec::new(),
-            address: address.to_owned(),
-            child: None,
-            pid: i32::try_from(pid).ok().and_then(Pid::from_raw),
+    pub fn of_pid(pid: u32, address: &str) -> Result<Self, FaultError> {
+        let found = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        // Somebody else's process is there, too, though no fault can be done to it.
+        let found = found.filter(|pid| test_kill_process(*pid) != Err(rustix::io::Errno::SRCH));
+        if found.is_none() {
+            return Err(FaultError::NoSuchProcess { pid });
         }
+        Ok(Self { command: Vec::new(), address: address.to_owned(), child: None, pid: found })
     }
 
     /// Starts a broker and waits until it accepts connections. Its output goes to ours' error
@@ -184,8 +188,11 @@ impl Drop for BrokerProcess {
     }
 }
 
-/// Whether something accepts connections at `host:port`.
+/// Whether something accepts connections at `host:port`, or at the path of a Unix socket.
 pub fn accepts(address: &str) -> bool {
+    if address.starts_with('/') {
+        return UnixStream::connect(address).is_ok();
+    }
     address.to_socket_addrs().is_ok_and(|mut found| {
         found.any(|address| TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())
     })

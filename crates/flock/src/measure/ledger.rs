@@ -7,7 +7,7 @@
 //!
 //! A track is 56 bytes while nothing is amiss. Members of a shared group divide a stream among
 //! them, so there the whole group has one bitmap per stream ([`SharedTrack`]), merged over threads
-//! and agents.
+//! and agents. What is left of order there is that of each member's part of a stream.
 
 use std::collections::BTreeMap;
 
@@ -412,11 +412,14 @@ pub struct Ledger {
     pub lost_so_far: i64,
     pub duplicated_so_far: u64,
     pub misrouted: u64,
+    /// Came to a member of a shared group after a later message of the same stream.
+    pub reordered_in_groups: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
     path: Path,
+    /// Of a member of a shared group only `next` is kept.
     track: Track,
 }
 
@@ -444,7 +447,13 @@ impl Ledger {
             }
             Path::Shared { key, .. } => {
                 let track = self.shared.entry((key, message.stream)).or_default();
-                track.receive(message.sequence, message.dup)
+                let receipt = track.receive(message.sequence, message.dup);
+                // A repeat, and what another member gave back, come when they may.
+                let is_new = receipt != Receipt::Duplicate && !message.dup;
+                let is_late = message.sequence < entry.track.next;
+                self.reordered_in_groups += u64::from(is_new && is_late);
+                entry.track.next = entry.track.next.max(message.sequence.saturating_add(1));
+                receipt
             }
             Path::Misrouted => {
                 self.misrouted += 1;

@@ -275,6 +275,11 @@ pub struct Integrity {
     pub unacknowledged: u64,
     /// Deliveries to a client that had not asked for the topic.
     pub misrouted: u64,
+    /// Deliveries to a member of a shared group that came after a later message of the same
+    /// publisher and topic to the same member. No standard promises this order, so that these count
+    /// neither as [`IntegrityCount::reordered`] nor against a run.
+    #[serde(default)]
+    pub reordered_in_groups: u64,
     /// Pairs whose beginning could not be judged, because the subscriber came after the first
     /// message.
     pub joined_late: u64,

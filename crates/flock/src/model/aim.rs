@@ -12,8 +12,14 @@ pub struct Target {
 
 impl Target {
     /// Reads `host`, `host:port`, `[::1]:port`, and both behind `mqtt://`, `mqtts://`, `ws://`,
-    /// `wss://`.
+    /// `wss://`; and `unix:///path`.
     pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            if !path.starts_with('/') {
+                return Err(format!("`{text}` needs a whole path, as in unix:///run/quelea.sock"));
+            }
+            return Ok(Self { address: path.to_owned(), transport: Some(Transport::Unix) });
+        }
         let (scheme, rest) = text.split_once("://").map_or(("", text), |(s, r)| (s, r));
         let (host, path) = rest.split_once('/').map_or((rest, None), |(h, p)| (h, Some(p)));
         let path = path.map_or("/mqtt".to_owned(), |path| format!("/{path}"));
@@ -23,7 +29,11 @@ impl Target {
             "mqtts" | "ssl" | "tls" => (Some(Transport::Tls), 8883),
             "ws" => (Some(Transport::Ws { path }), 80),
             "wss" => (Some(Transport::Wss { path }), 443),
-            _ => return Err(format!("`{scheme}` is no known scheme; use mqtt, mqtts, ws or wss")),
+            _ => {
+                return Err(format!(
+                    "`{scheme}` is no known scheme; use mqtt, mqtts, ws, wss or unix"
+                ));
+            }
         };
         let has_port = host
             .rsplit_once(':')
@@ -147,7 +157,9 @@ mod tests {
             (ws.address.as_str(), ws.transport),
             ("h:8083", Some(Transport::Ws { path: "/x".into() }))
         );
-        for bad in ["", ":1883", "h:0", "h:99999", "http://h"] {
+        let unix = Target::parse("unix:///run/q.sock").unwrap();
+        assert_eq!((unix.address.as_str(), unix.transport), ("/run/q.sock", Some(Transport::Unix)));
+        for bad in ["", ":1883", "h:0", "h:99999", "http://h", "unix://q.sock"] {
             assert!(address(bad).is_err(), "{bad}");
         }
     }

@@ -131,6 +131,7 @@ pub(super) enum Transport {
     Tls,
     Ws,
     Wss,
+    Unix,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -146,6 +146,7 @@ impl<'a> Lowering<'a> {
                     format::Transport::Tls => Transport::Tls,
                     format::Transport::Ws => Transport::Ws { path },
                     format::Transport::Wss => Transport::Wss { path },
+                    format::Transport::Unix => Transport::Unix,
                 },
                 tls: Tls {
                     ca_file: broker.tls.ca_file.clone(),

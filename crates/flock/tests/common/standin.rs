@@ -31,6 +31,8 @@ pub(crate) struct Mischief {
     pub(crate) misroute: bool,
     /// Closes all connections and ends after so many messages.
     pub(crate) die_after: u64,
+    /// Acknowledges nothing until so many QoS 1 messages have come in.
+    pub(crate) acknowledge_after: u64,
 }
 
 pub(crate) struct StandIn {
@@ -77,6 +79,8 @@ struct Broker {
     shared: HashMap<String, (Vec<(usize, QoS)>, usize)>,
     deliveries: u64,
     messages: u64,
+    /// PUBACKs that are held back: to whom, and for which packet.
+    owed: Vec<(usize, u16)>,
 }
 
 struct Peer {
@@ -228,10 +232,19 @@ impl Broker {
 
     fn on_publish(&mut self, at: usize, publish: &Publish<'_>) {
         self.messages += 1;
+        if publish.qos == QoS::AtLeastOnce {
+            self.owed.push((at, publish.packet_id));
+        }
+        if self.messages >= self.mischief.acknowledge_after {
+            for (to, packet_id) in self.owed.drain(..) {
+                if let Some(peer) = self.peers.get_mut(&to) {
+                    acknowledge(peer, AckKind::Puback, packet_id);
+                }
+            }
+        }
         if let Some(peer) = self.peers.get_mut(&at) {
             match publish.qos {
-                QoS::AtMostOnce => {}
-                QoS::AtLeastOnce => acknowledge(peer, AckKind::Puback, publish.packet_id),
+                QoS::AtMostOnce | QoS::AtLeastOnce => {}
                 QoS::ExactlyOnce => acknowledge(peer, AckKind::Pubrec, publish.packet_id),
             }
         }
