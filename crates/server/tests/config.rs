@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use server::config::keys::SECTIONS;
 use server::config::schema::{Kind, Value};
 use server::config::{
-    Address, Config, ConfigError, Flag, Loaded, LogTarget, Machine, NEVER, QueueOverflow,
-    SourceFile, Sources, Transport, load, print,
+    Address, Config, ConfigError, DurabilityLevel, Flag, Loaded, LogTarget, Machine, NEVER,
+    QueueOverflow, SourceFile, Sources, Transport, WhenFull, load, print,
 };
 
 const MACHINE: Machine = Machine { cores: 8, memory_bytes: 10_000, has_ipv6: true };
@@ -310,4 +310,82 @@ fn values_show_without_quotes() {
 fn a_key_that_needs_a_value_and_was_set_to_nothing_is_named() {
     let told = error("[http]\nlisten = \"\"");
     assert!(told.contains("http.listen") && told.contains("must not be empty"), "{told}");
+}
+
+#[test]
+fn durability_has_levels_for_broker_listener_and_topic() {
+    let config = Config::defaults(&MACHINE);
+    assert_eq!(config.durability.level, DurabilityLevel::Fsync);
+    assert!(config.durability.has_log() && config.durability.topics.is_empty());
+
+    let own = "[durability]\nlevel = \"memory\"\ntopics = [\"a/+=disk\", \"x=y=fsync\"]\n\
+               when_full = \"wait\"\n[[listeners]]\nurl = \"tcp://127.0.0.1:1\"\n\
+               [[listeners]]\nurl = \"tcp://127.0.0.1:2\"\ndurability = \"disk\"";
+    let config = self::config(own);
+    let levels: Vec<_> = config.listeners.iter().map(|own| own.limits.durability).collect();
+    assert_eq!(levels, [DurabilityLevel::Memory, DurabilityLevel::Disk]);
+    let rules =
+        [("a/+".to_owned(), DurabilityLevel::Disk), ("x=y".to_owned(), DurabilityLevel::Fsync)];
+    assert_eq!(config.durability.topics, rules);
+    assert_eq!(config.durability.level_max, DurabilityLevel::Fsync);
+    assert_eq!(config.durability.when_full, WhenFull::Wait);
+
+    assert!(!self::config("[durability]\nlevel = \"memory\"").durability.has_log());
+    let kept = "[durability]\nlevel = \"memory\"\ntopics = [\"a=disk\"]";
+    assert!(self::config(kept).durability.has_log(), "a rule asks for more");
+}
+
+#[test]
+fn rules_of_topics_are_checked() {
+    let error =
+        error("[durability]\ntopics = [\"a/#=dsk\", \"#a=disk\", \"b\", \"c=disk\", \"c=fsync\"]");
+    let lines: Vec<&str> = error.lines().collect();
+    let place = "/etc/quelea/quelea.toml:2: durability.topics: ";
+    assert!(lines.iter().all(|line| line.starts_with(place)));
+    assert!(lines[0].contains("did you mean 'disk'?"), "{error}");
+    assert!(lines[1].contains("'#' must be the last level"), "{error}");
+    assert!(lines[2].contains("write FILTER=LEVEL"), "{error}");
+    assert!(lines[3].contains("'c' has a rule already"), "{error}");
+    assert_eq!(lines.len(), 4);
+    let shared = self::error("[durability]\ntopics = [\"$share/g/a=disk\"]");
+    assert!(shared.contains("leave $share/NAME/ out"), "{shared}");
+    let unknown = self::error("[durability]\nlevel = \"fsinc\"");
+    assert!(unknown.contains("did you mean 'fsync'?"), "{unknown}");
+}
+
+#[test]
+fn every_packet_fits_into_a_segment() {
+    for packet_bytes_max in [20, 70_000, 1 << 20, 16 << 20, 268_435_460_u32] {
+        let config = config(&format!("[limits]\npacket_bytes_max = {packet_bytes_max}"));
+        let settings = config.durability.log_settings(4).unwrap();
+        assert!(settings.record_bytes_max >= packet_bytes_max + 65_535 + 100, "{settings:?}");
+        assert!(settings.segment_bytes >= 16 << 20);
+    }
+    let settings = Config::defaults(&MACHINE).durability.log_settings(4).unwrap();
+    assert_eq!(settings.segment_bytes, 33 << 20);
+
+    let small = "[limits]\npacket_bytes_max = \"1MiB\"\n[durability]\nsegment_bytes = \"2MiB\"";
+    let error = error(small);
+    assert!(error.starts_with("/etc/quelea/quelea.toml:4: durability.segment_bytes: "), "{error}");
+    assert!(error.contains("write 2240KiB or more"), "{error}");
+    let config = self::config(&small.replace("\"2MiB\"", "\"2240KiB\""));
+    assert_eq!(config.durability.log_settings(1).unwrap().segment_bytes, 2240 << 10);
+    // Where nothing is kept, sizes do not matter.
+    self::config(&format!("{small}\nlevel = \"memory\""));
+    // The listener with the largest packets decides.
+    let own = "[[listeners]]\nurl = \"tcp://127.0.0.1:1\"\npacket_bytes_max = \"20MiB\"";
+    assert_eq!(self::config(own).durability.segment_bytes, 41 << 20);
+}
+
+#[test]
+fn the_space_of_all_logs_is_shared_by_the_shards() {
+    let config = config("[durability]\nlog_bytes_max = \"2GiB\"\nsegment_bytes = \"40MiB\"");
+    assert_eq!(config.durability.log_settings(8).unwrap().log_bytes_max, 256 << 20);
+    assert!(config.durability.log_settings(64).is_err(), "less than four segments each");
+    let error = error("[server]\nshards = 4\n[durability]\nlog_bytes_max = \"500MiB\"");
+    assert!(error.starts_with("/etc/quelea/quelea.toml:4: durability.log_bytes_max: "), "{error}");
+    assert!(
+        error.contains("4 shards with 4 segments of 33MiB each need at least 528MiB"),
+        "{error}"
+    );
 }

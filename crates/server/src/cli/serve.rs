@@ -25,6 +25,12 @@ pub struct ServeArgs {
     /// Where state is kept.
     #[arg(short, long, value_name = "DIR")]
     pub data: Option<String>,
+    /// How firmly state is kept: memory, disk or fsync (the default). With memory nothing is kept.
+    #[arg(long, value_name = "LEVEL")]
+    pub durability: Option<String>,
+    /// Shards of state, for a new data directory. Default: the larger of 4 and the cores.
+    #[arg(long, value_name = "N")]
+    pub shards: Option<String>,
     /// Worker threads. Default: one per core.
     #[arg(short, long, value_name = "N")]
     pub workers: Option<String>,
@@ -96,6 +102,8 @@ impl ServeArgs {
         let anonymous = self.allow_anonymous.then(|| "true".to_owned());
         let flags = [
             ("--data", "server.data_dir", &self.data),
+            ("--durability", "durability.level", &self.durability),
+            ("--shards", "server.shards", &self.shards),
             ("--workers", "server.workers", &self.workers),
             ("--allow-anonymous", "auth.allow_anonymous", &anonymous),
             ("--http", "http.listen", &self.http),
@@ -123,6 +131,7 @@ const EXAMPLES: &str = "\
 Examples:
   quelea serve                                        loopback, port 1883, data in ./quelea-data
   quelea serve --port 2883 --data /var/lib/quelea
+  quelea serve --durability memory                    keeps nothing, touches no directory
   quelea serve --listen tcp://*:1883 --allow-anonymous
   quelea serve --config /etc/quelea/quelea.toml --check-config
   QUELEA_limits__packet_bytes_max=1MiB quelea serve --print-config";
@@ -130,6 +139,7 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::DurabilityLevel;
 
     const MACHINE: Machine = Machine { cores: 2, memory_bytes: 1 << 30, has_ipv6: false };
 
@@ -138,6 +148,8 @@ mod tests {
         let args = ServeArgs {
             listen: vec!["tcp://*:7".into()],
             data: Some("/d".into()),
+            durability: Some("disk".into()),
+            shards: Some("6".into()),
             workers: Some("3".into()),
             allow_anonymous: true,
             http: Some("off".into()),
@@ -149,6 +161,8 @@ mod tests {
         let config = &loaded.config;
         assert_eq!((config.server.workers, config.http), (3, None));
         assert_eq!(config.server.data_dir, PathBuf::from("/d"));
+        assert_eq!((config.server.shards, config.shards_are_fixed), (6, true));
+        assert_eq!(config.durability.level, DurabilityLevel::Disk);
         assert!(config.listeners[0].allow_anonymous);
         let printed = print::effective(&loaded);
         assert!(printed.contains("level = \"debug\" # --log-level"), "{printed}");

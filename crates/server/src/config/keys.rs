@@ -13,6 +13,7 @@ pub const SECTIONS: &[Section] = &[
     RawTls::SECTION,
     RawWebSocket::SECTION,
     Limits::SECTION,
+    Durability::SECTION,
     Auth::SECTION,
     AccessFile::SECTION,
     Shared::SECTION,
@@ -35,6 +36,28 @@ words! {
         Reject = "reject",
         /// The session's connection is closed (0x97); its queue is kept.
         Disconnect = "disconnect",
+    }
+}
+
+words! {
+    /// How firmly something is kept before it is acknowledged.
+    DurabilityLevel {
+        /// In memory: the end of the process loses it.
+        Memory = "memory",
+        /// Handed to the operating system: survives the end of the process, not a loss of power.
+        Disk = "disk",
+        /// On the medium: survives a loss of power.
+        Fsync = "fsync",
+    }
+}
+
+words! {
+    /// What happens to messages that must be kept while there is no space for them.
+    WhenFull {
+        /// Their publishers are told (0x97), or cut off where MQTT 3 has no word for it.
+        Refuse = "refuse",
+        /// Their publishers are not read until there is space.
+        Wait = "wait",
     }
 }
 
@@ -129,10 +152,11 @@ settings! {
         door_threads: u16 = count_or("auto", 64), "auto";
         /// Ties each worker to one core. Helps when the machine is the broker's alone.
         pin_workers: bool = Kind::Flag, "false";
-        /// Where state is kept.
+        /// Where state is kept. One process at a time can use it. Not touched where nothing is
+        /// kept: see `[durability]`.
         data_dir: PathBuf = Kind::Path, "quelea-data";
-        /// How long a shutdown may take: clients are told (0x8B for MQTT 5) and what is queued in
-        /// sockets is sent; then the process ends.
+        /// How long a shutdown may take: clients are told (0x8B for MQTT 5), what is queued in
+        /// sockets is sent, and the logs are closed in order; then the process ends.
         shutdown_grace_secs: u32 = secs(0, 3_600), "10";
     }
 }
@@ -163,6 +187,8 @@ settings! {
         connections_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
         /// New connections per second of this listener. More wait in the system's queue.
         connections_per_second_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
+        /// How firmly what comes through this listener is kept: instead of `durability.level`.
+        durability: Option<DurabilityLevel> = Kind::OneOf(DurabilityLevel::WORDS), "";
         /// As in `[limits]`.
         packet_bytes_max: Option<u32> = bytes(20, PACKET_BYTES_MAX), "";
         /// As in `[limits]`.
@@ -299,6 +325,36 @@ settings! {
         shared_available: bool = Kind::Flag, "true";
         /// Subscription identifiers are allowed. If not, they are refused with 0xA1.
         subscription_ids_available: bool = Kind::Flag, "true";
+    }
+}
+
+settings! {
+    /// How firmly persistent sessions and their messages are kept. `docs/durability.md` says what
+    /// each level promises. Where nothing asks for more than `memory`, no directory is touched.
+    "durability" => Durability {
+        /// What an acknowledgement waits for: `memory` for nothing, `disk` until the operating
+        /// system has it, `fsync` until it is on the medium. QoS 0 and sessions that end with their
+        /// connection are never kept.
+        level: DurabilityLevel = Kind::OneOf(DurabilityLevel::WORDS), "fsync";
+        /// Topics whose messages have a level of their own, whatever their listener says:
+        /// `FILTER=LEVEL`. The first that matches holds.
+        topics: Vec<String> = Kind::List("rules such as sensors/#=disk"), "";
+        /// What happens to messages that must be kept while there is no space for them.
+        when_full: WhenFull = Kind::OneOf(WhenFull::WORDS), "refuse";
+        /// Size of a log file. Each shard has one from its first start on, and about three once it
+        /// is busy. A record takes at most half of it, hence `auto`: twice the largest
+        /// `packet_bytes_max` and a little, at least 16 MiB. For small devices, lower that limit.
+        segment_bytes: u32 = bytes_or("auto", 1 << 30), "auto";
+        /// Bytes of all logs; each shard has an equal share. Reaching it is as if the disk were
+        /// full.
+        log_bytes_max: u64 = bytes_or("unlimited", u64::MAX / 2), "unlimited";
+        /// Space is reclaimed once a log uses more than this many per cent of what is needed of
+        /// it, and two segments on top. Less means less space and more copying.
+        space_percent: u32 = count(110, 1_000), "200";
+        /// Bytes that reclaiming may read for each 100 bytes appended.
+        reclaim_percent: u32 = count(150, 10_000), "200";
+        /// Bytes per second that reclaiming may read in each log, however little is appended.
+        reclaim_bytes_per_sec: u32 = bytes(1 << 10, u32::MAX as u64), "8MiB";
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Start reading at [`load`]; [`keys`] holds every key with its default and its reason.
 
+mod durability;
 pub mod endpoint;
 pub mod keys;
 pub mod machine;
@@ -14,15 +15,16 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Network, Transport};
 pub use keys::{
-    AccessFile, Auth, CertificateIdentity, ClientAuth, Limits, LogFormat, LogLevel, NEVER,
-    QueueOverflow, Server, SharedStrategy, Sys, TlsVersion,
+    AccessFile, Auth, CertificateIdentity, ClientAuth, DurabilityLevel, Limits, LogFormat,
+    LogLevel, NEVER, QueueOverflow, Server, SharedStrategy, Sys, TlsVersion, WhenFull,
 };
 pub use machine::Machine;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
 
-use keys::{Http, Log, RawListener, RawTls, RawWebSocket, Shared};
+use keys::{Durability, Http, Log, RawListener, RawTls, RawWebSocket, Shared};
 use schema::{Section, Value};
 
 /// The checked configuration.
@@ -30,11 +32,16 @@ use schema::{Section, Value};
 pub struct Config {
     /// `workers`, `shards` and `door_threads` are resolved: never 0.
     pub server: Server,
+    /// The number of shards was asked for, so another one in the data directory is refused.
+    pub shards_are_fixed: bool,
     /// At least one.
     pub listeners: Vec<Listener>,
     /// `memory_bytes_max` and the bursts are resolved. For the rates and connections, 0 means no
     /// limit; for expiries and delays, [`NEVER`] does.
     pub limits: Limits,
+    /// What a listener has that replaces nothing.
+    pub listener_defaults: ListenerLimits,
+    pub durability: DurabilityConfig,
     pub auth: Auth,
     pub access: AccessFile,
     pub shared_strategy: SharedStrategy,
@@ -69,6 +76,7 @@ pub struct Listener {
 /// The limits of `[limits]` that a listener may replace, resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerLimits {
+    pub durability: DurabilityLevel,
     pub packet_bytes_max: u32,
     /// 0: no limit.
     pub keep_alive_max_secs: u16,
@@ -197,19 +205,29 @@ fn lower(
     let http = Http::lower(values(settings, Http::SECTION, "http"))?;
     let log = Log::lower(values(settings, Log::SECTION, "log"))?;
     let shared = Shared::lower(values(settings, Shared::SECTION, "shared"))?;
+    let durability = Durability::lower(values(settings, Durability::SECTION, "durability"))?;
+    let shards_are_fixed = server.shards != 0;
     resolve_server(&mut server, machine);
     if limits.memory_bytes_max == 0 {
         limits.memory_bytes_max = machine.memory_bytes / 10 * 8;
     }
-    let mut lowering = Listeners { settings, limits: &limits, auth: &auth, machine, problems };
+    let level = durability.level;
+    let mut lowering =
+        Listeners { settings, limits: &limits, level, auth: &auth, machine, problems };
     let listeners = lowering.lower(port)?;
+    let listener_defaults = lowering.lower_limits(&lowering.nothing_replaced()?);
+    let durability =
+        durability::lower(&durability, &limits, &listeners, server.shards, settings, problems);
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http = lower_http(&http, settings, problems);
     Some(Config {
         server,
+        shards_are_fixed,
         listeners,
         limits,
+        listener_defaults,
+        durability,
         auth,
         access: AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?,
         shared_strategy: shared.strategy,
@@ -289,6 +307,7 @@ fn log_target(text: String) -> LogTarget {
 struct Listeners<'a> {
     settings: &'a Settings,
     limits: &'a Limits,
+    level: DurabilityLevel,
     auth: &'a Auth,
     machine: &'a Machine,
     problems: &'a mut Vec<Problem>,
@@ -332,12 +351,16 @@ impl Listeners<'_> {
         }
         let mut listeners = Vec::new();
         for url in urls {
-            let mut raw =
-                RawListener::lower(values(self.settings, RawListener::SECTION, "listeners.-"))?;
+            let mut raw = self.nothing_replaced()?;
             raw.url = Some(url);
             listeners.extend(self.build("listeners.-", raw)?);
         }
         Some(listeners)
+    }
+
+    /// A listener of which nothing was said.
+    fn nothing_replaced(&self) -> Option<RawListener> {
+        RawListener::lower(values(self.settings, RawListener::SECTION, "listeners.-"))
     }
 
     fn lower_one(&mut self, index: usize) -> Option<Option<Listener>> {
@@ -389,6 +412,7 @@ impl Listeners<'_> {
         let (messages_burst, bytes_burst) =
             bursts(limits, messages_per_second_max, bytes_per_second_max);
         ListenerLimits {
+            durability: raw.durability.unwrap_or(self.level),
             packet_bytes_max: raw.packet_bytes_max.unwrap_or(limits.packet_bytes_max),
             keep_alive_max_secs: raw.keep_alive_max_secs.unwrap_or(limits.keep_alive_max_secs),
             in_flight_max: raw.in_flight_max.unwrap_or(limits.in_flight_max),

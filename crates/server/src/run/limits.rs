@@ -7,15 +7,32 @@ use codec::QoS;
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
 
-use crate::config::{Config, Listener, NEVER, QueueOverflow, SharedStrategy};
+use crate::config::{
+    self, Config, DurabilityLevel, Listener, ListenerLimits, NEVER, QueueOverflow, SharedStrategy,
+};
 
 /// The limits of one listener's connections.
 pub(super) fn of_listener(config: &Config, listener: &Listener) -> Arc<Limits> {
+    Arc::new(of(config, &listener.limits))
+}
+
+/// The limits of restored sessions, until their clients connect again. What was kept goes on being
+/// kept, so the firmest level of any listener holds.
+pub(super) fn of_restored(config: &Config) -> Arc<Limits> {
+    let levels = config.listeners.iter().map(|listener| listener.limits.durability);
+    let firmest = levels.chain([config.durability.level]).max_by_key(|level| *level as u8);
+    let own = ListenerLimits {
+        durability: firmest.unwrap_or(config.durability.level),
+        ..config.listener_defaults
+    };
+    Arc::new(of(config, &own))
+}
+
+fn of(config: &Config, own: &ListenerLimits) -> Limits {
     let all = &config.limits;
-    let own = &listener.limits;
     let bytes_rate = u32::try_from(own.bytes_per_second_max).unwrap_or(u32::MAX);
     let bytes_burst = u32::try_from(own.bytes_burst).unwrap_or(u32::MAX);
-    Arc::new(Limits {
+    Limits {
         packet_bytes_max: own.packet_bytes_max,
         topic: TopicLimits { levels_max: all.topic_levels_max, bytes_max: all.topic_bytes_max },
         client_id_bytes_max: all.client_id_bytes_max,
@@ -43,8 +60,16 @@ pub(super) fn of_listener(config: &Config, listener: &Listener) -> Arc<Limits> {
         subscription_ids_available: all.subscription_ids_available,
         message_rate: Rate { per_second: own.messages_per_second_max, burst: own.messages_burst },
         byte_rate: Rate { per_second: bytes_rate, burst: bytes_burst },
-        durability: Durability::default(),
-    })
+        durability: durability(own.durability),
+    }
+}
+
+fn durability(level: DurabilityLevel) -> Durability {
+    match level {
+        DurabilityLevel::Memory => Durability::Memory,
+        DurabilityLevel::Disk => Durability::Disk,
+        DurabilityLevel::Fsync => Durability::Fsync,
+    }
 }
 
 /// The settings of the whole broker.
@@ -62,8 +87,14 @@ pub(super) fn of_broker(config: &Config) -> Settings {
         },
         share_queue: queue(config),
         rejects: config.limits.queue_overflow == QueueOverflow::Reject,
-        topic_durability: Vec::new(),
-        when_full: WhenFull::default(),
+        topic_durability: {
+            let rules = config.durability.topics.iter();
+            rules.map(|(filter, level)| (filter.as_str().into(), durability(*level))).collect()
+        },
+        when_full: match config.durability.when_full {
+            config::WhenFull::Refuse => WhenFull::Refuse,
+            config::WhenFull::Wait => WhenFull::Wait,
+        },
     }
 }
 
