@@ -123,9 +123,9 @@ impl Bench {
         let files = data.log_files(0)?;
         let identity = Identity { id: [1; 16], shard: 0, shards: 1 };
         let settings = Settings::default();
-        let recovered = data.recover(&files, identity, &settings, &mut |_, _| {})?;
+        let recovered = data.recover(&files, identity, &settings, &mut |_, _| {}, &|_| {})?;
         let (sender, completions) = channel();
-        let disk = LogDisk::spawn(files, "bench", move |completion| {
+        let disk = LogDisk::spawn(files, "bench", move |completion, _| {
             let _ = sender.send(completion);
         })?;
         let measured = Measured {

@@ -100,6 +100,12 @@ impl Health {
         self.0.store(state as u8, Ordering::Relaxed);
     }
 
+    /// From `Starting` to `Ready`; a fault that came before stays.
+    pub fn set_ready(&self) {
+        let (starting, ready) = (State::Starting as u8, State::Ready as u8);
+        let _ = self.0.compare_exchange(starting, ready, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     pub fn state(&self) -> State {
         const STATES: [State; 4] = [State::Starting, State::Ready, State::Stopping, State::Failed];
         STATES[usize::from(self.0.load(Ordering::Relaxed)) % STATES.len()]

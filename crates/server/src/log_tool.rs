@@ -108,7 +108,7 @@ fn check_all(data: &DataDir, out: &mut String) -> Result<Vec<Checked>, DataDirEr
         let files = data.log_files(shard)?;
         let identity = Identity { id: [0; 16], shard, shards: count };
         let settings = Settings::default();
-        let refusal = match data.recover(&files, identity, &settings, &mut |_, _| {}) {
+        let refusal = match data.recover(&files, identity, &settings, &mut |_, _| {}, &|_| {}) {
             Ok(recovered) => {
                 let report = recovered.report;
                 let _ = write!(
@@ -305,7 +305,7 @@ mod tests {
         let files = data.log_files(0).unwrap();
         let identity = Identity { id: [9; 16], shard: 0, shards: 1 };
         let (sender, completions) = channel();
-        let disk = LogDisk::spawn(files, "tool", move |done| {
+        let disk = LogDisk::spawn(files, "tool", move |done, _| {
             let _ = sender.send(done);
         })
         .unwrap();

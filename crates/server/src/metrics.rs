@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 
 use broker::{Kind, Metrics, Shared};
 
-use crate::run::{Clock, Gate, resident_bytes};
+use crate::run::{Clock, FIGURES, Gate, LogBoard, LogState, Timing, resident_bytes};
 
-/// All metrics: each of the core's, per shard, then the process's own.
-pub fn exposition(shared: &Shared, gate: &Gate, clock: Clock) -> String {
+/// All metrics: each of the core's, per shard, those of the logs where there are any, then the
+/// process's own.
+pub fn exposition(shared: &Shared, gate: &Gate, board: &LogBoard, clock: Clock) -> String {
     let mut text = String::new();
     let shards: Vec<Vec<u64>> = shared.metrics.iter().map(Metrics::values).collect();
     for (number, metric) in Metrics::DESCRIPTIONS.iter().enumerate() {
@@ -17,11 +18,53 @@ pub fn exposition(shared: &Shared, gate: &Gate, clock: Clock) -> String {
             let _ = writeln!(text, "{}{{shard=\"{shard}\"}} {}", metric.name, values[number]);
         }
     }
+    if board.log_count() > 0 {
+        write_logs(&mut text, board);
+    }
     for (name, kind, help, value) in own(gate, clock) {
         head(&mut text, name, kind, help);
         let _ = writeln!(text, "{name} {value}");
     }
     text
+}
+
+fn write_logs(text: &mut String, board: &LogBoard) {
+    for (name, state, help) in STATES {
+        let values = board.states().map(|now| u64::from(now == state));
+        write_log(text, name, Kind::Gauge, help, values);
+    }
+    for (place, figure) in FIGURES.iter().enumerate() {
+        write_log(text, figure.name, figure.kind, figure.help, board.figures(place));
+    }
+    write_timing(text, &board.commits);
+}
+
+fn write_log(
+    text: &mut String,
+    name: &str,
+    kind: Kind,
+    help: &str,
+    values: impl Iterator<Item = u64>,
+) {
+    let name = format!("quelea_log_{name}");
+    head(text, &name, kind, help);
+    for (shard, value) in values.enumerate() {
+        let _ = writeln!(text, "{name}{{shard=\"{shard}\"}} {value}");
+    }
+}
+
+/// A Prometheus histogram.
+fn write_timing(text: &mut String, timing: &Timing) {
+    let name = "quelea_log_commit_seconds";
+    let help = "How long the disk took to write, and where asked to sync, a group of records.";
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+    let mut count = 0;
+    for (bound, sum) in timing.cumulative() {
+        let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+        let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {sum}");
+        count = sum;
+    }
+    let _ = writeln!(text, "{name}_sum {}\n{name}_count {count}", timing.sum_secs());
 }
 
 fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
@@ -57,3 +100,12 @@ fn own(gate: &Gate, clock: Clock) -> Vec<Sample> {
         ),
     ]
 }
+
+const STATES: [(&str, LogState, &str); 2] = [
+    ("full", LogState::Full, "1 while there is no space for the log."),
+    (
+        "poisoned",
+        LogState::Poisoned,
+        "1 once a write or sync failed: nothing is promised any more.",
+    ),
+];

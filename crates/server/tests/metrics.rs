@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use broker::{Settings, Shared};
+use server::http::Health;
 use server::metrics::exposition;
-use server::run::{Clock, Gate};
+use server::run::{Clock, Gate, LogBoard};
 
 const INTRODUCTION: &str = "\
 # Metrics
@@ -26,21 +27,30 @@ What is worth an alarm:
   limit. The log says whose, at most once a second for each session and reason.
 - `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are told that
   there is no room, in a queue, in the retained store, or in memory.
+- `quelea_log_poisoned`: the disk failed, nothing that must be kept is acknowledged any more.
+  `quelea_log_full`: it has no space. [Durability](durability.md) says what to do.
 - `quelea_turned_away_total`: refused passwords, connection limits, broken handshakes.
 - `quelea_events_lost_total`: the log is missing lines.
 
+Those of the logs (`quelea_log_...`) are there where something is kept. The average time of a
+commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.
+
 ";
+
+fn shown(logs: u16) -> String {
+    let shared = Shared::new(Settings::default(), 1, 0);
+    exposition(&shared, &Gate::default(), &LogBoard::new(logs, Health::new()), Clock::start())
+}
 
 /// Every metric, in the order in which it is shown.
 fn table() -> String {
-    let shared = Shared::new(Settings::default(), 1, 0);
-    let text = exposition(&shared, &Gate::default(), Clock::start());
+    let text = shown(1);
     let mut table = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
-    let mut lines = text.lines();
+    let mut lines = text.lines().filter(|line| !line.starts_with("quelea_log_commit_seconds_"));
     while let Some(help) = lines.next().and_then(|line| line.strip_prefix("# HELP ")) {
         let (name, help) = help.split_once(' ').unwrap();
         let kind = lines.next().and_then(|line| line.rsplit(' ').next()).unwrap();
-        let sample = lines.next().unwrap();
+        let sample = if kind == "histogram" { "" } else { lines.next().unwrap() };
         let label = if sample.contains("{shard=") { "`shard`" } else { "" };
         writeln!(table, "| `{name}` | {kind} | {label} | {help} |").unwrap();
     }
@@ -62,8 +72,12 @@ fn docs_metrics_are_those_that_are_shown() {
 #[test]
 fn every_metric_has_one_line_in_the_table() {
     let rows = table().lines().skip(2).count();
-    let shared = Shared::new(Settings::default(), 1, 0);
-    let shown = exposition(&shared, &Gate::default(), Clock::start());
-    assert_eq!(rows, shown.lines().filter(|line| line.starts_with("# TYPE")).count());
+    assert_eq!(rows, shown(1).lines().filter(|line| line.starts_with("# TYPE")).count());
     assert!(rows > broker::Metrics::DESCRIPTIONS.len());
+}
+
+#[test]
+fn a_broker_that_keeps_nothing_shows_no_logs() {
+    assert!(shown(1).contains("quelea_log_commit_seconds_bucket{le=\"+Inf\"} 0"));
+    assert!(!shown(0).contains("quelea_log_"));
 }

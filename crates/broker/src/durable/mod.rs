@@ -4,7 +4,7 @@ mod replay;
 
 use std::sync::Arc;
 
-use storage::{Command, Completion, Recovered, Status};
+use storage::{Command, Completion, Recovered, Stats, Status};
 
 pub use replay::{Replay, Restored};
 
@@ -41,6 +41,11 @@ impl Shard {
 
     /// The state of the log; none if the shard keeps everything in memory.
     pub fn log_status(&self) -> Option<Status> {
+        None
+    }
+
+    /// Figures of the log, for operators.
+    pub fn log_stats(&self) -> Option<Stats> {
         None
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,7 +23,7 @@ pub struct LogFiles {
 impl LogFiles {
     /// Opens the directory of a log, making it if need be.
     pub fn open(path: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(path)?;
+        super::make_private(path)?;
         let directory = File::open(path)?;
         Ok(Self { path: path.to_owned(), directory, open: Mutex::default() })
     }
@@ -122,8 +122,9 @@ impl LogFiles {
     }
 
     fn allocate(&self, path: &Path, bytes: u32) -> io::Result<File> {
+        let mut options = OpenOptions::new();
         let file =
-            OpenOptions::new().create(true).truncate(true).read(true).write(true).open(path)?;
+            options.create(true).truncate(true).read(true).write(true).mode(0o600).open(path)?;
         match fallocate(&file, FallocateFlags::empty(), 0, u64::from(bytes)) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
             Err(error) => return Err(error.into()),

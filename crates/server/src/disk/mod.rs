@@ -13,8 +13,9 @@
 mod files;
 mod thread;
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Settings};
@@ -45,17 +46,22 @@ pub enum DataDirError {
     Refused { path: PathBuf, refusal: Refusal },
     #[error(
         "{path} has the logs of {found} shards, {asked} are asked for: the number of shards is \
-         fixed when a data directory is made",
+         fixed when a data directory is made; leave `shards` out, or use another directory",
         path = path.display()
     )]
-    Shards { path: PathBuf, found: usize, asked: u16 },
+    Shards { path: PathBuf, found: u16, asked: u16 },
+    #[error(
+        "{path} is missing, and other shards have logs: put it back, or restore a backup",
+        path = .0.display()
+    )]
+    Missing(PathBuf),
 }
 
 impl DataDir {
     /// Makes the directory if need be, and takes its lock.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let fail = |error| DataDirError::Io { path: path.to_owned(), error };
-        std::fs::create_dir_all(path).map_err(fail)?;
+        make_private(path).map_err(fail)?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -67,6 +73,11 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => Err(DataDirError::Locked(path.to_owned())),
             Err(TryLockError::Error(error)) => Err(fail(error)),
         }
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Numbers of the shards that have a log here, in order.
@@ -81,17 +92,36 @@ impl DataDir {
         Ok(shards)
     }
 
-    /// How many shards to run with: as many as the directory was made for, else `asked`.
-    /// An `explicit` wish that contradicts the directory is refused.
+    /// How many shards to run with: as many as the directory was made for, else `asked`. Makes
+    /// their directories. An `explicit` wish that contradicts the directory is refused.
     pub fn shard_count(&self, asked: u16, explicit: bool) -> Result<u16, DataDirError> {
-        let found = self.shards()?.len();
-        if found == 0 {
-            return Ok(asked);
+        let found = self.shards()?;
+        let count = found.last().map_or(asked, |last| last + 1);
+        if explicit && count != asked {
+            return Err(DataDirError::Shards { path: self.path.clone(), found: count, asked });
         }
-        if explicit && found != usize::from(asked) {
-            return Err(DataDirError::Shards { path: self.path.clone(), found, asked });
+        // From the last to the first: however far this came once, the last one tells the number.
+        for shard in (0..count).rev() {
+            let path = self.log_path(shard);
+            if path.exists() {
+                continue;
+            }
+            if self.has_segments(&found)? {
+                return Err(DataDirError::Missing(path));
+            }
+            self.log_files(shard)?;
         }
-        Ok(u16::try_from(found).unwrap_or(u16::MAX))
+        Ok(count)
+    }
+
+    fn has_segments(&self, shards: &[u16]) -> Result<bool, DataDirError> {
+        for shard in shards {
+            let list = self.log_files(*shard)?.list().map_err(|error| self.fail(error))?;
+            if !list.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The directory of a shard's log.
@@ -109,14 +139,16 @@ impl DataDir {
         opened.map_err(|error| DataDirError::Io { path, error })
     }
 
-    /// Reads a log back, handing each record to `sink` in order. `fresh` is the identity for a log
-    /// that does not exist yet; it also names the shard that an existing one must belong to.
+    /// Reads a log back, handing each record to `sink` in order, and to `progress` the bytes of
+    /// each file. `fresh` is the identity for a log that does not exist yet; it also names the
+    /// shard that an existing one must belong to.
     pub fn recover(
         &self,
         files: &LogFiles,
         fresh: Identity,
         settings: &Settings,
         sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
+        progress: &dyn Fn(u64),
     ) -> Result<Recovered, DataDirError> {
         let path = files.path().to_owned();
         let refused = |refusal| DataDirError::Refused { path: path.clone(), refusal };
@@ -128,6 +160,7 @@ impl DataDir {
         while let Some(number) = recovery.wants() {
             files.read_whole(number, &mut buffer).map_err(failed)?;
             recovery.on_segment(&buffer, sink).map_err(refused)?;
+            progress(buffer.len() as u64);
         }
         Ok(recovery.finish(fresh))
     }
@@ -135,6 +168,12 @@ impl DataDir {
     fn fail(&self, error: io::Error) -> DataDirError {
         DataDirError::Io { path: self.path.clone(), error }
     }
+}
+
+/// Makes a directory for our eyes only: what is in it are other people's messages. One that exists
+/// stays as it is.
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 #[cfg(test)]

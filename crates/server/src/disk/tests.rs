@@ -26,12 +26,16 @@ impl Driven {
         let files = data.log_files(0).unwrap();
         let mut found = Vec::new();
         let recovered = data
-            .recover(&files, identity(), &settings(), &mut |record, _| {
-                found.push((record.position, record.bytes.to_vec()));
-            })
+            .recover(
+                &files,
+                identity(),
+                &settings(),
+                &mut |record, _| found.push((record.position, record.bytes.to_vec())),
+                &|_| {},
+            )
             .unwrap();
         let (sender, completions) = channel();
-        let disk = LogDisk::spawn(files, "test", move |completion| {
+        let disk = LogDisk::spawn(files, "test", move |completion, _| {
             let _ = sender.send(completion);
         })
         .unwrap();
@@ -127,12 +131,40 @@ fn a_directory_has_one_user_at_a_time() {
 fn the_number_of_shards_is_fixed_by_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path()).unwrap();
-    assert_eq!(data.shard_count(8, true).unwrap(), 8);
-    data.log_files(0).unwrap();
-    data.log_files(1).unwrap();
-    assert_eq!(data.shards().unwrap(), [0, 1]);
-    assert_eq!(data.shard_count(8, false).unwrap(), 2);
-    assert!(matches!(data.shard_count(8, true), Err(DataDirError::Shards { found: 2, .. })));
+    assert_eq!(data.shard_count(3, true).unwrap(), 3);
+    assert_eq!(data.shards().unwrap(), [0, 1, 2]);
+    assert_eq!(data.shard_count(8, false).unwrap(), 3);
+    let refused = data.shard_count(8, true);
+    assert!(matches!(refused, Err(DataDirError::Shards { found: 3, asked: 8, .. })), "{refused:?}");
+}
+
+#[test]
+fn a_creation_that_was_cut_short_is_finished_and_a_lost_log_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open(dir.path()).unwrap();
+    data.log_files(3).unwrap();
+    assert_eq!(data.shard_count(8, false).unwrap(), 4);
+    assert_eq!(data.shards().unwrap(), [0, 1, 2, 3]);
+
+    drop(Driven::open(&data));
+    std::fs::remove_dir(data.log_path(2)).unwrap();
+    let refused = data.shard_count(4, true);
+    assert!(matches!(refused, Err(DataDirError::Missing(_))), "{refused:?}");
+    assert!(!data.log_path(2).exists());
+}
+
+#[test]
+fn a_data_directory_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data");
+    let data = DataDir::open(&path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0);
+    let files = data.log_files(0).unwrap();
+    let id = storage::CommandId(1);
+    files.carry_out(storage::Command::Create { id, segment: 1, bytes: 4096 });
+    let mode = std::fs::metadata(files.segment_path(1)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0);
 }
 
 #[test]
@@ -142,7 +174,7 @@ fn a_log_of_another_shard_is_refused() {
     drop(Driven::open(&data));
     let files = data.log_files(0).unwrap();
     let other = Identity { shard: 1, shards: 2, ..identity() };
-    let error = data.recover(&files, other, &settings(), &mut |_, _| {}).unwrap_err();
+    let error = data.recover(&files, other, &settings(), &mut |_, _| {}, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("belongs to shard 0 of 1"), "{error}");
 }
 

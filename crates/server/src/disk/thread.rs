@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use storage::{Command, CommitGate, Completion, FaultKind, Lane, Outcome};
 
@@ -27,12 +28,12 @@ struct Lanes {
 }
 
 impl LogDisk {
-    /// Starts the threads. `done` is called on them with each completion; it should hand it to the
-    /// log's owner and wake that up.
+    /// Starts the threads. `done` is called on them with each completion and the time it took; it
+    /// should hand it to the log's owner and wake that up.
     pub fn spawn(
         files: LogFiles,
         name: &str,
-        done: impl Fn(Completion) + Clone + Send + 'static,
+        done: impl Fn(Completion, Duration) + Clone + Send + 'static,
     ) -> io::Result<Self> {
         let files = Arc::new(files);
         let (commits, commit_queue) = channel();
@@ -43,10 +44,11 @@ impl LogDisk {
                 // Ends when the sender is gone and the queue is empty.
                 let mut gate = CommitGate::default();
                 for command in queue {
+                    let began = Instant::now();
                     let completion =
                         gate.refuse(&command).unwrap_or_else(|| files.carry_out(command));
                     gate.note(&completion);
-                    done(completion);
+                    done(completion, began.elapsed());
                 }
             })
         };

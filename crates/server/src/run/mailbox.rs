@@ -1,11 +1,13 @@
 //! Into a worker: from other workers, the doors and the control plane.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Mutex, PoisonError};
 
 use broker::{Access, ConnectRequest, Mail, ShardId};
 use net::Stream;
 use session::Message;
+use storage::Completion;
 
 use super::gate::Seat;
 
@@ -19,6 +21,12 @@ pub(super) struct Handover {
     pub(super) seat: Seat,
 }
 
+/// The log of a shard as it is held for a backup: segments, and bytes of each that belong to it.
+pub(super) struct Held {
+    pub(super) shard: ShardId,
+    pub(super) segments: Vec<(u32, u64)>,
+}
+
 /// One thing for a worker to do.
 pub(super) enum Item {
     /// Mail for one of its shards, in order.
@@ -27,8 +35,15 @@ pub(super) enum Item {
     /// Publish a message of the broker's own through this shard.
     Publish(ShardId, Message),
     Access(Access),
-    /// Close everything, then end.
+    /// The disk of this shard's log has carried out a command.
+    Disk(ShardId, Box<Completion>),
+    /// Keep the files of all logs as they are until `Release`, and say which they are.
+    Hold(Sender<Held>),
+    Release,
+    /// Close everything; then end, or wait for `CloseLogs` where there are logs.
     Shutdown,
+    /// Nobody sends mail any more: write what is left, then end.
+    CloseLogs,
 }
 
 /// A worker's mailbox. Putting costs a short lock, and a system call only if the worker sleeps.

@@ -1,38 +1,44 @@
 //! The running broker: where all parts are made and joined, in the order of their making.
 //!
-//! Threads: workers (connections and shards), doors (arrivals), the HTTP server, and the one that
-//! called [`serve`], which waits for signals and does what is due each second.
+//! Threads: workers (connections and shards), two for the disk of each log, doors (arrivals), the
+//! HTTP server, one that answers backups, and the one that called [`serve`], which waits for
+//! signals and does what is due each second.
 
 mod clock;
+pub(crate) mod control;
 mod door;
 mod gate;
 mod identity;
 mod limits;
 mod listen;
+mod logs;
 mod mailbox;
 mod reauthentication;
 mod report;
+mod store;
 mod watch;
 mod worker;
+mod workers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use broker::{Access, Shard, ShardId, Shared};
+use broker::{Access, Shared};
 
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
 use crate::http::{Health, HttpServer, State};
 pub use clock::Clock;
 pub use gate::Gate;
+pub use logs::{FIGURES, Figure, LogBoard, LogState, Timing};
 pub use watch::resident_bytes;
 
+use control::Control;
 use door::{Bell, Door, DoorContext};
-use mailbox::{Item, Mailbox};
-use reauthentication::Reauthentication;
-use worker::{Worker, WorkerParts};
+use store::Store;
+use workers::Workers;
 
 /// Runs the broker until it is told to stop.
 ///
@@ -44,55 +50,91 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     raise_descriptor_limit();
     let access = load_access(&config)?;
     let authenticator = Arc::new(Authenticator::start(&config.auth)?);
+    let store = Store::open(&config)?;
+    let shards = store.as_ref().map_or(config.server.shards, Store::shards);
     let seed = u64::from_le_bytes(crate::auth::random());
-    let shared = Shared::new(limits::of_broker(&config), config.server.shards, seed);
+    let shared = Shared::new(limits::of_broker(&config), shards, seed);
     let gate = Arc::new(Gate::new(config.limits.connections_max));
     let health = Health::new();
-    let http = start_http(&config, &shared, &gate, &health, clock)?;
-    let listeners = listen::bind_all(&config, &gate)?;
-    let workers = start_workers(&config, &shared, &access, &authenticator, clock)?;
-    let is_stopping = Arc::new(AtomicBool::new(false));
-    let context = Arc::new(DoorContext {
-        shared: shared.clone(),
-        mailboxes: workers.mailboxes.clone(),
-        authenticator: authenticator.clone(),
-        clock,
-        connect_timeout_ms: u64::from(config.limits.connect_timeout_secs) * 1000,
-        connections_per_second_max: config.limits.connections_per_second_max,
-        is_stopping: is_stopping.clone(),
-    });
-    let tls = listeners.tls.clone();
-    let urls = listeners.urls.clone();
-    let doors = start_doors(&config, listeners.portals, &context)?;
-    for url in urls {
-        tracing::info!(url, "listening");
-    }
-    if let Some(http) = &http {
-        tracing::info!(url = format!("http://{}", http.address()), "listening");
-    }
-    health.set(State::Ready);
-    tracing::info!(
-        version = env!("CARGO_PKG_VERSION"),
-        workers = config.server.workers,
-        shards = config.server.shards,
-        "ready"
-    );
-    let watch = watch::Watch {
-        config: &config,
-        shared: &shared,
-        mailboxes: &workers.mailboxes,
-        authenticator: &authenticator,
-        tls: &tls,
-        clock,
+    let logs = store.as_ref().map_or(0, Store::shards);
+    let board = Arc::new(LogBoard::new(logs, health.clone()));
+    let http = start_http(&config, &shared, &gate, &board, &health, clock)?;
+    let restored = match &store {
+        Some(store) => store.restore(&config, &shared, &access, clock)?,
+        None => workers::empty_shards(&shared, &access),
     };
-    let stopped = watch.until_stopped();
-    health.set(State::Stopping);
-    tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
-    is_stopping.store(true, Ordering::Release);
-    doors.stop();
+    let workers = Workers::start(&config, restored, &board, &authenticator, clock)?;
+    workers.wait_until_open(&board)?;
+    let control = store.as_ref().and_then(|store| open_control(store, &workers));
+    let running = Running { config, clock, shared, gate, board, authenticator, http, health };
+    let served = running.serve(&workers);
+    running.health.set(State::Stopping);
+    drop(control);
     workers.stop();
     tracing::info!("stopped");
-    stopped
+    served
+}
+
+/// The parts behind the listeners.
+struct Running {
+    config: Config,
+    clock: Clock,
+    shared: Arc<Shared>,
+    gate: Arc<Gate>,
+    board: Arc<LogBoard>,
+    authenticator: Arc<Authenticator>,
+    http: Option<HttpServer>,
+    health: Health,
+}
+
+impl Running {
+    /// Opens the listeners, and closes them when the broker is told to stop.
+    fn serve(&self, workers: &Workers) -> anyhow::Result<()> {
+        let config = &self.config;
+        let listeners = listen::bind_all(config, &self.gate)?;
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let context = Arc::new(DoorContext {
+            shared: self.shared.clone(),
+            mailboxes: workers.mailboxes.clone(),
+            authenticator: self.authenticator.clone(),
+            clock: self.clock,
+            connect_timeout_ms: u64::from(config.limits.connect_timeout_secs) * 1000,
+            connections_per_second_max: config.limits.connections_per_second_max,
+            is_stopping: is_stopping.clone(),
+        });
+        let tls = listeners.tls.clone();
+        let urls = listeners.urls.clone();
+        let doors = start_doors(config, listeners.portals, &context)?;
+        for url in urls {
+            tracing::info!(url, "listening");
+        }
+        if let Some(http) = &self.http {
+            tracing::info!(url = format!("http://{}", http.address()), "listening");
+        }
+        self.health.set_ready();
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            workers = workers.count(),
+            shards = self.shared.shard_count,
+            durability = config.durability.level.as_str(),
+            "ready"
+        );
+        let watch = watch::Watch {
+            config,
+            shared: &self.shared,
+            mailboxes: &workers.mailboxes,
+            board: &self.board,
+            authenticator: &self.authenticator,
+            tls: &tls,
+            clock: self.clock,
+        };
+        let stopped = watch.until_stopped();
+        self.health.set(State::Stopping);
+        tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
+        is_stopping.store(true, Ordering::Release);
+        doors.stop();
+        stopped
+    }
 }
 
 fn load_access(config: &Config) -> anyhow::Result<Access> {
@@ -107,12 +149,13 @@ fn start_http(
     config: &Config,
     shared: &Arc<Shared>,
     gate: &Arc<Gate>,
+    board: &Arc<LogBoard>,
     health: &Health,
     clock: Clock,
 ) -> anyhow::Result<Option<HttpServer>> {
     let Some(address) = config.http else { return Ok(None) };
-    let (shared, gate) = (shared.clone(), gate.clone());
-    let metrics = Arc::new(move || crate::metrics::exposition(&shared, &gate, clock));
+    let (shared, gate, board) = (shared.clone(), gate.clone(), board.clone());
+    let metrics = Arc::new(move || crate::metrics::exposition(&shared, &gate, &board, clock));
     let server = HttpServer::start(address, health.clone(), metrics).with_context(|| {
         format!(
             "cannot listen on http://{address}; choose another with --http ADDRESS, or --http off"
@@ -121,56 +164,14 @@ fn start_http(
     Ok(Some(server))
 }
 
-struct Workers {
-    mailboxes: Arc<[Arc<Mailbox>]>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-fn start_workers(
-    config: &Config,
-    shared: &Arc<Shared>,
-    access: &Access,
-    authenticator: &Arc<Authenticator>,
-    clock: Clock,
-) -> anyhow::Result<Workers> {
-    let count = usize::from(config.server.workers.min(config.server.shards));
-    let mut polls = Vec::new();
-    let mut mailboxes = Vec::new();
-    for _ in 0..count {
-        let poll = mio::Poll::new().context("cannot make an event queue")?;
-        mailboxes.push(Arc::new(Mailbox::new(mio::Waker::new(poll.registry(), worker::WAKER)?)));
-        polls.push(poll);
-    }
-    let mailboxes: Arc<[Arc<Mailbox>]> = mailboxes.into();
-    let mut threads = Vec::new();
-    for (index, poll) in polls.into_iter().enumerate() {
-        let shards = (0..config.server.shards)
-            .filter(|shard| usize::from(*shard) % count == index)
-            .map(|shard: ShardId| Shard::new(shard, shared.clone(), access.clone()))
-            .collect();
-        let parts = WorkerParts {
-            poll,
-            mailboxes: mailboxes.clone(),
-            index,
-            shards,
-            clock,
-            shutdown_grace_ms: u64::from(config.server.shutdown_grace_secs) * 1000,
-            reauthentication: Reauthentication::new(authenticator.clone()),
-        };
-        let core = config.server.pin_workers.then_some(index);
-        threads.push(spawn(format!("worker-{index}"), core, move || Worker::new(parts).run())?);
-    }
-    Ok(Workers { mailboxes, threads })
-}
-
-impl Workers {
-    /// Clients are told, what is queued in the sockets leaves within the grace.
-    fn stop(self) {
-        for mailbox in self.mailboxes.iter() {
-            mailbox.put(Item::Shutdown);
-        }
-        join(self.threads);
-    }
+/// Without it the broker runs all the same, and backups need it to be stopped.
+fn open_control(store: &Store, workers: &Workers) -> Option<Control> {
+    let directory = store.data().path();
+    let opened = Control::open(directory, usize::from(store.shards()), &workers.mailboxes);
+    let warn = |error: &std::io::Error| {
+        tracing::warn!(%error, "no backups while running: cannot open a socket in the data directory");
+    };
+    opened.inspect_err(warn).ok()
 }
 
 struct Doors {

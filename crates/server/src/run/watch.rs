@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use broker::Shared;
 use broker::sys::SysTopics;
+use codec::QoS;
 use net::TlsContext;
+use session::{Message, MessageParts, NEVER};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::clock::Clock;
+use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
@@ -26,6 +29,7 @@ pub(super) struct Watch<'a> {
     pub(super) config: &'a Config,
     pub(super) shared: &'a Arc<Shared>,
     pub(super) mailboxes: &'a Arc<[Arc<Mailbox>]>,
+    pub(super) board: &'a Arc<LogBoard>,
     pub(super) authenticator: &'a Arc<Authenticator>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
@@ -94,6 +98,7 @@ impl Ticker {
     fn start(watch: &Watch<'_>, is_over: Arc<AtomicBool>) -> Self {
         let shared = watch.shared.clone();
         let mailboxes = watch.mailboxes.clone();
+        let board = watch.board.clone();
         let clock = watch.clock;
         let memory_bytes_max = watch.config.limits.memory_bytes_max;
         let sys_secs = watch.config.sys.interval_secs;
@@ -106,7 +111,8 @@ impl Ticker {
                 if sys_secs > 0 && elapsed >= f64::from(sys_secs) {
                     sys_at = Some(Instant::now());
                     let elapsed = elapsed.min(f64::from(sys_secs));
-                    for message in sys.messages(&shared, clock.uptime_secs(), elapsed) {
+                    let messages = sys.messages(&shared, clock.uptime_secs(), elapsed);
+                    for message in messages.into_iter().chain(log_messages(&board)) {
                         mailboxes[0].put(Item::Publish(0, message));
                     }
                 }
@@ -121,6 +127,35 @@ impl Ticker {
         // A panic there has been told on standard error.
         let _ = self.thread.join();
     }
+}
+
+/// `$SYS/broker/log/...`: the state of the worst log, and the sums of the figures of all.
+fn log_messages(board: &LogBoard) -> Vec<Message> {
+    let Some(worst) = board.states().max() else { return Vec::new() };
+    let state = match worst {
+        LogState::Opening => "opening",
+        LogState::Ready => "ready",
+        LogState::Closed => "closed",
+        LogState::Full => "full",
+        LogState::Poisoned => "poisoned",
+    };
+    let figures = FIGURES.iter().enumerate().map(|(place, figure)| {
+        let name = figure.name.trim_end_matches("_total").replace('_', " ");
+        (name, board.figures(place).sum::<u64>().to_string())
+    });
+    let all = figures.chain([("state".to_owned(), state.to_owned())]);
+    all.map(|(name, value)| {
+        Message::new(&MessageParts {
+            topic: &format!("$SYS/broker/log/{name}"),
+            properties: &[],
+            payload: value.as_bytes(),
+            qos: QoS::AtMostOnce,
+            retain: true,
+            expires_at_ms: NEVER,
+            publisher: 0,
+        })
+    })
+    .collect()
 }
 
 /// Compares the memory of the process with its limit.

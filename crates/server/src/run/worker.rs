@@ -5,6 +5,7 @@
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use broker::{Close, Mail, Shard, ShardId};
@@ -16,7 +17,8 @@ use slab::Slab;
 
 use super::clock::Clock;
 use super::gate::Seat;
-use super::mailbox::{Handover, Item, Mailbox};
+use super::logs::Logs;
+use super::mailbox::{Handover, Held, Item, Mailbox};
 use super::reauthentication::Reauthentication;
 use super::report;
 
@@ -77,6 +79,8 @@ pub(super) struct WorkerParts {
     pub(super) clock: Clock,
     pub(super) shutdown_grace_ms: u64,
     pub(super) reauthentication: Reauthentication,
+    /// None: nothing is kept.
+    pub(super) logs: Option<Logs>,
 }
 
 pub(super) struct Worker {
@@ -98,6 +102,7 @@ pub(super) struct Worker {
     /// into the buffer.
     arrivals: Vec<Box<Handover>>,
     reauthentication: Reauthentication,
+    logs: Option<Logs>,
     shutdown_grace_ms: u64,
     /// When the shards are ticked at the latest.
     ticks_at_ms: u64,
@@ -121,6 +126,7 @@ impl Worker {
             local_mail: Vec::new(),
             arrivals: Vec::new(),
             reauthentication: parts.reauthentication,
+            logs: parts.logs,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             ticks_at_ms: 0,
             ends_at_ms: None,
@@ -130,6 +136,8 @@ impl Worker {
     /// Runs until the broker stops.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
+        // Opening the logs does not wait for the first event.
+        self.drive_logs();
         loop {
             self.sleep(&mut events)?;
             self.now_ms = self.clock.now_ms();
@@ -143,14 +151,31 @@ impl Worker {
             self.read_on();
             self.on_time();
             self.carry_out();
+            self.drive_logs();
             if self.is_over() {
                 return Ok(());
             }
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.ends_at_ms.is_some_and(|end| self.connections.is_empty() || self.now_ms >= end)
+    fn drive_logs(&mut self) {
+        if let Some(logs) = &mut self.logs {
+            logs.carry_out(&mut self.shards, self.now_ms);
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        let Some(end) = self.ends_at_ms else { return false };
+        let is_quiet = self.connections.is_empty();
+        let has_ended = match &mut self.logs {
+            Some(logs) if is_quiet => {
+                logs.tell_quiet();
+                logs.have_ended()
+            }
+            Some(_) => false,
+            None => is_quiet,
+        };
+        has_ended || self.now_ms >= end
     }
 
     fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
@@ -208,12 +233,23 @@ impl Worker {
                     shard.set_access(access.clone());
                 }
             }
+            Item::Disk(shard, completion) => self.shard(shard).on_disk(*completion, now_ms),
+            Item::Hold(answer) => self.hold_logs(&answer),
+            Item::Release => self.shards.iter_mut().for_each(Shard::unhold_log),
             Item::Shutdown => {
                 self.ends_at_ms = Some(now_ms + self.shutdown_grace_ms);
                 for shard in &mut self.shards {
                     shard.on_shutdown(now_ms);
                 }
             }
+            Item::CloseLogs => self.shards.iter_mut().for_each(Shard::close_log),
+        }
+    }
+
+    fn hold_logs(&mut self, answer: &Sender<Held>) {
+        for shard in &mut self.shards {
+            // Who asked may be gone; it takes its hold back all the same.
+            let _ = answer.send(Held { shard: shard.id(), segments: shard.hold_log() });
         }
     }
 

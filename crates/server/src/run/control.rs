@@ -1,0 +1,128 @@
+//! What an operator's tool may ask of a running broker: to hold its logs still for a backup.
+//!
+//! A Unix socket in the data directory: who may use it is who may read the data anyway, and it is
+//! there whether HTTP is on or not. A hold lasts as long as its connection, so that a tool that
+//! dies leaves nothing behind.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use super::mailbox::{Held, Item, Mailbox};
+
+/// The name of the socket in the data directory.
+pub(crate) const SOCKET: &str = "control";
+/// What a tool writes first, and when it is through.
+pub(crate) const HOLD: &str = "hold";
+pub(crate) const DONE: &str = "done";
+/// What it is answered: lines `file SHARD SEGMENT BYTES`, then `held`, then `released`.
+pub(crate) const FILE: &str = "file";
+pub(crate) const HELD: &str = "held";
+pub(crate) const RELEASED: &str = "released";
+
+/// The longest a backup may take: space is not reclaimed meanwhile.
+const HOLD_MAX: Duration = Duration::from_secs(4 * 3600);
+/// How long the tool may take for its first line, and the workers for their answers.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The open socket. Dropping it removes the file; the thread ends with the process.
+#[derive(Debug)]
+pub(super) struct Control {
+    path: PathBuf,
+}
+
+impl Control {
+    /// Opens the socket. The caller holds the lock of the directory, so a socket that is there is
+    /// one that nobody serves.
+    pub(super) fn open(
+        directory: &Path,
+        shards: usize,
+        mailboxes: &Arc<[Arc<Mailbox>]>,
+    ) -> io::Result<Self> {
+        let path = directory.join(SOCKET);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        let mailboxes = mailboxes.clone();
+        // One tool at a time: others wait in the system's queue.
+        let serve = move || {
+            for stream in listener.incoming() {
+                let served = stream.and_then(|stream| serve(&stream, shards, &mailboxes));
+                if let Err(error) = served {
+                    tracing::warn!(%error, "a backup did not end in order");
+                }
+            }
+        };
+        std::thread::Builder::new().name("control".into()).spawn(serve)?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // Left behind, it would be removed by the next start.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A hold on the logs of all workers.
+struct Hold<'a>(&'a [Arc<Mailbox>]);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        for mailbox in self.0 {
+            mailbox.put(Item::Release);
+        }
+    }
+}
+
+fn serve(stream: &UnixStream, shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut lines = BufReader::new(stream).lines();
+    if lines.next().transpose()?.as_deref() != Some(HOLD) {
+        return writeln!(&mut &*stream, "the only request is {HOLD}");
+    }
+    let began = Instant::now();
+    let hold = Hold(mailboxes);
+    let held = hold_all(shards, mailboxes)?;
+    tracing::info!("the logs are held still for a backup");
+    let mut text = String::new();
+    for Held { shard, segments } in held {
+        for (segment, bytes) in segments {
+            text.push_str(&format!("{FILE} {shard} {segment} {bytes}\n"));
+        }
+    }
+    (&mut &*stream).write_all(format!("{text}{HELD}\n").as_bytes())?;
+    stream.set_read_timeout(Some(HOLD_MAX))?;
+    let last = lines.next().transpose();
+    drop(hold);
+    let seconds = began.elapsed().as_secs_f64();
+    match last?.as_deref() {
+        Some(DONE) => {
+            tracing::info!(seconds, "the backup is done");
+            writeln!(&mut &*stream, "{RELEASED}")
+        }
+        _ => Err(io::Error::other("its connection ended before it was done")),
+    }
+}
+
+/// Asks all workers, and waits for the logs of all shards.
+fn hold_all(shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::Result<Vec<Held>> {
+    let (sender, answers) = channel();
+    for mailbox in mailboxes {
+        mailbox.put(Item::Hold(sender.clone()));
+    }
+    let mut held = Vec::new();
+    while held.len() < shards {
+        let answer = answers.recv_timeout(PATIENCE);
+        held.push(answer.map_err(|_| io::Error::other("a worker did not answer"))?);
+    }
+    held.sort_by_key(|log| log.shard);
+    Ok(held)
+}

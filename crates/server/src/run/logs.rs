@@ -1,0 +1,377 @@
+//! The logs of a worker's shards: what their disks have to do, and how they are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use broker::{Shard, ShardId};
+use storage::{Command, Completion, Fault, Outcome, Stats, Status};
+
+use super::mailbox::{Item, Mailbox};
+use crate::disk::{LogDisk, LogFiles};
+use crate::http::{Health, State};
+
+/// How often figures are shown to others.
+const FIGURES_INTERVAL_MS: u64 = 500;
+
+/// The logs of one worker, in the order of its shards.
+pub(super) struct Logs {
+    disks: Vec<LogDisk>,
+    seen: Vec<LogState>,
+    commands: Vec<Command>,
+    mailbox: Arc<Mailbox>,
+    board: Arc<LogBoard>,
+    figures_at_ms: u64,
+    /// Where to tell the end of each phase of this worker's life.
+    phases: Sender<Phase>,
+    is_open: bool,
+    is_quiet: bool,
+}
+
+/// What a worker with logs tells those who wait for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// All of its logs are ready, or one never will be.
+    Open(Result<(), Fault>),
+    /// It has been told to stop, and its last connection is gone.
+    Quiet,
+}
+
+/// How a log is, without the details.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum LogState {
+    #[default]
+    Opening,
+    Ready,
+    Closed,
+    Full,
+    Poisoned,
+}
+
+impl Logs {
+    /// Starts the disks of these shards.
+    pub(super) fn start(
+        shards: impl IntoIterator<Item = (ShardId, LogFiles)>,
+        mailbox: &Arc<Mailbox>,
+        board: &Arc<LogBoard>,
+        phases: &Sender<Phase>,
+    ) -> std::io::Result<Self> {
+        let mut disks = Vec::new();
+        for (shard, files) in shards {
+            let (mailbox, board) = (mailbox.clone(), board.clone());
+            let done = move |completion: Completion, took| {
+                if matches!(completion.outcome, Outcome::Committed { .. }) {
+                    board.commits.note(took);
+                }
+                mailbox.put(Item::Disk(shard, Box::new(completion)));
+            };
+            disks.push(LogDisk::spawn(files, &format!("log-{shard}"), done)?);
+        }
+        Ok(Self {
+            seen: vec![LogState::Opening; disks.len()],
+            disks,
+            commands: Vec::new(),
+            mailbox: mailbox.clone(),
+            board: board.clone(),
+            figures_at_ms: 0,
+            phases: phases.clone(),
+            is_open: false,
+            is_quiet: false,
+        })
+    }
+
+    /// Hands over what the disks have to do, and looks how the logs are. Once per turn.
+    pub(super) fn carry_out(&mut self, shards: &mut [Shard], now_ms: u64) {
+        let shows_figures = self.figures_at_ms <= now_ms;
+        if shows_figures {
+            self.figures_at_ms = now_ms + FIGURES_INTERVAL_MS;
+        }
+        for (place, shard) in shards.iter_mut().enumerate() {
+            shard.take_disk_commands(&mut self.commands, now_ms);
+            for command in self.commands.drain(..) {
+                if let Err(completion) = self.disks[place].submit(command) {
+                    self.mailbox.put(Item::Disk(shard.id(), Box::new(completion)));
+                }
+            }
+            let status = shard.log_status().unwrap_or(Status::Closed);
+            let state = LogState::of(&status);
+            let has_changed = state != self.seen[place];
+            if has_changed {
+                tell_change(shard.id(), self.seen[place], &status);
+                self.seen[place] = state;
+            }
+            if has_changed || shows_figures {
+                self.board.show(shard.id(), state, &shard.log_stats().unwrap_or_default());
+            }
+        }
+        if !self.is_open {
+            self.tell_open(shards);
+        }
+    }
+
+    fn tell_open(&mut self, shards: &[Shard]) {
+        let failed = shards.iter().find_map(|shard| match shard.log_status() {
+            Some(Status::Poisoned(fault)) => Some(fault),
+            _ => None,
+        });
+        let opened = match failed {
+            Some(fault) => Err(fault),
+            None if shards.iter().all(Shard::log_is_ready) => Ok(()),
+            None => return,
+        };
+        self.is_open = true;
+        // Nobody waits any more when the process is ending.
+        let _ = self.phases.send(Phase::Open(opened));
+    }
+
+    /// The last connection is gone after the order to stop.
+    pub(super) fn tell_quiet(&mut self) {
+        if !std::mem::replace(&mut self.is_quiet, true) {
+            let _ = self.phases.send(Phase::Quiet);
+        }
+    }
+
+    /// True when no log of the worker has anything left to write.
+    pub(super) fn have_ended(&self) -> bool {
+        self.seen.iter().all(|state| matches!(state, LogState::Closed | LogState::Poisoned))
+    }
+}
+
+impl LogState {
+    const ALL: [Self; 5] = [Self::Opening, Self::Ready, Self::Closed, Self::Full, Self::Poisoned];
+
+    fn of(status: &Status) -> Self {
+        match status {
+            Status::Opening => Self::Opening,
+            Status::Ready => Self::Ready,
+            Status::Closed => Self::Closed,
+            Status::Full(_) => Self::Full,
+            Status::Poisoned(_) => Self::Poisoned,
+        }
+    }
+}
+
+/// One line per change, not per message.
+fn tell_change(shard: ShardId, before: LogState, status: &Status) {
+    match status {
+        Status::Full(fault) => tracing::error!(
+            shard,
+            %fault,
+            "no space for the log: messages that must be kept are refused or wait until there is \
+             some; what is kept stays readable"
+        ),
+        Status::Poisoned(fault) => tracing::error!(
+            shard,
+            %fault,
+            "a write or sync of the log failed: nothing that must be kept is acknowledged any more; \
+             mend the disk, then restart"
+        ),
+        Status::Ready if before == LogState::Full => {
+            tracing::info!(shard, "there is space for the log again");
+        }
+        Status::Opening | Status::Ready | Status::Closed => {}
+    }
+}
+
+/// How the logs are, for metrics, `$SYS` and health checks. Written by workers and disk threads,
+/// read by any.
+#[derive(Debug)]
+pub struct LogBoard {
+    logs: Box<[LogFigures]>,
+    pub commits: Timing,
+    health: Health,
+}
+
+/// The last figures of one log.
+#[derive(Debug, Default)]
+struct LogFigures {
+    state: AtomicU8,
+    figures: [AtomicU64; FIGURES.len()],
+}
+
+/// A figure of a log: the end of its metric's name, whether it only grows, what it is, and where it
+/// comes from.
+pub struct Figure {
+    pub name: &'static str,
+    pub kind: broker::Kind,
+    pub help: &'static str,
+    of: fn(&Stats) -> u64,
+}
+
+impl LogBoard {
+    /// A board for so many logs; 0: nothing is kept.
+    pub fn new(logs: u16, health: Health) -> Self {
+        let logs = (0..logs).map(|_| LogFigures::default()).collect();
+        Self { logs, commits: Timing::default(), health }
+    }
+
+    pub fn log_count(&self) -> usize {
+        self.logs.len()
+    }
+
+    /// The state of each log.
+    pub fn states(&self) -> impl Iterator<Item = LogState> {
+        self.logs.iter().map(|log| {
+            LogState::ALL[usize::from(log.state.load(Ordering::Relaxed)) % LogState::ALL.len()]
+        })
+    }
+
+    /// The figure with this place in [`FIGURES`], of each log.
+    pub fn figures(&self, place: usize) -> impl Iterator<Item = u64> {
+        self.logs.iter().map(move |log| log.figures[place].load(Ordering::Relaxed))
+    }
+
+    fn show(&self, shard: ShardId, state: LogState, stats: &Stats) {
+        let Some(log) = self.logs.get(usize::from(shard)) else { return };
+        log.state.store(state as u8, Ordering::Relaxed);
+        for (cell, figure) in log.figures.iter().zip(FIGURES) {
+            cell.store((figure.of)(stats), Ordering::Relaxed);
+        }
+        if state == LogState::Poisoned {
+            self.health.set(State::Failed);
+        }
+    }
+}
+
+/// What is shown of each log.
+pub const FIGURES: &[Figure] = &[
+    Figure {
+        name: "live_bytes",
+        kind: broker::Kind::Gauge,
+        help: "Bytes of the log that are still needed.",
+        of: |stats| stats.live_bytes,
+    },
+    Figure {
+        name: "used_bytes",
+        kind: broker::Kind::Gauge,
+        help: "Bytes of the log that are in use, needed or waiting to be reclaimed.",
+        of: |stats| stats.used_bytes,
+    },
+    Figure {
+        name: "pending_bytes",
+        kind: broker::Kind::Gauge,
+        help: "Bytes that wait to be written.",
+        of: |stats| stats.pending_bytes as u64,
+    },
+    Figure {
+        name: "segments",
+        kind: broker::Kind::Gauge,
+        help: "Files of the log, spare ones included.",
+        of: |stats| (stats.segments + stats.spares) as u64,
+    },
+    Figure {
+        name: "records_total",
+        kind: broker::Kind::Counter,
+        help: "Records appended.",
+        of: |stats| stats.records_appended,
+    },
+    Figure {
+        name: "appended_bytes_total",
+        kind: broker::Kind::Counter,
+        help: "Bytes appended.",
+        of: |stats| stats.bytes_appended,
+    },
+    Figure {
+        name: "commits_total",
+        kind: broker::Kind::Counter,
+        help: "Groups of records written.",
+        of: |stats| stats.commits,
+    },
+    Figure {
+        name: "syncs_total",
+        kind: broker::Kind::Counter,
+        help: "Groups of records that were synced to the medium.",
+        of: |stats| stats.syncs,
+    },
+    Figure {
+        name: "refused_total",
+        kind: broker::Kind::Counter,
+        help: "Records refused for lack of space.",
+        of: |stats| stats.refused_full,
+    },
+    Figure {
+        name: "segments_reclaimed_total",
+        kind: broker::Kind::Counter,
+        help: "Files whose space came back.",
+        of: |stats| stats.segments_reclaimed,
+    },
+    Figure {
+        name: "reclaim_read_bytes_total",
+        kind: broker::Kind::Counter,
+        help: "Bytes read in order to reclaim space.",
+        of: |stats| stats.bytes_reclaim_read,
+    },
+];
+
+/// A histogram of durations.
+#[derive(Debug, Default)]
+pub struct Timing {
+    /// One for each bound, and one for what is above all.
+    counts: [AtomicU64; BOUNDS_MICROS.len() + 1],
+    sum_micros: AtomicU64,
+}
+
+impl Timing {
+    fn note(&self, took: Duration) {
+        let micros = took.as_micros() as u64;
+        let place = BOUNDS_MICROS.partition_point(|bound| *bound < micros);
+        self.counts[place].fetch_add(1, Ordering::Relaxed);
+        self.sum_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// For each bound, in seconds, how many took at most so long; the last is all of them.
+    pub fn cumulative(&self) -> Vec<(f64, u64)> {
+        let mut sum = 0;
+        let bounds = BOUNDS_MICROS.iter().map(|micros| *micros as f64 / 1e6);
+        let bounds = bounds.chain([f64::INFINITY]);
+        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
+        bounds
+            .zip(counts)
+            .map(|(bound, count)| {
+                sum += count;
+                (bound, sum)
+            })
+            .collect()
+    }
+
+    pub fn sum_secs(&self) -> f64 {
+        self.sum_micros.load(Ordering::Relaxed) as f64 / 1e6
+    }
+}
+
+const BOUNDS_MICROS: [u64; 12] =
+    [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 2_000_000];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_fall_below_their_bounds() {
+        let timing = Timing::default();
+        for micros in [100, 101, 3_000_000] {
+            timing.note(Duration::from_micros(micros));
+        }
+        let cumulative = timing.cumulative();
+        assert_eq!(cumulative[0], (0.0001, 1));
+        assert_eq!(cumulative[1], (0.00025, 2));
+        assert_eq!(cumulative[11], (2.0, 2));
+        assert_eq!(cumulative[12], (f64::INFINITY, 3));
+        assert!((timing.sum_secs() - 3.000_201).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_poisoned_log_fails_the_health_check() {
+        let health = Health::new();
+        health.set(State::Ready);
+        let board = LogBoard::new(2, health.clone());
+        board.show(0, LogState::Full, &Stats::default());
+        assert_eq!(health.state(), State::Ready, "a full disk passes");
+        board.show(1, LogState::Poisoned, &Stats { live_bytes: 7, ..Stats::default() });
+        assert_eq!(health.state(), State::Failed);
+        assert_eq!(board.states().collect::<Vec<_>>(), [LogState::Full, LogState::Poisoned]);
+        assert_eq!(board.figures(0).collect::<Vec<_>>(), [0, 7]);
+    }
+}

@@ -1,0 +1,232 @@
+//! The data directory of a running broker: read back at the start, before any listener opens.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use broker::journal::Fact;
+use broker::{Access, Limits, Replay, Restored, Shard, ShardId, Shared};
+use storage::{Identity, Record, Report};
+
+use super::clock::Clock;
+use super::limits;
+use crate::config::Config;
+use crate::disk::{DataDir, LogFiles};
+
+/// How often a start that takes long says how far it is.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A locked data directory, and the sizes of the logs in it.
+pub(super) struct Store {
+    data: DataDir,
+    shards: u16,
+    settings: storage::Settings,
+}
+
+/// A shard, and the files of its log where it has one.
+pub(super) type Restoration = (Shard, Option<LogFiles>);
+
+/// One log read back.
+struct ReadBack {
+    shard: Shard,
+    files: LogFiles,
+    restored: Restored,
+    report: Report,
+    /// The newest time that a session's record tells.
+    newest_ms: u64,
+}
+
+/// What the reading of all logs needs.
+struct Reading<'a> {
+    store: &'a Store,
+    shared: &'a Arc<Shared>,
+    access: &'a Access,
+    limits: Arc<Limits>,
+    now_ms: u64,
+    waiting: Mutex<VecDeque<ShardId>>,
+    bytes_read: AtomicU64,
+}
+
+impl Store {
+    /// Locks the data directory, where the configuration keeps anything at all.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be used, with what to do about it.
+    pub(super) fn open(config: &Config) -> anyhow::Result<Option<Self>> {
+        if !config.durability.has_log() {
+            return Ok(None);
+        }
+        let path = &config.server.data_dir;
+        let data = DataDir::open(path).context(OTHER_DIRECTORY)?;
+        let shards = data.shard_count(config.server.shards, config.shards_are_fixed)?;
+        let settings = config.durability.log_settings(shards).with_context(|| {
+            format!("the logs of {shards} shards in {} do not fit", path.display())
+        })?;
+        Ok(Some(Self { data, shards, settings }))
+    }
+
+    /// As many as the directory was made for.
+    pub(super) fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    /// The directory.
+    pub(super) fn data(&self) -> &DataDir {
+        &self.data
+    }
+
+    /// Reads all logs back, a thread for each worker, and rebuilds the shards.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with each log that cannot be used.
+    pub(super) fn restore(
+        &self,
+        config: &Config,
+        shared: &Arc<Shared>,
+        access: &Access,
+        clock: Clock,
+    ) -> anyhow::Result<Vec<Restoration>> {
+        let began = Instant::now();
+        let reading = Reading {
+            store: self,
+            shared,
+            access,
+            limits: limits::of_restored(config),
+            now_ms: clock.now_ms(),
+            waiting: Mutex::new((0..self.shards).collect()),
+            bytes_read: AtomicU64::new(0),
+        };
+        let bytes = self.file_bytes()?;
+        let (done, results) = channel();
+        let mut read = std::thread::scope(|scope| {
+            for _ in 0..config.server.workers.min(self.shards) {
+                let (done, reading) = (done.clone(), &reading);
+                scope.spawn(move || reading.work(&done));
+            }
+            drop(done);
+            collect(&results, &reading.bytes_read, bytes)
+        })?;
+        read.sort_by_key(|log| log.shard.id());
+        report(&read, bytes, began.elapsed(), reading.now_ms);
+        let (mut shards, files): (Vec<_>, Vec<_>) =
+            read.into_iter().map(|log| (log.shard, Some(log.files))).unzip();
+        broker::settle(&mut shards, reading.now_ms);
+        Ok(shards.into_iter().zip(files).collect())
+    }
+
+    fn file_bytes(&self) -> anyhow::Result<u64> {
+        let mut bytes = 0;
+        for shard in 0..self.shards {
+            let files = self.data.log_files(shard)?;
+            let list = files.list().with_context(|| files.path().display().to_string())?;
+            bytes += list.iter().map(|file| file.bytes).sum::<u64>();
+        }
+        Ok(bytes)
+    }
+}
+
+impl Reading<'_> {
+    fn work(&self, done: &Sender<anyhow::Result<ReadBack>>) {
+        loop {
+            let next = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let Some(shard) = next else { return };
+            // The receiver is gone only after a panic, which ends the process.
+            let _ = done.send(self.read(shard));
+        }
+    }
+
+    fn read(&self, id: ShardId) -> anyhow::Result<ReadBack> {
+        let Store { data, shards, settings } = self.store;
+        let files = data.log_files(id)?;
+        let fresh = Identity { id: crate::auth::random(), shard: id, shards: *shards };
+        let mut replay = Replay::new();
+        let mut newest_ms = 0;
+        let mut sink = |record: Record<'_>, ledger: &mut storage::Ledger| {
+            newest_ms = newest_ms.max(time_of(&record));
+            replay.on_record(record, ledger);
+        };
+        let progress = |bytes| {
+            self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+        };
+        let recovered = data.recover(&files, fresh, settings, &mut sink, &progress)?;
+        let report = recovered.report;
+        let mut shard = Shard::new(id, self.shared.clone(), self.access.clone());
+        let restored = shard
+            .open_log(recovered, settings.clone(), replay, &self.limits, self.now_ms)
+            .with_context(|| files.path().display().to_string())?;
+        Ok(ReadBack { shard, files, restored, report, newest_ms })
+    }
+}
+
+/// The time that a record tells, or 0.
+fn time_of(record: &Record<'_>) -> u64 {
+    match Fact::decode(record.kind.get(), record.bytes) {
+        Ok(Fact::SessionOpened(opened)) => opened.opened_at_ms,
+        Ok(Fact::SessionDetached { at_ms, .. }) => at_ms,
+        _ => 0,
+    }
+}
+
+/// Waits for all logs, and says how far they are when it takes long.
+fn collect(
+    results: &Receiver<anyhow::Result<ReadBack>>,
+    bytes_read: &AtomicU64,
+    bytes: u64,
+) -> anyhow::Result<Vec<ReadBack>> {
+    let mut read = Vec::new();
+    let mut failures: Vec<String> = Vec::new();
+    loop {
+        match results.recv_timeout(PROGRESS_INTERVAL) {
+            Ok(Ok(log)) => read.push(log),
+            Ok(Err(error)) => failures.push(format!("{error:#}")),
+            Err(RecvTimeoutError::Timeout) => {
+                // The newest files are read twice, to find the end of the log first.
+                let bytes_read = bytes_read.load(Ordering::Relaxed).min(bytes);
+                tracing::info!(bytes_read, bytes, "reading the logs");
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    failures.sort();
+    if failures.is_empty() { Ok(read) } else { Err(anyhow::anyhow!(failures.join("\n"))) }
+}
+
+fn report(read: &[ReadBack], bytes: u64, took: Duration, now_ms: u64) {
+    for log in read {
+        if let Some(cut) = log.report.cut {
+            tracing::warn!(
+                shard = log.shard.id(),
+                at = %cut,
+                "the end of the log was torn by a crash and is cut off; nothing in it was \
+                 acknowledged at level fsync"
+            );
+        }
+    }
+    let newest_ms = read.iter().map(|log| log.newest_ms).max().unwrap_or(0);
+    if newest_ms > now_ms {
+        tracing::warn!(
+            behind_secs = (newest_ms - now_ms) / 1000,
+            "the clock is behind the newest time in the log: sessions and messages expire later \
+             than they should; set the clock"
+        );
+    }
+    let total = |of: fn(&Restored) -> u64| read.iter().map(|log| of(&log.restored)).sum::<u64>();
+    tracing::info!(
+        sessions = total(|restored| restored.sessions),
+        subscriptions = total(|restored| restored.subscriptions),
+        retained = total(|restored| restored.retained),
+        messages = total(|restored| restored.messages),
+        records = read.iter().map(|log| log.report.records).sum::<u64>(),
+        bytes,
+        seconds = took.as_secs_f64(),
+        "state restored"
+    );
+}
+
+const OTHER_DIRECTORY: &str = "cannot use the data directory; choose another with --data DIR, or \
+                               keep nothing with --durability memory";

@@ -1,0 +1,182 @@
+//! The workers as a whole: started with their shards, opened, stopped in order.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use broker::{Access, Shard, ShardId, Shared};
+
+use super::clock::Clock;
+use super::logs::{LogBoard, LogState, Logs, Phase};
+use super::mailbox::{Item, Mailbox};
+use super::reauthentication::Reauthentication;
+use super::store::Restoration;
+use super::worker::{self, Worker, WorkerParts};
+use super::{join, spawn};
+use crate::auth::Authenticator;
+use crate::config::Config;
+use crate::disk::LogFiles;
+
+/// How often a start that waits for the disk says so.
+const WAITING_INTERVAL: Duration = Duration::from_secs(2);
+
+/// All workers.
+pub(super) struct Workers {
+    pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
+    threads: Vec<JoinHandle<()>>,
+    phases: Receiver<Phase>,
+    has_logs: bool,
+    shutdown_grace: Duration,
+}
+
+/// Shards that begin with nothing.
+pub(super) fn empty_shards(shared: &Arc<Shared>, access: &Access) -> Vec<Restoration> {
+    let shard = |shard: ShardId| (Shard::new(shard, shared.clone(), access.clone()), None);
+    (0..shared.shard_count).map(shard).collect()
+}
+
+impl Workers {
+    /// Starts the threads. `shards` in the order of their numbers.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no thread or event queue.
+    pub(super) fn start(
+        config: &Config,
+        shards: Vec<Restoration>,
+        board: &Arc<LogBoard>,
+        authenticator: &Arc<Authenticator>,
+        clock: Clock,
+    ) -> anyhow::Result<Self> {
+        let count = usize::from(config.server.workers).min(shards.len());
+        let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
+        let has_logs = shards.iter().any(|(_, files)| files.is_some());
+        let (polls, mailboxes) = make_mailboxes(count)?;
+        let (phase_sender, phases) = channel();
+        let mut threads = Vec::new();
+        let parts = polls.into_iter().zip(deal_out(shards, count)).enumerate();
+        for (index, (poll, (shards, files))) in parts {
+            let logs = start_logs(files, &mailboxes[index], board, &phase_sender)?;
+            let parts = WorkerParts {
+                poll,
+                mailboxes: mailboxes.clone(),
+                index,
+                shards,
+                clock,
+                shutdown_grace_ms: shutdown_grace.as_millis() as u64,
+                reauthentication: Reauthentication::new(authenticator.clone()),
+                logs,
+            };
+            let core = config.server.pin_workers.then_some(index);
+            threads.push(spawn(format!("worker-{index}"), core, move || Worker::new(parts).run())?);
+        }
+        Ok(Self { mailboxes, threads, phases, has_logs, shutdown_grace })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Waits until what recovery found is durable, and the logs take more.
+    ///
+    /// # Errors
+    ///
+    /// When a log cannot be written to.
+    pub(super) fn wait_until_open(&self, board: &LogBoard) -> anyhow::Result<()> {
+        let mut missing = if self.has_logs { self.threads.len() } else { 0 };
+        while missing > 0 {
+            match self.phases.recv_timeout(WAITING_INTERVAL) {
+                Ok(Phase::Open(opened)) => {
+                    opened.context("a log cannot be written to")?;
+                    missing -= 1;
+                }
+                Ok(Phase::Quiet) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let full = board.states().filter(|state| *state == LogState::Full).count();
+                    tracing::warn!(
+                        workers = missing,
+                        full,
+                        "waiting for the disk to open the logs"
+                    );
+                }
+                // The end of a worker ends the process.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Clients are told, what is queued in the sockets leaves, logs are closed: all within the
+    /// grace.
+    pub(super) fn stop(self) {
+        let ends_at = Instant::now() + self.shutdown_grace;
+        self.put_all(|| Item::Shutdown);
+        if self.has_logs {
+            // The last connection of one worker may have mail for another, whose log must not be
+            // closed before. Where a connection does not end, the logs get their half of the time.
+            self.wait_until_quiet(ends_at - self.shutdown_grace / 2);
+            self.put_all(|| Item::CloseLogs);
+        }
+        join(self.threads);
+    }
+
+    fn wait_until_quiet(&self, give_up_at: Instant) {
+        let mut missing = self.threads.len();
+        while missing > 0 {
+            let left = give_up_at.saturating_duration_since(Instant::now());
+            match self.phases.recv_timeout(left) {
+                Ok(Phase::Quiet) => missing -= 1,
+                Ok(Phase::Open(_)) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn put_all(&self, item: impl Fn() -> Item) {
+        for mailbox in self.mailboxes.iter() {
+            mailbox.put(item());
+        }
+    }
+}
+
+type Mailboxes = (Vec<mio::Poll>, Arc<[Arc<Mailbox>]>);
+
+fn make_mailboxes(count: usize) -> anyhow::Result<Mailboxes> {
+    let mut polls = Vec::new();
+    let mut mailboxes = Vec::new();
+    for _ in 0..count {
+        let poll = mio::Poll::new().context("cannot make an event queue")?;
+        mailboxes.push(Arc::new(Mailbox::new(mio::Waker::new(poll.registry(), worker::WAKER)?)));
+        polls.push(poll);
+    }
+    Ok((polls, mailboxes.into()))
+}
+
+/// A worker's shards, and the files of their logs.
+type Share = (Vec<Shard>, Vec<(ShardId, LogFiles)>);
+
+/// Shard `n` goes to worker `n % workers`.
+fn deal_out(shards: Vec<Restoration>, workers: usize) -> Vec<Share> {
+    let mut dealt: Vec<Share> = (0..workers).map(|_| Default::default()).collect();
+    for (number, (shard, files)) in shards.into_iter().enumerate() {
+        let (own_shards, own_files) = &mut dealt[number % workers];
+        own_files.extend(files.map(|files| (shard.id(), files)));
+        own_shards.push(shard);
+    }
+    dealt
+}
+
+fn start_logs(
+    files: Vec<(ShardId, LogFiles)>,
+    mailbox: &Arc<Mailbox>,
+    board: &Arc<LogBoard>,
+    phases: &Sender<Phase>,
+) -> anyhow::Result<Option<Logs>> {
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let logs = Logs::start(files, mailbox, board, phases);
+    Ok(Some(logs.context("cannot start the threads of a log")?))
+}
