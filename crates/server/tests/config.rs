@@ -368,7 +368,7 @@ fn every_packet_fits_into_a_segment() {
     let error = error(small);
     assert!(error.starts_with("/etc/quelea/quelea.toml:4: durability.segment_bytes: "), "{error}");
     assert!(error.contains("write 2240KiB or more"), "{error}");
-    let config = self::config(&small.replace("\"2MiB\"", "\"2240KiB\""));
+    let config = config(&small.replace("\"2MiB\"", "\"2240KiB\""));
     assert_eq!(config.durability.log_settings(1).unwrap().segment_bytes, 2240 << 10);
     // Where nothing is kept, sizes do not matter.
     self::config(&format!("{small}\nlevel = \"memory\""));
