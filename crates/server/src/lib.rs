@@ -6,6 +6,7 @@
 //! Start reading at `main.rs`.
 
 pub mod auth;
+pub mod backup;
 pub mod cli;
 pub mod config;
 pub mod disk;

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::log_tool;
+use crate::{backup, log_tool};
 
 /// quelea, an MQTT broker for 3.1, 3.1.1 and 5, and the tools that go with it.
 #[derive(Debug, Parser)]
@@ -41,6 +41,8 @@ pub enum Command {
     Passwd(passwd::PasswdArgs),
     /// Look at durable logs, and mend them.
     Log(log_tool::LogArgs),
+    /// Copy a data directory, also while a broker runs on it.
+    Backup(backup::BackupArgs),
     /// Print shell completions.
     Completions {
         /// The shell to complete in.
@@ -69,6 +71,7 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Sub(args) => subscribe::run(args),
         Command::Passwd(args) => passwd::run(&args),
         Command::Log(args) => return log_tool::run(&args),
+        Command::Backup(args) => return backup::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "quelea", &mut std::io::stdout());
             0
@@ -98,6 +101,7 @@ Examples:
   quelea sub -t 'home/#' -v               print what is published below home
   quelea pub -t home/lamp -m on           publish one message
   quelea passwd passwords anna            add a user to a password file
+  quelea backup quelea-data copy          copy the data of a running broker
   quelea completions bash > ~/.local/share/bash-completion/completions/quelea";
 
 #[cfg(test)]

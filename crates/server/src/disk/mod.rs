@@ -82,9 +82,14 @@ impl DataDir {
 
     /// Numbers of the shards that have a log here, in order.
     pub fn shards(&self) -> Result<Vec<u16>, DataDirError> {
+        Self::shards_in(&self.path).map_err(|error| self.fail(error))
+    }
+
+    /// The same for a directory that somebody else has locked.
+    pub fn shards_in(path: &Path) -> io::Result<Vec<u16>> {
         let mut shards = Vec::new();
-        for entry in std::fs::read_dir(&self.path).map_err(|error| self.fail(error))? {
-            let name = entry.map_err(|error| self.fail(error))?.file_name();
+        for entry in std::fs::read_dir(path)? {
+            let name = entry?.file_name();
             let number = name.to_str().and_then(|name| name.strip_prefix("shard-"));
             shards.extend(number.and_then(|number| number.parse::<u16>().ok()));
         }
@@ -126,7 +131,12 @@ impl DataDir {
 
     /// The directory of a shard's log.
     pub fn log_path(&self, shard: u16) -> PathBuf {
-        self.path.join(format!("shard-{shard:03}"))
+        Self::log_path_in(&self.path, shard)
+    }
+
+    /// The same for a directory that somebody else has locked.
+    pub fn log_path_in(path: &Path, shard: u16) -> PathBuf {
+        path.join(format!("shard-{shard:03}"))
     }
 
     /// Opens the files of a shard's log, making its directory if need be.

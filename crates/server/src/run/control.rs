@@ -126,3 +126,105 @@ fn hold_all(shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::Result<Vec<Held>> 
     held.sort_by_key(|log| log.shard);
     Ok(held)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// A worker with two shards, which only knows about holding.
+    struct Holder {
+        mailboxes: Arc<[Arc<Mailbox>]>,
+        holds: Arc<AtomicU32>,
+        poll: mio::Poll,
+    }
+
+    impl Holder {
+        fn new() -> Self {
+            let poll = mio::Poll::new().unwrap();
+            let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
+            let mailboxes = Arc::new([Arc::new(Mailbox::new(waker))]);
+            Self { mailboxes, holds: Arc::default(), poll }
+        }
+
+        /// Works until nobody has held anything `times` times.
+        fn run(mut self, times: u32) {
+            let mut events = mio::Events::with_capacity(8);
+            let mut released = 0;
+            while released < times {
+                if self.mailboxes[0].fall_asleep() {
+                    self.poll.poll(&mut events, None).unwrap();
+                }
+                self.mailboxes[0].wake_up();
+                for item in self.mailboxes[0].take() {
+                    match item {
+                        Item::Hold(answer) => {
+                            self.holds.fetch_add(1, Ordering::SeqCst);
+                            for shard in [1, 0] {
+                                let segments = vec![(7, 4096), (8, 10)];
+                                answer.send(Held { shard, segments }).unwrap();
+                            }
+                        }
+                        Item::Release => {
+                            self.holds.fetch_sub(1, Ordering::SeqCst);
+                            released += 1;
+                        }
+                        _ => unreachable!(),
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_hold_lasts_as_long_as_its_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        // A socket that a killed broker left behind.
+        drop(UnixListener::bind(dir.path().join(SOCKET)).unwrap());
+        let holder = Holder::new();
+        let holds = holder.holds.clone();
+        let control = Control::open(dir.path(), 2, &holder.mailboxes).unwrap();
+        let worker = std::thread::spawn(move || holder.run(2));
+        let connect = || UnixStream::connect(dir.path().join(SOCKET)).unwrap();
+        let hold = |mut stream: &UnixStream| {
+            writeln!(stream, "{HOLD}").unwrap();
+            let mut lines = BufReader::new(stream).lines();
+            let told: Vec<String> =
+                lines.by_ref().map(Result::unwrap).take_while(|line| line != HELD).collect();
+            assert_eq!(told, ["file 0 7 4096", "file 0 8 10", "file 1 7 4096", "file 1 8 10"]);
+        };
+
+        let stream = connect();
+        hold(&stream);
+        assert_eq!(holds.load(Ordering::SeqCst), 1);
+        // The tool dies.
+        drop(stream);
+
+        let mut stream = connect();
+        hold(&stream);
+        assert_eq!(holds.load(Ordering::SeqCst), 1, "the first hold is gone");
+        writeln!(stream, "{DONE}").unwrap();
+        let mut answer = String::new();
+        BufReader::new(&stream).read_line(&mut answer).unwrap();
+        assert_eq!(answer, format!("{RELEASED}\n"));
+        worker.join().unwrap();
+        assert_eq!(holds.load(Ordering::SeqCst), 0);
+
+        drop(control);
+        assert!(!dir.path().join(SOCKET).exists());
+    }
+
+    #[test]
+    fn nothing_but_a_hold_is_understood() {
+        let dir = tempfile::tempdir().unwrap();
+        let holder = Holder::new();
+        let _control = Control::open(dir.path(), 2, &holder.mailboxes).unwrap();
+        let mut stream = UnixStream::connect(dir.path().join(SOCKET)).unwrap();
+        writeln!(stream, "GET / HTTP/1.1").unwrap();
+        let mut answer = String::new();
+        BufReader::new(&stream).read_line(&mut answer).unwrap();
+        assert!(answer.contains(HOLD), "{answer}");
+        assert!(!holder.mailboxes[0].has_items());
+    }
+}

@@ -100,7 +100,7 @@ pub(super) struct Worker {
     local_mail: Vec<(ShardId, Vec<Mail>)>,
     /// Admitted connections. They are opened between reads, because opening one may read another
     /// into the buffer.
-    arrivals: Vec<Box<Handover>>,
+    arrivals: Vec<Handover>,
     reauthentication: Reauthentication,
     logs: Option<Logs>,
     shutdown_grace_ms: u64,
@@ -224,7 +224,7 @@ impl Worker {
                     shard.on_mail(mail, now_ms);
                 }
             }
-            Item::Connection(handover) => self.arrivals.push(handover),
+            Item::Connection(handover) => self.arrivals.push(*handover),
             Item::Publish(shard, message) => {
                 self.shard(shard).on_publish_command(&message, now_ms);
             }
@@ -260,7 +260,7 @@ impl Worker {
 
     fn open_arrivals(&mut self) {
         for handover in std::mem::take(&mut self.arrivals) {
-            self.on_connection(*handover);
+            self.on_connection(handover);
         }
     }
 

@@ -1,6 +1,8 @@
 //! `quelea log check|dump|repair`: looking at the logs of a data directory, and mending them, while
 //! no broker uses it.
 
+mod fact;
+
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io;
@@ -8,8 +10,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use broker::journal::{Fact, Malformed};
 use clap::{Args, Subcommand};
-use storage::{HeaderRead, Identity, Refusal, Repair, Scan, SegmentHeader, Settings, Survey};
+use storage::{
+    HeaderRead, Identity, Position, Record, Refusal, Repair, Report, Scan, SegmentHeader, Settings,
+    Survey,
+};
 
 use crate::disk::{DataDir, DataDirError, LogFiles};
 
@@ -28,7 +34,7 @@ enum Action {
         /// The data directory.
         dir: PathBuf,
     },
-    /// Prints segments, batches and records.
+    /// Prints segments, batches, and what each record says.
     Dump {
         /// The data directory.
         dir: PathBuf,
@@ -38,7 +44,7 @@ enum Action {
         /// Only this segment.
         #[arg(long)]
         segment: Option<u32>,
-        /// Print this many bytes of each record; 0 leaves records out.
+        /// Print this many bytes of each payload; 0 leaves records out.
         #[arg(long, default_value_t = 32)]
         bytes: usize,
     },
@@ -88,13 +94,22 @@ struct Selection {
 struct Checked {
     shard: u16,
     files: LogFiles,
-    refusal: Option<Refusal>,
+    fault: Option<LogFault>,
 }
 
-fn check(dir: &Path, out: &mut String) -> Result<bool, DataDirError> {
+/// Why a start would refuse a log.
+#[derive(Debug, thiserror::Error)]
+enum LogFault {
+    #[error(transparent)]
+    Log(Refusal),
+    #[error("the record at {0}: {1}")]
+    Record(Position, Malformed),
+}
+
+pub(crate) fn check(dir: &Path, out: &mut String) -> Result<bool, DataDirError> {
     let data = open_existing(dir)?;
     let checked = check_all(&data, out)?;
-    Ok(checked.iter().all(|log| log.refusal.is_none()))
+    Ok(checked.iter().all(|log| log.fault.is_none()))
 }
 
 fn check_all(data: &DataDir, out: &mut String) -> Result<Vec<Checked>, DataDirError> {
@@ -106,32 +121,47 @@ fn check_all(data: &DataDir, out: &mut String) -> Result<Vec<Checked>, DataDirEr
     let mut checked = Vec::new();
     for shard in shards {
         let files = data.log_files(shard)?;
-        let identity = Identity { id: [0; 16], shard, shards: count };
-        let settings = Settings::default();
-        let refusal = match data.recover(&files, identity, &settings, &mut |_, _| {}, &|_| {}) {
-            Ok(recovered) => {
-                let report = recovered.report;
-                let _ = write!(
-                    out,
-                    "shard {shard}: ok, {} segments, {} batches, {} records, {} bytes of records",
-                    report.segments, report.batches, report.records, report.record_bytes
-                );
-                let _ = match report.cut {
-                    Some(cut) => writeln!(out, ", torn tail at {cut} (a start cuts it)"),
-                    None if report.sealed => writeln!(out, ", closed in order"),
-                    None => writeln!(out),
-                };
-                None
-            }
-            Err(DataDirError::Refused { refusal, .. }) => {
-                let _ = writeln!(out, "shard {shard}: REFUSED, {refusal}");
-                Some(refusal)
-            }
-            Err(error) => return Err(error),
+        let read = check_one(data, &files, Identity { id: [0; 16], shard, shards: count })?;
+        let _ = match &read {
+            Ok(report) => writeln!(out, "shard {shard}: ok, {}", report_text(report)),
+            Err(fault) => writeln!(out, "shard {shard}: REFUSED, {fault}"),
         };
-        checked.push(Checked { shard, files, refusal });
+        checked.push(Checked { shard, files, fault: read.err() });
     }
     Ok(checked)
+}
+
+fn check_one(
+    data: &DataDir,
+    files: &LogFiles,
+    identity: Identity,
+) -> Result<Result<Report, LogFault>, DataDirError> {
+    let mut fault = None;
+    let mut look = |record: Record<'_>, _: &mut storage::Ledger| {
+        if fault.is_none()
+            && let Err(malformed) = Fact::decode(record.kind.get(), record.bytes)
+        {
+            fault = Some(LogFault::Record(record.position, malformed));
+        }
+    };
+    match data.recover(files, identity, &Settings::default(), &mut look, &|_| {}) {
+        Ok(recovered) => Ok(fault.map_or(Ok(recovered.report), Err)),
+        Err(DataDirError::Refused { refusal, .. }) => Ok(Err(LogFault::Log(refusal))),
+        Err(error) => Err(error),
+    }
+}
+
+fn report_text(report: &Report) -> String {
+    let mut text = format!(
+        "{} segments, {} batches, {} records, {} bytes of records",
+        report.segments, report.batches, report.records, report.record_bytes
+    );
+    if let Some(cut) = report.cut {
+        let _ = write!(text, ", torn tail at {cut} (a start cuts it)");
+    } else if report.sealed {
+        text.push_str(", closed in order");
+    }
+    text
 }
 
 fn dump(dir: &Path, only: Selection, out: &mut String) -> Result<bool, DataDirError> {
@@ -193,12 +223,8 @@ fn dump_segment(number: u32, file: &[u8], bytes: usize, out: &mut String) {
             it.synced
         );
         for record in batch.records().take(if bytes == 0 { 0 } else { usize::MAX }) {
-            let (offset, kind) = (record.position.offset(), record.kind.get());
-            let _ = write!(out, "    offset {offset} kind {kind} {} bytes ", record.bytes.len());
-            for byte in record.bytes.iter().take(bytes) {
-                let _ = write!(out, "{byte:02x}");
-            }
-            let _ = writeln!(out);
+            let text = fact::describe(record.kind.get(), record.bytes, bytes);
+            let _ = writeln!(out, "    offset {} {text}", record.position.offset());
         }
     }
     let _ = writeln!(out, "  end of the chain: offset {}", scan.position().offset());
@@ -212,8 +238,9 @@ fn repair(dir: &Path, really: bool, out: &mut String) -> Result<bool, DataDirErr
     let data = open_existing(dir)?;
     let mut whole = true;
     for log in check_all(&data, out)? {
-        let Some(refusal) = log.refusal else { continue };
-        if !matches!(refusal, Refusal::Damaged(_) | Refusal::Header(_) | Refusal::Missing(_)) {
+        let Some(fault) = log.fault else { continue };
+        use Refusal::{Damaged, Header, Missing};
+        if !matches!(fault, LogFault::Log(Damaged(_) | Header(_) | Missing(_))) {
             let _ = writeln!(out, "shard {}: nothing that repair could mend", log.shard);
             whole = false;
             continue;
@@ -290,7 +317,7 @@ Examples:
   quelea log repair /var/lib/quelea              what a repair would give up";
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::mpsc::channel;
 
     use storage::{Kind, Level, Log, Status};
@@ -298,8 +325,15 @@ mod tests {
     use super::*;
     use crate::disk::LogDisk;
 
+    /// Says that the retained message of the topic is no more.
+    const RETAINED_CLEARED: u8 = 12;
+
     /// A directory with one log of five records, each in a batch of its own, closed in order.
-    fn directory() -> tempfile::TempDir {
+    pub(crate) fn directory() -> tempfile::TempDir {
+        directory_with(RETAINED_CLEARED)
+    }
+
+    fn directory_with(kind: u8) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap();
         let files = data.log_files(0).unwrap();
@@ -318,7 +352,7 @@ mod tests {
             log.on_completed(completions.recv().unwrap());
             match log.status() {
                 Status::Ready if appended < 5 => {
-                    log.append(Kind::new(3), &[b"abc"], Level::Fsync).unwrap();
+                    log.append(Kind::new(kind), &[b"abc"], Level::Fsync).unwrap();
                     appended += 1;
                 }
                 Status::Ready => log.close(),
@@ -379,8 +413,19 @@ mod tests {
         let file = std::fs::read(segment(&dir)).unwrap();
         let mut out = String::new();
         dump_segment(1, &file, 2, &mut out);
-        assert_eq!(out.matches("kind 3 3 bytes 6162\n").count(), 5, "{out}");
+        assert_eq!(out.matches("retained cleared: topic \"abc\"\n").count(), 5, "{out}");
         assert!(out.contains("header: shard 0 of 1, epoch 1"), "{out}");
+    }
+
+    #[test]
+    fn records_of_another_program_are_found_and_not_repaired() {
+        let dir = directory_with(99);
+        let mut out = String::new();
+        assert!(!check(dir.path(), &mut out).unwrap());
+        assert!(out.contains("REFUSED, the record at segment 1"), "{out}");
+        out.clear();
+        assert!(!repair(dir.path(), true, &mut out).unwrap());
+        assert!(out.contains("nothing that repair could mend"), "{out}");
     }
 
     #[test]

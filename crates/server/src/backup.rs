@@ -1,0 +1,275 @@
+//! `quelea backup`: copies the logs of a data directory, also while a broker runs on it.
+//!
+//! A running broker is asked, through the socket in its data directory, to hold its logs still: it
+//! then neither removes nor reuses a file, and says how much of each belongs to the backup. What it
+//! goes on writing comes behind that. Without a broker the directory is locked instead.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Lines, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use crate::cli::complain;
+use crate::disk::{DataDir, DataDirError, make_private};
+use crate::log_tool;
+use crate::run::control;
+
+/// Copies a data directory, also while a broker runs on it. To restore, start a broker on the copy.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct BackupArgs {
+    /// The data directory.
+    dir: PathBuf,
+    /// The directory to make. It must not exist, or be empty.
+    target: PathBuf,
+}
+
+/// Runs the tool. Exit codes: 0 the copy is whole and was checked, 1 there is none.
+pub fn run(args: &BackupArgs) -> ExitCode {
+    match backup(&args.dir, &args.target) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One file of the backup: `bytes` of the segment, the rest is not part of it.
+struct Piece {
+    shard: u16,
+    segment: u32,
+    bytes: u64,
+}
+
+/// What keeps the files in place while they are copied.
+enum Source {
+    /// Nobody else has the directory.
+    Locked(DataDir),
+    /// A broker holds its logs still until it hears that we are done.
+    Held { stream: UnixStream, lines: Lines<BufReader<UnixStream>> },
+}
+
+fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
+    let began = Instant::now();
+    std::fs::metadata(dir).with_context(|| dir.display().to_string())?;
+    let partial = partial_of(target)?;
+    let (source, pieces) = match DataDir::open(dir) {
+        Ok(data) => lock(data)?,
+        Err(DataDirError::Locked(_)) => hold(dir)?,
+        Err(error) => return Err(error.into()),
+    };
+    make_private(&partial).with_context(|| partial.display().to_string())?;
+    let bytes = copy_all(dir, &partial, &pieces)?;
+    source.release()?;
+    let mut told = String::new();
+    if !log_tool::check(&partial, &mut told)? {
+        bail!("the copy in {} is not in order:\n{told}", partial.display());
+    }
+    std::fs::rename(&partial, target).with_context(|| target.display().to_string())?;
+    if let Some(parent) = target.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        File::open(parent)?.sync_all()?;
+    }
+    let (files, secs) = (pieces.len(), began.elapsed().as_secs_f64());
+    let target = target.display();
+    Ok(format!("{told}{target}: {files} files, {bytes} bytes, {secs:.1} s\n"))
+}
+
+/// Where the copy is made until it is whole: beside the target, so that it can be renamed.
+fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
+    let entries = match std::fs::read_dir(target) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(error).with_context(|| target.display().to_string()),
+    };
+    if entries {
+        bail!("{} is not empty: name a directory that does not exist yet", target.display());
+    }
+    let name = target.file_name().context("the target has no name")?;
+    let mut name = name.to_owned();
+    name.push(".partial");
+    let partial = target.with_file_name(name);
+    if partial.exists() {
+        bail!("{} is left from a backup that did not end: remove it", partial.display());
+    }
+    Ok(partial)
+}
+
+fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
+    let mut pieces = Vec::new();
+    for shard in data.shards()? {
+        let files = data.log_files(shard)?;
+        let list = files.list().with_context(|| files.path().display().to_string())?;
+        let piece =
+            |file: storage::SegmentFile| Piece { shard, segment: file.number, bytes: file.bytes };
+        pieces.extend(list.into_iter().map(piece));
+    }
+    Ok((Source::Locked(data), pieces))
+}
+
+/// Asks the broker that has the directory.
+fn hold(dir: &Path) -> anyhow::Result<(Source, Vec<Piece>)> {
+    let path = dir.join(control::SOCKET);
+    let stream = UnixStream::connect(&path).with_context(|| {
+        format!(
+            "{} is in use, and {} does not answer: is it a broker? Stop it, and try again",
+            dir.display(),
+            path.display()
+        )
+    })?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    writeln!(&stream, "{}", control::HOLD)?;
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    let mut pieces = Vec::new();
+    loop {
+        let line = lines.next().transpose();
+        let line = line.context("the broker did not answer: is another backup running?")?;
+        let line = line.context("the broker ended the connection; its log says why")?;
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            [control::HELD] => break,
+            [control::FILE, shard, segment, bytes] => pieces.push(Piece {
+                shard: shard.parse()?,
+                segment: segment.parse()?,
+                bytes: bytes.parse()?,
+            }),
+            _ => bail!("the broker said '{line}', which this program does not understand"),
+        }
+    }
+    Ok((Source::Held { stream, lines }, pieces))
+}
+
+impl Source {
+    /// Gives the files free, and makes sure that they were held until now.
+    fn release(self) -> anyhow::Result<()> {
+        match self {
+            Self::Locked(data) => drop(data),
+            Self::Held { stream, mut lines } => {
+                let done = writeln!(&stream, "{}", control::DONE);
+                let answer = done.ok().and_then(|()| lines.next()).transpose()?;
+                if answer.as_deref() != Some(control::RELEASED) {
+                    bail!("the broker ended, or gave up the hold, before the copy was whole");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn copy_all(from: &Path, to: &Path, pieces: &[Piece]) -> anyhow::Result<u64> {
+    // Also those of logs that have no file yet: their number is the number of shards.
+    let last = pieces.iter().map(|piece| piece.shard).chain(shards_in(from)?).max();
+    for shard in 0..last.map_or(0, |last| last + 1) {
+        let path = DataDir::log_path_in(to, shard);
+        make_private(&path).with_context(|| path.display().to_string())?;
+    }
+    let mut bytes = 0;
+    for piece in pieces {
+        let name = format!("{:010}.log", piece.segment);
+        let source = DataDir::log_path_in(from, piece.shard).join(&name);
+        let target = DataDir::log_path_in(to, piece.shard).join(&name);
+        bytes += copy_one(&source, &target, piece.bytes)
+            .with_context(|| format!("{} to {}", source.display(), target.display()))?;
+    }
+    for shard in 0..last.map_or(0, |last| last + 1) {
+        File::open(DataDir::log_path_in(to, shard))?.sync_all()?;
+    }
+    File::open(to)?.sync_all()?;
+    Ok(bytes)
+}
+
+fn shards_in(dir: &Path) -> anyhow::Result<Vec<u16>> {
+    DataDir::shards_in(dir).with_context(|| dir.display().to_string())
+}
+
+/// Copies the first `bytes`; behind them come zeros up to the size of the original.
+fn copy_one(from: &Path, to: &Path, bytes: u64) -> io::Result<u64> {
+    let source = File::open(from)?;
+    let size = source.metadata()?.len();
+    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    let copied = io::copy(&mut source.take(bytes), &mut target)?;
+    if copied < bytes {
+        return Err(io::Error::other(format!("{copied} bytes are there, {bytes} are needed")));
+    }
+    target.set_len(size)?;
+    target.sync_all()?;
+    Ok(copied)
+}
+
+/// How long the broker may take for each of its answers.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea backup /var/lib/quelea /backups/quelea-monday
+  quelea serve --data /backups/quelea-monday             restore: start on the copy, or a copy of it";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log_tool::tests::directory;
+
+    fn segment(dir: &Path) -> PathBuf {
+        dir.join("shard-000/0000000001.log")
+    }
+
+    #[test]
+    fn a_directory_that_nobody_uses_is_copied_whole_and_checked() {
+        let dir = directory();
+        let target = dir.path().join("copy");
+        let told = backup(dir.path(), &target).unwrap();
+        assert!(told.contains("shard 0: ok") && told.contains("5 records"), "{told}");
+        let read = |dir: &Path| std::fs::read(segment(dir)).unwrap();
+        assert_eq!(read(dir.path()), read(&target));
+        assert!(!partial_of(&dir.path().join("other")).unwrap().exists());
+        let again = backup(dir.path(), &target).unwrap_err().to_string();
+        assert!(again.contains("not empty"), "{again}");
+    }
+
+    #[test]
+    fn only_what_belongs_to_the_backup_is_copied() {
+        let dir = directory();
+        let copy = dir.path().join("copy");
+        let whole = std::fs::read(segment(dir.path())).unwrap();
+        assert_eq!(copy_one(&segment(dir.path()), &copy, 5000).unwrap(), 5000);
+        let copied = std::fs::read(&copy).unwrap();
+        assert_eq!(copied.len(), whole.len());
+        assert_eq!(copied[..5000], whole[..5000]);
+        assert!(copied[5000..].iter().all(|byte| *byte == 0));
+        std::fs::remove_file(&copy).unwrap();
+        let missing = copy_one(&segment(dir.path()), &copy, 1 << 40).unwrap_err().to_string();
+        assert!(missing.contains("are needed"), "{missing}");
+    }
+
+    #[test]
+    fn a_copy_that_is_not_in_order_is_not_taken_for_a_backup() {
+        let dir = directory();
+        let mut bytes = std::fs::read(segment(dir.path())).unwrap();
+        let at = bytes.windows(3).position(|window| window == b"abc").unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(segment(dir.path()), bytes).unwrap();
+        let target = dir.path().join("copy");
+        let told = backup(dir.path(), &target).unwrap_err().to_string();
+        assert!(told.contains("not in order") && told.contains("REFUSED"), "{told}");
+        assert!(!target.exists());
+        let again = backup(dir.path(), &target).unwrap_err().to_string();
+        assert!(again.contains("remove it"), "{again}");
+    }
+
+    #[test]
+    fn a_directory_in_use_by_no_broker_is_refused() {
+        let dir = directory();
+        let _lock = DataDir::open(dir.path()).unwrap();
+        let told = backup(dir.path(), &dir.path().join("copy")).unwrap_err();
+        assert!(format!("{told:#}").contains("in use"), "{told:#}");
+        assert!(!dir.path().join("copy.partial").exists());
+    }
+}

@@ -1,0 +1,179 @@
+//! Facts of a journal as text for people, one line each.
+
+use std::fmt::Write as _;
+
+use broker::journal::{Fact, ProgressEntry, Sent, StoredMessage, StoredWill};
+
+/// A record as text: the fact in it, or its bytes if there is none. At most `bytes` of a payload.
+pub(super) fn describe(kind: u8, record: &[u8], bytes: usize) -> String {
+    match Fact::decode(kind, record) {
+        Ok(fact) => of_fact(&fact, bytes),
+        Err(error) => format!("kind {kind}: {error}: {}", hex(record, bytes)),
+    }
+}
+
+fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
+    match fact {
+        Fact::SessionOpened(own) => format!(
+            "session opened: session {} client {:?} user {:?} {:?} expiry {} at {}",
+            own.session,
+            own.client_id,
+            own.username,
+            own.version,
+            seconds(own.expiry_secs),
+            own.opened_at_ms
+        ),
+        Fact::SessionDetached { session, at_ms, expiry_secs } => {
+            let expiry = seconds(*expiry_secs);
+            format!("session detached: session {session} expiry {expiry} at {at_ms}")
+        }
+        Fact::SessionEnded { session } => format!("session ended: session {session}"),
+        Fact::Subscribed(own) => format!(
+            "subscribed: session {} filter {:?} options {:#04x} identifier {} after serial {}",
+            own.session, own.filter, own.options, own.identifier, own.from_serial
+        ),
+        Fact::Unsubscribed { session, filter } => {
+            format!("unsubscribed: session {session} filter {filter:?}")
+        }
+        Fact::Message(message) => format!("message: {}", of_message(message, bytes)),
+        Fact::Retained(message) => format!("retained: {}", of_message(message, bytes)),
+        Fact::RetainedCleared { topic } => format!("retained cleared: topic {topic:?}"),
+        Fact::Progress(list) => format!("progress:{}", joined(list.iter().map(of_progress))),
+        Fact::InFlight(list) => format!("in flight:{}", joined(list.iter().map(of_in_flight))),
+        Fact::Received { session, packet_id, serial } => {
+            format!("received: session {session} packet {packet_id} serial {serial}")
+        }
+        Fact::Released { session, packet_id } => {
+            format!("released: session {session} packet {packet_id}")
+        }
+        Fact::Will(will) => format!("will: {}", of_will(will, bytes)),
+        Fact::WillCleared { session } => format!("will cleared: session {session}"),
+        Fact::GroupOpened(group) => format!(
+            "group opened: queue {} group {:?} filter {:?} after serial {}",
+            group.queue, group.name, group.filter, group.from_serial
+        ),
+        Fact::GroupClosed { queue } => format!("group closed: queue {queue}"),
+    }
+}
+
+fn of_message(message: &StoredMessage<'_>, bytes: usize) -> String {
+    let mut text = format!("serial {}", message.serial);
+    if let Some(origin) = message.origin {
+        let _ = write!(text, " from shard {} serial {}", origin.shard, origin.serial);
+    }
+    let _ = write!(text, " topic {:?} qos {}", message.topic, message.qos as u8);
+    if message.retain {
+        text.push_str(" retain");
+    }
+    if message.expires_at_ms != u64::MAX {
+        let _ = write!(text, " expires at {}", message.expires_at_ms);
+    }
+    push_payload(&mut text, message.properties, message.payload, bytes);
+    text
+}
+
+fn of_will(will: &StoredWill<'_>, bytes: usize) -> String {
+    let mut text = format!(
+        "session {} topic {:?} qos {} delay {}",
+        will.session,
+        will.topic,
+        will.qos as u8,
+        seconds(will.delay_secs)
+    );
+    if will.retain {
+        text.push_str(" retain");
+    }
+    push_payload(&mut text, will.properties, will.payload, bytes);
+    text
+}
+
+fn of_progress(entry: ProgressEntry<'_>) -> String {
+    let mut text = format!(" queue {} up to {}", entry.queue, entry.floor);
+    let above: Vec<String> = entry.above.iter().map(|serial| serial.to_string()).collect();
+    if !above.is_empty() {
+        let _ = write!(text, " and {}", above.join(" "));
+    }
+    text
+}
+
+fn of_in_flight(sent: Sent) -> String {
+    format!(
+        " session {} packet {} {:?} queue {} serial {}",
+        sent.session, sent.packet_id, sent.stage, sent.queue, sent.serial
+    )
+}
+
+fn push_payload(text: &mut String, properties: &[u8], payload: &[u8], bytes: usize) {
+    if !properties.is_empty() {
+        let _ = write!(text, " properties {}", hex(properties, bytes));
+    }
+    let _ = write!(text, " payload of {} bytes", payload.len());
+    if bytes > 0 {
+        let shown = &payload[..payload.len().min(bytes)];
+        let more = if shown.len() < payload.len() { "..." } else { "" };
+        let _ = write!(text, " \"{}\"{more}", shown.escape_ascii());
+    }
+}
+
+fn joined(entries: impl Iterator<Item = String>) -> String {
+    entries.collect::<Vec<_>>().join(",")
+}
+
+fn hex(bytes: &[u8], count: usize) -> String {
+    let mut text: String = bytes.iter().take(count).map(|byte| format!("{byte:02x}")).collect();
+    if bytes.len() > count {
+        text.push_str("...");
+    }
+    text
+}
+
+/// `u32::MAX` stands for never.
+fn seconds(secs: u32) -> String {
+    if secs == u32::MAX { "never".to_owned() } else { format!("{secs} s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(fact: Fact<'_>) -> String {
+        let mut record = Vec::new();
+        let rest = fact.encode(&mut record);
+        record.extend_from_slice(rest);
+        describe(fact.kind(), &record, 4)
+    }
+
+    #[test]
+    fn a_message_is_told_with_the_front_of_its_payload() {
+        let message = StoredMessage {
+            serial: 7,
+            origin: None,
+            publisher: 0,
+            qos: codec::QoS::AtLeastOnce,
+            retain: true,
+            expires_at_ms: u64::MAX,
+            topic: "a/b",
+            properties: &[],
+            payload: b"ab\ncdef",
+        };
+        assert_eq!(
+            described(Fact::Message(message)),
+            "message: serial 7 topic \"a/b\" qos 1 retain payload of 7 bytes \"ab\\nc\"..."
+        );
+    }
+
+    #[test]
+    fn lists_are_told_entry_by_entry() {
+        let mut progress = broker::journal::ProgressBuf::default();
+        progress.push(1, 10, [12, 15]);
+        progress.push(2, 3, []);
+        let text = described(Fact::Progress(progress.as_progress()));
+        assert_eq!(text, "progress: queue 1 up to 10 and 12 15, queue 2 up to 3");
+    }
+
+    #[test]
+    fn what_is_no_fact_is_shown_as_bytes() {
+        let text = describe(99, &[1, 2, 3, 4, 5], 4);
+        assert!(text.starts_with("kind 99: ") && text.ends_with(": 01020304..."), "{text}");
+    }
+}
