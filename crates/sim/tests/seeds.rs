@@ -1,26 +1,14 @@
 //! Thousands of worlds, and proof that the oracle sees what it should.
 
-use std::thread;
-
 use session::Overflow;
-use sim::{Options, Sabotage, run};
+use sim::{Options, Sabotage, run, run_many};
 
 const SEEDS: u64 = 1200;
 
-/// Runs the seeds on all cores and stops at the first failure.
 fn run_all(first: u64, count: u64, options: Options) {
-    let threads = thread::available_parallelism().map_or(2, usize::from) as u64;
-    thread::scope(|scope| {
-        for thread in 0..threads {
-            scope.spawn(move || {
-                for seed in (first..first + count).filter(|seed| seed % threads == thread) {
-                    if let Err(failure) = run(seed, options) {
-                        panic!("{failure}");
-                    }
-                }
-            });
-        }
-    });
+    if let Some(failure) = run_many(first, count, options, false).1.first() {
+        panic!("{failure}");
+    }
 }
 
 #[test]

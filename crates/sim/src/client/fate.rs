@@ -1,0 +1,109 @@
+//! What a client may expect of its session: is it there when it comes back?
+
+use crate::oracle::TIMER_SLACK_MS;
+
+/// What the client knows of its session at the broker.
+#[derive(Debug, Default)]
+pub struct Fate {
+    /// A CONNACK said that the session is kept.
+    has_session: bool,
+    /// It has given up its session, and asks for a new one until it has it.
+    pub begins_anew: bool,
+    /// An answer that would have told whether the session was still there was lost.
+    is_unsure: bool,
+    expected: Presence,
+    /// The last admitted connection, when the client lost it, and when the broker knew.
+    connection: u32,
+    left_ms: Option<u64>,
+    gone_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Presence {
+    #[default]
+    Unknown,
+    Present,
+    Absent,
+}
+
+impl Fate {
+    /// The broker takes a connection on.
+    pub(crate) fn on_admitted(
+        &mut self,
+        connection: u32,
+        is_clean: bool,
+        expiry_secs: u32,
+        now_ms: u64,
+    ) {
+        self.expected = self.expectation(is_clean, expiry_secs, now_ms);
+        self.connection = connection;
+        self.gone_ms = None;
+    }
+
+    fn expectation(&self, is_clean: bool, expiry_secs: u32, now_ms: u64) -> Presence {
+        if is_clean {
+            return Presence::Absent;
+        }
+        if !self.has_session || self.is_unsure {
+            return Presence::Unknown;
+        }
+        if expiry_secs == super::NEVER_SECS {
+            return Presence::Present;
+        }
+        let expiry_ms = u64::from(expiry_secs) * 1000;
+        if self.left_ms.is_none_or(|left_ms| now_ms < left_ms + expiry_ms) {
+            return Presence::Present;
+        }
+        match self.gone_ms {
+            Some(gone_ms) if now_ms > gone_ms + expiry_ms + TIMER_SLACK_MS => Presence::Absent,
+            _ => Presence::Unknown,
+        }
+    }
+
+    /// The client has lost an admitted connection.
+    pub(crate) fn on_lost(&mut self, is_acknowledged: bool, now_ms: u64) {
+        self.left_ms = Some(now_ms);
+        if !is_acknowledged && self.has_session && self.expected != Presence::Present {
+            self.is_unsure = true;
+        }
+    }
+
+    /// The broker has ended a connection.
+    pub(crate) fn on_closed(&mut self, connection: u32, now_ms: u64) {
+        if connection == self.connection {
+            self.gone_ms.get_or_insert(now_ms);
+        }
+    }
+
+    /// A new broker process has no connections.
+    pub(crate) fn on_restart(&mut self, now_ms: u64) {
+        self.gone_ms.get_or_insert(now_ms);
+    }
+
+    /// The end of its session, as the client wants it or has to.
+    pub(crate) fn begin_anew(&mut self) {
+        self.begins_anew = true;
+    }
+
+    /// `keeps`: the session of this connection outlives it.
+    pub(crate) fn on_connack(
+        &mut self,
+        session_present: bool,
+        is_clean: bool,
+        keeps: bool,
+    ) -> Result<(), &'static str> {
+        match (self.expected, session_present) {
+            (Presence::Absent, true) if is_clean => {
+                return Err("session present after a clean start");
+            }
+            (Presence::Absent, true) => return Err("session present after it expired"),
+            (Presence::Present, false) => return Err("the broker lost a persistent session"),
+            // It may be another one than the client knows.
+            (_, true) if self.is_unsure => self.begins_anew = true,
+            _ => self.begins_anew &= !is_clean,
+        }
+        self.is_unsure = false;
+        self.has_session = keeps;
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! A model client: correct, but slow and moody.
+
+mod fate;
+mod publishing;
+mod subscribing;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use codec::{
+    Ack, AckKind, Connack, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, Publish,
+    QoS, Reason, Sender, Version,
+};
+
+use crate::oracle::{Oracle, Payload};
+use fate::Fate;
+use publishing::Publishing;
+pub use publishing::{Draft, OwnedPublish};
+pub use subscribing::Filter;
+use subscribing::Subscribing;
+
+/// A session that never expires.
+pub const NEVER_SECS: u32 = u32::MAX;
+
+/// The client's end of a connection.
+#[derive(Debug)]
+pub struct Wire {
+    pub connection: u32,
+    pub opened_ms: u64,
+    /// The client's slot at its shard, once admitted.
+    pub slot: Option<u32>,
+    /// Written by the client, not yet taken by the broker.
+    pub to_broker: Vec<u8>,
+    /// Written by the broker, not yet looked at by the client.
+    pub to_client: Vec<u8>,
+    pub is_acknowledged: bool,
+    /// Its CONNECT asked for a new session.
+    is_clean: bool,
+    /// DISCONNECT was written: nothing else matters any more.
+    is_leaving: bool,
+}
+
+#[derive(Debug)]
+pub struct ModelClient {
+    pub number: u32,
+    pub id: String,
+    pub version: Version,
+    /// How long the broker keeps its session without a connection. 0: it always starts clean.
+    pub expiry_secs: u32,
+    pub receive_max: u16,
+    pub wire: Option<Wire>,
+    /// Reads nothing while set.
+    pub is_deaf: bool,
+    pub fate: Fate,
+    subscribing: Subscribing,
+    publishing: Publishing,
+    next_packet_id: u16,
+    /// QoS 2 packet ids received and not released.
+    received: BTreeSet<u16>,
+    /// Acknowledgements not sent yet.
+    owed: VecDeque<(AckKind, u16)>,
+    /// Publishes of QoS 1 and 2 from the broker that are not acknowledged.
+    unacknowledged: BTreeSet<u16>,
+}
+
+impl ModelClient {
+    pub fn new(number: u32, version: Version, expiry_secs: u32, receive_max: u16) -> Self {
+        Self {
+            number,
+            id: format!("c{number}"),
+            version,
+            expiry_secs,
+            receive_max,
+            wire: None,
+            is_deaf: false,
+            fate: Fate::default(),
+            subscribing: Subscribing::default(),
+            publishing: Publishing::default(),
+            next_packet_id: 0,
+            received: BTreeSet::new(),
+            owed: VecDeque::new(),
+            unacknowledged: BTreeSet::new(),
+        }
+    }
+
+    /// Asks for messages, with its first connection.
+    pub fn want(&mut self, filter: &str, qos: QoS) {
+        self.subscribing.filters.push(Filter::new(filter, qos));
+    }
+
+    pub const fn is_persistent(&self) -> bool {
+        self.expiry_secs > 0
+    }
+
+    /// The limit on unacknowledged publishes that the broker has to keep.
+    fn receive_limit(&self) -> usize {
+        if self.version == Version::V5 { usize::from(self.receive_max) } else { usize::MAX }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.wire.as_ref().is_some_and(|wire| wire.is_acknowledged && !wire.is_leaving)
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.publishing.is_empty()
+            && self.subscribing.is_quiet()
+            && self.owed.is_empty()
+            && self.wire.as_ref().is_none_or(|w| w.to_broker.is_empty() && w.to_client.is_empty())
+    }
+
+    /// Opens a connection; whatever was under way on an old one is lost with it.
+    pub fn connect(&mut self, connection: u32, oracle: &mut Oracle) {
+        self.lose_wire(oracle);
+        let is_clean = !self.is_persistent() || self.fate.begins_anew;
+        let mut properties = PropertyBuf::new();
+        if self.version == Version::V5 {
+            properties.push(Property::ReceiveMax(self.receive_max));
+            if self.is_persistent() {
+                properties.push(Property::SessionExpirySecs(self.expiry_secs));
+            }
+        }
+        let connect = Connect {
+            version: self.version,
+            clean_start: is_clean,
+            keep_alive_secs: 0,
+            client_id: &self.id,
+            properties: properties.as_properties(),
+            will: None,
+            username: None,
+            password: None,
+            bridge: false,
+        };
+        let mut to_broker = Vec::new();
+        Packet::Connect(connect).encode(self.version, &mut to_broker);
+        self.wire = Some(Wire {
+            connection,
+            opened_ms: oracle.now_ms,
+            slot: None,
+            to_broker,
+            to_client: Vec::new(),
+            is_acknowledged: false,
+            is_clean,
+            is_leaving: false,
+        });
+    }
+
+    /// The connection is gone, and what was under way on it.
+    pub fn lose_wire(&mut self, oracle: &mut Oracle) -> Option<Wire> {
+        let wire = self.wire.take()?;
+        self.owed.clear();
+        self.unacknowledged.clear();
+        self.subscribing.forget_requests();
+        self.publishing.for_each_unanswered(|publish| oracle.on_unanswered(publish));
+        if wire.slot.is_some() {
+            self.fate.on_lost(wire.is_acknowledged, oracle.now_ms);
+        }
+        Some(wire)
+    }
+
+    fn write(&mut self, packet: &Packet<'_>) {
+        if let Some(wire) = &mut self.wire {
+            packet.encode(self.version, &mut wire.to_broker);
+        }
+    }
+
+    pub fn disconnect(&mut self) {
+        if let Some(wire) = &mut self.wire {
+            let reason = Reason::NORMAL_DISCONNECTION;
+            let packet = Packet::Disconnect(Disconnect { reason, properties: Properties::EMPTY });
+            packet.encode(self.version, &mut wire.to_broker);
+            wire.is_leaving = true;
+        }
+    }
+
+    fn take_packet_id(&mut self) -> u16 {
+        loop {
+            self.next_packet_id = self.next_packet_id % u16::MAX + 1;
+            let packet_id = self.next_packet_id;
+            if !self.publishing.contains(packet_id) && !self.subscribing.contains(packet_id) {
+                return packet_id;
+            }
+        }
+    }
+
+    fn write_ack(&mut self, kind: AckKind, packet_id: u16) {
+        let (reason, properties) = (Reason::SUCCESS, Properties::EMPTY);
+        self.write(&Packet::Ack(Ack { kind, packet_id, reason, properties }));
+    }
+
+    /// Sends some of the acknowledgements that are owed, oldest first.
+    pub fn acknowledge(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some((kind, packet_id)) = self.owed.pop_front() else { return };
+            if matches!(kind, AckKind::Puback | AckKind::Pubcomp) {
+                self.unacknowledged.remove(&packet_id);
+            }
+            self.write_ack(kind, packet_id);
+        }
+    }
+
+    /// Looks at what has come. Err: the broker broke a rule.
+    pub fn read(&mut self, oracle: &mut Oracle) -> Result<(), String> {
+        let Some(wire) = &mut self.wire else { return Ok(()) };
+        let bytes = std::mem::take(&mut wire.to_client);
+        let mut taken = 0;
+        while taken < bytes.len() {
+            let decoded = codec::decode(&bytes[taken..], self.version, Sender::Server, u32::MAX);
+            match decoded {
+                Ok(Some((packet, len))) => {
+                    taken += len;
+                    self.on_packet(&packet, oracle)?;
+                }
+                Ok(None) => break,
+                Err(violation) => return Err(format!("{} got {violation}", self.id)),
+            }
+        }
+        if let Some(wire) = &mut self.wire {
+            wire.to_client = bytes[taken..].to_vec();
+        }
+        Ok(())
+    }
+
+    fn on_packet(&mut self, packet: &Packet<'_>, oracle: &mut Oracle) -> Result<(), String> {
+        match packet {
+            Packet::Connack(connack) => self.on_connack(connack, oracle),
+            // It has given the session up.
+            _ if self.fate.begins_anew => Ok(()),
+            Packet::Publish(publish) => self.on_publish(publish, oracle),
+            Packet::Suback(suback) => self.on_suback(suback.packet_id, suback.reasons, oracle),
+            Packet::Unsuback(unsuback) => {
+                self.on_unsuback(unsuback.packet_id, unsuback.reasons, oracle)
+            }
+            Packet::Ack(ack) => self.on_ack(ack, oracle),
+            Packet::Disconnect(_) | Packet::Pingresp => Ok(()),
+            other => Err(format!("{}: unexpected {other:?}", self.id)),
+        }
+    }
+
+    fn on_connack(&mut self, connack: &Connack<'_>, oracle: &mut Oracle) -> Result<(), String> {
+        let Some(wire) = &mut self.wire else { return Ok(()) };
+        if connack.reason.is_error() {
+            return match oracle.terms.may_refuse {
+                true => Ok(()),
+                false => Err(format!("{}: refused with {:?}", self.id, connack.reason)),
+            };
+        }
+        wire.is_acknowledged = true;
+        let (is_clean, opened_ms) = (wire.is_clean, wire.opened_ms);
+        let keeps = self.is_persistent() && (self.version == Version::V5 || !is_clean);
+        let was_renewal = self.fate.begins_anew;
+        self.fate
+            .on_connack(connack.session_present, is_clean, keeps)
+            .map_err(|rule| format!("{}: {rule}", self.id))?;
+        if self.fate.begins_anew {
+            self.disconnect();
+            return Ok(());
+        }
+        if !connack.session_present {
+            self.publishing.clear();
+            self.received.clear();
+            self.subscribing.start_over();
+            oracle.on_session_start(self.number);
+        }
+        oracle.on_connected(self.number, opened_ms);
+        if was_renewal && !keeps {
+            // A clean session of MQTT 3.1.1 only served to end the old one.
+            self.disconnect();
+            return Ok(());
+        }
+        self.request_missing(oracle);
+        self.resend();
+        Ok(())
+    }
+
+    fn on_publish(&mut self, publish: &Publish<'_>, oracle: &mut Oracle) -> Result<(), String> {
+        let Some(payload) = Payload::from_bytes(publish.payload) else {
+            return Err(format!("{}: a payload that nobody sent", self.id));
+        };
+        if publish.qos == QoS::AtMostOnce {
+            return oracle.on_received(self.number, publish, payload);
+        }
+        let is_repeat =
+            publish.qos == QoS::ExactlyOnce && self.received.contains(&publish.packet_id);
+        if self.unacknowledged.contains(&publish.packet_id) && !is_repeat {
+            return Err(format!("{}: packet id {} used twice", self.id, publish.packet_id));
+        }
+        self.unacknowledged.insert(publish.packet_id);
+        if self.unacknowledged.len() > self.receive_limit() {
+            return Err(format!("{}: more in flight than the receive maximum", self.id));
+        }
+        let kind = match publish.qos {
+            QoS::ExactlyOnce => AckKind::Pubrec,
+            _ => AckKind::Puback,
+        };
+        self.owed.push_back((kind, publish.packet_id));
+        if is_repeat {
+            return Ok(());
+        }
+        if kind == AckKind::Pubrec {
+            self.received.insert(publish.packet_id);
+        }
+        oracle.on_received(self.number, publish, payload)
+    }
+
+    fn on_ack(&mut self, ack: &Ack<'_>, oracle: &mut Oracle) -> Result<(), String> {
+        if ack.kind == AckKind::Pubrel {
+            self.received.remove(&ack.packet_id);
+            self.owed.push_back((AckKind::Pubcomp, ack.packet_id));
+            return Ok(());
+        }
+        self.on_answer(ack, oracle)
+    }
+}
+
+/// Sequence numbers by topic.
+type Sequences = BTreeMap<String, u32>;

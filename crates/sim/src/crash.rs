@@ -1,0 +1,401 @@
+//! The ends of a broker, its starts, and what else befalls it in a durable world.
+
+use broker::{Durability, Replay, ShardId, settle};
+use storage::testing::Crash;
+use storage::{Recovered, Status};
+
+use crate::disks::{Flip, SYNC_INTERVAL_MS};
+use crate::node::Node;
+use crate::random::Random;
+use crate::sabotage::Sabotage;
+use crate::world::World;
+
+/// What may happen in a world, as its seed has it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Calamities {
+    /// Of a hundred occasions for a crash.
+    crash_percent: usize,
+    fills: bool,
+    fails: bool,
+    flips: bool,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Toll {
+    pub kills: u64,
+    pub power_cuts: u64,
+    pub orderly_ends: u64,
+    /// Ends before the start was complete.
+    pub starts_cut: u64,
+    pub logs_poisoned: u64,
+    pub logs_full: u64,
+    pub flips_refused: u64,
+    pub flips_harmless: u64,
+    pub flips_in_tail: u64,
+    pub segments_reclaimed: u64,
+}
+
+/// How a broker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Orderly,
+    Kill,
+    Power,
+}
+
+impl Calamities {
+    pub(crate) fn new(sabotage: Option<Sabotage>, random: &mut Random) -> Self {
+        let crash_percent = [5, 20, 100][random.below(3)];
+        let is_calm = sabotage.is_some();
+        Self {
+            crash_percent,
+            fills: random.chance(25) && !is_calm,
+            fails: random.chance(20) && !is_calm,
+            flips: random.chance(20) && !is_calm,
+        }
+    }
+
+    /// May the broker say that it cannot keep something?
+    pub(crate) const fn may_refuse(&self) -> bool {
+        self.fills || self.fails
+    }
+}
+
+impl Toll {
+    /// The sum of both.
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            kills: self.kills + other.kills,
+            power_cuts: self.power_cuts + other.power_cuts,
+            orderly_ends: self.orderly_ends + other.orderly_ends,
+            starts_cut: self.starts_cut + other.starts_cut,
+            logs_poisoned: self.logs_poisoned + other.logs_poisoned,
+            logs_full: self.logs_full + other.logs_full,
+            flips_refused: self.flips_refused + other.flips_refused,
+            flips_harmless: self.flips_harmless + other.flips_harmless,
+            flips_in_tail: self.flips_in_tail + other.flips_in_tail,
+            segments_reclaimed: self.segments_reclaimed + other.segments_reclaimed,
+        }
+    }
+}
+
+impl World {
+    /// Something of what only worlds with disks have.
+    pub(crate) fn step_durable(&mut self) -> Result<(), String> {
+        if self.is_poisoned() && self.random.chance(3) {
+            let end = if self.random.chance(70) { End::Power } else { End::Kill };
+            return self.crash(end);
+        }
+        match self.random.below(100) {
+            0..=29 => {
+                let shard = self.random.below(self.node.shards.len());
+                self.turn(shard as ShardId);
+            }
+            30..=74 => self.step_disks(),
+            75..=97 => self.tell_one(),
+            98 => self.change_weather(),
+            _ if self.random.chance(self.calamities.crash_percent) => {
+                let end = match self.random.below(100) {
+                    0..=39 => End::Kill,
+                    40..=84 => End::Power,
+                    _ => End::Orderly,
+                };
+                return self.crash(end);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The end of a shard's turn: what it has for the disk.
+    fn turn(&mut self, shard: ShardId) -> bool {
+        let Some(disks) = &mut self.disks else { return false };
+        let mut commands = Vec::new();
+        let core = &mut self.node.shards[usize::from(shard)];
+        core.take_disk_commands(&mut commands, self.now_ms);
+        let is_busy = !commands.is_empty();
+        commands.into_iter().for_each(|command| disks.submit(shard, command));
+        self.collect(shard);
+        is_busy
+    }
+
+    fn step_disks(&mut self) {
+        if let Some(disks) = &mut self.disks {
+            disks.step_any();
+        }
+    }
+
+    /// A shard hears what its disk has done.
+    fn tell_one(&mut self) {
+        let Some(disks) = &mut self.disks else { return };
+        let Some((shard, completion)) = disks.next_completion() else { return };
+        let core = &mut self.node.shards[usize::from(shard)];
+        let was = core.log_status();
+        core.on_disk(completion, self.now_ms);
+        let is = core.log_status();
+        if was != is {
+            self.toll.logs_poisoned += u64::from(matches!(is, Some(Status::Poisoned(_))));
+            self.toll.logs_full += u64::from(matches!(is, Some(Status::Full(_))));
+            self.note(|| format!("the log of shard {shard} is {is:?}"));
+        }
+        self.collect(shard);
+    }
+
+    /// Until no disk has anything to do, but not for ever.
+    pub(crate) fn work_disks(&mut self) {
+        for _ in 0..WORK_ROUNDS_MAX {
+            let mut is_busy = false;
+            for shard in 0..self.node.shards.len() {
+                is_busy |= self.turn(shard as ShardId);
+            }
+            let Some(disks) = &mut self.disks else { return };
+            disks.work();
+            while self.disks.as_ref().is_some_and(|disks| !disks.is_idle()) {
+                self.tell_one();
+            }
+            if !is_busy {
+                return;
+            }
+        }
+    }
+
+    fn is_poisoned(&self) -> bool {
+        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
+        statuses.any(|status| matches!(status, Some(Status::Poisoned(_))))
+    }
+
+    fn change_weather(&mut self) {
+        let Some(disks) = &mut self.disks else { return };
+        let line = match self.random.below(3) {
+            0 if self.calamities.fills => {
+                disks.fill_one();
+                "a disk fills up"
+            }
+            1 if self.calamities.fails => {
+                disks.fail_one();
+                "a disk is about to fail"
+            }
+            2 if self.calamities.may_refuse() => {
+                disks.heal();
+                "the disks are well"
+            }
+            _ => return,
+        };
+        self.note(|| line.into());
+    }
+
+    /// From here on nothing more goes wrong by itself.
+    pub(crate) fn end_calamities(&mut self) -> Result<(), String> {
+        self.calamities = Calamities::default();
+        if let Some(disks) = &mut self.disks {
+            disks.heal();
+        }
+        if self.is_poisoned() { self.crash(End::Kill) } else { Ok(()) }
+    }
+
+    /// One last crash, when all is at rest.
+    pub(crate) fn crash_at_the_end(&mut self) -> Result<(), String> {
+        let end = if self.random.chance(50) { End::Power } else { End::Kill };
+        self.crash(end)
+    }
+
+    fn crash(&mut self, end: End) -> Result<(), String> {
+        self.note(|| format!("the broker ends: {end:?}"));
+        let has_synced = match end {
+            End::Orderly => self.shut_down()?,
+            End::Power if self.random.chance(50) => self.let_sync(),
+            _ => false,
+        };
+        self.cut_all_connections()?;
+        let crash = if end == End::Power { Crash::Power } else { Crash::Kill };
+        self.crash_disks(crash, has_synced);
+        match end {
+            End::Orderly => self.toll.orderly_ends += 1,
+            End::Kill => self.toll.kills += 1,
+            End::Power => self.toll.power_cuts += 1,
+        }
+        self.now_ms += DOWN_MS[self.random.below(DOWN_MS.len())];
+        self.oracle.now_ms = self.now_ms;
+        self.start()
+    }
+
+    /// `has_synced`: what had been written is on the medium.
+    fn crash_disks(&mut self, crash: Crash, has_synced: bool) {
+        if let Some(disks) = &mut self.disks {
+            disks.crash(crash);
+        }
+        let loses_written = crash == Crash::Power && !has_synced;
+        let kept = if loses_written { Durability::Fsync } else { Durability::Disk };
+        self.oracle.on_crash(kept);
+        if self.oracle.terms.level < kept {
+            // Nobody can tell what the broker still knows of the sessions.
+            for client in self.clients.iter_mut().filter(|client| client.is_persistent()) {
+                client.fate.begin_anew();
+                self.oracle.on_session_start(client.number);
+            }
+        }
+    }
+
+    /// What was on its way to the clients still comes, in part.
+    fn cut_all_connections(&mut self) -> Result<(), String> {
+        for client in &mut self.clients {
+            if let Some(wire) = &mut client.wire {
+                let arrived = self.random.below(wire.to_client.len() + 1);
+                wire.to_client.truncate(arrived);
+            }
+            client.read(&mut self.oracle)?;
+            client.lose_wire(&mut self.oracle);
+        }
+        Ok(())
+    }
+
+    /// In order: everybody is told, and the logs are closed. True: all that was kept is synced.
+    fn shut_down(&mut self) -> Result<bool, String> {
+        for shard in 0..self.node.shards.len() {
+            self.node.shards[shard].on_shutdown(self.now_ms);
+            self.collect(shard as ShardId);
+        }
+        self.let_move();
+        self.node.shards.iter_mut().for_each(|shard| shard.close_log());
+        for _ in 0..WORK_ROUNDS_MAX {
+            self.let_move();
+            let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
+            if statuses.all(|status| matches!(status, None | Some(Status::Closed))) {
+                return Ok(true);
+            }
+            self.pass_time(100);
+        }
+        match self.calamities.may_refuse() {
+            true => Ok(false),
+            false => Err("the logs do not close".into()),
+        }
+    }
+
+    /// Mail and disks, until nothing moves.
+    fn let_move(&mut self) {
+        self.work_disks();
+        while !self.node.mail.is_empty() {
+            self.carry_mail();
+            self.work_disks();
+        }
+    }
+
+    /// Nobody does anything for longer than the interval of syncs. True: so all is synced.
+    fn let_sync(&mut self) -> bool {
+        for _ in 0..4 {
+            self.let_move();
+            self.now_ms += u64::from(SYNC_INTERVAL_MS);
+            self.oracle.now_ms = self.now_ms;
+        }
+        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
+        statuses.all(|status| matches!(status, None | Some(Status::Ready)))
+    }
+
+    /// A new process, from what the disks hold. Without disks there is nothing to do.
+    pub(crate) fn start(&mut self) -> Result<(), String> {
+        let Some(disks) = &self.disks else {
+            self.node.sabotage = self.options.sabotage;
+            return Ok(());
+        };
+        self.toll.segments_reclaimed =
+            self.toll.segments_reclaimed.max(u64::from(disks.reclaimed()));
+        while !self.try_start()? {
+            self.toll.starts_cut += 1;
+            self.note(|| "the broker ends while it starts".into());
+            let crash = if self.random.chance(50) { Crash::Power } else { Crash::Kill };
+            self.crash_disks(crash, false);
+        }
+        for client in &mut self.clients {
+            client.fate.on_restart(self.now_ms);
+        }
+        self.note(|| "the broker is up".into());
+        Ok(())
+    }
+
+    /// False: it ended before it was ready.
+    fn try_start(&mut self) -> Result<bool, String> {
+        if self.calamities.flips {
+            self.flip_a_bit()?;
+        }
+        let shard_count = self.node.shards.len() as ShardId;
+        self.node = Node::new(&self.settings, shard_count, self.random.next());
+        for shard in 0..shard_count {
+            let Some(disks) = &mut self.disks else { return Ok(true) };
+            let (recovered, replay) =
+                disks.recover(shard).map_err(|refusal| format!("no start: {refusal}"))?;
+            let settings = disks.settings.clone();
+            self.open_log(shard, recovered, settings, replay)?;
+        }
+        settle(&mut self.node.shards, self.now_ms);
+        for shard in 0..shard_count {
+            self.collect(shard);
+        }
+        self.make_ready()
+    }
+
+    fn open_log(
+        &mut self,
+        shard: ShardId,
+        recovered: Recovered,
+        settings: storage::Settings,
+        replay: Replay,
+    ) -> Result<(), String> {
+        let core = &mut self.node.shards[usize::from(shard)];
+        let restored = core
+            .open_log(recovered, settings, replay, &self.limits, self.now_ms)
+            .map_err(|malformed| malformed.to_string())?;
+        self.note(|| format!("shard {shard} has {restored:?}"));
+        Ok(())
+    }
+
+    fn make_ready(&mut self) -> Result<bool, String> {
+        let may_end = self.calamities.crash_percent > 0;
+        for round in 0..READY_ROUNDS_MAX {
+            if self.node.shards.iter().all(|shard| shard.log_is_ready()) {
+                return Ok(true);
+            }
+            if self.is_poisoned() || (may_end && self.random.below(1000) == 0) {
+                return Ok(false);
+            }
+            match self.random.below(4) {
+                0 => {
+                    let shard = self.random.below(self.node.shards.len());
+                    self.turn(shard as ShardId);
+                }
+                1 => self.step_disks(),
+                2 => self.tell_one(),
+                _ => self.carry_mail(),
+            }
+            if round % 100 == 99 {
+                self.now_ms += 50;
+                self.oracle.now_ms = self.now_ms;
+            }
+            if round == READY_ROUNDS_MAX / 2
+                && let Some(disks) = &mut self.disks
+            {
+                // A full disk need not become ready.
+                disks.heal();
+            }
+        }
+        let statuses: Vec<_> = self.node.shards.iter().map(|shard| shard.log_status()).collect();
+        Err(format!("the broker does not become ready: {statuses:?}"))
+    }
+
+    fn flip_a_bit(&mut self) -> Result<(), String> {
+        let Some(disks) = &mut self.disks else { return Ok(()) };
+        match disks.flip_a_bit()? {
+            Flip::Refused => self.toll.flips_refused += 1,
+            Flip::Harmless => self.toll.flips_harmless += 1,
+            Flip::Tail => self.toll.flips_in_tail += 1,
+        }
+        Ok(())
+    }
+}
+
+/// How long a broker is down.
+const DOWN_MS: [u64; 5] = [0, 100, 3000, 40_000, 400_000];
+
+const WORK_ROUNDS_MAX: usize = 1000;
+
+const READY_ROUNDS_MAX: usize = 20_000;

@@ -1,0 +1,261 @@
+//! The disks: one under each shard's log, and what is read from them at a start.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use broker::{Replay, ShardId};
+use storage::testing::{Crash, SimDisk};
+use storage::{
+    Command, CommandId, Completion, Identity, Kind, Ledger, Outcome, Position, Record, Recovered,
+    Recovery, Refusal, Settings,
+};
+
+use crate::random::Random;
+use crate::sabotage::Sabotage;
+
+pub(crate) struct Disks {
+    pub(crate) settings: Settings,
+    disks: Vec<SimDisk>,
+    /// Done by the disk, and not yet told to the shard.
+    completions: Vec<VecDeque<Completion>>,
+    sabotage: Option<Sabotage>,
+    /// Commands that were reported before they were done.
+    early: BTreeSet<(usize, CommandId)>,
+    random: Random,
+}
+
+/// What a turned bit did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flip {
+    /// The start is refused.
+    Refused,
+    /// Nothing that matters was hit.
+    Harmless,
+    /// It cannot be told from a torn tail: nothing was written after it.
+    Tail,
+}
+
+/// A record as recovery hands it out: place, kind, content.
+type Found = (Position, Kind, Vec<u8>);
+
+impl Disks {
+    pub(crate) fn new(shards: ShardId, sabotage: Option<Sabotage>, random: &mut Random) -> Self {
+        let ignore_syncs = sabotage == Some(Sabotage::IgnoreSyncs);
+        let disk = |random: &mut Random| {
+            let mut disk = SimDisk::new(random.next());
+            disk.faults.ignore_syncs = ignore_syncs;
+            disk
+        };
+        let settings = Settings {
+            slack_segments: random.below(3) as u32,
+            sync_interval_ms: SYNC_INTERVAL_MS,
+            retry_ms: 200,
+            ..Settings::with_segment_bytes(SEGMENT_BYTES << random.below(2))
+        };
+        Self {
+            settings,
+            disks: (0..shards).map(|_| disk(random)).collect(),
+            completions: (0..shards).map(|_| VecDeque::new()).collect(),
+            sabotage,
+            early: BTreeSet::new(),
+            random: Random::new(random.next()),
+        }
+    }
+
+    pub(crate) fn submit(&mut self, shard: ShardId, command: Command) {
+        let shard = usize::from(shard);
+        if self.sabotage == Some(Sabotage::CommitEarly)
+            && let Command::Commit { id, steps, .. } = &command
+        {
+            let outcome = Outcome::Committed { steps_done: steps.len(), fault: None };
+            self.completions[shard].push_back(Completion { id: *id, outcome });
+            self.early.insert((shard, *id));
+        }
+        self.disks[shard].submit(command);
+    }
+
+    /// One step of a disk that has something to do.
+    pub(crate) fn step_any(&mut self) {
+        let busy: Vec<usize> =
+            self.shards().filter(|shard| !self.disks[*shard].is_idle()).collect();
+        if !busy.is_empty() {
+            let shard = busy[self.random.below(busy.len())];
+            self.step(shard);
+        }
+    }
+
+    fn step(&mut self, shard: usize) {
+        let Some(completion) = self.disks[shard].step() else { return };
+        if self.early.remove(&(shard, completion.id)) {
+            return;
+        }
+        let loses = self.sabotage == Some(Sabotage::LoseCompletion);
+        if !loses || !self.random.chance(5) {
+            self.completions[shard].push_back(completion);
+        }
+    }
+
+    /// Carries out all that was submitted.
+    pub(crate) fn work(&mut self) {
+        for shard in self.shards() {
+            while !self.disks[shard].is_idle() {
+                self.step(shard);
+            }
+        }
+    }
+
+    /// The next thing that a disk has done, of any shard.
+    pub(crate) fn next_completion(&mut self) -> Option<(ShardId, Completion)> {
+        let told = self.shards().filter(|shard| !self.completions[*shard].is_empty());
+        let told: Vec<usize> = told.collect();
+        if told.is_empty() {
+            return None;
+        }
+        let shard = told[self.random.below(told.len())];
+        let completion = self.completions[shard].pop_front()?;
+        Some((shard as ShardId, completion))
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.disks.iter().all(SimDisk::is_idle) && self.completions.iter().all(VecDeque::is_empty)
+    }
+
+    /// Whose log begins behind its first segment, because space came back.
+    pub(crate) fn reclaimed(&self) -> u32 {
+        let first = |disk: &SimDisk| disk.files().first().map_or(0, |file| file.number - 1);
+        self.disks.iter().map(first).max().unwrap_or(0)
+    }
+
+    /// The process ends, or the power for all disks.
+    pub(crate) fn crash(&mut self, crash: Crash) {
+        self.completions.iter_mut().for_each(VecDeque::clear);
+        self.early.clear();
+        for disk in &mut self.disks {
+            disk.crash(crash);
+            disk.faults.fail_next_sync = false;
+            disk.faults.fail_next_write = false;
+        }
+    }
+
+    /// A disk has hardly any space left.
+    pub(crate) fn fill_one(&mut self) {
+        let shard = self.random.below(self.disks.len());
+        let disk = &mut self.disks[shard];
+        let used: u64 = disk.files().iter().map(|file| file.bytes).sum();
+        let more = self.random.below(2) as u64 * u64::from(self.settings.segment_bytes);
+        disk.faults.capacity_bytes = used + more;
+        disk.faults.write_no_space_percent = if self.random.chance(30) { 30 } else { 0 };
+    }
+
+    pub(crate) fn fail_one(&mut self) {
+        let shard = self.random.below(self.disks.len());
+        let faults = &mut self.disks[shard].faults;
+        match self.random.chance(50) {
+            true => faults.fail_next_sync = true,
+            false => faults.fail_next_write = true,
+        }
+    }
+
+    /// Space is back, and nothing fails.
+    pub(crate) fn heal(&mut self) {
+        for disk in &mut self.disks {
+            disk.faults.capacity_bytes = u64::MAX;
+            disk.faults.write_no_space_percent = 0;
+            disk.faults.fail_next_sync = false;
+            disk.faults.fail_next_write = false;
+        }
+    }
+
+    /// What is on the disk of a shard, and the state that follows from it.
+    pub(crate) fn recover(&mut self, shard: ShardId) -> Result<(Recovered, Replay), Refusal> {
+        let mut replay = Replay::new();
+        let mut random = self.random.clone();
+        let sabotage = self.sabotage;
+        let newest = match sabotage {
+            Some(Sabotage::ForgetNewest) => self.survey(shard)?.0.pop().map(|(at, ..)| at),
+            _ => None,
+        };
+        let recovered = self.read_log(shard, &mut |record, ledger| {
+            let is_forgotten = match sabotage {
+                Some(Sabotage::ForgetFact(kind)) => {
+                    record.kind == Kind::new(kind) && random.chance(30)
+                }
+                Some(Sabotage::ForgetAll) => true,
+                Some(Sabotage::ForgetNewest) => newest == Some(record.position),
+                Some(Sabotage::SkipSegment) => record.position.segment().is_multiple_of(3),
+                _ => false,
+            };
+            if !is_forgotten {
+                replay.on_record(record, ledger);
+            }
+        })?;
+        self.random = random;
+        Ok((recovered, replay))
+    }
+
+    fn read_log(
+        &self,
+        shard: ShardId,
+        sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
+    ) -> Result<Recovered, Refusal> {
+        let disk = &self.disks[usize::from(shard)];
+        let shards = self.disks.len() as ShardId;
+        let mut recovery = Recovery::new((shard, shards), &self.settings, disk.files())?;
+        while let Some(number) = recovery.wants() {
+            recovery.on_segment(disk.content(number), sink)?;
+        }
+        let mut id = *b"log 00 of a sim.";
+        id[5] += shard as u8;
+        Ok(recovery.finish(Identity { id, shard, shards }))
+    }
+
+    fn survey(&self, shard: ShardId) -> Result<(Vec<Found>, storage::Report), Refusal> {
+        let mut found = Vec::new();
+        let recovered = self.read_log(shard, &mut |record, _| {
+            found.push((record.position, record.kind, record.bytes.to_vec()));
+        })?;
+        Ok((found, recovered.report))
+    }
+
+    /// Turns a bit of the medium over, looks at what a start would make of it, and turns it back.
+    /// Err: it would begin with less than there was.
+    pub(crate) fn flip_a_bit(&mut self) -> Result<Flip, String> {
+        let shard = self.random.below(self.disks.len());
+        let files = self.disks[shard].files();
+        if files.is_empty() {
+            return Ok(Flip::Harmless);
+        }
+        let number = files[self.random.below(files.len())].number;
+        let written = self.disks[shard].content(number).iter().rposition(|byte| *byte != 0);
+        let byte = self.random.below(written.map_or(1, |last| last + 1));
+        let bit = self.random.below(8) as u8;
+        let (before, report) =
+            self.survey(shard as ShardId).map_err(|refusal| refusal.to_string())?;
+        self.disks[shard].flip_bit(number, byte, bit);
+        let after = self.survey(shard as ShardId);
+        self.disks[shard].flip_bit(number, byte, bit);
+        let Ok((after, _)) = after else { return Ok(Flip::Refused) };
+        if after == before {
+            return Ok(Flip::Harmless);
+        }
+        let is_tail = !report.sealed && before.starts_with(&after);
+        match is_tail && before.last().is_some_and(|(at, ..)| at.segment() == number) {
+            true => Ok(Flip::Tail),
+            false => Err(format!(
+                "bit {bit} of byte {byte} of segment {number} of shard {shard} turns: {} records \
+                 of {} are found, and nobody is told",
+                after.len(),
+                before.len()
+            )),
+        }
+    }
+
+    fn shards(&self) -> std::ops::Range<usize> {
+        0..self.disks.len()
+    }
+}
+
+/// The smallest segments, so that space has to come back.
+const SEGMENT_BYTES: u32 = 64 * 1024;
+
+/// What is kept at level `disk` is synced after so long.
+pub(crate) const SYNC_INTERVAL_MS: u32 = 500;

@@ -1,0 +1,234 @@
+//! What moves between clients and shards: bytes, mail, and the ends of connections.
+
+use broker::admission::{Admission, admit};
+use broker::{Close, ShardId};
+
+use crate::node::Place;
+use crate::sabotage::Sabotage;
+use crate::world::World;
+
+impl World {
+    pub(crate) fn connect(&mut self, who: usize) {
+        // Taking over a connection that works is rarer than coming back.
+        if self.clients[who].wire.is_some() && !self.random.chance(15) {
+            return;
+        }
+        if let Some(connection) = self.clients[who].wire.as_ref().map(|wire| wire.connection) {
+            self.node.door.remove(&connection);
+        }
+        self.next_connection += 1;
+        let connection = self.next_connection;
+        self.clients[who].connect(connection, &mut self.oracle);
+        self.note(|| format!("client {who} connects as connection {connection}"));
+    }
+
+    /// Some bytes of the client reach the broker.
+    pub(crate) fn carry_to_broker(&mut self, who: usize) {
+        let Some(wire) = &mut self.clients[who].wire else { return };
+        if wire.to_broker.is_empty() {
+            return;
+        }
+        let count = 1 + self.random.below(wire.to_broker.len());
+        let bytes: Vec<u8> = wire.to_broker.drain(..count).collect();
+        let connection = wire.connection;
+        match wire.slot {
+            Some(slot) => {
+                let shard = self.node.shared.shard_of_client(&self.clients[who].id);
+                self.carry_mail_to(shard);
+                let core = &mut self.node.shards[usize::from(shard)];
+                core.on_bytes(slot, connection, &bytes, self.now_ms);
+                self.collect(shard);
+            }
+            None => self.knock(who, connection, &bytes),
+        }
+    }
+
+    /// Bytes of a connection that is not admitted.
+    fn knock(&mut self, who: usize, connection: u32, bytes: &[u8]) {
+        let waiting = self.node.door.entry(connection).or_default();
+        waiting.extend_from_slice(bytes);
+        let Admission::Connect(credentials, len) = admit(waiting, &self.limits, "sim", "assigned")
+        else {
+            return;
+        };
+        let rest = waiting.split_off(len);
+        self.node.door.remove(&connection);
+        let shard = self.node.shared.shard_of_client(&credentials.request.client_id);
+        let now_ms = self.now_ms;
+        let mut request = credentials.request;
+        let client = &mut self.clients[who];
+        client.fate.on_admitted(connection, request.clean_start, client.expiry_secs, now_ms);
+        if self.node.sabotage == Some(Sabotage::LoseSession) && self.random.chance(10) {
+            request.clean_start = true;
+        }
+        let core = &mut self.node.shards[usize::from(shard)];
+        let slot = core.on_connect(connection, request, now_ms);
+        core.on_bytes(slot, connection, &rest, now_ms);
+        if let Some(wire) = &mut self.clients[who].wire {
+            wire.slot = Some(slot);
+        }
+        self.note(|| format!("connection {connection} of client {who} is admitted"));
+        self.collect(shard);
+    }
+
+    /// Some bytes of the outbox reach the client, if the shard said that there are any.
+    pub(crate) fn carry_to_client(&mut self, who: usize) {
+        let Some(place) = self.place(who) else { return };
+        if self.clients[who].is_deaf || !self.node.dirty.contains(&place) {
+            return;
+        }
+        let core = &mut self.node.shards[usize::from(place.shard)];
+        let Some(outbox) = core.outbox(place.slot, place.connection) else { return };
+        let bytes: Vec<u8> = outbox.slices().flatten().copied().collect();
+        if bytes.is_empty() {
+            self.node.dirty.remove(&place);
+            return;
+        }
+        let count = 1 + self.random.below(bytes.len());
+        if count == bytes.len() {
+            self.node.dirty.remove(&place);
+        }
+        core.on_written(place.slot, place.connection, count, self.now_ms);
+        if let Some(wire) = &mut self.clients[who].wire {
+            wire.to_client.extend_from_slice(&bytes[..count]);
+        }
+        self.collect(place.shard);
+    }
+
+    fn place(&self, who: usize) -> Option<Place> {
+        let client = &self.clients[who];
+        let wire = client.wire.as_ref()?;
+        let shard = self.node.shared.shard_of_client(&client.id);
+        Some(Place { shard, slot: wire.slot?, connection: wire.connection })
+    }
+
+    pub(crate) fn read(&mut self, who: usize) -> Result<(), String> {
+        if self.clients[who].is_deaf {
+            return Ok(());
+        }
+        self.clients[who].read(&mut self.oracle)
+    }
+
+    /// One item of mail arrives, from any pair of shards, in the order of that pair.
+    pub(crate) fn carry_mail(&mut self) {
+        let pairs: Vec<_> = self.node.mail.keys().copied().collect();
+        if pairs.is_empty() {
+            return;
+        }
+        let pair = pairs[self.random.below(pairs.len())];
+        self.carry_mail_of(pair);
+    }
+
+    fn carry_mail_of(&mut self, pair: (ShardId, ShardId)) {
+        let Some(queue) = self.node.mail.get_mut(&pair) else { return };
+        let sabotage = self.node.sabotage.filter(|_| self.random.chance(20));
+        if sabotage == Some(Sabotage::SwapMail) && queue.len() > 1 {
+            queue.swap(0, 1);
+        }
+        let Some(mail) = queue.pop_front() else { return };
+        if queue.is_empty() {
+            self.node.mail.remove(&pair);
+        }
+        let core = &mut self.node.shards[usize::from(pair.1)];
+        match sabotage {
+            Some(Sabotage::LoseMail) => {}
+            Some(Sabotage::DoubleMail) => {
+                core.on_mail(mail.clone(), self.now_ms);
+                core.on_mail(mail, self.now_ms);
+            }
+            _ => core.on_mail(mail, self.now_ms),
+        }
+        self.collect(pair.1);
+    }
+
+    /// A driver's duty: mail that was sent before bytes came is delivered before them, so that a
+    /// publish finds the subscriptions whose SUBACK was seen before it.
+    fn carry_mail_to(&mut self, shard: ShardId) {
+        let pairs: Vec<_> = self.node.mail.keys().filter(|(_, to)| *to == shard).copied().collect();
+        for pair in pairs {
+            while self.node.mail.contains_key(&pair) {
+                self.carry_mail_of(pair);
+            }
+        }
+    }
+
+    /// The network connection breaks; the broker learns of it later, or when it is taken over.
+    pub(crate) fn break_connection(&mut self, who: usize) {
+        if let Some(place) = self.place(who) {
+            self.node.broken.push(place);
+        }
+        if let Some(wire) = self.clients[who].lose_wire(&mut self.oracle) {
+            self.node.door.remove(&wire.connection);
+            self.note(|| format!("connection {} of client {who} breaks", wire.connection));
+        }
+    }
+
+    pub(crate) fn notice_broken(&mut self) {
+        if self.node.broken.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.node.broken.len());
+        let place = self.node.broken.swap_remove(index);
+        let core = &mut self.node.shards[usize::from(place.shard)];
+        core.on_closed(place.slot, place.connection, self.now_ms);
+        self.collect(place.shard);
+    }
+
+    /// Publishers that had to wait for a slow subscriber are read on.
+    pub(crate) fn read_on(&mut self) {
+        for (shard, connection) in std::mem::take(&mut self.node.paused) {
+            let slot = self.clients.iter().find_map(|client| {
+                let wire = client.wire.as_ref().filter(|wire| wire.connection == connection)?;
+                wire.slot
+            });
+            if let Some(slot) = slot {
+                self.carry_mail_to(shard);
+                let core = &mut self.node.shards[usize::from(shard)];
+                core.on_bytes(slot, connection, &[], self.now_ms);
+                self.collect(shard);
+            }
+        }
+    }
+
+    /// Carries out the effects of a shard.
+    pub(crate) fn collect(&mut self, shard: ShardId) {
+        let core = &mut self.node.shards[usize::from(shard)];
+        while let Some((slot, connection)) = core.take_dirty() {
+            let forgets = self.node.sabotage == Some(Sabotage::ForgetDirty);
+            if !forgets || !self.random.chance(20) {
+                self.node.dirty.insert(Place { shard, slot, connection });
+            }
+        }
+        for (to, mails) in core.effects.mail.iter_mut().enumerate() {
+            if !mails.is_empty() {
+                let queue = self.node.mail.entry((shard, to as ShardId)).or_default();
+                queue.extend(mails.drain(..));
+            }
+        }
+        core.effects.events.clear();
+        let paused = core.effects.pauses.drain(..);
+        self.node.paused.extend(paused.map(|(connection, _)| (shard, connection)));
+        for close in std::mem::take(&mut core.effects.closes) {
+            self.on_close(&close);
+        }
+    }
+
+    /// The broker has ended a connection.
+    fn on_close(&mut self, close: &Close) {
+        self.node.dirty.retain(|place| place.connection != close.connection);
+        self.node.broken.retain(|place| place.connection != close.connection);
+        for client in &mut self.clients {
+            client.fate.on_closed(close.connection, self.now_ms);
+            let wire = client.wire.as_mut().filter(|wire| wire.connection == close.connection);
+            let Some(wire) = wire else { continue };
+            // What was written last may still be read, or be lost with the connection.
+            if self.random.chance(70) {
+                wire.to_client.extend(close.farewell.slices().flatten());
+                if let Err(rule) = client.read(&mut self.oracle) {
+                    self.broken_rule.get_or_insert(rule);
+                }
+            }
+            client.lose_wire(&mut self.oracle);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The oracle: what was promised to whom, and whether it came.
+
+mod payload;
+mod retained;
+mod session;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use broker::Durability;
+use codec::{Publish, QoS};
+
+use crate::client::OwnedPublish;
+use crate::trace::Trace;
+pub use payload::Payload;
+use retained::Retained;
+use session::Session;
+
+type MessageId = (String, Payload);
+
+/// Events of the oracle, counted: what came before what.
+type Moment = u64;
+
+#[derive(Debug)]
+struct Message {
+    qos: QoS,
+    sent: Moment,
+    sent_ms: u64,
+    expiry_secs: Option<u32>,
+    /// When its acknowledgement was seen.
+    acknowledged_ms: Option<u64>,
+    /// The shared group had the member that never ends.
+    has_group: bool,
+    /// Sessions that had a matching subscription when it was sent, with the granted QoS.
+    owed: BTreeMap<u32, QoS>,
+    /// QoS 2 or not, it may rightly come twice.
+    may_repeat: bool,
+}
+
+/// What is promised in a world.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
+    /// Deliveries may be dropped, so a repeated publish may be the first that comes.
+    pub is_lossy: bool,
+    /// Publishers and subscribers may be told that there is no room.
+    pub may_refuse: bool,
+    /// What the listener keeps firmly.
+    pub level: Durability,
+    /// A filter whose messages are kept otherwise.
+    pub topic_level: Option<(&'static str, Durability)>,
+}
+
+impl Terms {
+    /// What holds for messages of the topic.
+    fn level_of(&self, topic: &str) -> Durability {
+        match self.topic_level {
+            Some((filter, level)) if topic::matches(filter, topic) => level,
+            _ => self.level,
+        }
+    }
+}
+
+/// Judges by rules that stand in the standards; each failure names the rule.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    pub terms: Terms,
+    pub now_ms: u64,
+    now: Moment,
+    messages: BTreeMap<MessageId, Message>,
+    sessions: BTreeMap<u32, Session>,
+    /// Messages that shared groups owe to at least one of their members.
+    group_owed: BTreeSet<MessageId>,
+    group_seen: BTreeSet<MessageId>,
+    retained: Retained,
+    /// Deliveries that the broker has said it dropped.
+    pub dropped: u64,
+    pub received: u64,
+    pub trace: Trace,
+}
+
+/// The one filter of the shared group, without its share name.
+pub const GROUP_FILTER: &str = "g/#";
+
+/// The member of the group whose session never ends, so that its messages are kept.
+pub const GROUP_KEEPER: u32 = 0;
+
+/// Timers of the broker run in whole seconds.
+pub const TIMER_SLACK_MS: u64 = 2000;
+
+impl Oracle {
+    pub fn new(terms: Terms, now_ms: u64, trace_lines: usize) -> Self {
+        Self { terms, now_ms, trace: Trace::new(trace_lines), ..Self::default() }
+    }
+
+    fn session(&mut self, session: u32) -> &mut Session {
+        self.now += 1;
+        self.sessions.entry(session).or_default()
+    }
+
+    /// A session begins with nothing: what an earlier one was owed is void.
+    pub fn on_session_start(&mut self, session: u32) {
+        self.trace.note(|| format!("session {session} begins"));
+        self.sessions.insert(session, Session::default());
+        for message in self.messages.values_mut() {
+            message.owed.remove(&session);
+        }
+    }
+
+    /// The session has a connection, which was begun at that time.
+    pub fn on_connected(&mut self, session: u32, opened_ms: u64) {
+        self.session(session).opened_ms = opened_ms;
+    }
+
+    pub fn on_subscribing(&mut self, session: u32, filter: &str, qos: QoS) {
+        self.trace.note(|| format!("session {session} asks for {filter} ({qos:?})"));
+        self.session(session).on_subscribing(filter, qos);
+    }
+
+    pub fn on_subscribed(&mut self, session: u32, filter: &str) {
+        self.trace.note(|| format!("session {session} has {filter}"));
+        self.session(session).on_subscribed(filter);
+    }
+
+    /// From here on the broker need not deliver any more what only this filter matches.
+    pub fn on_unsubscribing(&mut self, session: u32, filter: &str) {
+        self.trace.note(|| format!("session {session} gives up {filter}"));
+        self.session(session).on_unsubscribing(filter);
+        let Some(seen) = self.sessions.get(&session) else { return };
+        for ((topic, _), message) in &mut self.messages {
+            if let Some(owed) = message.owed.get_mut(&session) {
+                match seen.granted(topic) {
+                    Some(granted) => *owed = granted.min(*owed),
+                    None => drop(message.owed.remove(&session)),
+                }
+            }
+        }
+    }
+
+    pub fn on_unsubscribed(&mut self, session: u32, filter: &str) {
+        self.trace.note(|| format!("session {session} has given up {filter}"));
+        let now = self.now;
+        self.session(session).on_unsubscribed(filter, now);
+    }
+
+    /// The publish is about to be written: from here on it counts for whoever is subscribed.
+    pub fn on_sent(&mut self, publish: &OwnedPublish) {
+        self.now += 1;
+        self.trace.note(|| format!("sent: {publish}"));
+        let topic = &publish.topic;
+        let mut owed = BTreeMap::new();
+        for (number, session) in &self.sessions {
+            if let Some(granted) = session.granted(topic) {
+                owed.insert(*number, granted.min(publish.qos));
+            }
+        }
+        let has_group = topic::matches(GROUP_FILTER, topic)
+            && self.sessions.get(&GROUP_KEEPER).is_some_and(Session::is_member);
+        if publish.retain {
+            self.retained.on_sent(topic, publish.payload.sequence, publish.is_clear);
+        }
+        let message = Message {
+            qos: publish.qos,
+            sent: self.now,
+            sent_ms: self.now_ms,
+            expiry_secs: publish.expiry_secs,
+            acknowledged_ms: None,
+            has_group,
+            owed,
+            may_repeat: false,
+        };
+        self.messages.insert((topic.clone(), publish.payload), message);
+    }
+
+    /// PUBACK or PUBREC was seen: a promise.
+    pub fn on_acknowledged(&mut self, publish: &OwnedPublish) {
+        self.trace.note(|| format!("acknowledged: {publish}"));
+        let id = (publish.topic.clone(), publish.payload);
+        if publish.retain {
+            self.retained.on_acknowledged(&publish.topic, publish.payload.sequence);
+        }
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.acknowledged_ms.get_or_insert(self.now_ms);
+            if message.has_group {
+                self.group_owed.insert(id);
+            }
+        }
+    }
+
+    /// The publisher was told that the message is not held: nothing is owed.
+    pub fn on_refused(&mut self, publish: &OwnedPublish) {
+        self.trace.note(|| format!("refused: {publish}"));
+        if let Some(message) = self.messages.get_mut(&(publish.topic.clone(), publish.payload)) {
+            message.owed.clear();
+        }
+    }
+
+    /// The connection ended before the publish was answered. If that was for lack of room, it may
+    /// have reached a part of its subscribers, and is sent again.
+    pub fn on_unanswered(&mut self, publish: &OwnedPublish) {
+        let id = (publish.topic.clone(), publish.payload);
+        if self.terms.may_refuse
+            && let Some(message) = self.messages.get_mut(&id)
+        {
+            message.may_repeat = true;
+        }
+    }
+
+    /// The broker ended, and what it kept less firmly than `kept` may be gone.
+    pub fn on_crash(&mut self, kept: Durability) {
+        let terms = self.terms.clone();
+        let is_lost = |topic: &str| terms.level_of(topic).min(terms.level) < kept;
+        for (id, message) in self.messages.iter_mut().filter(|((topic, _), _)| is_lost(topic)) {
+            message.owed.clear();
+            message.has_group = false;
+            message.may_repeat = true;
+            self.group_owed.remove(id);
+        }
+        self.retained.forgive(is_lost);
+    }
+
+    pub fn on_received(
+        &mut self,
+        session: u32,
+        publish: &Publish<'_>,
+        payload: Payload,
+    ) -> Result<(), String> {
+        self.received += 1;
+        self.now += 1;
+        let id = (publish.topic.to_owned(), payload);
+        let name = format!("session {session}, {id:?}");
+        self.trace.note(|| {
+            let (qos, dup, packet_id) = (publish.qos as u8, publish.dup, publish.packet_id);
+            format!("received: {name}, QoS {qos}, packet id {packet_id}, dup {dup}")
+        });
+        let Some(message) = self.messages.get(&id) else {
+            return Err(format!("{name}: nobody sent it"));
+        };
+        if publish.qos > message.qos {
+            return Err(format!("{name}: a higher QoS than published"));
+        }
+        let seen = self.sessions.entry(session).or_default();
+        if !seen.may_get(publish.topic, message.sent) {
+            return Err(format!("{name}: no subscription matches"));
+        }
+        message.judge_age(publish, seen.opened_ms).map_err(|rule| format!("{name}: {rule}"))?;
+        let times = seen.times.entry(id.clone()).or_default();
+        *times += 1;
+        if topic::matches(GROUP_FILTER, publish.topic) {
+            self.group_seen.insert(id);
+            return Ok(());
+        }
+        if publish.retain {
+            seen.retained.insert(id.0, payload);
+            return Ok(());
+        }
+        if publish.qos == QoS::ExactlyOnce && *times > 1 && !message.may_repeat {
+            return Err(format!("{name}: QoS 2, received {times} times (MQTT-4.3.3)"));
+        }
+        // A publish that came before the subscription may rightly be repeated after newer ones.
+        let may_be_first_repeat = publish.qos == QoS::AtMostOnce && message.qos > publish.qos;
+        let is_owed = message.owed.get(&session) == Some(&publish.qos);
+        // So may one whose first copy was discarded because it was too old.
+        let is_excused = message.may_repeat || message.may_be_discarded(self.now_ms);
+        if may_be_first_repeat || self.terms.is_lossy || is_excused || !is_owed {
+            return Ok(());
+        }
+        let last = seen.last.entry((id.0, payload.publisher, publish.qos)).or_default();
+        if payload.sequence < *last && *times == 1 {
+            return Err(format!("{name}: after {last} of the same topic (MQTT-4.6.0-6)"));
+        }
+        *last = payload.sequence.max(*last);
+        Ok(())
+    }
+
+    /// After everybody has read and acknowledged everything.
+    pub fn judge(&self) -> Result<(), String> {
+        let mut missing = Vec::new();
+        for (id, message) in self.messages.iter().filter(|(_, m)| m.is_promised(self.now_ms)) {
+            for (session, qos) in message.owed.iter().filter(|(_, qos)| **qos > QoS::AtMostOnce) {
+                let times = self.sessions.get(session).and_then(|seen| seen.times.get(id));
+                if times.is_none() {
+                    missing.push(format!("session {session} never got {id:?} ({qos:?})"));
+                }
+            }
+        }
+        if missing.len() as u64 > self.dropped {
+            return Err(format!("{} lost, of them: {}", missing.len(), missing[0]));
+        }
+        let is_promised =
+            |id: &&MessageId| self.messages.get(*id).is_some_and(|m| m.is_promised(self.now_ms));
+        if let Some(id) = self.group_owed.difference(&self.group_seen).find(is_promised) {
+            return Err(format!("no member of the group got {id:?}"));
+        }
+        Ok(())
+    }
+
+    /// Has the fresh subscriber `session` got what is retained?
+    pub fn judge_retained(&self, session: u32) -> Result<(), String> {
+        let Some(seen) = self.sessions.get(&session) else {
+            return Err(format!("session {session} never began"));
+        };
+        self.retained.judge(&seen.retained)
+    }
+}
+
+impl Message {
+    fn is_promised(&self, now_ms: u64) -> bool {
+        self.acknowledged_ms.is_some() && !self.may_be_discarded(now_ms)
+    }
+
+    /// It may be older than its publisher wanted it to become.
+    fn may_be_discarded(&self, now_ms: u64) -> bool {
+        let expires_ms = self.expiry_secs.map(|secs| self.sent_ms + u64::from(secs) * 1000);
+        expires_ms.is_some_and(|expires_ms| now_ms + TIMER_SLACK_MS >= expires_ms)
+    }
+
+    /// A message waits no longer than its expiry interval, and says how much of it is left
+    /// (MQTT-3.3.2-5, MQTT-3.3.2-6). `opened_ms`: it was written after that.
+    fn judge_age(&self, publish: &Publish<'_>, opened_ms: u64) -> Result<(), String> {
+        let (Some(secs), Some(acknowledged_ms)) = (self.expiry_secs, self.acknowledged_ms) else {
+            return Ok(());
+        };
+        let waited_ms = opened_ms.saturating_sub(acknowledged_ms);
+        let left_ms = (u64::from(secs) * 1000 + TIMER_SLACK_MS).saturating_sub(waited_ms);
+        // What had begun to be sent may be sent again.
+        if left_ms == 0 && !publish.dup {
+            return Err(format!("sent {waited_ms} ms later, expires after {secs} s"));
+        }
+        match publish.properties.message_expiry_secs() {
+            Some(left) if u64::from(left) * 1000 > left_ms.max(TIMER_SLACK_MS) => {
+                Err(format!("{left} s left of {secs}, after {waited_ms} ms"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What is retained, by topic.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Payload;
+
+/// One publisher per topic numbers what it retains there, and what it clears.
+#[derive(Debug, Default)]
+pub(super) struct Retained {
+    topics: BTreeMap<String, Topic>,
+}
+
+#[derive(Debug, Default)]
+struct Topic {
+    /// The last acknowledged change. 0: none.
+    acknowledged: u32,
+    /// Changes that removed the message.
+    clears: BTreeSet<u32>,
+}
+
+impl Retained {
+    pub(super) fn on_sent(&mut self, topic: &str, sequence: u32, is_clear: bool) {
+        let entry = self.topics.entry(topic.to_owned()).or_default();
+        if is_clear {
+            entry.clears.insert(sequence);
+        }
+    }
+
+    pub(super) fn on_acknowledged(&mut self, topic: &str, sequence: u32) {
+        if let Some(entry) = self.topics.get_mut(topic) {
+            entry.acknowledged = entry.acknowledged.max(sequence);
+        }
+    }
+
+    /// What was acknowledged so far on the topics may be lost.
+    pub(super) fn forgive(&mut self, is_lost: impl Fn(&str) -> bool) {
+        for (_, entry) in self.topics.iter_mut().filter(|(topic, _)| is_lost(topic)) {
+            entry.acknowledged = 0;
+        }
+    }
+
+    /// A later change may hold without its acknowledgement having come.
+    pub(super) fn judge(&self, got: &BTreeMap<String, Payload>) -> Result<(), String> {
+        for (topic, entry) in self.topics.iter().filter(|(_, entry)| entry.acknowledged > 0) {
+            let acknowledged = entry.acknowledged;
+            let is_right = match got.get(topic) {
+                Some(payload) => payload.sequence >= acknowledged,
+                None => entry.clears.range(acknowledged..).next().is_some(),
+            };
+            if !is_right {
+                let got = got.get(topic).map(|payload| payload.sequence);
+                return Err(format!("retained on {topic}: {got:?}, acknowledged {acknowledged}"));
+            }
+        }
+        Ok(())
+    }
+}

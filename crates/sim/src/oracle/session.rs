@@ -1,0 +1,92 @@
+//! What one session asked for, and what it has seen.
+
+use std::collections::BTreeMap;
+
+use codec::QoS;
+
+use super::{GROUP_FILTER, MessageId, Moment, Payload};
+
+/// A session as its client knows it.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    subscriptions: Vec<Subscription>,
+    pub(super) times: BTreeMap<MessageId, u32>,
+    /// By topic: what came with the RETAIN flag.
+    pub(super) retained: BTreeMap<String, Payload>,
+    /// The last new sequence number by topic, publisher and QoS.
+    pub(super) last: BTreeMap<(String, u32, QoS), u32>,
+    /// When its present connection began.
+    pub(super) opened_ms: u64,
+}
+
+/// A filter, from the SUBSCRIBE that asked for it to the UNSUBACK.
+#[derive(Debug)]
+struct Subscription {
+    filter: String,
+    qos: QoS,
+    /// SUBACK has come, and no UNSUBSCRIBE is under way.
+    is_certain: bool,
+    ended: Option<Moment>,
+}
+
+impl Subscription {
+    fn is_shared(&self) -> bool {
+        self.filter.starts_with("$share/")
+    }
+
+    fn matches(&self, topic: &str) -> bool {
+        let filter = if self.is_shared() { GROUP_FILTER } else { &self.filter };
+        topic::matches(filter, topic)
+    }
+}
+
+impl Session {
+    pub(super) fn on_subscribing(&mut self, filter: &str, qos: QoS) {
+        if self.open(filter).is_none() {
+            let subscription =
+                Subscription { filter: filter.into(), qos, is_certain: false, ended: None };
+            self.subscriptions.push(subscription);
+        }
+    }
+
+    pub(super) fn on_subscribed(&mut self, filter: &str) {
+        if let Some(subscription) = self.open(filter) {
+            subscription.is_certain = true;
+        }
+    }
+
+    pub(super) fn on_unsubscribing(&mut self, filter: &str) {
+        if let Some(subscription) = self.open(filter) {
+            subscription.is_certain = false;
+        }
+    }
+
+    pub(super) fn on_unsubscribed(&mut self, filter: &str, now: Moment) {
+        if let Some(subscription) = self.open(filter) {
+            subscription.ended = Some(now);
+        }
+    }
+
+    fn open(&mut self, filter: &str) -> Option<&mut Subscription> {
+        let mut all = self.subscriptions.iter_mut();
+        all.find(|subscription| subscription.ended.is_none() && subscription.filter == filter)
+    }
+
+    /// The QoS at which it surely gets messages of the topic for itself.
+    pub(super) fn granted(&self, topic: &str) -> Option<QoS> {
+        let certain = self.subscriptions.iter().filter(|s| s.is_certain && s.ended.is_none());
+        certain.filter(|s| !s.is_shared() && s.matches(topic)).map(|s| s.qos).max()
+    }
+
+    /// Is it surely in the shared group?
+    pub(super) fn is_member(&self) -> bool {
+        let mut all = self.subscriptions.iter();
+        all.any(|s| s.is_shared() && s.is_certain && s.ended.is_none())
+    }
+
+    /// May it get a message that was sent at that time, or is it none of its business?
+    pub(super) fn may_get(&self, topic: &str, sent: Moment) -> bool {
+        let mut all = self.subscriptions.iter().filter(|s| s.matches(topic));
+        all.any(|s| s.ended.is_none_or(|ended| ended > sent))
+    }
+}

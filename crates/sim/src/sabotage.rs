@@ -1,0 +1,41 @@
+//! Planted bugs, to prove that the oracle sees them.
+
+/// One planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    LoseMail,
+    DoubleMail,
+    SwapMail,
+    ForgetDirty,
+    LoseSession,
+    /// Disks report syncs that they have not done.
+    IgnoreSyncs,
+    /// Commits are reported when they are handed to the disk.
+    CommitEarly,
+    /// A commit is never reported.
+    LoseCompletion,
+    /// Some facts of this record kind are not found at a start.
+    ForgetFact(u8),
+    /// The newest record is not found at a start.
+    ForgetNewest,
+    /// Nothing is found at a start.
+    ForgetAll,
+    /// A segment is not read at a start.
+    SkipSegment,
+}
+
+/// Record kinds of the journal, by what they say.
+pub mod fact {
+    pub const SESSION_OPENED: u8 = 1;
+    pub const SESSION_ENDED: u8 = 3;
+    pub const SUBSCRIBED: u8 = 4;
+    pub const UNSUBSCRIBED: u8 = 5;
+    pub const MESSAGE: u8 = 6;
+    pub const PROGRESS: u8 = 7;
+    pub const IN_FLIGHT: u8 = 8;
+    pub const RECEIVED: u8 = 9;
+    pub const RELEASED: u8 = 10;
+    pub const RETAINED: u8 = 11;
+    pub const RETAINED_CLEARED: u8 = 12;
+    pub const GROUP_OPENED: u8 = 15;
+}
