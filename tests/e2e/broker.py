@@ -29,8 +29,9 @@ allow_anonymous = true
 class Broker:
     """Runs until `stop` or the end of the test. `{dir}` in the configuration is its directory."""
 
-    def __init__(self, config=PLAIN, files=None, arguments=()):
+    def __init__(self, config=PLAIN, files=None, arguments=(), data=None):
         self.directory = Path(tempfile.mkdtemp(prefix="quelea-e2e-"))
+        self.data = data or self.directory / "data"
         for name, content in (files or {}).items():
             (self.directory / name).write_text(content)
         if "[http]" not in config:
@@ -38,6 +39,10 @@ class Broker:
         self.config = self.directory / "quelea.toml"
         self.config.write_text(config.replace("{dir}", str(self.directory)))
         self.log = []
+        self.arguments = arguments
+        self._launch()
+
+    def _launch(self):
         self._events = queue.Queue()
         self.urls = []
         self.process = subprocess.Popen(
@@ -46,8 +51,8 @@ class Broker:
                 "serve",
                 "--log-format=json",
                 f"--config={self.config}",
-                f"--data={self.directory / 'data'}",
-                *arguments,
+                f"--data={self.data}",
+                *self.arguments,
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -133,6 +138,12 @@ class Broker:
     def kill(self):
         self.process.kill()
         self.wait()
+
+    def restart(self, how="kill"):
+        """Ends the process, by `kill` -9 or `terminate`, and starts it again on the same data."""
+        getattr(self, how)()
+        self.wait()
+        self._launch()
 
     def stop(self):
         if self.process.poll() is None:

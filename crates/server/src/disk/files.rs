@@ -106,11 +106,12 @@ impl LogFiles {
     }
 
     /// Makes a file of zeros that are really written: the first sync of a block that was only
-    /// reserved has to write file system metadata too, and takes about twice as long.
+    /// reserved has to write file system metadata too, and takes about twice as long. Of the first
+    /// file of all only the front is written, because the first start waits for it.
     fn create(&self, number: u32, bytes: u32) -> io::Result<()> {
         let path = self.segment_path(number);
         self.forget(number);
-        let made = self.allocate(&path, bytes);
+        let made = allocate(&path, bytes, number == 1);
         if made.is_err() {
             // A part of a file would only take space away from others.
             let _ = std::fs::remove_file(&path);
@@ -119,25 +120,6 @@ impl LogFiles {
         self.directory.sync_all()?;
         self.remember(number, Arc::new(file));
         Ok(())
-    }
-
-    fn allocate(&self, path: &Path, bytes: u32) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        let file =
-            options.create(true).truncate(true).read(true).write(true).mode(0o600).open(path)?;
-        match fallocate(&file, FallocateFlags::empty(), 0, u64::from(bytes)) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let zeros = vec![0; ZEROS_BYTES.min(bytes as usize)];
-        let mut at = 0;
-        while at < u64::from(bytes) {
-            let part = zeros.len().min((u64::from(bytes) - at) as usize);
-            file.write_all_at(&zeros[..part], at)?;
-            at += part as u64;
-        }
-        file.sync_all()?;
-        Ok(file)
     }
 
     fn recycle(&self, from: u32, to: u32) -> io::Result<()> {
@@ -203,6 +185,29 @@ impl LogFiles {
     }
 }
 
+fn allocate(path: &Path, bytes: u32, is_first: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.create(true).truncate(true).read(true).write(true).mode(0o600).open(path)?;
+    let is_reserved = match fallocate(&file, FallocateFlags::empty(), 0, u64::from(bytes)) {
+        Ok(()) => true,
+        Err(rustix::io::Errno::OPNOTSUPP) => false,
+        Err(error) => return Err(error.into()),
+    };
+    let to_write = match is_reserved && is_first {
+        true => u64::from(bytes).min(FIRST_ZEROS_BYTES),
+        false => u64::from(bytes),
+    };
+    let zeros = vec![0; ZEROS_BYTES.min(bytes as usize)];
+    let mut at = 0;
+    while at < to_write {
+        let part = zeros.len().min((to_write - at) as usize);
+        file.write_all_at(&zeros[..part], at)?;
+        at += part as u64;
+    }
+    file.sync_all()?;
+    Ok(file)
+}
+
 /// The number in a segment file's name.
 fn segment_number(name: &str) -> Option<u32> {
     let digits = name.strip_suffix(".log")?;
@@ -224,3 +229,4 @@ fn fault(verb: &'static str, segment: u32) -> impl Fn(io::Error) -> Fault {
 /// Open files per log. Policy: the one opened first is closed.
 const OPEN_FILES_MAX: usize = 16;
 const ZEROS_BYTES: usize = 1 << 20;
+const FIRST_ZEROS_BYTES: u64 = 4 << 20;

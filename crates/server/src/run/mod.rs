@@ -26,6 +26,7 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use broker::{Access, Shared};
+use signal_hook::iterator::Signals;
 
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
@@ -47,6 +48,7 @@ use workers::Workers;
 /// What cannot be made at the start: files that cannot be used, addresses that cannot be bound.
 pub fn serve(config: Config) -> anyhow::Result<()> {
     let clock = Clock::start();
+    let signals = watch::catch_reloads()?;
     raise_descriptor_limit();
     let access = load_access(&config)?;
     let authenticator = Arc::new(Authenticator::start(&config.auth)?);
@@ -67,7 +69,7 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     workers.wait_until_open(&board)?;
     let control = store.as_ref().and_then(|store| open_control(store, &workers));
     let running = Running { config, clock, shared, gate, board, authenticator, http, health };
-    let served = running.serve(&workers);
+    let served = running.serve(&workers, signals);
     running.health.set(State::Stopping);
     drop(control);
     workers.stop();
@@ -89,8 +91,9 @@ struct Running {
 
 impl Running {
     /// Opens the listeners, and closes them when the broker is told to stop.
-    fn serve(&self, workers: &Workers) -> anyhow::Result<()> {
+    fn serve(&self, workers: &Workers, signals: Signals) -> anyhow::Result<()> {
         let config = &self.config;
+        watch::catch_stops(&signals)?;
         let listeners = listen::bind_all(config, &self.gate)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let context = Arc::new(DoorContext {
@@ -128,12 +131,12 @@ impl Running {
             tls: &tls,
             clock: self.clock,
         };
-        let stopped = watch.until_stopped();
+        watch.until_stopped(signals);
         self.health.set(State::Stopping);
         tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
         is_stopping.store(true, Ordering::Release);
         doors.stop();
-        stopped
+        Ok(())
     }
 }
 

@@ -25,6 +25,18 @@ const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
 /// Publishes are taken again below this share of the memory limit, in per cent.
 const MEMORY_RELIEF_PERCENT: u64 = 95;
 
+/// From now on SIGHUP waits for [`Watch::until_stopped`] instead of ending the process. SIGTERM and
+/// SIGINT still end it, until [`catch_stops`]: a start that reads a long log can be given up.
+pub(super) fn catch_reloads() -> std::io::Result<Signals> {
+    Signals::new([SIGHUP])
+}
+
+/// From now on the process ends in order only.
+pub(super) fn catch_stops(signals: &Signals) -> std::io::Result<()> {
+    signals.add_signal(SIGINT)?;
+    signals.add_signal(SIGTERM)
+}
+
 pub(super) struct Watch<'a> {
     pub(super) config: &'a Config,
     pub(super) shared: &'a Arc<Shared>,
@@ -37,8 +49,7 @@ pub(super) struct Watch<'a> {
 
 impl Watch<'_> {
     /// Waits for SIGTERM or SIGINT, and meanwhile does what is due.
-    pub(super) fn until_stopped(&self) -> anyhow::Result<()> {
-        let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    pub(super) fn until_stopped(&self, mut signals: Signals) {
         let is_over = Arc::new(AtomicBool::new(false));
         let ticker = Ticker::start(self, is_over.clone());
         for signal in signals.forever() {
@@ -50,7 +61,6 @@ impl Watch<'_> {
         }
         is_over.store(true, Ordering::Release);
         ticker.stop();
-        Ok(())
     }
 
     /// Reads passwords, access rules and certificates again, and opens the log file anew. What
