@@ -8,6 +8,8 @@ use crate::measure::{LatencyKind, Outcome, Results, Second};
 pub struct Figures {
     /// Averages over the seconds in which messages were published, without the first and last one.
     pub published_per_sec: Option<f64>,
+    /// Over the same seconds, or those of receiving where nothing came while messages were
+    /// published (they were queued, say).
     pub received_per_sec: Option<f64>,
     pub average_us: Option<f64>,
     pub p50_us: Option<f64>,
@@ -40,13 +42,14 @@ impl Figures {
             reordered: integrity.reordered,
             ..Self::default()
         };
-        let busy = busy(&results.series);
-        if !busy.is_empty() {
-            let average = |of: fn(&Second) -> u64| {
-                Some(busy.iter().map(|second| of(second) as f64).sum::<f64>() / busy.len() as f64)
+        let publishing = busy(&results.series, |second| second.published + second.scheduled);
+        if !publishing.is_empty() {
+            let receiving = match publishing.iter().all(|second| second.received == 0) {
+                true => busy(&results.series, |second| second.received),
+                false => publishing,
             };
-            figures.published_per_sec = average(|second| second.published);
-            figures.received_per_sec = average(|second| second.received);
+            figures.published_per_sec = Some(average(publishing, |second| second.published));
+            figures.received_per_sec = Some(average(receiving, |second| second.received));
         }
         figures.add_latency(results);
         if let Some(load) = &results.broker_load {
@@ -61,7 +64,7 @@ impl Figures {
         figures
     }
 
-    /// End to end if messages were measured, else that of connecting.
+    /// That of the kind that stands for the run.
     fn add_latency(&mut self, results: &Results) {
         let histogram = results.latency_merged(headline(results));
         if histogram.is_empty() {
@@ -84,18 +87,22 @@ pub fn headline(results: &Results) -> LatencyKind {
     let has = |kind| {
         results.latencies.iter().any(|latency| latency.kind == kind && latency.summary.count > 0)
     };
-    [LatencyKind::EndToEnd, LatencyKind::PublishAck]
+    [LatencyKind::EndToEnd, LatencyKind::Routed, LatencyKind::PublishAck]
         .into_iter()
         .find(|kind| has(*kind))
         .unwrap_or(LatencyKind::Connect)
 }
 
-/// The seconds of full publishing: ramps of the first and last second cut off where enough is left.
-fn busy(series: &[Second]) -> &[Second] {
-    let is_busy = |second: &Second| second.published > 0 || second.scheduled > 0;
-    let Some(first) = series.iter().position(is_busy) else { return &[] };
-    let last = series.iter().rposition(is_busy).unwrap_or(first);
+/// The seconds from the first to the last in which `of` counts something; these two, which are
+/// rarely whole, are cut off where enough is left.
+fn busy(series: &[Second], of: fn(&Second) -> u64) -> &[Second] {
+    let Some(first) = series.iter().position(|second| of(second) > 0) else { return &[] };
+    let last = series.iter().rposition(|second| of(second) > 0).unwrap_or(first);
     if last - first >= 3 { &series[first + 1..last] } else { &series[first..=last] }
+}
+
+fn average(seconds: &[Second], of: fn(&Second) -> u64) -> f64 {
+    seconds.iter().map(|second| of(second) as f64).sum::<f64>() / seconds.len().max(1) as f64
 }
 
 /// One line for each thing that speaks for or against the run: good or bad, and the words.

@@ -3,96 +3,20 @@
 use crate::measure::*;
 
 /// 60 seconds of 1,000 messages per second with a stall at 30 s; everything follows from `shift`.
-#[expect(
-    clippy::too_many_lines,
-    reason = "one literal with everything in it reads best in one piece"
-)]
 pub(crate) fn results(shift: f64) -> Results {
-    let mut end_to_end = LatencyHistogram::new();
-    let mut connect = LatencyHistogram::new();
-    let mut series = Vec::new();
-    for at_secs in 0..60_u32 {
-        let stalled = at_secs == 30;
-        let mut second = LatencyHistogram::new();
-        if at_secs >= 5 {
-            for n in 0..1_000_u64 {
-                let tail = if n % 100 == 0 { 40 } else { 1 };
-                let us = (200 + n % 97 * 3) as f64 * shift * f64::from(tail);
-                let us = if stalled { us + n as f64 * 900.0 } else { us };
-                second.record_micros_n(us as u64, 1);
-            }
-        } else {
-            connect.record_micros_n(700 + u64::from(at_secs) * 31, 400);
-        }
-        end_to_end.merge(&second);
-        series.push(Second {
-            at_secs,
-            connections: u64::from(at_secs.min(5)) * 400,
-            connects: if at_secs < 5 { 400 } else { 0 },
-            scheduled: second.count(),
-            published: second.count(),
-            acknowledged: second.count(),
-            received: if stalled { 350 } else { second.count() },
-            backlog: if stalled { 650 } else { 3 },
-            end_to_end: LatencyPoint::of(&second),
-            connect: LatencyPoint::of(&connect),
-            lateness_p99_us: 40 + u64::from(at_secs % 7),
-            ..Second::default()
-        });
-    }
-    let sample = |at: u32| HostSample {
-        at_secs: f64::from(at),
-        cpu_percent: if at < 5 { 12.0 } else { 34.0 + f64::from(at % 5) },
-        memory_bytes: 8_000_000 + u64::from(at.min(5)) * 900_000,
-        ..HostSample::default()
-    };
-    let latency = |kind, qos, histogram: LatencyHistogram| Latency {
-        kind,
-        qos,
-        summary: histogram.summary(),
-        histogram,
-    };
+    let measured = Measured::new(shift);
     Results {
         format: RESULTS_FORMAT,
         tool: ToolInfo { name: "flock".into(), version: "0.1.0".into() },
-        run: RunInfo {
-            command: ["flock", "run", "MB-B1", "--broker", "127.0.0.1:1883"]
-                .map(str::to_owned)
-                .to_vec(),
-            started_unix_ms: 1_795_227_564_000,
-            duration_secs: 60.0,
-            threads: 2,
-            ..RunInfo::default()
-        },
-        scenario: ScenarioInfo {
-            id: "MB-B1".into(),
-            title: "p2p-1K-1K-1K-1K: 1,000 pairs, 1 msg/s each".into(),
-            scale: 1.0,
-            seed: 1,
-            source: "id = \"MB-B1\" # <sample>".into(),
-            publishers: 1_000,
-            subscribers: 1_000,
-            clients: 2_000,
-            topics: 1_000,
-            ..ScenarioInfo::default()
-        },
+        run: run_info(),
+        scenario: scenario_info(),
         broker: BrokerInfo {
             name: "sample".into(),
             version: "1.0".into(),
             addresses: vec!["127.0.0.1:1883".into()],
             ..BrokerInfo::default()
         },
-        machine: MachineInfo {
-            hostname: "lab".into(),
-            cpu: "a CPU".into(),
-            cores: 4,
-            memory_bytes: 16_000_000_000,
-            kernel: "6.1".into(),
-            os: "Linux".into(),
-            descriptors_soft: 65_536,
-            descriptors_hard: 1_048_576,
-            sysctls: [("net.core.somaxconn".to_owned(), "4096".to_owned())].into(),
-        },
+        machine: machine(),
         totals: Totals {
             connects_ok: 2_000,
             connections_max: 2_000,
@@ -100,40 +24,13 @@ pub(crate) fn results(shift: f64) -> Results {
             received: [0, 54_998, 0],
             ..Totals::default()
         },
-        series,
+        series: measured.series,
         latencies: vec![
-            latency(LatencyKind::Connect, None, connect),
-            latency(LatencyKind::EndToEnd, Some(1), end_to_end),
+            latency(LatencyKind::Connect, None, measured.connect),
+            latency(LatencyKind::EndToEnd, Some(1), measured.end_to_end),
         ],
-        integrity: Integrity {
-            by_qos: vec![IntegrityCount {
-                qos: 1,
-                expected: 55_000,
-                received: 54_998,
-                lost: 2,
-                ..IntegrityCount::default()
-            }],
-            worst: vec![IntegritySample {
-                subscriber: "sub-7".into(),
-                publisher: "pub-7".into(),
-                topic: "p2p/7".into(),
-                lost: 2,
-                missing: vec![(31, 32)],
-                ..IntegritySample::default()
-            }],
-            ..Integrity::default()
-        },
-        broker_load: Some(HostLoad {
-            samples: (0..60).map(sample).collect(),
-            cpu_percent_average: 36.0,
-            cpu_percent_max: 38.0,
-            memory_bytes_average: 12_500_000.0,
-            memory_bytes_max: 12_500_000,
-            cpu_us_per_message: Some(36.2 * shift),
-            memory_bytes_per_connection: Some(2_250.0),
-            source: "pid 1234".into(),
-            ..HostLoad::default()
-        }),
+        integrity: integrity(),
+        broker_load: Some(broker_load(shift)),
         validity: Validity { valid: true, ..Validity::default() },
         phases: vec![
             Phase { name: "connect".into(), from_secs: 0.0, to_secs: 5.0 },
@@ -142,3 +39,145 @@ pub(crate) fn results(shift: f64) -> Results {
         ..Results::default()
     }
 }
+
+struct Measured {
+    series: Vec<Second>,
+    end_to_end: LatencyHistogram,
+    connect: LatencyHistogram,
+}
+
+impl Measured {
+    /// Five seconds of connecting, then 55 of publishing.
+    fn new(shift: f64) -> Self {
+        let mut measured = Self {
+            series: Vec::new(),
+            end_to_end: LatencyHistogram::new(),
+            connect: LatencyHistogram::new(),
+        };
+        for at_secs in 0..60_u32 {
+            let second = second_of(at_secs, shift);
+            if at_secs < 5 {
+                measured.connect.record_micros_n(700 + u64::from(at_secs) * 31, 400);
+            }
+            measured.end_to_end.merge(&second);
+            let is_stalled = at_secs == STALL_AT_SECS;
+            measured.series.push(Second {
+                at_secs,
+                connections: u64::from(at_secs.min(5)) * 400,
+                connects: if at_secs < 5 { 400 } else { 0 },
+                scheduled: second.count(),
+                published: second.count(),
+                acknowledged: second.count(),
+                received: if is_stalled { 350 } else { second.count() },
+                backlog: if is_stalled { 650 } else { 3 },
+                end_to_end: LatencyPoint::of(&second),
+                connect: LatencyPoint::of(&measured.connect),
+                lateness_p99_us: 40 + u64::from(at_secs % 7),
+                ..Second::default()
+            });
+        }
+        measured
+    }
+}
+
+fn second_of(at_secs: u32, shift: f64) -> LatencyHistogram {
+    let mut second = LatencyHistogram::new();
+    if at_secs < 5 {
+        return second;
+    }
+    for n in 0..1_000_u64 {
+        let tail = if n % 100 == 0 { 40 } else { 1 };
+        let us = (200 + n % 97 * 3) as f64 * shift * f64::from(tail);
+        let us = if at_secs == STALL_AT_SECS { us + n as f64 * 900.0 } else { us };
+        second.record_micros_n(us as u64, 1);
+    }
+    second
+}
+
+fn latency(kind: LatencyKind, qos: Option<u8>, histogram: LatencyHistogram) -> Latency {
+    Latency { kind, qos, summary: histogram.summary(), histogram }
+}
+
+fn run_info() -> RunInfo {
+    let command = ["flock", "run", "MB-B1", "--broker", "127.0.0.1:1883"];
+    RunInfo {
+        command: command.map(str::to_owned).to_vec(),
+        started_unix_ms: 1_795_227_564_000,
+        duration_secs: 60.0,
+        threads: 2,
+        ..RunInfo::default()
+    }
+}
+
+fn scenario_info() -> ScenarioInfo {
+    ScenarioInfo {
+        id: "MB-B1".into(),
+        title: "p2p-1K-1K-1K-1K: 1,000 pairs, 1 msg/s each".into(),
+        scale: 1.0,
+        seed: 1,
+        source: "id = \"MB-B1\" # <sample>".into(),
+        publishers: 1_000,
+        subscribers: 1_000,
+        clients: 2_000,
+        topics: 1_000,
+        ..ScenarioInfo::default()
+    }
+}
+
+fn machine() -> MachineInfo {
+    MachineInfo {
+        hostname: "lab".into(),
+        cpu: "a CPU".into(),
+        cores: 4,
+        memory_bytes: 16_000_000_000,
+        kernel: "6.1".into(),
+        os: "Linux".into(),
+        descriptors_soft: 65_536,
+        descriptors_hard: 1_048_576,
+        sysctls: [("net.core.somaxconn".to_owned(), "4096".to_owned())].into(),
+    }
+}
+
+/// Two messages of the stall are lost.
+fn integrity() -> Integrity {
+    Integrity {
+        by_qos: vec![IntegrityCount {
+            qos: 1,
+            expected: 55_000,
+            received: 54_998,
+            lost: 2,
+            ..IntegrityCount::default()
+        }],
+        worst: vec![IntegritySample {
+            subscriber: "sub-7".into(),
+            publisher: "pub-7".into(),
+            topic: "p2p/7".into(),
+            lost: 2,
+            missing: vec![(31, 32)],
+            ..IntegritySample::default()
+        }],
+        ..Integrity::default()
+    }
+}
+
+fn broker_load(shift: f64) -> HostLoad {
+    let sample = |at: u32| HostSample {
+        at_secs: f64::from(at),
+        cpu_percent: if at < 5 { 12.0 } else { 34.0 + f64::from(at % 5) },
+        memory_bytes: 8_000_000 + u64::from(at.min(5)) * 900_000,
+        ..HostSample::default()
+    };
+    HostLoad {
+        samples: (0..60).map(sample).collect(),
+        cpu_percent_average: 36.0,
+        cpu_percent_max: 38.0,
+        memory_bytes_average: 12_500_000.0,
+        memory_bytes_max: 12_500_000,
+        cpu_us_per_message: Some(36.2 * shift),
+        memory_bytes_per_connection: Some(2_250.0),
+        source: "pid 1234".into(),
+        ..HostLoad::default()
+    }
+}
+
+const STALL_AT_SECS: u32 = 30;

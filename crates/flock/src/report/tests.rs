@@ -12,6 +12,18 @@ fn the_headline_leaves_the_ramp_out() {
 }
 
 #[test]
+fn what_was_queued_is_rated_by_the_seconds_in_which_it_came() {
+    let mut results = sample::results(1.0);
+    for second in &mut results.series {
+        let is_before = second.at_secs < 40;
+        (second.published, second.scheduled) = if is_before { (50, 50) } else { (0, 0) };
+        second.received = if is_before { 0 } else { 700 };
+    }
+    let figures = Figures::of(&results);
+    assert_eq!((figures.published_per_sec, figures.received_per_sec), (Some(50.0), Some(700.0)));
+}
+
+#[test]
 fn the_page_is_whole_and_alone() {
     let page = html(&sample::results(1.0));
     for part in [
