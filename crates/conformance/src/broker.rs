@@ -85,6 +85,11 @@ impl Quelea {
         authority.parse().unwrap_or_else(|_| panic!("{authority} is no address"))
     }
 
+    /// Where its configuration and data are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// The log so far, one line per event.
     pub fn log(&self) -> Vec<String> {
         self.log.lock().expect("the reader does not panic").clone()

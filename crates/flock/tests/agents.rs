@@ -19,8 +19,12 @@ struct Agent {
 
 impl Agent {
     fn start() -> Self {
+        Self::start_at("127.0.0.1")
+    }
+
+    fn start_at(host: &str) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_flock"))
-            .args(["agent", "--listen", "127.0.0.1:0"])
+            .args(["agent", "--listen", &format!("{host}:0")])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -73,6 +77,27 @@ fn agents_merged_equal_one_process() {
     }
     assert_eq!(together.run.agents.len(), 3);
     assert_eq!(together.run.agents.iter().map(|agent| agent.clients).sum::<u64>(), 49);
+}
+
+#[test]
+fn agents_at_two_addresses_share_a_load_and_its_source_addresses() {
+    let broker = Mosquitto::start();
+    let agents = ["127.0.0.2", "127.0.0.3"].map(Agent::start_at);
+    let mut model = scenario(&mixed(), &broker.address);
+    model.source_addresses = vec!["127.0.0.4".parse().unwrap(), "127.0.0.5".parse().unwrap()];
+    let options = Options {
+        threads: Some(1),
+        agents: agents.iter().map(|agent| agent.address.clone()).collect(),
+        ..Options::default()
+    };
+    let results = run(&model, options).unwrap();
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    assert!(results.integrity.is_clean(), "{:?}", results.integrity);
+    assert_eq!(total(&results).expected, 2 * 21 * 60);
+    for (agent, found) in agents.iter().zip(&results.run.agents) {
+        assert_eq!(found.address, agent.address);
+        assert!(found.clients >= 23, "{found:?}");
+    }
 }
 
 #[test]

@@ -4,99 +4,58 @@
 
 mod common;
 
-use common::{Mosquitto, run_on, scenario, total};
+use common::{Draft, LASTING, Mosquitto, V5, publish, run_on, scenario, total};
 use flock::engine::{BrokerAccess, Options, run};
 use flock::measure::{LatencyKind, Outcome, Results};
 
-/// A scenario's head, with `[connect]` settings, and its stages.
-fn text(connect: &str, rest: &str) -> String {
-    format!(
-        "id = \"t\"\ntitle = \"t\"\ndrain = \"3s\"\n[connect]\n{connect}\n\
-         [clients.sub]\ncount = 10\n[clients.pub]\ncount = 10\n\
-         [topics.pairs]\nnames = \"t/{{i}}\"\ncount = 10\n{rest}"
-    )
+/// Runs it against a fresh broker.
+fn run_draft(draft: Draft) -> Results {
+    let broker = Mosquitto::start();
+    let results = run_on(&draft.text(), &broker.address, BrokerAccess::None);
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    results
 }
 
-fn run_clean(text: &str, address: &str) -> Results {
-    let results = run_on(text, address, BrokerAccess::None);
-    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+/// As [`run_draft`], where nothing may go wrong.
+fn run_clean(draft: Draft) -> Results {
+    let results = run_draft(draft);
     assert!(results.integrity.is_clean(), "{:?}", results.integrity);
     assert!(results.errors.is_empty(), "{:?}", results.errors);
     results
 }
 
-const V5: &str = "version = \"5\"";
+/// Deliveries that were owed, and that came.
+fn delivered(results: &Results) -> (u64, u64) {
+    (total(results).expected, total(results).received)
+}
 
 #[test]
 fn everyone_hears_everything_by_a_wildcard() {
-    let broker = Mosquitto::start();
-    let rest = r#"
-[subscriptions.all]
-filter = "t/#"
-[[stage]]
-name = "connect"
-[[stage.do]]
-clients = "sub"
-steps = [{ connect = {} }, { subscribe = { to = "all", qos = 1 } }]
-[[stage.do]]
-clients = "pub"
-steps = [{ connect = {} }]
-[[stage]]
-name = "publish"
-[[stage.do]]
-clients = "pub"
-steps = [{ publish = { to = "pairs", qos = 1, rate = "100/s", count = 20, payload = 100 } }]
-"#;
-    let results = run_clean(&text(V5, rest), &broker.address);
-    assert_eq!((total(&results).expected, total(&results).received), (2_000, 2_000));
+    let draft = Draft::new(V5, 10)
+        .subscription("all", "pairs/#")
+        .connected("all", 1)
+        .publishing("qos = 1, rate = \"100/s\", count = 20, payload = 100");
+    assert_eq!(delivered(&run_clean(draft)), (2_000, 2_000));
 }
 
 #[test]
 fn a_shared_group_gets_each_message_once() {
-    let broker = Mosquitto::start();
-    let rest = r#"
-[subscriptions.one]
-filter = "$share/g/t/#"
-[[stage]]
-name = "connect"
-[[stage.do]]
-clients = "sub"
-steps = [{ connect = {} }, { subscribe = { to = "one", qos = 1 } }]
-[[stage.do]]
-clients = "pub"
-steps = [{ connect = {} }]
-[[stage]]
-name = "publish"
-[[stage.do]]
-clients = "pub"
-steps = [{ publish = { to = "pairs", qos = 1, rate = "200/s", count = 50, payload = 16 } }]
-"#;
-    let results = run_clean(&text(V5, rest), &broker.address);
-    assert_eq!((total(&results).expected, total(&results).received), (500, 500));
+    let draft = Draft::new(V5, 10)
+        .subscription("one", "$share/g/pairs/#")
+        .connected("one", 1)
+        .publishing("qos = 1, rate = \"200/s\", count = 50, payload = 16");
+    let results = run_clean(draft);
+    assert_eq!(delivered(&results), (500, 500));
     assert_eq!(results.totals.received_all(), 500);
+    assert_eq!(results.integrity.reordered_in_groups, 0);
 }
 
 #[test]
 fn a_closed_loop_keeps_its_window_and_large_payloads_arrive() {
-    let broker = Mosquitto::start();
-    let rest = r#"
-[subscriptions.pairs]
-topics = "pairs"
-[[stage]]
-name = "connect"
-[[stage.do]]
-clients = "sub"
-steps = [{ connect = {} }, { subscribe = { to = "pairs", qos = 2 } }]
-[[stage.do]]
-clients = "pub"
-steps = [{ connect = {} }]
-[[stage]]
-name = "publish"
-[[stage.do]]
-clients = "pub"
-steps = [{ publish = { to = "pairs", qos = 2, in_flight = 3, count = 5, payload = "1MiB" } }]
-"#;
-    let results = run_clean(&text("version = \"3.1.1\"", rest), &broker.address);
+    let draft = Draft::new("version = \"3.1.1\"", 10)
+        .connected("pairs", 2)
+        .publishing("qos = 2, in_flight = 3, count = 5, payload = \"1MiB\"");
+    let results = run_clean(draft);
     assert_eq!(total(&results).received, 50);
     assert_eq!(results.totals.received_bytes, 50 << 20);
     assert!(results.latency(LatencyKind::PublishAck, Some(2)).unwrap().summary.count == 50);
@@ -104,111 +63,55 @@ steps = [{ publish = { to = "pairs", qos = 2, in_flight = 3, count = 5, payload 
 
 #[test]
 fn wills_are_published_when_clients_just_close() {
-    let broker = Mosquitto::start();
-    let rest = r#"
-[subscriptions.pairs]
-topics = "pairs"
-[[stage]]
-name = "connect"
-[[stage.do]]
-clients = "sub"
-steps = [{ connect = {} }, { subscribe = { to = "pairs", qos = 1 } }]
-[[stage.do]]
-clients = "pub"
-steps = [{ connect = { will = { topics = "pairs", payload = 32, qos = 1 } } }]
-[[stage]]
-name = "leave"
-[[stage.do]]
-clients = "pub"
-steps = [{ disconnect = { how = "close" } }]
-[[stage.do]]
-clients = "sub"
-steps = [{ receive = { count = 1, timeout = "5s" } }]
-"#;
-    let results = run_clean(&text(V5, rest), &broker.address);
-    assert_eq!(results.totals.wills_received, 10);
-    assert_eq!(results.totals.disconnects, 10);
+    let will = "{ connect = { will = { topics = \"pairs\", payload = 32, qos = 1 } } }";
+    let subscribe = "{ connect = {} }, { subscribe = { to = \"pairs\", qos = 1 } }";
+    let leave = "{ disconnect = { how = \"close\" } }";
+    let receive = "{ receive = { count = 1, timeout = \"5s\" } }";
+    let draft = Draft::new(V5, 10)
+        .stage("connect", &[("sub", subscribe), ("pub", will)])
+        .stage("leave", &[("pub", leave), ("sub", receive)]);
+    let results = run_clean(draft);
+    assert_eq!((results.totals.wills_received, results.totals.disconnects), (10, 10));
 }
 
 #[test]
 fn retained_messages_come_on_subscribing_and_are_told_apart() {
-    let broker = Mosquitto::start();
-    let rest = r#"
-[subscriptions.all]
-filter = "t/#"
-[[stage]]
-name = "fill"
-[[stage.do]]
-clients = "pub"
-steps = [{ connect = {} }, { publish = { to = "pairs", qos = 1, retain = true, in_flight = 1, count = 1, payload = 16 } }]
-[[stage]]
-name = "subscribe"
-[[stage.do]]
-clients = "sub"
-steps = [{ connect = {} }, { subscribe = { to = "all", qos = 1 } }, { receive = { count = 10, timeout = "5s" } }]
-"#;
-    let text = text(V5, rest);
-    let results = run_on(&text.replace("\"3s\"", "\"50ms\""), &broker.address, BrokerAccess::None);
+    let keep = publish("qos = 1, retain = true, in_flight = 1, count = 1, payload = 16");
+    let fill = format!("{{ connect = {{}} }}, {keep}");
+    let take = "{ connect = {} }, { subscribe = { to = \"all\", qos = 1 } }, \
+                { receive = { count = 10, timeout = \"5s\" } }";
+    let draft = Draft::new(V5, 10)
+        .drain("50ms")
+        .subscription("all", "pairs/#")
+        .stage("fill", &[("pub", &fill)])
+        .stage("subscribe", &[("sub", take)]);
+    let results = run_draft(draft);
     assert_eq!(results.totals.received_retained, 100, "{:?}", results.errors);
     assert_eq!(total(&results).lost, 0);
 }
 
 #[test]
 fn a_persistent_session_gets_what_was_sent_while_it_was_away() {
-    let broker = Mosquitto::start();
-    let connect = "version = \"5\"\nclean_start = false\nsession_expiry = \"1h\"";
-    let rest = r#"
-[subscriptions.pairs]
-topics = "pairs"
-[[stage]]
-name = "connect"
-[[stage.do]]
-clients = "sub"
-steps = [{ connect = {} }, { subscribe = { to = "pairs", qos = 1 } }, { disconnect = {} }]
-[[stage.do]]
-clients = "pub"
-steps = [{ connect = {} }]
-[[stage]]
-name = "publish"
-[[stage.do]]
-clients = "pub"
-steps = [{ publish = { to = "pairs", qos = 1, rate = "500/s", count = 30, payload = 16 } }]
-[[stage]]
-name = "back"
-[[stage.do]]
-clients = "sub"
-steps = [{ connect = {} }, { receive = { count = 30, timeout = "5s" } }]
-"#;
-    let text = text(connect, rest).replace("drain = \"3s\"", "drain = \"50ms\"");
-    let results = run_clean(&text, &broker.address);
-    assert_eq!((total(&results).expected, total(&results).received), (300, 300));
+    let visit =
+        "{ connect = {} }, { subscribe = { to = \"pairs\", qos = 1 } }, { disconnect = {} }";
+    let back = "{ connect = {} }, { receive = { count = 30, timeout = \"5s\" } }";
+    let draft = Draft::new(LASTING, 10)
+        .drain("50ms")
+        .stage("connect", &[("sub", visit), ("pub", "{ connect = {} }")])
+        .publishing("qos = 1, rate = \"500/s\", count = 30, payload = 16")
+        .stage("back", &[("sub", back)]);
+    assert_eq!(delivered(&run_clean(draft)), (300, 300));
 }
 
 #[test]
 fn a_reconnect_storm_comes_back_whole() {
-    let broker = Mosquitto::start();
-    let connect = "version = \"5\"\nclean_start = false\nsession_expiry = \"1h\"\nreconnect = true";
-    let rest = r#"
-[subscriptions.pairs]
-topics = "pairs"
-[[stage]]
-name = "connect"
-[[stage.do]]
-clients = "sub"
-steps = [{ connect = {} }, { subscribe = { to = "pairs", qos = 1 } }]
-[[stage.do]]
-clients = "pub"
-steps = [{ connect = {} }]
-[[stage]]
-name = "publish"
-[[stage.do]]
-clients = "pub"
-steps = [{ publish = { to = "pairs", qos = 1, rate = "100/s", count = 200, payload = 16 } }]
-[[stage.do]]
-steps = [{ delay = "500ms" }, { fault = { cut = { clients = "sub", share = 1.0 } } }, { delay = "500ms" }, { fault = { cut = { clients = "pub", share = 0.5 } } }]
-"#;
-    let results = run_on(&text(connect, rest), &broker.address, BrokerAccess::None);
-    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    let publish = publish("qos = 1, rate = \"100/s\", count = 200, payload = 16");
+    let cuts = r#"{ delay = "500ms" }, { fault = { cut = { clients = "sub", share = 1.0 } } },
+        { delay = "500ms" }, { fault = { cut = { clients = "pub", share = 0.5 } } }"#;
+    let draft = Draft::new(LASTING, 10)
+        .connected("pairs", 1)
+        .stage("publish", &[("pub", &publish), ("", cuts)]);
+    let results = run_draft(draft);
     assert_eq!((results.totals.connections_lost, results.totals.reconnects), (15, 15));
     assert_eq!(total(&results).lost, 0, "{:?}", results.integrity);
     assert_eq!(results.faults.len(), 2);
@@ -216,24 +119,19 @@ steps = [{ delay = "500ms" }, { fault = { cut = { clients = "sub", share = 1.0 }
 
 #[test]
 fn a_silent_client_is_dropped_by_the_broker() {
-    let broker = Mosquitto::start();
-    let rest = r#"
-[[stage]]
-name = "connect"
-[[stage.do]]
-clients = "pub"
-steps = [{ connect = {} }, { disconnect = { how = "silent" } }]
-"#;
-    let results = run_clean(&text("version = \"5\"\nkeep_alive = \"1s\"", rest), &broker.address);
+    let silence = "{ connect = {} }, { disconnect = { how = \"silent\" } }";
+    let draft = Draft::new("version = \"5\"\nkeep_alive = \"1s\"", 10)
+        .stage("connect", &[("pub", silence)]);
+    let results = run_clean(draft);
     assert_eq!(results.totals.disconnects, 10);
     assert!(results.run.duration_secs >= 1.0);
 }
 
 #[test]
 fn a_dead_port_fails_the_run_and_says_why() {
-    let rest = "[[stage]]\nname = \"connect\"\n[[stage.do]]\nclients = \"pub\"\nsteps = [{ connect = {} }]\n";
+    let draft = Draft::new(V5, 10).stage("connect", &[("pub", "{ connect = {} }")]);
     let address = format!("127.0.0.1:{}", common::free_port());
-    let results = run_on(&text(V5, rest), &address, BrokerAccess::None);
+    let results = run_on(&draft.text(), &address, BrokerAccess::None);
     assert!(matches!(results.run.outcome, Outcome::Failed(_)));
     assert_eq!(results.totals.connects_failed, 10);
     assert!(results.errors[0].reason.contains("refused"), "{:?}", results.errors);
@@ -253,21 +151,46 @@ fn the_broker_is_watched_while_it_works() {
     assert_eq!(results.series.last().unwrap().backlog, 0);
 }
 
+/// Pairs that publish until the stage ends, and a search between these rates.
+fn searching(clients: u64, bounds: &str) -> String {
+    common::pairs(clients, 1, 0, 1)
+        .replace("count = 1, payload", "payload")
+        .replace("measured = true", "measured = true\nduration = \"1s\"")
+        + &format!(
+            "[search]\npercentile = 99\nlatency_max = \"500ms\"\nstep = \"500ms\"\n{bounds}\n"
+        )
+}
+
 #[test]
 fn the_highest_rate_that_holds_is_found() {
     let broker = Mosquitto::start();
-    let text = common::pairs(10, 1, 0, 1)
-        .replace("count = 1, payload", "payload")
-        .replace("measured = true", "measured = true\nduration = \"1s\"")
-        + "[search]\npercentile = 99\nlatency_max = \"200ms\"\nrate_min = 500\nrate_max = 2000\nstep = \"500ms\"\n";
-    let mut model = scenario(&text, &broker.address);
-    assert!(model.search.is_some());
-    if let Some(search) = &mut model.search {
-        search.precision = 0.1;
-    }
+    let text = searching(10, "rate_min = 500\nrate_max = 2000");
     let options = Options { threads: Some(2), ..Options::default() };
-    let results = run(&model, options).unwrap();
+    let results = run(&scenario(&text, &broker.address), options).unwrap();
     let found = results.rate_search.unwrap();
     assert_eq!(found.rate_held, 2_000.0, "{found:#?}");
     assert_eq!(found.steps.len(), 3);
 }
+
+#[test]
+fn many_publishers_of_unequal_rates_share_the_rate_that_is_tried() {
+    let broker = Mosquitto::start();
+    // 200 at one message a second and 50 at four times that, for 400 messages in a second.
+    let fast = r#"[[stage.do]]
+clients = "fast"
+steps = [{ publish = { to = "pairs", qos = 0, rate = "4/s", payload = 16 } }]
+[search]"#;
+    let text = searching(200, "rate_min = 800\nrate_max = 800")
+        .replace("[clients.pub]", "[clients.fast]\ncount = 50\n[clients.pub]")
+        .replace("[[stage]]\nname = \"connect\"", CONNECT_FAST)
+        .replace("[search]", fast);
+    let options = Options { threads: Some(2), ..Options::default() };
+    let results = run(&scenario(&text, &broker.address), options).unwrap();
+    let found = results.rate_search.unwrap();
+    assert_eq!(found.rate_held, 800.0, "{found:#?}");
+    assert!(results.integrity.is_clean(), "{:?}", results.integrity);
+}
+
+const CONNECT_FAST: &str = "[[stage]]\nname = \"connect-fast\"\n[[stage.do]]\n\
+                            clients = \"fast\"\nsteps = [{ connect = {} }]\n\
+                            [[stage]]\nname = \"connect\"";

@@ -4,59 +4,34 @@
 
 mod common;
 
-use common::{Mosquitto, run_on, total};
+use common::{Draft, LASTING, Mosquitto, publish, run_on, total};
 use flock::engine::{BrokerAccess, Options, RunError, run};
-use flock::measure::{LatencyKind, Outcome};
+use flock::measure::{LatencyKind, Outcome, Results};
 
 fn text(fault: &str) -> String {
-    format!(
-        r#"
-id = "faults"
-title = "faults"
-drain = "5s"
-[connect]
-version = "5"
-clean_start = false
-session_expiry = "1h"
-reconnect = true
-[clients.sub]
-count = 10
-[clients.pub]
-count = 10
-[topics.pairs]
-names = "t/{{i}}"
-count = 10
-[subscriptions.pairs]
-topics = "pairs"
-[[stage]]
-name = "connect"
-[[stage.do]]
-clients = "sub"
-steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = 1 }} }}]
-[[stage.do]]
-clients = "pub"
-steps = [{{ connect = {{}} }}]
-[[stage]]
-name = "publish"
-measured = true
-[[stage.do]]
-clients = "pub"
-steps = [{{ publish = {{ to = "pairs", qos = 1, rate = "50/s", count = 150, payload = 16 }} }}]
-[[stage.do]]
-steps = [{{ delay = "1s" }}, {fault}]
-"#
-    )
+    let publish = publish("qos = 1, rate = \"50/s\", count = 150, payload = 16");
+    let fault = format!("{{ delay = \"1s\" }}, {fault}");
+    Draft::new(LASTING, 10)
+        .connected("pairs", 1)
+        .stage("publish", &[("pub", &publish), ("", &fault)])
+        .text()
+}
+
+/// A run of it against a mosquitto that keeps nothing on disk.
+fn run_with(fault: &str) -> Results {
+    let broker = Mosquitto::prepare("persistence false\n");
+    let access = BrokerAccess::Command(broker.command.clone());
+    let results = run_on(&text(fault), &broker.address, access);
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    results
 }
 
 #[test]
 fn a_broker_that_keeps_nothing_is_caught_after_a_kill() {
     // In memory only: the sessions, and whatever was acknowledged and under way, are gone.
-    let broker = Mosquitto::prepare("persistence false\n");
-    let fault =
-        r#"{ fault = { kill = "main" } }, { delay = "100ms" }, { fault = { restart = "main" } }"#;
-    let results =
-        run_on(&text(fault), &broker.address, BrokerAccess::Command(broker.command.clone()));
-    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    let results = run_with(
+        r#"{ fault = { kill = "main" } }, { delay = "100ms" }, { fault = { restart = "main" } }"#,
+    );
     assert_eq!(results.faults.len(), 2);
     assert!(results.faults[0].connections_lost >= 20, "{:?}", results.faults);
     assert_eq!(results.totals.reconnects, 20, "{:?}", results.errors);
@@ -71,12 +46,9 @@ fn a_broker_that_keeps_nothing_is_caught_after_a_kill() {
 
 #[test]
 fn a_pause_is_latency_and_not_loss() {
-    let broker = Mosquitto::prepare("persistence false\n");
-    let fault =
-        r#"{ fault = { pause = "main" } }, { delay = "500ms" }, { fault = { resume = "main" } }"#;
-    let results =
-        run_on(&text(fault), &broker.address, BrokerAccess::Command(broker.command.clone()));
-    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    let results = run_with(
+        r#"{ fault = { pause = "main" } }, { delay = "500ms" }, { fault = { resume = "main" } }"#,
+    );
     assert!(results.integrity.is_clean(), "{:?}", results.integrity);
     assert_eq!((total(&results).received, results.totals.connections_lost), (1_500, 0));
     let latency = results.latency(LatencyKind::EndToEnd, Some(1)).unwrap();

@@ -1,10 +1,12 @@
-//! TLS with client certificates against Debian's mosquitto.
+//! Every transport, against quelea; and TLS with client certificates against Debian's mosquitto,
+//! which has another TLS library and, as packaged, no WebSocket.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
 use common::{Mosquitto, pairs, scenario, total};
+use conformance::broker::{Quelea, scratch_directory};
 use flock::engine::{Options, run};
 use flock::measure::{Outcome, Results};
 use flock::model::{Tls, Transport};
@@ -17,8 +19,7 @@ struct Certificates {
 
 impl Certificates {
     fn make() -> Self {
-        let directory = std::env::temp_dir().join(format!("flock-tls-{}", common::free_port()));
-        std::fs::create_dir_all(&directory).unwrap();
+        let directory = scratch_directory();
         let ca_key = KeyPair::generate().unwrap();
         let mut ca = CertificateParams::new(Vec::<String>::new()).unwrap();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -83,8 +84,70 @@ fn assert_clean(results: &Results) {
     assert_eq!(total(results).received, 500);
 }
 
+/// A quelea that listens by every transport; certificates are demanded where there is TLS.
+fn quelea(certificates: &Certificates) -> Quelea {
+    let [ca, server, key] =
+        ["ca.pem", "server.pem", "server.key"].map(|name| certificates.path(name));
+    let listener = |url: &str| format!("[[listeners]]\nurl = \"{url}\"\nallow_anonymous = true\n");
+    let tls = format!(
+        "[listeners.tls]\ncertificate = \"{server}\"\nkey = \"{key}\"\n\
+         client_ca = \"{ca}\"\nclient_auth = \"require\"\n"
+    );
+    let mut config = String::from("[http]\nlisten = \"off\"\n");
+    for scheme in ["tcp", "ws"] {
+        config += &listener(&format!("{scheme}://127.0.0.1:0"));
+    }
+    config += &listener("unix://{dir}/quelea.sock");
+    for scheme in ["tls", "wss"] {
+        config += &listener(&format!("{scheme}://127.0.0.1:0"));
+        config += &tls;
+    }
+    Quelea::start_in(&scratch_directory(), &config)
+}
+
 #[test]
-fn tls_with_client_certificates() {
+fn every_transport_carries_the_same_load() {
+    let certificates = Certificates::make();
+    let broker = quelea(&certificates);
+    let path = || "/mqtt".to_owned();
+    for (scheme, transport) in [
+        ("tcp", Transport::Tcp),
+        ("tls", Transport::Tls),
+        ("ws", Transport::Ws { path: path() }),
+        ("wss", Transport::Wss { path: path() }),
+    ] {
+        println!("{transport}");
+        let address = broker.address(scheme).to_string();
+        assert_clean(&run_over(&transport, certificates.tls(), &address));
+    }
+}
+
+#[test]
+fn a_unix_socket_carries_it_too() {
+    let certificates = Certificates::make();
+    let broker = quelea(&certificates);
+    let address = broker.directory().join("quelea.sock").display().to_string();
+    assert_clean(&run_over(&Transport::Unix, Tls::default(), &address));
+    let nowhere = run_over(&Transport::Unix, Tls::default(), "/nowhere/at.all");
+    assert!(matches!(nowhere.run.outcome, Outcome::Failed(_)), "{:?}", nowhere.run.outcome);
+    assert!(nowhere.errors[0].reason.contains("No such file"), "{:?}", nowhere.errors);
+}
+
+#[test]
+fn a_transport_that_the_broker_does_not_speak_fails_in_its_handshake() {
+    let certificates = Certificates::make();
+    let broker = quelea(&certificates);
+    let plain = broker.address("tcp").to_string();
+    for transport in [Transport::Ws { path: "/mqtt".to_owned() }, Transport::Tls] {
+        let results = run_over(&transport, certificates.tls(), &plain);
+        assert!(matches!(results.run.outcome, Outcome::Failed(_)), "{:?}", results.run.outcome);
+        let reason = &results.errors[0].reason;
+        assert!(reason.contains("handshake") || reason.contains("TLS"), "{transport}: {reason}");
+    }
+}
+
+#[test]
+fn tls_with_client_certificates_against_mosquitto() {
     let certificates = Certificates::make();
     let broker = Mosquitto::start_with(&certificates.settings());
     assert_clean(&run_over(&Transport::Tls, certificates.tls(), &broker.address));

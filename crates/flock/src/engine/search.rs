@@ -50,7 +50,9 @@ impl Conductor<'_> {
         self.set_stage_duration(search.step_us);
         self.run_stage(stage, pace);
         let after = self.standing();
-        let seconds = search.step_us as f64 / 1e6;
+        // The stage's own time, without the lead before it.
+        let seconds =
+            self.phases.last().map_or(1.0, |phase| (phase.to_secs - phase.from_secs).max(1e-3));
         let owed = after.owed.saturating_sub(before.owed) as f64 / seconds;
         let received = after.received.saturating_sub(before.received) as f64 / seconds;
         let published = after.published.saturating_sub(before.published) as f64 / seconds;
@@ -98,3 +100,44 @@ const STEPS_MAX: usize = 64;
 /// Of the deliveries owed in a step, how many may be outstanding at its end.
 const BACKLOG_SHARE_MAX: f64 = 0.02;
 const PUBLISHED_SHARE_MIN: f64 = 0.95;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::find;
+    use crate::model::Pace;
+    use crate::scenario::Choice;
+
+    /// Publish rates of all clients of the publishing stage, at `rate` in all.
+    fn rates(id: &str, rate: u64) -> Vec<f64> {
+        let plan = Plan::new(find(id, &Choice::default()).unwrap().scenario).unwrap();
+        let stage = (0..plan.scenario.stages.len()).find(|stage| plan.publishes_in(*stage));
+        let pace = pace_of(&plan, stage.unwrap(), rate);
+        let each = plan.publishes.iter().map(|planned| {
+            let Pace { rate, .. } = planned.command.pace;
+            let clients = plan.scenario.group(plan.families[planned.family].group).count as f64;
+            pace.of(rate).unwrap().per_sec() * clients
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn publishers_keep_their_shares_of_the_total() {
+        // 100,000 clients at half the total each, far below and far above the scenario's own rate.
+        for rate in [1, 300, 1_000_000] {
+            let found = rates("EG-1", rate);
+            assert_eq!(found.len(), 2);
+            for share in found {
+                assert!((share / (rate as f64 / 2.0) - 1.0).abs() < 1e-5, "{share} of {rate}");
+            }
+        }
+        let even = rates("MB-E1", 777);
+        assert!((even[0] - 777.0).abs() < 0.01, "{even:?}");
+    }
+
+    #[test]
+    fn where_a_loop_is_closed_all_get_the_same() {
+        let found = rates("AIO-FI-16B", 5_000);
+        assert!((found[0] - 5_000.0).abs() < 0.01, "{found:?}");
+    }
+}

@@ -97,38 +97,80 @@ pub(crate) fn total(results: &Results) -> IntegrityCount {
     results.integrity.total()
 }
 
+/// As many subscribers as publishers and a topic for each, and stages that are added one by one.
+pub(crate) struct Draft {
+    text: String,
+}
+
+impl Draft {
+    /// `connect` has the keys of `[connect]`.
+    pub(crate) fn new(connect: &str, clients: u64) -> Self {
+        let text = format!(
+            "id = \"t\"\ntitle = \"t\"\ndrain = \"5s\"\n[connect]\n{connect}\n\
+             [clients.sub]\ncount = {clients}\n[clients.pub]\ncount = {clients}\n\
+             [topics.pairs]\nnames = \"pairs/{{i}}\"\ncount = {clients}\n\
+             [subscriptions.pairs]\ntopics = \"pairs\"\n"
+        );
+        Self { text }
+    }
+
+    /// Another subscription than `pairs`.
+    pub(crate) fn subscription(mut self, name: &str, filter: &str) -> Self {
+        self.text += &format!("[subscriptions.{name}]\nfilter = \"{filter}\"\n");
+        self
+    }
+
+    pub(crate) fn drain(mut self, time: &str) -> Self {
+        self.text = self.text.replace("drain = \"5s\"", &format!("drain = \"{time}\""));
+        self
+    }
+
+    /// A stage with the steps of each group; the group `""` is the conductor.
+    pub(crate) fn stage(mut self, name: &str, cycles: &[(&str, &str)]) -> Self {
+        self.text += &format!("[[stage]]\nname = \"{name}\"\n");
+        for (clients, steps) in cycles {
+            let who = match clients.is_empty() {
+                true => String::new(),
+                false => format!("clients = \"{clients}\"\n"),
+            };
+            self.text += &format!("[[stage.do]]\n{who}steps = [{steps}]\n");
+        }
+        self
+    }
+
+    /// All connect, and the subscribers subscribe to `to`.
+    pub(crate) fn connected(self, to: &str, qos: u8) -> Self {
+        let subscribe = format!("subscribe = {{ to = \"{to}\", qos = {qos} }}");
+        let sub = format!("{{ connect = {{}} }}, {{ {subscribe} }}");
+        self.stage("connect", &[("sub", &sub), ("pub", "{ connect = {} }")])
+    }
+
+    /// The publishers publish to their own topics; `how` has the other keys of `publish`.
+    pub(crate) fn publishing(self, how: &str) -> Self {
+        self.stage("publish", &[("pub", &publish(how))])
+    }
+
+    pub(crate) fn text(self) -> String {
+        self.text
+    }
+}
+
+/// The step that publishes to a client's own topic.
+pub(crate) fn publish(how: &str) -> String {
+    format!("{{ publish = {{ to = \"pairs\", {how} }} }}")
+}
+
 /// Pairs of a publisher and a subscriber, `count` messages each.
 pub(crate) fn pairs(clients: u64, count: u64, qos: u8, rate: u64) -> String {
-    format!(
-        r#"
-id = "pairs"
-title = "pairs"
-drain = "5s"
-[connect]
-version = "5"
-[clients.sub]
-count = {clients}
-[clients.pub]
-count = {clients}
-[topics.pairs]
-names = "pairs/{{i}}"
-count = {clients}
-[subscriptions.pairs]
-topics = "pairs"
-[[stage]]
-name = "connect"
-[[stage.do]]
-clients = "sub"
-steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {qos} }} }}]
-[[stage.do]]
-clients = "pub"
-steps = [{{ connect = {{}} }}]
-[[stage]]
-name = "publish"
-measured = true
-[[stage.do]]
-clients = "pub"
-steps = [{{ publish = {{ to = "pairs", qos = {qos}, rate = "{rate}/s", count = {count}, payload = 16 }} }}]
-"#
-    )
+    let how = format!("qos = {qos}, rate = \"{rate}/s\", count = {count}, payload = 16");
+    Draft::new(V5, clients)
+        .connected("pairs", qos)
+        .publishing(&how)
+        .text()
+        .replace("name = \"publish\"\n", "name = \"publish\"\nmeasured = true\n")
 }
+
+pub(crate) const V5: &str = "version = \"5\"";
+/// Sessions that outlive their connections, and clients that come back.
+pub(crate) const LASTING: &str =
+    "version = \"5\"\nclean_start = false\nsession_expiry = \"1h\"\nreconnect = true";
