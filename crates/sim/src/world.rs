@@ -177,6 +177,7 @@ impl World {
     }
 
     fn live(&mut self) -> Result<(), String> {
+        self.note_kind();
         self.start()?;
         for _ in 0..self.options.steps {
             self.step()?;
@@ -190,6 +191,17 @@ impl World {
         }
         self.judge_retained()?;
         self.judge_gauges()
+    }
+
+    fn note_kind(&mut self) {
+        let shards = self.node.shards.len();
+        let (terms, calamities) = (self.oracle.terms.clone(), self.calamities);
+        self.note(|| format!("{shards} shards, {terms:?}, {calamities:?}"));
+        for who in 0..self.clients.len() {
+            let client = &self.clients[who];
+            let (version, secs) = (client.version, client.expiry_secs);
+            self.oracle.trace.note(|| format!("client {who}: {version:?}, session of {secs} s"));
+        }
     }
 
     fn step(&mut self) -> Result<(), String> {
