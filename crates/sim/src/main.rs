@@ -48,7 +48,9 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Arguments> {
     let (mut options, mut is_all) = (Options::default(), false);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--durable" => options.durable = true,
+            "--durable" => {
+                options = Options { trace_lines: options.trace_lines, ..Options::durable() }
+            }
             "--trace" => options.trace_lines = arguments.next()?.parse().ok()?,
             "--all" => is_all = true,
             number => numbers.push(number.parse::<u64>().ok()?),

@@ -10,7 +10,8 @@ use crate::world::World;
 impl World {
     pub(crate) fn connect(&mut self, who: usize) {
         // Taking over a connection that works is rarer than coming back.
-        if self.clients[who].wire.is_some() && !self.random.chance(15) {
+        let may_take_over = self.random.chance(15) && self.random.chance(self.unrest_percent);
+        if self.clients[who].wire.is_some() && !may_take_over {
             return;
         }
         if let Some(connection) = self.clients[who].wire.as_ref().map(|wire| wire.connection) {

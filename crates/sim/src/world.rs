@@ -43,7 +43,7 @@ impl Default for Options {
 impl Options {
     /// Worlds with logs, disks and crashes.
     pub fn durable() -> Self {
-        Self { durable: true, ..Self::default() }
+        Self { durable: true, steps: 6000, ..Self::default() }
     }
 }
 
@@ -110,6 +110,8 @@ pub(crate) struct World {
     pub(crate) oracle: Oracle,
     /// Bytes of the largest messages.
     padding_max: usize,
+    /// How often clients come and go: 100 is very often.
+    pub(crate) unrest_percent: usize,
     /// Found where it could not be returned.
     pub(crate) broken_rule: Option<String>,
 }
@@ -138,11 +140,12 @@ impl World {
             ..Terms::default()
         };
         let (mut disks, mut calamities) = (None, Calamities::default());
-        let mut padding_max = 0;
+        let (mut padding_max, mut unrest_percent) = (0, 100);
         if options.durable {
             disks = Some(Disks::new(shard_count, options.sabotage, &mut random));
             calamities = Calamities::new(options.sabotage, &mut random);
             padding_max = pick(&[0, 300, 3000, 8000], &mut random);
+            unrest_percent = pick(&[5, 20, 100], &mut random);
             terms.may_refuse |= calamities.may_refuse();
             set_levels(&mut settings, &mut limits, &mut terms, &mut random);
         }
@@ -168,6 +171,7 @@ impl World {
             now_ms: BEGIN_MS,
             oracle: Oracle::new(terms, BEGIN_MS, options.trace_lines),
             padding_max,
+            unrest_percent,
             broken_rule: None,
         }
     }
@@ -221,11 +225,12 @@ impl World {
             78..=88 => self.publish(who),
             89 => self.reconsider(who),
             90..=93 => self.connect(who),
+            96 => self.notice_broken(),
+            98..=99 => self.pass_time(3000),
+            _ if !self.random.chance(self.unrest_percent) => {}
             94 => self.clients[who].disconnect(),
             95 => self.break_connection(who),
-            96 => self.notice_broken(),
-            97 => self.clients[who].is_deaf = self.random.chance(50),
-            _ => self.pass_time(3000),
+            _ => self.clients[who].is_deaf = self.random.chance(50),
         }
         Ok(())
     }
