@@ -185,6 +185,7 @@ impl World {
         self.start()?;
         for _ in 0..self.options.steps {
             self.step()?;
+            self.broken_rule.take().map_or(Ok(()), Err)?;
         }
         self.come_to_rest()?;
         self.judge()?;

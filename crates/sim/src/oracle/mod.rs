@@ -137,7 +137,7 @@ impl Oracle {
 
     pub fn on_unsubscribed(&mut self, session: u32, filter: &str) {
         self.trace.note(|| format!("session {session} has given up {filter}"));
-        let now = self.now;
+        let now = self.now + 1;
         self.session(session).on_unsubscribed(filter, now);
     }
 
