@@ -14,7 +14,7 @@ use crate::measure::BrokerInfo;
 ///
 /// In `command`, `version`, `prepare`, `env` and files these are filled in: `{program}` the program
 /// that was found, `{port}`, `{dir}` a fresh empty directory, `{cores}` the number of cores it is
-/// given.
+/// given, and the names in `params`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
@@ -39,6 +39,24 @@ pub struct Description {
     /// What a reader of the table should know.
     #[serde(default)]
     pub note: String,
+    /// Further words to be filled in.
+    #[serde(default)]
+    pub params: BTreeMap<String, String>,
+    /// The same broker under other names, with other params.
+    #[serde(default, rename = "variant")]
+    pub variants: Vec<Variant>,
+}
+
+/// The same broker, set up in another way.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    pub name: String,
+    pub title: String,
+    #[serde(default)]
+    pub note: String,
+    /// These instead of the params of the same names.
+    pub params: BTreeMap<String, String>,
 }
 
 /// A file to be written into `{dir}`.
@@ -58,6 +76,8 @@ pub enum BrokerError {
     Read { path: String, source: io::Error },
     #[error("{path}: {detail}")]
     Format { path: String, detail: String },
+    #[error("{path}: variant `{variant}` sets `{param}`, which is not among the params")]
+    Param { path: String, variant: String, param: String },
     #[error("{title} is not installed: {install}")]
     NotInstalled { title: String, install: String },
     #[error("cannot prepare {title}: {detail}")]
@@ -67,30 +87,66 @@ pub enum BrokerError {
 }
 
 impl Description {
-    /// The descriptions that come with the lab.
+    /// The descriptions that come with the lab, each followed by its variants.
     pub fn built_in() -> Vec<Self> {
-        BUILT_IN.iter().filter_map(|(_, text)| toml::from_str(text).ok()).collect()
+        BUILT_IN.iter().filter_map(|(name, text)| Self::parse(name, text).ok()).flatten().collect()
     }
 
-    /// By name, or from a file if `name` looks like one.
+    /// By name, or from a file if `name` looks like one; `file.toml:variant` is a variant in it.
     pub fn find(name: &str) -> Result<Self, BrokerError> {
-        if name.contains('/') || name.ends_with(".toml") {
-            let path = name.to_owned();
-            let text = std::fs::read_to_string(name)
+        let (path, variant) = match name.split_once(".toml:") {
+            Some((stem, variant)) => (format!("{stem}.toml"), Some(variant)),
+            None => (name.to_owned(), None),
+        };
+        let is_file = path.contains('/') || path.ends_with(".toml");
+        let all = if is_file {
+            let text = std::fs::read_to_string(&path)
                 .map_err(|source| BrokerError::Read { path: path.clone(), source })?;
-            return toml::from_str(&text)
-                .map_err(|error| BrokerError::Format { path, detail: error.to_string() });
-        }
-        let all = Self::built_in();
+            Self::parse(&path, &text)?
+        } else {
+            Self::built_in()
+        };
         let known = all.iter().map(|known| known.name.clone()).collect::<Vec<_>>().join(", ");
-        all.into_iter()
-            .find(|known| known.name == name)
-            .ok_or(BrokerError::Unknown { name: name.to_owned(), known })
+        let mut all = all.into_iter();
+        let wanted = if is_file { variant } else { Some(name) };
+        let found = match wanted {
+            Some(wanted) => all.find(|known| known.name == wanted),
+            None => all.next(),
+        };
+        found.ok_or(BrokerError::Unknown { name: name.to_owned(), known })
+    }
+
+    /// What a file describes: a broker, then its variants.
+    fn parse(path: &str, text: &str) -> Result<Vec<Self>, BrokerError> {
+        let mut plain: Self = toml::from_str(text).map_err(|error| BrokerError::Format {
+            path: path.to_owned(),
+            detail: error.to_string(),
+        })?;
+        let variants = std::mem::take(&mut plain.variants);
+        let mut all = vec![plain.clone()];
+        for variant in variants {
+            if let Some(param) =
+                variant.params.keys().find(|name| !plain.params.contains_key(*name))
+            {
+                return Err(BrokerError::Param {
+                    path: path.to_owned(),
+                    variant: variant.name,
+                    param: param.clone(),
+                });
+            }
+            let mut params = plain.params.clone();
+            params.extend(variant.params);
+            let Variant { name, title, note, .. } = variant;
+            all.push(Self { name, title, note, params, ..plain.clone() });
+        }
+        Ok(all)
     }
 
     /// The program, if it is installed.
     pub fn program(&self) -> Option<PathBuf> {
-        self.programs.iter().find_map(|program| locate(program))
+        let found = self.programs.iter().find_map(|program| locate(program))?;
+        // Commands may run in another directory than ours.
+        Some(std::path::absolute(&found).unwrap_or(found))
     }
 
     /// Starts it on `port`, confined to `cpus` if given, with its files in `dir`.
@@ -104,7 +160,13 @@ impl Description {
             title: self.title.clone(),
             install: self.install.clone(),
         })?;
-        let filling = Filling { program, port, dir: dir.to_path_buf(), cores: count_cpus(cpus) };
+        let filling = Filling {
+            program,
+            port,
+            dir: dir.to_path_buf(),
+            cores: count_cpus(cpus),
+            params: &self.params,
+        };
         let config = self.prepare(&filling)?;
         let version = self.find_version(&filling);
         let mut command = Vec::new();
@@ -134,7 +196,7 @@ impl Description {
         Ok((process, info))
     }
 
-    fn prepare(&self, filling: &Filling) -> Result<String, BrokerError> {
+    fn prepare(&self, filling: &Filling<'_>) -> Result<String, BrokerError> {
         let failed = |detail: String| BrokerError::Prepare { title: self.title.clone(), detail };
         let mut config = String::new();
         for file in &self.files {
@@ -164,7 +226,7 @@ impl Description {
         Ok(config)
     }
 
-    fn find_version(&self, filling: &Filling) -> String {
+    fn find_version(&self, filling: &Filling<'_>) -> String {
         let words: Vec<String> = self.version.iter().map(|word| filling.fill(word)).collect();
         let Some((program, arguments)) = words.split_first() else { return String::new() };
         let Ok(done) = Command::new(program).args(arguments).stdin(Stdio::null()).output() else {
@@ -178,24 +240,28 @@ impl Description {
 
 /// The first word that looks like a version: digits and dots, perhaps after a `v`.
 fn version_in(text: &str) -> Option<&str> {
-    text.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '(' | ')' | '"')).find_map(
-        |word| {
+    text.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '/' | '(' | ')' | '"'))
+        .find_map(|word| {
             let word = word.strip_prefix('v').unwrap_or(word);
             let starts = word.starts_with(|c: char| c.is_ascii_digit());
             (starts && word.contains('.')).then(|| word.trim_end_matches('.'))
-        },
-    )
+        })
 }
 
-struct Filling {
+struct Filling<'a> {
     program: PathBuf,
     port: u16,
     dir: PathBuf,
     cores: usize,
+    params: &'a BTreeMap<String, String>,
 }
 
-impl Filling {
+impl Filling<'_> {
     fn fill(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (name, value) in self.params {
+            text = text.replace(&format!("{{{name}}}"), value);
+        }
         text.replace("{program}", &self.program.display().to_string())
             .replace("{port}", &self.port.to_string())
             .replace("{dir}", &self.dir.display().to_string())
@@ -247,8 +313,17 @@ macro_rules! built_in {
     };
 }
 
-const BUILT_IN: [(&str, &str); 8] =
-    built_in!["quelea", "mosquitto", "rumqttd", "rmqttd", "nats", "hivemq", "rabbitmq", "aedes"];
+const BUILT_IN: [(&str, &str); 9] = built_in![
+    "quelea",
+    "mosquitto",
+    "rumqttd",
+    "rmqttd",
+    "nats",
+    "hivemq",
+    "rabbitmq",
+    "mochi",
+    "aedes"
+];
 
 #[cfg(test)]
 mod tests {
@@ -256,22 +331,76 @@ mod tests {
 
     #[test]
     fn every_built_in_description_can_be_read() {
+        let mut names = Vec::new();
         for (name, text) in BUILT_IN {
-            match toml::from_str::<Description>(text) {
-                Ok(description) => {
-                    assert_eq!(description.name, name);
-                    assert!(!description.command.is_empty() && !description.install.is_empty());
-                }
-                Err(error) => panic!("{name}: {error}"),
-            }
+            let all = Description::parse(name, text).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(all[0].name, name);
+            assert!(!all[0].command.is_empty() && !all[0].install.is_empty());
+            assert!(all[1..].iter().all(|variant| variant.name.starts_with(name)), "{name}");
+            names.extend(all.into_iter().map(|description| description.name));
         }
-        assert_eq!(Description::built_in().len(), BUILT_IN.len());
+        let built_in = Description::built_in();
+        assert!(built_in.iter().map(|description| &description.name).eq(&names));
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), built_in.len(), "names are unique");
+    }
+
+    const TWO_FORMS: &str = r#"
+name = "mine"
+title = "Mine"
+install = "write it"
+programs = ["/bin/sh"]
+command = ["{program}", "--keep={keep}", "{dir}"]
+params = { keep = "nothing" }
+[[variant]]
+name = "mine-durable"
+title = "Mine, durable"
+params = { keep = "all" }
+"#;
+
+    #[test]
+    fn a_variant_is_the_broker_with_other_params() {
+        let all = Description::parse("mine.toml", TWO_FORMS).unwrap();
+        let words: Vec<String> = all
+            .iter()
+            .map(|description| {
+                let (program, dir) = (PathBuf::from("/p"), PathBuf::from("/d"));
+                let params = &description.params;
+                let filling = Filling { program, port: 1, dir, cores: 2, params };
+                let words = description.command.iter().map(|word| filling.fill(word));
+                words.collect::<Vec<_>>().join(" ")
+            })
+            .collect();
+        assert_eq!(words, ["/p --keep=nothing /d", "/p --keep=all /d"]);
+        assert_eq!(all[1].name, "mine-durable");
+    }
+
+    #[test]
+    fn a_variant_cannot_set_what_is_not_a_param() {
+        let text = TWO_FORMS.replace("{ keep = \"all\" }", "{ kept = \"all\" }");
+        let error = Description::parse("mine.toml", &text).unwrap_err().to_string();
+        assert!(error.contains("mine-durable") && error.contains("`kept`"), "{error}");
+    }
+
+    #[test]
+    fn a_file_gives_its_broker_or_the_variant_named_behind_it() {
+        let path = std::env::temp_dir().join(format!("flock-{}-mine.toml", std::process::id()));
+        std::fs::write(&path, TWO_FORMS).unwrap();
+        let find = |name: String| Description::find(&name).map(|found| found.name);
+        let file = path.display().to_string();
+        let found = [find(file.clone()), find(format!("{file}:mine-durable"))];
+        let missing = find(format!("{file}:other"));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(found.map(Result::unwrap), ["mine", "mine-durable"]);
+        assert!(missing.unwrap_err().to_string().contains("mine, mine-durable"));
     }
 
     #[test]
     fn versions_are_found_in_what_programs_say() {
         assert_eq!(version_in("mosquitto version 2.0.11\n\nmosquitto is"), Some("2.0.11"));
         assert_eq!(version_in("nats-server: v2.15.2"), Some("2.15.2"));
+        assert_eq!(version_in("rmqtt/0.24.0-2026 rustc/1.95.0"), Some("0.24.0-2026"));
         assert_eq!(version_in("no version here"), None);
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-pub use description::{BrokerError, ConfigFile, Description};
+pub use description::{BrokerError, ConfigFile, Description, Variant};
 
 use crate::engine::conductor::Progress;
 use crate::engine::host;
@@ -225,6 +225,10 @@ fn row(cell: &Cell) -> String {
 
 fn verdict(results: &Results) -> String {
     let mut words = Vec::new();
+    for timer in &results.timers {
+        // The slowest client's: that of all of them.
+        words.push(format!("{} {:.0} ms", timer.name, timer.summary.max_us as f64 / 1e3));
+    }
     let total = results.integrity.total();
     if total.duplicated > 0 {
         words.push(format!("{} repeated", total.duplicated));
