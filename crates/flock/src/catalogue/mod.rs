@@ -141,6 +141,10 @@ static FILES: &[Embedded] = embed![
     "x-8.toml",
     "x-9.toml",
     "x-10.toml",
+    "d-pairs.toml",
+    "d-fanout.toml",
+    "d-offline.toml",
+    "d-resume.toml",
 ];
 
 static SWARM: &[Embedded] = embed!["swarm/hm-200m.xml", "swarm/hm-200m-even.xml", "swarm/sw-1.xml"];
@@ -148,6 +152,7 @@ static SWARM: &[Embedded] = embed!["swarm/hm-200m.xml", "swarm/hm-200m-even.xml"
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Command, GroupId, Version, Who};
     use std::collections::BTreeSet;
 
     fn load(id: &str) -> Loaded {
@@ -201,6 +206,28 @@ mod tests {
     }
 
     #[test]
+    fn durable_scenarios_leave_no_session_behind() {
+        for id in ["D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"] {
+            let scenario = load(id).scenario;
+            let subscribers = &scenario.groups[0];
+            assert_eq!((subscribers.id.as_str(), subscribers.version), ("sub", Version::V311));
+            let steps = scenario
+                .stages
+                .iter()
+                .flat_map(|stage| &stage.life_cycles)
+                .filter(|cycle| cycle.who == Who::Clients(GroupId(0)))
+                .flat_map(|cycle| &cycle.steps);
+            let connects = steps.filter_map(|step| match &step.command {
+                Command::Connect(connect) => Some(connect.clean_start),
+                _ => None,
+            });
+            let mut clean: Vec<bool> = connects.collect();
+            assert_eq!((clean.remove(0), clean.pop()), (true, Some(true)), "{id}");
+            assert!(!clean.is_empty() && clean.iter().all(|clean| !clean), "{id}: {clean:?}");
+        }
+    }
+
+    #[test]
     fn the_numbers_are_those_of_the_reports() {
         // id, clients, messages in and out per second.
         let cases = [
@@ -221,6 +248,10 @@ mod tests {
             ("XR-3-in", 2_100, Some((15_000.0, 15_000.0))),
             ("X-6", 1_500, Some((5_000.0, 5_000.0))),
             ("XR-3-out", 2_010, Some((250.0, 50_000.0))),
+            ("D-1-8K", 200, None),
+            ("D-2", 240, None),
+            ("D-3", 2_000, None),
+            ("D-4", 2, None),
         ];
         for (id, clients, rates) in cases {
             let estimate = load(id).scenario.estimate();
