@@ -16,6 +16,10 @@ run: ## build the broker and start it on loopback port 1883 (ARGS='--port 2883' 
 setup: ## install what the tests need: Debian, Python and npm packages, by name and version
 	@tests/setup
 
+.PHONY: peers
+peers: ## install the brokers that flock versus compares with, into .peers
+	@tests/peers/setup
+
 .PHONY: test
 test: setup ## everything that must pass: unit, property, clause, simulator, fuzz, end to end
 	@python3 tests/run.py $(SUITES)
