@@ -272,7 +272,7 @@ impl Oracle {
     }
 
     /// After everybody has read and acknowledged everything.
-    pub fn judge(&self) -> Result<(), String> {
+    pub fn judge(&mut self) -> Result<(), String> {
         let mut missing = Vec::new();
         for (id, message) in self.messages.iter().filter(|(_, m)| m.is_promised(self.now_ms)) {
             for (session, qos) in message.owed.iter().filter(|(_, qos)| **qos > QoS::AtMostOnce) {
@@ -283,6 +283,7 @@ impl Oracle {
             }
         }
         if missing.len() as u64 > self.dropped {
+            missing.iter().for_each(|line| self.trace.note(|| line.clone()));
             return Err(format!("{} lost, of them: {}", missing.len(), missing[0]));
         }
         let is_promised =
