@@ -52,6 +52,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Arguments> {
                 options = Options { trace_lines: options.trace_lines, ..Options::durable() }
             }
             "--trace" => options.trace_lines = arguments.next()?.parse().ok()?,
+            "--calm" => options.calm = true,
             "--all" => is_all = true,
             number => numbers.push(number.parse::<u64>().ok()?),
         }

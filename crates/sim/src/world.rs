@@ -30,13 +30,22 @@ pub struct Options {
     pub overflow: Option<Overflow>,
     /// The shards have logs, and everything crashes.
     pub durable: bool,
+    /// They do not crash before the end, and nothing fails.
+    pub calm: bool,
     /// Lines of its history that a failure shows.
     pub trace_lines: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { steps: 3000, sabotage: None, overflow: None, durable: false, trace_lines: 60 }
+        Self {
+            steps: 3000,
+            sabotage: None,
+            overflow: None,
+            durable: false,
+            calm: false,
+            trace_lines: 60,
+        }
     }
 }
 
@@ -144,6 +153,9 @@ impl World {
         if options.durable {
             disks = Some(Disks::new(shard_count, options.sabotage, &mut random));
             calamities = Calamities::new(options.sabotage, &mut random);
+            if options.calm {
+                calamities = Calamities::default();
+            }
             padding_max = pick(&[0, 300, 3000, 8000], &mut random);
             unrest_percent = pick(&[5, 20, 100], &mut random);
             terms.may_refuse |= calamities.may_refuse();
