@@ -13,7 +13,7 @@ pub(super) struct Session {
     pub(super) times: BTreeMap<MessageId, u32>,
     /// By topic: what came with the RETAIN flag.
     pub(super) retained: BTreeMap<String, Payload>,
-    /// The last new sequence number by topic, publisher and QoS.
+    /// The last new sequence number by topic, publisher and QoS of the publish.
     pub(super) last: BTreeMap<(String, u32, QoS), u32>,
     /// When its present connection began.
     pub(super) opened_ms: u64,
