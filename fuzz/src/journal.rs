@@ -38,7 +38,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let message = StoredMessage {
         serial: 300,
         origin: Some(Origin { shard: 3, serial: 70_000 }),
-        publisher: u64::MAX,
+        queue: u64::MAX,
         qos: QoS::ExactlyOnce,
         retain: true,
         expires_at_ms: 1_700_000_000_000,
@@ -84,6 +84,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Fact::Will(StoredWill {
             session: 1,
             delay_secs: 30,
+            message_expiry_secs: Some(60),
             qos: QoS::AtLeastOnce,
             retain: false,
             topic: "will",

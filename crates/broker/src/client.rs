@@ -7,17 +7,31 @@ use session::{Dropped, NEVER, Session, Will};
 use topic::FilterId;
 
 use crate::access::{Grants, Identity};
+use crate::durable::{Durable, Place};
 use crate::{Limits, RetainedQuery};
 
 /// The number of no connection.
 pub const NO_CONNECTION: u32 = u32::MAX;
 
 /// A subscription as the session holds it; its options stand in the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) filter: FilterId,
     /// The shard's number of the shared group plus one, or 0.
     pub(crate) group: u32,
+    /// Where it stands in the log.
+    pub(crate) place: Place,
+}
+
+impl Held {
+    pub(crate) const fn new(filter: FilterId, group: u32) -> Self {
+        Self { filter, group, place: Place::NOWHERE }
+    }
+
+    /// Is it the same subscription, wherever it is written?
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.filter == other.filter && self.group == other.group
+    }
 }
 
 /// How busy a session is, for the shards that choose among the members of a shared group.
@@ -94,6 +108,8 @@ pub(crate) struct Client {
     pub(crate) auth_method: Option<Box<str>>,
     pub(crate) gauge: Option<Arc<Gauge>>,
     pub(crate) extras: Option<Box<Extras>>,
+    /// Present if the session is in the log.
+    pub(crate) durable: Option<Box<Durable>>,
     /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
     pub(crate) session_expiry_secs: u32,
     pub(crate) expires_at_ms: u64,
@@ -118,6 +134,7 @@ impl Client {
             auth_method: None,
             gauge: None,
             extras: None,
+            durable: None,
             session_expiry_secs: 0,
             expires_at_ms: NEVER,
             will_due_ms: NEVER,

@@ -86,6 +86,7 @@ impl Shard {
             client.will = None;
             client.will_due_ms = NEVER;
             client.expires_at_ms = NEVER;
+            self.forget_will(slot);
         }
     }
 
@@ -136,6 +137,7 @@ impl Shard {
             session_present,
         };
         client.publish_gauge();
+        self.keep_session(slot, request.version, now_ms);
         self.tell(event);
         self.metrics().connections.add(1);
         self.metrics().connections_opened.add(1);

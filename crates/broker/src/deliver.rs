@@ -6,7 +6,7 @@ use topic::{Matches, Subscription};
 
 use crate::access::Action;
 use crate::client::Client;
-use crate::{Ended, Event, Mail, Metrics, SessionKey, Shard};
+use crate::{Confirm, Ended, Event, Mail, Metrics, SessionKey, Shard, ShardId};
 
 /// Bits of `Subscription::options`.
 pub(crate) mod options {
@@ -16,6 +16,8 @@ pub(crate) mod options {
     pub(crate) const RETAIN_AS_PUBLISHED: u8 = 0b0000_1000;
     /// The receive rules do not cover the whole filter: ask for each message.
     pub(crate) const CHECK_RECEIVE: u8 = 0b0001_0000;
+    /// The session is in the log, and so is what this subscription is owed.
+    pub(crate) const DURABLE: u8 = 0b0010_0000;
     /// The publisher's acknowledgement waits for this subscriber's shard.
     pub(crate) const PROMISES: u8 = topic::Subscription::PROMISES;
 
@@ -46,7 +48,20 @@ pub(crate) fn count_dropped(metrics: &Metrics, reason: Dropped, count: u64) {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Delivered {
     pub(crate) matched: bool,
-    pub(crate) refused: bool,
+    /// Why the message was not taken, if it was not: then nobody has got it.
+    pub(crate) refused: Option<Reason>,
+    /// Where the log has it: its acknowledgement waits for that.
+    pub(crate) kept: Option<storage::Position>,
+}
+
+/// How a message that durable sessions are owed comes into the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Keeping {
+    /// It is written when the first of them is found. `origin`: the shard that took it on, and its
+    /// serial there.
+    New { may_refuse: bool, origin: Option<(ShardId, u64)> },
+    /// It is there, with this serial.
+    Kept(u64),
 }
 
 impl Shard {
@@ -54,24 +69,24 @@ impl Shard {
     pub(crate) fn deliver_mailed(
         &mut self,
         message: &Message,
-        is_awaited: bool,
+        confirm: Option<Confirm>,
         now_ms: u64,
-    ) -> Reason {
+    ) -> Delivered {
         let mut matches = std::mem::take(&mut self.matches);
         self.index.matches(message.topic(), &mut matches);
         self.is_congested = false;
-        let delivered = self.deliver_matches(message, &mut matches, is_awaited, now_ms);
+        let taken = confirm.filter(|confirm| confirm.serial != 0);
+        let keeping = Keeping::New {
+            may_refuse: confirm.is_some() && self.shared.settings.rejects,
+            origin: taken.map(|confirm| (confirm.publisher.shard(), confirm.serial)),
+        };
+        let delivered = self.deliver_matches(message, &mut matches, keeping, now_ms);
         self.matches = matches;
+        self.note_slow_disk();
         if std::mem::take(&mut self.is_congested) {
             self.slow_down(message.publisher());
         }
-        if delivered.refused {
-            Reason::QUOTA_EXCEEDED
-        } else if delivered.matched {
-            Reason::SUCCESS
-        } else {
-            Reason::NO_MATCHING_SUBSCRIBERS
-        }
+        delivered
     }
 
     /// Tells the shard of a publisher that it is too fast: once per turn and publisher, as far as
@@ -92,15 +107,30 @@ impl Shard {
         &mut self,
         message: &Message,
         matches: &mut Matches,
-        may_refuse: bool,
+        keeping: Keeping,
         now_ms: u64,
     ) -> Delivered {
         let found = &mut matches.subscriptions;
         if found.is_empty() {
             return Delivered::default();
         }
+        let mut delivered = Delivered { matched: true, ..Delivered::default() };
+        let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
         if may_refuse && self.anybody_refuses(message, found) {
-            return Delivered { matched: true, refused: true };
+            delivered.refused = Some(Reason::QUOTA_EXCEEDED);
+            return delivered;
+        }
+        let mut serial = 0;
+        match self.keep(message, found, keeping) {
+            Ok(None) => {}
+            Ok(Some((kept, position))) => {
+                serial = kept;
+                delivered.kept = position;
+            }
+            Err(error) => {
+                delivered.refused = Some(crate::publish::reason_of(&error));
+                return delivered;
+            }
         }
         if found.len() > 1 && !found.is_sorted_by_key(|s| s.subscriber) {
             found.sort_unstable_by_key(|subscription| subscription.subscriber);
@@ -109,10 +139,11 @@ impl Shard {
         while let Some(first) = rest.first() {
             let same = rest.iter().take_while(|s| s.subscriber == first.subscriber).count();
             let (own, others) = rest.split_at(same);
-            self.deliver_to(message, own, now_ms);
+            self.deliver_to(message, own, serial, now_ms);
             rest = others;
         }
-        Delivered { matched: true, refused: false }
+        self.end_delivery(message, keeping, serial);
+        delivered
     }
 
     fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {
@@ -123,51 +154,65 @@ impl Shard {
                 let is_own = message.publisher() == self.key(slot).as_u64();
                 options::qos(subscription.options) != QoS::AtMostOnce
                     && self.clients.get(slot).is_some_and(|client| {
-                        client.session.would_refuse(message, &client.limits.queue)
+                        self.would_refuse(client, message)
                             && Wanted::of(message, own, is_own, client).is_some()
                     })
             })
     }
 
     /// Delivers to one client; `own` are its matching subscriptions.
-    fn deliver_to(&mut self, message: &Message, own: &[Subscription], now_ms: u64) {
+    fn deliver_to(&mut self, message: &Message, own: &[Subscription], serial: u64, now_ms: u64) {
         let Some(first) = own.first() else { return };
         let slot = first.subscriber;
         let is_own = message.publisher() == self.key(slot).as_u64();
         let is_held = is_own && self.holds_own;
+        let Some(client) = self.clients.get(slot) else { return };
+        let is_durable = serial != 0 && client.durable.is_some();
+        let wanted = Wanted::of(message, own, is_own, client);
+        let is_kept = is_durable && wanted.as_ref().is_some_and(|w| w.qos != QoS::AtMostOnce);
+        let is_listed = own.iter().any(|s| s.options & options::DURABLE != 0);
+        if is_durable && is_listed && !is_kept {
+            self.pass_over(slot, serial);
+        }
         let (clients, spare_buffers) = self.clients_and_buffers();
-        let Some(client) = clients.get_mut(slot) else { return };
-        let Some(wanted) = Wanted::of(message, own, is_own, client) else { return };
+        let (Some(wanted), Some(client)) = (wanted, clients.get_mut(slot)) else { return };
         Self::lend_buffer(client, spare_buffers);
         if message.retain() {
             note_fresh(client, message);
         }
-        let delivery = Delivery {
-            message: message.clone(),
-            identifiers: wanted.identifiers,
-            group: 0,
-            qos: wanted.qos,
-            retain: wanted.retain,
-        };
+        let delivery = wanted.delivery(message.clone(), if is_kept { serial } else { 0 });
         if is_held {
-            self.own_delivery = Some(delivery);
+            self.hold_own(delivery);
             return;
         }
-        let limits = client.limits.queue;
-        let offered = client.session.offer(delivery, &limits, now_ms);
-        self.is_congested |= client.session.is_congested(now_ms);
-        self.after_offer(slot, message, offered, now_ms);
+        self.offer(slot, delivery, now_ms);
+    }
+
+    /// Offers a delivery to its session, or lets the log keep it for that.
+    fn offer(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
+        if delivery.serial != 0 {
+            self.owe(slot, delivery, now_ms);
+        } else if let Some(client) = self.clients.get_mut(slot) {
+            let limits = client.limits.queue;
+            let message = delivery.message.clone();
+            let offered = client.session.offer(delivery, &limits, now_ms);
+            self.after_offer(slot, &message, offered, now_ms);
+        }
+        if let Some(client) = self.clients.get_mut(slot) {
+            let backlog = client.backlog();
+            self.is_congested |= client.session.is_congested(backlog, now_ms);
+        }
     }
 
     /// Delivers what a publisher gets of its own message, once that message is answered: many
     /// clients wait for the acknowledgement before they look at anything else.
     pub(crate) fn deliver_own(&mut self, slot: u32, now_ms: u64) {
         let Some(delivery) = self.own_delivery.take() else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let message = delivery.message.clone();
-        let limits = client.limits.queue;
-        let offered = client.session.offer(delivery, &limits, now_ms);
-        self.after_offer(slot, &message, offered, now_ms);
+        let (topic, serial) = (delivery.message.clone(), delivery.serial);
+        self.offer(slot, delivery, now_ms);
+        if serial != 0 {
+            self.let_own_go(&topic, serial);
+        }
     }
 
     /// Counts and tells what became of an offer.
@@ -237,15 +282,20 @@ impl Shard {
 }
 
 /// How one client gets a message.
-struct Wanted {
-    qos: QoS,
+pub(crate) struct Wanted {
+    pub(crate) qos: QoS,
     retain: bool,
     identifiers: Identifiers,
 }
 
 impl Wanted {
     /// None if no subscription of `own` wants it.
-    fn of(message: &Message, own: &[Subscription], is_own: bool, client: &Client) -> Option<Self> {
+    pub(crate) fn of(
+        message: &Message,
+        own: &[Subscription],
+        is_own: bool,
+        client: &Client,
+    ) -> Option<Self> {
         let mut qos = None;
         let mut retain = false;
         let mut identifiers = Identifiers::None;
@@ -266,6 +316,11 @@ impl Wanted {
             }
         }
         qos.map(|qos| Self { qos, retain, identifiers })
+    }
+
+    pub(crate) fn delivery(self, message: Message, serial: u64) -> Delivery {
+        let Self { qos, retain, identifiers } = self;
+        Delivery { message, identifiers, group: 0, serial, qos, retain }
     }
 }
 

@@ -102,7 +102,9 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         if *ended == Ended::Client(Reason::NORMAL_DISCONNECTION) {
             client.will = None;
+            self.forget_will(slot);
         }
+        let Some(client) = self.clients.get_mut(slot) else { return };
         if client.session_expiry_secs == 0 {
             self.end_session(slot, now_ms);
             return;
@@ -117,6 +119,7 @@ impl Shard {
             Some(secs) => client.will_due_ms = now_ms + u64::from(secs) * 1000,
             None => {}
         }
+        self.keep_detached(slot, now_ms);
         self.arm_timer(slot);
     }
 
@@ -125,8 +128,16 @@ impl Shard {
     pub(crate) fn end_session(&mut self, slot: u32, now_ms: u64) {
         self.publish_will(slot, now_ms);
         self.give_back(slot, now_ms);
+        self.forget_session(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        for origin in client.session.outgoing.shared_in_flight() {
+            self.tell_home(origin.group, origin.serial, true);
+        }
         let Some(client) = self.clients.get_mut(slot) else { return };
         for held in std::mem::take(&mut client.held) {
+            if let Some(store) = &mut self.store {
+                store.release(held.place);
+            }
             self.let_go(slot, held);
         }
         self.tell_dropped(slot, now_ms);
@@ -145,9 +156,14 @@ impl Shard {
             self.tell(Event::Denied { client_id, action: "will", topic: will.topic });
             return;
         }
-        let message = Message::new(&will.parts(key.as_u64(), now_ms));
+        let level = match self.store {
+            Some(_) => self.shared.settings.level_of(&will.topic, client.limits.durability),
+            None => 0,
+        };
+        let message = Message::new(&will.parts(key.as_u64(), level, now_ms));
         self.metrics().wills.add(1);
         self.route(&message, None, now_ms);
+        self.forget_will(slot);
     }
 
     /// A second of the wheel has come that a client asked for.
@@ -176,6 +192,9 @@ impl Shard {
         }
         if let Some(client) = self.clients.get_mut(slot) {
             client.session.shrink();
+            if let Some(durable) = &mut client.durable {
+                durable.shrink();
+            }
         }
         self.tell_dropped(slot, now_ms);
         self.arm_timer(slot);

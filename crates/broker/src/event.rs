@@ -20,6 +20,8 @@ pub enum Ended {
     QueueFull,
     /// A subscriber had no room, and a 3.1.1 publisher can be told in no other way.
     Refused,
+    /// The log is out of service, and can keep no promise any more.
+    LogFailed,
     /// The broker is stopping.
     Shutdown,
     /// An operator ended it.
@@ -40,6 +42,7 @@ impl Ended {
             Self::KeepAlive => Reason::KEEP_ALIVE_TIMEOUT,
             Self::TakenOver => Reason::SESSION_TAKEN_OVER,
             Self::QueueFull | Self::Refused => Reason::QUOTA_EXCEEDED,
+            Self::LogFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
             Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
             Self::Administrative => Reason::ADMINISTRATIVE_ACTION,
             Self::PacketLimitTooLow => Reason::PACKET_TOO_LARGE,
@@ -88,6 +91,21 @@ pub enum Event {
     /// A retained message was not kept: the limit is reached.
     RetainedRefused {
         topic: Box<str>,
+    },
+    /// The state of a shard's log has changed.
+    Log {
+        shard: crate::ShardId,
+        status: storage::Status,
+    },
+    /// The log could not be read where a waiting message stands; it is tried again.
+    LogUnreadable {
+        shard: crate::ShardId,
+        fault: storage::Fault,
+    },
+    /// A session could not be written into the log, and lives in memory only.
+    NotKept {
+        client_id: Box<str>,
+        error: storage::AppendError,
     },
     /// A message of a shared group was dropped.
     GroupDropped {

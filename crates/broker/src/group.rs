@@ -17,7 +17,8 @@ use topic::FilterId;
 
 use crate::client::{Gauge, Held};
 use crate::deliver::{options, with_identifier};
-use crate::{Event, Mail, SessionKey, Shard, ShareStrategy};
+use crate::durable::KeptQueue;
+use crate::{Confirm, Event, Mail, SessionKey, Shard, ShardId, ShareStrategy, Shared};
 
 /// How often a message is passed on before it is parked.
 const HOPS_MAX: u8 = 3;
@@ -42,6 +43,8 @@ pub struct Member {
     pub(crate) identifier: u32,
     /// Outlives its connection: what the group cannot deliver is kept.
     pub(crate) is_persistent: bool,
+    /// Its session is in the log, and so is what the group keeps for it.
+    pub(crate) is_durable: bool,
 }
 
 impl Member {
@@ -62,6 +65,8 @@ struct Group {
     /// At home: messages that no member could take, bounded by `Settings::share_queue`.
     parked: VecDeque<Message>,
     parked_bytes: u64,
+    /// At home: what the log keeps for the group.
+    kept: Option<Box<KeptQueue>>,
     /// Elsewhere: the home has parked messages, so new ones go there, behind them.
     is_waiting: bool,
     /// Until when a group without a member is kept: its first member may be on the way, behind a
@@ -76,32 +81,99 @@ pub(crate) struct Groups {
     free: Vec<u32>,
     by_key: HashMap<u64, u32, FixedState>,
     hasher: FixedState,
+    shard_count: ShardId,
 }
 
 impl Groups {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, shard_count: ShardId) -> Self {
         // Keys must be alike on all shards, and clients must not be able to guess them.
         let hasher = FixedState::with_seed(seed & !u64::from(u16::MAX));
-        Self { places: Vec::new(), free: Vec::new(), by_key: HashMap::default(), hasher }
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+            by_key: HashMap::default(),
+            hasher,
+            shard_count,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
 
+    /// The group's key. Its remainder by the number of shards is the home, which is the same in
+    /// every life of the broker: the home's log keeps the queue.
     fn key_of(&self, share: &str, filter: &str) -> u64 {
         let mut state = self.hasher.build_hasher();
         state.write(share.as_bytes());
         state.write_u8(b'/');
         state.write(filter.as_bytes());
-        state.finish().max(1)
+        let count = u64::from(self.shard_count);
+        let home = u64::from(crate::shared::home_of(share, filter, self.shard_count));
+        (state.finish() >> 8).max(1) * count + home
     }
 
     pub(crate) fn find(&self, share: &str, filter: &str) -> Option<u32> {
         self.by_key.get(&self.key_of(share, filter)).copied()
     }
 
-    fn number(&self, key: u64) -> Option<u32> {
+    /// The names of a group that is known.
+    pub(crate) fn name(&self, number: u32) -> Option<&Arc<GroupName>> {
+        self.get(number).map(|group| &group.name)
+    }
+
+    /// Options and identifier of a member's subscription.
+    pub(crate) fn member_bits(&self, number: u32, member: SessionKey) -> Option<(u8, u32)> {
+        let group = self.get(number)?;
+        let member = group.members.iter().find(|known| known.key == member)?;
+        Some((member.options, member.identifier))
+    }
+
+    pub(crate) fn has_durable_member(&self, number: u32) -> bool {
+        self.get(number).is_some_and(|group| {
+            group.members.iter().any(|m| m.is_durable && options::qos(m.options) > QoS::AtMostOnce)
+        })
+    }
+
+    /// Can any member take a message now?
+    pub(crate) fn has_room(&self, key: u64) -> bool {
+        let group = self.number(key).and_then(|number| self.get(number));
+        group.is_some_and(|group| group.members.iter().any(|m| m.gauge.is_available()))
+    }
+
+    /// Chooses a member for a message that the home gives out.
+    pub(crate) fn choose_for(
+        &mut self,
+        key: u64,
+        message: &Message,
+        random: u64,
+        shared: &Shared,
+    ) -> Option<(Arc<GroupName>, SessionKey)> {
+        let number = self.number(key)?;
+        let group = self.get_mut(number)?;
+        let place = choose(group, shared.settings.share_strategy, message, random)?;
+        let member = group.members.get(place)?;
+        member.gauge.assign();
+        Some((group.name.clone(), member.key))
+    }
+
+    /// What the log keeps for a group, at its home.
+    pub(crate) fn kept(&self, key: u64) -> Option<&KeptQueue> {
+        self.get(self.number(key)?)?.kept.as_deref()
+    }
+
+    pub(crate) fn kept_mut(&mut self, key: u64) -> Option<&mut KeptQueue> {
+        let number = self.number(key)?;
+        self.get_mut(number)?.kept.as_deref_mut()
+    }
+
+    pub(crate) fn set_kept(&mut self, key: u64, kept: KeptQueue) {
+        if let Some(group) = self.number(key).and_then(|number| self.get_mut(number)) {
+            group.kept = Some(Box::new(kept));
+        }
+    }
+
+    pub(crate) fn number(&self, key: u64) -> Option<u32> {
         self.by_key.get(&key).copied()
     }
 
@@ -164,24 +236,36 @@ impl Shard {
         bits: u8,
         identifier: u32,
     ) -> (Held, bool) {
-        let key = self.groups.key_of(share, filter);
-        let name = match self.groups.number(key).and_then(|number| self.groups.get(number)) {
-            Some(group) => group.name.clone(),
-            None => Arc::new(GroupName { key, share: share.into(), filter: filter.into() }),
-        };
+        let name = self.group_name(share, filter);
+        let key = name.key;
         let member_key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else {
-            return (Held { filter: FilterId(0), group: 0 }, false);
+            return (Held::new(FilterId(0), 0), false);
         };
         let gauge = client.gauge.get_or_insert_default().clone();
         let is_persistent = client.is_persistent();
+        let is_durable = client.durable.is_some();
         client.publish_gauge();
-        let member = Member { key: member_key, gauge, options: bits, identifier, is_persistent };
+        let member =
+            Member { key: member_key, gauge, options: bits, identifier, is_persistent, is_durable };
         let is_new = self.on_join(&name, member.clone());
         self.send_to_others(&Mail::Join { group: name, member });
         let number = self.groups.number(key).unwrap_or_default();
         let filter = self.groups.get(number).map_or(FilterId(0), |group| group.filter);
-        (Held { filter, group: number + 1 }, is_new)
+        (Held::new(filter, number + 1), is_new)
+    }
+
+    pub(crate) fn group_name(&self, share: &str, filter: &str) -> Arc<GroupName> {
+        let key = self.groups.key_of(share, filter);
+        match self.groups.number(key).and_then(|number| self.groups.get(number)) {
+            Some(group) => group.name.clone(),
+            None => Arc::new(GroupName { key, share: share.into(), filter: filter.into() }),
+        }
+    }
+
+    /// A group that the log knows, before its members are back.
+    pub(crate) fn know_restored_group(&mut self, name: &Arc<GroupName>, now_ms: u64) {
+        self.know_group(name, now_ms + MEMBERLESS_MS);
     }
 
     /// Somebody joined, here or on another shard. True if it was not a member before.
@@ -214,6 +298,7 @@ impl Shard {
             next: 0,
             parked: VecDeque::new(),
             parked_bytes: 0,
+            kept: None,
             is_waiting: false,
             forget_at_ms,
         })
@@ -244,21 +329,63 @@ impl Shard {
     fn forget_group(&mut self, number: u32) {
         let Some(group) = self.groups.remove(number) else { return };
         self.index.remove_group(group.filter, number);
-        let lost = group.parked.len() as u64;
+        let lost =
+            group.parked.len() as u64 + group.kept.map_or(0, |kept| self.close_group_queue(*kept));
         if lost > 0 {
             self.tell_group_dropped(&group.name, lost);
         }
     }
 
-    fn tell_group_dropped(&mut self, name: &GroupName, count: u64) {
+    pub(crate) fn tell_group_dropped(&mut self, name: &GroupName, count: u64) {
         self.metrics().dropped_group.add(count);
         let group = format!("$share/{}/{}", name.share, name.filter).into();
         self.tell(Event::GroupDropped { group, count });
     }
 
-    /// The publisher's side: choose a member.
-    pub(crate) fn deliver_to_group(&mut self, number: u32, message: &Message, now_ms: u64) {
-        self.pass_on(number, message, 0, now_ms);
+    /// The publisher's side: choose a member, or let the home keep it. Returns how many answers the
+    /// publisher has to wait for.
+    pub(crate) fn deliver_to_group(
+        &mut self,
+        number: u32,
+        message: &Message,
+        confirm: Option<Confirm>,
+        now_ms: u64,
+    ) -> u16 {
+        if !self.group_keeps(number, message) {
+            self.pass_on(number, message, 0, now_ms);
+            return 0;
+        }
+        let Some(name) = self.groups.name(number).cloned() else { return 0 };
+        let home = self.shared.shard_of_group(name.key);
+        // Also to itself by mail: an answer must not come before the acknowledgement is owed.
+        self.send(home, Mail::Park { group: name, message: message.clone(), confirm });
+        u16::from(confirm.is_some())
+    }
+
+    /// The home's side: a message for the group's queue.
+    pub(crate) fn on_park(
+        &mut self,
+        name: &Arc<GroupName>,
+        message: Message,
+        confirm: Option<Confirm>,
+        now_ms: u64,
+    ) {
+        match self.keep_for_group(name, &message, confirm, now_ms) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.park(name, message.clone(), now_ms);
+                self.answer(confirm, codec::Reason::SUCCESS, message);
+            }
+            Err(_) if confirm.is_some_and(|confirm| confirm.serial != 0) => {
+                self.late_mail.push(Mail::Park { group: name.clone(), message, confirm });
+            }
+            Err(error) => {
+                if confirm.is_none() {
+                    self.tell_group_dropped(name, 1);
+                }
+                self.answer(confirm, crate::publish::reason_of(&error), message);
+            }
+        }
     }
 
     /// A member that may not receive the message gives it to the others. What nobody may receive
@@ -268,7 +395,7 @@ impl Shard {
         number: u32,
         message: &Message,
         denied: SessionKey,
-        hops: u8,
+        (hops, serial): (u8, u64),
         now_ms: u64,
     ) {
         let Some(group) = self.groups.get(number) else { return };
@@ -282,13 +409,15 @@ impl Shard {
             .next();
         let Some(next) = next.filter(|_| hops < HOPS_MAX) else {
             self.tell_group_dropped(&name, 1);
+            self.tell_home(name.key, serial, true);
             return;
         };
         let hops = hops + 1;
         if next.shard() == self.id {
-            self.on_offer(&name, next, message.clone(), hops, now_ms);
+            self.on_offer(&name, next, message.clone(), (hops, serial), now_ms);
         } else {
-            let mail = Mail::Offer { group: name, member: next, message: message.clone(), hops };
+            let message = message.clone();
+            let mail = Mail::Offer { group: name, member: next, message, hops, serial };
             self.send(next.shard(), mail);
         }
     }
@@ -310,17 +439,18 @@ impl Shard {
             if home == self.id {
                 self.park(&name, message.clone(), now_ms);
             } else {
-                self.send(home, Mail::Park { group: name, message: message.clone() });
+                let message = message.clone();
+                self.send(home, Mail::Park { group: name, message, confirm: None });
             }
             return;
         };
         let member_key = member.key;
         member.gauge.assign();
         if member_key.shard() == self.id {
-            self.on_offer(&name, member_key, message.clone(), hops, now_ms);
+            self.on_offer(&name, member_key, message.clone(), (hops, 0), now_ms);
         } else {
-            let mail =
-                Mail::Offer { group: name, member: member_key, message: message.clone(), hops };
+            let (member, message) = (member_key, message.clone());
+            let mail = Mail::Offer { group: name, member, message, hops, serial: 0 };
             self.send(member_key.shard(), mail);
         }
     }
@@ -331,7 +461,7 @@ impl Shard {
         name: &Arc<GroupName>,
         member_key: SessionKey,
         message: Message,
-        hops: u8,
+        (hops, serial): (u8, u64),
         now_ms: u64,
     ) {
         let key = name.key;
@@ -343,7 +473,7 @@ impl Shard {
             .map(|member| (member.options, member.identifier));
         let slot = self.clients.slot_of(member_key);
         let (Some((bits, identifier)), Some(slot)) = (member, slot) else {
-            self.pass_on(number, &message, hops + 1, now_ms);
+            self.pass_back(number, &message, (hops, serial), now_ms);
             return;
         };
         let (clients, spare_buffers) = self.clients_and_buffers();
@@ -356,12 +486,12 @@ impl Shard {
             );
         if is_denied {
             client.publish_gauge();
-            self.pass_on_denied(number, &message, member_key, hops, now_ms);
+            self.pass_on_denied(number, &message, member_key, (hops, serial), now_ms);
             return;
         }
         if !client.session.has_window() {
             client.publish_gauge();
-            self.pass_on(number, &message, hops + 1, now_ms);
+            self.pass_back(number, &message, (hops, serial), now_ms);
             return;
         }
         Self::lend_buffer(client, spare_buffers);
@@ -373,13 +503,28 @@ impl Shard {
             message: message.clone(),
             identifiers,
             group: key,
+            serial,
             qos: options::qos(bits).min(message.qos()),
             retain: bits & options::RETAIN_AS_PUBLISHED != 0 && message.retain(),
         };
         let limits = client.limits.queue;
+        let delivered_for_good = delivery.qos == QoS::AtMostOnce;
         let offered: Offered = client.session.offer(delivery, &limits, now_ms);
         client.publish_gauge();
+        if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
+            self.tell_home(key, serial, true);
+        }
         self.after_offer(slot, &message, offered, now_ms);
+    }
+
+    /// The member's side: what it cannot take goes back to the home that keeps it, or on to others.
+    fn pass_back(&mut self, number: u32, message: &Message, at: (u8, u64), now_ms: u64) {
+        let (hops, serial) = at;
+        if serial == 0 {
+            self.pass_on(number, message, hops + 1, now_ms);
+        } else if let Some(name) = self.groups.name(number) {
+            self.tell_home(name.key, serial, false);
+        }
     }
 
     /// The home's side: keep a message until a member can take it.
@@ -425,6 +570,7 @@ impl Shard {
 
     /// The home's side: deliver what is parked as far as members have room.
     pub(crate) fn drain_group(&mut self, key: u64, now_ms: u64) {
+        self.drain_kept(key, now_ms);
         let strategy = self.shared.settings.share_strategy;
         let Some(number) = self.groups.number(key) else { return };
         loop {
@@ -447,7 +593,7 @@ impl Shard {
                 let member = member.key;
                 // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.
                 let group = group.name.clone();
-                let mail = Mail::Offer { group, member, message, hops: 1 };
+                let mail = Mail::Offer { group, member, message, hops: 1, serial: 0 };
                 self.send(member.shard(), mail);
             }
             if is_empty {
@@ -470,7 +616,9 @@ impl Shard {
             .places
             .iter()
             .flatten()
-            .filter(|group| !group.parked.is_empty())
+            .filter(|group| {
+                !group.parked.is_empty() || group.kept.as_ref().is_some_and(|k| !k.is_empty())
+            })
             .map(|group| group.name.key)
             .collect();
         for key in waiting {
@@ -506,7 +654,8 @@ impl Shard {
         let key = group.name.key;
         let home = self.shared.shard_of_group(key);
         if home == self.id {
-            if !group.parked.is_empty() {
+            let keeps = group.kept.as_ref().is_some_and(|kept| !kept.is_empty());
+            if keeps || !group.parked.is_empty() {
                 self.drain_group(key, now_ms);
             }
             return;
@@ -527,7 +676,9 @@ impl Shard {
         let deliveries = client.session.outgoing.take_shared();
         client.publish_gauge();
         for delivery in deliveries {
-            if let Some(number) = self.groups.number(delivery.group) {
+            if delivery.serial != 0 {
+                self.tell_home(delivery.group, delivery.serial, false);
+            } else if let Some(number) = self.groups.number(delivery.group) {
                 self.pass_on(number, &delivery.message, 1, now_ms);
             }
         }

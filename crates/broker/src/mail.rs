@@ -53,6 +53,9 @@ pub struct Confirm {
     pub ack_number: u64,
     /// Of the publish: a refusal that comes after its connection is gone frees the id.
     pub packet_id: u16,
+    /// Of a QoS 2 message that the publisher's shard has in its log: told apart by it from one
+    /// that was mailed before. 0: none.
+    pub serial: u64,
 }
 
 /// A request for retained messages, page by page.
@@ -88,12 +91,16 @@ pub enum Mail {
     Join { group: Arc<GroupName>, member: Member },
     /// Somebody left it.
     Leave { group: u64, member: SessionKey },
-    /// The sender's group chose a session of yours.
-    Offer { group: Arc<GroupName>, member: SessionKey, message: Message, hops: u8 },
+    /// The sender's group chose a session of yours. `serial` is the one in the queue of its home, or 0.
+    Offer { group: Arc<GroupName>, member: SessionKey, message: Message, hops: u8, serial: u64 },
     /// No member could take it: you are the group's home, keep it.
-    Park { group: Arc<GroupName>, message: Message },
+    Park { group: Arc<GroupName>, message: Message, confirm: Option<Confirm> },
     /// The group's home has messages waiting, or none any more.
     Waiting { group: u64, any: bool },
+    /// A member has acknowledged what you, its home, keep for the group.
+    GroupDone { group: u64, serial: u64 },
+    /// It could not take it, or is gone.
+    GroupReturned { group: u64, serial: u64 },
     /// A member can take messages again.
     Pull { group: u64 },
 }

@@ -5,15 +5,18 @@ use session::{Inbound, Message, MessageParts, NEVER};
 
 use crate::access::Action;
 use crate::client::Client;
-use crate::{Confirm, Ended, Event, Mail, SessionKey, Shard};
+use crate::deliver::{Delivered, Keeping};
+use crate::durable::{Promise, level_of};
+use crate::{Confirm, Ended, Event, Mail, SessionKey, Settings, Shard, WhenFull};
 
 /// Where a routed message is awaited, and by how many places.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Routed {
     matched: bool,
-    refused: bool,
-    /// Shards that will answer.
-    waiting: u16,
+    /// Why the message was not taken, if it was not.
+    refused: Option<Reason>,
+    /// Places that will answer.
+    pub(crate) waiting: u16,
 }
 
 /// What the checks of a PUBLISH came to.
@@ -36,18 +39,24 @@ impl Shard {
         metrics.publish_bytes_received.add(publish.payload.len() as u64);
         let key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
-        let checked = check(client, publish, &mut self.properties, key, now_ms)?;
+        let settings = self.store.as_ref().map(|_| &self.shared.settings);
+        let checked = check(client, publish, &mut self.properties, settings, key, now_ms)?;
         let message = match checked {
             Checked::Accept(message) => message,
             Checked::Repeat => {
-                self.answer_publish(slot, publish, Reason::SUCCESS, 0);
+                let waiting = self.await_handover(slot, publish);
+                self.answer_publish(slot, publish, Reason::SUCCESS, waiting);
                 return Ok(());
             }
             Checked::Deny(topic) => return self.deny_publish(slot, publish, topic),
             Checked::Invalid(violation) => return self.refuse_topic(slot, publish, violation),
         };
         if self.shared.memory_is_short() {
-            return self.refuse_publish(slot, publish, &message);
+            return self.refuse_publish(slot, publish, &message, Reason::QUOTA_EXCEEDED);
+        }
+        self.note_slow_disk();
+        if let Some(outcome) = self.publish_twice_safe(slot, publish, &message, now_ms) {
+            return outcome;
         }
         let confirm = self.confirm_of(slot, publish);
         self.holds_own = publish.qos != QoS::AtMostOnce;
@@ -65,8 +74,8 @@ impl Shard {
         message: &Message,
         routed: Routed,
     ) -> Result<(), Ended> {
-        if routed.refused {
-            return self.refuse_publish(slot, publish, message);
+        if let Some(reason) = routed.refused {
+            return self.refuse_publish(slot, publish, message, reason);
         }
         let reason = if routed.matched {
             Reason::SUCCESS
@@ -82,6 +91,61 @@ impl Shard {
         Ok(())
     }
 
+    /// A QoS 2 publish of a durable session: taken on in the log first, passed to the others when
+    /// it is committed. None: it is published like any other.
+    fn publish_twice_safe(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+        now_ms: u64,
+    ) -> Option<Result<(), Ended>> {
+        let is_taken = publish.qos == QoS::ExactlyOnce
+            && message.level() > 0
+            && !self.shared.settings.rejects
+            && self.clients.get(slot).is_some_and(|client| client.durable.is_some());
+        if !is_taken {
+            return None;
+        }
+        let confirm = self.confirm_of(slot, publish);
+        let serial = match self.take_on(slot, publish.packet_id, message, confirm) {
+            Ok(serial) => serial,
+            Err(error) => {
+                let reason = reason_of(&error);
+                return Some(self.refuse_publish(slot, publish, message, reason));
+            }
+        };
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.session.incoming.insert(publish.packet_id);
+        }
+        self.holds_own = true;
+        self.deliver_here(message, Keeping::Kept(serial), now_ms);
+        self.holds_own = false;
+        self.answer_publish_waiting(slot, publish);
+        self.deliver_own(slot, now_ms);
+        Some(Ok(()))
+    }
+
+    /// Owes the answer to a publish that is in the log: its packet id counts as accepted already.
+    fn answer_publish_waiting(&mut self, slot: u32, publish: &Publish<'_>) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.session.owe_kept_answer(publish.packet_id);
+    }
+
+    /// A QoS 2 publish comes again while the first has not reached everybody: this connection
+    /// waits for it, too.
+    fn await_handover(&mut self, slot: u32, publish: &Publish<'_>) -> u16 {
+        let confirm = self.confirm_of(slot, publish);
+        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let serial = durable.and_then(|d| d.received(publish.packet_id)).map(|r| r.serial);
+        match (serial, confirm, &mut self.store) {
+            (Some(serial), Some(confirm), Some(store)) => {
+                u16::from(store.handovers.await_again(serial, confirm))
+            }
+            _ => 0,
+        }
+    }
+
     /// The address for the answers of other shards; its ack number is the one that
     /// `answer_publish` will get.
     fn confirm_of(&mut self, slot: u32, publish: &Publish<'_>) -> Option<Confirm> {
@@ -92,7 +156,8 @@ impl Shard {
         let client = self.clients.get(slot)?;
         let ack_number = client.session.link()?.next_ack_number();
         let connection = client.connection;
-        Some(Confirm { publisher, connection, ack_number, packet_id: publish.packet_id })
+        let packet_id = publish.packet_id;
+        Some(Confirm { publisher, connection, ack_number, packet_id, serial: 0 })
     }
 
     fn answer_publish(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, waiting: u16) {
@@ -145,6 +210,7 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
+        reason: Reason,
     ) -> Result<(), Ended> {
         self.note_refused(slot, message);
         let is_told = self.clients.get(slot).is_some_and(is_v5);
@@ -154,7 +220,7 @@ impl Shard {
         if !is_told {
             return Err(Ended::Refused);
         }
-        self.answer_publish(slot, publish, Reason::QUOTA_EXCEEDED, 0);
+        self.answer_publish(slot, publish, reason, 0);
         Ok(())
     }
 
@@ -182,34 +248,92 @@ impl Shard {
         confirm: Option<Confirm>,
         now_ms: u64,
     ) -> Routed {
+        if confirm.is_some()
+            && let Some(reason) = self.lacks_disk_for(message)
+        {
+            return Routed { refused: Some(reason), ..Routed::default() };
+        }
         let mut routed = Routed::default();
         if message.retain() {
             self.retain(message, confirm, &mut routed);
-            if routed.refused && confirm.is_some() {
+            if routed.refused.is_some() && confirm.is_some() {
                 // The publisher is told and sends it again: nobody is to get it twice.
                 return routed;
             }
         }
-        let topic = message.topic();
-        let interested = self.shared.interest.shards(topic);
-        let own_bit = 1 << self.id;
-        if interested.wants & own_bit != 0 || !self.groups.is_empty() {
-            let mut matches = std::mem::take(&mut self.matches);
-            self.index.matches(topic, &mut matches);
-            let may_refuse = confirm.is_some() && self.shared.settings.rejects;
-            let delivered = self.deliver_matches(message, &mut matches, may_refuse, now_ms);
-            routed.matched |= delivered.matched;
-            routed.refused |= delivered.refused;
-            for group in &matches.groups {
-                routed.matched = true;
-                self.deliver_to_group(*group, message, now_ms);
-            }
-            self.matches = matches;
-        }
-        if routed.refused {
+        let may_refuse = confirm.is_some() && self.shared.settings.rejects;
+        let keeping = Keeping::New { may_refuse, origin: None };
+        let delivered = self.deliver_here(message, keeping, now_ms);
+        routed.matched |= delivered.matched;
+        if delivered.refused.is_some() && confirm.is_some() {
+            routed.refused = delivered.refused;
             return routed;
         }
-        let mut others = interested.wants & !own_bit;
+        if let (Some(position), Some(confirm)) = (delivered.kept, confirm) {
+            routed.waiting += 1;
+            self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+        }
+        self.route_to_groups(message, confirm, &mut routed, now_ms);
+        self.route_to_others(message, confirm, &mut routed);
+        routed
+    }
+
+    /// The way of a message that is in this shard's log, behind its own subscribers.
+    pub(crate) fn route_onward(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+        now_ms: u64,
+    ) -> Routed {
+        let mut routed = Routed::default();
+        if message.retain() {
+            self.retain(message, confirm, &mut routed);
+        }
+        let mut matches = std::mem::take(&mut self.matches);
+        self.index.matches(message.topic(), &mut matches);
+        self.matches = matches;
+        self.route_to_groups(message, confirm, &mut routed, now_ms);
+        self.route_to_others(message, confirm, &mut routed);
+        routed
+    }
+
+    /// Delivers to the subscribers of this shard, and leaves its groups in `self.matches`.
+    fn deliver_here(&mut self, message: &Message, keeping: Keeping, now_ms: u64) -> Delivered {
+        self.matches.clear();
+        let wants = self.shared.interest.shards(message.topic()).wants;
+        if wants & (1 << self.id) == 0 && self.groups.is_empty() {
+            return Delivered::default();
+        }
+        let mut matches = std::mem::take(&mut self.matches);
+        self.index.matches(message.topic(), &mut matches);
+        let delivered = self.deliver_matches(message, &mut matches, keeping, now_ms);
+        self.matches = matches;
+        delivered
+    }
+
+    fn route_to_groups(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+        routed: &mut Routed,
+        now_ms: u64,
+    ) {
+        let groups = std::mem::take(&mut self.matches.groups);
+        for group in &groups {
+            routed.matched = true;
+            routed.waiting += self.deliver_to_group(*group, message, confirm, now_ms);
+        }
+        self.matches.groups = groups;
+    }
+
+    fn route_to_others(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+        routed: &mut Routed,
+    ) {
+        let interested = self.shared.interest.shards(message.topic());
+        let mut others = interested.wants & !(1 << self.id);
         routed.matched |= others != 0;
         while others != 0 {
             let shard = others.trailing_zeros() as u16;
@@ -219,19 +343,86 @@ impl Shard {
             routed.waiting += u16::from(confirm.is_some());
             self.send(shard, Mail::Publish { message: message.clone(), confirm });
         }
-        routed
+    }
+
+    /// Why a message that has to be written down cannot be.
+    fn lacks_disk_for(&self, message: &Message) -> Option<Reason> {
+        if message.level() == 0 || !self.shared.a_log_is_short() {
+            return None;
+        }
+        let is_kept =
+            message.retain() || self.shared.interest.shards(message.topic()).promises != 0;
+        is_kept.then_some(match self.log_status() {
+            Some(storage::Status::Poisoned(_)) => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
+            _ => Reason::QUOTA_EXCEEDED,
+        })
+    }
+
+    /// Must this publisher be read on later, because the disk is behind or has no space?
+    pub(crate) fn must_wait_for_disk(&self) -> bool {
+        self.shared.a_log_is_behind()
+            || self.shared.settings.when_full == WhenFull::Wait && self.shared.a_log_is_short()
+    }
+
+    /// A message from another shard.
+    pub(crate) fn on_publish_mail(
+        &mut self,
+        message: Message,
+        confirm: Option<Confirm>,
+        now_ms: u64,
+    ) {
+        let has_serial = confirm.is_some_and(|confirm| confirm.serial != 0);
+        if has_serial && !self.late_mail.is_empty() {
+            self.late_mail.push(Mail::Publish { message, confirm });
+            return;
+        }
+        if self.is_repetition(confirm) {
+            self.answer(confirm, Reason::SUCCESS, message);
+            return;
+        }
+        let delivered = self.deliver_mailed(&message, confirm, now_ms);
+        match (delivered.refused, delivered.kept, confirm) {
+            (Some(_), _, Some(confirm)) if has_serial => {
+                let confirm = Some(confirm);
+                self.late_mail.push(Mail::Publish { message, confirm });
+            }
+            (Some(reason), _, _) => self.answer(confirm, reason, message),
+            (None, Some(position), Some(confirm)) => {
+                self.note_seen(Some(confirm));
+                self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+            }
+            (None, ..) if delivered.matched => self.answer(confirm, Reason::SUCCESS, message),
+            (None, ..) => self.answer(confirm, Reason::NO_MATCHING_SUBSCRIBERS, message),
+        }
     }
 
     fn retain(&mut self, message: &Message, confirm: Option<Confirm>, routed: &mut Routed) {
         let home = self.shared.shard_of_topic(message.topic());
         if home == self.id {
-            routed.refused |= self.keep_retained(message).is_error();
+            match self.keep_retained(message, confirm) {
+                Ok(waits) => routed.waiting += u16::from(waits),
+                Err(reason) => routed.refused = Some(reason),
+            }
             return;
         }
-        // Only when the store is about full does its home have to be asked.
-        let confirm = confirm.filter(|_| self.shared.retained_is_full());
+        // Its home is asked when it writes the message down, or when the store is about full.
+        let is_kept = self.store.is_some() && message.level() > 0;
+        let confirm = confirm.filter(|_| is_kept || self.shared.retained_is_full());
         routed.waiting += u16::from(confirm.is_some());
         self.send(home, Mail::Retain { message: message.clone(), confirm });
+    }
+}
+
+/// The reason code that tells a publisher why the log does not take its message.
+pub(crate) const fn reason_of(error: &storage::AppendError) -> Reason {
+    match error {
+        storage::AppendError::TooLarge { .. } => Reason::PACKET_TOO_LARGE,
+        storage::AppendError::Backlog { .. } | storage::AppendError::Full(_) => {
+            Reason::QUOTA_EXCEEDED
+        }
+        storage::AppendError::Poisoned(_) | storage::AppendError::Closed => {
+            Reason::IMPLEMENTATION_SPECIFIC_ERROR
+        }
     }
 }
 
@@ -244,6 +435,7 @@ fn check(
     client: &mut Client,
     publish: &Publish<'_>,
     buffer: &mut codec::PropertyBuf,
+    settings: Option<&Settings>,
     key: SessionKey,
     now_ms: u64,
 ) -> Result<Checked, Ended> {
@@ -280,6 +472,7 @@ fn check(
             .message_expiry_secs(publishing.message_expiry_secs)
             .map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
         publisher: key.as_u64(),
+        level: settings.map_or(0, |settings| settings.level_of(topic, limits.durability)),
     });
     if !client.grants.allows(client.identity(), Action::Publish, message.topic()) {
         return Ok(Checked::Deny(message.topic().into()));

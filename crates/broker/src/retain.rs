@@ -8,7 +8,9 @@ use session::{Delivery, Message};
 
 use crate::access::Action;
 use crate::deliver::{options, with_identifier};
-use crate::{Event, Mail, RetainedQuery, Shard};
+use crate::durable::{Class, Place, Promise, level_of};
+use crate::journal::{Fact, StoredMessage};
+use crate::{Confirm, Event, Mail, RetainedQuery, Shard};
 
 /// Retained messages in one page.
 const PAGE_MESSAGES: usize = 100;
@@ -16,35 +18,115 @@ const PAGE_MESSAGES: usize = 100;
 /// Retained messages looked at per tick for expiry.
 const SWEEP_MESSAGES: usize = 1000;
 
+/// A retained message, and where it stands in the log.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) message: Message,
+    pub(crate) place: Place,
+}
+
 impl Shard {
-    /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6).
-    pub(crate) fn keep_retained(&mut self, message: &Message) -> Reason {
+    /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6). True: `confirm`
+    /// is answered when it is written down. Err: why it was not kept.
+    pub(crate) fn keep_retained(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+    ) -> Result<bool, Reason> {
         let topic = message.topic();
-        let bytes = retained_bytes(message);
         if message.payload().is_empty() {
-            if let Some(old) = self.retained.remove(topic) {
-                self.count_retained(-1, -retained_bytes(&old));
-            }
-            return Reason::SUCCESS;
+            return Ok(self.clear_retained(message, confirm));
         }
-        let old = self.retained.get_mut(topic);
-        if old.is_none() && self.shared.retained_is_full() {
+        let bytes = retained_bytes(message);
+        if self.retained.get(topic).is_none() && self.shared.retained_is_full() {
             self.metrics().retained_refused.add(1);
             self.tell(Event::RetainedRefused { topic: topic.into() });
-            return Reason::QUOTA_EXCEEDED;
+            return Err(Reason::QUOTA_EXCEEDED);
         }
-        match old {
+        let place = match self.write_retained(message, confirm) {
+            Ok(place) => place,
+            Err(error) => return Err(crate::publish::reason_of(&error)),
+        };
+        match self.retained.get_mut(topic) {
             Some(old) => {
-                let grown = bytes - retained_bytes(old);
-                *old = message.clone();
+                let grown = bytes - retained_bytes(&old.message);
+                old.message = message.clone();
+                let gone = std::mem::replace(&mut old.place, place);
                 self.count_retained(0, grown);
+                self.unwrite_retained(topic, gone, place.is_some());
             }
             None => {
-                self.retained.insert(topic, message.clone());
+                self.retained.insert(topic, Kept { message: message.clone(), place });
                 self.count_retained(1, bytes);
             }
         }
-        Reason::SUCCESS
+        Ok(place.is_some() && confirm.is_some())
+    }
+
+    fn clear_retained(&mut self, message: &Message, confirm: Option<Confirm>) -> bool {
+        let topic = message.topic();
+        let Some(old) = self.retained.remove(topic) else { return false };
+        self.count_retained(-1, -retained_bytes(&old.message));
+        let position = self.unwrite_retained(topic, old.place, false);
+        match (position, confirm) {
+            (Some(position), Some(confirm)) => {
+                let level = level_of(message.level());
+                self.promise(position, level, Promise::Confirm(confirm));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes a retained message into the log, if it is to be.
+    fn write_retained(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+    ) -> Result<Place, storage::AppendError> {
+        let Some(store) = self.store.as_mut().filter(|_| message.level() > 0) else {
+            return Ok(Place::NOWHERE);
+        };
+        let level = level_of(message.level());
+        let fact = Fact::Retained(StoredMessage {
+            serial: 0,
+            origin: None,
+            queue: 0,
+            qos: message.qos(),
+            retain: true,
+            expires_at_ms: message.expires_at_ms(),
+            topic: message.topic(),
+            properties: message.properties(),
+            payload: message.payload(),
+        });
+        let place = store.append(Class::Normal, &fact, level)?;
+        if let Some(confirm) = confirm {
+            store.promises.push(place.position, level, Promise::Confirm(confirm));
+        }
+        Ok(place)
+    }
+
+    /// What is written of a topic is void, unless something newer is written of it. Returns what an
+    /// acknowledgement has to wait for.
+    fn unwrite_retained(
+        &mut self,
+        topic: &str,
+        place: Place,
+        is_superseded: bool,
+    ) -> Option<storage::Position> {
+        let store = self.store.as_mut().filter(|_| place.is_some())?;
+        store.release(place);
+        if is_superseded {
+            return None;
+        }
+        let fact = Fact::RetainedCleared { topic };
+        store.append_deletion(&fact, storage::Level::Fsync).ok()
+    }
+
+    /// Puts a retained message back as it was in the log.
+    pub(crate) fn insert_retained(&mut self, topic: &str, message: Message, place: Place) {
+        self.count_retained(1, retained_bytes(&message));
+        self.retained.insert(topic, Kept { message, place });
     }
 
     fn count_retained(&self, messages: i64, bytes: i64) {
@@ -60,13 +142,15 @@ impl Shard {
         let after = self.retained_sweep.take();
         self.retained_sweep =
             self.retained.walk_all(after, SWEEP_MESSAGES, &mut |topic, message| {
-                if message.is_expired(now_ms) {
+                if message.message.is_expired(now_ms) {
                     expired.push(topic.into());
                 }
             });
         for topic in expired {
             if let Some(old) = self.retained.remove(&topic) {
-                self.count_retained(-1, -retained_bytes(&old));
+                self.count_retained(-1, -retained_bytes(&old.message));
+                // It is expired in the next life, too, so nothing has to say so.
+                self.unwrite_retained(&topic, old.place, true);
             }
         }
     }
@@ -105,10 +189,10 @@ impl Shard {
         if query.filter.contains(['+', '#']) {
             query.after =
                 self.retained.walk(&query.filter, after, PAGE_MESSAGES, &mut |_, message| {
-                    messages.push(message.clone());
+                    messages.push(message.message.clone());
                 });
         } else {
-            messages.extend(self.retained.get(&query.filter).cloned());
+            messages.extend(self.retained.get(&query.filter).map(|kept| kept.message.clone()));
         }
         let is_last = query.after.is_none();
         let subscriber = query.subscriber.shard();
@@ -166,6 +250,7 @@ impl Shard {
             message: message.clone(),
             identifiers,
             group: 0,
+            serial: 0,
             qos: options::qos(query.options).min(message.qos()),
             // MQTT-3.3.1-8: sent because of a subscription, so the flag is set.
             retain: true,

@@ -167,6 +167,15 @@ pub struct Settings {
     pub when_full: WhenFull,
 }
 
+impl Settings {
+    /// How firmly messages of a topic are kept that come through a listener of this level, as a
+    /// number that messages carry.
+    pub(crate) fn level_of(&self, topic: &str, listener: Durability) -> u8 {
+        let rule = self.topic_durability.iter().find(|(filter, _)| topic::matches(filter, topic));
+        rule.map_or(listener, |(_, level)| *level) as u8
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {

@@ -9,6 +9,7 @@ use topic::{Index, InterestCounts, Matches, Retained};
 use crate::access::Access;
 use crate::client::Client;
 use crate::clients::Clients;
+use crate::durable::Store;
 use crate::group::Groups;
 use crate::wheel::Wheel;
 use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
@@ -83,7 +84,12 @@ pub struct Shard {
     pub(crate) index: Index,
     pub(crate) interest_counts: InterestCounts,
     pub(crate) groups: Groups,
-    pub(crate) retained: Retained<Message>,
+    pub(crate) retained: Retained<crate::retain::Kept>,
+    /// The log, if there is one.
+    pub(crate) store: Option<Box<Store>>,
+    /// Mail with a serial for which the log had no room; it is tried again in its order. Bounded by
+    /// the receive maxima of the publishers, whose acknowledgements wait for it.
+    pub(crate) late_mail: Vec<Mail>,
     /// Where the walk that removes expired retained messages goes on.
     pub(crate) retained_sweep: Option<topic::Cursor>,
     pub(crate) wheel: Wheel,
@@ -94,6 +100,9 @@ pub struct Shard {
     /// Connections to be ended when the present event is done.
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) matches: Matches,
+    pub(crate) filters: Vec<topic::FilterId>,
+    /// A session could not take the message that is being delivered: it waits in the log.
+    pub(crate) has_left_behind: bool,
     /// A publish of QoS 1 or 2 is being routed: what its own publisher gets of it waits in
     /// `own_delivery` until it is answered.
     pub(crate) holds_own: bool,
@@ -118,8 +127,10 @@ impl Shard {
             clients: Clients::new(id, seed),
             index: Index::new(seed),
             interest_counts: InterestCounts::new(id, &shared.interest),
-            groups: Groups::new(seed),
+            groups: Groups::new(shared.seed, shared.shard_count),
             retained: Retained::new(),
+            store: None,
+            late_mail: Vec::new(),
             retained_sweep: None,
             wheel: Wheel::default(),
             random: seed | 1,
@@ -127,6 +138,8 @@ impl Shard {
             dirty: Vec::new(),
             doomed: Vec::new(),
             matches: Matches::default(),
+            filters: Vec::new(),
+            has_left_behind: false,
             holds_own: false,
             own_delivery: None,
             properties: codec::PropertyBuf::new(),
@@ -190,6 +203,10 @@ impl Shard {
             let Some(link) = client.session.link() else { break };
             let packet_bytes_max = client.limits.packet_bytes_max;
             let rest = &bytes[taken..];
+            if self.may_pause && is_publish_to_keep(rest) && self.must_wait_for_disk() {
+                self.pause(slot, now_ms);
+                break;
+            }
             let outcome = codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
             let (packet, packet_len) = match outcome {
                 Ok(Some(decoded)) => decoded,
@@ -237,12 +254,7 @@ impl Shard {
     fn on_packet(&mut self, slot: u32, packet: &Packet<'_>, now_ms: u64) -> Result<(), Ended> {
         match packet {
             Packet::Publish(publish) => self.on_publish(slot, publish, now_ms)?,
-            Packet::Ack(ack) if ack.kind == AckKind::Pubrel => {
-                if let Some(client) = self.clients.get_mut(slot) {
-                    client.session.on_pubrel(ack.packet_id);
-                }
-                self.mark_dirty(slot);
-            }
+            Packet::Ack(ack) if ack.kind == AckKind::Pubrel => self.on_pubrel(slot, ack.packet_id),
             Packet::Ack(ack) => self.on_ack(slot, ack, now_ms)?,
             Packet::Subscribe(subscribe) => self.on_subscribe(slot, subscribe, now_ms)?,
             Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(slot, unsubscribe)?,
@@ -275,13 +287,34 @@ impl Shard {
     }
 
     fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>, now_ms: u64) -> Result<(), Ended> {
+        if ack.kind == AckKind::Pubrec && !ack.reason.is_error() && self.keep_pubrec(slot, ack) {
+            return Ok(());
+        }
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let acked = client.session.on_ack(ack).map_err(Ended::Violation)?;
         match acked {
-            Acked::Complete(_) => self.pump(slot, now_ms),
+            Acked::Complete(origin) => {
+                if origin.serial != 0 && origin.group == 0 {
+                    self.finish_delivery(slot, origin.serial);
+                } else {
+                    self.tell_home(origin.group, origin.serial, true);
+                }
+                self.pump(slot, now_ms);
+            }
             Acked::Release | Acked::Unknown | Acked::Mismatch => self.mark_dirty(slot),
         }
         Ok(())
+    }
+
+    /// PUBREL: PUBCOMP, once it is written down if the packet id is.
+    fn on_pubrel(&mut self, slot: u32, packet_id: u16) {
+        if self.keep_pubrel(slot, packet_id) {
+            return;
+        }
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.session.on_pubrel(packet_id);
+        }
+        self.mark_dirty(slot);
     }
 
     /// Moves on what waits for a session: resends, its queue, pages of retained messages, the
@@ -289,8 +322,12 @@ impl Shard {
     pub(crate) fn pump(&mut self, slot: u32, now_ms: u64) {
         let metrics = &self.shared.metrics[usize::from(self.id)];
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let mut given_up: Vec<Dropped> = Vec::new();
-        if client.session.outgoing.is_empty() && client.gauge.is_none() && client.extras.is_none() {
+        let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
+        let is_idle = client.session.outgoing.is_empty()
+            && client.gauge.is_none()
+            && client.extras.is_none()
+            && !client.has_backlog();
+        if is_idle {
             return;
         }
         let before = client.session.link().map_or(0, |link| link.outbox.len());
@@ -307,9 +344,18 @@ impl Shard {
         if after > before {
             self.mark_dirty(slot);
         }
-        for reason in given_up {
+        for (reason, origin) in given_up {
+            if origin.serial != 0 && origin.group == 0 {
+                self.finish_delivery(slot, origin.serial);
+            } else {
+                self.tell_home(origin.group, origin.serial, true);
+            }
             self.note_dropped(slot, reason, now_ms);
         }
+        if self.supply_in_flight(slot, now_ms) {
+            return self.pump(slot, now_ms);
+        }
+        self.pump_backlog(slot, now_ms);
         if self.clients.get(slot).is_some_and(|client| client.extras.is_some()) {
             self.ask_next_page(slot);
         }
@@ -349,9 +395,11 @@ impl Shard {
         let waits = client.session.outgoing.queued() > 0
             || client.session.outgoing.has_unsent()
             || client.extras.is_some()
+            || client.has_backlog()
             || (client.gauge.is_some() && !had_room);
         if is_empty
             && client.session.outgoing.queued() == 0
+            && !client.has_backlog()
             && let Some(link) = client.session.link_mut()
         {
             link.has_caught_up();
@@ -405,10 +453,7 @@ impl Shard {
     /// Mail from a shard, in the order in which it was sent.
     pub fn on_mail(&mut self, mail: Mail, now_ms: u64) {
         match mail {
-            Mail::Publish { message, confirm } => {
-                let reason = self.deliver_mailed(&message, confirm.is_some(), now_ms);
-                self.answer(confirm, reason, message);
-            }
+            Mail::Publish { message, confirm } => self.on_publish_mail(message, confirm, now_ms),
             Mail::Confirmed { confirm, reason, refused } => {
                 self.on_confirmed(confirm, reason, refused.as_ref(), now_ms);
             }
@@ -418,8 +463,12 @@ impl Shard {
                 }
             }
             Mail::Retain { message, confirm } => {
-                let reason = self.keep_retained(&message);
-                self.answer(confirm, reason, message);
+                let kept = self.keep_retained(&message, confirm);
+                if let Err(reason) = kept {
+                    self.answer(confirm, reason, message);
+                } else if kept == Ok(false) {
+                    self.answer(confirm, Reason::SUCCESS, message);
+                }
             }
             Mail::QueryRetained(query) => self.on_retained_query(query),
             Mail::Retained { query, messages, is_last } => {
@@ -429,30 +478,48 @@ impl Shard {
                 self.on_join(&group, member);
             }
             Mail::Leave { group, member } => self.on_leave(group, member, now_ms),
-            Mail::Offer { group, member, message, hops } => {
-                self.on_offer(&group, member, message, hops, now_ms);
+            Mail::Offer { group, member, message, hops, serial } => {
+                self.on_offer(&group, member, message, (hops, serial), now_ms);
             }
-            Mail::Park { group, message } => self.park(&group, message, now_ms),
+            Mail::Park { group, message, confirm } => {
+                self.on_park(&group, message, confirm, now_ms);
+            }
+            Mail::GroupDone { group, serial } => self.on_group_done(group, serial),
+            Mail::GroupReturned { group, serial } => {
+                self.on_group_returned(group, serial, now_ms);
+            }
             Mail::Waiting { group, any } => self.on_waiting(group, any, now_ms),
             Mail::Pull { group } => self.drain_group(group, now_ms),
         }
         self.finish(now_ms);
     }
 
-    fn answer(&mut self, confirm: Option<crate::Confirm>, reason: Reason, message: Message) {
+    pub(crate) fn answer(
+        &mut self,
+        confirm: Option<crate::Confirm>,
+        reason: Reason,
+        message: Message,
+    ) {
         if let Some(confirm) = confirm {
             let refused = reason.is_error().then_some(message);
             self.send(confirm.publisher.shard(), Mail::Confirmed { confirm, reason, refused });
         }
     }
 
-    fn on_confirmed(
+    pub(crate) fn on_confirmed(
         &mut self,
         confirm: crate::Confirm,
         reason: Reason,
         refused: Option<&Message>,
         now_ms: u64,
     ) {
+        if confirm.serial != 0 {
+            // A log out of service holds nothing, so the publisher hears nothing.
+            if reason != Reason::IMPLEMENTATION_SPECIFIC_ERROR {
+                self.on_handed_over(confirm.serial, now_ms);
+            }
+            return;
+        }
         let Some(slot) = self.clients.slot_of(confirm.publisher) else { return };
         if let Some(message) = refused {
             self.note_refused(slot, message);
@@ -465,7 +532,7 @@ impl Shard {
             }
         }
         let Some(link) = self.link(slot, confirm.connection) else { return };
-        if refused.is_some() && !link.is_v5() {
+        if reason.is_error() && !link.is_v5() {
             self.end(slot, Ended::Refused, now_ms);
             return;
         }
@@ -482,6 +549,7 @@ impl Shard {
                 self.on_due(key, second, now_ms);
             }
         }
+        self.tick_log(now_ms);
         self.sweep_retained(now_ms);
         self.drain_groups(now_ms);
         self.finish(now_ms);
@@ -489,7 +557,8 @@ impl Shard {
 
     /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
     pub fn next_deadline_ms(&self) -> u64 {
-        self.wheel.next_ms().unwrap_or(NEVER)
+        let log = self.store.as_ref().and_then(|store| store.log.next_deadline());
+        self.wheel.next_ms().unwrap_or(NEVER).min(log.unwrap_or(NEVER))
     }
 
     /// New rules; they hold for what comes from now on, also on sessions that are open.
@@ -587,4 +656,9 @@ impl Shard {
     pub(crate) fn query(&mut self, query: RetainedQuery) {
         self.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
+}
+
+/// Is this the front of a PUBLISH of QoS 1 or 2?
+fn is_publish_to_keep(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|first| first >> 4 == 3 && first & 0b110 != 0)
 }

@@ -24,6 +24,10 @@ pub struct Shared {
     retained_bytes: AtomicU64,
     /// Set by the driver while the process is above its memory limit.
     memory_is_short: AtomicBool,
+    /// A bit per shard whose log has no space or is out of service.
+    logs_short: AtomicU64,
+    /// A bit per shard whose log has much waiting for the disk.
+    logs_behind: AtomicU64,
 }
 
 impl Shared {
@@ -41,6 +45,8 @@ impl Shared {
             retained_messages: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
             memory_is_short: AtomicBool::new(false),
+            logs_short: AtomicU64::new(0),
+            logs_behind: AtomicU64::new(0),
         })
     }
 
@@ -68,6 +74,31 @@ impl Shared {
         self.memory_is_short.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn set_log_state(&self, shard: ShardId, is_short: bool, is_behind: bool) {
+        for (bits, is_set) in [(&self.logs_short, is_short), (&self.logs_behind, is_behind)] {
+            let own = 1 << shard;
+            // Only this shard writes its bit, so a look at it saves the write.
+            if (bits.load(Ordering::Relaxed) & own != 0) == is_set {
+                continue;
+            }
+            if is_set {
+                bits.fetch_or(own, Ordering::Relaxed);
+            } else {
+                bits.fetch_and(!own, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Has any log no space, or is out of service?
+    pub fn a_log_is_short(&self) -> bool {
+        self.logs_short.load(Ordering::Relaxed) != 0
+    }
+
+    /// Must publishers wait for the disk?
+    pub(crate) fn a_log_is_behind(&self) -> bool {
+        self.logs_behind.load(Ordering::Relaxed) != 0
+    }
+
     pub(crate) fn retained_is_full(&self) -> bool {
         self.retained_messages.load(Ordering::Relaxed) >= self.settings.retained_messages_max
             || self.retained_bytes.load(Ordering::Relaxed) >= self.settings.retained_bytes_max
@@ -82,6 +113,12 @@ impl Shared {
     pub fn total(&self, counter: impl Fn(&Metrics) -> &crate::Counter) -> u64 {
         self.metrics.iter().map(|metrics| counter(metrics).value()).sum()
     }
+}
+
+/// The shard that keeps the queue of a shared group. Stable like the above.
+pub(crate) fn home_of(share: &str, filter: &str, shard_count: ShardId) -> ShardId {
+    let name: Vec<u8> = [share.as_bytes(), b"/", filter.as_bytes()].concat();
+    shard_of(&name, shard_count)
 }
 
 /// FNV-1a with a final mix: fixed for ever, and good enough to spread names.

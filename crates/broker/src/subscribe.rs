@@ -12,10 +12,10 @@ use crate::deliver::options;
 use crate::{Ended, Event, Shard};
 
 /// One filter of a SUBSCRIBE, checked.
-struct Request<'a> {
-    filter: Filter<'a>,
-    options: SubscribeOptions,
-    identifier: u32,
+pub(crate) struct Request<'a> {
+    pub(crate) filter: Filter<'a>,
+    pub(crate) options: SubscribeOptions,
+    pub(crate) identifier: u32,
 }
 
 impl Shard {
@@ -28,6 +28,7 @@ impl Shard {
         let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
         let mut reasons = Vec::new();
         let mut retained = Vec::new();
+        let mut kept = None;
         for (text, options) in subscribe.filters.iter() {
             let request = match self.check_filter(slot, text, options, identifier)? {
                 Ok(request) => request,
@@ -36,7 +37,18 @@ impl Shard {
                     continue;
                 }
             };
+            let before = self.all_pending(slot);
             let (granted, is_new, bits) = self.subscribe(slot, &request);
+            self.let_pending_go(slot, before);
+            match self.keep_granted(slot, text, bits, identifier) {
+                Ok(position) => kept = position.or(kept),
+                Err(error) => {
+                    self.unsubscribe(slot, &request.filter);
+                    let reason = crate::publish::reason_of(&error);
+                    reasons.push(self.suback_code(slot, reason));
+                    continue;
+                }
+            }
             reasons.push(granted);
             let wants_retained = match options.retain_handling {
                 RetainHandling::Always => true,
@@ -53,10 +65,7 @@ impl Shard {
             properties: Properties::EMPTY,
             reasons: &reasons,
         };
-        if let Some(link) = self.clients.get_mut(slot).and_then(|c| c.session.link_mut()) {
-            link.write(&Packet::Suback(suback));
-        }
-        self.mark_dirty(slot);
+        self.answer_when_kept(slot, kept, &Packet::Suback(suback));
         for (filter, bits) in retained {
             self.ask_retained(slot, filter, bits, identifier);
         }
@@ -131,15 +140,39 @@ impl Shard {
     }
 
     fn holds(&self, slot: u32, filter: &Filter<'_>) -> bool {
-        let Some(found) = self.index.find(filter.filter) else { return false };
-        let Some(client) = self.clients.get(slot) else { return false };
-        let group = filter.group.and_then(|name| self.groups.find(name, filter.filter));
-        match (filter.group, group) {
-            (Some(_), None) => false,
-            (_, group) => client
-                .held
-                .contains(&Held { filter: found, group: group.map_or(0, |number| number + 1) }),
+        self.find_held(slot, filter).is_some()
+    }
+
+    /// What the session holds of this filter.
+    fn find_held(&self, slot: u32, filter: &Filter<'_>) -> Option<Held> {
+        let found = self.index.find(filter.filter)?;
+        let group = match filter.group {
+            Some(name) => self.groups.find(name, filter.filter)? + 1,
+            None => 0,
+        };
+        let wanted = Held::new(found, group);
+        self.clients.get(slot)?.held.iter().find(|held| held.is(&wanted)).copied()
+    }
+
+    /// The same, by the filter as the client wrote it.
+    pub(crate) fn held_of(&self, slot: u32, text: &str) -> Option<Held> {
+        let filter = topic::parse_filter(text, &topic::TopicLimits::default()).ok()?;
+        self.find_held(slot, &filter)
+    }
+
+    /// Writes a subscription of a durable session down. Returns what its SUBACK has to wait for.
+    fn keep_granted(
+        &mut self,
+        slot: u32,
+        text: &str,
+        bits: u8,
+        identifier: u32,
+    ) -> Result<Option<storage::Position>, storage::AppendError> {
+        if self.store.is_none() {
+            return Ok(None);
         }
+        let Some(held) = self.held_of(slot, text) else { return Ok(None) };
+        self.keep_subscription(slot, held, text, bits, identifier)
     }
 
     /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).
@@ -153,9 +186,14 @@ impl Shard {
     }
 
     /// Returns the granted QoS, whether the subscription is new, and its option bits.
-    fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> (u8, bool, u8) {
+    pub(crate) fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> (u8, bool, u8) {
         let Some(client) = self.clients.get(slot) else { return (0x80, false, 0) };
-        let qos = request.options.qos.min(client.limits.qos_max);
+        let mut qos = request.options.qos.min(client.limits.qos_max);
+        let is_durable = client.durable.is_some();
+        if is_durable && request.filter.group.is_some() {
+            // What a group keeps is given out again after a crash: at least once, not exactly.
+            qos = qos.min(codec::QoS::AtLeastOnce);
+        }
         let mut bits = qos as u8;
         if request.options.no_local {
             bits |= options::NO_LOCAL;
@@ -169,6 +207,9 @@ impl Shard {
         let rejects = client.limits.queue.overflow == session::Overflow::Reject;
         if rejects && qos != codec::QoS::AtMostOnce {
             bits |= options::PROMISES;
+        }
+        if is_durable && qos != codec::QoS::AtMostOnce {
+            bits |= options::DURABLE | options::PROMISES;
         }
         let is_new = match request.filter.group {
             None => self.subscribe_plain(slot, request, bits),
@@ -184,6 +225,25 @@ impl Shard {
         let filter = request.filter.filter;
         let subscription =
             Subscription { subscriber: slot, options: bits, identifier: request.identifier };
+        let subscribed = self.put_subscription(filter, subscription);
+        if subscribed.is_new_subscription
+            && let Some(client) = self.clients.get_mut(slot)
+        {
+            client.held.push(Held::new(subscribed.filter, 0));
+        }
+        let was_durable = subscribed.replaced.is_some_and(|s| s.options & options::DURABLE != 0);
+        if bits & options::DURABLE != 0 && !was_durable {
+            self.begin_filter(slot, subscribed.filter);
+        }
+        subscribed.is_new_subscription
+    }
+
+    /// Puts a subscription into the index, and claims what follows from it.
+    pub(crate) fn put_subscription(
+        &mut self,
+        filter: &str,
+        subscription: Subscription,
+    ) -> topic::Subscribed {
         let subscribed = self.index.subscribe(filter, subscription);
         let interest = &self.shared.interest;
         // Groups stand on the filter on every shard and need no claim, so only subscribers count.
@@ -198,12 +258,7 @@ impl Shard {
         if subscribed.is_last_promise {
             self.interest_counts.remove(interest, filter, Claim::Promise);
         }
-        if subscribed.is_new_subscription
-            && let Some(client) = self.clients.get_mut(slot)
-        {
-            client.held.push(Held { filter: subscribed.filter, group: 0 });
-        }
-        subscribed.is_new_subscription
+        subscribed
     }
 
     fn subscribe_shared(&mut self, slot: u32, name: &str, request: &Request<'_>, bits: u8) -> bool {
@@ -221,6 +276,7 @@ impl Shard {
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<(), Ended> {
         let mut reasons = Vec::new();
+        let mut kept = None;
         for text in unsubscribe.filters.iter() {
             let Some(client) = self.clients.get(slot) else { return Ok(()) };
             let filter = match topic::parse_filter(text, &client.limits.topic) {
@@ -231,7 +287,13 @@ impl Shard {
                 }
                 Err(error) => return Err(not_well_formed(error.clause())),
             };
+            let held = self.find_held(slot, &filter);
+            if let Some(held) = held {
+                kept = self.drop_subscription(slot, held, text).or(kept);
+            }
+            let before = self.all_pending(slot);
             let was_held = self.unsubscribe(slot, &filter);
+            self.let_pending_go(slot, before);
             let reason = if was_held { Reason::SUCCESS } else { Reason::NO_SUBSCRIPTION_EXISTED };
             reasons.push(reason.0);
         }
@@ -240,22 +302,14 @@ impl Shard {
             properties: Properties::EMPTY,
             reasons: &reasons,
         };
-        if let Some(link) = self.clients.get_mut(slot).and_then(|c| c.session.link_mut()) {
-            link.write(&Packet::Unsuback(unsuback));
-        }
-        self.mark_dirty(slot);
+        self.answer_when_kept(slot, kept, &Packet::Unsuback(unsuback));
         Ok(())
     }
 
     fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
-        if !self.holds(slot, filter) {
-            return false;
-        }
-        let Some(found) = self.index.find(filter.filter) else { return false };
-        let group = filter.group.and_then(|name| self.groups.find(name, filter.filter));
-        let held = Held { filter: found, group: group.map_or(0, |number| number + 1) };
+        let Some(held) = self.find_held(slot, filter) else { return false };
         if let Some(client) = self.clients.get_mut(slot) {
-            client.held.retain(|other| *other != held);
+            client.held.retain(|other| !other.is(&held));
         }
         self.let_go(slot, held);
         true
@@ -271,6 +325,9 @@ impl Shard {
         }
         let filter = self.index.text(held.filter).to_owned();
         let Some(gone) = self.index.unsubscribe(held.filter, slot) else { return };
+        if gone.is_last {
+            self.close_backlog(held.filter);
+        }
         let interest = &self.shared.interest;
         if gone.is_last || self.index.subscriptions(held.filter).is_empty() {
             self.interest_counts.remove(interest, &filter, Claim::Want);
@@ -285,7 +342,7 @@ impl Shard {
         let Some(client) = self.clients.get(slot) else { return };
         let held = client.held.clone();
         let key = self.key(slot);
-        for Held { filter, group } in held {
+        for Held { filter, group, .. } in held {
             let text = self.index.text(filter).to_owned();
             let Some(client) = self.clients.get(slot) else { return };
             let is_covered = client.grants.covers(client.identity(), &text);

@@ -54,6 +54,7 @@ impl SysTopics {
                 retain: true,
                 expires_at_ms: NEVER,
                 publisher: 0,
+                level: 0,
             }));
         };
         tell("version", self.version.clone());

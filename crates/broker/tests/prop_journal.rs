@@ -88,7 +88,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
     let message = StoredMessage {
         serial: session,
         origin: p.origin.map(|(shard, serial)| Origin { shard, serial }),
-        publisher: b,
+        queue: b,
         qos,
         retain,
         expires_at_ms: c,
@@ -106,6 +106,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
             username: other,
         }),
         Fact::SessionDetached { session, at_ms: b, expiry_secs: p.small },
+        Fact::Taken { session, packet_id, message },
         Fact::SessionEnded { session },
         Fact::Subscribed(Subscribed {
             session,
@@ -125,6 +126,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
         Fact::Will(StoredWill {
             session,
             delay_secs: p.small,
+            message_expiry_secs: p.flag.then_some(p.small),
             qos,
             retain,
             topic,

@@ -20,6 +20,7 @@ pub struct Message {
     properties_len: u32,
     qos: QoS,
     retain: bool,
+    level: u8,
 }
 
 /// What a message is made of.
@@ -36,6 +37,8 @@ pub struct MessageParts<'a> {
     pub expires_at_ms: u64,
     /// An opaque key of the publishing session, for No Local (MQTT-3.8.3-3). 0: nobody.
     pub publisher: u64,
+    /// How firmly the message is to be kept, as an opaque number.
+    pub level: u8,
 }
 
 impl Message {
@@ -64,6 +67,7 @@ impl Message {
             properties_len: parts.properties.len() as u32,
             qos: parts.qos,
             retain: parts.retain,
+            level: parts.level,
         }
     }
 
@@ -102,6 +106,10 @@ impl Message {
     /// The RETAIN flag as the publisher set it.
     pub const fn retain(&self) -> bool {
         self.retain
+    }
+
+    pub const fn level(&self) -> u8 {
+        self.level
     }
 
     pub const fn publisher(&self) -> u64 {
@@ -147,6 +155,7 @@ mod tests {
             retain: true,
             expires_at_ms: 2_001,
             publisher: 7,
+            level: 2,
         });
         assert_eq!(message.topic(), "a/ü");
         assert_eq!(message.topic_on_wire(), [&[0, 4], "a/ü".as_bytes()].concat());

@@ -141,6 +141,7 @@ mod tests {
             retain: false,
             expires_at_ms: NEVER,
             publisher: 0,
+            level: 0,
         })
     }
 

@@ -32,6 +32,9 @@ pub struct Delivery {
     pub identifiers: Identifiers,
     /// The shared subscription that chose this session, as an opaque key. 0: none.
     pub group: u64,
+    /// What the broker's log knows the message by, in the group's queue or the session's own. 0: it
+    /// is kept in memory only.
+    pub serial: u64,
     /// The smaller of the publisher's and the granted QoS (MQTT-3.8.4-8).
     pub qos: QoS,
     /// The RETAIN flag to send.
@@ -46,6 +49,10 @@ impl Delivery {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
+    /// That its packet id is kept on disk: only then may the publish leave.
+    Commit,
+    /// Its message, which is on disk.
+    Load,
     Puback,
     Pubrec,
     Pubcomp,
@@ -57,14 +64,25 @@ enum Awaits {
 struct InFlight {
     /// None once it is not needed any more for a resend.
     delivery: Option<Delivery>,
+    group: u64,
+    serial: u64,
     awaits: Awaits,
+}
+
+/// What a delivery was for, told when it is complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// [`Delivery::group`].
+    pub group: u64,
+    /// [`Delivery::serial`].
+    pub serial: u64,
 }
 
 /// What an acknowledgement did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acked {
-    /// The delivery is complete; the group that chose the session, or 0.
-    Complete(u64),
+    /// The delivery is complete.
+    Complete(Origin),
     /// Go on with PUBREL.
     Release,
     /// No such packet id is in flight.
@@ -96,6 +114,12 @@ const PACKET_IDS: u32 = u16::MAX as u32;
 
 /// Above this capacity the window's memory is given back when it empties.
 const IDLE_CAPACITY_MAX: usize = 64;
+
+impl InFlight {
+    const fn nothing() -> Self {
+        Self { delivery: None, group: 0, serial: 0, awaits: Awaits::Nothing }
+    }
+}
 
 impl Outgoing {
     pub const fn in_flight(&self) -> u16 {
@@ -135,15 +159,100 @@ impl Outgoing {
     /// Puts a delivery in flight that was written with [`Outgoing::next_packet_id`].
     pub fn start(&mut self, delivery: Delivery) {
         let awaits = if delivery.qos == QoS::ExactlyOnce { Awaits::Pubrec } else { Awaits::Puback };
-        self.in_flight.push_back(InFlight { delivery: Some(delivery), awaits });
+        self.push(delivery, awaits);
+    }
+
+    /// Takes the next packet id for a QoS 2 delivery that must not leave before
+    /// [`Outgoing::commit`]: a resend under another id would be taken for news.
+    pub fn start_held(&mut self, delivery: Delivery) -> u16 {
+        let packet_id = self.next_packet_id();
+        self.push(delivery, Awaits::Commit);
+        packet_id
+    }
+
+    fn push(&mut self, delivery: Delivery, awaits: Awaits) {
+        let (group, serial) = (delivery.group, delivery.serial);
+        self.in_flight.push_back(InFlight { delivery: Some(delivery), group, serial, awaits });
         self.live += 1;
         self.resend_next = self.in_flight.len();
+    }
+
+    /// The packet id of a held delivery is on disk. Returns the delivery if it is to be written
+    /// now; one that belongs to an earlier link leaves with the resends.
+    pub(crate) fn commit(&mut self, packet_id: u16) -> Option<&Delivery> {
+        let index = self.index(packet_id)?;
+        let entry = &mut self.in_flight[index];
+        if entry.awaits != Awaits::Commit {
+            return None;
+        }
+        entry.awaits = Awaits::Pubrec;
+        if index < self.resend_next { entry.delivery.as_ref() } else { None }
+    }
+
+    /// Gives up what is in flight under this packet id.
+    pub(crate) fn give_up(&mut self, packet_id: u16) -> Option<Origin> {
+        let index = self.index(packet_id)?;
+        match self.in_flight[index].awaits {
+            Awaits::Nothing => None,
+            _ => match self.complete(index) {
+                Acked::Complete(origin) => Some(origin),
+                _ => None,
+            },
+        }
+    }
+
+    /// Puts a delivery back in flight as it was before the broker ended: in the order of their
+    /// packet ids, into a session without any other. One that is released awaits PUBCOMP, others
+    /// their [`Outgoing::supply`].
+    pub fn restore(&mut self, packet_id: u16, origin: Origin, is_released: bool) {
+        if self.in_flight.is_empty() {
+            self.base = packet_id.saturating_sub(1);
+        }
+        while self.next_packet_id() != packet_id {
+            self.in_flight.push_back(InFlight::nothing());
+        }
+        let awaits = if is_released { Awaits::Pubcomp } else { Awaits::Load };
+        let Origin { group, serial } = origin;
+        self.in_flight.push_back(InFlight { delivery: None, group, serial, awaits });
+        self.live += 1;
+        self.unsent += 1;
+        self.resend_next = 0;
+    }
+
+    /// The restored delivery that the resends wait for.
+    pub fn unsupplied(&self) -> Option<(u16, Origin)> {
+        let entry = self.in_flight.get(self.resend_next)?;
+        let origin = Origin { group: entry.group, serial: entry.serial };
+        (entry.awaits == Awaits::Load).then(|| (self.packet_id(self.resend_next), origin))
+    }
+
+    /// Gives a restored delivery what is to be sent; nothing: it is given up.
+    pub fn supply(&mut self, packet_id: u16, delivery: Option<Delivery>) {
+        let Some(index) = self.index(packet_id) else { return };
+        if self.in_flight[index].awaits != Awaits::Load {
+            return;
+        }
+        let Some(delivery) = delivery else {
+            self.complete(index);
+            return;
+        };
+        let is_twice = delivery.qos == QoS::ExactlyOnce;
+        let entry = &mut self.in_flight[index];
+        entry.awaits = if is_twice { Awaits::Pubrec } else { Awaits::Puback };
+        entry.delivery = Some(delivery);
+    }
+
+    /// What is in flight under this packet id.
+    pub fn origin(&self, packet_id: u16) -> Option<Origin> {
+        let entry = &self.in_flight[self.index(packet_id)?];
+        let is_live = entry.awaits != Awaits::Nothing;
+        is_live.then_some(Origin { group: entry.group, serial: entry.serial })
     }
 
     /// Passes over the next packet id, for a delivery that is given up when its turn has come: so
     /// the ids a client sees tell of the gap, as with other brokers.
     pub fn skip_packet_id(&mut self) {
-        self.in_flight.push_back(InFlight { delivery: None, awaits: Awaits::Nothing });
+        self.in_flight.push_back(InFlight::nothing());
         self.resend_next = self.in_flight.len();
         self.drop_finished();
     }
@@ -164,11 +273,10 @@ impl Outgoing {
         let entry = &mut self.in_flight[index];
         match (kind, entry.awaits) {
             (_, Awaits::Nothing) => Acked::Unknown,
-            (AckKind::Puback, Awaits::Puback) | (AckKind::Pubcomp, Awaits::Pubcomp) => {
-                self.complete(index)
-            }
-            (AckKind::Pubrec, Awaits::Pubrec) if failed => self.complete(index),
-            (AckKind::Pubrec, Awaits::Pubrec) => {
+            (AckKind::Puback, Awaits::Puback | Awaits::Load)
+            | (AckKind::Pubcomp, Awaits::Pubcomp) => self.complete(index),
+            (AckKind::Pubrec, Awaits::Pubrec | Awaits::Load) if failed => self.complete(index),
+            (AckKind::Pubrec, Awaits::Pubrec | Awaits::Load) => {
                 entry.awaits = Awaits::Pubcomp;
                 // The payload is not needed again; the group keeps its claim until PUBCOMP.
                 entry.delivery = None;
@@ -181,14 +289,15 @@ impl Outgoing {
 
     fn complete(&mut self, index: usize) -> Acked {
         let entry = &mut self.in_flight[index];
-        let group = entry.delivery.take().map_or(0, |delivery| delivery.group);
+        entry.delivery = None;
+        let origin = Origin { group: entry.group, serial: entry.serial };
         entry.awaits = Awaits::Nothing;
         self.live -= 1;
         if index >= self.resend_next {
             self.unsent = self.unsent.saturating_sub(1);
         }
         self.drop_finished();
-        Acked::Complete(group)
+        Acked::Complete(origin)
     }
 
     fn drop_finished(&mut self) {
@@ -219,7 +328,7 @@ impl Outgoing {
         &mut self,
         link: &mut Link,
         now_ms: u64,
-        mut dropped: impl FnMut(Dropped),
+        mut dropped: impl FnMut(Dropped, Origin),
     ) -> bool {
         while self.unsent > 0 && link.has_room() {
             if self.live - self.unsent >= link.settings().send_max {
@@ -230,13 +339,18 @@ impl Outgoing {
             self.resend_next += 1;
             match (entry.awaits, &entry.delivery) {
                 (Awaits::Nothing, _) => continue,
+                (Awaits::Commit | Awaits::Load, _) => {
+                    self.resend_next -= 1;
+                    return false;
+                }
                 (Awaits::Puback | Awaits::Pubrec, Some(delivery)) => {
                     // Too large for this link (MQTT-3.1.2-25): it counts as delivered.
                     if !link.write_publish(delivery, packet_id, true, now_ms) {
                         let index = self.resend_next - 1;
                         self.unsent -= 1;
+                        let (group, serial) = (entry.group, entry.serial);
                         self.complete(index);
-                        dropped(Dropped::TooLarge);
+                        dropped(Dropped::TooLarge, Origin { group, serial });
                         continue;
                     }
                 }
@@ -287,6 +401,14 @@ impl Outgoing {
             }
         }
         taken
+    }
+
+    /// What is in flight for shared subscriptions.
+    pub fn shared_in_flight(&self) -> Vec<Origin> {
+        let live = self.in_flight.iter().filter(|entry| entry.awaits != Awaits::Nothing);
+        live.filter(|entry| entry.group != 0)
+            .map(|entry| Origin { group: entry.group, serial: entry.serial })
+            .collect()
     }
 
     /// Gives back memory that only traffic needs, if there is none to hold.

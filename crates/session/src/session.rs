@@ -3,7 +3,8 @@
 use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
-    Acked, Delivery, Incoming, Link, LinkSettings, Message, Outgoing, PendingAck, Publishing,
+    Acked, Delivery, Incoming, Link, LinkSettings, Message, Origin, Outgoing, PendingAck,
+    Publishing,
 };
 
 /// What happens to a delivery when the queue of its session is full.
@@ -99,6 +100,11 @@ impl Session {
         self.link.is_some()
     }
 
+    /// The session is of an earlier life of the broker.
+    pub const fn mark_resumed(&mut self) {
+        self.is_resumed = true;
+    }
+
     /// A connection takes over the session. Call [`Session::pump`] after the CONNACK.
     pub fn attach(&mut self, settings: LinkSettings, now_ms: u64) {
         self.outgoing.resume();
@@ -159,6 +165,16 @@ impl Session {
         }
         let Some(link) = self.link.as_deref_mut() else { return 0 };
         link.owe_ack(PendingAck { kind, packet_id, reason, waiting })
+    }
+
+    /// Owes the PUBREC of a publish that is kept whatever happens: its packet id counts as accepted.
+    /// It waits for one answer.
+    pub fn owe_kept_answer(&mut self, packet_id: u16) {
+        self.incoming.insert(packet_id);
+        if let Some(link) = self.link.as_deref_mut() {
+            let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
+            link.owe_ack(PendingAck { kind, packet_id, reason, waiting: 1 });
+        }
     }
 
     /// One of the places that a publish waits for has answered: accepted it, or not.
@@ -321,12 +337,29 @@ impl Session {
         Offered::Written
     }
 
+    /// Puts a QoS 2 delivery in flight that must not leave before [`Session::commit_held`]. The
+    /// window must be open ([`Session::has_window`]). Returns its packet id.
+    pub fn hold(&mut self, delivery: Delivery) -> u16 {
+        self.outgoing.start_held(delivery)
+    }
+
+    /// The packet id of a held delivery is on disk: the publish may leave. Err: it is larger than
+    /// the client takes, and given up.
+    pub fn commit_held(&mut self, packet_id: u16, now_ms: u64) -> Result<Option<usize>, Origin> {
+        let Some(delivery) = self.outgoing.commit(packet_id) else { return Ok(None) };
+        let Some(link) = self.link.as_deref_mut() else { return Ok(None) };
+        if link.write_publish(delivery, packet_id, false, now_ms) {
+            return Ok(Some(delivery.message.payload().len()));
+        }
+        Err(self.outgoing.give_up(packet_id).unwrap_or_default())
+    }
+
     /// Moves what waits into the outbox, as far as window and outbox allow: first what has to be
     /// sent again, then the queue. `report` hears of each delivery that leaves the queue, with its
     /// payload bytes, and of each that is given up on the way.
-    pub fn pump(&mut self, now_ms: u64, mut report: impl FnMut(Result<usize, Dropped>)) {
+    pub fn pump(&mut self, now_ms: u64, mut report: impl FnMut(Result<usize, (Dropped, Origin)>)) {
         let Some(link) = self.link.as_deref_mut() else { return };
-        if !self.outgoing.resend(link, now_ms, |dropped| report(Err(dropped))) {
+        if !self.outgoing.resend(link, now_ms, |dropped, origin| report(Err((dropped, origin)))) {
             return;
         }
         let send_max = link.settings().send_max;
@@ -347,7 +380,7 @@ impl Session {
                 self.send(delivery, now_ms)
             };
             match offered {
-                Offered::Dropped(dropped) => report(Err(dropped)),
+                Offered::Dropped(dropped) => report(Err((dropped, Origin::default()))),
                 _ => report(Ok(payload_bytes)),
             }
         }
@@ -363,11 +396,12 @@ impl Session {
 
     /// Does the client take what it is sent, but more slowly than it comes? Then its publishers
     /// should wait a little. One that does not catch up in time holds up nobody any more.
-    pub fn is_congested(&mut self, now_ms: u64) -> bool {
+    /// `waiting` deliveries wait elsewhere than in its own queue.
+    pub fn is_congested(&mut self, waiting: usize, now_ms: u64) -> bool {
         let Some(link) = self.link.as_deref_mut() else { return false };
         let outbox_bytes_high = link.settings().outbox_bytes_max as usize / 2;
-        let is_behind =
-            link.outbox.len() > outbox_bytes_high || self.outgoing.queued() > QUEUE_CALM_MAX;
+        let is_behind = link.outbox.len() > outbox_bytes_high
+            || self.outgoing.queued() + waiting > QUEUE_CALM_MAX;
         is_behind && now_ms - *link.behind_since_ms.get_or_insert(now_ms) < PATIENCE_MS
     }
 

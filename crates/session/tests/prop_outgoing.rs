@@ -3,7 +3,8 @@
 use codec::{AckKind, Packet, QoS, Sender, Version};
 use proptest::prelude::*;
 use session::{
-    Acked, Delivery, Identifiers, Link, LinkSettings, Message, MessageParts, NEVER, Outgoing, Rate,
+    Acked, Delivery, Identifiers, Link, LinkSettings, Message, MessageParts, NEVER, Origin,
+    Outgoing, Rate,
 };
 
 const PACKET_IDS: u32 = 65_535;
@@ -76,9 +77,9 @@ impl Model {
             (AckKind::Puback, QoS::AtLeastOnce, _) => {}
             (AckKind::Pubrec, QoS::ExactlyOnce, false) if failed => {}
             (AckKind::Pubcomp, QoS::ExactlyOnce, true) => {
-                self.entries.remove(place);
-                // The claim of a group ends when the payload is let go.
-                return Acked::Complete(0);
+                let entry = self.entries.remove(place);
+                // The claim of a group ends here.
+                return Acked::Complete(Origin { group: entry.group, serial: 0 });
             }
             (AckKind::Pubrec, QoS::ExactlyOnce, _) => {
                 entry.is_released = true;
@@ -87,7 +88,7 @@ impl Model {
             _ => return Acked::Mismatch,
         }
         let entry = self.entries.remove(place);
-        Acked::Complete(entry.group)
+        Acked::Complete(Origin { group: entry.group, serial: 0 })
     }
 
     fn unsent(&self) -> usize {
@@ -104,6 +105,7 @@ fn message(number: u64) -> Message {
         retain: false,
         expires_at_ms: NEVER,
         publisher: 0,
+        level: 0,
     })
 }
 
@@ -169,7 +171,10 @@ impl Run {
         for number in 0..used {
             outgoing.start(delivery(&first, QoS::AtLeastOnce, 0));
             let packet_id = (number % u64::from(PACKET_IDS)) as u16 + 1;
-            assert_eq!(outgoing.on_ack(AckKind::Puback, packet_id, false), Acked::Complete(0));
+            assert_eq!(
+                outgoing.on_ack(AckKind::Puback, packet_id, false),
+                Acked::Complete(Origin::default())
+            );
         }
         Self { outgoing, model, link: link(10), send_max: 10 }
     }
@@ -203,7 +208,8 @@ impl Run {
                 self.link = link(self.send_max);
             }
         }
-        let is_all = self.outgoing.resend(&mut self.link, NOW_MS, |_| panic!("nothing is too big"));
+        let is_all =
+            self.outgoing.resend(&mut self.link, NOW_MS, |_, _| panic!("nothing is too big"));
         check_resent(&mut self.link, &mut self.model, self.send_max);
         assert_eq!(is_all, self.model.unsent() == 0);
         assert_eq!(usize::from(self.outgoing.in_flight()), self.model.entries.len());
@@ -238,7 +244,14 @@ impl Run {
 }
 
 fn delivery(message: &Message, qos: QoS, group: u64) -> Delivery {
-    Delivery { message: message.clone(), identifiers: Identifiers::None, group, qos, retain: false }
+    Delivery {
+        message: message.clone(),
+        identifiers: Identifiers::None,
+        group,
+        serial: 0,
+        qos,
+        retain: false,
+    }
 }
 
 proptest! {

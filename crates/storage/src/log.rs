@@ -335,6 +335,15 @@ impl Log {
         self.space.holds = self.space.holds.saturating_sub(1);
     }
 
+    /// The segment files of the log, and how many bytes of each are written: what a backup copies
+    /// while it holds them.
+    pub fn written_files(&self) -> Vec<(u32, u64)> {
+        let Some(oldest) = self.ledger.oldest() else { return Vec::new() };
+        let written = (oldest..=self.head.segment)
+            .filter_map(|segment| self.written_end(segment).map(|end| (segment, u64::from(end))));
+        written.collect()
+    }
+
     /// The state the log is in.
     pub fn status(&self) -> Status {
         match (&self.poison, &self.space.full, self.phase) {
@@ -361,6 +370,12 @@ impl Log {
             pending_bytes: self.pending_bytes,
             ..self.stats
         }
+    }
+
+    /// Is so much waiting for the disk that whoever appends had better slow down? A quarter of
+    /// `pending_bytes_max`, beyond which appends are refused.
+    pub fn is_behind(&self) -> bool {
+        self.pending_bytes > self.settings.pending_bytes_max / 4
     }
 
     /// Whose log it is.

@@ -204,6 +204,12 @@ impl Index {
         self.filters.find(filter.0).map_or(&[], |entry| entry.audience.subscriptions())
     }
 
+    /// How many subscriptions on a filter carry [`Subscription::PROMISES`].
+    #[inline]
+    pub fn promises(&self, filter: FilterId) -> u32 {
+        self.filters.find(filter.0).map_or(0, |entry| entry.audience.promises())
+    }
+
     /// What one subscriber asked for on a filter. In constant time, however many listen there.
     pub fn subscription(&self, filter: FilterId, subscriber: u32) -> Option<Subscription> {
         self.filters.find(filter.0)?.audience.subscription(subscriber)

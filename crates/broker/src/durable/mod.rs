@@ -1,70 +1,76 @@
 //! Durable sessions: a shard's log, what is written into it, and what is rebuilt from it.
+//!
+//! Start reading at [`Shard::take_disk_commands`] (`turn.rs`) for the flow, then
+//!
+//! - `store.rs`: the log with its tables: where each message stands, who needs it,
+//! - `session.rs`: what is written of a session,
+//! - `deliver.rs`: messages that sessions are owed: in flight, or waiting in the log,
+//! - `promise.rs`: acknowledgements and packets that wait for a commit,
+//! - `handover.rs`: QoS 2 publishes on their way to other shards,
+//! - `group.rs`: the queues of shared groups,
+//! - `replay.rs` and `restore.rs`: from the log back to the state.
+//!
+//! `docs/internals/durable-sessions.md` says why it is so.
 
+mod deliver;
+mod group;
+mod handover;
+mod promise;
 mod replay;
+mod restore;
+mod session;
+mod store;
+mod track;
+mod turn;
 
-use std::sync::Arc;
+use storage::Status;
 
-use storage::{Command, Completion, Recovered, Stats, Status};
-
+pub(crate) use group::KeptQueue;
+pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored};
+pub(crate) use session::Durable;
+pub(crate) use store::{Class, Store, level_of};
+pub(crate) use track::Place;
 
-use crate::journal::Malformed;
-use crate::{Limits, Shard};
+use crate::Shard;
 
 impl Shard {
-    /// Joins the shard's log and rebuilds the state that it holds. `limits` hold for restored
-    /// sessions until their clients connect again.
-    ///
-    /// Call [`settle`] when all shards have done so, and carry out disk commands until
-    /// [`Shard::log_is_ready`], before the first connection.
-    ///
-    /// # Errors
-    ///
-    /// A record with a right checksum cannot be read: another program version wrote it.
-    pub fn open_log(
-        &mut self,
-        _recovered: Recovered,
-        _settings: storage::Settings,
-        _replay: Replay,
-        _limits: &Arc<Limits>,
-        _now_ms: u64,
-    ) -> Result<Restored, Malformed> {
-        Ok(Restored::default())
-    }
-
-    /// Moves what the disk has to do to the end of `out`. Call it once per turn, after everything
-    /// else, so that all that a turn appends shares a write.
-    pub fn take_disk_commands(&mut self, _out: &mut Vec<Command>, _now_ms: u64) {}
-
-    /// The disk has carried out a command.
-    pub fn on_disk(&mut self, _completion: Completion, _now_ms: u64) {}
-
     /// The state of the log; none if the shard keeps everything in memory.
     pub fn log_status(&self) -> Option<Status> {
-        None
+        self.store.as_ref().map(|store| store.log.status())
     }
 
-    /// Figures of the log, for operators.
-    pub fn log_stats(&self) -> Option<Stats> {
-        None
+    /// Sizes and counters of the log.
+    pub fn log_stats(&self) -> Option<storage::Stats> {
+        self.store.as_ref().map(|store| store.log.stats())
     }
 
     /// What recovery found is durable, so connections may come. True without a log.
     pub fn log_is_ready(&self) -> bool {
-        true
+        self.log_status().is_none_or(|status| status != Status::Opening)
     }
 
     /// Ends the log in order: complete when [`Shard::log_status`] is `Closed`, or `Poisoned`.
-    pub fn close_log(&mut self) {}
+    pub fn close_log(&mut self) {
+        if let Some(store) = &mut self.store {
+            store.log.close();
+        }
+    }
 
     /// Keeps the log's files as they are, for a backup, until as many [`Shard::unhold_log`].
-    /// Returns the log's files: segment number and bytes of it that belong to the backup.
+    /// Returns what belongs to the backup: segment numbers and how many bytes of each.
     pub fn hold_log(&mut self) -> Vec<(u32, u64)> {
-        Vec::new()
+        let Some(store) = &mut self.store else { return Vec::new() };
+        store.log.hold();
+        store.log.written_files()
     }
 
     /// Ends a [`Shard::hold_log`].
-    pub fn unhold_log(&mut self) {}
+    pub fn unhold_log(&mut self) {
+        if let Some(store) = &mut self.store {
+            store.log.unhold();
+        }
+    }
 }
 
 /// Carries mail between the shards of a process until none is left: after [`Shard::open_log`], so

@@ -1,10 +1,44 @@
-//! From the records of a log to the state of a shard.
+//! From the records of a log to what holds at its end.
+//!
+//! Facts are taken in the order of the log; a later one about the same thing replaces the earlier.
+//! Because reclaiming copies old facts to the end, the facts of one session may come in any order:
+//! what has no owner is only dropped when all have been read.
 
-use storage::{Ledger, Record};
+use std::collections::{BTreeMap, HashMap};
+
+use foldhash::fast::RandomState;
+use session::{Message, Will};
+use storage::{Ledger, Record, weight};
+
+use super::store::{HANDOVER, SEEN, message_of};
+use super::track::Place;
+use super::turn::Shares;
+use crate::journal::{
+    Fact, GroupOpened, Malformed, Sent, SessionOpened, StoredMessage, StoredWill, Subscribed,
+};
 
 /// What recovery read, collected until the shard can be rebuilt from it.
 #[derive(Debug, Default)]
-pub struct Replay {}
+pub struct Replay {
+    pub(super) sessions: BTreeMap<u64, SessionFacts>,
+    pub(super) groups: BTreeMap<u64, GroupFacts>,
+    /// By serial.
+    pub(super) messages: BTreeMap<u64, MessageFacts>,
+    /// The topics of messages, each once.
+    pub(super) topics: Vec<Box<str>>,
+    topic_numbers: HashMap<Box<str>, u32, RandomState>,
+    pub(super) retained: HashMap<Box<str>, (Message, Place), RandomState>,
+    /// By queue number, those of no session among them.
+    pub(super) progress: HashMap<u64, ProgressFacts, RandomState>,
+    /// Serials of QoS 2 publishes that this shard took on.
+    pub(super) taken: Vec<u64>,
+    pub(super) seen: HashMap<u16, u64, RandomState>,
+    pub(super) last_queue: u64,
+    pub(super) last_serial: u64,
+    /// The newest time in the log, in milliseconds since the Unix epoch.
+    newest_ms: u64,
+    malformed: Option<Malformed>,
+}
 
 /// What was rebuilt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,11 +50,309 @@ pub struct Restored {
     pub messages: u64,
 }
 
+#[derive(Debug, Default)]
+pub(super) struct SessionFacts {
+    pub(super) opened: Option<Opened>,
+    pub(super) detached: Option<(u64, u32, Place)>,
+    pub(super) subscriptions: BTreeMap<Box<str>, SubscribedFacts>,
+    pub(super) will: Option<(Box<Will>, Place)>,
+    /// By packet id: serial, and the place if it is not that of the message.
+    pub(super) received: BTreeMap<u16, (u64, Place)>,
+    /// By packet id.
+    pub(super) in_flight: HashMap<u16, (Sent, Place), RandomState>,
+}
+
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) opened_at_ms: u64,
+    pub(super) expiry_secs: u32,
+    pub(super) client_id: Box<str>,
+    pub(super) username: Box<str>,
+    pub(super) place: Place,
+}
+
+#[derive(Debug)]
+pub(super) struct SubscribedFacts {
+    pub(super) options: u8,
+    pub(super) identifier: u32,
+    pub(super) from_serial: u64,
+    pub(super) place: Place,
+}
+
+#[derive(Debug)]
+pub(super) struct GroupFacts {
+    pub(super) from_serial: u64,
+    pub(super) name: Box<str>,
+    pub(super) filter: Box<str>,
+    pub(super) place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessageFacts {
+    pub(super) place: Place,
+    pub(super) expires_at_ms: u64,
+    pub(super) queue: u64,
+    pub(super) topic: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ProgressFacts {
+    pub(super) floor: u64,
+    pub(super) above: Vec<u64>,
+    pub(super) place: Place,
+}
+
 impl Replay {
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Takes the next record of the log, in order.
-    pub fn on_record(&mut self, _record: Record<'_>, _ledger: &mut Ledger) {}
+    pub fn on_record(&mut self, record: Record<'_>, ledger: &mut Ledger) {
+        let place = Place { position: record.position, bytes: weight(record.bytes.len()) as u32 };
+        match Fact::decode(record.kind.get(), record.bytes) {
+            Ok(fact) => self.on_fact(&fact, place, ledger),
+            Err(malformed) => {
+                self.malformed.get_or_insert(malformed);
+            }
+        }
+    }
+
+    /// The first record that could not be read.
+    pub(super) fn check(&self) -> Result<(), Malformed> {
+        self.malformed.map_or(Ok(()), Err)
+    }
+
+    /// Drops what was said of sessions that were never opened, or have ended.
+    pub(super) fn drop_unopened(&mut self, ledger: &mut Ledger) {
+        let all = std::mem::take(&mut self.sessions);
+        for (queue, facts) in all {
+            if facts.opened.is_some() {
+                self.sessions.insert(queue, facts);
+                continue;
+            }
+            facts.release(ledger);
+            release(ledger, self.progress.remove(&queue).map(|progress| progress.place));
+        }
+    }
+
+    /// The newest time that a record tells, in milliseconds since the Unix epoch: a clock that is
+    /// behind it was set back.
+    pub fn newest_ms(&self) -> u64 {
+        self.newest_ms
+    }
+
+    fn on_fact(&mut self, fact: &Fact<'_>, place: Place, ledger: &mut Ledger) {
+        match *fact {
+            Fact::SessionOpened(opened) => self.on_opened(opened, place, ledger),
+            Fact::SessionDetached { session, at_ms, expiry_secs } => {
+                self.newest_ms = self.newest_ms.max(at_ms);
+                let facts = self.session(session);
+                let detached = (at_ms, expiry_secs, place);
+                release(ledger, facts.detached.replace(detached).map(|(_, _, place)| place));
+            }
+            Fact::Subscribed(subscribed) => self.on_subscribed(subscribed, place, ledger),
+            Fact::Message(message) => self.on_message(message, place, ledger),
+            Fact::Taken { session, packet_id, message } => {
+                self.on_message(message, place, ledger);
+                self.taken.push(message.serial);
+                let facts = self.session(session);
+                let received = (message.serial, Place::default());
+                release(ledger, facts.received.insert(packet_id, received).map(|(_, p)| p));
+            }
+            Fact::Received { session, packet_id, serial } => {
+                self.last_serial = self.last_serial.max(serial);
+                let facts = self.session(session);
+                let received = facts.received.insert(packet_id, (serial, place));
+                release(ledger, received.map(|(_, place)| place));
+            }
+            Fact::Retained(message) => {
+                let kept = (message_of(&message), place);
+                let old = self.retained.insert(message.topic.into(), kept);
+                release(ledger, old.map(|(_, place)| place));
+            }
+            Fact::Will(will) => self.on_will(will, place, ledger),
+            Fact::GroupOpened(group) => self.on_group(group, place, ledger),
+            Fact::Progress(progress) => {
+                let mut shares = Shares::new(place, progress.iter().count());
+                for entry in progress.iter() {
+                    self.note_queue(entry.queue);
+                    let above: Vec<u64> = entry.above.iter().collect();
+                    if entry.queue < SEEN {
+                        let last = above.last().copied().unwrap_or(entry.floor);
+                        self.last_serial = self.last_serial.max(last);
+                    }
+                    let facts = ProgressFacts { floor: entry.floor, above, place: shares.next() };
+                    let old = self.progress.insert(entry.queue, facts);
+                    release(ledger, old.map(|old| old.place));
+                }
+            }
+            Fact::InFlight(in_flight) => {
+                let mut shares = Shares::new(place, in_flight.iter().count());
+                for sent in in_flight.iter() {
+                    self.last_serial = self.last_serial.max(sent.serial);
+                    let facts = self.session(sent.session);
+                    let old = facts.in_flight.insert(sent.packet_id, (sent, shares.next()));
+                    release(ledger, old.map(|(_, place)| place));
+                }
+            }
+            _ => {
+                self.on_deletion(fact, ledger);
+                release(ledger, Some(place));
+            }
+        }
+    }
+
+    fn on_deletion(&mut self, fact: &Fact<'_>, ledger: &mut Ledger) {
+        match *fact {
+            Fact::SessionEnded { session } => {
+                self.note_queue(session);
+                if let Some(facts) = self.sessions.remove(&session) {
+                    facts.release(ledger);
+                }
+            }
+            Fact::Unsubscribed { session, filter } => {
+                let facts = self.session(session).subscriptions.remove(filter);
+                release(ledger, facts.map(|facts| facts.place));
+            }
+            Fact::Released { session, packet_id } => {
+                let received = self.session(session).received.remove(&packet_id);
+                release(ledger, received.map(|(_, place)| place));
+            }
+            Fact::RetainedCleared { topic } => {
+                release(ledger, self.retained.remove(topic).map(|(_, place)| place));
+            }
+            Fact::WillCleared { session } => {
+                let will = self.session(session).will.take();
+                release(ledger, will.map(|(_, place)| place));
+            }
+            Fact::GroupClosed { queue } => {
+                self.note_queue(queue);
+                release(ledger, self.groups.remove(&queue).map(|facts| facts.place));
+            }
+            _ => {}
+        }
+    }
+
+    fn session(&mut self, queue: u64) -> &mut SessionFacts {
+        self.note_queue(queue);
+        self.sessions.entry(queue).or_default()
+    }
+
+    fn note_queue(&mut self, queue: u64) {
+        if queue < SEEN && queue != HANDOVER {
+            self.last_queue = self.last_queue.max(queue);
+        }
+    }
+
+    fn on_opened(&mut self, opened: SessionOpened<'_>, place: Place, ledger: &mut Ledger) {
+        self.newest_ms = self.newest_ms.max(opened.opened_at_ms);
+        let facts = self.session(opened.session);
+        let opened = Opened {
+            opened_at_ms: opened.opened_at_ms,
+            expiry_secs: opened.expiry_secs,
+            client_id: opened.client_id.into(),
+            username: opened.username.into(),
+            place,
+        };
+        release(ledger, facts.opened.replace(opened).map(|opened| opened.place));
+    }
+
+    fn on_subscribed(&mut self, subscribed: Subscribed<'_>, place: Place, ledger: &mut Ledger) {
+        self.last_serial = self.last_serial.max(subscribed.from_serial);
+        let facts = self.session(subscribed.session);
+        let subscription = SubscribedFacts {
+            options: subscribed.options,
+            identifier: subscribed.identifier,
+            from_serial: subscribed.from_serial,
+            place,
+        };
+        let old = facts.subscriptions.insert(subscribed.filter.into(), subscription);
+        release(ledger, old.map(|old| old.place));
+    }
+
+    fn on_message(&mut self, message: StoredMessage<'_>, place: Place, ledger: &mut Ledger) {
+        self.last_serial = self.last_serial.max(message.serial);
+        if let Some(origin) = message.origin {
+            let seen = self.seen.entry(origin.shard).or_default();
+            *seen = (*seen).max(origin.serial);
+        }
+        let topic = self.topic_number(message.topic);
+        let facts = MessageFacts {
+            place,
+            expires_at_ms: message.expires_at_ms,
+            queue: message.queue,
+            topic,
+        };
+        let old = self.messages.insert(message.serial, facts);
+        release(ledger, old.map(|old| old.place));
+    }
+
+    fn topic_number(&mut self, topic: &str) -> u32 {
+        if let Some(number) = self.topic_numbers.get(topic) {
+            return *number;
+        }
+        let number = self.topics.len() as u32;
+        self.topics.push(topic.into());
+        self.topic_numbers.insert(topic.into(), number);
+        number
+    }
+
+    fn on_will(&mut self, stored: StoredWill<'_>, place: Place, ledger: &mut Ledger) {
+        let will = Box::new(Will {
+            topic: stored.topic.into(),
+            properties: stored.properties.into(),
+            payload: stored.payload.into(),
+            qos: stored.qos,
+            retain: stored.retain,
+            delay_secs: stored.delay_secs,
+            message_expiry_secs: stored.message_expiry_secs,
+        });
+        let old = self.session(stored.session).will.replace((will, place));
+        release(ledger, old.map(|(_, place)| place));
+    }
+
+    fn on_group(&mut self, group: GroupOpened<'_>, place: Place, ledger: &mut Ledger) {
+        self.note_queue(group.queue);
+        self.last_serial = self.last_serial.max(group.from_serial);
+        let facts = GroupFacts {
+            from_serial: group.from_serial,
+            name: group.name.into(),
+            filter: group.filter.into(),
+            place,
+        };
+        release(ledger, self.groups.insert(group.queue, facts).map(|old| old.place));
+    }
+}
+
+impl SessionFacts {
+    /// All that is written of the session is needed no more.
+    fn release(self, ledger: &mut Ledger) {
+        release(ledger, self.opened.map(|opened| opened.place));
+        release(ledger, self.detached.map(|(_, _, place)| place));
+        release(ledger, self.will.map(|(_, place)| place));
+        for facts in self.subscriptions.into_values() {
+            release(ledger, Some(facts.place));
+        }
+        for (_, place) in self.received.into_values() {
+            release(ledger, Some(place));
+        }
+        for (_, place) in self.in_flight.into_values() {
+            release(ledger, Some(place));
+        }
+    }
+
+    /// What is in flight, in the order in which it was sent.
+    pub(super) fn take_in_flight(&mut self) -> Vec<(Sent, Place)> {
+        let mut in_flight: Vec<(Sent, Place)> =
+            std::mem::take(&mut self.in_flight).into_values().collect();
+        in_flight.sort_unstable_by_key(|(sent, _)| sent.serial);
+        in_flight
+    }
+}
+
+fn release(ledger: &mut Ledger, place: Option<Place>) {
+    if let Some(place) = place.filter(|place| place.is_some()) {
+        ledger.release(place.position, u64::from(place.bytes));
+    }
 }

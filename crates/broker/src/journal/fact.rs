@@ -56,6 +56,13 @@ pub enum Fact<'a> {
     GroupClosed {
         queue: u64,
     },
+    /// [`Fact::Received`] and its [`Fact::Message`] in one record, so that none is without the
+    /// other.
+    Taken {
+        session: u64,
+        packet_id: u16,
+        message: StoredMessage<'a>,
+    },
 }
 
 /// What a session is, apart from its subscriptions and queue.
@@ -92,8 +99,9 @@ pub struct StoredMessage<'a> {
     pub serial: u64,
     /// Where it comes from, when another shard took it on.
     pub origin: Option<Origin>,
-    /// The publishing session's key, for No Local.
-    pub publisher: u64,
+    /// The one queue it is owed to, that of a shared group. 0: every session with a matching
+    /// subscription.
+    pub queue: u64,
     pub qos: QoS,
     pub retain: bool,
     /// `u64::MAX`: never.
@@ -117,6 +125,8 @@ pub struct Origin {
 pub struct StoredWill<'a> {
     pub session: u64,
     pub delay_secs: u32,
+    /// The lifetime of the message, from when it is published.
+    pub message_expiry_secs: Option<u32>,
     pub qos: QoS,
     pub retain: bool,
     pub topic: &'a str,
@@ -168,6 +178,7 @@ impl<'a> Fact<'a> {
             Self::WillCleared { .. } => 14,
             Self::GroupOpened(_) => 15,
             Self::GroupClosed { .. } => 16,
+            Self::Taken { .. } => 17,
         }
     }
 
@@ -200,6 +211,11 @@ impl<'a> Fact<'a> {
             }
             Self::RetainedCleared { topic } => return topic.as_bytes(),
             Self::Will(will) => return will.encode(out),
+            Self::Taken { session, packet_id, message } => {
+                put_number(out, session);
+                put_number(out, u64::from(packet_id));
+                return message.encode(out);
+            }
             Self::GroupOpened(group) => {
                 put_number(out, group.queue);
                 put_number(out, group.from_serial);
@@ -248,6 +264,11 @@ impl<'a> Fact<'a> {
                 filter: text(r.rest())?,
             }),
             16 => Self::GroupClosed { queue: r.number()? },
+            17 => Self::Taken {
+                session: r.number()?,
+                packet_id: r.number_u16()?,
+                message: StoredMessage::decode(&mut r)?,
+            },
             _ => return Err(Malformed("its kind is unknown: a newer program wrote it")),
         };
         r.end(fact)
@@ -308,10 +329,13 @@ impl<'a> StoredMessage<'a> {
             self.qos as u8
                 | u8::from(self.retain) << 2
                 | u8::from(expires) << 3
-                | u8::from(self.origin.is_some()) << 4,
+                | u8::from(self.origin.is_some()) << 4
+                | u8::from(self.queue != 0) << 5,
         );
         put_number(out, self.serial);
-        put_number(out, self.publisher);
+        if self.queue != 0 {
+            put_number(out, self.queue);
+        }
         if expires {
             put_number(out, self.expires_at_ms);
         }
@@ -326,10 +350,14 @@ impl<'a> StoredMessage<'a> {
 
     fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
         let flags = r.byte()?;
-        if flags >> 5 != 0 {
+        if flags >> 6 != 0 {
             return Err(Malformed("a message has unknown flags"));
         }
-        let (serial, publisher) = (r.number()?, r.number()?);
+        let serial = r.number()?;
+        let queue = if flags & 32 == 0 { 0 } else { r.number()? };
+        if flags & 32 != 0 && queue == 0 {
+            return Err(Malformed("a message names no queue, and says so"));
+        }
         let expires_at_ms = if flags & 8 == 0 { u64::MAX } else { r.number()? };
         if flags & 8 != 0 && expires_at_ms == u64::MAX {
             return Err(Malformed("a message expires never, and says when"));
@@ -341,7 +369,7 @@ impl<'a> StoredMessage<'a> {
         Ok(Self {
             serial,
             origin,
-            publisher,
+            queue,
             qos: qos(flags & 3)?,
             retain: flags & 4 != 0,
             expires_at_ms,
@@ -354,9 +382,13 @@ impl<'a> StoredMessage<'a> {
 
 impl<'a> StoredWill<'a> {
     fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
-        out.push(self.qos as u8 | u8::from(self.retain) << 2);
+        let expires = self.message_expiry_secs.is_some();
+        out.push(self.qos as u8 | u8::from(self.retain) << 2 | u8::from(expires) << 3);
         put_number(out, self.session);
         put_number(out, u64::from(self.delay_secs));
+        if let Some(secs) = self.message_expiry_secs {
+            put_number(out, u64::from(secs));
+        }
         put_bytes(out, self.topic.as_bytes());
         put_bytes(out, self.properties);
         self.payload
@@ -364,7 +396,7 @@ impl<'a> StoredWill<'a> {
 
     fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
         let flags = r.byte()?;
-        if flags >> 3 != 0 {
+        if flags >> 4 != 0 {
             return Err(Malformed("a will has unknown flags"));
         }
         Ok(Self {
@@ -372,6 +404,7 @@ impl<'a> StoredWill<'a> {
             retain: flags & 4 != 0,
             session: r.number()?,
             delay_secs: r.number_u32()?,
+            message_expiry_secs: if flags & 8 == 0 { None } else { Some(r.number_u32()?) },
             topic: r.text()?,
             properties: r.bytes()?,
             payload: r.rest(),
@@ -398,12 +431,12 @@ mod tests {
 
     #[test]
     fn unknown_kinds_and_flags_are_malformed() {
-        for kind in [0, 17, 127, 255] {
+        for kind in [0, 18, 127, 255] {
             assert!(Fact::decode(kind, &[]).is_err());
         }
-        assert!(Fact::decode(6, &[0x20, 1, 1, 0, 0]).is_err());
+        assert!(Fact::decode(6, &[0x40, 1, 1, 0, 0]).is_err());
         assert!(Fact::decode(6, &[0x03, 1, 1, 0, 0]).is_err());
-        assert!(Fact::decode(13, &[0x08, 1, 1, 0, 0]).is_err());
+        assert!(Fact::decode(13, &[0x10, 1, 1, 0, 0]).is_err());
         assert!(Fact::decode(1, &[1, 6, 1, 1, 0]).is_err());
     }
 
@@ -412,7 +445,7 @@ mod tests {
         let message = StoredMessage {
             serial: 1_000_000,
             origin: None,
-            publisher: 0,
+            queue: 0,
             qos: QoS::AtLeastOnce,
             retain: false,
             expires_at_ms: u64::MAX,
@@ -422,6 +455,6 @@ mod tests {
         };
         let mut front = Vec::new();
         let rest = Fact::Message(message).encode(&mut front);
-        assert_eq!((front.len(), rest), (10, &b"payload"[..]));
+        assert_eq!((front.len(), rest), (9, &b"payload"[..]));
     }
 }

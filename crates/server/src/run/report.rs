@@ -1,6 +1,7 @@
 //! Events of the shards as log lines.
 
 use broker::{Ended, Event};
+use storage::Status;
 
 /// Writes one event. Life-cycle of single connections is DEBUG; what a person should look at is
 /// INFO (a client did wrong) or WARN (something was lost).
@@ -40,9 +41,33 @@ pub(super) fn log(event: &Event) {
         Event::RetainedRefused { topic } => {
             tracing::warn!(topic = %topic, "retained message not kept: the limit is reached");
         }
+        Event::Log { shard, status } => log_status(*shard, status),
+        Event::LogUnreadable { shard, fault } => {
+            tracing::error!(shard, %fault, "the log cannot be read; what waits there is tried again");
+        }
+        Event::NotKept { client_id, error } => {
+            tracing::error!(client = %client_id, %error, "session not written down: it lives in memory");
+        }
         Event::GroupDropped { group, count } => {
             tracing::warn!(group = %group, count, "messages of a shared subscription dropped");
         }
+    }
+}
+
+fn log_status(shard: broker::ShardId, status: &Status) {
+    match status {
+        Status::Opening | Status::Closed => {}
+        Status::Ready => tracing::info!(shard, "log is ready"),
+        Status::Full(fault) => tracing::error!(
+            shard,
+            %fault,
+            "no space for the log: publishes to keep are held up or refused until there is"
+        ),
+        Status::Poisoned(fault) => tracing::error!(
+            shard,
+            %fault,
+            "the log is out of service: nothing is promised any more; mend the disk and restart"
+        ),
     }
 }
 
@@ -61,6 +86,9 @@ fn log_end(client_id: &str, peer: &str, ended: &Ended) {
         }
         Ended::Refused => {
             tracing::warn!(client = client_id, peer, "publish refused; connection closed");
+        }
+        Ended::LogFailed => {
+            tracing::warn!(client = client_id, peer, "log out of service; connection closed");
         }
         Ended::NotAuthorized => {
             tracing::info!(client = client_id, peer, "re-authentication failed; connection closed");

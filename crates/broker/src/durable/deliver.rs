@@ -1,0 +1,550 @@
+//! Messages that durable sessions are owed: kept once, handed out to each.
+//!
+//! A session that can take a message gets it at once, like any other. One that cannot only counts
+//! it: the message's serial goes into the backlog of its filter, which all sessions on the filter
+//! share, and the session's cursor says where it goes on.
+
+use codec::QoS;
+use session::{Delivery, Dropped, Message, Offered, Overflow};
+use storage::Position;
+use topic::{FilterId, Subscription};
+
+use super::promise::Promise;
+use super::store::{Loaded, Noted};
+use crate::Shard;
+use crate::client::Client;
+use crate::deliver::{Keeping, Wanted, options};
+use crate::journal::{Fact, Origin, Stage, StoredMessage};
+
+/// Serials that a session takes from its backlogs at once.
+const BATCH_SERIALS: usize = 64;
+
+/// A session with more subscriptions asks the index which of them match a message of its backlog.
+const OWN_FILTERS_MAX: usize = 64;
+
+impl Shard {
+    /// Writes a message into the log if a durable session here is owed it. Returns its serial and,
+    /// if it was written just now, what its acknowledgement has to wait for.
+    ///
+    /// Err: there is no room for it, and nothing was done.
+    pub(crate) fn keep(
+        &mut self,
+        message: &Message,
+        found: &[Subscription],
+        keeping: Keeping,
+    ) -> Result<Option<(u64, Option<Position>)>, storage::AppendError> {
+        let origin = match keeping {
+            Keeping::Kept(serial) => return Ok(Some((serial, None))),
+            Keeping::New { origin, .. } => origin,
+        };
+        let Some(store) = &mut self.store else { return Ok(None) };
+        let is_owed = message.level() > 0
+            && message.qos() != QoS::AtMostOnce
+            && found.iter().any(|subscription| subscription.options & options::DURABLE != 0);
+        if !is_owed {
+            return Ok(None);
+        }
+        let origin = origin.map(|(shard, serial)| Origin { shard, serial });
+        let (serial, position) = store
+            .keep_message(message, |message| Fact::Message(StoredMessage { origin, ..message }))?;
+        Ok(Some((serial, Some(position))))
+    }
+
+    /// Everybody here has been offered the message.
+    pub(crate) fn end_delivery(&mut self, message: &Message, keeping: Keeping, serial: u64) {
+        if serial == 0 {
+            return;
+        }
+        if std::mem::take(&mut self.has_left_behind) {
+            self.leave_behind(message.topic(), serial);
+        }
+        if matches!(keeping, Keeping::New { .. }) {
+            self.release_message(serial);
+        }
+    }
+
+    /// What a publisher gets of its own message waits until that is answered.
+    pub(crate) fn hold_own(&mut self, delivery: Delivery) {
+        if let Some(store) = &mut self.store {
+            store.need_message(delivery.serial);
+        }
+        self.own_delivery = Some(delivery);
+    }
+
+    pub(crate) fn let_own_go(&mut self, message: &Message, serial: u64) {
+        if std::mem::take(&mut self.has_left_behind) {
+            self.leave_behind(message.topic(), serial);
+        }
+        self.release_message(serial);
+    }
+
+    /// A durable session is owed a message that is in the log.
+    pub(crate) fn owe(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        store.need_message(delivery.serial);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
+        if !is_behind && client.session.has_window() {
+            self.hand_out(slot, delivery, now_ms);
+        } else {
+            self.fall_behind(slot, &delivery, now_ms);
+        }
+    }
+
+    /// A durable session is not owed a message that others on its filter are.
+    pub(crate) fn pass_over(&mut self, slot: u32, serial: u64) {
+        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
+            return;
+        };
+        if durable.is_behind {
+            durable.track.skip(serial);
+        } else {
+            durable.track.pass(serial);
+        }
+        self.note_moved(slot);
+    }
+
+    /// Puts a delivery in flight; the window is open.
+    fn hand_out(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
+        let session = self.key(slot);
+        let (clients, spare_buffers) = self.clients_and_buffers();
+        let Some(client) = clients.get_mut(slot) else { return };
+        Self::lend_buffer(client, spare_buffers);
+        let serial = delivery.serial;
+        let message = delivery.message.clone();
+        let is_expired = message.is_expired(now_ms);
+        let (offered, packet_id) = if is_expired {
+            (Offered::Dropped(Dropped::Expired), 0)
+        } else if delivery.qos == QoS::ExactlyOnce {
+            (Offered::Queued, client.session.hold(delivery))
+        } else {
+            let packet_id = client.session.outgoing.next_packet_id();
+            let limits = client.limits.queue;
+            (client.session.offer(delivery, &limits, now_ms), packet_id)
+        };
+        let Some(durable) = &mut client.durable else { return };
+        if matches!(offered, Offered::Dropped(_)) {
+            durable.track.pass(serial);
+            self.release_message(serial);
+            self.note_moved(slot);
+        } else {
+            durable.track.hand_out(serial, packet_id);
+            let is_held = matches!(offered, Offered::Queued);
+            let then = is_held.then_some(Promise::Send { session, packet_id, serial });
+            let noted = Noted { slot, queue: durable.queue, serial, then };
+            if let Some(store) = &mut self.store {
+                store.note_in_flight(noted, packet_id, Stage::Published);
+            }
+        }
+        self.after_offer(slot, &message, offered, now_ms);
+    }
+
+    /// The session cannot take the delivery now: it waits in the backlogs of its filters.
+    fn fall_behind(&mut self, slot: u32, delivery: &Delivery, now_ms: u64) {
+        let stored = self.store.as_ref().and_then(|store| store.stored(delivery.serial));
+        let bytes = stored.map_or(0, |stored| u64::from(stored.place.bytes));
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let limits = client.limits.queue;
+        let Some(durable) = &mut client.durable else { return };
+        let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
+        let is_full = durable.queued >= limits.messages_max
+            || durable.queued_bytes + bytes > limits.bytes_max;
+        if is_full && (limits.overflow != Overflow::DropOldest || !fits_at_all) {
+            self.pass_over(slot, delivery.serial);
+            self.release_message(delivery.serial);
+            let offered = match limits.overflow {
+                Overflow::Disconnect => Offered::Disconnect,
+                Overflow::Reject => Offered::Refused,
+                _ => Offered::Dropped(Dropped::QueueFull),
+            };
+            self.after_offer(slot, &delivery.message, offered, now_ms);
+            return;
+        }
+        durable.is_behind = true;
+        durable.queued += 1;
+        durable.queued_bytes += bytes;
+        self.has_left_behind = true;
+        self.after_offer(slot, &delivery.message, Offered::Queued, now_ms);
+        if is_full {
+            self.drop_oldest(slot, now_ms);
+        }
+    }
+
+    /// Makes room in a full backlog.
+    fn drop_oldest(&mut self, slot: u32, now_ms: u64) {
+        loop {
+            let Some(client) = self.clients.get(slot) else { return };
+            let limits = client.limits.queue;
+            let Some(durable) = &client.durable else { return };
+            let is_full =
+                durable.queued > limits.messages_max || durable.queued_bytes > limits.bytes_max;
+            if !is_full {
+                return;
+            }
+            let Some(serial) = self.pending(slot, 1).first().copied() else {
+                // What was counted has expired.
+                if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+                    (durable.queued, durable.queued_bytes) = (1, 0);
+                }
+                return;
+            };
+            let was_live = self.leave_queue(slot, serial);
+            self.release_message(serial);
+            let why = if was_live { Dropped::QueueFull } else { Dropped::Expired };
+            self.note_dropped(slot, why, now_ms);
+        }
+    }
+
+    /// The session's turn has come for a serial, with or without success. False: the message is
+    /// gone, because it has expired.
+    fn leave_queue(&mut self, slot: u32, serial: u64) -> bool {
+        let bytes = self.store.as_ref().and_then(|store| store.stored(serial));
+        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
+            return false;
+        };
+        durable.track.pass(serial);
+        durable.queued = durable.queued.saturating_sub(1);
+        let bytes_gone = bytes.map_or(0, |stored| u64::from(stored.place.bytes));
+        durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes_gone);
+        self.note_moved(slot);
+        bytes.is_some()
+    }
+
+    /// A delivery is complete.
+    pub(crate) fn finish_delivery(&mut self, slot: u32, serial: u64) {
+        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
+            return;
+        };
+        let Some(out) = durable.track.finish(serial) else { return };
+        self.note_moved(slot);
+        if let Some(store) = &mut self.store {
+            store.release(out.place);
+            store.release_message(serial);
+        }
+    }
+
+    fn release_message(&mut self, serial: u64) {
+        if let Some(store) = &mut self.store {
+            store.release_message(serial);
+        }
+    }
+
+    /// The progress of the session goes into the next commit.
+    pub(crate) fn note_moved(&mut self, slot: u32) {
+        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
+            return;
+        };
+        if !std::mem::replace(&mut durable.is_moved, true)
+            && let Some(store) = &mut self.store
+        {
+            store.note_moved(durable.queue);
+        }
+    }
+
+    /// Puts a serial into the backlogs of the filters that match the topic.
+    pub(crate) fn leave_behind(&mut self, topic: &str, serial: u64) {
+        let mut filters = std::mem::take(&mut self.filters);
+        self.index.matching_filters(topic, &mut filters);
+        if let Some(store) = &mut self.store {
+            for filter in &filters {
+                if self.index.promises(*filter) > 0 {
+                    store.push_backlog(*filter, serial);
+                }
+            }
+        }
+        self.filters = filters;
+    }
+
+    /// What the session's turn comes for next: at most `count` serials, growing.
+    fn pending(&self, slot: u32, count: usize) -> Vec<u64> {
+        let mut serials = Vec::new();
+        let (Some(store), Some(client)) = (&self.store, self.clients.get(slot)) else {
+            return serials;
+        };
+        let Some(durable) = client.durable.as_ref().filter(|durable| durable.is_behind) else {
+            return serials;
+        };
+        let since = durable.rare.as_ref().map_or(&[][..], |rare| &rare.since);
+        for held in client.held.iter().filter(|held| held.group == 0) {
+            let Some(list) = store.backlogs.get(&held.filter) else { continue };
+            let subscription = self.index.subscription(held.filter, slot);
+            if subscription.is_none_or(|s| s.options & options::DURABLE == 0) {
+                continue;
+            }
+            let from = since
+                .iter()
+                .find(|(filter, _)| *filter == held.filter)
+                .map_or(0, |(_, serial)| *serial)
+                .max(durable.track.cursor());
+            let begin = list.partition_point(|serial| *serial <= from);
+            let fresh = list.iter().skip(begin).filter(|serial| !durable.track.contains(**serial));
+            serials.extend(fresh.take(count).copied());
+        }
+        serials.sort_unstable();
+        serials.dedup();
+        serials.truncate(count);
+        serials
+    }
+
+    /// All that waits for the session.
+    pub(crate) fn all_pending(&self, slot: u32) -> Vec<u64> {
+        self.pending(slot, usize::MAX)
+    }
+
+    /// Moves on what waits in the log for a session, as far as its window goes.
+    pub(crate) fn pump_backlog(&mut self, slot: u32, now_ms: u64) {
+        loop {
+            let Some(client) = self.clients.get(slot) else { return };
+            let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
+            if !is_behind || !client.session.has_window() {
+                return;
+            }
+            let serials = self.pending(slot, BATCH_SERIALS);
+            if serials.is_empty() {
+                self.catch_up(slot);
+                return;
+            }
+            for serial in serials {
+                let has_window = self.clients.get(slot).is_some_and(|c| c.session.has_window());
+                if !has_window || !self.hand_out_stored(slot, serial, now_ms) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// False: the disk has to be waited for.
+    fn hand_out_stored(&mut self, slot: u32, serial: u64, now_ms: u64) -> bool {
+        let queue = self.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
+        let (Some(store), Some(queue)) = (&mut self.store, queue) else { return false };
+        match store.load(serial, queue) {
+            Loaded::Pending => false,
+            Loaded::Gone => {
+                self.leave_queue(slot, serial);
+                self.note_dropped(slot, Dropped::Expired, now_ms);
+                true
+            }
+            Loaded::Ready(message) => {
+                self.leave_queue_for(slot, serial);
+                match self.delivery_of(slot, serial, message) {
+                    Some(delivery) => self.hand_out(slot, delivery, now_ms),
+                    None => {
+                        self.pass_over_now(slot, serial);
+                        self.release_message(serial);
+                    }
+                }
+                true
+            }
+        }
+    }
+
+    /// Counts a serial out of the queue that is about to be handed out.
+    fn leave_queue_for(&mut self, slot: u32, serial: u64) {
+        let bytes = self.store.as_ref().and_then(|store| store.stored(serial));
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            let bytes_gone = bytes.map_or(0, |stored| u64::from(stored.place.bytes));
+            durable.queued = durable.queued.saturating_sub(1);
+            durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes_gone);
+        }
+    }
+
+    fn pass_over_now(&mut self, slot: u32, serial: u64) {
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            durable.track.pass(serial);
+        }
+        self.note_moved(slot);
+    }
+
+    /// How the session gets a message of its backlog, by the subscriptions it has now.
+    fn delivery_of(&mut self, slot: u32, serial: u64, message: Message) -> Option<Delivery> {
+        let own = self.own_subscriptions(slot, message.topic());
+        let client = self.clients.get(slot)?;
+        let wanted = Wanted::of(&message, &own, false, client)?;
+        (wanted.qos != QoS::AtMostOnce).then(|| wanted.delivery(message, serial))
+    }
+
+    fn own_subscriptions(&mut self, slot: u32, topic: &str) -> Vec<Subscription> {
+        let Some(client) = self.clients.get(slot) else { return Vec::new() };
+        if client.held.len() > OWN_FILTERS_MAX {
+            let mut filters = std::mem::take(&mut self.filters);
+            self.index.matching_filters(topic, &mut filters);
+            let own = filters.iter().filter_map(|f| self.index.subscription(*f, slot)).collect();
+            self.filters = filters;
+            return own;
+        }
+        let plain = client.held.iter().filter(|held| held.group == 0);
+        plain
+            .filter(|held| topic::matches(self.index.text(held.filter), topic))
+            .filter_map(|held| self.index.subscription(held.filter, slot))
+            .collect()
+    }
+
+    /// Nothing waits for the session any more.
+    fn catch_up(&mut self, slot: u32) {
+        let Some(store) = &mut self.store else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(durable) = &mut client.durable else { return };
+        durable.is_behind = false;
+        (durable.queued, durable.queued_bytes) = (0, 0);
+        durable.track.advance(store.last_serial());
+        if let Some(rare) = &mut durable.rare {
+            rare.since = Vec::new();
+        }
+        for held in client.held.iter().filter(|held| held.group == 0) {
+            store.prune_backlog(held.filter);
+        }
+        if let Some(link) = client.session.link_mut().filter(|link| link.outbox.is_empty()) {
+            link.has_caught_up();
+        }
+    }
+
+    /// The session gives a filter up: what waits for it by this filter alone is not owed any more.
+    /// Called before and after the subscription goes; the difference is let go.
+    pub(crate) fn let_pending_go(&mut self, slot: u32, before: Vec<u64>) {
+        if before.is_empty() {
+            return;
+        }
+        let after = self.all_pending(slot);
+        let mut bytes_gone = 0;
+        let mut count = 0;
+        for serial in before {
+            if after.binary_search(&serial).is_err()
+                && let Some(store) = &mut self.store
+            {
+                bytes_gone += store.stored(serial).map_or(0, |s| u64::from(s.place.bytes));
+                count += 1;
+                store.release_message(serial);
+            }
+        }
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            durable.queued = durable.queued.saturating_sub(count);
+            durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes_gone);
+        }
+    }
+
+    /// Supplies the delivery that the resends of a restored session wait for. False: none does, or
+    /// the disk has to be waited for.
+    pub(crate) fn supply_in_flight(&mut self, slot: u32, now_ms: u64) -> bool {
+        let Some(client) = self.clients.get(slot).filter(|c| c.session.is_online()) else {
+            return false;
+        };
+        let queue = client.durable.as_ref().map(|durable| durable.queue);
+        let unsupplied = client.session.outgoing.unsupplied();
+        let (Some(queue), Some((packet_id, origin))) = (queue, unsupplied) else { return false };
+        let Some(store) = &mut self.store else { return false };
+        let delivery = match store.load(origin.serial, queue) {
+            Loaded::Pending => return false,
+            Loaded::Ready(message) => self.delivery_of(slot, origin.serial, message),
+            Loaded::Gone => {
+                self.note_dropped(slot, Dropped::Expired, now_ms);
+                None
+            }
+        };
+        if delivery.is_none() {
+            self.finish_delivery(slot, origin.serial);
+        }
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.session.outgoing.supply(packet_id, delivery);
+        }
+        true
+    }
+
+    /// The disk has brought what these queues asked for.
+    pub(crate) fn resume_queues(&mut self, queues: Vec<u64>, now_ms: u64) {
+        for queue in queues {
+            if queue == super::store::HANDOVER {
+                self.resume_handovers(now_ms);
+                continue;
+            }
+            let owner = self.store.as_ref().and_then(|store| store.owners.get(&queue).copied());
+            match owner {
+                Some(super::store::Owner::Session(slot)) => self.pump(slot, now_ms),
+                Some(super::store::Owner::Group(key)) => self.drain_group(key, now_ms),
+                None => {}
+            }
+        }
+    }
+
+    /// A subscription that has become less than durable, or a filter that is free for others.
+    pub(crate) fn close_backlog(&mut self, filter: FilterId) {
+        if let Some(store) = &mut self.store {
+            store.backlogs.remove(&filter);
+        }
+    }
+
+    /// A PUBREC for a delivery that the log knows: its PUBREL leaves when that is written down.
+    /// False: it is like any other.
+    pub(crate) fn keep_pubrec(&mut self, slot: u32, ack: &codec::Ack<'_>) -> bool {
+        let session = self.key(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let origin = client.session.outgoing.origin(ack.packet_id);
+        let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
+            return false;
+        };
+        let Some(origin) = origin.filter(|origin| origin.serial != 0 && origin.group == 0) else {
+            return false;
+        };
+        let queue = durable.queue;
+        let Some(out) = durable.track.get_mut(origin.serial).filter(|out| !out.is_done) else {
+            return false;
+        };
+        out.stage = Stage::Released;
+        let packet_id = ack.packet_id;
+        let then = Some(Promise::Received { session, packet_id });
+        let noted = Noted { slot, queue, serial: origin.serial, then };
+        store.note_in_flight(noted, packet_id, Stage::Released);
+        true
+    }
+
+    /// A PUBREL for a packet id that the log knows: its PUBCOMP leaves when that is written down.
+    /// False: it is like any other.
+    pub(crate) fn keep_pubrel(&mut self, slot: u32, packet_id: u16) -> bool {
+        let session = self.key(slot);
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let (Some(durable), Some(store)) = (durable, &mut self.store) else { return false };
+        let (queue, level) = (durable.queue, durable.log_level());
+        let Some(rare) = &mut durable.rare else { return false };
+        let received = rare.received.iter_mut().find(|received| received.packet_id == packet_id);
+        let Some(received) = received else { return false };
+        let fact = Fact::Released { session: queue, packet_id };
+        // Without room for it the client asks again, with its next connection.
+        if let Ok(position) = store.append_deletion(&fact, level) {
+            received.is_released = true;
+            store.promises.push(position, level, Promise::Released { session, packet_id });
+        }
+        true
+    }
+
+    /// A client that a message would be refused for, because its backlog is full.
+    pub(crate) fn would_refuse(&self, client: &Client, message: &Message) -> bool {
+        let limits = &client.limits.queue;
+        match &client.durable {
+            Some(durable) if message.level() > 0 => {
+                let is_full = durable.queued >= limits.messages_max
+                    || durable.queued_bytes + message.heap_bytes() as u64 > limits.bytes_max;
+                let is_open = !durable.is_behind && client.session.has_window();
+                limits.overflow == Overflow::Reject && is_full && !is_open
+            }
+            _ => client.session.would_refuse(message, limits),
+        }
+    }
+
+    /// With a disk that is behind, publishers are read on a little later.
+    pub(crate) fn note_slow_disk(&mut self) {
+        if self.store.as_ref().is_some_and(|store| store.is_behind()) {
+            self.is_congested = true;
+        }
+    }
+}
+
+impl Client {
+    /// Deliveries that wait in the log.
+    pub(crate) fn backlog(&self) -> usize {
+        self.durable.as_ref().map_or(0, |durable| durable.queued as usize)
+    }
+
+    /// Does anything wait for this session in the log?
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.durable.as_ref().is_some_and(|durable| durable.is_behind)
+    }
+}

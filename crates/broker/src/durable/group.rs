@@ -1,0 +1,329 @@
+//! The queues of shared groups with a durable member.
+//!
+//! The group's home keeps each message until a member has acknowledged it, whoever that is. Members
+//! hold what they were given in memory only: after a crash the home gives it out again, which at
+//! least once allows. So shared subscriptions of durable sessions are granted QoS 1 at most.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use session::{Dropped, Message, Overflow};
+
+use super::promise::Promise;
+use super::store::{Class, HANDOVER, Loaded, Owner, level_of};
+use super::track::{Place, Track};
+use crate::group::GroupName;
+use crate::journal::{Fact, GroupOpened, StoredMessage};
+use crate::{Confirm, Mail, Shard};
+
+/// Bytes of waiting messages that a group keeps in memory beside the log. Policy: later ones are
+/// read back from the disk.
+const MEMORY_BYTES_MAX: usize = 1024 * 1024;
+
+/// One message that waits.
+#[derive(Debug)]
+struct Waiting {
+    serial: u64,
+    bytes: u32,
+    message: Option<Message>,
+}
+
+/// The queue of a group, at its home.
+#[derive(Debug)]
+pub(crate) struct KeptQueue {
+    pub(crate) queue: u64,
+    pub(crate) place: Place,
+    pub(crate) track: Track,
+    waiting: VecDeque<Waiting>,
+    bytes: u64,
+    memory_bytes: usize,
+    /// Given out and come back; they go first.
+    returned: BTreeSet<u64>,
+    /// The other shards were told that something waits.
+    is_told: bool,
+}
+
+impl KeptQueue {
+    fn new(queue: u64, place: Place, track: Track) -> Self {
+        Self {
+            queue,
+            place,
+            track,
+            waiting: VecDeque::new(),
+            bytes: 0,
+            memory_bytes: 0,
+            returned: BTreeSet::new(),
+            is_told: false,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.returned.is_empty()
+    }
+
+    fn push(&mut self, serial: u64, bytes: u32, message: Option<Message>) {
+        let message = message.filter(|_| self.memory_bytes < MEMORY_BYTES_MAX);
+        self.memory_bytes += message.as_ref().map_or(0, Message::heap_bytes);
+        self.bytes += u64::from(bytes);
+        self.waiting.push_back(Waiting { serial, bytes, message });
+    }
+
+    fn front(&self) -> Option<(u64, Option<&Message>)> {
+        if let Some(serial) = self.returned.first() {
+            return Some((*serial, None));
+        }
+        self.waiting.front().map(|waiting| (waiting.serial, waiting.message.as_ref()))
+    }
+
+    fn pop_front(&mut self) {
+        if self.returned.pop_first().is_some() {
+            return;
+        }
+        if let Some(gone) = self.waiting.pop_front() {
+            self.bytes -= u64::from(gone.bytes);
+            self.memory_bytes -= gone.message.as_ref().map_or(0, Message::heap_bytes);
+        }
+    }
+}
+
+impl Shard {
+    /// Does the group keep this message in a log, at its home?
+    pub(crate) fn group_keeps(&self, number: u32, message: &Message) -> bool {
+        self.store.is_some()
+            && message.level() > 0
+            && message.qos() != codec::QoS::AtMostOnce
+            && self.groups.has_durable_member(number)
+    }
+
+    /// The home's side: writes a message into the group's queue.
+    ///
+    /// None: it cannot be kept here, because no member is durable any more.
+    pub(crate) fn keep_for_group(
+        &mut self,
+        name: &Arc<GroupName>,
+        message: &Message,
+        confirm: Option<Confirm>,
+        now_ms: u64,
+    ) -> Result<bool, storage::AppendError> {
+        let Some(number) = self.groups.number(name.key) else { return Ok(false) };
+        if !self.group_keeps(number, message) {
+            return Ok(false);
+        }
+        let Some(queue) = self.open_group_queue(name)? else { return Ok(false) };
+        let Some(store) = &mut self.store else { return Ok(false) };
+        let (serial, position) = store
+            .keep_message(message, |message| Fact::Message(StoredMessage { queue, ..message }))?;
+        let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
+        if let Some(confirm) = confirm {
+            store.promises.push(position, level_of(message.level()), Promise::Confirm(confirm));
+        }
+        let Some(kept) = self.groups.kept_mut(name.key) else { return Ok(false) };
+        let was_empty = kept.is_empty();
+        kept.push(serial, bytes, Some(message.clone()));
+        self.drop_group_oldest(name);
+        if was_empty {
+            self.drain_kept(name.key, now_ms);
+        }
+        Ok(true)
+    }
+
+    fn open_group_queue(
+        &mut self,
+        name: &Arc<GroupName>,
+    ) -> Result<Option<u64>, storage::AppendError> {
+        if let Some(kept) = self.groups.kept(name.key) {
+            return Ok(Some(kept.queue));
+        }
+        let Some(store) = &mut self.store else { return Ok(None) };
+        let queue = store.new_queue(Owner::Group(name.key));
+        let from_serial = store.last_serial();
+        let fact = Fact::GroupOpened(GroupOpened {
+            queue,
+            from_serial,
+            name: &name.share,
+            filter: &name.filter,
+        });
+        let place = match store.append(Class::Normal, &fact, storage::Level::Fsync) {
+            Ok(place) => place,
+            Err(error) => {
+                store.owners.remove(&queue);
+                return Err(error);
+            }
+        };
+        let kept = KeptQueue::new(queue, place, Track::starting_at(from_serial));
+        self.groups.set_kept(name.key, kept);
+        Ok(Some(queue))
+    }
+
+    /// The limits of a group's queue: the oldest go, as a group has no one publisher to refuse.
+    fn drop_group_oldest(&mut self, name: &Arc<GroupName>) {
+        let limits = self.shared.settings.share_queue;
+        let mut dropped = 0;
+        while let Some(kept) = self.groups.kept_mut(name.key)
+            && (kept.waiting.len() > limits.messages_max as usize || kept.bytes > limits.bytes_max)
+        {
+            let gone = match limits.overflow {
+                Overflow::DropOldest => kept.waiting.pop_front(),
+                _ => kept.waiting.pop_back(),
+            };
+            let Some(gone) = gone else { break };
+            kept.bytes -= u64::from(gone.bytes);
+            kept.memory_bytes -= gone.message.as_ref().map_or(0, Message::heap_bytes);
+            self.finish_group_message(name.key, gone.serial, true);
+            dropped += 1;
+        }
+        if dropped > 0 {
+            self.tell_group_dropped(name, dropped);
+        }
+    }
+
+    /// The home's side: gives out what waits, as far as members have room.
+    pub(crate) fn drain_kept(&mut self, key: u64, now_ms: u64) {
+        self.give_out_kept(key, now_ms);
+        if let Some(kept) = self.groups.kept_mut(key) {
+            let any = !kept.is_empty();
+            if std::mem::replace(&mut kept.is_told, any) != any {
+                self.send_to_others(&Mail::Waiting { group: key, any });
+            }
+        }
+    }
+
+    fn give_out_kept(&mut self, key: u64, now_ms: u64) {
+        loop {
+            let Some(kept) = self.groups.kept(key) else { return };
+            let queue = kept.queue;
+            let Some((serial, message)) = kept.front() else { return };
+            let message = message.cloned();
+            if !self.groups.has_room(key) {
+                return;
+            }
+            let loaded = match (message, &mut self.store) {
+                (Some(message), _) => Loaded::Ready(message),
+                (None, Some(store)) => store.load(serial, queue),
+                (None, None) => return,
+            };
+            let message = match loaded {
+                Loaded::Pending => return,
+                Loaded::Ready(message) if !message.is_expired(now_ms) => Some(message),
+                Loaded::Ready(_) | Loaded::Gone => None,
+            };
+            let Some(message) = message else {
+                self.pop_kept(key);
+                self.finish_group_message(key, serial, true);
+                crate::deliver::count_dropped(self.metrics(), Dropped::Expired, 1);
+                continue;
+            };
+            let random = self.next_random();
+            let Some((name, member)) = self.groups.choose_for(key, &message, random, &self.shared)
+            else {
+                return;
+            };
+            self.pop_kept(key);
+            if let Some(kept) = self.groups.kept_mut(key) {
+                kept.track.hand_out(serial, 0);
+            }
+            let mail = Mail::Offer { group: name, member, message, hops: 1, serial };
+            self.send(member.shard(), mail);
+        }
+    }
+
+    fn pop_kept(&mut self, key: u64) {
+        if let Some(kept) = self.groups.kept_mut(key) {
+            kept.pop_front();
+        }
+    }
+
+    /// The home's side: a member has acknowledged, or nobody may have it.
+    pub(crate) fn on_group_done(&mut self, key: u64, serial: u64) {
+        self.finish_group_message(key, serial, false);
+    }
+
+    fn finish_group_message(&mut self, key: u64, serial: u64, is_unsent: bool) {
+        let Some(kept) = self.groups.kept_mut(key) else { return };
+        kept.returned.remove(&serial);
+        let was_out = kept.track.finish(serial).is_some();
+        if !was_out {
+            if !is_unsent {
+                return;
+            }
+            kept.track.skip(serial);
+        }
+        let (queue, floor) = (kept.queue, kept.waiting.front().map(|waiting| waiting.serial));
+        // Everything in front of the queue was given out.
+        kept.track.advance(floor.map_or(serial, |front| (front - 1).min(serial)));
+        if let Some(store) = &mut self.store {
+            store.note_moved(queue);
+            store.release_message(serial);
+        }
+    }
+
+    /// The home's side: a member could not take it, or ended before it acknowledged.
+    pub(crate) fn on_group_returned(&mut self, key: u64, serial: u64, now_ms: u64) {
+        let Some(kept) = self.groups.kept_mut(key) else { return };
+        if kept.track.get_mut(serial).is_some_and(|out| !out.is_done) {
+            kept.returned.insert(serial);
+            self.drain_kept(key, now_ms);
+        }
+    }
+
+    /// The member's side: tells the home that a message is done, or comes back.
+    pub(crate) fn tell_home(&mut self, group: u64, serial: u64, is_done: bool) {
+        if serial == 0 {
+            return;
+        }
+        let mail = match is_done {
+            true => Mail::GroupDone { group, serial },
+            false => Mail::GroupReturned { group, serial },
+        };
+        self.send(self.shared.shard_of_group(group), mail);
+    }
+
+    /// The group has no member any more: what it kept is lost, and said to be.
+    pub(crate) fn close_group_queue(&mut self, kept: KeptQueue) -> u64 {
+        let Some(store) = &mut self.store else { return 0 };
+        let mut lost = 0;
+        let given_out: Vec<u64> = kept.track.in_flight().map(|out| out.serial).collect();
+        for serial in kept.waiting.iter().map(|waiting| waiting.serial).chain(given_out) {
+            store.release_message(serial);
+            lost += 1;
+        }
+        store.release(kept.place);
+        store.release(kept.track.place);
+        store.owners.remove(&kept.queue);
+        // Should it be lost, the group comes back with the next start and is closed then.
+        let closed = Fact::GroupClosed { queue: kept.queue };
+        let _ = store.append_deletion(&closed, storage::Level::Fsync);
+        lost
+    }
+
+    /// Puts a group's queue back as it was in the log.
+    pub(crate) fn restore_group(
+        &mut self,
+        queue: u64,
+        share: &str,
+        filter: &str,
+        place: Place,
+        track: Track,
+        now_ms: u64,
+    ) {
+        let name = self.group_name(share, filter);
+        self.know_restored_group(&name, now_ms);
+        if let Some(store) = &mut self.store {
+            store.owners.insert(queue, Owner::Group(name.key));
+        }
+        self.groups.set_kept(name.key, KeptQueue::new(queue, place, track));
+    }
+
+    /// Lines a message up in the queue of its group. Returns how many need it.
+    pub(crate) fn restore_group_message(&mut self, serial: u64, queue: u64, bytes: u32) -> u32 {
+        debug_assert!(queue != HANDOVER, "only groups have messages of their own");
+        let owner = self.store.as_ref().and_then(|store| store.owners.get(&queue).copied());
+        let Some(Owner::Group(key)) = owner else { return 0 };
+        let Some(kept) = self.groups.kept_mut(key) else { return 0 };
+        if serial <= kept.track.cursor() || kept.track.contains(serial) {
+            return 0;
+        }
+        kept.push(serial, bytes, None);
+        1
+    }
+}

@@ -1,0 +1,219 @@
+//! QoS 2 publishes of durable sessions: taken on in one record, then passed to the other shards.
+//!
+//! The record holds the message and its packet id, so that both survive a crash or neither. Only
+//! when it is committed is the message mailed, with its serial: a shard that has had this serial
+//! knows it for a repetition. So it enters each log once, however often it has to be mailed.
+
+use std::collections::HashMap;
+
+use codec::Reason;
+use foldhash::fast::FixedState;
+use session::Message;
+use storage::AppendError;
+
+use super::promise::Promise;
+use super::store::{HANDOVER, Loaded, level_of};
+use super::track::{Place, Track};
+use crate::journal::Fact;
+use crate::{Confirm, Mail, SessionKey, Shard};
+
+/// A message that is not yet known to be held by all who owe it.
+#[derive(Debug)]
+struct Handover {
+    /// The acknowledgement that waits for it, if its connection still does.
+    confirm: Option<Confirm>,
+    /// None after a start, until the disk has given it.
+    message: Option<Message>,
+    /// Shards that have yet to answer.
+    waiting: u16,
+}
+
+/// All of them. Bounded by the receive maxima of the publishers.
+#[derive(Debug, Default)]
+pub(crate) struct Handovers {
+    by_serial: HashMap<u64, Handover, FixedState>,
+    pub(crate) track: Track,
+}
+
+/// A QoS 2 packet id between PUBLISH and PUBREL.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) packet_id: u16,
+    pub(crate) serial: u64,
+    /// Where it stands by itself; else the record of its message tells.
+    pub(crate) place: Place,
+    /// Its PUBREL is written down: a copy of this fact would outlive that.
+    pub(crate) is_released: bool,
+}
+
+impl Handovers {
+    /// One that was under way when the broker ended.
+    pub(crate) fn restore(&mut self, serial: u64) {
+        let handover = Handover { confirm: None, message: None, waiting: 0 };
+        self.by_serial.insert(serial, handover);
+        self.track.hand_out(serial, 0);
+    }
+
+    /// A repetition of the publish waits, instead of the connection that is gone.
+    pub(crate) fn await_again(&mut self, serial: u64, confirm: Confirm) -> bool {
+        match self.by_serial.get_mut(&serial) {
+            Some(handover) => {
+                handover.confirm = Some(confirm);
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn serials(&self) -> Vec<u64> {
+        let mut serials: Vec<u64> = self.by_serial.keys().copied().collect();
+        serials.sort_unstable();
+        serials
+    }
+}
+
+impl Shard {
+    /// Takes a QoS 2 publish of a durable session on. Returns its serial.
+    pub(crate) fn take_on(
+        &mut self,
+        slot: u32,
+        packet_id: u16,
+        message: &Message,
+        confirm: Option<Confirm>,
+    ) -> Result<u64, AppendError> {
+        let session = self.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
+        let (Some(session), Some(store)) = (session, &mut self.store) else {
+            return Err(AppendError::Closed);
+        };
+        let (serial, position) =
+            store.keep_message(message, |message| Fact::Taken { session, packet_id, message })?;
+        // One reference for the handover, which keep_message has counted, one for the packet id.
+        store.pin_message(serial);
+        let handover = Handover { confirm, message: Some(message.clone()), waiting: 0 };
+        store.handovers.by_serial.insert(serial, handover);
+        store.handovers.track.hand_out(serial, 0);
+        store.promises.push(position, level_of(message.level()), Promise::Route { serial });
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            let (place, is_released) = (Place::default(), false);
+            durable.rare().received.push(Received { packet_id, serial, place, is_released });
+        }
+        Ok(serial)
+    }
+
+    /// The record is committed: the other shards, the groups and the retained store get it.
+    pub(crate) fn pass_on_taken(&mut self, serial: u64, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        let Some(handover) = store.handovers.by_serial.get_mut(&serial) else { return };
+        let Some(message) = handover.message.take() else { return };
+        let confirm = Confirm {
+            publisher: SessionKey::new(self.id, 0, 0),
+            connection: crate::NO_CONNECTION,
+            ack_number: 0,
+            packet_id: 0,
+            serial,
+        };
+        // One more than there are, so that answers of this very shard do not end it too early.
+        handover.waiting = 1;
+        let routed = self.route_onward(&message, Some(confirm), now_ms);
+        if let Some(store) = &mut self.store
+            && let Some(handover) = store.handovers.by_serial.get_mut(&serial)
+        {
+            handover.waiting += routed.waiting;
+        }
+        self.on_handed_over(serial, now_ms);
+    }
+
+    /// One place more holds the message.
+    pub(crate) fn on_handed_over(&mut self, serial: u64, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        let Some(handover) = store.handovers.by_serial.get_mut(&serial) else { return };
+        handover.waiting = handover.waiting.saturating_sub(1);
+        if handover.waiting > 0 {
+            return;
+        }
+        let handover = store.handovers.by_serial.remove(&serial);
+        store.handovers.track.finish(serial);
+        store.note_moved(HANDOVER);
+        store.release_message(serial);
+        if let Some(confirm) = handover.and_then(|handover| handover.confirm) {
+            self.on_confirmed(confirm, Reason::SUCCESS, None, now_ms);
+        }
+    }
+
+    /// After a start: what may not have been passed on is passed on again.
+    pub(crate) fn resume_handovers(&mut self, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        for serial in store.handovers.serials() {
+            let Some(store) = &mut self.store else { return };
+            let Some(handover) = store.handovers.by_serial.get(&serial) else { continue };
+            if handover.message.is_some() || handover.waiting > 0 {
+                continue;
+            }
+            match store.load(serial, HANDOVER) {
+                Loaded::Ready(message) => {
+                    if let Some(handover) = store.handovers.by_serial.get_mut(&serial) {
+                        handover.message = Some(message);
+                    }
+                    self.pass_on_taken(serial, now_ms);
+                }
+                Loaded::Pending => {}
+                Loaded::Gone => {
+                    if let Some(handover) = store.handovers.by_serial.get_mut(&serial) {
+                        handover.waiting = 1;
+                    }
+                    self.on_handed_over(serial, now_ms);
+                }
+            }
+        }
+    }
+
+    /// A PUBREL is committed: the packet id means nothing any more.
+    pub(crate) fn forget_received(&mut self, slot: u32, packet_id: u16) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(durable) = &mut client.durable else { return };
+        let received = &mut durable.rare().received;
+        let Some(index) = received.iter().position(|r| r.packet_id == packet_id) else { return };
+        let Received { serial, place, .. } = received.swap_remove(index);
+        let Some(store) = &mut self.store else { return };
+        if place.is_some() {
+            store.release(place);
+        } else {
+            store.unpin_message(serial);
+        }
+    }
+
+    /// Mail of a serial that this shard has had: nothing is to be done for it again.
+    pub(crate) fn is_repetition(&self, confirm: Option<Confirm>) -> bool {
+        let Some(confirm) = confirm.filter(|confirm| confirm.serial != 0) else { return false };
+        let Some(store) = &self.store else { return false };
+        let from = usize::from(confirm.publisher.shard());
+        store.seen.get(from).is_some_and(|seen| confirm.serial <= seen.serial)
+    }
+
+    /// Remembers the serial of mail that was accepted.
+    pub(crate) fn note_seen(&mut self, confirm: Option<Confirm>) {
+        let Some(confirm) = confirm.filter(|confirm| confirm.serial != 0) else { return };
+        let from = confirm.publisher.shard();
+        let Some(store) = &mut self.store else { return };
+        if let Some(seen) = store.seen.get_mut(usize::from(from)) {
+            seen.serial = seen.serial.max(confirm.serial);
+            store.note_moved(super::store::SEEN + u64::from(from));
+        }
+    }
+
+    /// Mail with a serial that found no room is kept, with what comes behind it, until it does.
+    pub(crate) fn try_late_mail(&mut self, now_ms: u64) {
+        let late = std::mem::take(&mut self.late_mail);
+        for mail in late {
+            match mail {
+                Mail::Publish { message, confirm } => {
+                    self.on_publish_mail(message, confirm, now_ms);
+                }
+                Mail::Park { group, message, confirm } => {
+                    self.on_park(&group, message, confirm, now_ms);
+                }
+                other => self.late_mail.push(other),
+            }
+        }
+    }
+}

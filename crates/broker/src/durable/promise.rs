@@ -1,0 +1,202 @@
+//! What waits for a commit: acknowledgements first of all.
+
+use std::collections::VecDeque;
+
+use codec::{Ack, AckKind, Properties, Reason};
+use storage::{Level, Log, Position};
+
+use crate::{Confirm, Ended, Event, Mail, SessionKey, Shard};
+
+/// What may be done once a fact is committed.
+#[derive(Clone, Debug)]
+pub(crate) enum Promise {
+    /// One of the places that a publish waits for has it.
+    Confirm(Confirm),
+    /// A QoS 2 publish was taken on: pass it to the others.
+    Route { serial: u64 },
+    /// The packet id of a QoS 2 delivery: the PUBLISH may leave.
+    Send { session: SessionKey, packet_id: u16, serial: u64 },
+    /// A PUBREC: the PUBREL may leave.
+    Received { session: SessionKey, packet_id: u16 },
+    /// A PUBREL: the PUBCOMP may leave.
+    Released { session: SessionKey, packet_id: u16 },
+    /// A packet as it stands: SUBACK, UNSUBACK.
+    Packet { session: SessionKey, connection: u32, packet: Box<[u8]> },
+}
+
+/// What waits, in the order of the log, per level.
+///
+/// Bounded by what the clients may have unacknowledged: each promise is one packet of theirs.
+#[derive(Debug, Default)]
+pub(crate) struct Promises {
+    disk: VecDeque<(Position, Promise)>,
+    fsync: VecDeque<(Position, Promise)>,
+}
+
+impl Promises {
+    pub(crate) fn push(&mut self, position: Position, level: Level, promise: Promise) {
+        match level {
+            Level::Disk => self.disk.push_back((position, promise)),
+            Level::Fsync => self.fsync.push_back((position, promise)),
+        }
+    }
+
+    /// The next promise that can be kept.
+    fn next(&mut self, log: &Log) -> Option<Promise> {
+        let is_due = |queue: &VecDeque<(Position, Promise)>, level| {
+            queue.front().is_some_and(|(position, _)| log.is_committed(*position, level))
+        };
+        if is_due(&self.disk, Level::Disk) {
+            return self.disk.pop_front().map(|(_, promise)| promise);
+        }
+        if is_due(&self.fsync, Level::Fsync) {
+            return self.fsync.pop_front().map(|(_, promise)| promise);
+        }
+        None
+    }
+
+    fn next_broken(&mut self) -> Option<Promise> {
+        self.disk.pop_front().or_else(|| self.fsync.pop_front()).map(|(_, promise)| promise)
+    }
+}
+
+impl Shard {
+    pub(crate) fn promise(&mut self, position: Position, level: Level, promise: Promise) {
+        if let Some(store) = &mut self.store {
+            store.promises.push(position, level, promise);
+        }
+    }
+
+    /// Does what has waited for what is committed by now.
+    pub(crate) fn keep_promises(&mut self, now_ms: u64) {
+        while let Some(store) = &mut self.store
+            && let Some(promise) = store.promises.next(&store.log)
+        {
+            self.keep_promise(promise, now_ms);
+        }
+    }
+
+    fn keep_promise(&mut self, promise: Promise, now_ms: u64) {
+        match promise {
+            Promise::Confirm(confirm) => self.confirm(confirm, Reason::SUCCESS, now_ms),
+            Promise::Route { serial } => self.pass_on_taken(serial, now_ms),
+            Promise::Send { session, packet_id, serial } => {
+                self.send_held(session, packet_id, serial, now_ms);
+            }
+            Promise::Received { session, packet_id } => {
+                self.release_outgoing(session, packet_id, now_ms);
+            }
+            Promise::Released { session, packet_id } => self.complete_incoming(session, packet_id),
+            Promise::Packet { session, connection, packet } => {
+                let Some(slot) = self.clients.slot_of(session) else { return };
+                let Some(link) = self.link(slot, connection) else { return };
+                link.outbox.append(|out| out.extend_from_slice(&packet));
+                self.mark_dirty(slot);
+            }
+        }
+    }
+
+    /// The log is out of service: what waits for it never gets a success.
+    pub(crate) fn break_promises(&mut self, now_ms: u64) {
+        while let Some(store) = &mut self.store
+            && let Some(promise) = store.promises.next_broken()
+        {
+            match promise {
+                Promise::Confirm(confirm) => {
+                    self.confirm(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR, now_ms);
+                }
+                Promise::Packet { session, connection, .. } => {
+                    if let Some(slot) = self.clients.slot_of(session)
+                        && self.link(slot, connection).is_some()
+                    {
+                        self.doomed.push((slot, Ended::LogFailed));
+                    }
+                }
+                // Half of a QoS 2 exchange: the client repeats its part with its next connection.
+                Promise::Route { .. }
+                | Promise::Send { .. }
+                | Promise::Received { .. }
+                | Promise::Released { .. } => {}
+            }
+        }
+    }
+
+    /// Answers for one place of a publish, here or on another shard.
+    pub(crate) fn confirm(&mut self, confirm: Confirm, reason: Reason, now_ms: u64) {
+        if confirm.publisher.shard() == self.id {
+            self.on_confirmed(confirm, reason, None, now_ms);
+        } else {
+            let mail = Mail::Confirmed { confirm, reason, refused: None };
+            self.send(confirm.publisher.shard(), mail);
+        }
+    }
+
+    /// The packet id of a QoS 2 delivery is kept: it may leave.
+    fn send_held(&mut self, session: SessionKey, packet_id: u16, serial: u64, now_ms: u64) {
+        let Some(slot) = self.clients.slot_of(session) else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        match client.session.commit_held(packet_id, now_ms) {
+            Ok(Some(payload_bytes)) => {
+                let metrics = self.metrics();
+                metrics.publishes_sent.add(1);
+                metrics.publish_bytes_sent.add(payload_bytes as u64);
+                self.mark_dirty(slot);
+            }
+            // A later connection sends it again.
+            Ok(None) => self.pump(slot, now_ms),
+            Err(_) => {
+                self.finish_delivery(slot, serial);
+                self.note_dropped(slot, session::Dropped::TooLarge, now_ms);
+            }
+        }
+    }
+
+    /// A PUBREC is kept: PUBREL.
+    fn release_outgoing(&mut self, session: SessionKey, packet_id: u16, now_ms: u64) {
+        let Some(slot) = self.clients.slot_of(session) else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
+        let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
+        if let Err(violation) = client.session.on_ack(&ack) {
+            self.end(slot, Ended::Violation(violation), now_ms);
+        }
+        self.mark_dirty(slot);
+    }
+
+    /// A PUBREL is kept: PUBCOMP.
+    fn complete_incoming(&mut self, session: SessionKey, packet_id: u16) {
+        let Some(slot) = self.clients.slot_of(session) else { return };
+        self.forget_received(slot, packet_id);
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.session.on_pubrel(packet_id);
+        }
+        self.mark_dirty(slot);
+    }
+
+    /// Tells, once per change, what state the log is in.
+    pub(crate) fn note_log_status(&mut self, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        let status = store.log.status();
+        let is_behind = store.is_behind();
+        let is_short = matches!(status, storage::Status::Full(_) | storage::Status::Poisoned(_));
+        self.shared.set_log_state(self.id, is_short, is_behind);
+        if status == store.told {
+            return;
+        }
+        store.told = status.clone();
+        let is_poisoned = matches!(status, storage::Status::Poisoned(_));
+        self.tell(Event::Log { shard: self.id, status });
+        if is_poisoned {
+            self.break_promises(now_ms);
+        }
+        let undetached = match &mut self.store {
+            Some(store) => std::mem::take(&mut store.undetached),
+            None => return,
+        };
+        for slot in undetached {
+            if self.clients.get(slot).is_some_and(|client| !client.is_connected()) {
+                self.keep_detached(slot, now_ms);
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! From the facts of a log to a shard: sessions, subscriptions, retained messages, backlogs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use storage::{Log, Recovered};
+use topic::FilterId;
+
+use super::handover::Received;
+use super::replay::{MessageFacts, ProgressFacts, Replay, Restored, SessionFacts};
+use super::session::Durable;
+use super::store::{HANDOVER, Owner, SEEN, Store, Stored};
+use super::track::{Out, Place, Track};
+use crate::client::Client;
+use crate::deliver::options;
+use crate::journal::{Malformed, Stage};
+use crate::{Durability, Limits, Shard};
+
+/// A session that ends with its connection has 0; `u32::MAX` never ends.
+const NEVER_EXPIRES: u32 = u32::MAX;
+
+/// Who is owed the messages of one topic: slot, filter, and from which serial on.
+type Owed = Vec<(u32, FilterId, u64)>;
+
+/// Subscriptions that do not go back as far as their session: the serial they count from.
+type Since = HashMap<(u32, FilterId), u64, RandomState>;
+
+impl Shard {
+    /// Joins the shard's log and rebuilds the state that it holds. `limits` hold for restored
+    /// sessions until their clients connect again.
+    ///
+    /// Call [`crate::settle`] when all shards have done so, and carry out disk commands until
+    /// [`Shard::log_is_ready`], before the first connection.
+    ///
+    /// # Errors
+    ///
+    /// A record with a right checksum cannot be read: another program version wrote it.
+    pub fn open_log(
+        &mut self,
+        mut recovered: Recovered,
+        settings: storage::Settings,
+        mut replay: Replay,
+        limits: &Arc<Limits>,
+        now_ms: u64,
+    ) -> Result<Restored, Malformed> {
+        replay.check()?;
+        replay.drop_unopened(&mut recovered.ledger);
+        let mut store = Store::new(Log::open(recovered, settings), self.shared.shard_count);
+        store.continue_from(replay.last_queue, replay.last_serial);
+        self.store = Some(Box::new(store));
+        let mut since = Since::default();
+        for (queue, facts) in std::mem::take(&mut replay.sessions) {
+            let progress = replay.progress.remove(&queue).unwrap_or_default();
+            self.restore_session(queue, facts, &progress, limits, &mut since, now_ms);
+        }
+        self.restore_groups(&mut replay, now_ms);
+        self.restore_retained(&mut replay, now_ms);
+        self.restore_own(&mut replay);
+        self.restore_messages(&replay, &since, now_ms);
+        for progress in replay.progress.into_values() {
+            self.release_place(progress.place);
+        }
+        let metrics = self.metrics();
+        let restored = Restored {
+            sessions: metrics.sessions.value(),
+            subscriptions: metrics.subscriptions.value(),
+            retained: metrics.retained.value(),
+            messages: self.store.as_ref().map_or(0, |store| store.message_count() as u64),
+        };
+        Ok(restored)
+    }
+
+    fn restore_session(
+        &mut self,
+        queue: u64,
+        mut facts: SessionFacts,
+        progress: &ProgressFacts,
+        limits: &Arc<Limits>,
+        since: &mut Since,
+        now_ms: u64,
+    ) {
+        let Some(opened) = facts.opened.take() else { return };
+        let mut client = Client::new(opened.client_id, limits.clone());
+        client.username = Some(opened.username).filter(|name| !name.is_empty());
+        client.grants = self.access.grants(client.username.as_deref());
+        let mut durable =
+            Durable::new(queue, limits.durability.max(Durability::Disk), progress.floor);
+        durable.opened = opened.place;
+        durable.track.place = progress.place;
+        let (at_ms, expiry_secs) = match facts.detached.take() {
+            Some((at_ms, secs, place)) if at_ms >= opened.opened_at_ms => {
+                durable.detached = place;
+                (at_ms, secs)
+            }
+            // It was connected when the broker ended: its time begins now.
+            other => {
+                self.release_place(other.map(|(_, _, place)| place).unwrap_or_default());
+                (now_ms, opened.expiry_secs)
+            }
+        };
+        client.session_expiry_secs = expiry_secs;
+        if expiry_secs != NEVER_EXPIRES {
+            client.expires_at_ms = at_ms + u64::from(expiry_secs) * 1000;
+        }
+        if let Some((will, place)) = facts.will.take() {
+            let delay_secs = will.delay_secs.min(limits.will_delay_max_secs);
+            client.will_due_ms = at_ms + u64::from(delay_secs) * 1000;
+            client.will = Some(will);
+            durable.rare().will = place;
+        }
+        self.restore_track(&mut client, &mut durable, &mut facts, progress);
+        client.session.mark_resumed();
+        let is_undetached = !durable.detached.is_some();
+        client.durable = Some(Box::new(durable));
+        let slot = self.clients.insert(client);
+        self.metrics().sessions.add(1);
+        if let Some(store) = &mut self.store {
+            store.owners.insert(queue, Owner::Session(slot));
+            if is_undetached {
+                store.undetached.push(slot);
+            }
+        }
+        for (filter, subscribed) in std::mem::take(&mut facts.subscriptions) {
+            self.restore_subscription(slot, &filter, &subscribed, since, progress.floor);
+        }
+        self.arm_timer(slot);
+    }
+
+    fn restore_subscription(
+        &mut self,
+        slot: u32,
+        filter: &str,
+        facts: &super::replay::SubscribedFacts,
+        since: &mut Since,
+        floor: u64,
+    ) {
+        let Ok(parsed) = topic::parse_filter(filter, &topic::TopicLimits::default()) else {
+            return;
+        };
+        let Some(asked) = codec::SubscribeOptions::from_byte(facts.options) else { return };
+        let request = crate::subscribe::Request {
+            filter: parsed,
+            options: asked,
+            identifier: facts.identifier,
+        };
+        self.subscribe(slot, &request);
+        let Some(held) = self.held_of(slot, filter) else { return };
+        let client = self.clients.get_mut(slot);
+        if let Some(known) = client.and_then(|c| c.held.iter_mut().find(|known| known.is(&held))) {
+            known.place = facts.place;
+        }
+        if facts.from_serial > floor && held.group == 0 {
+            since.insert((slot, held.filter), facts.from_serial);
+        }
+    }
+
+    fn restore_groups(&mut self, replay: &mut Replay, now_ms: u64) {
+        for (queue, facts) in std::mem::take(&mut replay.groups) {
+            let progress = replay.progress.remove(&queue).unwrap_or_default();
+            let mut track = Track::starting_at(progress.floor.max(facts.from_serial));
+            for serial in progress.above {
+                track.skip(serial);
+            }
+            track.place = progress.place;
+            self.restore_group(queue, &facts.name, &facts.filter, facts.place, track, now_ms);
+        }
+    }
+
+    fn restore_retained(&mut self, replay: &mut Replay, now_ms: u64) {
+        for (topic, (message, place)) in std::mem::take(&mut replay.retained) {
+            if message.is_expired(now_ms) {
+                self.release_place(place);
+            } else {
+                self.insert_retained(&topic, message, place);
+            }
+        }
+    }
+
+    /// What the shard itself has taken on and had from others.
+    fn restore_own(&mut self, replay: &mut Replay) {
+        let Some(store) = &mut self.store else { return };
+        let handed_over = replay.progress.remove(&HANDOVER).unwrap_or_default();
+        replay.taken.sort_unstable();
+        replay.taken.dedup();
+        let is_done = |serial: &u64| {
+            *serial <= handed_over.floor || handed_over.above.binary_search(serial).is_ok()
+        };
+        replay.taken.retain(|serial| !is_done(serial) && replay.messages.contains_key(serial));
+        store.handovers.track = Track::starting_at(handed_over.floor);
+        store.handovers.track.place = handed_over.place;
+        for serial in &replay.taken {
+            store.handovers.restore(*serial);
+        }
+        store.handovers.track.advance(replay.last_serial);
+        for (shard, seen) in store.seen.iter_mut().enumerate() {
+            let progress = replay.progress.remove(&(SEEN + shard as u64)).unwrap_or_default();
+            let newest = replay.seen.get(&(shard as u16)).copied().unwrap_or_default();
+            seen.serial = progress.floor.max(newest);
+            seen.place = progress.place;
+        }
+    }
+
+    /// Counts who needs each message, and lines up what waits.
+    fn restore_messages(&mut self, replay: &Replay, since: &Since, now_ms: u64) {
+        let mut needs = self.pinned_messages(replay);
+        let mut owed_by_topic: Vec<Option<Owed>> = vec![None; replay.topics.len()];
+        for (&serial, facts) in &replay.messages {
+            let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
+            if facts.expires_at_ms > now_ms {
+                refs += if facts.queue == 0 {
+                    let owed = owed_by_topic[facts.topic as usize].get_or_insert_with(|| {
+                        self.owed_on(&replay.topics[facts.topic as usize], since)
+                    });
+                    self.line_up(serial, facts, owed)
+                } else {
+                    self.restore_group_message(serial, facts.queue, facts.place.bytes)
+                };
+            }
+            if refs == 0 {
+                self.release_place(facts.place);
+                continue;
+            }
+            if let Some(store) = &mut self.store {
+                store.restore_message(serial, Stored { place: facts.place, refs, pins });
+                store.note_expiry(serial, facts.expires_at_ms);
+            }
+        }
+        for (&(slot, filter), &serial) in since {
+            let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+            if let Some(durable) = durable.filter(|durable| durable.is_behind) {
+                durable.rare().since.push((filter, serial));
+            }
+        }
+    }
+
+    /// How often each message is needed by what is in flight, by packet ids and by handovers:
+    /// references, and how many of them are pins.
+    fn pinned_messages(&mut self, replay: &Replay) -> HashMap<u64, (u32, u8), RandomState> {
+        let mut needs: HashMap<u64, (u32, u8), RandomState> = HashMap::default();
+        for serial in &replay.taken {
+            needs.entry(*serial).or_default().0 += 1;
+        }
+        for slot in self.clients.slots() {
+            let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+            let Some(durable) = durable else { continue };
+            for out in durable.track.in_flight() {
+                needs.entry(out.serial).or_default().0 += 1;
+            }
+            for received in durable.rare.iter().flat_map(|rare| &rare.received) {
+                if !received.place.is_some() {
+                    let need = needs.entry(received.serial).or_default();
+                    *need = (need.0 + 1, need.1 + 1);
+                }
+            }
+        }
+        needs
+    }
+
+    fn owed_on(&mut self, topic: &str, since: &Since) -> Owed {
+        let mut filters = std::mem::take(&mut self.filters);
+        self.index.matching_filters(topic, &mut filters);
+        let mut owed = Owed::new();
+        for filter in &filters {
+            for subscription in self.index.subscriptions(*filter) {
+                let slot = subscription.subscriber;
+                if subscription.options & options::DURABLE != 0 {
+                    let from = since.get(&(slot, *filter)).copied().unwrap_or_default();
+                    owed.push((slot, *filter, from));
+                }
+            }
+        }
+        self.filters = filters;
+        owed.sort_unstable_by_key(|(slot, filter, _)| (*slot, *filter));
+        owed
+    }
+
+    /// Puts a message into the backlogs of those who have not had it. Returns how many they are.
+    fn line_up(&mut self, serial: u64, facts: &MessageFacts, owed: &Owed) -> u32 {
+        let (mut count, mut last) = (0, None);
+        for (slot, filter, from) in owed {
+            let durable = self.clients.get_mut(*slot).and_then(|c| c.durable.as_mut());
+            let (Some(durable), Some(store)) = (durable, &mut self.store) else { continue };
+            let is_owed = serial > *from
+                && serial > durable.track.cursor()
+                && !durable.track.contains(serial);
+            if !is_owed {
+                continue;
+            }
+            let list = store.backlogs.entry(*filter).or_default();
+            if list.back() != Some(&serial) {
+                list.push_back(serial);
+            }
+            if last.replace(*slot) != Some(*slot) {
+                count += 1;
+                durable.is_behind = true;
+                durable.queued += 1;
+                durable.queued_bytes += u64::from(facts.place.bytes);
+            }
+        }
+        count
+    }
+
+    /// Restores what is in flight and done above the floor, and the QoS 2 packet ids.
+    fn restore_track(
+        &mut self,
+        client: &mut Client,
+        durable: &mut Durable,
+        facts: &mut SessionFacts,
+        progress: &ProgressFacts,
+    ) {
+        for serial in &progress.above {
+            durable.track.skip(*serial);
+        }
+        for (sent, place) in facts.take_in_flight() {
+            let is_done = sent.serial <= progress.floor || durable.track.contains(sent.serial);
+            if is_done || sent.packet_id == 0 {
+                self.release_place(place);
+                continue;
+            }
+            let (serial, packet_id, stage) = (sent.serial, sent.packet_id, sent.stage);
+            durable.track.restore(Out { serial, place, packet_id, stage, is_done: false });
+            let origin = session::Origin { group: 0, serial };
+            client.session.outgoing.restore(packet_id, origin, stage == Stage::Released);
+        }
+        for (packet_id, (serial, place)) in std::mem::take(&mut facts.received) {
+            client.session.incoming.insert(packet_id);
+            let received = Received { packet_id, serial, place, is_released: false };
+            durable.rare().received.push(received);
+        }
+    }
+
+    fn release_place(&mut self, place: Place) {
+        if let Some(store) = &mut self.store {
+            store.release(place);
+        }
+    }
+}

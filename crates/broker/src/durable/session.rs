@@ -1,0 +1,357 @@
+//! What the log is told of a session: that it is there, its subscriptions, its will, its end.
+
+use codec::{SubscribeOptions, Version};
+use session::Will;
+use storage::{AppendError, Level, Position};
+
+use super::handover::Received;
+use super::promise::Promise;
+use super::store::{Class, Owner, level_of};
+use super::track::{Place, Track};
+use crate::client::Held;
+use crate::deliver::options;
+use crate::journal::{Fact, SessionOpened, StoredWill, Subscribed};
+use crate::{Durability, Event, Shard};
+
+/// What a durable session has more than others.
+#[derive(Debug)]
+pub(crate) struct Durable {
+    /// Its queue number.
+    pub(crate) queue: u64,
+    pub(crate) track: Track,
+    pub(crate) opened: Place,
+    /// Present while it has no connection.
+    pub(crate) detached: Place,
+    pub(crate) rare: Option<Box<Rare>>,
+    /// Deliveries that wait in the log, and their bytes. What expires there is counted until the
+    /// session has caught up.
+    pub(crate) queued: u32,
+    pub(crate) queued_bytes: u64,
+    pub(crate) level: Durability,
+    pub(crate) is_behind: bool,
+    /// Its progress goes into the next commit.
+    pub(crate) is_moved: bool,
+}
+
+/// What only few durable sessions have.
+#[derive(Debug, Default)]
+pub(crate) struct Rare {
+    pub(crate) will: Place,
+    /// Bounded by the receive maximum.
+    pub(crate) received: Vec<Received>,
+    /// Filters subscribed while the session was behind, and the serial from which they count.
+    pub(crate) since: Vec<(topic::FilterId, u64)>,
+}
+
+impl Durable {
+    pub(crate) fn new(queue: u64, level: Durability, cursor: u64) -> Self {
+        Self {
+            queue,
+            track: Track::starting_at(cursor),
+            opened: Place::default(),
+            detached: Place::default(),
+            rare: None,
+            queued: 0,
+            queued_bytes: 0,
+            level,
+            is_behind: false,
+            is_moved: false,
+        }
+    }
+
+    pub(crate) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    pub(crate) const fn log_level(&self) -> Level {
+        match self.level {
+            Durability::Memory | Durability::Disk => Level::Disk,
+            Durability::Fsync => Level::Fsync,
+        }
+    }
+
+    /// The QoS 2 publish of this packet id, if it was taken on.
+    pub(crate) fn received(&self, packet_id: u16) -> Option<Received> {
+        let received = &self.rare.as_ref()?.received;
+        received.iter().find(|received| received.packet_id == packet_id).copied()
+    }
+
+    pub(crate) fn shrink(&mut self) {
+        self.track.shrink();
+        if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {
+            self.rare = None;
+        }
+    }
+}
+
+impl Rare {
+    fn is_empty(&self) -> bool {
+        !self.will.is_some() && self.received.is_empty() && self.since.is_empty()
+    }
+}
+
+impl Shard {
+    /// A connection has opened the session: it is written down if it outlives the connection.
+    pub(crate) fn keep_session(&mut self, slot: u32, version: Version, now_ms: u64) {
+        let Some(client) = self.clients.get(slot) else { return };
+        let level = client.limits.durability;
+        let was_durable = client.durable.is_some();
+        if !was_durable && (!client.is_persistent() || level == Durability::Memory) {
+            return;
+        }
+        let Some(store) = &mut self.store else { return };
+        let queue = match &client.durable {
+            Some(durable) => durable.queue,
+            None => store.new_queue(Owner::Session(slot)),
+        };
+        let opened = Fact::SessionOpened(SessionOpened {
+            session: queue,
+            version,
+            opened_at_ms: now_ms,
+            expiry_secs: client.session_expiry_secs,
+            client_id: &client.id,
+            username: client.username.as_deref().unwrap_or_default(),
+        });
+        let kept = store.append(Class::Essential, &opened, level_of(level as u8));
+        let place = match kept {
+            Ok(place) => place,
+            Err(_) if was_durable => return,
+            Err(error) => {
+                store.owners.remove(&queue);
+                let client_id = client.id.clone();
+                self.tell(Event::NotKept { client_id, error });
+                return;
+            }
+        };
+        let cursor = store.last_serial();
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let durable =
+            client.durable.get_or_insert_with(|| Box::new(Durable::new(queue, level, cursor)));
+        durable.level = level.max(Durability::Disk);
+        let old =
+            [std::mem::replace(&mut durable.opened, place), std::mem::take(&mut durable.detached)];
+        for place in old {
+            store.release(place);
+        }
+        self.keep_will(slot);
+        if !was_durable {
+            self.keep_subscriptions(slot);
+        }
+    }
+
+    /// Subscriptions that the session had before it became durable.
+    fn keep_subscriptions(&mut self, slot: u32) {
+        let Some(client) = self.clients.get(slot) else { return };
+        for held in client.held.clone() {
+            let text = self.filter_text(held);
+            let bits = match held.group {
+                0 => self.index.subscription(held.filter, slot).map(|s| (s.options, s.identifier)),
+                group => self.groups.member_bits(group - 1, self.key(slot)),
+            };
+            let Some((bits, identifier)) = bits else { continue };
+            if self.keep_subscription(slot, held, &text, bits, identifier).is_ok()
+                && held.group == 0
+            {
+                self.set_durable_bit(slot, held);
+            }
+        }
+    }
+
+    fn set_durable_bit(&mut self, slot: u32, held: Held) {
+        let Some(mut subscription) = self.index.subscription(held.filter, slot) else { return };
+        if options::qos(subscription.options) == codec::QoS::AtMostOnce {
+            return;
+        }
+        subscription.options |= options::DURABLE | options::PROMISES;
+        let text = self.index.text(held.filter).to_owned();
+        self.put_subscription(&text, subscription);
+    }
+
+    /// The filter as the client wrote it.
+    pub(crate) fn filter_text(&self, held: Held) -> String {
+        let filter = self.index.text(held.filter);
+        match held.group.checked_sub(1).and_then(|group| self.groups.name(group)) {
+            Some(name) => format!("$share/{}/{}", name.share, name.filter),
+            None => filter.to_owned(),
+        }
+    }
+
+    /// Writes a subscription down. Returns where it stands; none if the session is not durable.
+    pub(crate) fn keep_subscription(
+        &mut self,
+        slot: u32,
+        held: Held,
+        filter: &str,
+        bits: u8,
+        identifier: u32,
+    ) -> Result<Option<Position>, AppendError> {
+        let Some(store) = &mut self.store else { return Ok(None) };
+        let Some(client) = self.clients.get_mut(slot) else { return Ok(None) };
+        let Some(durable) = &mut client.durable else { return Ok(None) };
+        let last_serial = store.last_serial();
+        let subscribed = Fact::Subscribed(Subscribed {
+            session: durable.queue,
+            options: subscribe_options(bits).to_byte(),
+            identifier,
+            from_serial: last_serial,
+            filter,
+        });
+        let place = store.append(Class::Normal, &subscribed, durable.log_level())?;
+        if let Some(known) = client.held.iter_mut().find(|known| known.is(&held)) {
+            store.release(std::mem::replace(&mut known.place, place));
+        }
+        Ok(Some(place.position))
+    }
+
+    /// A filter is the session's from now on: what came before is none of its business.
+    pub(crate) fn begin_filter(&mut self, slot: u32, filter: topic::FilterId) {
+        let Some(last_serial) = self.store.as_ref().map(|store| store.last_serial()) else {
+            return;
+        };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(durable) = &mut client.durable else { return };
+        if durable.is_behind {
+            let since = &mut durable.rare().since;
+            since.retain(|(known, _)| *known != filter);
+            since.push((filter, last_serial));
+        } else {
+            durable.track.advance(last_serial);
+        }
+    }
+
+    /// The session gave a subscription up. Returns what its acknowledgement has to wait for.
+    pub(crate) fn drop_subscription(
+        &mut self,
+        slot: u32,
+        held: Held,
+        filter: &str,
+    ) -> Option<Position> {
+        let store = self.store.as_mut()?;
+        let durable = self.clients.get(slot)?.durable.as_ref()?;
+        store.release(held.place);
+        let fact = Fact::Unsubscribed { session: durable.queue, filter };
+        store.append_deletion(&fact, durable.log_level()).ok()
+    }
+
+    /// Sends a packet once the fact behind it is committed; at once if there is nothing to wait
+    /// for.
+    pub(crate) fn answer_when_kept(
+        &mut self,
+        slot: u32,
+        position: Option<Position>,
+        packet: &codec::Packet<'_>,
+    ) {
+        let session = self.key(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let connection = client.connection;
+        let level = client.durable.as_ref().map(|durable| durable.log_level());
+        let Some(link) = client.session.link_mut() else { return };
+        let (Some(position), Some(level)) = (position, level) else {
+            link.write(packet);
+            self.mark_dirty(slot);
+            return;
+        };
+        let mut bytes = Vec::new();
+        packet.encode(link.version(), &mut bytes);
+        let promise = Promise::Packet { session, connection, packet: bytes.into() };
+        self.promise(position, level, promise);
+    }
+
+    /// Writes the will down that the session has, and takes away the one it had.
+    fn keep_will(&mut self, slot: u32) {
+        self.forget_will(slot);
+        let Some(store) = &mut self.store else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let (Some(will), Some(durable)) = (&client.will, &mut client.durable) else { return };
+        let fact = Fact::Will(stored_will(will, durable.queue));
+        // Without room for it the will lives as long as the process, like that of a clean session.
+        if let Ok(place) = store.append(Class::Normal, &fact, durable.log_level()) {
+            durable.rare().will = place;
+        }
+    }
+
+    /// The will is published, or withdrawn.
+    pub(crate) fn forget_will(&mut self, slot: u32) {
+        let Some(store) = &mut self.store else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(durable) = &mut client.durable else { return };
+        let level = durable.log_level();
+        let Some(rare) = &mut durable.rare else { return };
+        let place = std::mem::take(&mut rare.will);
+        if place.is_some() {
+            store.release(place);
+            let fact = Fact::WillCleared { session: durable.queue };
+            // Should it be lost, the will is published once more after the next start.
+            let _ = store.append_deletion(&fact, level);
+        }
+    }
+
+    /// The connection has ended: from now on the session's expiry runs.
+    pub(crate) fn keep_detached(&mut self, slot: u32, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let expiry_secs = client.session_expiry_secs;
+        let Some(durable) = &mut client.durable else { return };
+        let session = durable.queue;
+        let fact = Fact::SessionDetached { session, at_ms: now_ms, expiry_secs };
+        // Should it be lost, the expiry runs from the next start.
+        if let Ok(place) = store.append(Class::Essential, &fact, durable.log_level()) {
+            store.release(std::mem::replace(&mut durable.detached, place));
+        }
+    }
+
+    /// The session is over, with all that is written of it.
+    pub(crate) fn forget_session(&mut self, slot: u32) {
+        let pending = self.all_pending(slot);
+        let Some(store) = &mut self.store else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(mut durable) = client.durable.take() else { return };
+        for serial in pending {
+            store.release_message(serial);
+        }
+        for out in durable.track.in_flight() {
+            store.release(out.place);
+            store.release_message(out.serial);
+        }
+        for place in [durable.opened, durable.detached, durable.track.place] {
+            store.release(place);
+        }
+        if let Some(rare) = durable.rare.take() {
+            store.release(rare.will);
+            for received in rare.received {
+                if received.place.is_some() {
+                    store.release(received.place);
+                } else {
+                    store.unpin_message(received.serial);
+                }
+            }
+        }
+        store.owners.remove(&durable.queue);
+        // Should it be lost, the session comes back with the next start and expires then.
+        let ended = Fact::SessionEnded { session: durable.queue };
+        let _ = store.append_deletion(&ended, durable.log_level());
+    }
+}
+
+/// The options byte of a SUBSCRIBE from the bits of the index.
+fn subscribe_options(bits: u8) -> SubscribeOptions {
+    SubscribeOptions {
+        qos: options::qos(bits),
+        no_local: bits & options::NO_LOCAL != 0,
+        retain_as_published: bits & options::RETAIN_AS_PUBLISHED != 0,
+        retain_handling: codec::RetainHandling::Always,
+    }
+}
+
+fn stored_will(will: &Will, session: u64) -> StoredWill<'_> {
+    StoredWill {
+        session,
+        delay_secs: will.delay_secs,
+        message_expiry_secs: will.message_expiry_secs,
+        qos: will.qos,
+        retain: will.retain,
+        topic: &will.topic,
+        properties: &will.properties,
+        payload: &will.payload,
+    }
+}

@@ -1,0 +1,461 @@
+//! The log of a shard, and the tables that say where in it things stand.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use foldhash::fast::FixedState;
+use session::{Message, MessageParts, NEVER};
+use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status, weight};
+use topic::FilterId;
+
+use super::handover::Handovers;
+use super::promise::{Promise, Promises};
+use super::track::Place;
+use crate::journal::{Fact, InFlightBuf, Stage, StoredMessage};
+use crate::{Durability, ShardId};
+
+/// The queue number of what a shard has taken on and not yet passed to others.
+pub(crate) const HANDOVER: u64 = 0;
+
+/// Queue numbers from here on tell, per shard, the highest serial that came from it.
+pub(crate) const SEEN: u64 = u64::MAX - 0xFFFF;
+
+/// Bytes of messages read back from the disk and kept for those that asked. Policy: all are
+/// forgotten before more are read.
+const FETCHED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Bytes that one read asks for: neighbours in the log are neighbours in a backlog.
+const READ_BYTES: u32 = 256 * 1024;
+
+/// A message that somebody is owed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub(crate) place: Place,
+    /// Sessions, groups, handovers and unreleased packet ids that need it.
+    pub(crate) refs: u32,
+    /// Those of them for which its record matters even when it has expired.
+    pub(crate) pins: u8,
+}
+
+/// Whom a queue number stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The session in this slot.
+    Session(u32),
+    /// The shared group with this key.
+    Group(u64),
+}
+
+/// What came from another shard last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) serial: u64,
+    pub(crate) place: Place,
+}
+
+/// A delivery whose in-flight fact is in the making.
+#[derive(Clone, Debug)]
+pub(crate) struct Noted {
+    pub(crate) slot: u32,
+    pub(crate) queue: u64,
+    pub(crate) serial: u64,
+    /// What may go on when the fact is on disk.
+    pub(crate) then: Option<Promise>,
+}
+
+/// A read under way, and the queues that wait for it.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    id: CommandId,
+    position: Position,
+    bytes: u32,
+    waiters: Vec<u64>,
+}
+
+/// What became of a request for a message.
+#[derive(Debug)]
+pub(crate) enum Loaded {
+    Ready(Message),
+    /// It will be told when it has come.
+    Pending,
+    /// It has expired.
+    Gone,
+}
+
+/// A shard's log with its tables.
+pub(crate) struct Store {
+    pub(crate) log: Log,
+    last_queue: u64,
+    last_serial: u64,
+    messages: HashMap<u64, Stored, FixedState>,
+    /// Messages that expire, by the second.
+    expiries: BTreeMap<u64, Vec<u64>>,
+    /// Per filter: the serials that a session on it has yet to get, growing. Filters with none
+    /// have no list.
+    pub(crate) backlogs: HashMap<FilterId, VecDeque<u64>, FixedState>,
+    pub(crate) owners: HashMap<u64, Owner, FixedState>,
+    /// Queues whose progress goes into the next commit.
+    pub(crate) moved: Vec<u64>,
+    pub(crate) in_flight: InFlightBuf,
+    pub(crate) noted: Vec<Noted>,
+    pub(crate) promises: Promises,
+    pub(crate) handovers: Handovers,
+    pub(crate) seen: Vec<Seen>,
+    fetched: HashMap<u64, Message, FixedState>,
+    fetched_bytes: usize,
+    readings: Vec<Reading>,
+    /// Queues to be tried again once the disk has done something.
+    pub(crate) retry: Vec<u64>,
+    /// What reclaiming has read and could not be dealt with whole yet.
+    pub(crate) chunk: Option<Chunk>,
+    buffer: Vec<u8>,
+    /// Sessions that were connected when the broker ended: what is written of them says that they
+    /// still are.
+    pub(crate) undetached: Vec<u32>,
+    /// The state that was told last.
+    pub(crate) told: Status,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("messages", &self.messages.len()).finish_non_exhaustive()
+    }
+}
+
+/// How far down a fact may use up the free space of a full disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Normal,
+    /// It frees more than it takes.
+    Essential,
+    /// It was in the log before.
+    Copy,
+}
+
+impl Store {
+    pub(crate) fn new(log: Log, shard_count: ShardId) -> Self {
+        Self {
+            log,
+            last_queue: 0,
+            last_serial: 0,
+            messages: HashMap::default(),
+            expiries: BTreeMap::new(),
+            backlogs: HashMap::default(),
+            owners: HashMap::default(),
+            moved: Vec::new(),
+            in_flight: InFlightBuf::default(),
+            noted: Vec::new(),
+            promises: Promises::default(),
+            handovers: Handovers::default(),
+            seen: vec![Seen::default(); usize::from(shard_count)],
+            fetched: HashMap::default(),
+            fetched_bytes: 0,
+            readings: Vec::new(),
+            retry: Vec::new(),
+            chunk: None,
+            buffer: Vec::new(),
+            undetached: Vec::new(),
+            told: Status::Opening,
+        }
+    }
+
+    /// Goes on behind what the log knows.
+    pub(crate) fn continue_from(&mut self, last_queue: u64, last_serial: u64) {
+        self.last_queue = last_queue;
+        self.last_serial = last_serial;
+    }
+
+    pub(crate) const fn last_serial(&self) -> u64 {
+        self.last_serial
+    }
+
+    pub(crate) fn message_count(&self) -> usize {
+        self.messages.len()
+    }
+
+    pub(crate) fn new_queue(&mut self, owner: Owner) -> u64 {
+        self.last_queue += 1;
+        self.owners.insert(self.last_queue, owner);
+        self.last_queue
+    }
+
+    pub(crate) fn append(
+        &mut self,
+        class: Class,
+        fact: &Fact<'_>,
+        level: Level,
+    ) -> Result<Place, AppendError> {
+        self.buffer.clear();
+        let rest = fact.encode(&mut self.buffer);
+        let bytes = weight(self.buffer.len() + rest.len()) as u32;
+        let (kind, parts) = (Kind::new(fact.kind()), [&self.buffer[..], rest]);
+        let position = match class {
+            Class::Normal => self.log.append(kind, &parts, level),
+            Class::Essential => self.log.append_essential(kind, &parts, level),
+            Class::Copy => self.log.append_copy(kind, &parts),
+        }?;
+        Ok(Place { position, bytes })
+    }
+
+    /// Writes a fact again, as it stood in the log.
+    pub(crate) fn append_raw(&mut self, kind: Kind, bytes: &[u8]) -> Result<Place, AppendError> {
+        let position = self.log.append_copy(kind, &[bytes])?;
+        Ok(Place { position, bytes: weight(bytes.len()) as u32 })
+    }
+
+    /// Writes a fact that takes others away. It is needed no more once it is written: what it
+    /// deletes is gone before its own segment has its turn.
+    pub(crate) fn append_deletion(
+        &mut self,
+        fact: &Fact<'_>,
+        level: Level,
+    ) -> Result<Position, AppendError> {
+        let place = self.append(Class::Essential, fact, level)?;
+        self.release(place);
+        Ok(place.position)
+    }
+
+    pub(crate) fn release(&mut self, place: Place) {
+        if place.is_some() {
+            self.log.release(place.position, u64::from(place.bytes));
+        }
+    }
+
+    /// Writes a message as the next serial; it begins with one reference.
+    pub(crate) fn keep_message(
+        &mut self,
+        message: &Message,
+        make: impl FnOnce(StoredMessage<'_>) -> Fact<'_>,
+    ) -> Result<(u64, Position), AppendError> {
+        let serial = self.last_serial + 1;
+        let fact = make(stored_message(message, serial));
+        let place = self.append(Class::Normal, &fact, level_of(message.level()))?;
+        self.last_serial = serial;
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0 });
+        self.note_expiry(serial, message.expires_at_ms());
+        Ok((serial, place.position))
+    }
+
+    pub(crate) fn note_expiry(&mut self, serial: u64, expires_at_ms: u64) {
+        if expires_at_ms != NEVER {
+            self.expiries.entry(expires_at_ms / 1000 + 1).or_default().push(serial);
+        }
+    }
+
+    pub(crate) fn restore_message(&mut self, serial: u64, stored: Stored) {
+        self.messages.insert(serial, stored);
+    }
+
+    pub(crate) fn stored(&self, serial: u64) -> Option<Stored> {
+        self.messages.get(&serial).copied()
+    }
+
+    pub(crate) fn move_message(&mut self, serial: u64, place: Place) {
+        if let Some(stored) = self.messages.get_mut(&serial) {
+            stored.place = place;
+        }
+    }
+
+    pub(crate) fn need_message(&mut self, serial: u64) {
+        if let Some(stored) = self.messages.get_mut(&serial) {
+            stored.refs += 1;
+        }
+    }
+
+    /// Somebody needs the record of the message, whether or not the message expires.
+    pub(crate) fn pin_message(&mut self, serial: u64) {
+        if let Some(stored) = self.messages.get_mut(&serial) {
+            stored.refs += 1;
+            stored.pins += 1;
+        }
+    }
+
+    pub(crate) fn unpin_message(&mut self, serial: u64) {
+        if let Some(stored) = self.messages.get_mut(&serial) {
+            stored.pins -= 1;
+        }
+        self.release_message(serial);
+    }
+
+    /// Somebody needs the message no more.
+    pub(crate) fn release_message(&mut self, serial: u64) {
+        let Some(stored) = self.messages.get_mut(&serial) else { return };
+        stored.refs -= 1;
+        if stored.refs == 0 {
+            self.drop_message(serial);
+        }
+    }
+
+    pub(crate) fn drop_message(&mut self, serial: u64) {
+        if let Some(stored) = self.messages.remove(&serial) {
+            self.release(stored.place);
+        }
+        if !self.fetched.is_empty()
+            && let Some(message) = self.fetched.remove(&serial)
+        {
+            self.fetched_bytes -= message.heap_bytes();
+        }
+    }
+
+    /// Lets go of the messages that have expired.
+    pub(crate) fn expire_messages(&mut self, now_ms: u64) {
+        while let Some(entry) = self.expiries.first_entry()
+            && *entry.key() * 1000 <= now_ms
+        {
+            for serial in entry.remove() {
+                if self.messages.get(&serial).is_some_and(|stored| stored.pins == 0) {
+                    self.drop_message(serial);
+                }
+            }
+        }
+    }
+
+    /// The message, from memory if it is there, else the disk is asked for it on behalf of
+    /// `waiter`.
+    pub(crate) fn load(&mut self, serial: u64, waiter: u64) -> Loaded {
+        let Some(stored) = self.messages.get(&serial).copied() else { return Loaded::Gone };
+        if let Some(message) = self.fetched.get(&serial) {
+            return Loaded::Ready(message.clone());
+        }
+        let position = stored.place.position;
+        if let Some(record) = self.log.read(position) {
+            return match message_in(record.kind, record.bytes) {
+                Some((_, message)) => Loaded::Ready(message),
+                None => Loaded::Gone,
+            };
+        }
+        let covering = self.readings.iter_mut().find(|reading| {
+            reading.position.segment() == position.segment()
+                && reading.position <= position
+                && position.offset() + stored.place.bytes
+                    <= reading.position.offset() + reading.bytes
+        });
+        if let Some(reading) = covering {
+            if !reading.waiters.contains(&waiter) {
+                reading.waiters.push(waiter);
+            }
+            return Loaded::Pending;
+        }
+        let bytes = READ_BYTES.max(stored.place.bytes + 64);
+        match self.log.request(position, bytes) {
+            Some(id) => {
+                self.readings.push(Reading { id, position, bytes, waiters: vec![waiter] });
+            }
+            None => self.retry.push(waiter),
+        }
+        Loaded::Pending
+    }
+
+    /// A read has come back: keeps what is in it, and returns who waited for it.
+    pub(crate) fn on_read(&mut self, id: CommandId, chunk: Option<Chunk>) -> Vec<u64> {
+        let Some(index) = self.readings.iter().position(|reading| reading.id == id) else {
+            return Vec::new();
+        };
+        let reading = self.readings.swap_remove(index);
+        if self.fetched_bytes > FETCHED_BYTES_MAX {
+            self.fetched.clear();
+            self.fetched_bytes = 0;
+        }
+        let mut chunk = chunk;
+        while let Some(record) = chunk.as_mut().and_then(Chunk::next) {
+            let Some((serial, message)) = message_in(record.kind, record.bytes) else { continue };
+            let is_current = self
+                .messages
+                .get(&serial)
+                .is_some_and(|stored| stored.place.is_at(record.position));
+            if is_current {
+                self.fetched_bytes += message.heap_bytes();
+                if let Some(old) = self.fetched.insert(serial, message) {
+                    self.fetched_bytes -= old.heap_bytes();
+                }
+            }
+        }
+        reading.waiters
+    }
+
+    /// Notes that a delivery has got a packet id, or a further stage, for the next commit.
+    pub(crate) fn note_in_flight(&mut self, noted: Noted, packet_id: u16, stage: Stage) {
+        let (queue, serial) = (noted.queue, noted.serial);
+        self.in_flight.push(crate::journal::Sent {
+            session: queue,
+            packet_id,
+            stage,
+            queue,
+            serial,
+        });
+        self.noted.push(noted);
+    }
+
+    pub(crate) fn note_moved(&mut self, queue: u64) {
+        self.moved.push(queue);
+    }
+
+    /// Is so much waiting for the disk that publishers had better pause?
+    pub(crate) fn is_behind(&self) -> bool {
+        self.log.is_behind()
+    }
+
+    /// Adds a serial to the backlogs of filters, whose dead fronts go.
+    pub(crate) fn push_backlog(&mut self, filter: FilterId, serial: u64) {
+        let messages = &self.messages;
+        let list = self.backlogs.entry(filter).or_default();
+        while list.front().is_some_and(|front| !messages.contains_key(front)) {
+            list.pop_front();
+        }
+        if list.back().is_none_or(|last| *last < serial) {
+            list.push_back(serial);
+        }
+    }
+
+    /// Takes the dead front off a backlog, and the backlog away if nothing is left.
+    pub(crate) fn prune_backlog(&mut self, filter: FilterId) {
+        let messages = &self.messages;
+        let Some(list) = self.backlogs.get_mut(&filter) else { return };
+        while list.front().is_some_and(|front| !messages.contains_key(front)) {
+            list.pop_front();
+        }
+        if list.is_empty() {
+            self.backlogs.remove(&filter);
+        }
+    }
+}
+
+pub(crate) fn level_of(durability: u8) -> Level {
+    if durability >= Durability::Fsync as u8 { Level::Fsync } else { Level::Disk }
+}
+
+fn stored_message(message: &Message, serial: u64) -> StoredMessage<'_> {
+    StoredMessage {
+        serial,
+        origin: None,
+        queue: 0,
+        qos: message.qos(),
+        retain: message.retain(),
+        expires_at_ms: message.expires_at_ms(),
+        topic: message.topic(),
+        properties: message.properties(),
+        payload: message.payload(),
+    }
+}
+
+/// A message as it was kept. Who published it is forgotten: No Local was settled when it came.
+pub(crate) fn message_of(stored: &StoredMessage<'_>) -> Message {
+    Message::new(&MessageParts {
+        topic: stored.topic,
+        properties: stored.properties,
+        payload: stored.payload,
+        qos: stored.qos,
+        retain: stored.retain,
+        expires_at_ms: stored.expires_at_ms,
+        publisher: 0,
+        level: Durability::Fsync as u8,
+    })
+}
+
+fn message_in(kind: Kind, bytes: &[u8]) -> Option<(u64, Message)> {
+    match Fact::decode(kind.get(), bytes) {
+        Ok(Fact::Message(stored) | Fact::Taken { message: stored, .. }) => {
+            Some((stored.serial, message_of(&stored)))
+        }
+        _ => None,
+    }
+}

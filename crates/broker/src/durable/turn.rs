@@ -1,0 +1,428 @@
+//! The end of a turn: what has piled up is written as lists, space is reclaimed, the disk gets its
+//! commands.
+
+use storage::{AppendError, Chunk, Command, Completion, Level, Record};
+
+use super::store::{Class, HANDOVER, Owner, SEEN};
+use super::track::Place;
+use crate::Shard;
+use crate::journal::{Fact, ProgressBuf};
+
+impl Shard {
+    /// Moves what the disk has to do to the end of `out`. Call it once per turn, after everything
+    /// else, so that all that a turn appends shares a write.
+    pub fn take_disk_commands(&mut self, out: &mut Vec<Command>, now_ms: u64) {
+        if self.store.is_none() {
+            return;
+        }
+        self.reclaim();
+        let is_written = self.write_in_flight().and_then(|()| self.write_progress());
+        let Some(store) = &mut self.store else { return };
+        if is_written.is_ok()
+            && let Some(chunk) = store.chunk.take_if(|chunk| chunk_is_done(chunk))
+        {
+            store.log.reclaimed(chunk);
+        }
+        store.log.take_commands(out);
+        self.note_log_status(now_ms);
+    }
+
+    /// The disk has carried out a command.
+    pub fn on_disk(&mut self, completion: Completion, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        let read_back = store.log.on_completed(completion);
+        let mut waiters = std::mem::take(&mut store.retry);
+        if let Some(read_back) = read_back {
+            let chunk = match read_back.result {
+                Ok(chunk) => Some(chunk),
+                Err(fault) => {
+                    self.tell(crate::Event::LogUnreadable { shard: self.id, fault });
+                    None
+                }
+            };
+            if let Some(store) = &mut self.store {
+                waiters.extend(store.on_read(read_back.id, chunk));
+            }
+        }
+        self.keep_promises(now_ms);
+        self.note_log_status(now_ms);
+        self.resume_queues(waiters, now_ms);
+        self.try_late_mail(now_ms);
+        self.finish(now_ms);
+    }
+
+    /// Time has passed for the log and for the messages in it.
+    pub(crate) fn tick_log(&mut self, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        store.log.on_tick(now_ms);
+        store.expire_messages(now_ms);
+        let waiters = std::mem::take(&mut store.retry);
+        self.resume_queues(waiters, now_ms);
+        self.resume_handovers(now_ms);
+        self.try_late_mail(now_ms);
+    }
+
+    /// Writes which deliveries have got packet ids.
+    fn write_in_flight(&mut self) -> Result<(), AppendError> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        if store.noted.is_empty() {
+            return Ok(());
+        }
+        let buffer = std::mem::take(&mut store.in_flight);
+        let is_awaited = store.noted.iter().any(|noted| noted.then.is_some());
+        let level = if is_awaited { Level::Fsync } else { Level::Disk };
+        let class = store.list_class();
+        let written = store.append(class, &Fact::InFlight(buffer.as_in_flight()), level);
+        store.in_flight = buffer;
+        let place = match written {
+            Ok(place) => place,
+            // Nothing is promised any more: what waits for it waits for ever.
+            Err(AppendError::Poisoned(_)) => Place::default(),
+            Err(error) => return Err(error),
+        };
+        store.in_flight.clear();
+        let noted = std::mem::take(&mut store.noted);
+        let mut shares = Shares::new(place, noted.len());
+        for noted in noted {
+            let share = shares.next();
+            self.place_in_flight(noted.slot, noted.queue, noted.serial, share);
+            if let (Some(promise), true) = (noted.then, place.is_some()) {
+                self.promise(place.position, Level::Fsync, promise);
+            }
+        }
+        Ok(())
+    }
+
+    fn place_in_flight(&mut self, slot: u32, queue: u64, serial: u64, share: Place) {
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let out = durable
+            .filter(|durable| durable.queue == queue)
+            .and_then(|durable| durable.track.get_mut(serial))
+            .filter(|out| !out.is_done);
+        let Some(store) = &mut self.store else { return };
+        match out {
+            Some(out) => store.release(std::mem::replace(&mut out.place, share)),
+            None => store.release(share),
+        }
+    }
+
+    /// Writes how far the queues are that have moved.
+    fn write_progress(&mut self) -> Result<(), AppendError> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        if store.moved.is_empty() {
+            return Ok(());
+        }
+        let mut moved = std::mem::take(&mut store.moved);
+        moved.sort_unstable();
+        moved.dedup();
+        let mut buffer = ProgressBuf::default();
+        moved.retain(|queue| self.push_progress(*queue, &mut buffer));
+        let Some(store) = &mut self.store else { return Ok(()) };
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let class = store.list_class();
+        let fact = Fact::Progress(buffer.as_progress());
+        let place = match store.append(class, &fact, Level::Disk) {
+            Ok(place) => place,
+            Err(AppendError::Poisoned(_)) => Place::default(),
+            Err(error) => {
+                store.moved = moved;
+                return Err(error);
+            }
+        };
+        let mut shares = Shares::new(place, moved.len());
+        for queue in moved {
+            self.place_progress(queue, shares.next());
+        }
+        Ok(())
+    }
+
+    /// False: the queue is gone.
+    fn push_progress(&mut self, queue: u64, buffer: &mut ProgressBuf) -> bool {
+        let Some(store) = &mut self.store else { return false };
+        if queue >= SEEN {
+            let Some(seen) = store.seen.get((queue - SEEN) as usize) else { return false };
+            buffer.push(queue, seen.serial, []);
+            return true;
+        }
+        if queue == HANDOVER {
+            let track = &store.handovers.track;
+            buffer.push(queue, track.floor(), track.above());
+            return true;
+        }
+        match store.owners.get(&queue).copied() {
+            Some(Owner::Session(slot)) => {
+                let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+                let Some(durable) = durable else { return false };
+                buffer.push(queue, durable.track.floor(), durable.track.above());
+                true
+            }
+            Some(Owner::Group(key)) => {
+                let Some(kept) = self.groups.kept(key) else { return false };
+                buffer.push(queue, kept.track.floor(), kept.track.above());
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn place_progress(&mut self, queue: u64, share: Place) {
+        let Some(store) = &mut self.store else { return };
+        let owner = store.owners.get(&queue).copied();
+        let old = if queue >= SEEN {
+            store.seen.get_mut((queue - SEEN) as usize).map(|seen| &mut seen.place)
+        } else if queue == HANDOVER {
+            Some(&mut store.handovers.track.place)
+        } else {
+            match owner {
+                Some(Owner::Session(slot)) => {
+                    let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+                    durable.map(|durable| {
+                        durable.is_moved = false;
+                        &mut durable.track.place
+                    })
+                }
+                Some(Owner::Group(key)) => {
+                    self.groups.kept_mut(key).map(|kept| &mut kept.track.place)
+                }
+                None => None,
+            }
+        };
+        let old = match old {
+            Some(old) => std::mem::replace(old, share),
+            None => share,
+        };
+        store.release(old);
+    }
+
+    /// Writes what is still needed of the oldest segment to the end of the log.
+    fn reclaim(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        if store.chunk.is_none() {
+            store.chunk = store.log.reclaim();
+        }
+        let Some(mut chunk) = store.chunk.take() else { return };
+        while let Some(record) = chunk.next() {
+            let Ok(fact) = Fact::decode(record.kind.get(), record.bytes) else { continue };
+            if self.copy_forward(&record, &fact).is_err() {
+                chunk.put_back();
+                break;
+            }
+        }
+        if let Some(store) = &mut self.store {
+            store.chunk = Some(chunk);
+        }
+    }
+
+    /// Appends a record again if it still says something.
+    fn copy_forward(&mut self, record: &Record<'_>, fact: &Fact<'_>) -> Result<(), AppendError> {
+        match *fact {
+            Fact::Message(message) => self.copy_message(record, message.serial),
+            Fact::Taken { session, packet_id, message } => {
+                self.copy_taken(record, session, packet_id, message.serial)
+            }
+            Fact::Progress(progress) => {
+                for entry in progress.iter() {
+                    self.rewrite_progress(entry.queue, record);
+                }
+                Ok(())
+            }
+            Fact::InFlight(in_flight) => {
+                for sent in in_flight.iter() {
+                    self.rewrite_in_flight(sent, record);
+                }
+                Ok(())
+            }
+            // They are needed no more as soon as they are written.
+            Fact::SessionEnded { .. }
+            | Fact::Unsubscribed { .. }
+            | Fact::Released { .. }
+            | Fact::RetainedCleared { .. }
+            | Fact::WillCleared { .. }
+            | Fact::GroupClosed { .. } => Ok(()),
+            _ => self.copy_placed(record, fact),
+        }
+    }
+
+    fn copy_message(&mut self, record: &Record<'_>, serial: u64) -> Result<(), AppendError> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let is_current =
+            store.stored(serial).is_some_and(|stored| stored.place.is_at(record.position));
+        if is_current {
+            let place = store.append_raw(record.kind, record.bytes)?;
+            store.move_message(serial, place);
+        }
+        Ok(())
+    }
+
+    /// A packet id that alone needs the record is written without the message.
+    fn copy_taken(
+        &mut self,
+        record: &Record<'_>,
+        session: u64,
+        packet_id: u16,
+        serial: u64,
+    ) -> Result<(), AppendError> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let Some(stored) = store.stored(serial).filter(|s| s.place.is_at(record.position)) else {
+            return Ok(());
+        };
+        let owner = store.owners.get(&session).copied();
+        if let Some(Owner::Session(slot)) = owner
+            && let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
+            && let Some(received) = durable.rare().received.iter_mut().find(|received| {
+                received.packet_id == packet_id
+                    && received.serial == serial
+                    && !received.is_released
+            })
+        {
+            if stored.refs == 1 {
+                let fact = Fact::Received { session, packet_id, serial };
+                received.place = store.append(Class::Copy, &fact, Level::Disk)?;
+                store.unpin_message(serial);
+                return Ok(());
+            }
+            let place = store.append_raw(record.kind, record.bytes)?;
+            store.move_message(serial, place);
+            return Ok(());
+        }
+        // The packet id is released: from now on it is a message like others.
+        let Ok(Fact::Taken { message, .. }) = Fact::decode(record.kind.get(), record.bytes) else {
+            return Ok(());
+        };
+        let place = store.append(Class::Copy, &Fact::Message(message), Level::Disk)?;
+        store.move_message(serial, place);
+        Ok(())
+    }
+
+    fn rewrite_progress(&mut self, queue: u64, record: &Record<'_>) {
+        let Some(store) = &mut self.store else { return };
+        let place = if queue >= SEEN {
+            store.seen.get((queue - SEEN) as usize).map(|seen| seen.place)
+        } else if queue == HANDOVER {
+            Some(store.handovers.track.place)
+        } else {
+            match store.owners.get(&queue).copied() {
+                Some(Owner::Session(slot)) => {
+                    let durable = self.clients.get(slot).and_then(|c| c.durable.as_ref());
+                    durable.map(|durable| durable.track.place)
+                }
+                Some(Owner::Group(key)) => self.groups.kept(key).map(|kept| kept.track.place),
+                None => None,
+            }
+        };
+        if place.is_some_and(|place| place.is_at(record.position)) {
+            store.note_moved(queue);
+        }
+    }
+
+    fn rewrite_in_flight(&mut self, sent: crate::journal::Sent, record: &Record<'_>) {
+        let Some(store) = &mut self.store else { return };
+        let Some(Owner::Session(slot)) = store.owners.get(&sent.session).copied() else { return };
+        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
+            return;
+        };
+        let Some(out) = durable.track.get_mut(sent.serial) else { return };
+        if out.is_done || !out.place.is_at(record.position) {
+            return;
+        }
+        let (queue, serial) = (sent.session, sent.serial);
+        let noted = super::store::Noted { slot, queue, serial, then: None };
+        store.note_in_flight(noted, out.packet_id, out.stage);
+    }
+
+    /// Facts that stand by themselves, each remembered with its place.
+    fn copy_placed(&mut self, record: &Record<'_>, fact: &Fact<'_>) -> Result<(), AppendError> {
+        let Some(place) = self.place_of(fact).filter(|place| place.is_at(record.position)) else {
+            return Ok(());
+        };
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let copied = store.append_raw(record.kind, record.bytes)?;
+        debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
+        if let Some(place) = self.place_of_mut(fact) {
+            *place = copied;
+        }
+        Ok(())
+    }
+
+    fn place_of(&mut self, fact: &Fact<'_>) -> Option<Place> {
+        self.place_of_mut(fact).copied()
+    }
+
+    fn place_of_mut(&mut self, fact: &Fact<'_>) -> Option<&mut Place> {
+        let queue = match *fact {
+            Fact::SessionOpened(opened) => opened.session,
+            Fact::SessionDetached { session, .. } | Fact::Received { session, .. } => session,
+            Fact::Subscribed(subscribed) => subscribed.session,
+            Fact::Will(will) => will.session,
+            Fact::GroupOpened(group) => group.queue,
+            Fact::Retained(message) => {
+                return self.retained.get_mut(message.topic).map(|kept| &mut kept.place);
+            }
+            _ => return None,
+        };
+        let slot = match self.store.as_ref()?.owners.get(&queue).copied()? {
+            Owner::Group(key) => return self.groups.kept_mut(key).map(|kept| &mut kept.place),
+            Owner::Session(slot) => slot,
+        };
+        if let Fact::Subscribed(subscribed) = fact {
+            let held = self.held_of(slot, subscribed.filter)?;
+            let client = self.clients.get_mut(slot)?;
+            return client.held.iter_mut().find(|known| known.is(&held)).map(|h| &mut h.place);
+        }
+        let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
+        match *fact {
+            Fact::SessionOpened(_) => Some(&mut durable.opened),
+            Fact::SessionDetached { .. } => Some(&mut durable.detached),
+            Fact::Will(_) => durable.rare.as_mut().map(|rare| &mut rare.will),
+            Fact::Received { packet_id, serial, .. } => {
+                let received = &mut durable.rare.as_mut()?.received;
+                let found = received
+                    .iter_mut()
+                    .find(|r| r.packet_id == packet_id && r.serial == serial && !r.is_released)?;
+                Some(&mut found.place)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl super::store::Store {
+    /// Lists that are written while a segment is emptied may use what is kept free for that.
+    const fn list_class(&self) -> Class {
+        if self.chunk.is_some() { Class::Copy } else { Class::Essential }
+    }
+}
+
+/// Has every record of the chunk been dealt with?
+fn chunk_is_done(chunk: &mut Chunk) -> bool {
+    if chunk.next().is_some() {
+        // It was put back before, and is so again.
+        chunk.put_back();
+        return false;
+    }
+    true
+}
+
+/// A list's weight in the log, in parts for its entries.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    place: Place,
+    rest: u32,
+    each: u32,
+}
+
+impl Shares {
+    pub(crate) fn new(place: Place, count: usize) -> Self {
+        let each = place.bytes / (count.max(1) as u32);
+        let first = place.bytes - each * (count.saturating_sub(1) as u32);
+        Self { place, rest: first, each }
+    }
+
+    /// The next entry's share; the first one has what does not divide.
+    pub(crate) fn next(&mut self) -> Place {
+        let bytes = std::mem::replace(&mut self.rest, self.each);
+        Place { position: self.place.position, bytes }
+    }
+}
