@@ -92,11 +92,6 @@ pub enum Event {
     RetainedRefused {
         topic: Box<str>,
     },
-    /// The state of a shard's log has changed.
-    Log {
-        shard: crate::ShardId,
-        status: storage::Status,
-    },
     /// The log could not be read where a waiting message stands; it is tried again.
     LogUnreadable {
         shard: crate::ShardId,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use codec::{Ack, AckKind, Properties, Reason};
 use storage::{Level, Log, Position};
 
-use crate::{Confirm, Ended, Event, Mail, SessionKey, Shard};
+use crate::{Confirm, Ended, Mail, SessionKey, Shard};
 
 /// What may be done once a fact is committed.
 #[derive(Clone, Debug)]
@@ -173,7 +173,7 @@ impl Shard {
         self.mark_dirty(slot);
     }
 
-    /// Tells, once per change, what state the log is in.
+    /// Looks at the state of the log, and does once what follows from a change of it.
     pub(crate) fn note_log_status(&mut self, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
         let status = store.log.status();
@@ -183,9 +183,8 @@ impl Shard {
         if status == store.told {
             return;
         }
-        store.told = status.clone();
         let is_poisoned = matches!(status, storage::Status::Poisoned(_));
-        self.tell(Event::Log { shard: self.id, status });
+        store.told = status;
         if is_poisoned {
             self.break_promises(now_ms);
         }

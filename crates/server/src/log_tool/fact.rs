@@ -36,6 +36,9 @@ fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
             format!("unsubscribed: session {session} filter {filter:?}")
         }
         Fact::Message(message) => format!("message: {}", of_message(message, bytes)),
+        Fact::Taken { session, packet_id, message } => {
+            format!("taken: session {session} packet {packet_id} {}", of_message(message, bytes))
+        }
         Fact::Retained(message) => format!("retained: {}", of_message(message, bytes)),
         Fact::RetainedCleared { topic } => format!("retained cleared: topic {topic:?}"),
         Fact::Progress(list) => format!("progress:{}", joined(list.iter().map(of_progress))),
@@ -60,6 +63,9 @@ fn of_message(message: &StoredMessage<'_>, bytes: usize) -> String {
     let mut text = format!("serial {}", message.serial);
     if let Some(origin) = message.origin {
         let _ = write!(text, " from shard {} serial {}", origin.shard, origin.serial);
+    }
+    if message.queue != 0 {
+        let _ = write!(text, " queue {}", message.queue);
     }
     let _ = write!(text, " topic {:?} qos {}", message.topic, message.qos as u8);
     if message.retain {
@@ -148,7 +154,7 @@ mod tests {
         let message = StoredMessage {
             serial: 7,
             origin: None,
-            publisher: 0,
+            queue: 0,
             qos: codec::QoS::AtLeastOnce,
             retain: true,
             expires_at_ms: u64::MAX,

@@ -1,7 +1,6 @@
 //! Events of the shards as log lines.
 
 use broker::{Ended, Event};
-use storage::Status;
 
 /// Writes one event. Life-cycle of single connections is DEBUG; what a person should look at is
 /// INFO (a client did wrong) or WARN (something was lost).
@@ -41,7 +40,6 @@ pub(super) fn log(event: &Event) {
         Event::RetainedRefused { topic } => {
             tracing::warn!(topic = %topic, "retained message not kept: the limit is reached");
         }
-        Event::Log { shard, status } => log_status(*shard, status),
         Event::LogUnreadable { shard, fault } => {
             tracing::error!(shard, %fault, "the log cannot be read; what waits there is tried again");
         }
@@ -51,23 +49,6 @@ pub(super) fn log(event: &Event) {
         Event::GroupDropped { group, count } => {
             tracing::warn!(group = %group, count, "messages of a shared subscription dropped");
         }
-    }
-}
-
-fn log_status(shard: broker::ShardId, status: &Status) {
-    match status {
-        Status::Opening | Status::Closed => {}
-        Status::Ready => tracing::info!(shard, "log is ready"),
-        Status::Full(fault) => tracing::error!(
-            shard,
-            %fault,
-            "no space for the log: publishes to keep are held up or refused until there is"
-        ),
-        Status::Poisoned(fault) => tracing::error!(
-            shard,
-            %fault,
-            "the log is out of service: nothing is promised any more; mend the disk and restart"
-        ),
     }
 }
 

@@ -163,6 +163,7 @@ fn log_messages(board: &LogBoard) -> Vec<Message> {
             retain: true,
             expires_at_ms: NEVER,
             publisher: 0,
+            level: 0,
         })
     })
     .collect()
