@@ -18,6 +18,17 @@ pub(crate) struct Request<'a> {
     pub(crate) identifier: u32,
 }
 
+/// What became of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Granted {
+    qos: u8,
+    is_new: bool,
+    /// The option bits of the index.
+    bits: u8,
+    /// From now on the log keeps what it is owed.
+    is_newly_durable: bool,
+}
+
 impl Shard {
     pub(crate) fn on_subscribe(
         &mut self,
@@ -38,9 +49,9 @@ impl Shard {
                 }
             };
             let before = self.all_pending(slot);
-            let (granted, is_new, bits) = self.subscribe(slot, &request);
+            let granted = self.subscribe(slot, &request);
             self.let_pending_go(slot, before);
-            match self.keep_granted(slot, text, bits, identifier) {
+            match self.keep_granted(slot, text, granted, identifier) {
                 Ok(position) => kept = position.or(kept),
                 Err(error) => {
                     self.unsubscribe(slot, &request.filter);
@@ -49,15 +60,15 @@ impl Shard {
                     continue;
                 }
             }
-            reasons.push(granted);
+            reasons.push(granted.qos);
             let wants_retained = match options.retain_handling {
                 RetainHandling::Always => true,
-                RetainHandling::IfNew => is_new,
+                RetainHandling::IfNew => granted.is_new,
                 RetainHandling::Never => false,
             };
             // MQTT-4.8: retained messages are not sent to shared subscriptions.
             if wants_retained && request.filter.group.is_none() {
-                retained.push((request.filter.filter, bits));
+                retained.push((request.filter.filter, granted.bits));
             }
         }
         let suback = Suback {
@@ -165,14 +176,17 @@ impl Shard {
         &mut self,
         slot: u32,
         text: &str,
-        bits: u8,
+        granted: Granted,
         identifier: u32,
     ) -> Result<Option<storage::Position>, storage::AppendError> {
         if self.store.is_none() {
             return Ok(None);
         }
         let Some(held) = self.held_of(slot, text) else { return Ok(None) };
-        self.keep_subscription(slot, held, text, bits, identifier)
+        if granted.is_newly_durable {
+            self.begin_filter(slot, held.filter);
+        }
+        self.keep_subscription(slot, held, text, (granted.bits, identifier))
     }
 
     /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).
@@ -185,9 +199,8 @@ impl Shard {
         if is_v5 { reason.0 } else { 0x80 }
     }
 
-    /// Returns the granted QoS, whether the subscription is new, and its option bits.
-    pub(crate) fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> (u8, bool, u8) {
-        let Some(client) = self.clients.get(slot) else { return (0x80, false, 0) };
+    pub(crate) fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> Granted {
+        let Some(client) = self.clients.get(slot) else { return Granted::default() };
         let mut qos = request.options.qos.min(client.limits.qos_max);
         let is_durable = client.durable.is_some();
         if is_durable && request.filter.group.is_some() {
@@ -211,17 +224,18 @@ impl Shard {
         if is_durable && qos != codec::QoS::AtMostOnce {
             bits |= options::DURABLE | options::PROMISES;
         }
-        let is_new = match request.filter.group {
+        let (is_new, is_newly_durable) = match request.filter.group {
             None => self.subscribe_plain(slot, request, bits),
-            Some(name) => self.subscribe_shared(slot, name, request, bits),
+            Some(name) => (self.subscribe_shared(slot, name, request, bits), false),
         };
         if is_new {
             self.metrics().subscriptions.add(1);
         }
-        (qos as u8, is_new, bits)
+        Granted { qos: qos as u8, is_new, bits, is_newly_durable }
     }
 
-    fn subscribe_plain(&mut self, slot: u32, request: &Request<'_>, bits: u8) -> bool {
+    /// Returns whether the subscription is new, and whether it is newly durable.
+    fn subscribe_plain(&mut self, slot: u32, request: &Request<'_>, bits: u8) -> (bool, bool) {
         let filter = request.filter.filter;
         let subscription =
             Subscription { subscriber: slot, options: bits, identifier: request.identifier };
@@ -232,10 +246,7 @@ impl Shard {
             client.held.push(Held::new(subscribed.filter, 0));
         }
         let was_durable = subscribed.replaced.is_some_and(|s| s.options & options::DURABLE != 0);
-        if bits & options::DURABLE != 0 && !was_durable {
-            self.begin_filter(slot, subscribed.filter);
-        }
-        subscribed.is_new_subscription
+        (subscribed.is_new_subscription, bits & options::DURABLE != 0 && !was_durable)
     }
 
     /// Puts a subscription into the index, and claims what follows from it.

@@ -387,9 +387,6 @@ impl Shard {
         durable.is_behind = false;
         (durable.queued, durable.queued_bytes) = (0, 0);
         durable.track.advance(store.last_serial());
-        if let Some(rare) = &mut durable.rare {
-            rare.since = Vec::new();
-        }
         for held in client.held.iter().filter(|held| held.group == 0) {
             store.prune_backlog(held.filter);
         }

@@ -39,7 +39,7 @@ pub(crate) struct Rare {
     pub(crate) will: Place,
     /// Bounded by the receive maximum.
     pub(crate) received: Vec<Received>,
-    /// Filters subscribed while the session was behind, and the serial from which they count.
+    /// Filters subscribed while older messages were under way, and the serial from which they count.
     pub(crate) since: Vec<(topic::FilterId, u64)>,
 }
 
@@ -63,6 +63,14 @@ impl Durable {
         self.rare.get_or_insert_default()
     }
 
+    /// The serial from which a filter of the session counts: what is done is done, however often
+    /// the client subscribes again.
+    fn begin_of(&self, filter: topic::FilterId) -> u64 {
+        let since = self.rare.iter().flat_map(|rare| &rare.since);
+        let since = since.filter(|(known, _)| *known == filter).map(|(_, serial)| *serial).max();
+        since.unwrap_or_default().max(self.track.floor())
+    }
+
     pub(crate) const fn log_level(&self) -> Level {
         match self.level {
             Durability::Memory | Durability::Disk => Level::Disk,
@@ -78,6 +86,10 @@ impl Durable {
 
     pub(crate) fn shrink(&mut self) {
         self.track.shrink();
+        let floor = self.track.floor();
+        if let Some(rare) = &mut self.rare {
+            rare.since.retain(|(_, serial)| *serial > floor);
+        }
         if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {
             self.rare = None;
         }
@@ -149,9 +161,8 @@ impl Shard {
                 group => self.groups.member_bits(group - 1, self.key(slot)),
             };
             let Some((bits, identifier)) = bits else { continue };
-            if self.keep_subscription(slot, held, &text, bits, identifier).is_ok()
-                && held.group == 0
-            {
+            let is_kept = self.keep_subscription(slot, held, &text, (bits, identifier)).is_ok();
+            if is_kept && held.group == 0 {
                 self.set_durable_bit(slot, held);
             }
         }
@@ -182,18 +193,17 @@ impl Shard {
         slot: u32,
         held: Held,
         filter: &str,
-        bits: u8,
-        identifier: u32,
+        (bits, identifier): (u8, u32),
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
         let Some(client) = self.clients.get_mut(slot) else { return Ok(None) };
         let Some(durable) = &mut client.durable else { return Ok(None) };
-        let last_serial = store.last_serial();
+        let from_serial = durable.begin_of(held.filter);
         let subscribed = Fact::Subscribed(Subscribed {
             session: durable.queue,
             options: subscribe_options(bits).to_byte(),
             identifier,
-            from_serial: last_serial,
+            from_serial,
             filter,
         });
         let place = store.append(Class::Normal, &subscribed, durable.log_level())?;
@@ -210,12 +220,14 @@ impl Shard {
         };
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(durable) = &mut client.durable else { return };
-        if durable.is_behind {
-            let since = &mut durable.rare().since;
-            since.retain(|(known, _)| *known != filter);
-            since.push((filter, last_serial));
-        } else {
+        if !durable.is_behind {
             durable.track.advance(last_serial);
+        }
+        let floor = durable.track.floor();
+        if floor < last_serial {
+            let since = &mut durable.rare().since;
+            since.retain(|(known, serial)| *known != filter && *serial > floor);
+            since.push((filter, last_serial));
         }
     }
 
