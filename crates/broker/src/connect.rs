@@ -121,13 +121,18 @@ impl Shard {
         client.session_expiry_secs =
             request.session_expiry_secs.min(limits.session_expiry_max_secs);
         client.expires_at_ms = NEVER;
-        let fits = write_connack(client, &request, session_present);
-        client.limits = request.limits;
+        client.limits = request.limits.clone();
         client.grants = grants;
-        client.username = request.username;
-        client.will = request.will;
+        client.username = request.username.clone();
+        client.will = request.will.clone();
+        client.peer = request.peer.clone();
+        let kept = self.keep_session(slot, request.version, now_ms);
+        if let Err(error) = &kept {
+            self.refuse_session(slot, error, session_present);
+        }
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let fits = kept.is_err() || write_connack(client, &request, session_present);
         client.auth_method = request.auth_method;
-        client.peer = request.peer;
         let event = Event::Connected {
             client_id: client.id.clone(),
             username: client.username.clone(),
@@ -137,7 +142,6 @@ impl Shard {
             session_present,
         };
         client.publish_gauge();
-        self.keep_session(slot, request.version, now_ms);
         self.tell(event);
         self.metrics().connections.add(1);
         self.metrics().connections_opened.add(1);
@@ -148,6 +152,27 @@ impl Shard {
         if !fits {
             self.doomed.push((slot, Ended::PacketLimitTooLow));
         }
+    }
+}
+
+impl Shard {
+    /// The log cannot take a session that is to outlive its connection: no promise is made of it.
+    fn refuse_session(&mut self, slot: u32, error: &storage::AppendError, session_present: bool) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.will = None;
+        if !session_present {
+            client.session_expiry_secs = 0;
+        }
+        if let Some(link) = client.session.link_mut() {
+            link.write(&Packet::Connack(Connack {
+                session_present: false,
+                reason: Reason::SERVER_UNAVAILABLE,
+                properties: codec::Properties::EMPTY,
+            }));
+        }
+        let client_id = client.id.clone();
+        self.tell(Event::NotKept { client_id, error: error.clone() });
+        self.doomed.push((slot, Ended::NotKept));
     }
 }
 

@@ -270,7 +270,7 @@ const SILENT_CLAUSES: [&str; 2] = ["MQTT-3.1.0-2", "MQTT-4.3.3-4"];
 /// Is the client told why? Not when it said goodbye itself, or can no longer be reached.
 fn tells_client(ended: &Ended) -> bool {
     match ended {
-        Ended::Client(_) | Ended::Network | Ended::PacketLimitTooLow => false,
+        Ended::Client(_) | Ended::Network | Ended::PacketLimitTooLow | Ended::NotKept => false,
         Ended::Violation(violation) => {
             violation.is_answered() && !SILENT_CLAUSES.contains(&violation.clause)
         }

@@ -22,6 +22,8 @@ pub enum Ended {
     Refused,
     /// The log is out of service, and can keep no promise any more.
     LogFailed,
+    /// The log could not take the session, and the CONNACK has said so.
+    NotKept,
     /// The broker is stopping.
     Shutdown,
     /// An operator ended it.
@@ -43,6 +45,7 @@ impl Ended {
             Self::TakenOver => Reason::SESSION_TAKEN_OVER,
             Self::QueueFull | Self::Refused => Reason::QUOTA_EXCEEDED,
             Self::LogFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
+            Self::NotKept => Reason::SERVER_UNAVAILABLE,
             Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
             Self::Administrative => Reason::ADMINISTRATIVE_ACTION,
             Self::PacketLimitTooLow => Reason::PACKET_TOO_LARGE,
@@ -97,7 +100,7 @@ pub enum Event {
         shard: crate::ShardId,
         fault: storage::Fault,
     },
-    /// A session could not be written into the log, and lives in memory only.
+    /// A session that is to outlive its connection could not be written into the log: refused.
     NotKept {
         client_id: Box<str>,
         error: storage::AppendError,

@@ -91,12 +91,15 @@ pub enum Mail {
     Join { group: Arc<GroupName>, member: Member },
     /// Somebody left it.
     Leave { group: u64, member: SessionKey },
-    /// The sender's group chose a session of yours. `serial` is the one in the queue of its home, or 0.
+    /// The sender's group chose a session of yours. `serial` is the one in the queue of its home,
+    /// or 0.
     Offer { group: Arc<GroupName>, member: SessionKey, message: Message, hops: u8, serial: u64 },
     /// No member could take it: you are the group's home, keep it.
     Park { group: Arc<GroupName>, message: Message, confirm: Option<Confirm> },
     /// The group's home has messages waiting, or none any more.
     Waiting { group: u64, any: bool },
+    /// After a start: up to this one your serials have come here in an earlier life.
+    Seen { serial: u64 },
     /// A member has acknowledged what you, its home, keep for the group.
     GroupDone { group: u64, serial: u64 },
     /// It could not take it, or is gone.

@@ -484,6 +484,11 @@ impl Shard {
             Mail::Park { group, message, confirm } => {
                 self.on_park(&group, message, confirm, now_ms);
             }
+            Mail::Seen { serial } => {
+                if let Some(store) = &mut self.store {
+                    store.skip_serials(serial);
+                }
+            }
             Mail::GroupDone { group, serial } => self.on_group_done(group, serial),
             Mail::GroupReturned { group, serial } => {
                 self.on_group_returned(group, serial, now_ms);

@@ -167,8 +167,8 @@ impl Session {
         link.owe_ack(PendingAck { kind, packet_id, reason, waiting })
     }
 
-    /// Owes the PUBREC of a publish that is kept whatever happens: its packet id counts as accepted.
-    /// It waits for one answer.
+    /// Owes the PUBREC of a publish that is kept whatever happens: its packet id counts as
+    /// accepted. It waits for one answer.
     pub fn owe_kept_answer(&mut self, packet_id: u16) {
         self.incoming.insert(packet_id);
         if let Some(link) = self.link.as_deref_mut() {

@@ -131,9 +131,9 @@ impl Shard {
             durable.track.hand_out(serial, packet_id);
             let is_held = matches!(offered, Offered::Queued);
             let then = is_held.then_some(Promise::Send { session, packet_id, serial });
-            let noted = Noted { slot, queue: durable.queue, serial, then };
+            let (queue, stage) = (durable.queue, Stage::Published);
             if let Some(store) = &mut self.store {
-                store.note_in_flight(noted, packet_id, Stage::Published);
+                store.noted.push(Noted { slot, queue, serial, packet_id, stage, then });
             }
         }
         self.after_offer(slot, &message, offered, now_ms);
@@ -488,8 +488,8 @@ impl Shard {
         out.stage = Stage::Released;
         let packet_id = ack.packet_id;
         let then = Some(Promise::Received { session, packet_id });
-        let noted = Noted { slot, queue, serial: origin.serial, then };
-        store.note_in_flight(noted, packet_id, Stage::Released);
+        let (serial, stage) = (origin.serial, Stage::Released);
+        store.noted.push(Noted { slot, queue, serial, packet_id, stage, then });
         true
     }
 
@@ -497,8 +497,11 @@ impl Shard {
     /// False: it is like any other.
     pub(crate) fn keep_pubrel(&mut self, slot: u32, packet_id: u16) -> bool {
         let session = self.key(slot);
-        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
-        let (Some(durable), Some(store)) = (durable, &mut self.store) else { return false };
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let connection = client.connection;
+        let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
+            return false;
+        };
         let (queue, level) = (durable.queue, durable.log_level());
         let Some(rare) = &mut durable.rare else { return false };
         let received = rare.received.iter_mut().find(|received| received.packet_id == packet_id);
@@ -507,7 +510,8 @@ impl Shard {
         // Without room for it the client asks again, with its next connection.
         if let Ok(position) = store.append_deletion(&fact, level) {
             received.is_released = true;
-            store.promises.push(position, level, Promise::Released { session, packet_id });
+            let promise = Promise::Released { session, connection, packet_id };
+            store.promises.push(position, level, promise);
         }
         true
     }

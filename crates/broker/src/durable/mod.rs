@@ -47,7 +47,7 @@ impl Shard {
 
     /// What recovery found is durable, so connections may come. True without a log.
     pub fn log_is_ready(&self) -> bool {
-        self.log_status().is_none_or(|status| status != Status::Opening)
+        self.store.as_ref().is_none_or(|store| store.log.is_ready())
     }
 
     /// Ends the log in order: complete when [`Shard::log_status`] is `Closed`, or `Poisoned`.

@@ -19,7 +19,7 @@ pub(crate) enum Promise {
     /// A PUBREC: the PUBREL may leave.
     Received { session: SessionKey, packet_id: u16 },
     /// A PUBREL: the PUBCOMP may leave.
-    Released { session: SessionKey, packet_id: u16 },
+    Released { session: SessionKey, connection: u32, packet_id: u16 },
     /// A packet as it stands: SUBACK, UNSUBACK.
     Packet { session: SessionKey, connection: u32, packet: Box<[u8]> },
 }
@@ -31,10 +31,16 @@ pub(crate) enum Promise {
 pub(crate) struct Promises {
     disk: VecDeque<(Position, Promise)>,
     fsync: VecDeque<(Position, Promise)>,
+    /// Of both levels: a shard takes a serial below one it has had for a repetition.
+    routes: VecDeque<(Position, Level, u64)>,
 }
 
 impl Promises {
     pub(crate) fn push(&mut self, position: Position, level: Level, promise: Promise) {
+        if let Promise::Route { serial } = promise {
+            self.routes.push_back((position, level, serial));
+            return;
+        }
         match level {
             Level::Disk => self.disk.push_back((position, promise)),
             Level::Fsync => self.fsync.push_back((position, promise)),
@@ -52,7 +58,11 @@ impl Promises {
         if is_due(&self.fsync, Level::Fsync) {
             return self.fsync.pop_front().map(|(_, promise)| promise);
         }
-        None
+        let (position, level, serial) = self.routes.front().copied()?;
+        log.is_committed(position, level).then(|| {
+            self.routes.pop_front();
+            Promise::Route { serial }
+        })
     }
 
     fn next_broken(&mut self) -> Option<Promise> {
@@ -86,7 +96,9 @@ impl Shard {
             Promise::Received { session, packet_id } => {
                 self.release_outgoing(session, packet_id, now_ms);
             }
-            Promise::Released { session, packet_id } => self.complete_incoming(session, packet_id),
+            Promise::Released { session, connection, packet_id } => {
+                self.complete_incoming(session, connection, packet_id);
+            }
             Promise::Packet { session, connection, packet } => {
                 let Some(slot) = self.clients.slot_of(session) else { return };
                 let Some(link) = self.link(slot, connection) else { return };
@@ -164,13 +176,17 @@ impl Shard {
     }
 
     /// A PUBREL is kept: PUBCOMP.
-    fn complete_incoming(&mut self, session: SessionKey, packet_id: u16) {
+    fn complete_incoming(&mut self, session: SessionKey, connection: u32, packet_id: u16) {
         let Some(slot) = self.clients.slot_of(session) else { return };
         self.forget_received(slot, packet_id);
-        if let Some(client) = self.clients.get_mut(slot) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.connection == connection {
             client.session.on_pubrel(packet_id);
+            self.mark_dirty(slot);
+        } else {
+            // The next connection asks for itself, and may use the packet id for something else.
+            client.session.incoming.release(packet_id);
         }
-        self.mark_dirty(slot);
     }
 
     /// Looks at the state of the log, and does once what follows from a change of it.

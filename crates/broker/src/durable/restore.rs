@@ -15,7 +15,7 @@ use super::track::{Out, Place, Track};
 use crate::client::Client;
 use crate::deliver::options;
 use crate::journal::{Malformed, Stage};
-use crate::{Durability, Limits, Shard};
+use crate::{Durability, Limits, Mail, Shard, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -46,7 +46,8 @@ impl Shard {
     ) -> Result<Restored, Malformed> {
         replay.check()?;
         replay.drop_unopened(&mut recovered.ledger);
-        let mut store = Store::new(Log::open(recovered, settings), self.shared.shard_count);
+        let log = Log::open(recovered, settings.clone());
+        let mut store = Store::new(log, &settings, self.shared.shard_count);
         store.continue_from(replay.last_queue, replay.last_serial);
         self.store = Some(Box::new(store));
         let mut since = Since::default();
@@ -68,6 +69,7 @@ impl Shard {
             retained: metrics.retained.value(),
             messages: self.store.as_ref().map_or(0, |store| store.message_count() as u64),
         };
+        self.tell_seen();
         Ok(restored)
     }
 
@@ -87,10 +89,12 @@ impl Shard {
         let mut durable =
             Durable::new(queue, limits.durability.max(Durability::Disk), progress.floor);
         durable.opened = opened.place;
+        durable.told_ms = opened.opened_at_ms;
         durable.track.place = progress.place;
         let (at_ms, expiry_secs) = match facts.detached.take() {
-            Some((at_ms, secs, place)) if at_ms >= opened.opened_at_ms => {
+            Some((at_ms, secs, place)) if at_ms > opened.opened_at_ms => {
                 durable.detached = place;
+                durable.told_ms = at_ms;
                 (at_ms, secs)
             }
             // It was connected when the broker ended: its time begins now.
@@ -164,6 +168,16 @@ impl Shard {
             }
             track.place = progress.place;
             self.restore_group(queue, &facts.name, &facts.filter, facts.place, track, now_ms);
+        }
+    }
+
+    /// Tells the other shards which of their serials have come here.
+    fn tell_seen(&mut self) {
+        let seen = self.store.as_ref().map(|store| store.seen.clone()).unwrap_or_default();
+        for (shard, seen) in seen.iter().enumerate() {
+            if seen.serial > 0 && shard != usize::from(self.id) {
+                self.send(shard as ShardId, Mail::Seen { serial: seen.serial });
+            }
         }
     }
 

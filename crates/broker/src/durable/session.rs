@@ -11,7 +11,7 @@ use super::track::{Place, Track};
 use crate::client::Held;
 use crate::deliver::options;
 use crate::journal::{Fact, SessionOpened, StoredWill, Subscribed};
-use crate::{Durability, Event, Shard};
+use crate::{Durability, Shard};
 
 /// What a durable session has more than others.
 #[derive(Debug)]
@@ -27,6 +27,9 @@ pub(crate) struct Durable {
     /// session has caught up.
     pub(crate) queued: u32,
     pub(crate) queued_bytes: u64,
+    /// The time of the newest fact about its connection, in milliseconds: times grow, so that the
+    /// order of the facts shows however they are copied.
+    pub(crate) told_ms: u64,
     pub(crate) level: Durability,
     pub(crate) is_behind: bool,
     /// Its progress goes into the next commit.
@@ -39,7 +42,7 @@ pub(crate) struct Rare {
     pub(crate) will: Place,
     /// Bounded by the receive maximum.
     pub(crate) received: Vec<Received>,
-    /// Filters subscribed while older messages were under way, and the serial from which they count.
+    /// Filters subscribed while older messages were under way: they count from the serial on.
     pub(crate) since: Vec<(topic::FilterId, u64)>,
 }
 
@@ -53,6 +56,7 @@ impl Durable {
             rare: None,
             queued: 0,
             queued_bytes: 0,
+            told_ms: 0,
             level,
             is_behind: false,
             is_moved: false,
@@ -104,22 +108,31 @@ impl Rare {
 
 impl Shard {
     /// A connection has opened the session: it is written down if it outlives the connection.
-    pub(crate) fn keep_session(&mut self, slot: u32, version: Version, now_ms: u64) {
-        let Some(client) = self.clients.get(slot) else { return };
+    ///
+    /// Err: there is no room for it, or the log is out of service.
+    pub(crate) fn keep_session(
+        &mut self,
+        slot: u32,
+        version: Version,
+        now_ms: u64,
+    ) -> Result<(), AppendError> {
+        let Some(client) = self.clients.get(slot) else { return Ok(()) };
         let level = client.limits.durability;
         let was_durable = client.durable.is_some();
         if !was_durable && (!client.is_persistent() || level == Durability::Memory) {
-            return;
+            return Ok(());
         }
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = &mut self.store else { return Ok(()) };
         let queue = match &client.durable {
             Some(durable) => durable.queue,
             None => store.new_queue(Owner::Session(slot)),
         };
+        let told_ms = client.durable.as_ref().map_or(0, |durable| durable.told_ms + 1);
+        let opened_at_ms = now_ms.max(told_ms);
         let opened = Fact::SessionOpened(SessionOpened {
             session: queue,
             version,
-            opened_at_ms: now_ms,
+            opened_at_ms,
             expiry_secs: client.session_expiry_secs,
             client_id: &client.id,
             username: client.username.as_deref().unwrap_or_default(),
@@ -127,19 +140,19 @@ impl Shard {
         let kept = store.append(Class::Essential, &opened, level_of(level as u8));
         let place = match kept {
             Ok(place) => place,
-            Err(_) if was_durable => return,
             Err(error) => {
-                store.owners.remove(&queue);
-                let client_id = client.id.clone();
-                self.tell(Event::NotKept { client_id, error });
-                return;
+                if !was_durable {
+                    store.owners.remove(&queue);
+                }
+                return Err(error);
             }
         };
         let cursor = store.last_serial();
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let durable =
             client.durable.get_or_insert_with(|| Box::new(Durable::new(queue, level, cursor)));
         durable.level = level.max(Durability::Disk);
+        durable.told_ms = opened_at_ms;
         let old =
             [std::mem::replace(&mut durable.opened, place), std::mem::take(&mut durable.detached)];
         for place in old {
@@ -149,6 +162,7 @@ impl Shard {
         if !was_durable {
             self.keep_subscriptions(slot);
         }
+        Ok(())
     }
 
     /// Subscriptions that the session had before it became durable.
@@ -305,7 +319,8 @@ impl Shard {
         let expiry_secs = client.session_expiry_secs;
         let Some(durable) = &mut client.durable else { return };
         let session = durable.queue;
-        let fact = Fact::SessionDetached { session, at_ms: now_ms, expiry_secs };
+        durable.told_ms = now_ms.max(durable.told_ms + 1);
+        let fact = Fact::SessionDetached { session, at_ms: durable.told_ms, expiry_secs };
         // Should it be lost, the expiry runs from the next start.
         if let Ok(place) = store.append(Class::Essential, &fact, durable.log_level()) {
             store.release(std::mem::replace(&mut durable.detached, place));

@@ -10,7 +10,7 @@ use topic::FilterId;
 use super::handover::Handovers;
 use super::promise::{Promise, Promises};
 use super::track::Place;
-use crate::journal::{Fact, InFlightBuf, Stage, StoredMessage};
+use crate::journal::{Fact, Stage, StoredMessage};
 use crate::{Durability, ShardId};
 
 /// The queue number of what a shard has taken on and not yet passed to others.
@@ -25,6 +25,9 @@ const FETCHED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Bytes that one read asks for: neighbours in the log are neighbours in a backlog.
 const READ_BYTES: u32 = 256 * 1024;
+
+/// Bytes of one list of in-flight deliveries or of progress, so that it fits a record by far.
+const LIST_BYTES_MAX: usize = 64 * 1024;
 
 /// A message that somebody is owed.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,8 @@ pub(crate) struct Noted {
     pub(crate) slot: u32,
     pub(crate) queue: u64,
     pub(crate) serial: u64,
+    pub(crate) packet_id: u16,
+    pub(crate) stage: Stage,
     /// What may go on when the fact is on disk.
     pub(crate) then: Option<Promise>,
 }
@@ -95,7 +100,6 @@ pub(crate) struct Store {
     pub(crate) owners: HashMap<u64, Owner, FixedState>,
     /// Queues whose progress goes into the next commit.
     pub(crate) moved: Vec<u64>,
-    pub(crate) in_flight: InFlightBuf,
     pub(crate) noted: Vec<Noted>,
     pub(crate) promises: Promises,
     pub(crate) handovers: Handovers,
@@ -108,6 +112,8 @@ pub(crate) struct Store {
     /// What reclaiming has read and could not be dealt with whole yet.
     pub(crate) chunk: Option<Chunk>,
     buffer: Vec<u8>,
+    /// Larger lists are written as several.
+    pub(crate) list_bytes_max: usize,
     /// Sessions that were connected when the broker ended: what is written of them says that they
     /// still are.
     pub(crate) undetached: Vec<u32>,
@@ -132,7 +138,7 @@ pub(crate) enum Class {
 }
 
 impl Store {
-    pub(crate) fn new(log: Log, shard_count: ShardId) -> Self {
+    pub(crate) fn new(log: Log, settings: &storage::Settings, shard_count: ShardId) -> Self {
         Self {
             log,
             last_queue: 0,
@@ -142,7 +148,6 @@ impl Store {
             backlogs: HashMap::default(),
             owners: HashMap::default(),
             moved: Vec::new(),
-            in_flight: InFlightBuf::default(),
             noted: Vec::new(),
             promises: Promises::default(),
             handovers: Handovers::default(),
@@ -153,6 +158,7 @@ impl Store {
             retry: Vec::new(),
             chunk: None,
             buffer: Vec::new(),
+            list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
             undetached: Vec::new(),
             told: Status::Opening,
         }
@@ -162,6 +168,13 @@ impl Store {
     pub(crate) fn continue_from(&mut self, last_queue: u64, last_serial: u64) {
         self.last_queue = last_queue;
         self.last_serial = last_serial;
+    }
+
+    /// Another shard has had serials up to this one from here: the next ones are above it, whatever
+    /// this log has lost.
+    pub(crate) fn skip_serials(&mut self, serial: u64) {
+        self.last_serial = self.last_serial.max(serial);
+        self.handovers.track.advance(self.last_serial);
     }
 
     pub(crate) const fn last_serial(&self) -> u64 {
@@ -370,19 +383,6 @@ impl Store {
             }
         }
         reading.waiters
-    }
-
-    /// Notes that a delivery has got a packet id, or a further stage, for the next commit.
-    pub(crate) fn note_in_flight(&mut self, noted: Noted, packet_id: u16, stage: Stage) {
-        let (queue, serial) = (noted.queue, noted.serial);
-        self.in_flight.push(crate::journal::Sent {
-            session: queue,
-            packet_id,
-            stage,
-            queue,
-            serial,
-        });
-        self.noted.push(noted);
     }
 
     pub(crate) fn note_moved(&mut self, queue: u64) {

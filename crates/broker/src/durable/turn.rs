@@ -3,10 +3,10 @@
 
 use storage::{AppendError, Chunk, Command, Completion, Level, Record};
 
-use super::store::{Class, HANDOVER, Owner, SEEN};
+use super::store::{Class, HANDOVER, Noted, Owner, SEEN, Store};
 use super::track::Place;
 use crate::Shard;
-use crate::journal::{Fact, ProgressBuf};
+use crate::journal::{Fact, InFlightBuf, ProgressBuf, Sent};
 
 impl Shard {
     /// Moves what the disk has to do to the end of `out`. Call it once per turn, after everything
@@ -64,30 +64,30 @@ impl Shard {
 
     /// Writes which deliveries have got packet ids.
     fn write_in_flight(&mut self) -> Result<(), AppendError> {
-        let Some(store) = &mut self.store else { return Ok(()) };
-        if store.noted.is_empty() {
-            return Ok(());
-        }
-        let buffer = std::mem::take(&mut store.in_flight);
-        let is_awaited = store.noted.iter().any(|noted| noted.then.is_some());
-        let level = if is_awaited { Level::Fsync } else { Level::Disk };
-        let class = store.list_class();
-        let written = store.append(class, &Fact::InFlight(buffer.as_in_flight()), level);
-        store.in_flight = buffer;
-        let place = match written {
-            Ok(place) => place,
-            // Nothing is promised any more: what waits for it waits for ever.
-            Err(AppendError::Poisoned(_)) => Place::default(),
-            Err(error) => return Err(error),
-        };
-        store.in_flight.clear();
-        let noted = std::mem::take(&mut store.noted);
-        let mut shares = Shares::new(place, noted.len());
-        for noted in noted {
-            let share = shares.next();
-            self.place_in_flight(noted.slot, noted.queue, noted.serial, share);
-            if let (Some(promise), true) = (noted.then, place.is_some()) {
-                self.promise(place.position, Level::Fsync, promise);
+        while let Some(store) = &mut self.store
+            && !store.noted.is_empty()
+        {
+            let mut buffer = InFlightBuf::default();
+            let mut count = 0;
+            for noted in &store.noted {
+                buffer.push(noted.sent());
+                count += 1;
+                if buffer.len() >= store.list_bytes_max {
+                    break;
+                }
+            }
+            let is_awaited = store.noted[..count].iter().any(|noted| noted.then.is_some());
+            let level = if is_awaited { Level::Fsync } else { Level::Disk };
+            let fact = Fact::InFlight(buffer.as_in_flight());
+            let place = store.append_list(&fact, level)?;
+            let rest = store.noted.split_off(count);
+            let noted = std::mem::replace(&mut store.noted, rest);
+            let mut shares = Shares::new(place, count);
+            for noted in noted {
+                self.place_in_flight(noted.slot, noted.queue, noted.serial, shares.next());
+                if let (Some(promise), true) = (noted.then, place.is_some()) {
+                    self.promise(place.position, Level::Fsync, promise);
+                }
             }
         }
         Ok(())
@@ -115,27 +115,45 @@ impl Shard {
         let mut moved = std::mem::take(&mut store.moved);
         moved.sort_unstable();
         moved.dedup();
-        let mut buffer = ProgressBuf::default();
-        moved.retain(|queue| self.push_progress(*queue, &mut buffer));
-        let Some(store) = &mut self.store else { return Ok(()) };
-        if moved.is_empty() {
-            return Ok(());
-        }
-        let class = store.list_class();
-        let fact = Fact::Progress(buffer.as_progress());
-        let place = match store.append(class, &fact, Level::Disk) {
-            Ok(place) => place,
-            Err(AppendError::Poisoned(_)) => Place::default(),
-            Err(error) => {
-                store.moved = moved;
-                return Err(error);
+        let mut rest = moved.as_slice();
+        while !rest.is_empty() {
+            match self.write_progress_of(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) => {
+                    if let Some(store) = &mut self.store {
+                        store.moved = rest.to_vec();
+                    }
+                    return Err(error);
+                }
             }
-        };
-        let mut shares = Shares::new(place, moved.len());
-        for queue in moved {
-            self.place_progress(queue, shares.next());
         }
         Ok(())
+    }
+
+    /// Writes one list of the first of these queues. Returns how many it has dealt with.
+    fn write_progress_of(&mut self, moved: &[u64]) -> Result<usize, AppendError> {
+        let list_bytes_max = self.store.as_ref().map_or(0, |store| store.list_bytes_max);
+        let mut buffer = ProgressBuf::default();
+        let mut written = Vec::new();
+        let mut count = 0;
+        for queue in moved {
+            count += 1;
+            if self.push_progress(*queue, &mut buffer) {
+                written.push(*queue);
+            }
+            if buffer.len() >= list_bytes_max {
+                break;
+            }
+        }
+        let Some(store) = self.store.as_mut().filter(|_| !written.is_empty()) else {
+            return Ok(count);
+        };
+        let place = store.append_list(&Fact::Progress(buffer.as_progress()), Level::Disk)?;
+        let mut shares = Shares::new(place, written.len());
+        for queue in written {
+            self.place_progress(queue, shares.next());
+        }
+        Ok(count)
     }
 
     /// False: the queue is gone.
@@ -317,7 +335,7 @@ impl Shard {
         }
     }
 
-    fn rewrite_in_flight(&mut self, sent: crate::journal::Sent, record: &Record<'_>) {
+    fn rewrite_in_flight(&mut self, sent: Sent, record: &Record<'_>) {
         let Some(store) = &mut self.store else { return };
         let Some(Owner::Session(slot)) = store.owners.get(&sent.session).copied() else { return };
         let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
@@ -328,8 +346,8 @@ impl Shard {
             return;
         }
         let (queue, serial) = (sent.session, sent.serial);
-        let noted = super::store::Noted { slot, queue, serial, then: None };
-        store.note_in_flight(noted, out.packet_id, out.stage);
+        let (packet_id, stage) = (out.packet_id, out.stage);
+        store.noted.push(Noted { slot, queue, serial, packet_id, stage, then: None });
     }
 
     /// Facts that stand by themselves, each remembered with its place.
@@ -388,10 +406,22 @@ impl Shard {
     }
 }
 
-impl super::store::Store {
-    /// Lists that are written while a segment is emptied may use what is kept free for that.
-    const fn list_class(&self) -> Class {
-        if self.chunk.is_some() { Class::Copy } else { Class::Essential }
+impl Store {
+    /// Writes a list. While a segment is emptied, lists may use what is kept free for that. A log
+    /// out of service swallows them: what waits for them waits for ever.
+    fn append_list(&mut self, fact: &Fact<'_>, level: Level) -> Result<Place, AppendError> {
+        let class = if self.chunk.is_some() { Class::Copy } else { Class::Essential };
+        match self.append(class, fact, level) {
+            Err(AppendError::Poisoned(_)) => Ok(Place::default()),
+            other => other,
+        }
+    }
+}
+
+impl Noted {
+    const fn sent(&self) -> Sent {
+        let Self { queue, serial, packet_id, stage, .. } = *self;
+        Sent { session: queue, packet_id, stage, queue, serial }
     }
 }
 

@@ -86,6 +86,11 @@ impl ProgressBuf {
         self.raw.is_empty()
     }
 
+    /// Its bytes so far.
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
     pub fn as_progress(&self) -> Progress<'_> {
         Progress(&self.raw)
     }
@@ -171,6 +176,11 @@ impl InFlightBuf {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Its bytes so far.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub fn as_in_flight(&self) -> InFlight<'_> {

@@ -44,7 +44,7 @@ pub(super) fn log(event: &Event) {
             tracing::error!(shard, %fault, "the log cannot be read; what waits there is tried again");
         }
         Event::NotKept { client_id, error } => {
-            tracing::error!(client = %client_id, %error, "session not written down: it lives in memory");
+            tracing::error!(client = %client_id, %error, "session refused: the log cannot take it");
         }
         Event::GroupDropped { group, count } => {
             tracing::warn!(group = %group, count, "messages of a shared subscription dropped");
@@ -68,7 +68,7 @@ fn log_end(client_id: &str, peer: &str, ended: &Ended) {
         Ended::Refused => {
             tracing::warn!(client = client_id, peer, "publish refused; connection closed");
         }
-        Ended::LogFailed => {
+        Ended::LogFailed | Ended::NotKept => {
             tracing::warn!(client = client_id, peer, "log out of service; connection closed");
         }
         Ended::NotAuthorized => {
