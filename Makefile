@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: ## build the broker and start it on loopback port 1883 (ARGS='--port 2883' and so on)
@@ -37,6 +37,10 @@ conformance: ## the raw-bytes clause suite; MQTT_ADDRESS=host:port runs it again
 bench: ## the benchmarks of every crate that has some, and instruction counts
 	$(CARGO) bench --workspace --benches
 	@python3 tests/instructions.py
+
+.PHONY: instructions-bless
+instructions-bless: ## accept what the hot path costs now as the baseline that `make test` guards
+	@python3 tests/instructions.py --bless
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZ_SECS seconds each (default 600); needs nightly, cargo-fuzz

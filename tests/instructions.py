@@ -1,16 +1,29 @@
 #!/usr/bin/env python3
-"""Counts the instructions of the hot path with callgrind and prints a table.
+"""Counts the instructions of the hot path under callgrind and guards them.
+
+Without an argument: prints a table. `--check` compares with tests/instructions.json and fails where
+a work costs more than 3 % above it. `--bless` writes that file anew.
 
 Each work is done N and then 2N times; the difference over N is the cost of one, without start-up.
-Counts do not depend on what else the machine is doing. Needs valgrind.
+Only what runs in our own binary is counted: the C library picks its memcpy by processor and changes
+with the distribution. The counts are the same on every machine with the compiler, the profile and
+the instruction set that the baseline names; elsewhere they are not compared, and it says so.
 """
 
+import argparse
+import json
+import platform
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+BASELINE = ROOT / "tests/instructions.json"
+PROFILE = "release"
+BINARY = ROOT / "target" / PROFILE / "examples/instructions"
+TOLERANCE = 0.03
 WORKS = [
     ("decode a PUBLISH of 64 B, 3.1.1, QoS 0", "decode", 20_000),
     ("encode it", "encode", 20_000),
@@ -21,28 +34,129 @@ WORKS = [
     ("publish to 10", "fan-5-1-10", 2_000),
     ("publish to 1,000", "fan-5-1-1000", 50),
 ]
+HOW_TO_BLESS = """\
+The hot path got dearer. If that was not meant, `valgrind --tool=callgrind {binary} WORK COUNT` and
+`callgrind_annotate` show where. If it buys something that is worth it, run `make
+instructions-bless` and commit tests/instructions.json with the reason in the commit message."""
 
 
-def instructions(binary, work, count):
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-    done = subprocess.run(
-        [*command, binary, work, str(count)], capture_output=True, text=True, check=True
-    )
-    return int(re.search(r"Collected : (\d+)", done.stderr)[1])
+def instructions_of(profile, binary):
+    """Sums the instructions that a callgrind profile charges to one object file."""
+    total = 0
+    current = None
+    is_call = False
+    for line in profile.splitlines():
+        if line.startswith("ob="):
+            current = line[3:]
+        elif line.startswith("calls="):
+            # The line behind it repeats what the callee cost; the callee has it already.
+            is_call = True
+        elif re.match(r"[0-9+*-]", line):
+            if not is_call and current == binary:
+                total += int(line.split()[1])
+            is_call = False
+    return total
+
+
+def measure(work, count):
+    with tempfile.NamedTemporaryFile(suffix=".callgrind") as out:
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}"]
+        options = ["--compress-strings=no", "--compress-pos=no"]
+        subprocess.run(
+            [*command, *options, BINARY, work, str(count)], capture_output=True, check=True
+        )
+        return instructions_of(Path(out.name).read_text(), str(BINARY))
+
+
+def measure_all():
+    build = ["cargo", "build", "--profile", PROFILE, "-p", "broker", "--example", "instructions"]
+    subprocess.run(build, cwd=ROOT, check=True)
+    counts = {}
+    for _, work, count in WORKS:
+        once, twice = measure(work, count), measure(work, 2 * count)
+        counts[work] = round((twice - once) / count)
+    return counts
+
+
+def surroundings():
+    """What a count depends on beside the source."""
+    rustc = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True)
+    return {"compiler": rustc.stdout.strip(), "profile": PROFILE, "processor": processor()}
+
+
+def processor():
+    """Valgrind shows every x86 processor with AVX2 as one and the same; others differ from it."""
+    machine = platform.machine()
+    if machine != "x86_64":
+        return machine
+    flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return "x86_64 with AVX2" if flags and "avx2" in flags[1].split() else machine
+
+
+def compare(counts, baseline):
+    """One line per work, and how many are within the tolerance and beyond it."""
+    lines = []
+    within = beyond = 0
+    for _, work, _ in WORKS:
+        now, before = counts[work], baseline.get(work)
+        if before is None:
+            lines.append(f"FAILED {work}: {now:,}, and the baseline does not know it")
+            beyond += 1
+            continue
+        change = (now - before) / before
+        text = f"{work}: {now:,} instructions, baseline {before:,} ({change:+.1%})"
+        if change > TOLERANCE:
+            lines.append(f"FAILED {text}, more than {TOLERANCE:+.0%}")
+            beyond += 1
+        else:
+            hint = "; bless it, so that it stays won" if change < -TOLERANCE else ""
+            lines.append(f"ok {text}{hint}")
+            within += 1
+    return lines, within, beyond
+
+
+def check():
+    baseline = json.loads(BASELINE.read_text())
+    here = surroundings()
+    for key, value in here.items():
+        if baseline[key] != value:
+            print(f"instructions: not compared: {key} is {value!r} here, {baseline[key]!r} there")
+            return 0
+    lines, within, beyond = compare(measure_all(), baseline["instructions"])
+    print("\n".join(lines))
+    print(f"instructions: {within} passed, {beyond} failed")
+    if beyond:
+        print(HOW_TO_BLESS.format(binary=BINARY.relative_to(ROOT)))
+    return 1 if beyond else 0
+
+
+def bless():
+    BASELINE.write_text(json.dumps({**surroundings(), "instructions": measure_all()}, indent=2) + "\n")
+    print(f"written: {BASELINE.relative_to(ROOT)}")
+    return 0
+
+
+def table():
+    counts = measure_all()
+    print("| work | instructions |\n|---|---|")
+    for title, work, _ in WORKS:
+        print(f"| {title} | {counts[work]:,} |")
+    return 0
 
 
 def main():
-    build = ["cargo", "build", "--profile", "quick", "-p", "broker", "--example", "instructions"]
-    subprocess.run(build, cwd=ROOT, check=True)
-    binary = ROOT / "target/quick/examples/instructions"
-    print("| work | instructions |\n|---|---|")
-    for title, work, count in WORKS:
-        try:
-            once, twice = (instructions(binary, work, times) for times in (count, 2 * count))
-        except FileNotFoundError:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--check", action="store_true", help="fail above +3 %% of the baseline")
+    choice.add_argument("--bless", action="store_true", help="write the baseline anew")
+    arguments = parser.parse_args()
+    try:
+        return check() if arguments.check else bless() if arguments.bless else table()
+    except FileNotFoundError as error:
+        if error.filename == "valgrind":
             sys.exit("valgrind is not installed: apt-get install valgrind")
-        print(f"| {title} | {(twice - once) / count:,.0f} |", flush=True)
+        raise
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

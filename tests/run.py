@@ -20,6 +20,7 @@ QUELEA = ROOT / "target/debug/quelea"
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed")
 PYTEST_RESULT = re.compile(r"(\d+) (passed|failed|errors?)\b")
 NODE_RESULT = re.compile(r"^# (pass|fail) (\d+)")
+GUARD_RESULT = re.compile(r"^instructions: (\d+) passed, (\d+) failed")
 
 
 def count_cargo(line):
@@ -46,6 +47,11 @@ def count_node(line):
     return (int(found[2]), 0) if found[1] == "pass" else (0, int(found[2]))
 
 
+def count_guard(line):
+    found = GUARD_RESULT.match(line)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 def count_nothing(_line):
     return (0, 0)
 
@@ -67,6 +73,9 @@ SUITES = [
         ["node", "--test", "--test-reporter=tap", "tests/e2e/mqttjs.test.js"],
         count_node,
     ),
+    ("tools", [str(VENV / "python"), "-m", "pytest", "-q", "tests/tools"], count_pytest),
+    # The hot path in instructions, against the committed baseline: see its own help.
+    ("instructions", ["python3", "tests/instructions.py", "--check"], count_guard),
 ]
 
 
