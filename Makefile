@@ -38,6 +38,14 @@ bench: ## the benchmarks of every crate that has some, and instruction counts
 	$(CARGO) bench --workspace --benches
 	@python3 tests/instructions.py
 
+.PHONY: floor
+floor: ## quelea as a multiple of a bare relay, into docs/performance.md (ROUNDS=3)
+	@python3 tests/bench.py floor --rounds $(or $(ROUNDS),3)
+
+.PHONY: bench-peers
+bench-peers: ## quelea beside every broker that is installed, into docs/performance.md (ROUNDS=3)
+	@python3 tests/bench.py peers --rounds $(or $(ROUNDS),3)
+
 .PHONY: instructions-bless
 instructions-bless: ## accept what the hot path costs now as the baseline that `make test` guards
 	@python3 tests/instructions.py --bless
