@@ -117,7 +117,8 @@ impl Oracle {
 
     pub fn on_subscribed(&mut self, session: u32, filter: &str) {
         self.trace.note(|| format!("session {session} has {filter}"));
-        self.session(session).on_subscribed(filter);
+        let now = self.now + 1;
+        self.session(session).on_subscribed(filter, now);
     }
 
     /// From here on the broker need not deliver any more what only this filter matches.
@@ -127,7 +128,7 @@ impl Oracle {
         let Some(seen) = self.sessions.get(&session) else { return };
         for ((topic, _), message) in &mut self.messages {
             if let Some(owed) = message.owed.get_mut(&session) {
-                match seen.granted(topic) {
+                match seen.granted(topic, message.sent) {
                     Some(granted) => *owed = granted.min(*owed),
                     None => drop(message.owed.remove(&session)),
                 }
@@ -148,12 +149,12 @@ impl Oracle {
         let topic = &publish.topic;
         let mut owed = BTreeMap::new();
         for (number, session) in &self.sessions {
-            if let Some(granted) = session.granted(topic) {
+            if let Some(granted) = session.granted(topic, self.now) {
                 owed.insert(*number, granted.min(publish.qos));
             }
         }
         let has_group = topic::matches(GROUP_FILTER, topic)
-            && self.sessions.get(&GROUP_KEEPER).is_some_and(Session::is_member);
+            && self.sessions.get(&GROUP_KEEPER).is_some_and(|keeper| keeper.is_member(self.now));
         if publish.retain {
             self.retained.on_sent(topic, publish.payload.sequence, publish.is_clear);
         }

@@ -24,14 +24,18 @@ pub(super) struct Session {
 struct Subscription {
     filter: String,
     qos: QoS,
-    /// SUBACK has come, and no UNSUBSCRIBE is under way.
-    is_certain: bool,
+    /// Since when the broker surely has it: SUBACK has come, and no UNSUBSCRIBE is under way.
+    certain: Option<Moment>,
     ended: Option<Moment>,
 }
 
 impl Subscription {
     fn is_shared(&self) -> bool {
         self.filter.starts_with("$share/")
+    }
+
+    fn is_certain(&self, sent: Moment) -> bool {
+        self.ended.is_none() && self.certain.is_some_and(|since| since < sent)
     }
 
     fn matches(&self, topic: &str) -> bool {
@@ -44,20 +48,20 @@ impl Session {
     pub(super) fn on_subscribing(&mut self, filter: &str, qos: QoS) {
         if self.open(filter).is_none() {
             let subscription =
-                Subscription { filter: filter.into(), qos, is_certain: false, ended: None };
+                Subscription { filter: filter.into(), qos, certain: None, ended: None };
             self.subscriptions.push(subscription);
         }
     }
 
-    pub(super) fn on_subscribed(&mut self, filter: &str) {
+    pub(super) fn on_subscribed(&mut self, filter: &str, now: Moment) {
         if let Some(subscription) = self.open(filter) {
-            subscription.is_certain = true;
+            subscription.certain.get_or_insert(now);
         }
     }
 
     pub(super) fn on_unsubscribing(&mut self, filter: &str) {
         if let Some(subscription) = self.open(filter) {
-            subscription.is_certain = false;
+            subscription.certain = None;
         }
     }
 
@@ -72,16 +76,15 @@ impl Session {
         all.find(|subscription| subscription.ended.is_none() && subscription.filter == filter)
     }
 
-    /// The QoS at which it surely gets messages of the topic for itself.
-    pub(super) fn granted(&self, topic: &str) -> Option<QoS> {
-        let certain = self.subscriptions.iter().filter(|s| s.is_certain && s.ended.is_none());
-        certain.filter(|s| !s.is_shared() && s.matches(topic)).map(|s| s.qos).max()
+    /// The QoS at which it surely gets for itself what is sent on the topic at that time.
+    pub(super) fn granted(&self, topic: &str, sent: Moment) -> Option<QoS> {
+        let all = self.subscriptions.iter().filter(|s| s.is_certain(sent) && !s.is_shared());
+        all.filter(|s| s.matches(topic)).map(|s| s.qos).max()
     }
 
     /// Is it surely in the shared group?
-    pub(super) fn is_member(&self) -> bool {
-        let mut all = self.subscriptions.iter();
-        all.any(|s| s.is_shared() && s.is_certain && s.ended.is_none())
+    pub(super) fn is_member(&self, now: Moment) -> bool {
+        self.subscriptions.iter().any(|s| s.is_shared() && s.is_certain(now))
     }
 
     /// May it get a message that was sent at that time, or is it none of its business?
