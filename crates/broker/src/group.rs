@@ -117,6 +117,10 @@ impl Groups {
         self.by_key.get(&self.key_of(share, filter)).copied()
     }
 
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.by_key.keys().copied().collect()
+    }
+
     /// The names of a group that is known.
     pub(crate) fn name(&self, number: u32) -> Option<&Arc<GroupName>> {
         self.get(number).map(|group| &group.name)

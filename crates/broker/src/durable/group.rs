@@ -300,18 +300,26 @@ impl Shard {
     pub(crate) fn restore_group(
         &mut self,
         queue: u64,
-        share: &str,
-        filter: &str,
-        place: Place,
+        facts: &super::replay::GroupFacts,
         track: Track,
         now_ms: u64,
     ) {
-        let name = self.group_name(share, filter);
+        let name = self.group_name(&facts.name, &facts.filter);
         self.know_restored_group(&name, now_ms);
         if let Some(store) = &mut self.store {
             store.owners.insert(queue, Owner::Group(name.key));
         }
-        self.groups.set_kept(name.key, KeptQueue::new(queue, place, track));
+        self.groups.set_kept(name.key, KeptQueue::new(queue, facts.place, track));
+    }
+
+    /// Tells the other shards which groups have something for their members.
+    pub(crate) fn tell_waiting(&mut self) {
+        for group in self.groups.keys() {
+            if let Some(kept) = self.groups.kept_mut(group).filter(|kept| !kept.is_empty()) {
+                kept.is_told = true;
+                self.send_to_others(&Mail::Waiting { group, any: true });
+            }
+        }
     }
 
     /// Lines a message up in the queue of its group. Returns how many need it.

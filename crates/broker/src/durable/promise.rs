@@ -208,6 +208,7 @@ impl Shard {
             Some(store) => std::mem::take(&mut store.undetached),
             None => return,
         };
+        self.resume_handovers(now_ms);
         for slot in undetached {
             if self.clients.get(slot).is_some_and(|client| !client.is_connected()) {
                 self.keep_detached(slot, now_ms);

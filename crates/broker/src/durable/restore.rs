@@ -26,6 +26,13 @@ type Owed = Vec<(u32, FilterId, u64)>;
 /// Subscriptions that do not go back as far as their session: the serial they count from.
 type Since = HashMap<(u32, FilterId), u64, RandomState>;
 
+/// A session as it was found.
+struct Found {
+    queue: u64,
+    facts: SessionFacts,
+    progress: ProgressFacts,
+}
+
 impl Shard {
     /// Joins the shard's log and rebuilds the state that it holds. `limits` hold for restored
     /// sessions until their clients connect again.
@@ -53,7 +60,8 @@ impl Shard {
         let mut since = Since::default();
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
             let progress = replay.progress.remove(&queue).unwrap_or_default();
-            self.restore_session(queue, facts, &progress, limits, &mut since, now_ms);
+            let found = Found { queue, facts, progress };
+            self.restore_session(found, limits, &mut since, now_ms);
         }
         self.restore_groups(&mut replay, now_ms);
         self.restore_retained(&mut replay, now_ms);
@@ -70,18 +78,18 @@ impl Shard {
             messages: self.store.as_ref().map_or(0, |store| store.message_count() as u64),
         };
         self.tell_seen();
+        self.tell_waiting();
         Ok(restored)
     }
 
     fn restore_session(
         &mut self,
-        queue: u64,
-        mut facts: SessionFacts,
-        progress: &ProgressFacts,
+        found: Found,
         limits: &Arc<Limits>,
         since: &mut Since,
         now_ms: u64,
     ) {
+        let Found { queue, mut facts, progress } = found;
         let Some(opened) = facts.opened.take() else { return };
         let mut client = Client::new(opened.client_id, limits.clone());
         client.username = Some(opened.username).filter(|name| !name.is_empty());
@@ -113,7 +121,7 @@ impl Shard {
             client.will = Some(will);
             durable.rare().will = place;
         }
-        self.restore_track(&mut client, &mut durable, &mut facts, progress);
+        self.restore_track(&mut client, &mut durable, &mut facts, &progress);
         client.session.mark_resumed();
         let is_undetached = !durable.detached.is_some();
         client.durable = Some(Box::new(durable));
@@ -163,11 +171,11 @@ impl Shard {
         for (queue, facts) in std::mem::take(&mut replay.groups) {
             let progress = replay.progress.remove(&queue).unwrap_or_default();
             let mut track = Track::starting_at(progress.floor.max(facts.from_serial));
-            for serial in progress.above {
-                track.skip(serial);
+            for serial in &progress.above {
+                track.skip(*serial);
             }
             track.place = progress.place;
-            self.restore_group(queue, &facts.name, &facts.filter, facts.place, track, now_ms);
+            self.restore_group(queue, &facts, track, now_ms);
         }
     }
 

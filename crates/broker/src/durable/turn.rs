@@ -19,7 +19,7 @@ impl Shard {
         let is_written = self.write_in_flight().and_then(|()| self.write_progress());
         let Some(store) = &mut self.store else { return };
         if is_written.is_ok()
-            && let Some(chunk) = store.chunk.take_if(|chunk| chunk_is_done(chunk))
+            && let Some(chunk) = store.chunk.take_if(chunk_is_done)
         {
             store.log.reclaimed(chunk);
         }

@@ -9,13 +9,16 @@ use std::sync::Arc;
 
 use broker::admission::{self, Admission, Refusal};
 use broker::{
-    Access, ConnectRequest, Counter, Event, Limits, Metrics, Reauthenticate, Settings, Shard,
-    Shared,
+    Access, ConnectRequest, Counter, Event, Limits, Metrics, Reauthenticate, Replay, Settings,
+    Shard, Shared,
 };
 use codec::{
     Ack, AckKind, Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish, QoS,
     Reason, Sender, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe, Version,
 };
+
+use storage::testing::{Crash, SimDisk};
+use storage::{Identity, Recovery};
 
 /// Rounds of mail after which shards that still write to each other are taken to go in circles.
 const ROUNDS_MAX: usize = 10_000;
@@ -69,6 +72,15 @@ pub(crate) struct Lab {
     pub(crate) events: Vec<Event>,
     pub(crate) pauses: Vec<(Conn, u64)>,
     pub(crate) asked: Vec<Reauthenticate>,
+    /// One per shard, if the laboratory has logs.
+    pub(crate) disks: Vec<SimDisk>,
+    /// The disks do nothing, whatever they are told.
+    pub(crate) disks_stand_still: bool,
+}
+
+/// Logs small enough that a test can fill and reclaim them.
+pub(crate) fn log_settings() -> storage::Settings {
+    storage::Settings::with_segment_bytes(64 * 1024)
 }
 
 impl Lab {
@@ -89,7 +101,82 @@ impl Lab {
             events: Vec::new(),
             pauses: Vec::new(),
             asked: Vec::new(),
+            disks: Vec::new(),
+            disks_stand_still: false,
         }
+    }
+
+    /// With logs on simulated disks.
+    pub(crate) fn durable(shard_count: u16) -> Self {
+        Self::durable_with(shard_count, Settings::default())
+    }
+
+    pub(crate) fn durable_with(shard_count: u16, settings: Settings) -> Self {
+        let mut lab = Self::with(shard_count, settings, Access::open());
+        lab.disks = (0..shard_count).map(|shard| SimDisk::new(shard.into())).collect();
+        lab.open_logs();
+        lab
+    }
+
+    /// The broker ends as it is, and starts again on what the disks have. All connections are gone.
+    pub(crate) fn crash(&mut self, crash: Crash) {
+        for disk in &mut self.disks {
+            disk.crash(crash);
+        }
+        self.restart();
+    }
+
+    /// New shards on the same disks.
+    pub(crate) fn restart(&mut self) {
+        let count = self.shared.shard_count;
+        self.shared = Shared::new(self.shared.settings.clone(), count, 11);
+        self.shards =
+            (0..count).map(|id| Shard::new(id, self.shared.clone(), Access::open())).collect();
+        self.peers.clear();
+        self.open_logs();
+    }
+
+    fn open_logs(&mut self) {
+        let (settings, limits) = (log_settings(), Arc::new(Limits::default()));
+        let shards = self.shared.shard_count;
+        for (shard, disk) in self.shards.iter_mut().zip(&self.disks) {
+            let (id, mut replay) = (shard.id(), Replay::new());
+            let mut recovery =
+                Recovery::new((id, shards), &settings, disk.files()).expect("a sound log");
+            while let Some(number) = recovery.wants() {
+                recovery
+                    .on_segment(disk.content(number), &mut |record, ledger| {
+                        replay.on_record(record, ledger);
+                    })
+                    .expect("a sound log");
+            }
+            let identity = Identity { id: [7; 16], shard: id, shards };
+            let recovered = recovery.finish(identity);
+            shard
+                .open_log(recovered, settings.clone(), replay, &limits, self.now_ms)
+                .expect("records of this version");
+        }
+        broker::settle(&mut self.shards, self.now_ms);
+        self.settle();
+        assert!(self.shards.iter().all(Shard::log_is_ready), "the logs are open");
+    }
+
+    /// Lets the disks do what they were told; false if there was nothing.
+    pub(crate) fn work_disks(&mut self) -> bool {
+        let mut any = false;
+        let mut commands = Vec::new();
+        for (shard, disk) in self.shards.iter_mut().zip(&mut self.disks) {
+            shard.take_disk_commands(&mut commands, self.now_ms);
+            any |= !commands.is_empty();
+            commands.drain(..).for_each(|command| disk.submit(command));
+            while !self.disks_stand_still && !disk.is_idle() {
+                if let Some(completion) = disk.step() {
+                    shard.on_disk(completion, self.now_ms);
+                    any = true;
+                }
+            }
+        }
+        any
     }
 
     pub(crate) fn total(&self, counter: impl Fn(&Metrics) -> &Counter) -> u64 {
@@ -194,6 +281,9 @@ impl Lab {
             }),
         );
         self.flush();
+        if !self.disks.is_empty() {
+            self.settle();
+        }
         let reason = match self.take(conn) {
             Some(Got::Suback(1, reasons)) => reasons[0],
             other => panic!("expected a SUBACK, got {other:?}"),
@@ -270,7 +360,8 @@ impl Lab {
             self.flush();
             if !self.deliver_mail() {
                 self.flush();
-                if !self.shards.iter().any(has_mail) {
+                let did_work = !self.disks.is_empty() && self.work_disks();
+                if !did_work && !self.shards.iter().any(has_mail) {
                     return;
                 }
             }
