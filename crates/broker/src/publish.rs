@@ -44,8 +44,10 @@ impl Shard {
         let message = match checked {
             Checked::Accept(message) => message,
             Checked::Repeat => {
-                let waiting = self.await_handover(slot, publish);
-                self.answer_publish(slot, publish, Reason::SUCCESS, waiting);
+                match self.await_handover(slot, publish) {
+                    true => self.answer_publish_waiting(slot, publish),
+                    false => self.answer_publish(slot, publish, Reason::SUCCESS, 0),
+                }
                 return Ok(());
             }
             Checked::Deny(topic) => return self.deny_publish(slot, publish, topic),
@@ -58,7 +60,10 @@ impl Shard {
         if let Some(outcome) = self.publish_twice_safe(slot, publish, &message, now_ms) {
             return outcome;
         }
-        let confirm = self.confirm_of(slot, publish);
+        // What no log keeps is refused by none: it waits for nobody, and a repetition is known at once.
+        let is_unkept = self.store.is_some() && message.level() == 0;
+        let may_be_refused = self.shared.settings.rejects || self.shared.retained_is_full();
+        let confirm = self.confirm_of(slot, publish).filter(|_| !is_unkept || may_be_refused);
         self.holds_own = publish.qos != QoS::AtMostOnce;
         let routed = self.route(&message, confirm, now_ms);
         self.holds_own = false;
@@ -134,15 +139,15 @@ impl Shard {
 
     /// A QoS 2 publish comes again while the first has not reached everybody: this connection
     /// waits for it, too.
-    fn await_handover(&mut self, slot: u32, publish: &Publish<'_>) -> u16 {
+    fn await_handover(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
         let confirm = self.confirm_of(slot, publish);
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
         let serial = durable.and_then(|d| d.received(publish.packet_id)).map(|r| r.serial);
         match (serial, confirm, &mut self.store) {
             (Some(serial), Some(confirm), Some(store)) => {
-                u16::from(store.handovers.await_again(serial, confirm))
+                store.handovers.await_again(serial, confirm)
             }
-            _ => 0,
+            _ => false,
         }
     }
 
