@@ -12,7 +12,7 @@
 //!   client of its group; clients do not wait for each other within a stage.
 //! - A stage ends when all its life cycles are done, or at [`Stage::duration_us`] if that is set:
 //!   then publishing stops where it is, and what is in flight is given [`Scenario::drain_us`] to
-//!   arrive.
+//!   arrive. A stage in which no clients have steps lasts its whole duration: a hold.
 //! - A client keeps its connection, session and subscriptions from one stage to the next; groups
 //!   that have no life cycle in a stage just stay as they are and go on receiving.
 
@@ -331,6 +331,12 @@ pub struct Stage {
     /// How long the author believes it takes; running over is reported, nothing more.
     pub expected_us: Option<u64>,
     pub life_cycles: Vec<LifeCycle>,
+}
+
+impl Stage {
+    pub fn has_client_steps(&self) -> bool {
+        self.life_cycles.iter().any(|cycle| matches!(cycle.who, Who::Clients(_)))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

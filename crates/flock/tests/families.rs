@@ -39,6 +39,18 @@ fn everyone_hears_everything_by_a_wildcard() {
 }
 
 #[test]
+fn a_hold_lasts_and_keeps_the_connections() {
+    let draft = Draft::new(V5, 10)
+        .connected("pairs", 1)
+        .hold("1200ms")
+        .stage("leave", &[("sub", "{ disconnect = {} }"), ("pub", "{ disconnect = {} }")]);
+    let results = run_clean(draft);
+    let hold = results.phases.iter().find(|phase| phase.name == "hold").unwrap();
+    assert!(hold.to_secs - hold.from_secs >= 1.2, "{hold:?}");
+    assert_eq!((results.totals.connections_max, results.totals.disconnects), (20, 20));
+}
+
+#[test]
 fn a_shared_group_gets_each_message_once() {
     let draft = Draft::new(V5, 10)
         .subscription("one", "$share/g/pairs/#")

@@ -167,6 +167,9 @@ impl<'a> Conductor<'a> {
             if measured {
                 self.marks.measured_to = Some(self.mark());
             }
+            // Everybody is where the stage was to bring them: a peak between two seconds.
+            let standing = self.standing();
+            self.totals.connections_max = self.totals.connections_max.max(standing.connections);
             if self.is_over() {
                 break;
             }
@@ -190,6 +193,8 @@ impl<'a> Conductor<'a> {
         self.crew.order(&CrewOrder::Begin { stage, at_ns, pace });
         let duration_us = self.duration_us.take().or(model.duration_us);
         let end_ns = duration_us.map(|us| at_ns + us * 1_000);
+        // Where clients have nothing to do, the point of the stage is its length.
+        let is_hold = end_ns.is_some() && !model.has_client_steps();
         let mut script = script::of_stage(&model).into_iter().peekable();
         loop {
             let now = self.clock.now_ns();
@@ -198,7 +203,7 @@ impl<'a> Conductor<'a> {
                 continue;
             }
             let finished = self.done.threads >= self.alive() && script.peek().is_none();
-            if finished || self.is_over() {
+            if (finished && !is_hold) || self.is_over() {
                 break;
             }
             if end_ns.is_some_and(|end_ns| now >= end_ns) {

@@ -8,9 +8,13 @@ pub fn number(value: f64) -> String {
         _ if size >= 100.0 || value == value.trunc() => 0,
         _ if size >= 10.0 => 1,
         _ if size >= 0.1 => 2,
-        _ => 4,
+        // Two digits that say something, down to the smallest scale.
+        _ => (1 - size.log10().floor() as i32).unsigned_abs().min(DIGITS_MAX) as usize,
     };
-    grouped(&format!("{value:.digits$}"))
+    let text = format!("{value:.digits$}");
+    // A scale of 0.05 is no more precise for a nought behind it.
+    let is_small = size < 0.1 && digits > 0;
+    grouped(if is_small { text.trim_end_matches('0').trim_end_matches('.') } else { &text })
 }
 
 pub fn count(value: u64) -> String {
@@ -108,9 +112,19 @@ pub fn csv(text: &str) -> String {
     }
 }
 
+/// Behind the point.
+const DIGITS_MAX: u32 = 9;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_numbers_keep_two_digits() {
+        let shown: Vec<String> =
+            [0.05, 0.015, 0.000_01, 0.000_012_34, 1e-12, -0.002].map(number).to_vec();
+        assert_eq!(shown, ["0.05", "0.015", "0.00001", "0.000012", "0", "-0.002"]);
+    }
 
     #[test]
     fn numbers() {

@@ -138,6 +138,12 @@ impl Draft {
         self
     }
 
+    /// A stage of this length in which nobody does anything.
+    pub(crate) fn hold(mut self, time: &str) -> Self {
+        self.text += &format!("[[stage]]\nname = \"hold\"\nduration = \"{time}\"\n");
+        self
+    }
+
     /// All connect, and the subscribers subscribe to `to`.
     pub(crate) fn connected(self, to: &str, qos: u8) -> Self {
         let subscribe = format!("subscribe = {{ to = \"{to}\", qos = {qos} }}");
