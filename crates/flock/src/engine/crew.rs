@@ -14,6 +14,7 @@ use mio::Waker;
 use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
+use super::host;
 use super::judge::{self, Part};
 use super::lane::Setting;
 use super::plan::Plan;
@@ -122,6 +123,9 @@ impl LocalCrew {
         sources: &[IpAddr],
         threads: usize,
     ) -> io::Result<Self> {
+        let clients: u64 = plan.scenario.groups.iter().map(|group| group.here.count).sum();
+        // Beyond the limit there is no room to be had; the preflight has judged that.
+        let _ = host::reserve_descriptors(clients + DESCRIPTORS_OWN);
         let routes = Arc::new(routes(plan)?);
         let sources = Arc::new(sources.to_vec());
         let (news_out, news) = channel();
@@ -249,3 +253,6 @@ pub fn endpoint(broker: &Broker, address: &str) -> Endpoint {
     };
     Endpoint { url, tls, source: None }
 }
+
+/// Open files that are no connections, roughly: polls, timers, libraries.
+const DESCRIPTORS_OWN: u64 = 100;
