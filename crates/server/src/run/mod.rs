@@ -274,4 +274,20 @@ fn raise_descriptor_limit() {
     if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
         tracing::warn!(limit = ?limit.current, "cannot raise the limit of open files");
     }
+    reserve_descriptors(limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_RESERVED));
 }
+
+/// The kernel doubles a full table of open files and lets all threads wait meanwhile, 10 to 20 ms
+/// each time: a storm of connections would meet that eight times before it is 64 Ki strong. Asking
+/// once for a high number, while there is one thread, makes the table as large; it never shrinks.
+fn reserve_descriptors(count: u64) {
+    let highest = i32::try_from(count.saturating_sub(1)).unwrap_or(i32::MAX);
+    let reserved = std::fs::File::open("/dev/null")
+        .and_then(|any| Ok(rustix::io::fcntl_dupfd_cloexec(&any, highest)?));
+    if let Err(error) = reserved {
+        tracing::debug!(%error, "cannot reserve descriptors");
+    }
+}
+
+/// Half a megabyte of the kernel's memory.
+const DESCRIPTORS_RESERVED: u64 = 64 * 1024;
