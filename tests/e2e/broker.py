@@ -58,6 +58,8 @@ class Broker:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            # Python ignores SIGXFSZ; so does the child, which a test makes fail to write.
+            restore_signals=False,
         )
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()

@@ -1,0 +1,596 @@
+"""What survives the end of the process, what does not, and what is done about full and broken disks.
+
+`kill` is kill -9: nothing is left to the broker. Loss of power cannot be had here; the simulator has it.
+"""
+
+import resource
+import subprocess
+import threading
+import time
+
+import pytest
+
+from broker import PATIENCE_SECS, PLAIN, QUELEA, eventually
+from wire import (
+    PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Peer, ack, connect, fresh, packet, publish,
+    subscribe,
+)
+
+NEVER = b"\x11\xff\xff\xff\xff"
+LEVELS = ["disk", "fsync"]
+ENDS = ["kill", "terminate"]
+
+
+def at_level(level, more=""):
+    return PLAIN + f'[durability]\nlevel = "{level}"\n{more}'
+
+
+# A log that is full after some hundred messages, and goes on in a new file often.
+SMALL = PLAIN + """
+[server]
+shards = 1
+[sys]
+interval_secs = "off"
+[limits]
+packet_bytes_max = "32KiB"
+topic_bytes_max = 256
+[durability]
+segment_bytes = "128KiB"
+"""
+
+
+def named():
+    return fresh("c").replace("/", "-")
+
+
+def session(client_id, properties=NEVER):
+    return {"client_id": client_id, "clean": False, "properties": properties}
+
+
+def leave(peer):
+    """An orderly end, which the broker has seen. What it sends meanwhile is not acknowledged."""
+    peer.send(packet(0xE0))
+    while peer.recv() is not None:
+        pass
+
+
+def subscribed_and_gone(broker, topic, options=1, properties=NEVER):
+    """A persistent session with one subscription and no connection; returns its options."""
+    own = session(named(), properties)
+    with Peer(broker.port()) as peer:
+        peer.accepted(**own).subscribed(topic, options)
+        leave(peer)
+    return own
+
+
+def put(peer, topic, payload, packet_id=1, **options):
+    """Publishes at QoS 1; returns the reason once it is acknowledged."""
+    peer.send(publish(topic, payload, qos=1, packet_id=packet_id, version=peer.version, **options))
+    body = peer.expect(PUBACK)
+    assert body[:2] == packet_id.to_bytes(2)
+    return body[2] if len(body) > 2 else 0
+
+
+def put_all(broker, topic, payloads, **options):
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        for number, payload in enumerate(payloads):
+            assert put(peer, topic, payload, number % 60_000 + 1, **options) < 0x80
+
+
+def waiting(broker, own):
+    """What a returning subscriber gets, up to the answer to its PINGREQ. All acknowledged."""
+    with Peer(broker.port()) as peer:
+        flags, reason, _ = peer.connect(**own)
+        assert reason == 0
+        got = drained(peer)
+        leave(peer)
+    return (flags & 1 == 1), got
+
+
+def drained(peer):
+    """Payloads up to a message through a subscription made now, which comes after all that waits."""
+    fence = fresh("fence")
+    peer.send(subscribe(fence, 1, packet_id=9, version=peer.version))
+    got = []
+    releases = 0
+    is_last = False
+    while True:
+        first, body = peer.recv()
+        if first == SUBACK:
+            peer.send(publish(fence, "", qos=1, packet_id=10, version=peer.version))
+        elif first & 0xF0 == PUBLISH:
+            topic, payload, qos = taken(peer, first, body)
+            is_last |= topic == fence
+            # That of an earlier call comes again when its acknowledgement was lost in a crash.
+            got += [payload] if not topic.startswith("fence/") else []
+            releases += qos == 2
+        elif first == PUBREL:
+            peer.send(ack(PUBCOMP, int.from_bytes(body[:2])))
+            releases -= 1
+        if is_last and releases <= 0:
+            return got
+
+
+def received(broker, own, count):
+    """The next messages, as many as are expected; for a log that takes no fence."""
+    with Peer(broker.port()) as peer:
+        peer.accepted(**own)
+        got = [peer.message()[1].decode() for _ in range(count)]
+        leave(peer)
+    return got
+
+
+def taken(peer, first, body):
+    """Topic, payload and QoS of a PUBLISH, after answering it."""
+    at = 2 + int.from_bytes(body[:2])
+    topic, qos = body[2:at].decode(), first >> 1 & 3
+    if qos:
+        peer.send(ack(PUBACK if qos == 1 else PUBREC, int.from_bytes(body[at : at + 2])))
+        at += 2
+    if peer.version == 5:
+        at += 1 + body[at]
+    return topic, body[at:].decode(), qos
+
+
+def total(broker, name):
+    found = broker.metrics().items()
+    return sum(value for metric, value in found if metric.split("{")[0] == name)
+
+
+def run(*arguments):
+    command = [QUELEA, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECS)
+
+
+# What survives.
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("how", ENDS)
+def test_sessions_with_their_messages_survive(start, level, how):
+    broker = start(at_level(level))
+    owns = [subscribed_and_gone(broker, "a/#") for _ in range(5)]
+    payloads = [str(number) for number in range(100)]
+    put_all(broker, "a/b", payloads)
+    broker.restart(how)
+    restored = broker.wait_for_log(lambda event: event["message"] == "state restored", 1)
+    assert restored["sessions"] == 5 and restored["subscriptions"] == 5, restored
+    assert restored["messages"] >= 100, restored
+    for own in owns:
+        assert waiting(broker, own) == (True, payloads)
+    broker.restart(how)
+    for own in owns:
+        present, got = waiting(broker, own)
+        # A crash may bring back what was acknowledged just before, and in order; a stop may not.
+        assert present and got == (payloads[-len(got) :] if how == "kill" and got else [])
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_subscription_is_kept_once_it_is_acknowledged(start, version):
+    broker = start()
+    own = session(named(), NEVER if version == 5 else b"")
+    with Peer(broker.port(), version) as peer:
+        peer.accepted(**own).subscribed("a", 1).subscribed("b", 1)
+        peer.send(packet(0xA2, b"\0\1" + (b"\0" if version == 5 else b"") + b"\0\1b"))
+        peer.expect(0xB0)
+        broker.restart()
+    put_all(broker, "a", ["kept"])
+    put_all(broker, "b", ["not asked for"])
+    with Peer(broker.port(), version) as peer:
+        flags, _, _ = peer.connect(**own)
+        assert flags & 1 == 1
+        assert peer.message()[1] == b"kept"
+        peer.ping()
+
+
+def test_messages_go_on_after_a_restart_as_before(start):
+    broker = start()
+    own = subscribed_and_gone(broker, "a")
+    for number in range(4):
+        put_all(broker, "a", [f"{number} before"])
+        broker.restart(ENDS[number % 2])
+        put_all(broker, "a", [f"{number} after"])
+    present, got = waiting(broker, own)
+    assert present
+    assert got == [f"{number} {when}" for number in range(4) for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_retained_messages_survive(start, how):
+    broker = start()
+    put_all(broker, "kept", ["old"], retain=True)
+    put_all(broker, "kept", ["new"], retain=True)
+    put_all(broker, "cleared", ["x"], retain=True)
+    put_all(broker, "cleared", [""], retain=True)
+    for _ in range(2):
+        broker.restart(how)
+        with Peer(broker.port()) as peer:
+            peer.accepted().subscribed("kept", 1)
+            assert peer.message() == ("kept", b"new", 1, 1)
+            peer.subscribed("cleared", 1)
+            peer.ping()
+
+
+def test_a_level_of_memory_keeps_nothing(start):
+    broker = start(at_level("memory"))
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["x"], retain=True)
+    broker.restart("terminate")
+    assert waiting(broker, own) == (False, [])
+
+
+def test_sessions_that_end_with_their_connection_write_nothing(start):
+    broker = start(SMALL)
+    with Peer(broker.port()) as reader:
+        reader.accepted().subscribed("a", 1)
+        eventually(lambda: total(broker, "quelea_log_segments") > 0, "a log")
+        before = total(broker, "quelea_log_records_total")
+        put_all(broker, "a", ["x"] * 50)
+        for _ in range(50):
+            reader.message()
+    assert total(broker, "quelea_log_records_total") == before
+
+
+def test_a_listener_may_keep_nothing(start):
+    config = PLAIN + '[[listeners]]\nurl = "tcp://127.0.0.1:0"\ndurability = "memory"\n'
+    broker = start(config)
+    kept = subscribed_and_gone(broker, "a")
+    lost = session(named())
+    with Peer(broker.port(nth=1)) as peer:
+        peer.accepted(**lost).subscribed("a", 1)
+        leave(peer)
+    put_all(broker, "a", ["x"])
+    broker.restart()
+    assert waiting(broker, kept) == (True, ["x"])
+    assert waiting(broker, lost) == (False, [])
+
+
+def test_topics_have_levels_of_their_own(start):
+    broker = start(at_level("fsync", 'topics = ["cache/#=memory"]\n'))
+    own = subscribed_and_gone(broker, "#")
+    put_all(broker, "cache/a", ["lost"])
+    put_all(broker, "a", ["kept"])
+    broker.restart()
+    assert waiting(broker, own) == (True, ["kept"])
+
+
+# Exactly once.
+
+
+def test_a_qos_2_publish_is_taken_once_across_a_restart(start):
+    broker = start()
+    own = subscribed_and_gone(broker, "a", 2)
+    sender = session(named())
+    with Peer(broker.port()) as peer:
+        peer.accepted(**sender).send(publish("a", "once", qos=2, packet_id=7))
+        peer.expect(PUBREC)
+        broker.restart()
+    with Peer(broker.port()) as peer:
+        assert peer.connect(**sender)[0] & 1 == 1
+        again = bytearray(publish("a", "once", qos=2, packet_id=7))
+        again[0] |= 8
+        peer.send(bytes(again))
+        assert peer.expect(PUBREC)[:2] == b"\0\7"
+        peer.send(ack(PUBREL, 7))
+        peer.expect(PUBCOMP)
+        broker.restart()
+    assert waiting(broker, own) == (True, ["once"])
+
+
+def test_a_qos_2_delivery_is_finished_after_a_restart(start):
+    broker = start()
+    own = subscribed_and_gone(broker, "a", 2)
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        peer.send(publish("a", "once", qos=2, packet_id=1))
+        peer.expect(PUBREC)
+        peer.send(ack(PUBREL, 1))
+        peer.expect(PUBCOMP)
+    with Peer(broker.port()) as peer:
+        peer.accepted(**own)
+        first, body = peer.recv()
+        assert first & 0xF6 == PUBLISH | 4
+        packet_id = int.from_bytes(body[3:5])
+        broker.restart()
+    with Peer(broker.port()) as peer:
+        peer.accepted(**own)
+        first, body = peer.recv()
+        assert first == PUBLISH | 4 | 8, "the same delivery again"
+        assert int.from_bytes(body[3:5]) == packet_id, "with the same packet id"
+        peer.send(ack(PUBREC, packet_id))
+        assert int.from_bytes(peer.expect(PUBREL)[:2]) == packet_id
+        broker.restart()
+    with Peer(broker.port()) as peer:
+        peer.accepted(**own)
+        assert int.from_bytes(peer.expect(PUBREL)[:2]) == packet_id
+        peer.send(ack(PUBCOMP, packet_id))
+        peer.ping()
+        leave(peer)
+    broker.restart()
+    assert waiting(broker, own) == (True, [])
+
+
+# Times and wills.
+
+
+def test_expiry_goes_on_while_the_broker_is_down(start):
+    broker = start()
+    short = subscribed_and_gone(broker, "a", properties=b"\x11\0\0\0\x01")
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["gone"], properties=b"\x02\0\0\0\x01")
+    put_all(broker, "a", ["kept"], properties=b"\x02\0\0\x0e\x10")
+    broker.kill()
+    # Expiry has a grain of a second; this is the time that passes, not a wait for something.
+    time.sleep(2.1)
+    broker._launch()
+    assert waiting(broker, own) == (True, ["kept"])
+    assert waiting(broker, short) == (False, [])
+
+
+@pytest.mark.parametrize("how", ["kill", "gone"])
+def test_a_will_with_a_delay_survives(start, how):
+    """`kill`: the broker ends under the connection. `gone`: the connection has ended before."""
+    broker = start()
+    watcher = subscribed_and_gone(broker, "will")
+    body = connect(**session(named()), will=("will", "last words", 1, False))
+    # The delay is a property of the will, which `connect` leaves empty.
+    body = body.replace(b"\0" + b"\0\4will", b"\5\x18\0\0\0\1" + b"\0\4will")
+    body = bytes([body[0], body[1] + 5]) + body[2:]
+    with Peer(broker.port()) as peer:
+        peer.send(body)
+        assert peer.recv()[1][1] == 0
+        # What a SUBACK waits for is behind the will.
+        peer.subscribed("other", 1)
+        if how == "kill":
+            broker.restart()
+    if how == "gone":
+        eventually(lambda: total(broker, "quelea_connections") == 0, "the end of the connection")
+        broker.restart()
+    eventually(lambda: total(broker, "quelea_wills_published_total") == 1, "the will")
+    assert waiting(broker, watcher) == (True, ["last words"])
+
+
+# Shared subscriptions.
+
+
+def test_a_shared_group_queues_across_a_restart(start):
+    broker = start()
+    owns = [subscribed_and_gone(broker, "$share/g/a") for _ in range(2)]
+    payloads = [str(number) for number in range(20)]
+    put_all(broker, "a", payloads)
+    broker.restart()
+    put_all(broker, "a", ["last"])
+    got = [payload for own in owns for payload in waiting(broker, own)[1]]
+    assert sorted(got) == sorted([*payloads, "last"])
+
+
+# Full disks. A limit of the log is the same to it as a full disk.
+
+
+def fill(peer, topic, start_at=0):
+    """Publishes until it is refused; returns the payloads that were acknowledged."""
+    taken = []
+    for number in range(start_at, start_at + 10_000):
+        payload = str(number).ljust(1000)
+        reason = put(peer, topic, payload, number % 60_000 + 1)
+        if reason >= 0x80:
+            assert reason in (0x97, 0x83), hex(reason)
+            return taken
+        taken.append(payload)
+    raise AssertionError("the log took everything")
+
+
+def test_a_full_log_refuses_and_recovers(start):
+    broker = start(SMALL + 'log_bytes_max = "1MiB"\n')
+    own = subscribed_and_gone(broker, "a")
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        taken = fill(peer, "a")
+        assert len(taken) > 100
+        event = broker.wait_for_log(lambda event: "no space" in str(event))
+        assert event["level"] == "ERROR"
+        eventually(lambda: total(broker, "quelea_log_full") == 1, "the full log in the metrics")
+        assert broker.get("/readyz")[0] == 200, "clients are served all the same"
+        # What needs no space goes on.
+        with Peer(broker.port()) as reader:
+            reader.accepted().subscribed("live", 0)
+            peer.send(publish("live", "x"))
+            assert reader.message()[1] == b"x"
+        broker.restart()
+    assert received(broker, own, len(taken)) == taken
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        eventually(lambda: put(peer, "a", "again") < 0x80, "space for the next message")
+    assert waiting(broker, own) == (True, ["again"])
+    lines = [event for event in broker.log if "no space" in str(event)]
+    assert len(lines) <= 4, "once per change, not per message"
+
+
+def test_a_failed_write_ends_all_promises(start):
+    """The system refuses the next write, as a broken disk would. (Not a sync: nothing here can make
+    one fail. The simulator can.)"""
+    broker = start(PLAIN + "[server]\nshards = 1\n")
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["kept"])
+    resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (1, 1))
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        peer.send(publish("a", "lost", qos=1))
+        first, body = peer.recv()
+        assert first != PUBACK or body[2] >= 0x80, "it promises"
+    event = broker.wait_for_log(lambda event: "nothing that must be kept" in event["message"])
+    assert event["level"] == "ERROR"
+    eventually(lambda: total(broker, "quelea_log_poisoned") == 1, "the failed log in the metrics")
+    assert broker.get("/readyz")[0] == broker.get("/healthz")[0] == 503
+    with Peer(broker.port()) as peer, Peer(broker.port()) as reader:
+        reader.accepted().subscribed("live", 0)
+        peer.accepted().send(publish("live", "x"))
+        assert reader.message()[1] == b"x", "what needs no log goes on"
+    broker.restart("terminate")
+    assert broker.get("/readyz")[0] == 200
+    assert waiting(broker, own) == (True, ["kept"])
+
+
+# Torn and broken files.
+
+
+def log_file(data, shard, segment):
+    return data / f"shard-{shard:03}" / f"{segment:010}.log"
+
+
+def write_at(path, offset, data):
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def test_a_torn_tail_is_cut_and_told(start):
+    """The last batch has its header, and not all of its body."""
+    broker = start(PLAIN + "[server]\nshards = 1\n")
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["before", "torn"])
+    broker.kill()
+    file = log_file(broker.data, 0, 1)
+    write_at(file, file.read_bytes().index(b"torn"), b"\0\0\0\0")
+    assert "torn tail" in run("log", "check", broker.data).stdout
+    seen = len(broker.log)
+    broker._launch()
+    event = broker.wait_for_log(lambda event: "torn by a crash" in event["message"], seen)
+    assert event["level"] == "WARN"
+    assert waiting(broker, own) == (True, ["before"])
+
+
+def test_damage_is_refused_and_mended_only_on_demand(start):
+    broker = start(PLAIN + "[server]\nshards = 1\n")
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["before", "damaged", "behind"])
+    broker.terminate()
+    assert broker.wait() == 0
+    file = log_file(broker.data, 0, 1)
+    write_at(file, file.read_bytes().index(b"damaged"), b"D")
+    ran = run("serve", "--port=0", "--http=off", f"--data={broker.data}")
+    assert ran.returncode == 1
+    assert "damaged" in ran.stderr and "quelea log check" in ran.stderr
+    assert "restore a backup" in ran.stderr
+
+    checked = run("log", "check", broker.data)
+    assert checked.returncode == 1 and "REFUSED" in checked.stdout
+    planned = run("log", "repair", broker.data)
+    assert planned.returncode == 1 and "nothing was changed" in planned.stdout
+    assert run("log", "repair", broker.data, "--give-up-what-follows").returncode == 0
+    broker._launch()
+    assert waiting(broker, own) == (True, ["before"])
+
+
+def test_a_dump_says_what_the_records_say(start):
+    broker = start()
+    own = subscribed_and_gone(broker, "some/+/filter")
+    put_all(broker, "some/new/filter", ["the payload"])
+    broker.terminate()
+    assert broker.wait() == 0
+    dumped = run("log", "dump", broker.data).stdout
+    for text in (own["client_id"], '"some/+/filter"', '"some/new/filter"', '"the payload"'):
+        assert text in dumped, dumped
+    assert run("log", "check", broker.data).stdout.count("closed in order") >= 1
+
+
+# Backups.
+
+
+def test_a_backup_is_made_while_messages_flow(start):
+    broker = start()
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "kept", ["retained"], retain=True)
+    before = [str(number) for number in range(200)]
+    put_all(broker, "a", before)
+    is_over = threading.Event()
+    sent = []
+
+    def publish_on():
+        with Peer(broker.port()) as peer:
+            peer.accepted()
+            while not is_over.is_set():
+                payload = f"during {len(sent)}"
+                assert put(peer, "a", payload, len(sent) % 60_000 + 1) == 0
+                sent.append(payload)
+
+    thread = threading.Thread(target=publish_on, daemon=True)
+    thread.start()
+    copy = broker.directory / "copy"
+    ran = run("backup", broker.data, copy)
+    is_over.set()
+    thread.join(PATIENCE_SECS)
+    assert ran.returncode == 0, ran.stderr
+    assert "ok" in ran.stdout
+    broker.wait_for_log(lambda event: event["message"] == "the backup is done")
+    assert waiting(broker, own) == (True, before + sent)
+
+    restored = start(data=copy)
+    present, got = waiting(restored, own)
+    assert present and got[: len(before)] == before
+    # The first of what came during the backup may be in it, in order.
+    assert got[len(before) :] == sent[: len(got) - len(before)]
+    with Peer(restored.port()) as peer:
+        peer.accepted().subscribed("kept", 1)
+        assert peer.message() == ("kept", b"retained", 1, 1)
+    # The copy is a broker's own: it goes on, and is found again.
+    put_all(restored, "a", ["news"])
+    restored.restart()
+    assert waiting(restored, own) == (True, ["news"])
+
+
+def test_space_comes_back_after_a_backup(start):
+    broker = start(SMALL)
+    own = subscribed_and_gone(broker, "a")
+    assert run("backup", broker.data, broker.directory / "copy").returncode == 0
+    for _ in range(5):
+        put_all(broker, "a", ["x" * 1000] * 300)
+        assert len(waiting(broker, own)[1]) == 300
+    reclaimed = "quelea_log_segments_reclaimed_total"
+    eventually(lambda: total(broker, reclaimed) > 0, "a file that came back")
+
+
+def test_a_backup_of_a_stopped_broker(start):
+    broker = start()
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["x"])
+    broker.kill()
+    copy = broker.directory / "copy"
+    ran = run("backup", broker.data, copy)
+    assert ran.returncode == 0, ran.stderr
+    again = run("backup", broker.data, copy)
+    assert again.returncode == 1 and "not empty" in again.stderr
+    assert waiting(start(data=copy), own) == (True, ["x"])
+
+
+# Figures.
+
+
+def test_figures_of_the_log_are_shown(start):
+    broker = start(PLAIN + "[sys]\ninterval_secs = 1\n")
+    subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["x"] * 10)
+    eventually(lambda: total(broker, "quelea_log_records_total") >= 10, "records")
+    metrics = broker.metrics()
+    assert metrics["quelea_log_commit_seconds_count"] > 0
+    assert metrics['quelea_log_commit_seconds_bucket{le="+Inf"}'] == (
+        metrics["quelea_log_commit_seconds_count"]
+    )
+    assert total(broker, "quelea_log_live_bytes") <= total(broker, "quelea_log_used_bytes")
+    assert total(broker, "quelea_log_full") == total(broker, "quelea_log_poisoned") == 0
+    with Peer(broker.port()) as peer:
+        peer.accepted().subscribed("$SYS/broker/log/+")
+        found = {}
+        while int(found.get("$SYS/broker/log/records", 0)) < 10 or "$SYS/broker/log/state" not in found:
+            found.update([peer.message()[:2]])
+    assert found["$SYS/broker/log/state"] == b"ready"
+
+
+def test_the_topics_of_sys_are_not_kept(start):
+    broker = start(PLAIN + "[sys]\ninterval_secs = 1\n")
+    with Peer(broker.port()) as peer:
+        peer.accepted().subscribed("$SYS/broker/uptime")
+        peer.message()
+    broker.kill()
+    assert "$SYS" not in run("log", "dump", broker.data).stdout
