@@ -14,7 +14,7 @@ use super::store::{HANDOVER, Owner, SEEN, Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::client::Client;
 use crate::deliver::options;
-use crate::journal::{Malformed, Stage};
+use crate::journal::{Malformed, Sent, Stage};
 use crate::{Durability, Limits, Mail, Shard, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
@@ -334,6 +334,7 @@ impl Shard {
         for serial in &progress.above {
             durable.track.skip(*serial);
         }
+        let mut resends = Vec::new();
         for (sent, place) in facts.take_in_flight() {
             let is_done = sent.serial <= progress.floor || durable.track.contains(sent.serial);
             if is_done || sent.packet_id == 0 {
@@ -342,6 +343,9 @@ impl Shard {
             }
             let (serial, packet_id, stage) = (sent.serial, sent.packet_id, sent.stage);
             durable.track.restore(Out { serial, place, packet_id, stage, is_done: false });
+            resends.push(sent);
+        }
+        for Sent { packet_id, serial, stage, .. } in in_ring_order(resends) {
             let origin = session::Origin { group: 0, serial };
             client.session.outgoing.restore(packet_id, origin, stage == Stage::Released);
         }
@@ -356,5 +360,39 @@ impl Shard {
         if let Some(store) = &mut self.store {
             store.release(place);
         }
+    }
+}
+
+/// Packet ids are given in a ring: those in flight begin behind its widest gap. Their order is not
+/// that of the serials, because what was resent from the backlog after a start has newer ids.
+fn in_ring_order(mut sent: Vec<Sent>) -> Vec<Sent> {
+    sent.sort_unstable_by_key(|sent| sent.packet_id);
+    let gap_before = |index: &usize| {
+        let before = index.checked_sub(1).unwrap_or(sent.len() - 1);
+        sent[*index].packet_id.wrapping_sub(sent[before].packet_id)
+    };
+    let first = (0..sent.len()).max_by_key(gap_before).unwrap_or_default();
+    sent.rotate_left(first);
+    sent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packet_ids_in_flight_begin_behind_the_widest_gap() {
+        let order = |packet_ids: &[u16]| -> Vec<u16> {
+            let sent = |&packet_id| {
+                let (session, queue, serial, stage) = (1, 1, 1, Stage::Published);
+                Sent { session, packet_id, stage, queue, serial }
+            };
+            let sent = packet_ids.iter().map(sent).collect();
+            in_ring_order(sent).iter().map(|sent| sent.packet_id).collect()
+        };
+        assert_eq!(order(&[7, 2, 4, 5]), [2, 4, 5, 7]);
+        assert_eq!(order(&[1, 65_534, 2, 65_530]), [65_530, 65_534, 1, 2]);
+        assert_eq!(order(&[9]), [9]);
+        assert_eq!(order(&[]), []);
     }
 }
