@@ -1,7 +1,9 @@
 //! What an idle connection costs a shard: connects sessions with one subscription each to four
 //! shards and counts the bytes that stay, without sockets.
 //!
-//! `cargo run --profile quick -p broker --example idle_memory -- [SESSIONS]` (default 1,000,000)
+//! `cargo run --profile quick -p broker --example idle_memory -- [SESSIONS] [durable]` (default
+//! 1,000,000). With `durable` the sessions are persistent, are in a log whose disk takes everything
+//! and keeps nothing, and have no connection in the end.
 #![allow(unsafe_code, reason = "counting bytes takes a global allocator of one's own")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,9 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use broker::admission::{self, Admission};
-use broker::{Access, Limits, Settings, Shard, Shared};
-use codec::{Connect, FilterBuf, Packet, Properties, QoS, Subscribe, SubscribeOptions, Version};
+use broker::{Access, Limits, Replay, Settings, Shard, Shared};
+use codec::{
+    Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, QoS, Subscribe,
+    SubscribeOptions, Version,
+};
 use session::{Delivery, Link, LinkSettings, Outbox, Outgoing, Session};
+use storage::{Command, Completion, Outcome};
 
 struct Counting;
 
@@ -51,18 +57,33 @@ const NOW_MS: u64 = 1_700_000_000_000;
 fn main() {
     let sessions: u32 =
         std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
+    let is_durable = std::env::args().nth(2).as_deref() == Some("durable");
     let shared = Shared::new(Settings::default(), SHARDS, 1);
     let mut shards: Vec<Shard> =
         (0..SHARDS).map(|id| Shard::new(id, shared.clone(), Access::open())).collect();
     let limits = Arc::new(Limits::default());
+    if is_durable {
+        shards.iter_mut().for_each(|shard| open_log(shard, &limits));
+    }
 
     let before = held();
-    let slots: Vec<u32> =
-        (0..sessions).map(|number| connect(&mut shards, &shared, &limits, number)).collect();
+    let slots: Vec<u32> = (0..sessions)
+        .map(|number| connect(&mut shards, &shared, &limits, number, is_durable))
+        .collect();
     let own = block_bytes(slots.capacity() * size_of::<u32>());
     let connected = held();
     for (number, slot) in (0..sessions).zip(&slots) {
         subscribe(&mut shards, &shared, number, *slot);
+        if is_durable {
+            let shard = &mut shards[usize::from(shared.shard_of_client(&client_id(number)))];
+            shard.on_closed(*slot, number, NOW_MS);
+            drain(shard);
+        }
+    }
+    for shard in shards.iter_mut().filter(|_| is_durable) {
+        // Timers of connections that are gone.
+        shard.on_tick(NOW_MS + 2_000 * u64::from(KEEP_ALIVE_SECS));
+        drain(shard);
     }
     let subscribed = held();
 
@@ -73,11 +94,13 @@ fn main() {
         per_session(connected.0 - before.0 - own),
         per_session(connected.1 - before.1)
     );
-    println!(
-        "  subscribed  {:7.1} B in {:.1} blocks more",
-        per_session(subscribed.0 - connected.0),
-        per_session(subscribed.1 - connected.1)
-    );
+    if !is_durable {
+        println!(
+            "  subscribed  {:7.1} B in {:.1} blocks more",
+            per_session(subscribed.0 - connected.0),
+            per_session(subscribed.1 - connected.1)
+        );
+    }
     println!("  together    {:7.1} B", per_session(subscribed.0 - before.0 - own));
     println!(
         "sizes: client {} (of it session {}), link {} (of it settings {}, outbox {})",
@@ -98,14 +121,57 @@ fn client_id(number: u32) -> String {
     format!("device-{number:08}")
 }
 
-fn connect(shards: &mut [Shard], shared: &Shared, limits: &Arc<Limits>, number: u32) -> u32 {
+fn open_log(shard: &mut Shard, limits: &Arc<Limits>) {
+    let settings = storage::Settings { cache_bytes_max: 0, ..storage::Settings::default() };
+    let identity = storage::Identity { id: [1; 16], shard: shard.id(), shards: SHARDS };
+    let recovery = storage::Recovery::new((shard.id(), SHARDS), &settings, Vec::new());
+    let recovered = recovery.expect("no files are in order").finish(identity);
+    shard
+        .open_log(recovered, settings, Replay::new(), limits, NOW_MS)
+        .expect("an empty log has no unreadable record");
+    drain(shard);
+}
+
+/// Carries out what the disk is told, on no disk at all.
+fn work_disk(shard: &mut Shard) {
+    let mut commands = Vec::new();
+    loop {
+        shard.take_disk_commands(&mut commands, NOW_MS);
+        if commands.is_empty() {
+            return;
+        }
+        for command in commands.drain(..) {
+            let id = command.id();
+            let outcome = match command {
+                Command::Commit { steps, .. } => {
+                    Outcome::Committed { steps_done: steps.len(), fault: None }
+                }
+                Command::Read { .. } => Outcome::Read(Ok(Vec::new())),
+                _ => Outcome::Done(Ok(())),
+            };
+            shard.on_disk(Completion { id, outcome }, NOW_MS);
+        }
+    }
+}
+
+fn connect(
+    shards: &mut [Shard],
+    shared: &Shared,
+    limits: &Arc<Limits>,
+    number: u32,
+    is_durable: bool,
+) -> u32 {
+    let mut properties = PropertyBuf::new();
+    if is_durable {
+        properties.push(Property::SessionExpirySecs(u32::MAX));
+    }
     let id = client_id(number);
     let connect = Connect {
         version: Version::V5,
         clean_start: true,
         keep_alive_secs: KEEP_ALIVE_SECS,
         client_id: &id,
-        properties: Properties::EMPTY,
+        properties: properties.as_properties(),
         will: None,
         username: None,
         password: None,
@@ -148,9 +214,12 @@ fn subscribe(shards: &mut [Shard], shared: &Shared, number: u32, slot: u32) {
 
 /// Does what a driver does after a turn: writes what is owed, and hears of the events.
 fn drain(shard: &mut Shard) {
+    work_disk(shard);
     while let Some((slot, connection)) = shard.take_dirty() {
         let len = shard.outbox(slot, connection).map_or(0, |outbox| outbox.len());
         shard.on_written(slot, connection, len, NOW_MS);
     }
     shard.effects.events.clear();
+    shard.effects.closes.clear();
+    work_disk(shard);
 }

@@ -297,7 +297,7 @@ impl Shard {
     }
 
     /// Puts a group's queue back as it was in the log.
-    pub(crate) fn restore_group(
+    pub(super) fn restore_group(
         &mut self,
         queue: u64,
         facts: &super::replay::GroupFacts,
