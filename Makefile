@@ -33,6 +33,11 @@ conformance: ## the raw-bytes clause suite; MQTT_ADDRESS=host:port runs it again
 	$(CARGO) build -p server --bin quelea
 	$(CARGO) test -p conformance
 
+.PHONY: torture
+torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, and a judgement
+	$(CARGO) build --profile quick -p server --bin quelea
+	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/torture/torture.py --kills $(or $(KILLS),50)
+
 .PHONY: bench
 bench: ## the benchmarks of every crate that has some, and instruction counts
 	$(CARGO) bench --workspace --benches
