@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use common::{Mosquitto, pairs, run_on, scenario, total};
 use flock::engine::{BrokerAccess, Options, RunError, run};
 use flock::measure::{LatencyKind, Outcome};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// An agent process on a free port, killed on drop.
 struct Agent {
@@ -122,6 +123,34 @@ fn an_agent_that_dies_is_reported() {
     assert!(results.validity.reasons.iter().any(|reason| reason.contains("missing")));
     assert_eq!(results.run.agents.iter().filter(|agent| agent.died.is_some()).count(), 1);
     assert!(results.totals.received_all() > 0);
+}
+
+#[test]
+fn an_agent_that_hangs_is_given_up_and_the_others_are_judged() {
+    let broker = Mosquitto::start();
+    let agents = [Agent::start(), Agent::start()];
+    let hung = Pid::from_raw(agents[0].process.id() as i32).unwrap();
+    let mut seconds = 0;
+    let options = Options {
+        threads: Some(1),
+        agents: agents.iter().map(|agent| agent.address.clone()).collect(),
+        on_progress: Some(Box::new(move |_| {
+            seconds += 1;
+            if seconds == 1 {
+                kill_process(hung, Signal::STOP).unwrap();
+            }
+        })),
+        ..Options::default()
+    };
+    // Half of the pairs end after three seconds; the others never.
+    let results = run(&scenario(&pairs(10, 300, 1, 100), &broker.address), options).unwrap();
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.run);
+    assert!(!results.validity.valid);
+    let died: Vec<bool> = results.run.agents.iter().map(|agent| agent.died.is_some()).collect();
+    assert_eq!(died, [true, false], "{:?}", results.run.agents);
+    assert!(results.validity.reasons[0].contains("not heard for"), "{:?}", results.validity);
+    // The other's half is there, and whole.
+    assert_eq!((total(&results).received, total(&results).lost), (1_500, 0));
 }
 
 #[test]

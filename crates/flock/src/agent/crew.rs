@@ -3,10 +3,10 @@
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::wire::{FromAgent, Offer, ToAgent, receive, send};
+use super::wire::{FromAgent, Offer, SILENCE_MAX, ToAgent, notice_silence, receive, send};
 use crate::engine::clock::{Clock, monotonic_ns};
 use crate::engine::crew::{Crew, CrewNews, CrewOrder};
 use crate::engine::host;
@@ -29,6 +29,8 @@ struct Agent {
     info: AgentInfo,
     threads: usize,
     alive: bool,
+    /// When its last message came.
+    heard_at: Instant,
     /// Its monotonic clock minus ours.
     offset_ns: i64,
 }
@@ -74,6 +76,9 @@ impl RemoteCrew {
                 source,
             })?;
             listen(at, stream, to.clone());
+        }
+        for agent in &mut agents {
+            agent.heard_at = Instant::now();
         }
         Ok(Self { agents, news, children: Vec::new() })
     }
@@ -130,25 +135,28 @@ impl RemoteCrew {
         }
     }
 
+    /// An agent that lives and has said nothing for too long: its process hangs, or its host.
+    fn silent_one(&self) -> Option<usize> {
+        self.agents.iter().position(|agent| agent.alive && agent.heard_at.elapsed() > SILENCE_MAX)
+    }
+
     /// Waits for one message of `wanted` kind from every agent that lives.
     fn gather(&mut self, mut wanted: impl FnMut(FromAgent) -> bool) {
-        let mut missing = self.agents.iter().filter(|agent| agent.alive).count();
+        let mut missing: Vec<bool> = self.agents.iter().map(|agent| agent.alive).collect();
         let deadline = Instant::now() + GATHER_MAX;
-        while missing > 0 {
+        while missing.contains(&true) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.news.recv_timeout(left) {
-                Ok((_, Ok(message))) => missing -= usize::from(wanted(message)),
+                Ok((at, Ok(message))) => missing[at] &= !wanted(message),
                 Ok((at, Err(error))) => {
-                    if self.agents[at].alive {
+                    // Who hangs up when all is said is not dead.
+                    if std::mem::take(&mut missing[at]) && self.agents[at].alive {
                         self.bury(at, error.to_string());
-                        missing -= 1;
                     }
                 }
                 Err(_) => {
-                    for at in 0..self.agents.len() {
-                        if self.agents[at].alive {
-                            self.bury(at, format!("no answer within {GATHER_MAX:?}"));
-                        }
+                    for at in (0..missing.len()).filter(|at| missing[*at]) {
+                        self.bury(at, format!("no answer within {GATHER_MAX:?}"));
                     }
                     return;
                 }
@@ -163,10 +171,28 @@ impl Crew for RemoteCrew {
     }
 
     fn next(&mut self, timeout: Duration) -> Option<CrewNews> {
-        match self.news.recv_timeout(timeout) {
-            Ok((_, Ok(FromAgent::News(news)))) => Some(news),
-            Ok((at, Err(error))) if self.agents[at].alive => Some(self.bury(at, error.to_string())),
-            Ok(_) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        let received = match self.news.try_recv() {
+            Ok(received) => received,
+            Err(_) => {
+                // All is heard that has come: who has nothing there is silent indeed.
+                if let Some(at) = self.silent_one() {
+                    return Some(self.bury(at, format!("not heard for {SILENCE_MAX:?}")));
+                }
+                self.news.recv_timeout(timeout).ok()?
+            }
+        };
+        match received {
+            (at, Ok(message)) => {
+                let agent = &mut self.agents[at];
+                agent.heard_at = Instant::now();
+                match message {
+                    // What comes late from somebody who was given up no longer counts.
+                    FromAgent::News(news) if agent.alive => Some(news),
+                    _ => None,
+                }
+            }
+            (at, Err(error)) if self.agents[at].alive => Some(self.bury(at, error.to_string())),
+            (_, Err(_)) => None,
         }
     }
 
@@ -242,9 +268,11 @@ fn meet(address: &str) -> Result<Agent, AgentError> {
         info: AgentInfo { address: address.to_owned(), ..AgentInfo::default() },
         threads: 0,
         alive: true,
+        heard_at: Instant::now(),
         offset_ns: 0,
     };
     agent.stream.set_nodelay(true).map_err(no_agent)?;
+    notice_silence(&agent.stream).map_err(no_agent)?;
     agent.stream.set_read_timeout(Some(ANSWER_MAX)).map_err(no_agent)?;
     let FromAgent::Hello { version, machine, boot_id } = ask(&mut agent, None).map_err(no_agent)?
     else {

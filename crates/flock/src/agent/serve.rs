@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
-use super::wire::{FromAgent, Offer, ToAgent, receive, send};
+use super::wire::{FromAgent, Offer, ToAgent, notice_silence, receive, send};
 use crate::engine::clock::{Clock, monotonic_ns};
 use crate::engine::crew::{Crew, CrewOrder, LocalCrew};
 use crate::engine::host;
@@ -34,6 +34,7 @@ pub fn serve(address: &str, once: bool) -> io::Result<()> {
 /// One commander's visit.
 fn attend(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    notice_silence(stream)?;
     let mut out = stream.try_clone()?;
     let boot_id = host::sysctl("kernel.random.boot_id").unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -118,12 +119,9 @@ fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &mut TcpStream) -> io::R
                 ToAgent::Finish => {
                     let (sent, ticks) = crew.finish();
                     send(out, &FromAgent::Sent { sent, ticks })?;
+                    return judge_when_told(crew, orders, out);
                 }
-                ToAgent::Judge(sent) => {
-                    let part = crew.judge(&sent);
-                    return send(out, &FromAgent::Part(Box::new(part)));
-                }
-                ToAgent::Ping | ToAgent::Offer(_) | ToAgent::Start { .. } => {}
+                ToAgent::Judge(_) | ToAgent::Ping | ToAgent::Offer(_) | ToAgent::Start { .. } => {}
             },
             Err(TryRecvError::Disconnected) => {
                 // The commander died: no load without a master.
@@ -136,6 +134,16 @@ fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &mut TcpStream) -> io::R
             send(out, &FromAgent::News(news))?;
         }
     }
+}
+
+/// After the load: waits for what all have sent, and judges what this agent's clients received.
+fn judge_when_told(mut crew: LocalCrew, orders: &Orders, out: &mut TcpStream) -> io::Result<()> {
+    while let Ok(message) = orders.recv() {
+        if let ToAgent::Judge(sent) = message? {
+            return send(out, &FromAgent::Part(Box::new(crew.judge(&sent))));
+        }
+    }
+    Err(io::Error::other("the connection ended before the judgement"))
 }
 
 /// How late an order may be noticed while nothing happens.

@@ -1,7 +1,10 @@
 //! What commander and agent say to each other.
 
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +84,19 @@ pub(super) fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result
     Ok(Some(serde_json::from_slice(&body)?))
 }
 
+/// Has the kernel break the connection when the other host is silently gone (a cable, a power cut):
+/// reads and writes then fail within [`SILENCE_MAX`] or so.
+pub(super) fn notice_silence(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, SILENCE_MAX / 2)?;
+    sockopt::set_tcp_keepintvl(stream, SILENCE_MAX / 8)?;
+    sockopt::set_tcp_keepcnt(stream, 4)?;
+    sockopt::set_tcp_user_timeout(stream, SILENCE_MAX.as_millis() as u32)?;
+    Ok(())
+}
+
+/// An agent whose load threads report every second, and that is not heard for so long, is lost.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(12);
 const FRAME_BYTES_MAX: u32 = 1 << 30;
 
 #[cfg(test)]
