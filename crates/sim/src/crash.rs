@@ -204,12 +204,15 @@ impl World {
         self.note(|| format!("the broker ends: {end:?}"));
         let has_synced = match end {
             End::Orderly => self.shut_down()?,
-            End::Power if self.random.chance(50) => self.let_sync(),
-            _ => false,
+            _ => self.random.chance(40) && self.let_sync(),
         };
         self.cut_all_connections()?;
         let crash = if end == End::Power { Crash::Power } else { Crash::Kill };
         self.crash_disks(crash, has_synced);
+        if !has_synced {
+            // Who was gone may be unknown to the next process.
+            self.clients.iter_mut().for_each(|client| client.fate.forget_end());
+        }
         match end {
             End::Orderly => self.toll.orderly_ends += 1,
             End::Kill => self.toll.kills += 1,

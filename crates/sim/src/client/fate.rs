@@ -5,8 +5,10 @@ use crate::oracle::TIMER_SLACK_MS;
 /// What the client knows of its session at the broker.
 #[derive(Debug, Default)]
 pub struct Fate {
-    /// A CONNACK said that the session is kept.
+    /// A CONNACK said that there is a session that outlives its connections.
     has_session: bool,
+    /// A SUBACK has come since: the broker has written the session down.
+    is_promised: bool,
     /// It has given up its session, and asks for a new one until it has it.
     pub begins_anew: bool,
     /// An answer that would have told whether the session was still there was lost.
@@ -47,17 +49,23 @@ impl Fate {
         if !self.has_session || self.is_unsure {
             return Presence::Unknown;
         }
+        let promised = if self.is_promised { Presence::Present } else { Presence::Unknown };
         if expiry_secs == super::NEVER_SECS {
-            return Presence::Present;
+            return promised;
         }
         let expiry_ms = u64::from(expiry_secs) * 1000;
         if self.left_ms.is_none_or(|left_ms| now_ms < left_ms + expiry_ms) {
-            return Presence::Present;
+            return promised;
         }
         match self.gone_ms {
             Some(gone_ms) if now_ms > gone_ms + expiry_ms + TIMER_SLACK_MS => Presence::Absent,
             _ => Presence::Unknown,
         }
+    }
+
+    /// A SUBACK has come.
+    pub(crate) const fn on_promise(&mut self) {
+        self.is_promised = self.has_session;
     }
 
     /// The client has lost an admitted connection.
@@ -73,6 +81,11 @@ impl Fate {
         if connection == self.connection {
             self.gone_ms.get_or_insert(now_ms);
         }
+    }
+
+    /// The broker may have forgotten that the connection has ended.
+    pub(crate) fn forget_end(&mut self) {
+        self.gone_ms = None;
     }
 
     /// A new broker process has no connections.
@@ -104,6 +117,7 @@ impl Fate {
         }
         self.is_unsure = false;
         self.has_session = keeps;
+        self.is_promised &= session_present;
         Ok(())
     }
 }

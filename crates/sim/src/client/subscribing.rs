@@ -135,6 +135,7 @@ impl ModelClient {
             let filter = &mut self.subscribing.filters[index];
             if !Reason(*reason).is_error() {
                 filter.is_confirmed = true;
+                self.fate.on_promise();
                 oracle.on_subscribed(self.number, &filter.name);
             } else if !oracle.terms.may_refuse {
                 return Err(format!("{}: subscription refused", self.id));
