@@ -293,6 +293,10 @@ impl ModelClient {
         };
         self.owed.push_back((kind, publish.packet_id));
         if is_repeat {
+            let (number, packet_id) = (self.number, publish.packet_id);
+            oracle.trace.note(|| {
+                format!("session {number} takes packet id {packet_id} for a repetition: {payload:?}")
+            });
             return Ok(());
         }
         if kind == AckKind::Pubrec {
