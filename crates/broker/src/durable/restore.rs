@@ -248,10 +248,23 @@ impl Shard {
                 store.note_expiry(serial, facts.expires_at_ms);
             }
         }
+        self.catch_up_idle();
         for (&(slot, filter), &serial) in since {
             let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
             if let Some(durable) = durable.filter(|durable| durable.is_behind) {
                 durable.rare().since.push((filter, serial));
+            }
+        }
+    }
+
+    /// Sessions for which nothing waits have had all there is, whatever others are still owed.
+    fn catch_up_idle(&mut self) {
+        let Some(store) = &self.store else { return };
+        let last_serial = store.last_serial();
+        for slot in self.clients.slots() {
+            let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+            if let Some(durable) = durable.filter(|durable| !durable.is_behind) {
+                durable.track.advance(last_serial);
             }
         }
     }
