@@ -15,10 +15,14 @@ use crate::http::{Health, State};
 /// How often figures are shown to others.
 const FIGURES_INTERVAL_MS: u64 = 500;
 
+/// The least time between two lines about the space of a log.
+const TELL_INTERVAL_MS: u64 = 10_000;
+
 /// The logs of one worker, in the order of its shards.
 pub(super) struct Logs {
     disks: Vec<LogDisk>,
     seen: Vec<LogState>,
+    told: Vec<Told>,
     commands: Vec<Command>,
     mailbox: Arc<Mailbox>,
     board: Arc<LogBoard>,
@@ -71,6 +75,7 @@ impl Logs {
         }
         Ok(Self {
             seen: vec![LogState::Opening; disks.len()],
+            told: vec![Told::default(); disks.len()],
             disks,
             commands: Vec::new(),
             mailbox: mailbox.clone(),
@@ -97,11 +102,8 @@ impl Logs {
             }
             let status = shard.log_status().unwrap_or(Status::Closed);
             let state = LogState::of(&status);
-            let has_changed = state != self.seen[place];
-            if has_changed {
-                tell_change(shard.id(), self.seen[place], &status);
-                self.seen[place] = state;
-            }
+            let has_changed = std::mem::replace(&mut self.seen[place], state) != state;
+            self.told[place].look(shard.id(), &status, now_ms);
             if has_changed || shows_figures {
                 self.board.show(shard.id(), state, &shard.log_stats().unwrap_or_default());
             }
@@ -153,8 +155,30 @@ impl LogState {
     }
 }
 
-/// One line per change, not per message.
-fn tell_change(shard: ShardId, before: LogState, status: &Status) {
+/// What operators were told last of a log.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    is_full: bool,
+    is_poisoned: bool,
+    at_ms: u64,
+}
+
+impl Told {
+    /// One line per change, not per message; and a log that is full again and again, because what
+    /// is acknowledged makes room for a moment, says so now and then only.
+    fn look(&mut self, shard: ShardId, status: &Status, now_ms: u64) {
+        let is_full = matches!(status, Status::Full(_));
+        let is_poisoned = matches!(status, Status::Poisoned(_));
+        let is_news = is_poisoned && !self.is_poisoned
+            || is_full != self.is_full && now_ms >= self.at_ms + TELL_INTERVAL_MS;
+        if is_news {
+            *self = Self { is_full, is_poisoned, at_ms: now_ms };
+            tell(shard, status);
+        }
+    }
+}
+
+fn tell(shard: ShardId, status: &Status) {
     match status {
         Status::Full(fault) => tracing::error!(
             shard,
@@ -168,10 +192,9 @@ fn tell_change(shard: ShardId, before: LogState, status: &Status) {
             "a write or sync of the log failed: nothing that must be kept is acknowledged any more; \
              mend the disk, then restart"
         ),
-        Status::Ready if before == LogState::Full => {
+        Status::Opening | Status::Ready | Status::Closed => {
             tracing::info!(shard, "there is space for the log again");
         }
-        Status::Opening | Status::Ready | Status::Closed => {}
     }
 }
 
@@ -360,6 +383,26 @@ mod tests {
         assert_eq!(cumulative[11], (2.0, 2));
         assert_eq!(cumulative[12], (f64::INFINITY, 3));
         assert!((timing.sum_secs() - 3.000_201).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_log_that_is_full_again_and_again_is_told_now_and_then() {
+        let fault = || Fault { kind: storage::FaultKind::NoSpace, detail: "full".to_owned() };
+        let mut told = Told::default();
+        let mut lines = Vec::new();
+        let start_ms = 1_700_000_000_000;
+        for tick in 0..300 {
+            let now_ms = start_ms + tick * 100;
+            let status = if tick % 2 == 0 { Status::Full(fault()) } else { Status::Ready };
+            let before = told.at_ms;
+            told.look(0, &status, now_ms);
+            if told.at_ms != before {
+                lines.push((now_ms - start_ms, told.is_full));
+            }
+        }
+        assert_eq!(lines, [(0, true), (10_100, false), (20_200, true)]);
+        told.look(0, &Status::Poisoned(fault()), start_ms + 30_000);
+        assert!(told.is_poisoned, "at once");
     }
 
     #[test]

@@ -163,8 +163,12 @@ impl Reading<'_> {
     }
 }
 
-/// The time that a record tells, or 0.
+/// The time that a record tells, or 0. Only what is said of sessions tells one, and that is one of
+/// the first kinds: the many others are not looked into.
 fn time_of(record: &Record<'_>) -> u64 {
+    if record.kind.get() > SESSION_KINDS_MAX {
+        return 0;
+    }
     match Fact::decode(record.kind.get(), record.bytes) {
         Ok(Fact::SessionOpened(opened)) => opened.opened_at_ms,
         Ok(Fact::SessionDetached { at_ms, .. }) => at_ms,
@@ -228,5 +232,7 @@ fn report(read: &[ReadBack], bytes: u64, took: Duration, now_ms: u64) {
     );
 }
 
+/// [`Fact::SessionOpened`] and [`Fact::SessionDetached`].
+const SESSION_KINDS_MAX: u8 = 2;
 const OTHER_DIRECTORY: &str = "cannot use the data directory; choose another with --data DIR, or \
                                keep nothing with --durability memory";
