@@ -65,11 +65,22 @@ impl LogFiles {
 
     /// Carries out a command.
     pub fn carry_out(&self, command: Command) -> Completion {
+        self.carry_out_in_parts(command, &mut || {})
+    }
+
+    /// Carries out a command. One that takes long, the making of a file, calls `between` now and
+    /// then.
+    pub(super) fn carry_out_in_parts(
+        &self,
+        command: Command,
+        between: &mut dyn FnMut(),
+    ) -> Completion {
         let id = command.id();
         let outcome = match command {
             Command::Commit { steps, .. } => self.commit(steps),
             Command::Create { segment, bytes, .. } => {
-                Outcome::Done(self.create(segment, bytes).map_err(fault("create", segment)))
+                let made = self.create(segment, bytes, between);
+                Outcome::Done(made.map_err(fault("create", segment)))
             }
             Command::Recycle { from, to, .. } => {
                 Outcome::Done(self.recycle(from, to).map_err(fault("rename", from)))
@@ -108,10 +119,10 @@ impl LogFiles {
     /// Makes a file of zeros that are really written: the first sync of a block that was only
     /// reserved has to write file system metadata too, and takes about twice as long. Of the first
     /// file of all only the front is written, because the first start waits for it.
-    fn create(&self, number: u32, bytes: u32) -> io::Result<()> {
+    fn create(&self, number: u32, bytes: u32, between: &mut dyn FnMut()) -> io::Result<()> {
         let path = self.segment_path(number);
         self.forget(number);
-        let made = allocate(&path, bytes, number == 1);
+        let made = allocate(&path, bytes, number == 1, between);
         if made.is_err() {
             // A part of a file would only take space away from others.
             let _ = std::fs::remove_file(&path);
@@ -185,7 +196,12 @@ impl LogFiles {
     }
 }
 
-fn allocate(path: &Path, bytes: u32, is_first: bool) -> io::Result<File> {
+fn allocate(
+    path: &Path,
+    bytes: u32,
+    is_first: bool,
+    between: &mut dyn FnMut(),
+) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = options.create(true).truncate(true).read(true).write(true).mode(0o600).open(path)?;
     let is_reserved = match fallocate(&file, FallocateFlags::empty(), 0, u64::from(bytes)) {
@@ -194,7 +210,7 @@ fn allocate(path: &Path, bytes: u32, is_first: bool) -> io::Result<File> {
         Err(error) => return Err(error.into()),
     };
     let to_write = match is_reserved && is_first {
-        true => u64::from(bytes).min(FIRST_ZEROS_BYTES),
+        true => u64::from(bytes).min(ZEROS_BYTES as u64),
         false => u64::from(bytes),
     };
     let zeros = vec![0; ZEROS_BYTES.min(bytes as usize)];
@@ -202,7 +218,10 @@ fn allocate(path: &Path, bytes: u32, is_first: bool) -> io::Result<File> {
     while at < to_write {
         let part = zeros.len().min((to_write - at) as usize);
         file.write_all_at(&zeros[..part], at)?;
+        // In small parts: commits of records wait for the same disk.
+        file.sync_data()?;
         at += part as u64;
+        between();
     }
     file.sync_all()?;
     Ok(file)
@@ -228,5 +247,5 @@ fn fault(verb: &'static str, segment: u32) -> impl Fn(io::Error) -> Fault {
 
 /// Open files per log. Policy: the one opened first is closed.
 const OPEN_FILES_MAX: usize = 16;
-const ZEROS_BYTES: usize = 1 << 20;
-const FIRST_ZEROS_BYTES: u64 = 4 << 20;
+/// What is written and synced at once of a new file.
+const ZEROS_BYTES: usize = 4 << 20;

@@ -1,5 +1,6 @@
 //! The two threads of a log: one commits, one keeps house and reads.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -39,18 +40,14 @@ impl LogDisk {
         let (commits, commit_queue) = channel();
         let (background, background_queue) = channel();
         let spawn = |suffix: &str, queue: Receiver<Command>| {
-            let (files, done) = (Arc::clone(&files), done.clone());
-            Builder::new().name(format!("{name}-{suffix}")).spawn(move || {
-                // Ends when the sender is gone and the queue is empty.
-                let mut gate = CommitGate::default();
-                for command in queue {
-                    let began = Instant::now();
-                    let completion =
-                        gate.refuse(&command).unwrap_or_else(|| files.carry_out(command));
-                    gate.note(&completion);
-                    done(completion, began.elapsed());
-                }
-            })
+            let lane = LaneThread {
+                files: Arc::clone(&files),
+                queue,
+                waiting: VecDeque::new(),
+                gate: CommitGate::default(),
+                done: done.clone(),
+            };
+            Builder::new().name(format!("{name}-{suffix}")).spawn(move || lane.run())
         };
         let threads = vec![spawn("commit", commit_queue)?, spawn("files", background_queue)?];
         Ok(Self { lanes: Some(Lanes { commits, background }), threads })
@@ -77,6 +74,50 @@ impl LogDisk {
     }
 }
 
+/// What one of the threads does.
+struct LaneThread<F> {
+    files: Arc<LogFiles>,
+    queue: Receiver<Command>,
+    /// Taken from the queue while a file was made, in order.
+    waiting: VecDeque<Command>,
+    gate: CommitGate,
+    done: F,
+}
+
+impl<F: Fn(Completion, Duration)> LaneThread<F> {
+    /// Ends when the sender is gone and the queue is empty.
+    fn run(mut self) {
+        while let Some(command) = self.waiting.pop_front().or_else(|| self.queue.recv().ok()) {
+            let began = Instant::now();
+            let completion = self.gate.refuse(&command).unwrap_or_else(|| {
+                let (files, queue, waiting) = (&self.files, &self.queue, &mut self.waiting);
+                let mut between = || read_meanwhile(files, queue, waiting, &self.done);
+                files.carry_out_in_parts(command, &mut between)
+            });
+            self.gate.note(&completion);
+            (self.done)(completion, began.elapsed());
+        }
+    }
+}
+
+/// Nobody who wants to read waits until a file is made. A read that comes before the making of a
+/// file, instead of after it, finds the same.
+fn read_meanwhile(
+    files: &LogFiles,
+    queue: &Receiver<Command>,
+    waiting: &mut VecDeque<Command>,
+    done: &impl Fn(Completion, Duration),
+) {
+    for command in queue.try_iter() {
+        if waiting.is_empty() && matches!(command, Command::Read { .. }) {
+            let began = Instant::now();
+            done(files.carry_out(command), began.elapsed());
+        } else {
+            waiting.push_back(command);
+        }
+    }
+}
+
 impl Drop for LogDisk {
     fn drop(&mut self) {
         self.close();
@@ -94,4 +135,43 @@ fn gone(command: &Command) -> Completion {
         _ => Outcome::Done(Err(fault())),
     };
     Completion { id: command.id(), outcome }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use storage::CommandId;
+
+    use super::*;
+
+    #[test]
+    fn reads_go_on_while_a_file_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = LogFiles::open(dir.path()).unwrap();
+        let create = |id, segment| Command::Create { id: CommandId(id), segment, bytes: 4096 };
+        let read = |id, segment| Command::Read { id: CommandId(id), segment, offset: 0, bytes: 1 };
+        files.carry_out(create(1, 1));
+        let (sender, queue) = channel();
+        let mut waiting = VecDeque::new();
+        let answered = RefCell::new(Vec::new());
+        let done =
+            |completion: Completion, _: Duration| answered.borrow_mut().push(completion.id.0);
+
+        let mut times = 0;
+        let completion = files.carry_out_in_parts(create(2, 2), &mut || {
+            if times == 0 {
+                for command in [read(3, 1), create(4, 3), read(5, 3)] {
+                    sender.send(command).unwrap();
+                }
+            }
+            times += 1;
+            read_meanwhile(&files, &queue, &mut waiting, &done);
+        });
+        assert!(matches!(completion.outcome, Outcome::Done(Ok(()))), "{completion:?}");
+        assert!(times > 0);
+        // The second read is behind the file that it reads.
+        assert_eq!(*answered.borrow(), [3]);
+        assert_eq!(waiting.iter().map(|command| command.id().0).collect::<Vec<_>>(), [4, 5]);
+    }
 }
