@@ -90,6 +90,16 @@ pub(crate) struct Extras {
     /// Deliveries dropped since the last event, by reason.
     pub(crate) dropped: Vec<(Dropped, u64)>,
     pub(crate) dropped_told_ms: u64,
+    /// Publishes of the client refused since the last event, and the topic of the latest.
+    pub(crate) refused: u64,
+    pub(crate) refused_topic: Box<str>,
+}
+
+impl Extras {
+    /// Is there something for the log of the broker?
+    pub(crate) const fn has_news(&self) -> bool {
+        !self.dropped.is_empty() || self.refused > 0
+    }
 }
 
 #[derive(Debug)]
@@ -159,7 +169,7 @@ impl Client {
     pub(crate) fn next_due_ms(&self) -> u64 {
         let keep_alive = self.session.link().and_then(session::Link::keep_alive_deadline_ms);
         let told = match &self.extras {
-            Some(extras) if !extras.dropped.is_empty() => extras.dropped_told_ms + 1000,
+            Some(extras) if extras.has_news() => extras.dropped_told_ms + 1000,
             _ => NEVER,
         };
         keep_alive.unwrap_or(NEVER).min(self.expires_at_ms).min(self.will_due_ms).min(told)

@@ -50,6 +50,8 @@ pub(crate) struct Delivered {
     pub(crate) matched: bool,
     /// Why the message was not taken, if it was not: then nobody has got it.
     pub(crate) refused: Option<Reason>,
+    /// It was the log that did not take it.
+    pub(crate) lacks_log: bool,
     /// Where the log has it: its acknowledgement waits for that.
     pub(crate) kept: Option<storage::Position>,
 }
@@ -129,6 +131,7 @@ impl Shard {
             }
             Err(error) => {
                 delivered.refused = Some(crate::publish::reason_of(&error));
+                delivered.lacks_log = true;
                 return delivered;
             }
         }
@@ -262,7 +265,13 @@ impl Shard {
             Some((_, count)) => *count += 1,
             None => extras.dropped.push((reason, 1)),
         }
-        if extras.dropped_told_ms + 1000 <= now_ms {
+        self.tell_news(slot, now_ms);
+    }
+
+    /// Tells what happened to a client's messages: at most once a second, the rest later.
+    pub(crate) fn tell_news(&mut self, slot: u32, now_ms: u64) {
+        let extras = self.clients.get(slot).and_then(|client| client.extras.as_ref());
+        if extras.is_some_and(|extras| extras.dropped_told_ms + 1000 <= now_ms) {
             self.tell_dropped(slot, now_ms);
         } else {
             self.arm_timer(slot);
@@ -274,7 +283,13 @@ impl Shard {
         let Some(extras) = &mut client.extras else { return };
         extras.dropped_told_ms = now_ms;
         let dropped = std::mem::take(&mut extras.dropped);
+        let refused = std::mem::take(&mut extras.refused);
+        let topic = std::mem::take(&mut extras.refused_topic);
         let client_id = client.id.clone();
+        if refused > 0 {
+            let client_id = client_id.clone();
+            self.tell(Event::Refused { client_id, topic, count: refused });
+        }
         for (reason, count) in dropped {
             self.tell(Event::Dropped { client_id: client_id.clone(), reason, count });
         }

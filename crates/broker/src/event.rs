@@ -84,9 +84,12 @@ pub enum Event {
         topic: Box<str>,
     },
     /// A publisher was told that there is no room.
+    ///
+    /// At most once a second per publisher, with the number since; the topic is that of the last.
     Refused {
         client_id: Box<str>,
         topic: Box<str>,
+        count: u64,
     },
     SessionExpired {
         client_id: Box<str>,

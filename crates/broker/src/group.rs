@@ -374,13 +374,17 @@ impl Shard {
         confirm: Option<Confirm>,
         now_ms: u64,
     ) {
+        if confirm.is_some() && !self.late_mail.is_empty() {
+            self.late_mail.push(Mail::Park { group: name.clone(), message, confirm });
+            return;
+        }
         match self.keep_for_group(name, &message, confirm, now_ms) {
             Ok(true) => {}
             Ok(false) => {
                 self.park(name, message.clone(), now_ms);
                 self.answer(confirm, codec::Reason::SUCCESS, message);
             }
-            Err(_) if confirm.is_some_and(|confirm| confirm.serial != 0) => {
+            Err(_) if self.waits_for_disk(confirm) => {
                 self.late_mail.push(Mail::Park { group: name.clone(), message, confirm });
             }
             Err(error) => {

@@ -9,6 +9,9 @@ use crate::deliver::{Delivered, Keeping};
 use crate::durable::{Promise, level_of};
 use crate::{Confirm, Ended, Event, Mail, SessionKey, Settings, Shard, WhenFull};
 
+/// What a fact adds to topic, properties and payload of a message at the most, and some more.
+const FACT_BYTES_MAX: usize = 1024;
+
 /// Where a routed message is awaited, and by how many places.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Routed {
@@ -54,7 +57,7 @@ impl Shard {
             Checked::Invalid(violation) => return self.refuse_topic(slot, publish, violation),
         };
         if self.shared.memory_is_short() {
-            return self.refuse_publish(slot, publish, &message, Reason::QUOTA_EXCEEDED);
+            return self.refuse_publish(slot, publish, &message, Reason::QUOTA_EXCEEDED, now_ms);
         }
         self.note_slow_disk();
         if let Some(outcome) = self.publish_twice_safe(slot, publish, &message, now_ms) {
@@ -67,7 +70,7 @@ impl Shard {
         self.holds_own = publish.qos != QoS::AtMostOnce;
         let routed = self.route(&message, confirm, now_ms);
         self.holds_own = false;
-        let outcome = self.answer_routed(slot, publish, &message, routed);
+        let outcome = self.answer_routed(slot, publish, &message, routed, now_ms);
         self.deliver_own(slot, now_ms);
         outcome
     }
@@ -78,9 +81,10 @@ impl Shard {
         publish: &Publish<'_>,
         message: &Message,
         routed: Routed,
+        now_ms: u64,
     ) -> Result<(), Ended> {
         if let Some(reason) = routed.refused {
-            return self.refuse_publish(slot, publish, message, reason);
+            return self.refuse_publish(slot, publish, message, reason, now_ms);
         }
         let reason = if routed.matched {
             Reason::SUCCESS
@@ -117,7 +121,7 @@ impl Shard {
             Ok(serial) => serial,
             Err(error) => {
                 let reason = reason_of(&error);
-                return Some(self.refuse_publish(slot, publish, message, reason));
+                return Some(self.refuse_publish(slot, publish, message, reason, now_ms));
             }
         };
         if let Some(client) = self.clients.get_mut(slot) {
@@ -216,25 +220,27 @@ impl Shard {
         publish: &Publish<'_>,
         message: &Message,
         reason: Reason,
+        now_ms: u64,
     ) -> Result<(), Ended> {
-        self.note_refused(slot, message);
-        let is_told = self.clients.get(slot).is_some_and(is_v5);
-        if publish.qos == QoS::AtMostOnce {
-            return Ok(());
-        }
-        if !is_told {
-            return Err(Ended::Refused);
-        }
+        self.note_refused(slot, message, now_ms);
+        // Clients of 3.1.1 are cut off, when those before have been answered.
         self.answer_publish(slot, publish, reason, 0);
-        Ok(())
+        let has_refused = self
+            .clients
+            .get(slot)
+            .and_then(|client| client.session.link())
+            .is_some_and(session::Link::has_refused);
+        if has_refused { Err(Ended::Refused) } else { Ok(()) }
     }
 
     /// Counts a message that its publisher is told to be refused, and tells who it was.
-    pub(crate) fn note_refused(&mut self, slot: u32, message: &Message) {
+    pub(crate) fn note_refused(&mut self, slot: u32, message: &Message, now_ms: u64) {
         self.metrics().publishes_refused.add(1);
-        if let Some(client) = self.clients.get(slot) {
-            let client_id = client.id.clone();
-            self.tell(Event::Refused { client_id, topic: message.topic().into() });
+        if let Some(client) = self.clients.get_mut(slot) {
+            let extras = client.extras();
+            extras.refused += 1;
+            extras.refused_topic = message.topic().into();
+            self.tell_news(slot, now_ms);
         }
     }
 
@@ -363,10 +369,30 @@ impl Shard {
         })
     }
 
-    /// Must this publisher be read on later, because the disk is behind or has no space?
-    pub(crate) fn must_wait_for_disk(&self) -> bool {
-        self.shared.a_log_is_behind()
-            || self.shared.settings.when_full == WhenFull::Wait && self.shared.a_log_is_short()
+    /// Must this publish be looked at later, because the disk is behind or has no space for it?
+    pub(crate) fn must_wait_for_disk(&self, slot: u32, publish: &Publish<'_>) -> bool {
+        let Some(store) = &self.store else { return false };
+        if publish.qos == QoS::AtMostOnce {
+            return false;
+        }
+        let bytes = publish.topic.len() + publish.payload.len() + FACT_BYTES_MAX;
+        let is_slow = self.shared.a_log_is_behind() || store.log.would_wait(bytes);
+        let waits_for_space =
+            self.shared.settings.when_full == WhenFull::Wait && self.shared.a_log_is_short();
+        (is_slow || waits_for_space) && self.may_be_kept(slot, publish)
+    }
+
+    /// May this publish have to be written down? A topic behind an alias is not looked up for it.
+    fn may_be_kept(&self, slot: u32, publish: &Publish<'_>) -> bool {
+        let Some(client) = self.clients.get(slot) else { return false };
+        let level = self.shared.settings.level_of(publish.topic, client.limits.durability);
+        let is_taken = publish.qos == QoS::ExactlyOnce && client.durable.is_some();
+        publish.topic.is_empty()
+            || level > 0
+                && (is_taken
+                    || publish.retain
+                    || !self.groups.is_empty()
+                    || self.shared.interest.shards(publish.topic).promises != 0)
     }
 
     /// A message from another shard.
@@ -376,8 +402,7 @@ impl Shard {
         confirm: Option<Confirm>,
         now_ms: u64,
     ) {
-        let has_serial = confirm.is_some_and(|confirm| confirm.serial != 0);
-        if has_serial && !self.late_mail.is_empty() {
+        if confirm.is_some() && !self.late_mail.is_empty() {
             self.late_mail.push(Mail::Publish { message, confirm });
             return;
         }
@@ -387,8 +412,7 @@ impl Shard {
         }
         let delivered = self.deliver_mailed(&message, confirm, now_ms);
         match (delivered.refused, delivered.kept, confirm) {
-            (Some(_), _, Some(confirm)) if has_serial => {
-                let confirm = Some(confirm);
+            (Some(_), _, Some(_)) if delivered.lacks_log && self.waits_for_disk(confirm) => {
                 self.late_mail.push(Mail::Publish { message, confirm });
             }
             (Some(reason), _, _) => self.answer(confirm, reason, message),
@@ -399,6 +423,16 @@ impl Shard {
             (None, ..) if delivered.matched => self.answer(confirm, Reason::SUCCESS, message),
             (None, ..) => self.answer(confirm, Reason::NO_MATCHING_SUBSCRIBERS, message),
         }
+    }
+
+    /// Is mail that found no room in the log kept until there is?
+    pub(crate) fn waits_for_disk(&self, confirm: Option<Confirm>) -> bool {
+        let Some(confirm) = confirm else { return false };
+        let status = self.log_status();
+        let is_poisoned = matches!(status, Some(storage::Status::Poisoned(_)));
+        let is_full = matches!(status, Some(storage::Status::Full(_)));
+        let waits = !is_full || self.shared.settings.when_full == WhenFull::Wait;
+        confirm.serial != 0 || !is_poisoned && waits
     }
 
     fn retain(&mut self, message: &Message, confirm: Option<Confirm>, routed: &mut Routed) {

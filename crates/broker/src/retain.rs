@@ -272,7 +272,7 @@ impl Shard {
         if let Some(query) = extras.retained_next.pop() {
             extras.retained_asked += 1;
             self.query(query);
-        } else if extras.retained_asked == 0 && extras.dropped.is_empty() {
+        } else if extras.retained_asked == 0 && !extras.has_news() {
             client.extras = None;
         }
     }

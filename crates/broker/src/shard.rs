@@ -201,12 +201,13 @@ impl Shard {
                 break;
             };
             let Some(link) = client.session.link() else { break };
-            let packet_bytes_max = client.limits.packet_bytes_max;
-            let rest = &bytes[taken..];
-            if self.may_pause && is_publish_to_keep(rest) && self.must_wait_for_disk() {
-                self.pause(slot, now_ms);
+            if link.is_refusing() {
+                // It is sent again with the next connection, like all behind what was refused.
+                taken = bytes.len();
                 break;
             }
+            let packet_bytes_max = client.limits.packet_bytes_max;
+            let rest = &bytes[taken..];
             let outcome = codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
             let (packet, packet_len) = match outcome {
                 Ok(Some(decoded)) => decoded,
@@ -216,6 +217,13 @@ impl Shard {
                     break;
                 }
             };
+            if let Packet::Publish(publish) = &packet
+                && self.may_pause
+                && self.must_wait_for_disk(slot, publish)
+            {
+                self.pause(slot, now_ms);
+                break;
+            }
             taken += packet_len;
             packets += 1;
             publishes += u64::from(matches!(packet, Packet::Publish(_)));
@@ -527,7 +535,7 @@ impl Shard {
         }
         let Some(slot) = self.clients.slot_of(confirm.publisher) else { return };
         if let Some(message) = refused {
-            self.note_refused(slot, message);
+            self.note_refused(slot, message, now_ms);
             if let Some(client) = self.clients.get_mut(slot)
                 && message.qos() == codec::QoS::ExactlyOnce
             {
@@ -536,13 +544,13 @@ impl Shard {
                 client.session.incoming.release(confirm.packet_id);
             }
         }
-        let Some(link) = self.link(slot, confirm.connection) else { return };
-        if reason.is_error() && !link.is_v5() {
-            self.end(slot, Ended::Refused, now_ms);
+        if self.link(slot, confirm.connection).is_none() {
             return;
         }
-        if let Some(client) = self.clients.get_mut(slot) {
-            client.session.settle(confirm.ack_number, reason);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.session.settle(confirm.ack_number, reason);
+        if client.session.link().is_some_and(session::Link::has_refused) {
+            self.doomed.push((slot, Ended::Refused));
         }
         self.mark_dirty(slot);
     }
@@ -661,9 +669,4 @@ impl Shard {
     pub(crate) fn query(&mut self, query: RetainedQuery) {
         self.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
-}
-
-/// Is this the front of a PUBLISH of QoS 1 or 2?
-fn is_publish_to_keep(bytes: &[u8]) -> bool {
-    bytes.first().is_some_and(|first| first >> 4 == 3 && first & 0b110 != 0)
 }

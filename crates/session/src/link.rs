@@ -65,6 +65,10 @@ pub struct Link {
     acks_taken: u64,
     /// Publishes of QoS 1 and 2 that the client waits for.
     unacked_in: u16,
+    /// A publish of a 3.1.1 client was refused, of which only the end of its connection tells.
+    is_refusing: bool,
+    /// All before it have been answered.
+    has_refused: bool,
     pub last_packet_ms: u64,
     /// Since when the client has been behind; None once it has caught up.
     pub(crate) behind_since_ms: Option<u64>,
@@ -87,6 +91,8 @@ impl Link {
             acks: VecDeque::new(),
             acks_taken: 0,
             unacked_in: 0,
+            is_refusing: false,
+            has_refused: false,
             last_packet_ms: now_ms,
             behind_since_ms: None,
             rates: limited.then(|| Box::new((messages, bytes))),
@@ -133,6 +139,16 @@ impl Link {
         &mut self.aliases_in
     }
 
+    /// Is the connection to be closed for a refused publish, once those before it are answered?
+    pub const fn is_refusing(&self) -> bool {
+        self.is_refusing
+    }
+
+    /// Has the turn of the refused publish come?
+    pub const fn has_refused(&self) -> bool {
+        self.has_refused
+    }
+
     /// One more publish that is owed an answer. False: more than the receive maximum allows.
     pub(crate) const fn take_receive_quota(&mut self) -> bool {
         if self.unacked_in >= self.settings.receive_max {
@@ -150,6 +166,7 @@ impl Link {
     /// Returns its number, for `Link::settle`.
     pub fn owe_ack(&mut self, ack: PendingAck) -> u64 {
         let number = self.next_ack_number();
+        self.is_refusing |= ack.reason.is_error() && !self.is_v5();
         if self.acks.is_empty() && ack.waiting == 0 {
             self.acks_taken += 1;
             self.write_owed(ack);
@@ -167,6 +184,7 @@ impl Link {
         if reason.is_error() || !ack.reason.is_error() && ack.reason != Reason::SUCCESS {
             ack.reason = reason;
         }
+        self.is_refusing |= reason.is_error() && !self.is_v5();
         while let Some(ack) = self.acks.front().copied().filter(|ack| ack.waiting == 0) {
             self.acks.pop_front();
             self.acks_taken += 1;
@@ -190,6 +208,10 @@ impl Link {
     }
 
     fn write_owed(&mut self, ack: PendingAck) {
+        self.has_refused |= ack.reason.is_error() && !self.is_v5();
+        if self.has_refused {
+            return;
+        }
         if ack.kind == AckKind::Puback || ack.reason.is_error() {
             self.give_receive_quota();
         }

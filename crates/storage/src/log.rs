@@ -378,6 +378,26 @@ impl Log {
         self.pending_bytes > self.settings.pending_bytes_max / 4
     }
 
+    /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
+    pub fn would_wait(&self, record_bytes: usize) -> bool {
+        if self.poison.is_some() || self.space.full.is_some() || self.phase >= Phase::Closing {
+            return false;
+        }
+        if self.phase == Phase::Unopened
+            || self.pending_bytes + record_bytes > self.settings.pending_bytes_max
+        {
+            return true;
+        }
+        let framed = weight(record_bytes);
+        let (rest, spares) = (self.rest_bytes(), self.spare_bytes());
+        if framed <= rest {
+            rest - framed + spares < self.left_alone(Class::Normal, self.ledger.len())
+        } else {
+            let left_alone = self.left_alone(Class::Normal, self.ledger.len() + 1);
+            framed + u64::from(BATCH_HEADER_BYTES) + left_alone > spares
+        }
+    }
+
     /// Whose log it is.
     pub fn identity(&self) -> Identity {
         self.identity

@@ -203,8 +203,10 @@ impl Shard {
 
     /// Mail with a serial that found no room is kept, with what comes behind it, until it does.
     pub(crate) fn try_late_mail(&mut self, now_ms: u64) {
-        let late = std::mem::take(&mut self.late_mail);
-        for mail in late {
+        let mut late = std::mem::take(&mut self.late_mail).into_iter();
+        while self.late_mail.is_empty()
+            && let Some(mail) = late.next()
+        {
             match mail {
                 Mail::Publish { message, confirm } => {
                     self.on_publish_mail(message, confirm, now_ms);
@@ -215,5 +217,6 @@ impl Shard {
                 other => self.late_mail.push(other),
             }
         }
+        self.late_mail.extend(late);
     }
 }

@@ -31,8 +31,8 @@ pub(super) fn log(event: &Event) {
         Event::Denied { client_id, action, topic } => {
             tracing::info!(client = %client_id, action, %topic, "not allowed by the access rules");
         }
-        Event::Refused { client_id, topic } => {
-            tracing::warn!(client = %client_id, topic = %topic, "publish refused: no room");
+        Event::Refused { client_id, topic, count } => {
+            tracing::warn!(client = %client_id, topic = %topic, count, "publishes refused: no room");
         }
         Event::SessionExpired { client_id } => {
             tracing::debug!(client = %client_id, "session expired");
