@@ -57,7 +57,8 @@ impl Shard {
             Checked::Invalid(violation) => return self.refuse_topic(slot, publish, violation),
         };
         if self.shared.memory_is_short() {
-            return self.refuse_publish(slot, publish, &message, Reason::QUOTA_EXCEEDED, now_ms);
+            let reason = Reason::QUOTA_EXCEEDED;
+            return self.refuse_publish(slot, publish, &message, reason, now_ms);
         }
         self.note_slow_disk();
         if let Some(outcome) = self.publish_twice_safe(slot, publish, &message, now_ms) {
