@@ -90,6 +90,8 @@ pub fn reserve_descriptors(count: u64) -> io::Result<()> {
 pub struct Sampler {
     source: Source,
     samples: Vec<HostSample>,
+    /// User and system CPU of processes watched before, so that the sum never goes back.
+    before_secs: (f64, f64),
 }
 
 #[derive(Debug)]
@@ -104,7 +106,7 @@ enum Source {
 
 impl Sampler {
     pub fn of_process(pid: u32) -> Self {
-        Self { source: Source::Tree(pid), samples: Vec::new() }
+        Self { source: Source::Tree(pid), samples: Vec::new(), before_secs: (0.0, 0.0) }
     }
 
     /// `http://host:port/path`, read for `process_cpu_seconds_total` and
@@ -113,11 +115,17 @@ impl Sampler {
         let rest = url.strip_prefix("http://")?;
         let (address, path) = rest.split_once('/').unwrap_or((rest, "metrics"));
         let source = Source::Page { address: address.to_owned(), path: format!("/{path}") };
-        Some(Self { source, samples: Vec::new() })
+        Some(Self { source, samples: Vec::new(), before_secs: (0.0, 0.0) })
     }
 
     /// The process to watch from now on (a broker that was restarted).
     pub fn follow(&mut self, pid: u32) {
+        if matches!(self.source, Source::Tree(watched) if watched == pid) {
+            return;
+        }
+        if let Some(last) = self.samples.last() {
+            self.before_secs = (last.cpu_user_secs, last.cpu_system_secs);
+        }
         self.source = Source::Tree(pid);
     }
 
@@ -128,12 +136,14 @@ impl Sampler {
             Source::Page { address, path } => sample_page(address, path).ok()?,
         };
         sample.at_secs = at_secs;
-        if let Some(last) = self.samples.last() {
-            let seconds = at_secs - last.at_secs;
-            let spent = cpu_secs(&sample) - cpu_secs(last);
-            if seconds > 0.0 && spent >= 0.0 {
-                sample.cpu_percent = spent / seconds * 100.0;
-            }
+        sample.cpu_user_secs += self.before_secs.0;
+        sample.cpu_system_secs += self.before_secs.1;
+        // Samples are also taken at the edges of stages, close to others. The kernel counts CPU in
+        // ticks of 10 ms, which over a short while is any figure.
+        let is_before = |known: &&HostSample| at_secs - known.at_secs >= SPAN_SECS_MIN;
+        if let Some(before) = self.samples.iter().rev().find(is_before) {
+            let spent = cpu_secs(&sample) - cpu_secs(before);
+            sample.cpu_percent = spent.max(0.0) / (at_secs - before.at_secs) * 100.0;
         }
         self.samples.push(sample);
         Some(sample)
@@ -275,6 +285,8 @@ fn sample_page(address: &str, path: &str) -> io::Result<HostSample> {
 /// USER_HZ, which is 100 on every Linux that MQTT brokers run on.
 const TICKS_PER_SEC: f64 = 100.0;
 const PROCESSES_MAX: usize = 10_000;
+/// The shortest time over which a share of CPU is told, just under the second between samples.
+const SPAN_SECS_MIN: f64 = 0.9;
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
 const PAGE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 const SYSCTLS: [&str; 12] = [
@@ -310,6 +322,34 @@ mod tests {
         let mut sampler = Sampler::of_process(child.id());
         child.wait().unwrap();
         assert_eq!(sampler.sample(1.0), None);
+    }
+
+    #[test]
+    fn the_cpu_of_a_broker_that_was_restarted_is_added_up() {
+        let mut shells = ["sh", "sh"].map(|program| {
+            let mut command = std::process::Command::new(program);
+            command.stdin(std::process::Stdio::piped()).spawn().unwrap()
+        });
+        // Our own process has used more CPU than a shell that waits.
+        let mut sampler = Sampler::of_process(std::process::id());
+        let first = cpu_secs(&sampler.sample(1.0).unwrap());
+        for (at, shell) in shells.iter().enumerate() {
+            sampler.follow(shell.id());
+            let then = cpu_secs(&sampler.sample(2.0 + at as f64).unwrap());
+            assert!(then >= first, "{then} after {first}");
+        }
+        for shell in &mut shells {
+            shell.kill().unwrap();
+            shell.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn samples_close_to_each_other_tell_no_share_of_cpu() {
+        let mut sampler = Sampler::of_process(std::process::id());
+        for at in [1.0, 1.001, 1.002] {
+            assert_eq!(sampler.sample(at).unwrap().cpu_percent, 0.0);
+        }
     }
 
     #[test]

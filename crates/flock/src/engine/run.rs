@@ -315,7 +315,11 @@ fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
 
 /// What each fault led to, read off the series.
 fn judge_faults(results: &mut Results) {
+    let starts: Vec<f64> = results.faults.iter().map(|fault| fault.at_secs).collect();
     for fault in &mut results.faults {
+        // Faults of one second show together; the effect of a later one is its own.
+        let next = starts.iter().copied().find(|start| *start >= fault.at_secs + 1.0);
+        let until = next.unwrap_or(f64::MAX).min(fault.at_secs + FAULT_EFFECT_SECS);
         let at = |second: &&crate::measure::Second| f64::from(second.at_secs);
         let before = results
             .series
@@ -326,7 +330,7 @@ fn judge_faults(results: &mut Results) {
             .series
             .iter()
             .filter(|second| at(second) > fault.at_secs)
-            .take_while(|second| at(second) <= fault.at_secs + FAULT_EFFECT_SECS)
+            .take_while(|second| at(second) <= until)
             .collect();
         fault.connections_lost = after.iter().map(|second| second.disconnects).sum();
         let dipped = after.iter().position(|second| second.connections < before);

@@ -120,26 +120,8 @@ pub fn verdicts(results: &Results) -> Vec<(bool, String)> {
             all.push((false, format!("not valid as a measurement: {why}")));
         }
     }
-    let integrity = results.integrity.total();
-    if integrity.expected > 0 {
-        let bad = [
-            (integrity.lost, "lost"),
-            (integrity.duplicated, "duplicated"),
-            (integrity.reordered, "out of order"),
-            (results.integrity.misrouted, "misrouted"),
-        ];
-        let found: Vec<String> = bad
-            .iter()
-            .filter(|(n, _)| *n > 0)
-            .map(|(n, what)| format!("{} {what}", text::count(*n)))
-            .collect();
-        let owed = text::count(integrity.expected);
-        all.push(match found.is_empty() {
-            true => {
-                (true, format!("nothing lost, duplicated or out of order in {owed} deliveries"))
-            }
-            false => (false, format!("{} in {owed} deliveries", found.join(", "))),
-        });
+    if results.integrity.total().expected > 0 {
+        all.push(integrity_verdict(results));
     }
     if results.totals.connects_failed > 0 {
         all.push((
@@ -148,4 +130,37 @@ pub fn verdicts(results: &Results) -> Vec<(bool, String)> {
         ));
     }
     all
+}
+
+fn integrity_verdict(results: &Results) -> (bool, String) {
+    let integrity = results.integrity.total();
+    let owed = text::count(integrity.expected);
+    // A connection that breaks leaves publisher and broker in doubt, and at least once means again.
+    let at_least_once = results.totals.connections_lost > 0
+        && results.integrity.by_qos.iter().all(|count| count.qos == 1 || count.duplicated == 0);
+    let again = if at_least_once { integrity.duplicated } else { 0 };
+    let bad = [
+        (integrity.lost, "lost"),
+        (integrity.duplicated - again, "duplicated"),
+        (integrity.reordered, "out of order"),
+        (results.integrity.misrouted, "misrouted"),
+    ];
+    let found: Vec<String> = bad
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{} {what}", text::count(*n)))
+        .collect();
+    let words = match (found.is_empty(), again) {
+        (true, 0) => format!("nothing lost, duplicated or out of order in {owed} deliveries"),
+        (true, _) => format!("nothing lost or out of order in {owed} deliveries"),
+        (false, _) => format!("{} in {owed} deliveries", found.join(", ")),
+    };
+    let repeats = match again {
+        0 => String::new(),
+        _ => format!(
+            "; {} came again, as at least once allows when connections break",
+            text::count(again)
+        ),
+    };
+    (found.is_empty(), words + &repeats)
 }

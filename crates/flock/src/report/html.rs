@@ -385,11 +385,10 @@ fn beside(results: &Results, out: &mut String) {
     }
     let _ =
         write!(out, "<h2>Published figures beside ours</h2><p>{}</p>", escape(HARDWARE_DIFFERS));
-    out.push_str(&table(&HEAD, &rows(results, &figures)).replacen(
-        "<tbody><tr>",
-        "<tbody><tr class=\"ours\">",
-        1,
-    ));
+    let rows = table(&HEAD, &rows(results, &figures))
+        .replacen("<table>", "<table class=\"notes\">", 1)
+        .replacen("<tbody><tr>", "<tbody><tr class=\"ours\">", 1);
+    out.push_str(&rows);
 }
 
 fn conditions(results: &Results, out: &mut String) {

@@ -59,6 +59,22 @@ fn a_run_without_messages_still_makes_a_page() {
 }
 
 #[test]
+fn repeats_at_qos_1_are_a_fault_only_while_connections_hold() {
+    let mut results = sample::results(1.0);
+    let count = &mut results.integrity.by_qos[0];
+    (count.lost, count.duplicated) = (0, 3);
+    let words = |results: &Results| verdicts(results).remove(1);
+    assert_eq!(words(&results), (false, "3 duplicated in 55,000 deliveries".to_owned()));
+    results.totals.connections_lost = 1;
+    let (good, text) = words(&results);
+    assert!(
+        good && text.starts_with("nothing lost or out of order") && text.contains("3 came again")
+    );
+    results.integrity.by_qos[0].qos = 2;
+    assert!(!words(&results).0);
+}
+
+#[test]
 fn verdicts_speak_up() {
     let mut results = sample::results(1.0);
     results.run.outcome = Outcome::Failed("broker gone".into());
