@@ -289,7 +289,7 @@ impl World {
         for _ in 0..4 {
             self.let_move();
             self.now_ms += u64::from(SYNC_INTERVAL_MS);
-            self.oracle.now_ms = self.now_ms;
+            self.tick();
         }
         let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
         statuses.all(|status| matches!(status, None | Some(Status::Ready)))

@@ -287,6 +287,11 @@ impl World {
     pub(crate) fn pass_time(&mut self, ms_max: usize) {
         self.read_on();
         self.now_ms += self.random.below(ms_max) as u64;
+        self.tick();
+    }
+
+    /// The shards are told what time it is.
+    pub(crate) fn tick(&mut self) {
         self.oracle.now_ms = self.now_ms;
         for shard in 0..self.node.shards.len() {
             self.node.shards[shard].on_tick(self.now_ms);
