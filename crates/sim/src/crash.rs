@@ -186,11 +186,15 @@ impl World {
     }
 
     /// From here on nothing more goes wrong by itself.
-    pub(crate) fn end_calamities(&mut self) -> Result<(), String> {
+    pub(crate) fn end_calamities(&mut self) {
         self.calamities = Calamities::default();
         if let Some(disks) = &mut self.disks {
             disks.heal();
         }
+    }
+
+    /// A log that is out of service stays so until the next start.
+    pub(crate) fn restart_poisoned(&mut self) -> Result<(), String> {
         if self.is_poisoned() { self.crash(End::Kill) } else { Ok(()) }
     }
 

@@ -302,7 +302,7 @@ impl World {
     /// Everybody comes back, listens and acknowledges until nothing moves any more.
     fn come_to_rest(&mut self) -> Result<(), String> {
         self.node.sabotage = None;
-        self.end_calamities()?;
+        self.end_calamities();
         let mut quiet_rounds = 0;
         for _ in 0..REST_ROUNDS_MAX {
             while !self.node.broken.is_empty() {
@@ -323,6 +323,7 @@ impl World {
             }
             self.read_on();
             self.work_disks();
+            self.restart_poisoned()?;
             if !self.is_at_rest() {
                 quiet_rounds = 0;
                 if self.disks.is_some() {
