@@ -79,7 +79,8 @@ impl Shard {
         }
         // The connection may have ended the session already.
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if clean_start {
+        // It may have expired before anybody looked: right after a start, or between two ticks.
+        if clean_start || client.expires_at_ms <= now_ms {
             self.end_session(slot, now_ms);
         } else {
             // MQTT-3.1.3-9: back before the delay has passed, so no will is sent.

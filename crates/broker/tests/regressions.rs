@@ -435,3 +435,16 @@ fn a_resend_that_has_become_too_large_is_counted() {
     assert!(received[0].dup && received[0].packet_id == 2);
     assert_eq!(lab.total(|m| &m.dropped_too_large), 1);
 }
+
+#[test]
+fn a_session_that_expired_while_nobody_looked_is_not_resumed() {
+    let mut lab = Lab::new(1);
+    let expiring = || ConnectRequest { session_expiry_secs: 5, ..persistent("client") };
+    let client = lab.open(expiring());
+    lab.cut(client);
+    // No tick comes in between, as right after a start.
+    lab.now_ms += 6000;
+    let client = lab.connect(expiring());
+    let connack = lab.take(client);
+    assert!(matches!(connack, Some(Got::Connack { session_present: false, .. })), "{connack:?}");
+}
