@@ -253,8 +253,14 @@ impl Oracle {
             seen.retained.insert(id.0, payload);
             return Ok(());
         }
-        if publish.qos == QoS::ExactlyOnce && *times > 1 && !message.may_repeat {
-            return Err(format!("{name}: QoS 2, received {times} times (MQTT-4.3.3)"));
+        let is_first = *times == 1;
+        if publish.qos == QoS::ExactlyOnce {
+            // What came at QoS 1 may come again, and by then at a higher one.
+            let times = seen.times_exactly.entry(id.clone()).or_default();
+            *times += 1;
+            if *times > 1 && !message.may_repeat {
+                return Err(format!("{name}: QoS 2, received {times} times (MQTT-4.3.3)"));
+            }
         }
         // A publish that came before the subscription may rightly be repeated after newer ones.
         let may_be_first_repeat = publish.qos == QoS::AtMostOnce && message.qos > publish.qos;
@@ -266,7 +272,7 @@ impl Oracle {
         }
         // At QoS 2 a message may wait longer for its way through the broker.
         let last = seen.last.entry((id.0, payload.publisher, message.qos)).or_default();
-        if payload.sequence < *last && *times == 1 {
+        if payload.sequence < *last && is_first {
             return Err(format!("{name}: after {last} of the same topic (MQTT-4.6.0-6)"));
         }
         *last = payload.sequence.max(*last);

@@ -11,6 +11,8 @@ use super::{GROUP_FILTER, MessageId, Moment, Payload};
 pub(super) struct Session {
     subscriptions: Vec<Subscription>,
     pub(super) times: BTreeMap<MessageId, u32>,
+    /// Of those, the times at QoS 2.
+    pub(super) times_exactly: BTreeMap<MessageId, u32>,
     /// By topic: what came with the RETAIN flag.
     pub(super) retained: BTreeMap<String, Payload>,
     /// The last new sequence number by topic, publisher and QoS of the publish.
