@@ -407,6 +407,27 @@ def test_a_full_log_refuses_and_recovers(start):
     assert len(lines) <= 4, "once per change, not per message"
 
 
+def test_a_full_log_may_make_publishers_wait(start):
+    broker = start(SMALL + 'log_bytes_max = "1MiB"\nwhen_full = "wait"\n')
+    own = subscribed_and_gone(broker, "a")
+    count = 1500
+    acknowledged = []
+
+    def publish_all():
+        with Peer(broker.port()) as peer:
+            peer.accepted()
+            for number in range(count):
+                acknowledged.append(put(peer, "a", str(number).ljust(1000), number + 1))
+
+    thread = threading.Thread(target=publish_all, daemon=True)
+    thread.start()
+    eventually(lambda: total(broker, "quelea_log_full") == 1, "the full log in the metrics")
+    got = received(broker, own, count)
+    thread.join(PATIENCE_SECS)
+    assert acknowledged == [0] * count
+    assert [payload.strip() for payload in got] == [str(number) for number in range(count)]
+
+
 def test_a_failed_write_ends_all_promises(start):
     """The system refuses the next write, as a broken disk would. (Not a sync: nothing here can make
     one fail. The simulator can.)"""
