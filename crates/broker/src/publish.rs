@@ -64,7 +64,8 @@ impl Shard {
         if let Some(outcome) = self.publish_twice_safe(slot, publish, &message, now_ms) {
             return outcome;
         }
-        // What no log keeps is refused by none: it waits for nobody, and a repetition is known at once.
+        // What no log keeps is refused by none: it waits for nobody, and a repetition is known
+        // at once.
         let is_unkept = self.store.is_some() && message.level() == 0;
         let may_be_refused = self.shared.settings.rejects || self.shared.retained_is_full();
         let confirm = self.confirm_of(slot, publish).filter(|_| !is_unkept || may_be_refused);
