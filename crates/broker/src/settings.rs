@@ -110,7 +110,7 @@ impl Default for Limits {
             alias_out_max: 32,
             queue: QueueLimits {
                 messages_max: 100_000,
-                bytes_max: 64 * 1024 * 1024,
+                bytes_max: 256 * 1024 * 1024,
                 overflow: Overflow::DropOldest,
                 keeps_qos0: false,
             },

@@ -273,7 +273,7 @@ settings! {
         /// Messages queued for one session. At the limit `queue_overflow` decides.
         queued_messages_max: u32 = count(1, u32::MAX as u64), "100000";
         /// Bytes queued for one session. At the limit `queue_overflow` decides.
-        queued_bytes_max: u64 = bytes(1, u64::MAX / 2), "64MiB";
+        queued_bytes_max: u64 = bytes(1, u64::MAX / 2), "256MiB";
         /// What a full queue does with the next message. The newest state is worth most in
         /// telemetry, hence the default; choose `reject` where a publisher must know.
         queue_overflow: QueueOverflow = Kind::OneOf(QueueOverflow::WORDS), "drop_oldest";
