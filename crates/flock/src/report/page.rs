@@ -11,17 +11,23 @@ pub(crate) fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// A table with a head; the first column is text, the rest are numbers.
+/// A table with a head. Columns of words go to the left, as the first one always does, columns of
+/// numbers to the right.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let class = |at: usize| {
+        let is_word = |cell: &String| cell.starts_with(|c: char| c.is_alphabetic() || c == '/');
+        let is_text = rows.iter().filter_map(|row| row.get(at)).any(is_word);
+        if is_text { " class=\"text\"" } else { "" }
+    };
     let mut out = String::from("<div class=\"scroll\"><table><thead><tr>");
-    for cell in head {
-        let _ = write!(out, "<th>{}</th>", html(cell));
+    for (at, cell) in head.iter().enumerate() {
+        let _ = write!(out, "<th{}>{}</th>", class(at), html(cell));
     }
     out.push_str("</tr></thead><tbody>");
     for row in rows {
         out.push_str("<tr>");
-        for cell in row {
-            let _ = write!(out, "<td>{}</td>", html(cell));
+        for (at, cell) in row.iter().enumerate() {
+            let _ = write!(out, "<td{}>{}</td>", class(at), html(cell));
         }
         out.push_str("</tr>");
     }

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Runs every built-in scenario once against quelea, at a scale for a small machine, and writes the
+table of README.md beside this file.
+
+    cargo build --profile quick -p server -p flock
+    python3 docs/flock/examples/run_all.py            # all, about a quarter of an hour
+    python3 docs/flock/examples/run_all.py X-1 EG-3   # only these; other rows stay as they are
+
+Needs Linux, openssl (X-3), and mosquitto for the bridge of XR-4. Results go to results/all, which is
+not kept; the reports of those in KEPT are copied beside the table.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+# Relative to the root, where everything runs: commands stand in the reports.
+BIN = Path("target/quick")
+OUT = Path("results/all")
+WORK = OUT / "work"
+ROW = re.compile(r"^\| ([A-Z0-9-]+[A-Za-z0-9-]*) \|")
+SECONDS_MAX = 300
+
+SHORT = "--duration 8s --ramp 2s"
+RUNS = {
+    "MB-B1": SHORT,
+    "MB-E1": "--scale 0.08 --duration 8s --ramp 4s",
+    "MB-B2": SHORT,
+    "MB-E2": f"--scale 0.2 {SHORT}",
+    "MB-B3": SHORT,
+    "MB-E3": f"--scale 0.1 {SHORT}",
+    "MB-B4": "--scale 0.2 --duration 4s --ramp 10s",
+    "MB-E4": "--scale 0.015 --duration 4s --ramp 10s",
+    **{f"EG-{n}": f"--scale 0.02 {SHORT}" for n in (1, 2, 3)},
+    "EG-4": f"--scale 0.1 {SHORT}",
+    "EG-5": f"--scale 0.02 {SHORT}",
+    "EG-6": f"--scale 0.2 {SHORT}",
+    "EG-7": f"--scale 0.2 {SHORT}",
+    **{
+        f"AIO-{kind}-{size}": "--duration 6s --ramp 1s"
+        for kind in ("FI", "B1", "B100", "FO")
+        for size in ("16B", "8K", "255K")
+    },
+    "HM-200M": "--scale 0.00001 --speed 240",
+    "HM-200M-even": "--scale 0.00001 --speed 240",
+    "HM-R2000": "--speed 240",
+    "HM-R2000-even": "--speed 240",
+    "SOL-1K": "--duration 6s --ramp 1s",
+    "SOL-1M": "--scale 0.1 --duration 6s --ramp 1s",
+    **{f"XR-1-Q{qos}": SHORT for qos in (0, 1, 2)},
+    **{f"XR-2-{size}": SHORT for size in ("128B", "1K", "8K")},
+    "XR-3-in": SHORT,
+    "XR-3-out": SHORT,
+    "XR-4": f"--scale 0.2 {SHORT}",
+    "SW-1": "--speed 10",
+    "X-1": "--scale 0.2 --duration 15s --ramp 1s",
+    "X-2": "--scale 0.2 --duration 15s --ramp 1s",
+    "X-3": "--scale 0.04 --ramp 2s --insecure",
+    "X-4": "--scale 0.1 --ramp 2s",
+    "X-5": "--scale 0.05 --duration 60s --ramp 1s",
+    "X-6": "--scale 0.2 --duration 15s --ramp 1s",
+    "X-7": "--scale 0.05 --duration 10s --ramp 1s",
+    "X-8": "--scale 0.1 --duration 8s --ramp 1s",
+    "X-9": "--scale 0.1 --duration 8s --ramp 2s",
+    "X-10": "--scale 0.2 --duration 15s --ramp 1s",
+}
+KEPT = {"MB-B1": (".html", ".md", ".csv", ".json"), "X-1": (".html", ".md")}
+
+
+def halves():
+    """Cores of the broker, and cores of the load."""
+    cores = sorted(os.sched_getaffinity(0))
+    middle = max(len(cores) // 2, 1)
+    as_list = lambda some: ",".join(map(str, some))
+    return as_list(cores[:middle]), as_list(cores[middle:] or cores)
+
+
+def free_port():
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        return any_port.getsockname()[1]
+
+
+def certificate(folder):
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-subj", "/CN=localhost"]
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
+    subprocess.run([*command.split(), *files, *names], check=True, capture_output=True)
+
+
+def secured(folder, port):
+    """The configuration of a listener with TLS."""
+    certificate(folder)
+    file = folder / "quelea.toml"
+    file.write_text(
+        f'[[listeners]]\nurl = "tls://127.0.0.1:{port}"\n[listeners.tls]\n'
+        f'certificate = "{folder}/cert.pem"\nkey = "{folder}/key.pem"\n'
+    )
+    return f"--config {file}"
+
+
+def bridge(folder, port):
+    """A mosquitto that is bridged to the broker at `port`; returns the process and its own port."""
+    own = free_port()
+    file = folder / "bridge.conf"
+    user = "user root\n" if os.geteuid() == 0 else ""
+    file.write_text(
+        f"listener {own} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
+        f"max_inflight_messages 0\n{user}connection bridge\naddress 127.0.0.1:{port}\n"
+        "topic a2b/# in 1\ntopic b2a/# out 1\nrestart_timeout 1\n"
+    )
+    program = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([program, "-c", str(file)], **quiet), own
+
+
+def run(id, bend, commit):
+    """One scenario against a broker of its own; returns the exit code of flock."""
+    folder = WORK / id
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    port, other = free_port(), None
+    broker, listen = f"127.0.0.1:{port}", f"--listen tcp://127.0.0.1:{port}"
+    if id == "X-3":
+        broker, listen = f"mqtts://{broker}", secured(folder, port)
+    if id == "XR-4":
+        other, own = bridge(folder, port)
+        broker += f",127.0.0.1:{own}"
+    broker_cores, load_cores = halves()
+    serve = f"taskset -c {broker_cores} {BIN}/quelea serve {listen} --data {folder} --http off"
+    named = ["--broker-name", "quelea", "--broker-version", commit]
+    command = ["taskset", "-c", load_cores, f"{BIN}/flock", "run", id, *shlex.split(bend), *named]
+    command += ["--broker", broker, "--broker-command", serve, "--out", str(OUT), "--name", id]
+    try:
+        return subprocess.run([*command, "--quiet"], capture_output=True, timeout=SECONDS_MAX).returncode
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if other:
+            other.terminate()
+            other.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def shown_us(us):
+    if us is None:
+        return "–"
+    for limit, unit, per in ((1e3, "us", 1), (1e6, "ms", 1e3), (float("inf"), "s", 1e6)):
+        if us < limit:
+            return f"{us / per:.3g} {unit}"
+    return "–"
+
+
+def shown(value):
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def busy(series, key):
+    """As the reports have it: seconds with something, without the first and last where there are more."""
+    at = [n for n, second in enumerate(series) if second[key]]
+    if not at:
+        return []
+    first, last = at[0], at[-1]
+    return series[first + 1 : last] if last - first >= 3 else series[first : last + 1]
+
+
+def rate(series, key):
+    seconds = busy(series, "published") or busy(series, "received")
+    if not any(second[key] for second in seconds):
+        seconds = busy(series, key)
+    return sum(second[key] for second in seconds) / len(seconds) if seconds else None
+
+
+def row(id, bend, code, commit):
+    if code is None:
+        return f"| {id} | `{bend}` | did not end | – | – | – | – | – | – | – | {commit} |"
+    results = json.loads((OUT / f"{id}.json").read_text())
+    merged = {latency["kind"]: latency["summary"] for latency in results["latencies"]}
+    kind = next((k for k in ("end_to_end", "routed", "connect") if k in merged), None)
+    summary = merged.get(kind, {})
+    counts = results["integrity"]["by_qos"]
+    lost, again = (sum(count[key] for count in counts) for key in ("lost", "duplicated"))
+    verdict = {0: "passed", 3: "passed, tool late"}.get(code, "**not passed**")
+    load = results.get("broker_load") or {}
+    cells = [
+        id,
+        f"`{bend}`",
+        verdict,
+        shown(rate(results["series"], "published")),
+        shown(rate(results["series"], "received")),
+        (kind or "–").replace("_", " "),
+        shown_us(summary.get("p50_us")),
+        shown_us(summary.get("p99_us")),
+        f"{lost:,} / {again:,} of {sum(count['expected'] for count in counts):,}" if counts else "–",
+        shown(load.get("cpu_us_per_message")),
+        commit,
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def keep(id):
+    for ending in KEPT.get(id, ()):
+        shutil.copy(OUT / f"{id}{ending}", HERE / f"{id}{ending}")
+
+
+def write(rows):
+    """Puts rows into the table of README.md, in the order of RUNS; what is not new stays."""
+    file = HERE / "README.md"
+    lines = file.read_text().splitlines()
+    known = {found[1]: line for line in lines if (found := ROW.match(line)) and found[1] in RUNS}
+    known.update(rows)
+    head = next(at for at, line in enumerate(lines) if line.startswith("| id |")) + 2
+    tail = next((at for at in range(head, len(lines)) if not lines[at].startswith("|")), len(lines))
+    lines[head:tail] = [known[id] for id in RUNS if id in known]
+    file.write_text("\n".join(lines) + "\n")
+
+
+def main():
+    os.chdir(ROOT)
+    wanted = sys.argv[1:] or list(RUNS)
+    unknown = [id for id in wanted if id not in RUNS]
+    if unknown:
+        sys.exit(f"no such scenario: {', '.join(unknown)}")
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    failed = 0
+    for id in wanted:
+        started = time.monotonic()
+        code = run(id, RUNS[id], commit)
+        failed += code not in (0, 3)
+        write({id: row(id, RUNS[id], code, commit)})
+        if code is not None:
+            keep(id)
+        print(f"{id:<14} {code} after {time.monotonic() - started:.0f} s", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
