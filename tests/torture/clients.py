@@ -19,6 +19,8 @@ LASTING = b"\x11" + struct.pack(">I", 3600)
 RETRY_SECS = 0.02
 ANSWER_SECS = 10
 PAYLOAD_BYTES = 200
+# How long one that leaves waits for what it is owed. Only failing runs wait that long.
+LEAVE_SECS = 20
 
 
 class Lost(Exception):
@@ -82,7 +84,8 @@ class Client:
     async def read(self):
         while True:
             first, body = await self.packet()
-            if first == wire.DISCONNECT:
+            # What was read ahead of a hang-up is lost with it.
+            if first == wire.DISCONNECT or self.writer is None:
                 raise Lost
             self.on_packet(first, body)
 
@@ -101,6 +104,8 @@ class Subscriber(Client):
         self.filter, self.qos = topic_filter, qos
         # Packet ids of QoS 2 messages that were given to the application and not released yet.
         self.held = set()
+        # The highest number received of each topic.
+        self.highest = {}
 
     async def resume(self, present):
         if not present:
@@ -109,9 +114,19 @@ class Subscriber(Client):
             # Again with each connection, until the answer has come once.
             self.writer.write(wire.subscribe(self.filter, self.qos))
 
-    async def leave(self):
-        """Ends the session; from here on nothing is owed."""
+    async def leave(self, acknowledged):
+        """Ends the session when all has come that was acknowledged, the highest number of each
+        topic: messages are given in order."""
         self.history.append(h.Unsubscribed(self.name, self.filter))
+        owed = {}
+        if self.promised:
+            owed = {t: n for t, n in acknowledged.items() if h.matches(self.filter, t)}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LEAVE_SECS
+        while any(self.highest.get(topic, -1) < number for topic, number in owed.items()):
+            if loop.time() > deadline:
+                break
+            await asyncio.sleep(0.02)
         self.running = False
         self.hang_up()
         try:
@@ -144,12 +159,17 @@ class Subscriber(Client):
         if qos == 2:
             if packet_id not in self.held:
                 self.held.add(packet_id)
-                self.history.append(h.Received(self.name, topic, number, qos, dup))
+                self.note(h.Received(self.name, topic, number, qos, dup))
             self.writer.write(wire.ack(wire.PUBREC, packet_id))
             return
-        self.history.append(h.Received(self.name, topic, number, qos, dup))
+        self.note(h.Received(self.name, topic, number, qos, dup))
         if qos == 1:
             self.writer.write(wire.ack(wire.PUBACK, packet_id))
+
+    def note(self, received):
+        self.history.append(received)
+        highest = self.highest.get(received.topic, -1)
+        self.highest[received.topic] = max(highest, received.number)
 
 
 class Publisher(Client):
@@ -166,8 +186,8 @@ class Publisher(Client):
         self.open = {}
         self.room = asyncio.Event()
         self.publishing = True
-        # Topics of which a retained message was acknowledged.
-        self.kept = set()
+        # The highest number acknowledged of each topic.
+        self.acknowledged = {}
 
     async def publish(self):
         """Until `publishing` ends, at `rate` messages a second while connected."""
@@ -221,25 +241,28 @@ class Publisher(Client):
         if message is None:
             return
         at, number, released = message
-        topic, qos, retain = self.topics[at]
+        topic, qos, _ = self.topics[at]
         if first in (wire.PUBACK, wire.PUBREC) and reason >= 0x80:
             if not released:
                 self.history.append(h.Refused(topic, number, reason))
             self.settle(packet_id)
         elif first == wire.PUBACK and qos == 1:
-            self.history.append(h.Acknowledged(topic, number))
+            self.note(h.Acknowledged(topic, number))
             self.settle(packet_id)
-            if retain:
-                self.kept.add(topic)
         elif first == wire.PUBREC and qos == 2:
             if not released:
-                self.history.append(h.Acknowledged(topic, number))
+                self.note(h.Acknowledged(topic, number))
                 # From here on it is a promise that the broker knows this packet id.
                 self.promised = True
                 message[2] = True
             self.write(packet_id)
         elif first == wire.PUBCOMP and qos == 2 and released:
             self.settle(packet_id)
+
+    def note(self, acknowledged):
+        self.history.append(acknowledged)
+        highest = self.acknowledged.get(acknowledged.topic, -1)
+        self.acknowledged[acknowledged.topic] = max(highest, acknowledged.number)
 
     def settle(self, packet_id):
         del self.open[packet_id]

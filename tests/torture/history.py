@@ -10,7 +10,7 @@ from collections import Counter, namedtuple
 
 # A SUBACK has come: from here on the session is a promise, and it is owed what matches `filter`.
 Subscribed = namedtuple("Subscribed", "client filter qos")
-# An UNSUBSCRIBE is about to be sent.
+# What is acknowledged from here on is not owed. The client stays until it has been given the rest.
 Unsubscribed = namedtuple("Unsubscribed", "client filter")
 # A PUBLISH is handed to the socket for the first time.
 Sent = namedtuple("Sent", "topic number qos retain")

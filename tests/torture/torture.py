@@ -206,7 +206,8 @@ class Run:
     async def one_life(self, kill):
         await self.be_ready()
         reader = f"reader-{kill}"
-        topics = [topic for publisher in self.publishers for topic in publisher.kept]
+        kept = {t for publisher in self.publishers for t, _, retain in publisher.topics if retain}
+        topics = sorted(kept & self.acknowledged().keys())
         reading = self.tasks.create_task(
             clients.read_retained(reader, self.server, self.history, topics, RETAINED_SECS)
         )
@@ -219,7 +220,7 @@ class Run:
         life_secs = self.rng.uniform(*self.options.life_secs)
         born_secs = self.rng.uniform(0, life_secs)
         await asyncio.sleep(born_secs)
-        await self.renew_newcomers(kill)
+        self.renew_newcomers(kill)
         await asyncio.sleep(life_secs - born_secs)
         # A few milliseconds after the start, or it waits in vain.
         await reading
@@ -239,12 +240,16 @@ class Run:
         await self.server.ready()
         self.history.append(h.Ready(time.monotonic() - started))
 
-    async def renew_newcomers(self, kill):
+    def renew_newcomers(self, kill):
         newcomer = self.subscriber(f"newcomer-{kill}", "one/#", 1)
         self.newcomers.append(newcomer)
         self.tasks.create_task(newcomer.live())
         if len(self.newcomers) > NEWCOMER_KILLS:
-            await self.newcomers.pop(0).leave()
+            self.tasks.create_task(self.newcomers.pop(0).leave(self.acknowledged()))
+
+    def acknowledged(self):
+        """The highest number acknowledged of each topic. No two publishers share one."""
+        return {t: n for publisher in self.publishers for t, n in publisher.acknowledged.items()}
 
     async def settle(self):
         """Lets everything that is owed arrive."""
