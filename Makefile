@@ -51,6 +51,10 @@ floor: ## quelea as a multiple of a bare relay, into docs/performance.md (ROUNDS
 bench-peers: ## quelea beside every broker that is installed, into docs/performance.md (ROUNDS=3)
 	@python3 tests/bench.py peers --rounds $(or $(ROUNDS),3)
 
+.PHONY: bench-durable
+bench-durable: ## durable sessions, at each level and beside other brokers, into docs/performance.md (ROUNDS=3)
+	@python3 tests/bench.py durable --rounds $(or $(ROUNDS),3)
+
 .PHONY: instructions-bless
 instructions-bless: ## accept what the hot path costs now as the baseline that `make test` guards
 	@python3 tests/instructions.py --bless

@@ -3,6 +3,8 @@
 
 `tests/bench.py floor`: quelea beside the bare relay of crates/floor, as a multiple of what that
 costs. `tests/bench.py peers`: quelea beside every broker of brokers/ that is installed.
+`tests/bench.py durable`: what durable sessions cost, at quelea's levels and with other brokers that
+keep them on disk.
 
 Both run `flock versus`: every broker afresh for every run, all on the same cores, in turns, several
 rounds. A cell is the median over the rounds; behind it stands the smallest and the largest.
@@ -21,6 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs/performance.md"
 OWN = [f"tests/bench/{name}.toml" for name in ("p2p-1k", "p2p-20k", "share-20k", "fan-50k")]
 FLAT_OUT = ["AIO-B100-16B"]
+DURABLE = ["D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"]
+KEEPERS = ["quelea-memory", "quelea-disk", "quelea"]
+KEEPERS += [f"{name}-durable" for name in ("mosquitto", "nats", "hivemq", "rabbitmq")]
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ SUITES = {
         OWN + FLAT_OUT, ["quelea", "brokers/floor.toml", "brokers/floor-1.toml"], "floor"
     ),
     "peers": Suite(OWN + FLAT_OUT + ["AIO-B1-16B"], [], "mosquitto"),
+    "durable": Suite(DURABLE, KEEPERS, "quelea-memory"),
 }
 
 
@@ -75,6 +81,15 @@ COLUMNS = [
     ("CPU us per message", load("cpu_us_per_message"), 2),
 ]
 COST = COLUMNS[-1]
+
+
+def timers(rounds):
+    """Named times of the scenario, of the slowest client."""
+    said = []
+    for at, timer in enumerate(rounds[0]["timers"]):
+        times = [results["timers"][at]["summary"]["max_us"] / 1000 for results in rounds]
+        said.append(f"{timer['name']} {cell(lambda ms: ms, 1, times)} ms")
+    return said
 
 
 def faults(results):
@@ -120,7 +135,8 @@ def table(runs, unit):
         lines += ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
         for broker, rounds in brokers.items():
             cells = [cell(of, digits, rounds) for _, of, digits in COLUMNS]
-            remarks = "; ".join(dict.fromkeys(one for run in rounds for one in faults(run)))
+            told = timers(rounds) + [one for run in rounds for one in faults(run)]
+            remarks = "; ".join(dict.fromkeys(told))
             name = f"{broker} {rounds[0]['broker']['version']}".strip()
             cells = [name, *cells, ratio(rounds, brokers.get(unit, [])), remarks]
             lines.append("| " + " | ".join(one.replace("|", "/") for one in cells) + " |")

@@ -370,7 +370,8 @@ pub(super) struct Versus {
     /// Built-in ids, or .toml or .xml files.
     #[arg(required = true)]
     pub scenarios: Vec<String>,
-    /// Brokers by name, or files that describe one; all that are installed by default.
+    /// Brokers by name, or files that describe one; all that are installed by default, but none of
+    /// their variants.
     #[arg(long, value_delimiter = ',')]
     pub brokers: Vec<String>,
     /// Cores of the brokers, as 0-1 or 0,2; the lower half by default.

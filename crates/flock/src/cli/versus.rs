@@ -65,10 +65,8 @@ fn scenarios(args: &args::Versus) -> anyhow::Result<Vec<(Scenario, String)>> {
 
 fn brokers(args: &args::Versus) -> anyhow::Result<Vec<Description>> {
     if args.brokers.is_empty() {
-        let installed: Vec<Description> = Description::built_in()
-            .into_iter()
-            .filter(|broker| broker.program().is_some())
-            .collect();
+        let installed: Vec<Description> =
+            Description::plain().into_iter().filter(|broker| broker.program().is_some()).collect();
         anyhow::ensure!(
             !installed.is_empty(),
             "none of the known brokers is installed; name one with --brokers"

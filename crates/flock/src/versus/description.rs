@@ -87,6 +87,12 @@ pub enum BrokerError {
 }
 
 impl Description {
+    /// The brokers that come with the lab, without their variants.
+    pub fn plain() -> Vec<Self> {
+        let first = |(name, text): &(&str, &str)| Self::parse(name, text).ok()?.into_iter().next();
+        BUILT_IN.iter().filter_map(first).collect()
+    }
+
     /// The descriptions that come with the lab, each followed by its variants.
     pub fn built_in() -> Vec<Self> {
         BUILT_IN.iter().filter_map(|(name, text)| Self::parse(name, text).ok()).flatten().collect()
@@ -341,6 +347,8 @@ mod tests {
         }
         let built_in = Description::built_in();
         assert!(built_in.iter().map(|description| &description.name).eq(&names));
+        let plain: Vec<String> = Description::plain().into_iter().map(|one| one.name).collect();
+        assert_eq!(plain, BUILT_IN.map(|(name, _)| name));
         names.sort();
         names.dedup();
         assert_eq!(names.len(), built_in.len(), "names are unique");
