@@ -120,10 +120,11 @@ class Server:
     async def kill(self):
         if self.process.returncode is not None:
             raise Broken(f"it ended by itself in its life {self.lives}: {self.last_words()}")
-        self._up.clear()
         self.process.kill()
         await self.process.wait()
+        # It may have said just before that it is ready.
         await self._reading
+        self._up.clear()
 
     async def stop(self):
         self.process.terminate()
