@@ -59,9 +59,9 @@ pub(crate) struct Delivered {
 /// How a message that durable sessions are owed comes into the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keeping {
-    /// It is written when the first of them is found. `origin`: the shard that took it on, and its
-    /// serial there.
-    New { may_refuse: bool, origin: Option<(ShardId, u64)> },
+    /// It is written if one of them is found. `origin`: the shard that took it on, and its serial
+    /// there. If nobody awaits the outcome, and it cannot be written, it is kept in memory.
+    New { is_awaited: bool, origin: Option<(ShardId, u64)> },
     /// It is there, with this serial.
     Kept(u64),
 }
@@ -79,7 +79,7 @@ impl Shard {
         self.is_congested = false;
         let taken = confirm.filter(|confirm| confirm.serial != 0);
         let keeping = Keeping::New {
-            may_refuse: confirm.is_some() && self.shared.settings.rejects,
+            is_awaited: confirm.is_some(),
             origin: taken.map(|confirm| (confirm.publisher.shard(), confirm.serial)),
         };
         let delivered = self.deliver_matches(message, &mut matches, keeping, now_ms);
@@ -117,8 +117,8 @@ impl Shard {
             return Delivered::default();
         }
         let mut delivered = Delivered { matched: true, ..Delivered::default() };
-        let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
-        if may_refuse && self.anybody_refuses(message, found) {
+        let is_awaited = matches!(keeping, Keeping::New { is_awaited: true, .. });
+        if is_awaited && self.shared.settings.rejects && self.anybody_refuses(message, found) {
             delivered.refused = Some(Reason::QUOTA_EXCEEDED);
             return delivered;
         }
@@ -129,6 +129,7 @@ impl Shard {
                 serial = kept;
                 delivered.kept = position;
             }
+            Err(_) if !is_awaited => {}
             Err(error) => {
                 delivered.refused = Some(crate::publish::reason_of(&error));
                 delivered.lacks_log = true;
@@ -195,16 +196,19 @@ impl Shard {
     fn offer(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
         if delivery.serial != 0 {
             self.owe(slot, delivery, now_ms);
-        } else if let Some(client) = self.clients.get_mut(slot) {
-            let limits = client.limits.queue;
-            let message = delivery.message.clone();
-            let offered = client.session.offer(delivery, &limits, now_ms);
-            self.after_offer(slot, &message, offered, now_ms);
+            if let Some(client) = self.clients.get_mut(slot) {
+                let backlog = client.backlog();
+                self.is_congested |= client.session.is_congested(backlog, now_ms);
+            }
+            return;
         }
-        if let Some(client) = self.clients.get_mut(slot) {
-            let backlog = client.backlog();
-            self.is_congested |= client.session.is_congested(backlog, now_ms);
-        }
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let limits = client.limits.queue;
+        let payload_bytes = delivery.message.payload().len();
+        let offered = client.session.offer(delivery, &limits, now_ms);
+        let backlog = client.backlog();
+        self.is_congested |= client.session.is_congested(backlog, now_ms);
+        self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 
     /// Delivers what a publisher gets of its own message, once that message is answered: many
@@ -222,7 +226,7 @@ impl Shard {
     pub(crate) fn after_offer(
         &mut self,
         slot: u32,
-        message: &Message,
+        payload_bytes: usize,
         offered: Offered,
         now_ms: u64,
     ) {
@@ -230,7 +234,7 @@ impl Shard {
         match offered {
             Offered::Written => {
                 metrics.publishes_sent.add(1);
-                metrics.publish_bytes_sent.add(message.payload().len() as u64);
+                metrics.publish_bytes_sent.add(payload_bytes as u64);
                 self.mark_dirty(slot);
             }
             Offered::Queued => metrics.publishes_queued.add(1),

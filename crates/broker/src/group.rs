@@ -522,7 +522,7 @@ impl Shard {
         if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
             self.tell_home(key, serial, true);
         }
-        self.after_offer(slot, &message, offered, now_ms);
+        self.after_offer(slot, message.payload().len(), offered, now_ms);
     }
 
     /// The member's side: what it cannot take goes back to the home that keeps it, or on to others.

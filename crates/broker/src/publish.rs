@@ -2,6 +2,7 @@
 
 use codec::{Property, Publish, QoS, Reason, Violation};
 use session::{Inbound, Message, MessageParts, NEVER};
+use topic::Interested;
 
 use crate::access::Action;
 use crate::client::Client;
@@ -130,7 +131,8 @@ impl Shard {
             client.session.incoming.insert(publish.packet_id);
         }
         self.holds_own = true;
-        self.deliver_here(message, Keeping::Kept(serial), now_ms);
+        let wants = self.shared.interest.shards(message.topic()).wants;
+        self.deliver_here(message, wants, Keeping::Kept(serial), now_ms);
         self.holds_own = false;
         self.answer_publish_waiting(slot, publish);
         self.deliver_own(slot, now_ms);
@@ -274,11 +276,11 @@ impl Shard {
                 return routed;
             }
         }
-        let may_refuse = confirm.is_some() && self.shared.settings.rejects;
-        let keeping = Keeping::New { may_refuse, origin: None };
-        let delivered = self.deliver_here(message, keeping, now_ms);
+        let interested = self.shared.interest.shards(message.topic());
+        let keeping = Keeping::New { is_awaited: confirm.is_some(), origin: None };
+        let delivered = self.deliver_here(message, interested.wants, keeping, now_ms);
         routed.matched |= delivered.matched;
-        if delivered.refused.is_some() && confirm.is_some() {
+        if delivered.refused.is_some() {
             routed.refused = delivered.refused;
             return routed;
         }
@@ -287,7 +289,7 @@ impl Shard {
             self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
         }
         self.route_to_groups(message, confirm, &mut routed, now_ms);
-        self.route_to_others(message, confirm, &mut routed);
+        self.route_to_others(message, interested, confirm, &mut routed);
         routed
     }
 
@@ -306,14 +308,20 @@ impl Shard {
         self.index.matches(message.topic(), &mut matches);
         self.matches = matches;
         self.route_to_groups(message, confirm, &mut routed, now_ms);
-        self.route_to_others(message, confirm, &mut routed);
+        let interested = self.shared.interest.shards(message.topic());
+        self.route_to_others(message, interested, confirm, &mut routed);
         routed
     }
 
     /// Delivers to the subscribers of this shard, and leaves its groups in `self.matches`.
-    fn deliver_here(&mut self, message: &Message, keeping: Keeping, now_ms: u64) -> Delivered {
+    fn deliver_here(
+        &mut self,
+        message: &Message,
+        wants: u64,
+        keeping: Keeping,
+        now_ms: u64,
+    ) -> Delivered {
         self.matches.clear();
-        let wants = self.shared.interest.shards(message.topic()).wants;
         if wants & (1 << self.id) == 0 && self.groups.is_empty() {
             return Delivered::default();
         }
@@ -342,10 +350,10 @@ impl Shard {
     fn route_to_others(
         &mut self,
         message: &Message,
+        interested: Interested,
         confirm: Option<Confirm>,
         routed: &mut Routed,
     ) {
-        let interested = self.shared.interest.shards(message.topic());
         let mut others = interested.wants & !(1 << self.id);
         routed.matched |= others != 0;
         while others != 0 {

@@ -257,7 +257,7 @@ impl Shard {
         };
         let limits = client.limits.queue;
         let offered = client.session.offer_patiently(delivery, &limits, now_ms);
-        self.after_offer(slot, message, offered, now_ms);
+        self.after_offer(slot, message.payload().len(), offered, now_ms);
     }
 
     /// Asks for further pages while the subscriber has room.

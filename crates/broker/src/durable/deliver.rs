@@ -111,8 +111,8 @@ impl Shard {
         let Some(client) = clients.get_mut(slot) else { return };
         Self::lend_buffer(client, spare_buffers);
         let serial = delivery.serial;
-        let message = delivery.message.clone();
-        let is_expired = message.is_expired(now_ms);
+        let payload_bytes = delivery.message.payload().len();
+        let is_expired = delivery.message.is_expired(now_ms);
         let (offered, packet_id) = if is_expired {
             (Offered::Dropped(Dropped::Expired), 0)
         } else if delivery.qos == QoS::ExactlyOnce {
@@ -136,11 +136,12 @@ impl Shard {
                 store.noted.push(Noted { slot, queue, serial, packet_id, stage, then });
             }
         }
-        self.after_offer(slot, &message, offered, now_ms);
+        self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 
     /// The session cannot take the delivery now: it waits in the backlogs of its filters.
     fn fall_behind(&mut self, slot: u32, delivery: &Delivery, now_ms: u64) {
+        let payload_bytes = delivery.message.payload().len();
         let stored = self.store.as_ref().and_then(|store| store.stored(delivery.serial));
         let bytes = stored.map_or(0, |stored| u64::from(stored.place.bytes));
         let Some(client) = self.clients.get_mut(slot) else { return };
@@ -157,14 +158,14 @@ impl Shard {
                 Overflow::Reject => Offered::Refused,
                 _ => Offered::Dropped(Dropped::QueueFull),
             };
-            self.after_offer(slot, &delivery.message, offered, now_ms);
+            self.after_offer(slot, payload_bytes, offered, now_ms);
             return;
         }
         durable.is_behind = true;
         durable.queued += 1;
         durable.queued_bytes += bytes;
         self.has_left_behind = true;
-        self.after_offer(slot, &delivery.message, Offered::Queued, now_ms);
+        self.after_offer(slot, payload_bytes, Offered::Queued, now_ms);
         if is_full {
             self.drop_oldest(slot, now_ms);
         }

@@ -295,7 +295,9 @@ impl ModelClient {
         if is_repeat {
             let (number, packet_id) = (self.number, publish.packet_id);
             oracle.trace.note(|| {
-                format!("session {number} takes packet id {packet_id} for a repetition: {payload:?}")
+                format!(
+                    "session {number} takes packet id {packet_id} for a repetition: {payload:?}"
+                )
             });
             return Ok(());
         }
