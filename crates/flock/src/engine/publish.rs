@@ -337,6 +337,8 @@ impl Client {
         let waited_ns = now_ns.saturating_sub(flight.due_ns);
         if reason.is_error() {
             lane.tally.totals.publishes_refused += 1;
+            // What was refused may still have reached some subscribers, so that it stays owed: a
+            // drain that waits too long does no harm, one that ends too early invents losses.
             lane.unpromised.push((flight.stream, flight.sequence));
             let text = format!("refused: {reason} (0x{:02x})", reason.0);
             lane.tally.error("publish", &text, || self.id(&lane.plan));

@@ -102,7 +102,7 @@ fn busy(series: &[Second], of: fn(&Second) -> u64) -> &[Second] {
 }
 
 fn average(seconds: &[Second], of: fn(&Second) -> u64) -> f64 {
-    seconds.iter().map(|second| of(second) as f64).sum::<f64>() / seconds.len().max(1) as f64
+    seconds.iter().map(of).sum::<u64>() as f64 / seconds.len().max(1) as f64
 }
 
 /// One line for each thing that speaks for or against the run: good or bad, and the words.

@@ -11,7 +11,8 @@ pub fn summary(results: &Results) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(out, "{name:<22}{value}");
+        // One blank at least: some kinds of latency have long names.
+        let _ = writeln!(out, "{name:<21} {value}");
     };
     line("scenario", format!("{}, scale {}", results.scenario.id, number(results.scenario.scale)));
     line("ran for", seconds(results.run.duration_secs));
