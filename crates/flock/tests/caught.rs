@@ -164,3 +164,14 @@ fn disorder_within_a_shared_group_is_told_apart() {
     // The standard promises no order within a group, so that it is no fault.
     assert_eq!((total(&results).reordered, total(&results).duplicated), (0, 0));
 }
+
+#[test]
+fn a_rate_that_did_not_hold_leaves_nothing_behind_for_the_next() {
+    let pause = Duration::from_millis(1_500);
+    let broker = StandIn::start(Mischief { stall: Some((100, pause)), ..Mischief::default() });
+    let text = common::searching(10, "latency_max = \"1s\"\nrate_min = 400\nrate_max = 400");
+    let results = run_on(&text, &broker.address, BrokerAccess::None);
+    let found = results.rate_search.unwrap();
+    assert!(!found.steps[0].held && found.steps[0].latency_us >= 1_000_000, "{found:#?}");
+    assert!(found.steps[1].held, "{found:#?}");
+}

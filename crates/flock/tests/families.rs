@@ -163,20 +163,10 @@ fn the_broker_is_watched_while_it_works() {
     assert_eq!(results.series.last().unwrap().backlog, 0);
 }
 
-/// Pairs that publish until the stage ends, and a search between these rates.
-fn searching(clients: u64, bounds: &str) -> String {
-    common::pairs(clients, 1, 0, 1)
-        .replace("count = 1, payload", "payload")
-        .replace("measured = true", "measured = true\nduration = \"1s\"")
-        + &format!(
-            "[search]\npercentile = 99\nlatency_max = \"500ms\"\nstep = \"500ms\"\n{bounds}\n"
-        )
-}
-
 #[test]
 fn the_highest_rate_that_holds_is_found() {
     let broker = Mosquitto::start();
-    let text = searching(10, "rate_min = 500\nrate_max = 2000");
+    let text = common::searching(10, "latency_max = \"500ms\"\nrate_min = 500\nrate_max = 2000");
     let options = Options { threads: Some(2), ..Options::default() };
     let results = run(&scenario(&text, &broker.address), options).unwrap();
     let found = results.rate_search.unwrap();
@@ -192,7 +182,7 @@ fn many_publishers_of_unequal_rates_share_the_rate_that_is_tried() {
 clients = "fast"
 steps = [{ publish = { to = "pairs", qos = 0, rate = "4/s", payload = 16 } }]
 [search]"#;
-    let text = searching(200, "rate_min = 800\nrate_max = 800")
+    let text = common::searching(200, "latency_max = \"500ms\"\nrate_min = 800\nrate_max = 800")
         .replace("[clients.pub]", "[clients.fast]\ncount = 50\n[clients.pub]")
         .replace("[[stage]]\nname = \"connect\"", CONNECT_FAST)
         .replace("[search]", fast);

@@ -5,6 +5,8 @@
 //! not hold the backlog is drained first. Publishers with rates of their own keep their shares of
 //! the total; where some have none, all get the same.
 
+use std::time::Duration;
+
 use super::conductor::Conductor;
 use super::crew::StagePace;
 use super::plan::Plan;
@@ -43,6 +45,19 @@ impl Conductor<'_> {
         self.rate_search = Some(result);
     }
 
+    /// Latencies come with the account of each second. The one under way holds the end of a step,
+    /// which must not be taken for the beginning of the next.
+    fn await_second(&mut self) {
+        let under_way = (self.clock.now_ns() / 1_000_000_000) as u32 + 1;
+        let started_ns = self.clock.now_ns();
+        while self.series.last().is_none_or(|second| second.at_secs < under_way)
+            && self.clock.now_ns() - started_ns < SECOND_NS_MAX
+            && !self.is_over()
+        {
+            self.follow(Duration::from_millis(10));
+        }
+    }
+
     fn try_rate(&mut self, stage: usize, rate: u64, search: &Search) -> RateStep {
         let before = self.standing();
         self.recent = LatencyHistogram::new();
@@ -59,14 +74,14 @@ impl Conductor<'_> {
         let backlog = owed - received;
         self.drain();
         let drained = self.standing();
-        // A last tick may be under way; its messages belong to this step.
-        self.follow(std::time::Duration::from_millis(1));
+        self.await_second();
         let latency_us = self.recent.micros_at(search.percentile);
         let slow = latency_us > search.latency_max_us;
         let piled = backlog > owed * BACKLOG_SHARE_MAX;
         let short = published < rate as f64 * PUBLISHED_SHARE_MIN;
         let lost = drained.received < drained.owed;
         let why = match (slow, piled, short, lost) {
+            _ if self.recent.is_empty() => "no latency was measured".to_owned(),
             (true, ..) => format!("p{} was {latency_us} us", search.percentile),
             (_, true, ..) => "messages piled up".to_owned(),
             (_, _, true, _) => "publishers could not keep the rate".to_owned(),
@@ -96,6 +111,8 @@ fn pace_of(plan: &Plan, stage: usize, rate: u64) -> StagePace {
     }
 }
 
+/// An account that is so late does not come: a thread is lost.
+const SECOND_NS_MAX: u64 = 5_000_000_000;
 const STEPS_MAX: usize = 64;
 /// Of the deliveries owed in a step, how many may be outstanding at its end.
 const BACKLOG_SHARE_MAX: f64 = 0.02;

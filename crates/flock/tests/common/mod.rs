@@ -176,6 +176,15 @@ pub(crate) fn pairs(clients: u64, count: u64, qos: u8, rate: u64) -> String {
         .replace("name = \"publish\"\n", "name = \"publish\"\nmeasured = true\n")
 }
 
+/// Pairs that publish until the stage ends, and a search with these keys.
+pub(crate) fn searching(clients: u64, keys: &str) -> String {
+    let search = format!("[search]\npercentile = 99\nstep = \"500ms\"\n{keys}\n");
+    pairs(clients, 1, 0, 1)
+        .replace("count = 1, payload", "payload")
+        .replace("measured = true", "measured = true\nduration = \"1s\"")
+        + &search
+}
+
 pub(crate) const V5: &str = "version = \"5\"";
 /// Sessions that outlive their connections, and clients that come back.
 pub(crate) const LASTING: &str =
