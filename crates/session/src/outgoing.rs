@@ -104,9 +104,17 @@ pub struct Outgoing {
     live: u16,
     /// Of those, the ones that the present link has not seen yet: they lie from `resend_next` on.
     unsent: u16,
-    resend_next: usize,
+    /// An index into `in_flight`, which has no more entries than there are packet ids.
+    resend_next: u16,
+    /// Absent while nothing waits, as in most sessions.
+    waiting: Option<Box<Waiting>>,
+}
+
+/// Deliveries that wait for a place in the window.
+#[derive(Debug, Default)]
+struct Waiting {
     queue: VecDeque<Delivery>,
-    queue_bytes: u64,
+    bytes: u64,
 }
 
 /// Packet ids run from 1 to this (MQTT-2.2.1-3).
@@ -127,15 +135,15 @@ impl Outgoing {
     }
 
     pub fn queued(&self) -> usize {
-        self.queue.len()
+        self.waiting.as_ref().map_or(0, |waiting| waiting.queue.len())
     }
 
-    pub const fn queued_bytes(&self) -> u64 {
-        self.queue_bytes
+    pub fn queued_bytes(&self) -> u64 {
+        self.waiting.as_ref().map_or(0, |waiting| waiting.bytes)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.live == 0 && self.queue.is_empty()
+        self.live == 0 && self.queued() == 0
     }
 
     /// How many more deliveries the window takes at once.
@@ -148,7 +156,7 @@ impl Outgoing {
 
     /// May a new delivery be sent now, without overtaking an older one?
     pub fn is_open(&self, send_max: u16) -> bool {
-        self.unsent == 0 && self.queue.is_empty() && self.room(send_max) > 0
+        self.unsent == 0 && self.queued() == 0 && self.room(send_max) > 0
     }
 
     /// The packet id of the delivery that [`Outgoing::start`] will put in flight next.
@@ -174,7 +182,7 @@ impl Outgoing {
         let (group, serial) = (delivery.group, delivery.serial);
         self.in_flight.push_back(InFlight { delivery: Some(delivery), group, serial, awaits });
         self.live += 1;
-        self.resend_next = self.in_flight.len();
+        self.resend_next = self.in_flight.len() as u16;
     }
 
     /// The packet id of a held delivery is on disk. Returns the delivery if it is to be written
@@ -186,7 +194,7 @@ impl Outgoing {
             return None;
         }
         entry.awaits = Awaits::Pubrec;
-        if index < self.resend_next { entry.delivery.as_ref() } else { None }
+        if index < usize::from(self.resend_next) { entry.delivery.as_ref() } else { None }
     }
 
     /// Gives up what is in flight under this packet id.
@@ -221,9 +229,10 @@ impl Outgoing {
 
     /// The restored delivery that the resends wait for.
     pub fn unsupplied(&self) -> Option<(u16, Origin)> {
-        let entry = self.in_flight.get(self.resend_next)?;
+        let index = usize::from(self.resend_next);
+        let entry = self.in_flight.get(index)?;
         let origin = Origin { group: entry.group, serial: entry.serial };
-        (entry.awaits == Awaits::Load).then(|| (self.packet_id(self.resend_next), origin))
+        (entry.awaits == Awaits::Load).then(|| (self.packet_id(index), origin))
     }
 
     /// Gives a restored delivery what is to be sent; nothing: it is given up.
@@ -253,7 +262,7 @@ impl Outgoing {
     /// the ids a client sees tell of the gap, as with other brokers.
     pub fn skip_packet_id(&mut self) {
         self.in_flight.push_back(InFlight::nothing());
-        self.resend_next = self.in_flight.len();
+        self.resend_next = self.in_flight.len() as u16;
         self.drop_finished();
     }
 
@@ -293,7 +302,7 @@ impl Outgoing {
         let origin = Origin { group: entry.group, serial: entry.serial };
         entry.awaits = Awaits::Nothing;
         self.live -= 1;
-        if index >= self.resend_next {
+        if index >= usize::from(self.resend_next) {
             self.unsent = self.unsent.saturating_sub(1);
         }
         self.drop_finished();
@@ -334,8 +343,9 @@ impl Outgoing {
             if self.live - self.unsent >= link.settings().send_max {
                 return false;
             }
-            let packet_id = self.packet_id(self.resend_next);
-            let entry = &mut self.in_flight[self.resend_next];
+            let index = usize::from(self.resend_next);
+            let packet_id = self.packet_id(index);
+            let entry = &mut self.in_flight[index];
             self.resend_next += 1;
             match (entry.awaits, &entry.delivery) {
                 (Awaits::Nothing, _) => continue,
@@ -346,7 +356,6 @@ impl Outgoing {
                 (Awaits::Puback | Awaits::Pubrec, Some(delivery)) => {
                     // Too large for this link (MQTT-3.1.2-25): it counts as delivered.
                     if !link.write_publish(delivery, packet_id, true, now_ms) {
-                        let index = self.resend_next - 1;
                         self.unsent -= 1;
                         let (group, serial) = (entry.group, entry.serial);
                         self.complete(index);
@@ -363,16 +372,18 @@ impl Outgoing {
 
     /// Puts a delivery at the end of the queue. The caller has checked the limits.
     pub fn enqueue(&mut self, delivery: Delivery) {
-        self.queue_bytes += delivery.bytes();
-        self.queue.push_back(delivery);
+        let waiting = self.waiting.get_or_insert_default();
+        waiting.bytes += delivery.bytes();
+        waiting.queue.push_back(delivery);
     }
 
     /// Takes the oldest waiting delivery.
     pub fn dequeue(&mut self) -> Option<Delivery> {
-        let delivery = self.queue.pop_front()?;
-        self.queue_bytes -= delivery.bytes();
-        if self.queue.is_empty() && self.queue.capacity() > IDLE_CAPACITY_MAX {
-            self.queue = VecDeque::new();
+        let waiting = self.waiting.as_mut()?;
+        let delivery = waiting.queue.pop_front()?;
+        waiting.bytes -= delivery.bytes();
+        if waiting.queue.is_empty() && waiting.queue.capacity() > IDLE_CAPACITY_MAX {
+            self.waiting = None;
         }
         Some(delivery)
     }
@@ -386,17 +397,15 @@ impl Outgoing {
             if shared && entry.awaits == Awaits::Puback {
                 entry.awaits = Awaits::Nothing;
                 self.live -= 1;
-                self.unsent -= u16::from(index >= self.resend_next);
+                self.unsent -= u16::from(index >= usize::from(self.resend_next));
                 taken.extend(entry.delivery.take());
             }
         }
         self.drop_finished();
-        let queue = std::mem::take(&mut self.queue);
-        for delivery in queue {
+        for delivery in self.waiting.take().map(|waiting| waiting.queue).unwrap_or_default() {
             if delivery.group == 0 {
-                self.queue.push_back(delivery);
+                self.enqueue(delivery);
             } else {
-                self.queue_bytes -= delivery.bytes();
                 taken.push(delivery);
             }
         }
@@ -416,14 +425,17 @@ impl Outgoing {
         if self.in_flight.is_empty() {
             self.in_flight = VecDeque::new();
         }
-        if self.queue.is_empty() {
-            self.queue = VecDeque::new();
+        if self.queued() == 0 {
+            self.waiting = None;
         }
     }
 
     pub fn heap_bytes(&self) -> usize {
         self.in_flight.capacity() * size_of::<InFlight>()
-            + self.queue.capacity() * size_of::<Delivery>()
-            + self.queue_bytes as usize
+            + self.waiting.as_ref().map_or(0, |waiting| {
+                size_of::<Waiting>()
+                    + waiting.queue.capacity() * size_of::<Delivery>()
+                    + waiting.bytes as usize
+            })
     }
 }

@@ -115,6 +115,8 @@ impl Session {
     pub fn detach(&mut self) -> Option<Box<Link>> {
         self.outgoing.resume();
         self.is_resumed = true;
+        self.outgoing.shrink();
+        self.incoming.shrink();
         self.link.take()
     }
 
@@ -389,6 +391,7 @@ impl Session {
     /// Gives back memory that only traffic needs. For sessions that have been quiet for a while.
     pub fn shrink(&mut self) {
         self.outgoing.shrink();
+        self.incoming.shrink();
         if let Some(link) = &mut self.link {
             link.shrink();
         }
