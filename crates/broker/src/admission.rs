@@ -269,6 +269,7 @@ fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Re
         retain: will.retain,
         delay_secs,
         message_expiry_secs,
+        due_ms: session::NEVER,
     }))
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use session::{Dropped, NEVER, Session, Will};
+use smallvec::SmallVec;
 use topic::FilterId;
 
 use crate::access::{Grants, Identity};
@@ -108,14 +109,12 @@ pub(crate) struct Client {
     pub(crate) username: Option<Box<str>>,
     pub(crate) grants: Grants,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) peer: Box<str>,
     /// The driver's number of the connection, or [`NO_CONNECTION`].
     pub(crate) connection: u32,
-    pub(crate) is_dirty: bool,
     pub(crate) session: Session,
-    pub(crate) held: Vec<Held>,
+    /// The first lies in place: most sessions have one subscription.
+    pub(crate) held: SmallVec<[Held; 1]>,
     pub(crate) will: Option<Box<Will>>,
-    pub(crate) auth_method: Option<Box<str>>,
     pub(crate) gauge: Option<Arc<Gauge>>,
     pub(crate) extras: Option<Box<Extras>>,
     /// Present if the session is in the log.
@@ -123,7 +122,6 @@ pub(crate) struct Client {
     /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
     pub(crate) session_expiry_secs: u32,
     pub(crate) expires_at_ms: u64,
-    pub(crate) will_due_ms: u64,
     /// The second for which the wheel holds an entry of this client, or `u64::MAX`.
     pub(crate) timer_at: u64,
 }
@@ -135,19 +133,15 @@ impl Client {
             username: None,
             grants: Grants::default(),
             limits,
-            peer: Box::default(),
             connection: NO_CONNECTION,
-            is_dirty: false,
             session: Session::default(),
-            held: Vec::new(),
+            held: SmallVec::new(),
             will: None,
-            auth_method: None,
             gauge: None,
             extras: None,
             durable: None,
             session_expiry_secs: 0,
             expires_at_ms: NEVER,
-            will_due_ms: NEVER,
             timer_at: u64::MAX,
         }
     }
@@ -165,6 +159,11 @@ impl Client {
         self.session_expiry_secs > 0
     }
 
+    /// When the will is to be published, or [`NEVER`].
+    pub(crate) fn will_due_ms(&self) -> u64 {
+        self.will.as_ref().map_or(NEVER, |will| will.due_ms)
+    }
+
     /// The next time at which something is due, or [`NEVER`].
     pub(crate) fn next_due_ms(&self) -> u64 {
         let keep_alive = self.session.link().and_then(session::Link::keep_alive_deadline_ms);
@@ -172,7 +171,7 @@ impl Client {
             Some(extras) if extras.has_news() => extras.dropped_told_ms + 1000,
             _ => NEVER,
         };
-        keep_alive.unwrap_or(NEVER).min(self.expires_at_ms).min(self.will_due_ms).min(told)
+        keep_alive.unwrap_or(NEVER).min(self.expires_at_ms).min(self.will_due_ms()).min(told)
     }
 
     pub(crate) fn publish_gauge(&self) {

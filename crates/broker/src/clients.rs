@@ -1,10 +1,11 @@
-//! All clients of a shard: by place, and by client id.
+//! All clients of a shard: by place, by client id, and by queue number.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use std::hash::BuildHasher;
 
 use crate::client::Client;
+use crate::durable::Durable;
 use crate::{SessionKey, ShardId};
 
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct Clients {
     places: Vec<Place>,
     free: Vec<u32>,
     by_id: HashTable<u32>,
+    /// Those with a queue in the log.
+    by_queue: HashTable<u32>,
     hasher: FixedState,
 }
 
@@ -30,6 +33,7 @@ impl Clients {
             places: Vec::new(),
             free: Vec::new(),
             by_id: HashTable::new(),
+            by_queue: HashTable::new(),
             hasher: FixedState::with_seed(seed),
         }
     }
@@ -55,6 +59,7 @@ impl Clients {
     }
 
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Box<Client>> {
+        self.take_durable(slot);
         let hash = self.hasher.hash_one(id_at(&self.places, slot));
         if let Ok(entry) = self.by_id.find_entry(hash, |found| *found == slot) {
             entry.remove();
@@ -67,6 +72,33 @@ impl Clients {
     pub(crate) fn find(&self, client_id: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(client_id);
         self.by_id.find(hash, |slot| id_at(&self.places, *slot) == client_id).copied()
+    }
+
+    /// From now on the session is in the log.
+    pub(crate) fn set_durable(&mut self, slot: u32, durable: Durable) {
+        self.take_durable(slot);
+        let queue = durable.queue;
+        let Some(client) = self.get_mut(slot) else { return };
+        client.durable = Some(Box::new(durable));
+        let (places, hasher) = (&self.places, &self.hasher);
+        let hash = |slot: &u32| hasher.hash_one(queue_at(places, *slot));
+        self.by_queue.insert_unique(hasher.hash_one(queue), slot, hash);
+    }
+
+    /// From now on the session is no more in the log. Returns what it had there.
+    pub(crate) fn take_durable(&mut self, slot: u32) -> Option<Box<Durable>> {
+        let durable = self.get_mut(slot)?.durable.take()?;
+        let hash = self.hasher.hash_one(durable.queue);
+        if let Ok(entry) = self.by_queue.find_entry(hash, |found| *found == slot) {
+            entry.remove();
+        }
+        Some(durable)
+    }
+
+    /// The session with this queue number.
+    pub(crate) fn find_queue(&self, queue: u64) -> Option<u32> {
+        let hash = self.hasher.hash_one(queue);
+        self.by_queue.find(hash, |slot| queue_at(&self.places, *slot) == queue).copied()
     }
 
     pub(crate) fn get(&self, slot: u32) -> Option<&Client> {
@@ -94,6 +126,12 @@ impl Clients {
             .collect();
         taken.into_iter()
     }
+}
+
+/// 0, which is no session's, if there is none.
+fn queue_at(places: &[Place], slot: u32) -> u64 {
+    let client = places.get(slot as usize).and_then(|place| place.client.as_ref());
+    client.and_then(|client| client.durable.as_ref()).map_or(0, |durable| durable.queue)
 }
 
 fn id_at(places: &[Place], slot: u32) -> &str {

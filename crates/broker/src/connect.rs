@@ -85,7 +85,6 @@ impl Shard {
         } else {
             // MQTT-3.1.3-9: back before the delay has passed, so no will is sent.
             client.will = None;
-            client.will_due_ms = NEVER;
             client.expires_at_ms = NEVER;
             self.forget_will(slot);
         }
@@ -117,8 +116,11 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
         client.session.attach(settings, now_ms);
+        if let Some(link) = client.session.link_mut() {
+            link.peer = request.peer.clone();
+            link.auth_method = request.auth_method.clone();
+        }
         client.connection = connection;
-        client.is_dirty = false;
         client.session_expiry_secs =
             request.session_expiry_secs.min(limits.session_expiry_max_secs);
         client.expires_at_ms = NEVER;
@@ -126,18 +128,16 @@ impl Shard {
         client.grants = grants;
         client.username = request.username.clone();
         client.will = request.will.clone();
-        client.peer = request.peer.clone();
         let kept = self.keep_session(slot, request.version, now_ms);
         if let Err(error) = &kept {
             self.refuse_session(slot, error, session_present);
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
         let fits = kept.is_err() || write_connack(client, &request, session_present);
-        client.auth_method = request.auth_method;
         let event = Event::Connected {
             client_id: client.id.clone(),
             username: client.username.clone(),
-            peer: client.peer.clone(),
+            peer: request.peer,
             version: request.version,
             keep_alive_secs: settings.keep_alive_secs,
             session_present,

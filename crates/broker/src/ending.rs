@@ -1,7 +1,7 @@
 //! How connections and sessions end: DISCONNECT, loss, violation, takeover, expiry; and the will.
 
 use codec::{Auth, Disconnect, Packet, Property, PropertyBuf, Reason, Violation};
-use session::{Message, NEVER};
+use session::Message;
 
 use crate::access::Action;
 use crate::{
@@ -72,11 +72,10 @@ impl Shard {
             let _ = link.write(&Packet::Disconnect(Disconnect::new(ended.reason())));
         }
         let farewell = std::mem::take(&mut link.outbox);
-        client.is_dirty = false;
         client.publish_gauge();
         let event = Event::Disconnected {
             client_id: client.id.clone(),
-            peer: client.peer.clone(),
+            peer: link.peer,
             ended: ended.clone(),
         };
         self.effects.closes.push(Close { slot, connection, farewell });
@@ -114,10 +113,11 @@ impl Shard {
         }
         let delay_secs =
             client.will.as_ref().map(|will| will.delay_secs.min(client.limits.will_delay_max_secs));
-        match delay_secs {
-            Some(0) => self.publish_will(slot, now_ms),
-            Some(secs) => client.will_due_ms = now_ms + u64::from(secs) * 1000,
-            None => {}
+        if let (Some(will), Some(secs)) = (&mut client.will, delay_secs) {
+            will.due_ms = now_ms + u64::from(secs) * 1000;
+        }
+        if delay_secs == Some(0) {
+            self.publish_will(slot, now_ms);
         }
         self.keep_detached(slot, now_ms);
         self.arm_timer(slot);
@@ -148,7 +148,6 @@ impl Shard {
     fn publish_will(&mut self, slot: u32, now_ms: u64) {
         let key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.will_due_ms = NEVER;
         let Some(will) = client.will.take() else { return };
         if !client.grants.allows(client.identity(), Action::Publish, &will.topic) {
             let client_id = client.id.clone();
@@ -179,7 +178,7 @@ impl Shard {
             self.end(slot, Ended::KeepAlive, now_ms);
         }
         let Some(client) = self.clients.get(slot) else { return };
-        if client.will_due_ms <= now_ms {
+        if client.will_due_ms() <= now_ms {
             self.publish_will(slot, now_ms);
         }
         let Some(client) = self.clients.get(slot) else { return };
@@ -207,7 +206,8 @@ impl Shard {
             Property::AuthMethod(method) => Some(method),
             _ => None,
         });
-        if client.auth_method.is_none() || method != client.auth_method.as_deref() {
+        let agreed = client.session.link().and_then(|link| link.auth_method.as_deref());
+        if agreed.is_none() || method != agreed {
             return Err(Ended::Violation(Violation {
                 reason: Reason::PROTOCOL_ERROR,
                 clause: "MQTT-4.12.1-1",
@@ -241,7 +241,8 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot).filter(|c| c.connection == connection) else {
             return;
         };
-        let method = client.auth_method.clone().unwrap_or_default();
+        let agreed = client.session.link().and_then(|link| link.auth_method.clone());
+        let method = agreed.unwrap_or_default();
         let (reason, data) = match answer {
             Reauthenticated::Continue(data) => (Reason::CONTINUE_AUTHENTICATION, data),
             Reauthenticated::Success(data) => (Reason::SUCCESS, data),

@@ -101,7 +101,7 @@ impl Shard {
         });
         let place = store.append(Class::Normal, &fact, level)?;
         if let Some(confirm) = confirm {
-            store.promises.push(place.position, level, Promise::Confirm(confirm));
+            store.promises.push(place.position(), level, Promise::Confirm(confirm));
         }
         Ok(place)
     }

@@ -377,8 +377,10 @@ impl Shard {
         self.slowed_last = SessionKey::NOBODY;
         while let Some((slot, connection)) = self.dirty.pop() {
             let Some(client) = self.clients.get_mut(slot) else { continue };
-            if client.connection == connection {
-                client.is_dirty = false;
+            if client.connection == connection
+                && let Some(link) = client.session.link_mut()
+            {
+                link.is_dirty = false;
                 return Some((slot, connection));
             }
         }
@@ -437,11 +439,10 @@ impl Shard {
     /// Notes that the outbox of a client may have something to write.
     pub(crate) fn mark_dirty(&mut self, slot: u32) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.is_dirty || client.connection == crate::NO_CONNECTION {
-            return;
-        }
-        client.is_dirty = true;
-        self.dirty.push((slot, client.connection));
+        let connection = client.connection;
+        let Some(link) = client.session.link_mut().filter(|link| !link.is_dirty) else { return };
+        link.is_dirty = true;
+        self.dirty.push((slot, connection));
     }
 
     /// Lends the client's outbox a buffer if it has none.

@@ -321,6 +321,9 @@ impl Shard {
         let Some(held) = self.find_held(slot, filter) else { return false };
         if let Some(client) = self.clients.get_mut(slot) {
             client.held.retain(|other| !other.is(&held));
+            if client.held.len() <= 1 {
+                client.held.shrink_to_fit();
+            }
         }
         self.let_go(slot, held);
         true

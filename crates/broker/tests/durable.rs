@@ -347,6 +347,7 @@ fn a_will_is_published_after_a_crash() {
         retain: false,
         delay_secs: 2,
         message_expiry_secs: None,
+        due_ms: session::NEVER,
     }));
     lab.open(asking);
     lab.crash(Crash::Power);

@@ -55,6 +55,10 @@ pub struct Publishing<'a> {
 #[derive(Debug)]
 pub struct Link {
     settings: LinkSettings,
+    /// The client's address, for whoever wants to be told.
+    pub peer: Box<str>,
+    /// The authentication method that the CONNECT named (MQTT-4.12.1-1).
+    pub auth_method: Option<Box<str>>,
     pub outbox: Outbox,
     /// The part of a packet that has arrived so far. Empty, and without memory, between packets.
     pub inbox: Vec<u8>,
@@ -69,6 +73,8 @@ pub struct Link {
     is_refusing: bool,
     /// All before it have been answered.
     has_refused: bool,
+    /// The driver knows that there may be something in the outbox.
+    pub is_dirty: bool,
     pub last_packet_ms: u64,
     /// Since when the client has been behind; None once it has caught up.
     pub(crate) behind_since_ms: Option<u64>,
@@ -83,6 +89,8 @@ impl Link {
         let aliases_out = settings.version >= Version::V5 && settings.alias_out_max > 0;
         Self {
             settings,
+            peer: Box::default(),
+            auth_method: None,
             outbox: Outbox::default(),
             inbox: Vec::new(),
             aliases_in: InboundAliases::default(),
@@ -93,6 +101,7 @@ impl Link {
             unacked_in: 0,
             is_refusing: false,
             has_refused: false,
+            is_dirty: false,
             last_packet_ms: now_ms,
             behind_since_ms: None,
             rates: limited.then(|| Box::new((messages, bytes))),

@@ -14,6 +14,8 @@ pub struct Will {
     pub delay_secs: u32,
     /// The lifetime of the message counts from when it is published.
     pub message_expiry_secs: Option<u32>,
+    /// When it is to be published, in milliseconds; [`crate::NEVER`] while the client is there.
+    pub due_ms: u64,
 }
 
 impl Will {

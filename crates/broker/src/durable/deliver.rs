@@ -454,8 +454,7 @@ impl Shard {
                 self.resume_handovers(now_ms);
                 continue;
             }
-            let owner = self.store.as_ref().and_then(|store| store.owners.get(&queue).copied());
-            match owner {
+            match self.owner(queue) {
                 Some(super::store::Owner::Session(slot)) => self.pump(slot, now_ms),
                 Some(super::store::Owner::Group(key)) => self.drain_group(key, now_ms),
                 None => {}

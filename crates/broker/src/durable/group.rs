@@ -135,7 +135,7 @@ impl Shard {
             return Ok(Some(kept.queue));
         }
         let Some(store) = &mut self.store else { return Ok(None) };
-        let queue = store.new_queue(Owner::Group(name.key));
+        let queue = store.new_queue();
         let from_serial = store.last_serial();
         let fact = Fact::GroupOpened(GroupOpened {
             queue,
@@ -143,13 +143,8 @@ impl Shard {
             name: &name.share,
             filter: &name.filter,
         });
-        let place = match store.append(Class::Normal, &fact, storage::Level::Fsync) {
-            Ok(place) => place,
-            Err(error) => {
-                store.owners.remove(&queue);
-                return Err(error);
-            }
-        };
+        let place = store.append(Class::Normal, &fact, storage::Level::Fsync)?;
+        store.groups.insert(queue, name.key);
         let kept = KeptQueue::new(queue, place, Track::starting_at(from_serial));
         self.groups.set_kept(name.key, kept);
         Ok(Some(queue))
@@ -289,7 +284,7 @@ impl Shard {
         }
         store.release(kept.place);
         store.release(kept.track.place);
-        store.owners.remove(&kept.queue);
+        store.groups.remove(&kept.queue);
         // Should it be lost, the group comes back with the next start and is closed then.
         let closed = Fact::GroupClosed { queue: kept.queue };
         let _ = store.append_deletion(&closed, storage::Level::Fsync);
@@ -307,7 +302,7 @@ impl Shard {
         let name = self.group_name(&facts.name, &facts.filter);
         self.know_restored_group(&name, now_ms);
         if let Some(store) = &mut self.store {
-            store.owners.insert(queue, Owner::Group(name.key));
+            store.groups.insert(queue, name.key);
         }
         self.groups.set_kept(name.key, KeptQueue::new(queue, facts.place, track));
     }
@@ -325,8 +320,7 @@ impl Shard {
     /// Lines a message up in the queue of its group. Returns how many need it.
     pub(crate) fn restore_group_message(&mut self, serial: u64, queue: u64, bytes: u32) -> u32 {
         debug_assert!(queue != HANDOVER, "only groups have messages of their own");
-        let owner = self.store.as_ref().and_then(|store| store.owners.get(&queue).copied());
-        let Some(Owner::Group(key)) = owner else { return 0 };
+        let Some(Owner::Group(key)) = self.owner(queue) else { return 0 };
         let Some(kept) = self.groups.kept_mut(key) else { return 0 };
         if serial <= kept.track.cursor() || kept.track.contains(serial) {
             return 0;

@@ -29,7 +29,7 @@ pub(crate) use group::KeptQueue;
 pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored};
 pub(crate) use session::Durable;
-pub(crate) use store::{Class, Store, level_of};
+pub(crate) use store::{Class, Owner, Store, level_of};
 pub(crate) use track::Place;
 
 use crate::Shard;
@@ -70,6 +70,15 @@ impl Shard {
         if let Some(store) = &mut self.store {
             store.log.unhold();
         }
+    }
+
+    /// Whom a queue number stands for.
+    pub(crate) fn owner(&self, queue: u64) -> Option<Owner> {
+        if let Some(slot) = self.clients.find_queue(queue) {
+            return Some(Owner::Session(slot));
+        }
+        let group = self.store.as_ref()?.groups.get(&queue)?;
+        Some(Owner::Group(*group))
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::RandomState;
-use session::{Message, Will};
+use session::{Message, NEVER, Will};
 use storage::{Ledger, Record, weight};
 
 use super::store::{HANDOVER, SEEN, message_of};
@@ -109,7 +109,7 @@ impl Replay {
 
     /// Takes the next record of the log, in order.
     pub fn on_record(&mut self, record: Record<'_>, ledger: &mut Ledger) {
-        let place = Place { position: record.position, bytes: weight(record.bytes.len()) as u32 };
+        let place = Place::new(record.position, weight(record.bytes.len()) as u32);
         match Fact::decode(record.kind.get(), record.bytes) {
             Ok(fact) => self.on_fact(&fact, place, ledger),
             Err(malformed) => {
@@ -307,6 +307,7 @@ impl Replay {
             retain: stored.retain,
             delay_secs: stored.delay_secs,
             message_expiry_secs: stored.message_expiry_secs,
+            due_ms: NEVER,
         });
         let old = self.session(stored.session).will.replace((will, place));
         release(ledger, old.map(|(_, place)| place));
@@ -353,6 +354,6 @@ impl SessionFacts {
 
 fn release(ledger: &mut Ledger, place: Option<Place>) {
     if let Some(place) = place.filter(|place| place.is_some()) {
-        ledger.release(place.position, u64::from(place.bytes));
+        ledger.release(place.position(), u64::from(place.bytes));
     }
 }

@@ -10,7 +10,7 @@ use topic::FilterId;
 use super::handover::Received;
 use super::replay::{MessageFacts, ProgressFacts, Replay, Restored, SessionFacts};
 use super::session::Durable;
-use super::store::{HANDOVER, Owner, SEEN, Store, Stored};
+use super::store::{HANDOVER, SEEN, Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::client::Client;
 use crate::deliver::options;
@@ -115,20 +115,19 @@ impl Shard {
         if expiry_secs != NEVER_EXPIRES {
             client.expires_at_ms = at_ms + u64::from(expiry_secs) * 1000;
         }
-        if let Some((will, place)) = facts.will.take() {
+        if let Some((mut will, place)) = facts.will.take() {
             let delay_secs = will.delay_secs.min(limits.will_delay_max_secs);
-            client.will_due_ms = at_ms + u64::from(delay_secs) * 1000;
+            will.due_ms = at_ms + u64::from(delay_secs) * 1000;
             client.will = Some(will);
             durable.rare().will = place;
         }
         self.restore_track(&mut client, &mut durable, &mut facts, &progress);
         client.session.mark_resumed();
         let is_undetached = !durable.detached.is_some();
-        client.durable = Some(Box::new(durable));
         let slot = self.clients.insert(client);
+        self.clients.set_durable(slot, durable);
         self.metrics().sessions.add(1);
         if let Some(store) = &mut self.store {
-            store.owners.insert(queue, Owner::Session(slot));
             if is_undetached {
                 store.undetached.push(slot);
             }

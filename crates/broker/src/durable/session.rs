@@ -6,7 +6,7 @@ use storage::{AppendError, Level, Position};
 
 use super::handover::Received;
 use super::promise::Promise;
-use super::store::{Class, Owner, level_of};
+use super::store::{Class, level_of};
 use super::track::{Place, Track};
 use crate::client::Held;
 use crate::deliver::options;
@@ -125,7 +125,7 @@ impl Shard {
         let Some(store) = &mut self.store else { return Ok(()) };
         let queue = match &client.durable {
             Some(durable) => durable.queue,
-            None => store.new_queue(Owner::Session(slot)),
+            None => store.new_queue(),
         };
         let told_ms = client.durable.as_ref().map_or(0, |durable| durable.told_ms + 1);
         let opened_at_ms = now_ms.max(told_ms);
@@ -137,20 +137,13 @@ impl Shard {
             client_id: &client.id,
             username: client.username.as_deref().unwrap_or_default(),
         });
-        let kept = store.append(Class::Essential, &opened, level_of(level as u8));
-        let place = match kept {
-            Ok(place) => place,
-            Err(error) => {
-                if !was_durable {
-                    store.owners.remove(&queue);
-                }
-                return Err(error);
-            }
-        };
-        let cursor = store.last_serial();
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
-        let durable =
-            client.durable.get_or_insert_with(|| Box::new(Durable::new(queue, level, cursor)));
+        let place = store.append(Class::Essential, &opened, level_of(level as u8))?;
+        if !was_durable {
+            let durable = Durable::new(queue, level, store.last_serial());
+            self.clients.set_durable(slot, durable);
+        }
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let Some(durable) = durable else { return Ok(()) };
         durable.level = level.max(Durability::Disk);
         durable.told_ms = opened_at_ms;
         let old =
@@ -224,7 +217,7 @@ impl Shard {
         if let Some(known) = client.held.iter_mut().find(|known| known.is(&held)) {
             store.release(std::mem::replace(&mut known.place, place));
         }
-        Ok(Some(place.position))
+        Ok(Some(place.position()))
     }
 
     /// A filter is the session's from now on: what came before is none of its business.
@@ -331,8 +324,7 @@ impl Shard {
     pub(crate) fn forget_session(&mut self, slot: u32) {
         let pending = self.all_pending(slot);
         let Some(store) = &mut self.store else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(mut durable) = client.durable.take() else { return };
+        let Some(mut durable) = self.clients.take_durable(slot) else { return };
         for serial in pending {
             store.release_message(serial);
         }
@@ -353,7 +345,6 @@ impl Shard {
                 }
             }
         }
-        store.owners.remove(&durable.queue);
         // Should it be lost, the session comes back with the next start and expires then.
         let ended = Fact::SessionEnded { session: durable.queue };
         let _ = store.append_deletion(&ended, durable.log_level());

@@ -97,7 +97,8 @@ pub(crate) struct Store {
     /// Per filter: the serials that a session on it has yet to get, growing. Filters with none
     /// have no list.
     pub(crate) backlogs: HashMap<FilterId, VecDeque<u64>, FixedState>,
-    pub(crate) owners: HashMap<u64, Owner, FixedState>,
+    /// The keys of the shared groups with a queue, by queue number.
+    pub(crate) groups: HashMap<u64, u64, FixedState>,
     /// Queues whose progress goes into the next commit.
     pub(crate) moved: Vec<u64>,
     pub(crate) noted: Vec<Noted>,
@@ -146,7 +147,7 @@ impl Store {
             messages: HashMap::default(),
             expiries: BTreeMap::new(),
             backlogs: HashMap::default(),
-            owners: HashMap::default(),
+            groups: HashMap::default(),
             moved: Vec::new(),
             noted: Vec::new(),
             promises: Promises::default(),
@@ -185,9 +186,8 @@ impl Store {
         self.messages.len()
     }
 
-    pub(crate) fn new_queue(&mut self, owner: Owner) -> u64 {
+    pub(crate) const fn new_queue(&mut self) -> u64 {
         self.last_queue += 1;
-        self.owners.insert(self.last_queue, owner);
         self.last_queue
     }
 
@@ -206,13 +206,13 @@ impl Store {
             Class::Essential => self.log.append_essential(kind, &parts, level),
             Class::Copy => self.log.append_copy(kind, &parts),
         }?;
-        Ok(Place { position, bytes })
+        Ok(Place::new(position, bytes))
     }
 
     /// Writes a fact again, as it stood in the log.
     pub(crate) fn append_raw(&mut self, kind: Kind, bytes: &[u8]) -> Result<Place, AppendError> {
         let position = self.log.append_copy(kind, &[bytes])?;
-        Ok(Place { position, bytes: weight(bytes.len()) as u32 })
+        Ok(Place::new(position, weight(bytes.len()) as u32))
     }
 
     /// Writes a fact that takes others away. It is needed no more once it is written: what it
@@ -224,12 +224,12 @@ impl Store {
     ) -> Result<Position, AppendError> {
         let place = self.append(Class::Essential, fact, level)?;
         self.release(place);
-        Ok(place.position)
+        Ok(place.position())
     }
 
     pub(crate) fn release(&mut self, place: Place) {
         if place.is_some() {
-            self.log.release(place.position, u64::from(place.bytes));
+            self.log.release(place.position(), u64::from(place.bytes));
         }
     }
 
@@ -245,7 +245,7 @@ impl Store {
         self.last_serial = serial;
         self.messages.insert(serial, Stored { place, refs: 1, pins: 0 });
         self.note_expiry(serial, message.expires_at_ms());
-        Ok((serial, place.position))
+        Ok((serial, place.position()))
     }
 
     pub(crate) fn note_expiry(&mut self, serial: u64, expires_at_ms: u64) {
@@ -329,7 +329,7 @@ impl Store {
         if let Some(message) = self.fetched.get(&serial) {
             return Loaded::Ready(message.clone());
         }
-        let position = stored.place.position;
+        let position = stored.place.position();
         if let Some(record) = self.log.read(position) {
             return match message_in(record.kind, record.bytes) {
                 Some((_, message)) => Loaded::Ready(message),

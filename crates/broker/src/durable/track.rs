@@ -7,22 +7,33 @@ use storage::Position;
 use crate::journal::Stage;
 
 /// Where a fact stands in the log, and what it weighs there. Default: nowhere.
+///
+/// Every session has several: the position lies here in two halves, so that it needs no padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    pub(crate) position: Position,
+    segment: u32,
+    offset: u32,
     /// 0: there is no such fact.
     pub(crate) bytes: u32,
 }
 
 impl Place {
-    pub(crate) const NOWHERE: Self = Self { position: Position::from_bits(0), bytes: 0 };
+    pub(crate) const NOWHERE: Self = Self { segment: 0, offset: 0, bytes: 0 };
+
+    pub(crate) const fn new(position: Position, bytes: u32) -> Self {
+        Self { segment: position.segment(), offset: position.offset(), bytes }
+    }
+
+    pub(crate) const fn position(self) -> Position {
+        Position::new(self.segment, self.offset)
+    }
 
     pub(crate) const fn is_some(self) -> bool {
         self.bytes > 0
     }
 
     pub(crate) fn is_at(self, position: Position) -> bool {
-        self.bytes > 0 && self.position == position
+        self.bytes > 0 && self.position() == position
     }
 }
 
@@ -37,6 +48,10 @@ pub(crate) struct Out {
     pub(crate) is_done: bool,
 }
 
+/// Growing serials: those in flight, and done ones that cannot be told by a floor yet.
+#[derive(Debug, Default)]
+struct Outs(VecDeque<Out>);
+
 /// The cursor of a queue, and what was handed out behind it.
 ///
 /// Bounded by the in-flight window, and by the queue limit for what is done before its turn.
@@ -44,8 +59,8 @@ pub(crate) struct Out {
 pub(crate) struct Track {
     /// Everything up to this serial was handed out or passed over.
     cursor: u64,
-    /// Growing serials: those in flight, and done ones that cannot be told by a floor yet.
-    out: VecDeque<Out>,
+    /// Absent while there has been no traffic for a while.
+    out: Option<Box<Outs>>,
     /// The share of the latest progress fact that tells of this queue.
     pub(crate) place: Place,
 }
@@ -61,12 +76,12 @@ impl Track {
 
     /// Everything up to this serial is done.
     pub(crate) fn floor(&self) -> u64 {
-        self.out.front().map_or(self.cursor, |out| self.cursor.min(out.serial - 1))
+        self.front().map_or(self.cursor, |out| self.cursor.min(out.serial - 1))
     }
 
     /// What is done above the floor, growing.
     pub(crate) fn above(&self) -> impl Iterator<Item = u64> {
-        self.out.iter().filter(|out| out.is_done).map(|out| out.serial)
+        self.iter().filter(|out| out.is_done).map(|out| out.serial)
     }
 
     pub(crate) fn contains(&self, serial: u64) -> bool {
@@ -75,12 +90,12 @@ impl Track {
 
     pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut Out> {
         let place = self.place_of(serial).ok()?;
-        self.out.get_mut(place)
+        self.outs().get_mut(place)
     }
 
     /// What is in flight, in order.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Out> {
-        self.out.iter().filter(|out| !out.is_done)
+        self.iter().filter(|out| !out.is_done)
     }
 
     /// The message is on its way.
@@ -92,13 +107,13 @@ impl Track {
     /// Puts a message back in flight that was so when the broker ended.
     pub(crate) fn restore(&mut self, out: Out) {
         if let Err(place) = self.place_of(out.serial) {
-            self.out.insert(place, out);
+            self.outs().insert(place, out);
         }
     }
 
     /// Nothing is owed of the message, and its turn has come.
     pub(crate) fn pass(&mut self, serial: u64) {
-        if !self.out.is_empty() {
+        if self.front().is_some() {
             self.insert(serial, 0, true);
         }
         self.cursor = self.cursor.max(serial);
@@ -119,7 +134,7 @@ impl Track {
     /// The message is done. Returns what was known of it, if it was in flight.
     pub(crate) fn finish(&mut self, serial: u64) -> Option<Out> {
         let place = self.place_of(serial).ok()?;
-        let out = self.out.get_mut(place).filter(|out| !out.is_done)?;
+        let out = self.outs().get_mut(place).filter(|out| !out.is_done)?;
         out.is_done = true;
         let finished = *out;
         out.place = Place::default();
@@ -127,10 +142,23 @@ impl Track {
         Some(finished)
     }
 
+    fn front(&self) -> Option<&Out> {
+        self.out.as_ref()?.0.front()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Out> {
+        self.out.iter().flat_map(|outs| &outs.0)
+    }
+
+    fn outs(&mut self) -> &mut VecDeque<Out> {
+        &mut self.out.get_or_insert_default().0
+    }
+
     fn place_of(&self, serial: u64) -> Result<usize, usize> {
-        match self.out.back() {
-            Some(last) if last.serial < serial => Err(self.out.len()),
-            _ => self.out.binary_search_by_key(&serial, |out| out.serial),
+        let Some(Outs(outs)) = self.out.as_deref() else { return Err(0) };
+        match outs.back() {
+            Some(last) if last.serial < serial => Err(outs.len()),
+            _ => outs.binary_search_by_key(&serial, |out| out.serial),
         }
     }
 
@@ -138,24 +166,25 @@ impl Track {
         let stage = Stage::Published;
         let out = Out { serial, place: Place::default(), packet_id, stage, is_done };
         match self.place_of(serial) {
-            Ok(place) => self.out[place] = out,
-            Err(place) => self.out.insert(place, out),
+            Ok(place) => self.outs()[place] = out,
+            Err(place) => self.outs().insert(place, out),
         }
     }
 
     fn trim(&mut self) {
-        while self.out.front().is_some_and(|out| out.is_done && out.serial <= self.cursor) {
-            self.out.pop_front();
+        let Some(Outs(outs)) = self.out.as_deref_mut() else { return };
+        while outs.front().is_some_and(|out| out.is_done && out.serial <= self.cursor) {
+            outs.pop_front();
         }
-        if self.out.is_empty() && self.out.capacity() > IDLE_CAPACITY_MAX {
-            self.out = VecDeque::new();
+        if outs.is_empty() && outs.capacity() > IDLE_CAPACITY_MAX {
+            self.out = None;
         }
     }
 
     /// Gives back memory that only traffic needs.
     pub(crate) fn shrink(&mut self) {
-        if self.out.is_empty() {
-            self.out = VecDeque::new();
+        if self.front().is_none() {
+            self.out = None;
         }
     }
 }

@@ -86,7 +86,7 @@ impl Shard {
             for noted in noted {
                 self.place_in_flight(noted.slot, noted.queue, noted.serial, shares.next());
                 if let (Some(promise), true) = (noted.then, place.is_some()) {
-                    self.promise(place.position, Level::Fsync, promise);
+                    self.promise(place.position(), Level::Fsync, promise);
                 }
             }
         }
@@ -169,7 +169,7 @@ impl Shard {
             buffer.push(queue, track.floor(), track.above());
             return true;
         }
-        match store.owners.get(&queue).copied() {
+        match self.owner(queue) {
             Some(Owner::Session(slot)) => {
                 let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
                 let Some(durable) = durable else { return false };
@@ -186,8 +186,8 @@ impl Shard {
     }
 
     fn place_progress(&mut self, queue: u64, share: Place) {
+        let owner = self.owner(queue);
         let Some(store) = &mut self.store else { return };
-        let owner = store.owners.get(&queue).copied();
         let old = if queue >= SEEN {
             store.seen.get_mut((queue - SEEN) as usize).map(|seen| &mut seen.place)
         } else if queue == HANDOVER {
@@ -282,11 +282,11 @@ impl Shard {
         packet_id: u16,
         serial: u64,
     ) -> Result<(), AppendError> {
+        let owner = self.owner(session);
         let Some(store) = &mut self.store else { return Ok(()) };
         let Some(stored) = store.stored(serial).filter(|s| s.place.is_at(record.position)) else {
             return Ok(());
         };
-        let owner = store.owners.get(&session).copied();
         if let Some(Owner::Session(slot)) = owner
             && let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
             && let Some(received) = durable.rare().received.iter_mut().find(|received| {
@@ -315,13 +315,14 @@ impl Shard {
     }
 
     fn rewrite_progress(&mut self, queue: u64, record: &Record<'_>) {
+        let owner = self.owner(queue);
         let Some(store) = &mut self.store else { return };
         let place = if queue >= SEEN {
             store.seen.get((queue - SEEN) as usize).map(|seen| seen.place)
         } else if queue == HANDOVER {
             Some(store.handovers.track.place)
         } else {
-            match store.owners.get(&queue).copied() {
+            match owner {
                 Some(Owner::Session(slot)) => {
                     let durable = self.clients.get(slot).and_then(|c| c.durable.as_ref());
                     durable.map(|durable| durable.track.place)
@@ -336,8 +337,8 @@ impl Shard {
     }
 
     fn rewrite_in_flight(&mut self, sent: Sent, record: &Record<'_>) {
+        let Some(Owner::Session(slot)) = self.owner(sent.session) else { return };
         let Some(store) = &mut self.store else { return };
-        let Some(Owner::Session(slot)) = store.owners.get(&sent.session).copied() else { return };
         let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
             return;
         };
@@ -380,7 +381,7 @@ impl Shard {
             }
             _ => return None,
         };
-        let slot = match self.store.as_ref()?.owners.get(&queue).copied()? {
+        let slot = match self.owner(queue)? {
             Owner::Group(key) => return self.groups.kept_mut(key).map(|kept| &mut kept.place),
             Owner::Session(slot) => slot,
         };
@@ -453,6 +454,6 @@ impl Shares {
     /// The next entry's share; the first one has what does not divide.
     pub(crate) fn next(&mut self) -> Place {
         let bytes = std::mem::replace(&mut self.rest, self.each);
-        Place { position: self.place.position, bytes }
+        Place::new(self.place.position(), bytes)
     }
 }
