@@ -18,7 +18,10 @@ import wire
 LASTING = b"\x11" + struct.pack(">I", 3600)
 RETRY_SECS = 0.02
 ANSWER_SECS = 10
+# Most messages are small; one in so many is not.
 PAYLOAD_BYTES = 200
+LARGE_EVERY = 40
+LARGE_BYTES = 7_000
 # How long one that leaves waits for what it is owed. Only failing runs wait that long.
 LEAVE_SECS = 20
 
@@ -30,8 +33,10 @@ class Lost(Exception):
 class Client:
     """A connection that is made again and again, and the session behind it."""
 
-    def __init__(self, name, server, history):
+    def __init__(self, name, server, history, version=5):
         self.name, self.server, self.history = name, server, history
+        # 5, or 4 for MQTT 3.1.1.
+        self.version = version
         # Whether the broker has promised to keep the session.
         self.promised = False
         self.running = True
@@ -53,7 +58,7 @@ class Client:
     async def connect(self):
         port = await self.server.port()
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
-        self.writer.write(wire.connect(self.name, clean=False, properties=LASTING))
+        self.writer.write(wire.connect(self.name, self.version, clean=False, properties=LASTING))
         first, body = await asyncio.wait_for(self.packet(), ANSWER_SECS)
         if first != wire.CONNACK or body[1] != 0:
             raise Lost
@@ -99,8 +104,8 @@ class Client:
 class Subscriber(Client):
     """Takes one subscription, and writes down what it is given."""
 
-    def __init__(self, name, server, history, topic_filter, qos):
-        super().__init__(name, server, history)
+    def __init__(self, name, server, history, topic_filter, qos, version=5):
+        super().__init__(name, server, history, version)
         self.filter, self.qos = topic_filter, qos
         # Packet ids of QoS 2 messages that were given to the application and not released yet.
         self.held = set()
@@ -112,7 +117,7 @@ class Subscriber(Client):
             self.held.clear()
         if not self.promised:
             # Again with each connection, until the answer has come once.
-            self.writer.write(wire.subscribe(self.filter, self.qos))
+            self.writer.write(wire.subscribe(self.filter, self.qos, version=self.version))
 
     async def leave(self, acknowledged):
         """Ends the session when all has come that was acknowledged, the highest number of each
@@ -154,7 +159,7 @@ class Subscriber(Client):
             self.writer.write(wire.ack(wire.PUBCOMP, packet_id))
 
     def on_publish(self, first, body):
-        topic, number, packet_id, qos = read_publish(first, body)
+        topic, number, packet_id, qos = read_publish(first, body, self.version)
         dup = bool(first & 8)
         if qos == 2:
             if packet_id not in self.held:
@@ -175,8 +180,8 @@ class Subscriber(Client):
 class Publisher(Client):
     """Sends numbered messages on each of its topics in turn, some ahead of their answers."""
 
-    def __init__(self, name, server, history, topics, window, rate):
-        super().__init__(name, server, history)
+    def __init__(self, name, server, history, topics, window, rate, version=5):
+        super().__init__(name, server, history, version)
         # (topic, qos, retain) each.
         self.topics, self.window, self.rate = topics, window, rate
         self.next_number = [0] * len(topics)
@@ -222,8 +227,9 @@ class Publisher(Client):
             self.writer.write(wire.ack(wire.PUBREL, packet_id))
             return
         topic, qos, retain = self.topics[at]
-        payload = f"{number} ".encode().ljust(PAYLOAD_BYTES, b".")
-        packet = bytearray(wire.publish(topic, payload, qos, packet_id, retain))
+        size = PAYLOAD_BYTES if number % LARGE_EVERY else LARGE_BYTES
+        payload = f"{number} ".encode().ljust(size, b".")
+        packet = bytearray(wire.publish(topic, payload, qos, packet_id, retain, self.version))
         packet[0] |= 8 if dup else 0
         self.writer.write(bytes(packet))
 
@@ -312,7 +318,7 @@ async def read_retained(name, server, history, topics, patience_secs):
         writer.close()
 
 
-def read_publish(first, body):
+def read_publish(first, body, version=5):
     """Topic, number, packet id (0 at QoS 0) and QoS of a PUBLISH."""
     length = struct.unpack(">H", body[:2])[0]
     topic, at = body[2 : 2 + length].decode(), 2 + length
@@ -320,9 +326,9 @@ def read_publish(first, body):
     if qos:
         packet_id = struct.unpack(">H", body[at : at + 2])[0]
         at += 2
-    # Our messages have no properties that a broker would add to, but for identifiers: none asked.
-    properties = body[at]
-    assert properties < 0x80, "more properties than were sent"
-    payload = body[at + 1 + properties :]
-    return topic, int(payload.split(b" ", 1)[0]), packet_id, qos
+    if version == 5:
+        # None were sent, and none asked for that a broker adds.
+        assert body[at] == 0, "properties that nobody sent"
+        at += 1
+    return topic, int(body[at:].split(b" ", 1)[0]), packet_id, qos
 

@@ -52,7 +52,7 @@ EARLY_KILL_SHARE = 0.15
 EARLY_KILL_SECS = (0.001, 0.05)
 # Newcomers subscribe while messages flow, and leave after so many kills.
 NEWCOMER_KILLS = 3
-# The one that is mostly away comes back for one life of the broker in so many.
+# Those that are mostly away come back for one life of the broker in so many.
 AWAY_KILLS = 4
 RETAINED_SECS = 5
 # All is over when nothing came for so long.
@@ -156,15 +156,20 @@ class Run:
         self.publishers = [self.publisher(at) for at in range(options.publishers)]
         self.subscribers = [
             self.subscriber("plain-1", "one/#", 1),
-            self.subscriber("plain-2", "one/+", 1),
+            self.subscriber("plain-2", "one/+", 1, version=4),
             self.subscriber("twice-1", "two/#", 2),
-            self.subscriber("twice-2", "two/#", 2),
+            self.subscriber("twice-2", "two/#", 2, version=4),
             # QoS 2 messages at a QoS 1 subscription, and the other way round.
             self.subscriber("mixed-1", "two/+", 1),
             self.subscriber("mixed-2", "one/+", 2),
             *(self.subscriber(f"member-{n}", "$share/crew/shared/#", 1) for n in range(3)),
         ]
-        self.away = self.subscriber("away", "one/#", 1)
+        # A session alone, and a group with all its members.
+        self.away = [
+            self.subscriber("away-1", "one/#", 1),
+            self.subscriber("away-2", "two/#", 2, version=4),
+            *(self.subscriber(f"member-{n}", "$share/rest/shared/#", 1) for n in (3, 4)),
+        ]
         self.newcomers = []
         self.tasks = None
 
@@ -177,27 +182,29 @@ class Run:
             (f"kept/{at}", 1, True),
         ]
         rate = self.options.rate / self.options.publishers
+        version = 5 if at % 2 == 0 else 4
+        name, window = f"publisher-{at}", self.options.window
         return clients.Publisher(
-            f"publisher-{at}", self.server, self.history, topics, self.options.window, rate
+            name, self.server, self.history, topics, window, rate, version
         )
 
-    def subscriber(self, name, topic_filter, qos):
-        return clients.Subscriber(name, self.server, self.history, topic_filter, qos)
+    def subscriber(self, name, topic_filter, qos, version=5):
+        return clients.Subscriber(name, self.server, self.history, topic_filter, qos, version)
 
     async def go(self):
         await self.server.start()
         await self.server.ready()
         async with asyncio.TaskGroup() as self.tasks:
-            for client in (*self.subscribers, self.away):
+            for client in (*self.subscribers, *self.away):
                 self.tasks.create_task(client.live())
-            await self.until(lambda: all(c.promised for c in (*self.subscribers, self.away)))
+            await self.until(lambda: all(c.promised for c in (*self.subscribers, *self.away)))
             for publisher in self.publishers:
                 self.tasks.create_task(publisher.live())
                 self.tasks.create_task(publisher.publish())
             for kill in range(self.options.kills):
                 await self.one_life(kill)
             await self.settle()
-            for client in (*self.publishers, *self.subscribers, self.away, *self.newcomers):
+            for client in (*self.publishers, *self.subscribers, *self.away, *self.newcomers):
                 client.running = False
                 client.hang_up()
         await self.server.stop()
@@ -213,11 +220,11 @@ class Run:
             clients.read_retained(reader, self.server, self.history, topics, RETAINED_SECS)
         )
         if kill % AWAY_KILLS == 0:
-            self.away.running = False
-            self.away.hang_up()
+            for client in self.away:
+                client.running = False
+                client.hang_up()
         elif kill % AWAY_KILLS == AWAY_KILLS - 1:
-            self.away.running = True
-            self.tasks.create_task(self.away.live())
+            self.call_back()
         life_secs = self.rng.uniform(*self.options.life_secs)
         born_secs = self.rng.uniform(0, life_secs)
         await asyncio.sleep(born_secs)
@@ -231,6 +238,12 @@ class Run:
             await asyncio.sleep(self.rng.uniform(*EARLY_KILL_SECS))
             await self.kill()
         await self.server.start()
+
+    def call_back(self):
+        for client in self.away:
+            if not client.running:
+                client.running = True
+                self.tasks.create_task(client.live())
 
     async def kill(self):
         self.history.append(h.Killed(time.monotonic() - self.started))
@@ -257,11 +270,9 @@ class Run:
         await self.be_ready()
         for publisher in self.publishers:
             publisher.publishing = False
-        if not self.away.running:
-            self.away.running = True
-            self.tasks.create_task(self.away.live())
+        self.call_back()
         await self.until(lambda: not any(publisher.open for publisher in self.publishers))
-        everybody = (*self.subscribers, self.away, *self.newcomers)
+        everybody = (*self.subscribers, *self.away, *self.newcomers)
         await self.until(lambda: all(client.connected.is_set() for client in everybody))
         seen, quiet_since = len(self.history), time.monotonic()
         while time.monotonic() - quiet_since < QUIET_SECS:
