@@ -447,6 +447,11 @@ impl Shard {
 
     fn retain(&mut self, message: &Message, confirm: Option<Confirm>, routed: &mut Routed) {
         let home = self.shared.shard_of_topic(message.topic());
+        if home == self.id && confirm.is_some_and(|confirm| confirm.serial != 0) {
+            routed.waiting += 1;
+            self.on_retain_mail(message.clone(), confirm);
+            return;
+        }
         if home == self.id {
             match self.keep_retained(message, confirm) {
                 Ok(waits) => routed.waiting += u16::from(waits),

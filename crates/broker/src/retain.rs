@@ -38,7 +38,7 @@ impl Shard {
             return Ok(self.clear_retained(message, confirm));
         }
         let bytes = retained_bytes(message);
-        if self.retained.get(topic).is_none() && self.shared.retained_is_full() {
+        if !self.has_room_to_retain(message) {
             self.metrics().retained_refused.add(1);
             self.tell(Event::RetainedRefused { topic: topic.into() });
             return Err(Reason::QUOTA_EXCEEDED);
@@ -61,6 +61,11 @@ impl Shard {
             }
         }
         Ok(place.is_some() && confirm.is_some())
+    }
+
+    /// False: the limit is reached, and this would be one more.
+    pub(crate) fn has_room_to_retain(&self, message: &Message) -> bool {
+        !self.shared.retained_is_full() || self.retained.get(message.topic()).is_some()
     }
 
     fn clear_retained(&mut self, message: &Message, confirm: Option<Confirm>) -> bool {

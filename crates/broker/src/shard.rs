@@ -471,14 +471,7 @@ impl Shard {
                     self.pause(slot, now_ms);
                 }
             }
-            Mail::Retain { message, confirm } => {
-                let kept = self.keep_retained(&message, confirm);
-                if let Err(reason) = kept {
-                    self.answer(confirm, reason, message);
-                } else if kept == Ok(false) {
-                    self.answer(confirm, Reason::SUCCESS, message);
-                }
-            }
+            Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
             Mail::QueryRetained(query) => self.on_retained_query(query),
             Mail::Retained { query, messages, is_last } => {
                 self.on_retained_page(*query, &messages, is_last, now_ms);

@@ -33,6 +33,8 @@ struct Handover {
 pub(crate) struct Handovers {
     by_serial: HashMap<u64, Handover, FixedState>,
     pub(crate) track: Track,
+    /// After a start, until all that were under way are passed on again: new ones wait behind them.
+    pub(crate) is_resuming: bool,
 }
 
 /// A QoS 2 packet id between PUBLISH and PUBREL.
@@ -52,6 +54,7 @@ impl Handovers {
         let handover = Handover { confirm: None, message: None, waiting: 0 };
         self.by_serial.insert(serial, handover);
         self.track.hand_out(serial, 0);
+        self.is_resuming = true;
     }
 
     /// A repetition of the publish waits, instead of the connection that is gone.
@@ -142,7 +145,9 @@ impl Shard {
 
     /// After a start: what may not have been passed on is passed on again.
     pub(crate) fn resume_handovers(&mut self, now_ms: u64) {
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().filter(|store| store.handovers.is_resuming) else {
+            return;
+        };
         for serial in store.handovers.serials() {
             let Some(store) = &mut self.store else { return };
             let Some(handover) = store.handovers.by_serial.get(&serial) else { continue };
@@ -156,7 +161,8 @@ impl Shard {
                     }
                     self.pass_on_taken(serial, now_ms);
                 }
-                Loaded::Pending => {}
+                // Serials are passed on in their order: none overtakes one that is still read.
+                Loaded::Pending => return,
                 Loaded::Gone => {
                     if let Some(handover) = store.handovers.by_serial.get_mut(&serial) {
                         handover.waiting = 1;
@@ -165,6 +171,10 @@ impl Shard {
                 }
             }
         }
+        if let Some(store) = &mut self.store {
+            store.handovers.is_resuming = false;
+        }
+        self.keep_promises(now_ms);
     }
 
     /// A PUBREL is committed: the packet id means nothing any more.
@@ -184,20 +194,52 @@ impl Shard {
 
     /// Mail of a serial that this shard has had: nothing is to be done for it again.
     pub(crate) fn is_repetition(&self, confirm: Option<Confirm>) -> bool {
-        let Some(confirm) = confirm.filter(|confirm| confirm.serial != 0) else { return false };
-        let Some(store) = &self.store else { return false };
-        let from = usize::from(confirm.publisher.shard());
-        store.seen.get(from).is_some_and(|seen| confirm.serial <= seen.serial)
+        confirm.is_some_and(|confirm| self.has_seen(confirm.publisher.shard(), confirm.serial))
     }
 
     /// Remembers the serial of mail that was accepted.
     pub(crate) fn note_seen(&mut self, confirm: Option<Confirm>) {
-        let Some(confirm) = confirm.filter(|confirm| confirm.serial != 0) else { return };
-        let from = confirm.publisher.shard();
-        let Some(store) = &mut self.store else { return };
-        if let Some(seen) = store.seen.get_mut(usize::from(from)) {
-            seen.serial = seen.serial.max(confirm.serial);
-            store.note_moved(super::store::SEEN + u64::from(from));
+        if let Some(confirm) = confirm {
+            self.note_seen_at(confirm.publisher.shard(), confirm.serial);
+        }
+    }
+
+    /// A message to be retained. One that is mailed again must not replace what came after it.
+    pub(crate) fn on_retain_mail(&mut self, message: Message, confirm: Option<Confirm>) {
+        if confirm.is_some() && !self.late_mail.is_empty() {
+            self.late_mail.push(Mail::Retain { message, confirm });
+            return;
+        }
+        let serial = confirm.map_or(0, |confirm| confirm.serial);
+        let source = self.shared.shard_count + confirm.map_or(0, |c| c.publisher.shard());
+        if self.has_seen(source, serial) {
+            self.answer(confirm, Reason::SUCCESS, message);
+            return;
+        }
+        let has_room = self.has_room_to_retain(&message);
+        match self.keep_retained(&message, confirm) {
+            Err(_) if serial != 0 && has_room => {
+                self.late_mail.push(Mail::Retain { message, confirm });
+                return;
+            }
+            Err(reason) => self.answer(confirm, reason, message),
+            Ok(false) => self.answer(confirm, Reason::SUCCESS, message),
+            Ok(true) => {}
+        }
+        self.note_seen_at(source, serial);
+    }
+
+    /// Sources are the shards, for messages, then the shards again, for what is to be retained.
+    fn has_seen(&self, source: u16, serial: u64) -> bool {
+        let seen = self.store.as_ref().and_then(|store| store.seen.get(usize::from(source)));
+        serial != 0 && seen.is_some_and(|seen| serial <= seen.serial)
+    }
+
+    fn note_seen_at(&mut self, source: u16, serial: u64) {
+        let Some(store) = self.store.as_mut().filter(|_| serial != 0) else { return };
+        if let Some(seen) = store.seen.get_mut(usize::from(source)) {
+            seen.serial = seen.serial.max(serial);
+            store.note_moved(super::store::SEEN + u64::from(source));
         }
     }
 
@@ -211,6 +253,7 @@ impl Shard {
                 Mail::Publish { message, confirm } => {
                     self.on_publish_mail(message, confirm, now_ms);
                 }
+                Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
                 Mail::Park { group, message, confirm } => {
                     self.on_park(&group, message, confirm, now_ms);
                 }

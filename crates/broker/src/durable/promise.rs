@@ -47,8 +47,8 @@ impl Promises {
         }
     }
 
-    /// The next promise that can be kept.
-    fn next(&mut self, log: &Log) -> Option<Promise> {
+    /// The next promise that can be kept. `may_route`: nothing older waits to be passed on.
+    fn next(&mut self, log: &Log, may_route: bool) -> Option<Promise> {
         let is_due = |queue: &VecDeque<(Position, Promise)>, level| {
             queue.front().is_some_and(|(position, _)| log.is_committed(*position, level))
         };
@@ -58,7 +58,7 @@ impl Promises {
         if is_due(&self.fsync, Level::Fsync) {
             return self.fsync.pop_front().map(|(_, promise)| promise);
         }
-        let (position, level, serial) = self.routes.front().copied()?;
+        let (position, level, serial) = self.routes.front().copied().filter(|_| may_route)?;
         log.is_committed(position, level).then(|| {
             self.routes.pop_front();
             Promise::Route { serial }
@@ -80,7 +80,7 @@ impl Shard {
     /// Does what has waited for what is committed by now.
     pub(crate) fn keep_promises(&mut self, now_ms: u64) {
         while let Some(store) = &mut self.store
-            && let Some(promise) = store.promises.next(&store.log)
+            && let Some(promise) = store.promises.next(&store.log, !store.handovers.is_resuming)
         {
             self.keep_promise(promise, now_ms);
         }

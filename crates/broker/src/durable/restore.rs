@@ -181,9 +181,11 @@ impl Shard {
     /// Tells the other shards which of their serials have come here.
     fn tell_seen(&mut self) {
         let seen = self.store.as_ref().map(|store| store.seen.clone()).unwrap_or_default();
-        for (shard, seen) in seen.iter().enumerate() {
-            if seen.serial > 0 && shard != usize::from(self.id) {
-                self.send(shard as ShardId, Mail::Seen { serial: seen.serial });
+        let shard_count = usize::from(self.shared.shard_count);
+        for (index, seen) in seen.iter().enumerate() {
+            let shard = (index % shard_count) as ShardId;
+            if seen.serial > 0 && shard != self.id {
+                self.send(shard, Mail::Seen { serial: seen.serial });
             }
         }
     }

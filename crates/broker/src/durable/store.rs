@@ -104,6 +104,7 @@ pub(crate) struct Store {
     pub(crate) noted: Vec<Noted>,
     pub(crate) promises: Promises,
     pub(crate) handovers: Handovers,
+    /// The highest serials that came from each shard: of messages, then of retained ones.
     pub(crate) seen: Vec<Seen>,
     fetched: HashMap<u64, Message, FixedState>,
     fetched_bytes: usize,
@@ -152,7 +153,7 @@ impl Store {
             noted: Vec::new(),
             promises: Promises::default(),
             handovers: Handovers::default(),
-            seen: vec![Seen::default(); usize::from(shard_count)],
+            seen: vec![Seen::default(); 2 * usize::from(shard_count)],
             fetched: HashMap::default(),
             fetched_bytes: 0,
             readings: Vec::new(),
