@@ -5,6 +5,7 @@
 
 use codec::Reason;
 use session::{Delivery, Message};
+use storage::Level;
 
 use crate::access::Action;
 use crate::deliver::{options, with_identifier};
@@ -35,7 +36,7 @@ impl Shard {
     ) -> Result<bool, Reason> {
         let topic = message.topic();
         if message.payload().is_empty() {
-            return Ok(self.clear_retained(message, confirm));
+            return self.clear_retained(message, confirm);
         }
         let bytes = retained_bytes(message);
         if !self.has_room_to_retain(message) {
@@ -68,19 +69,28 @@ impl Shard {
         !self.shared.retained_is_full() || self.retained.get(message.topic()).is_some()
     }
 
-    fn clear_retained(&mut self, message: &Message, confirm: Option<Confirm>) -> bool {
+    /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is
+    /// repeated here may not be committed yet.
+    fn clear_retained(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+    ) -> Result<bool, Reason> {
         let topic = message.topic();
-        let Some(old) = self.retained.remove(topic) else { return false };
-        self.count_retained(-1, -retained_bytes(&old.message));
-        let position = self.unwrite_retained(topic, old.place, false);
-        match (position, confirm) {
-            (Some(position), Some(confirm)) => {
-                let level = level_of(message.level());
-                self.promise(position, level, Promise::Confirm(confirm));
-                true
-            }
-            _ => false,
+        let is_written = self.retained.get(topic).is_some_and(|old| old.place.is_some());
+        let is_kept = is_written || message.level() > 0;
+        let mut position = None;
+        if let Some(store) = self.store.as_mut().filter(|_| is_kept) {
+            let written = store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync);
+            position = Some(written.map_err(|error| crate::publish::reason_of(&error))?);
         }
+        if let Some(old) = self.retained.remove(topic) {
+            self.count_retained(-1, -retained_bytes(&old.message));
+            self.unwrite_retained(topic, old.place, true);
+        }
+        let (Some(position), Some(confirm)) = (position, confirm) else { return Ok(false) };
+        self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+        Ok(true)
     }
 
     /// Writes a retained message into the log, if it is to be.
@@ -111,21 +121,14 @@ impl Shard {
         Ok(place)
     }
 
-    /// What is written of a topic is void, unless something newer is written of it. Returns what an
-    /// acknowledgement has to wait for.
-    fn unwrite_retained(
-        &mut self,
-        topic: &str,
-        place: Place,
-        is_superseded: bool,
-    ) -> Option<storage::Position> {
-        let store = self.store.as_mut().filter(|_| place.is_some())?;
+    /// What is written of a topic is void. Unless something is written of it since, that is said.
+    fn unwrite_retained(&mut self, topic: &str, place: Place, is_superseded: bool) {
+        let Some(store) = self.store.as_mut().filter(|_| place.is_some()) else { return };
         store.release(place);
-        if is_superseded {
-            return None;
+        if !is_superseded {
+            // Should it find no room, the old one is back after a start.
+            let _ = store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync);
         }
-        let fact = Fact::RetainedCleared { topic };
-        store.append_deletion(&fact, storage::Level::Fsync).ok()
     }
 
     /// Puts a retained message back as it was in the log.
