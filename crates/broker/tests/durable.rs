@@ -227,6 +227,22 @@ fn retained_messages_and_their_clearing_outlive_a_crash() {
 }
 
 #[test]
+fn a_clearing_that_is_repeated_waits_for_the_disk_too() {
+    let mut lab = Lab::durable(1);
+    let publisher = lab.open(request("publisher"));
+    lab.send(publisher, &retained("r", b"old", 1, 1));
+    lab.take_all(publisher);
+    lab.disks_stand_still = true;
+    lab.send(publisher, &retained("r", b"", 1, 2));
+    // By now there is nothing to clear in memory, and nothing is cleared on disk.
+    lab.send(publisher, &retained("r", b"", 1, 3));
+    assert_eq!(lab.take_all(publisher), []);
+    lab.disks_stand_still = false;
+    lab.settle();
+    assert_eq!(acks(lab.take_all(publisher)).len(), 2);
+}
+
+#[test]
 fn subscriptions_that_were_given_up_stay_so() {
     let mut lab = Lab::durable(1);
     let conn = lab.open(persistent("client"));
