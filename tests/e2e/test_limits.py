@@ -1,5 +1,6 @@
 """Named limits and their policies: each is reached here, and does what is written of it."""
 
+import json
 import time
 
 import pytest
@@ -143,6 +144,21 @@ def test_drops_are_counted_by_reason(start):
         return sum(v for name, v in found if "dropped" in name and "queue" in name)
 
     eventually(lambda: dropped() == 7, "seven drops in the metrics")
+
+
+def test_drops_are_told_below_sys_with_client_and_reason(start):
+    broker = limited(start, queued_messages_max=5)
+    name = offline_subscriber(broker, "a")["client_id"]
+    with Peer(broker.port()) as watcher, Peer(broker.port()) as peer:
+        watcher.accepted().subscribed("$SYS/broker/events/#")
+        published(peer.accepted(), "a", 8)
+        told = 0
+        while told < 3:
+            topic, payload, _, _ = watcher.message()
+            event = json.loads(payload)
+            assert topic == "$SYS/broker/events/dropped"
+            assert event["client"] == name and event["reason"] == "QueueFull"
+            told += event["count"]
 
 
 def test_qos_0_is_not_queued_for_the_absent_unless_configured(start):

@@ -127,10 +127,8 @@ impl Shard {
         let slot = self.clients.insert(client);
         self.clients.set_durable(slot, durable);
         self.metrics().sessions.add(1);
-        if let Some(store) = &mut self.store {
-            if is_undetached {
-                store.undetached.push(slot);
-            }
+        if let Some(store) = self.store.as_mut().filter(|_| is_undetached) {
+            store.undetached.push(slot);
         }
         for (filter, subscribed) in std::mem::take(&mut facts.subscriptions) {
             self.restore_subscription(slot, &filter, &subscribed, since, progress.floor);

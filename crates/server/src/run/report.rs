@@ -1,6 +1,9 @@
 //! Events of the shards as log lines.
 
 use broker::{Ended, Event};
+use codec::QoS;
+use serde_json::json;
+use session::{Message, MessageParts, NEVER};
 
 /// Writes one event. Life-cycle of single connections is DEBUG; what a person should look at is
 /// INFO (a client did wrong) or WARN (something was lost).
@@ -50,6 +53,38 @@ pub(super) fn log(event: &Event) {
             tracing::warn!(group = %group, count, "messages of a shared subscription dropped");
         }
     }
+}
+
+/// What is published below `$SYS/broker/events`: what was lost or refused, and whose it was. JSON,
+/// QoS 0, not retained; at most once a second per client and kind.
+pub(super) fn message(event: &Event) -> Option<Message> {
+    let (name, body) = match event {
+        Event::Dropped { client_id, reason, count } => {
+            let reason = format!("{reason:?}");
+            ("dropped", json!({ "client": client_id, "reason": reason, "count": count }))
+        }
+        Event::Refused { client_id, topic, count } => {
+            ("refused", json!({ "client": client_id, "topic": topic, "count": count }))
+        }
+        Event::GroupDropped { group, count } => {
+            ("group_dropped", json!({ "group": group, "count": count }))
+        }
+        Event::RetainedRefused { topic } => ("retained_refused", json!({ "topic": topic })),
+        Event::NotKept { client_id, error } => {
+            ("session_refused", json!({ "client": client_id, "reason": error.to_string() }))
+        }
+        _ => return None,
+    };
+    Some(Message::new(&MessageParts {
+        topic: &format!("$SYS/broker/events/{name}"),
+        properties: &[],
+        payload: body.to_string().as_bytes(),
+        qos: QoS::AtMostOnce,
+        retain: false,
+        expires_at_ms: NEVER,
+        publisher: 0,
+        level: 0,
+    }))
 }
 
 fn log_end(client_id: &str, peer: &str, ended: &Ended) {

@@ -490,8 +490,13 @@ impl Worker {
         let shard = &mut self.shards[place];
         let shard_id = shard.id();
         let closes = std::mem::take(&mut shard.effects.closes);
-        for event in shard.effects.events.drain(..) {
+        for event in std::mem::take(&mut shard.effects.events) {
             report::log(&event);
+            if let Some(message) = report::message(&event)
+                && shard.shared().interest.shards(message.topic()).wants != 0
+            {
+                shard.on_publish_command(&message, self.now_ms);
+            }
         }
         for ask in std::mem::take(&mut shard.effects.reauthentications) {
             let answer = self.reauthentication.answer(shard_id, &ask);
