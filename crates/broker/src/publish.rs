@@ -8,6 +8,7 @@ use crate::access::Action;
 use crate::client::Client;
 use crate::deliver::{Delivered, Keeping};
 use crate::durable::{Promise, level_of};
+use crate::shard::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
 use crate::{Confirm, Ended, Event, Mail, SessionKey, Settings, Shard, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
@@ -379,17 +380,20 @@ impl Shard {
         })
     }
 
-    /// Must this publish be looked at later, because the disk is behind or has no space for it?
-    pub(crate) fn must_wait_for_disk(&self, slot: u32, publish: &Publish<'_>) -> bool {
-        let Some(store) = &self.store else { return false };
-        if publish.qos == QoS::AtMostOnce {
-            return false;
-        }
-        let bytes = publish.topic.len() + publish.payload.len() + FACT_BYTES_MAX;
-        let is_slow = self.shared.a_log_is_behind() || store.log.would_wait(bytes);
+    /// How long this publish has to wait, because the disk is behind or has no space for it.
+    pub(crate) fn wait_for_disk_ms(&self, slot: u32, publish: &Publish<'_>) -> Option<u64> {
+        let store = self.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
         let waits_for_space =
             self.shared.settings.when_full == WhenFull::Wait && self.shared.a_log_is_short();
-        (is_slow || waits_for_space) && self.may_be_kept(slot, publish)
+        let bytes = publish.topic.len() + publish.payload.len() + FACT_BYTES_MAX;
+        let pause_ms = if waits_for_space {
+            FULL_PAUSE_MS
+        } else if self.shared.a_log_is_behind() || store.log.would_wait(bytes) {
+            CONGESTION_PAUSE_MS
+        } else {
+            return None;
+        };
+        self.may_be_kept(slot, publish).then_some(pause_ms)
     }
 
     /// May this publish have to be written down? A topic behind an alias is not looked up for it.

@@ -21,7 +21,10 @@ const EVENTS_MAX: usize = 10_000;
 const SPARE_BUFFERS_MAX: usize = 1024;
 
 /// How long a publisher waits for a slow subscriber before it is read on.
-const CONGESTION_PAUSE_MS: u64 = 2;
+pub(crate) const CONGESTION_PAUSE_MS: u64 = 2;
+
+/// How long a publisher waits for space on the disk before it is looked at again.
+pub(crate) const FULL_PAUSE_MS: u64 = 100;
 
 /// Larger buffers are given back to the allocator, once there are [`LARGE_BUFFERS`] to reuse.
 const SPARE_BUFFER_BYTES_MAX: usize = 4 * 1024;
@@ -219,9 +222,9 @@ impl Shard {
             };
             if let Packet::Publish(publish) = &packet
                 && self.may_pause
-                && self.must_wait_for_disk(slot, publish)
+                && let Some(pause_ms) = self.wait_for_disk_ms(slot, publish)
             {
-                self.pause(slot, now_ms);
+                self.pause(slot, pause_ms, now_ms);
                 break;
             }
             taken += packet_len;
@@ -236,7 +239,7 @@ impl Shard {
             }
             // The rest waits until the subscriber has caught up.
             if std::mem::take(&mut self.is_congested) && self.may_pause {
-                self.pause(slot, now_ms);
+                self.pause(slot, CONGESTION_PAUSE_MS, now_ms);
                 break;
             }
         }
@@ -250,12 +253,12 @@ impl Shard {
         taken
     }
 
-    /// Reads nothing from a publisher for a moment, because a subscriber is slow.
-    fn pause(&mut self, slot: u32, now_ms: u64) {
+    /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.
+    fn pause(&mut self, slot: u32, pause_ms: u64, now_ms: u64) {
         if let Some(client) = self.clients.get(slot)
             && client.is_connected()
         {
-            self.effects.pauses.push((client.connection, now_ms + CONGESTION_PAUSE_MS));
+            self.effects.pauses.push((client.connection, now_ms + pause_ms));
         }
     }
 
@@ -468,7 +471,7 @@ impl Shard {
             }
             Mail::Congested { publisher } => {
                 if let Some(slot) = self.clients.slot_of(publisher) {
-                    self.pause(slot, now_ms);
+                    self.pause(slot, CONGESTION_PAUSE_MS, now_ms);
                 }
             }
             Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
