@@ -135,7 +135,8 @@ def test_shutdown_does_not_wait_for_a_client_that_does_not_read(start):
 
 def test_a_port_in_use_is_told(start):
     broker = start()
-    ran = run("serve", "--port", broker.port(), "--data", broker.directory / "other")
+    data = broker.directory / "other"
+    ran = run("serve", "--port", broker.port(), "--http", "off", "--data", data)
     assert ran.returncode == 1 or ran.returncode == 2
     assert str(broker.port()) in ran.stderr
 
