@@ -277,16 +277,18 @@ impl Shard {
         let number = self.know_group(name, NEVER);
         let Some(group) = self.groups.get_mut(number) else { return false };
         group.forget_at_ms = NEVER;
-        match group.members.iter_mut().find(|known| known.key == member.key) {
-            Some(known) => {
-                *known = member;
-                false
-            }
-            None => {
-                group.members.push(member);
-                true
-            }
+        if let Some(known) = group.members.iter_mut().find(|known| known.key == member.key) {
+            *known = member;
+            return false;
         }
+        let shard = member.key.shard();
+        group.members.push(member);
+        // Its shard may never have heard that the queue here is not empty.
+        let waits = !group.parked.is_empty() || group.kept.as_ref().is_some_and(|k| !k.is_empty());
+        if waits && shard != self.id {
+            self.send(shard, Mail::Waiting { group: name.key, any: true });
+        }
+        true
     }
 
     /// The group's number on this shard; it gets one if it is new.
