@@ -159,6 +159,7 @@ impl Shard {
             Err(_) => {
                 self.finish_delivery(slot, serial);
                 self.note_dropped(slot, session::Dropped::TooLarge, now_ms);
+                self.pump(slot, now_ms);
             }
         }
     }
