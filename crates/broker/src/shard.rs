@@ -402,14 +402,13 @@ impl Shard {
             return;
         };
         let Some(link) = client.session.link_mut() else { return };
-        let had_room = link.has_room();
         let spare = link.outbox.advance(count);
         let is_empty = link.outbox.is_empty();
         let waits = client.session.outgoing.queued() > 0
             || client.session.outgoing.has_unsent()
             || client.extras.is_some()
             || client.has_backlog()
-            || (client.gauge.is_some() && !had_room);
+            || client.gauge.as_ref().is_some_and(|gauge| !gauge.is_available());
         if is_empty
             && client.session.outgoing.queued() == 0
             && !client.has_backlog()
