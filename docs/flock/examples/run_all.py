@@ -60,7 +60,8 @@ RUNS = {
     **{f"XR-2-{size}": SHORT for size in ("128B", "1K", "8K")},
     "XR-3-in": SHORT,
     "XR-3-out": SHORT,
-    "XR-4": f"--scale 0.2 {SHORT}",
+    # The bridge needs a while until it is up.
+    "XR-4": "--scale 0.2 --duration 8s --ramp 6s",
     "SW-1": "--speed 10",
     "X-1": "--scale 0.2 --duration 15s --ramp 1s",
     "X-2": "--scale 0.2 --duration 15s --ramp 1s",
@@ -72,6 +73,10 @@ RUNS = {
     "X-8": "--scale 0.1 --duration 8s --ramp 1s",
     "X-9": "--scale 0.1 --duration 8s --ramp 2s",
     "X-10": "--scale 0.2 --duration 15s --ramp 1s",
+    **{f"D-1-{size}": "--duration 6s" for size in ("16B", "1K", "8K")},
+    "D-2": "--duration 6s",
+    "D-3": "--scale 0.5",
+    "D-4": "",
 }
 KEPT = {"MB-B1": (".html", ".md", ".csv", ".json"), "X-1": (".html", ".md")}
 
@@ -195,7 +200,7 @@ def row(id, bend, code, commit):
     load = results.get("broker_load") or {}
     cells = [
         id,
-        f"`{bend}`",
+        f"`{bend}`" if bend else "",
         verdict,
         shown(rate(results["series"], "published")),
         shown(rate(results["series"], "received")),
