@@ -195,7 +195,9 @@ def row(id, bend, code, commit):
     kind = next((k for k in ("end_to_end", "routed", "connect") if k in merged), None)
     summary = merged.get(kind, {})
     counts = results["integrity"]["by_qos"]
-    lost, again = (sum(count[key] for count in counts) for key in ("lost", "duplicated"))
+    lost, again, owed = (
+        sum(count[key] for count in counts) for key in ("lost", "duplicated", "expected")
+    )
     verdict = {0: "passed", 3: "passed, tool late"}.get(code, "**not passed**")
     load = results.get("broker_load") or {}
     cells = [
@@ -207,7 +209,7 @@ def row(id, bend, code, commit):
         (kind or "–").replace("_", " "),
         shown_us(summary.get("p50_us")),
         shown_us(summary.get("p99_us")),
-        f"{lost:,} / {again:,} of {sum(count['expected'] for count in counts):,}" if counts else "–",
+        f"{lost:,} / {again:,} of {owed:,}" if owed else "–",
         shown(load.get("cpu_us_per_message")),
         commit,
     ]
