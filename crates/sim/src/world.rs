@@ -350,7 +350,7 @@ impl World {
     fn unrest(&self) -> String {
         let restless = self.clients.iter().find(|client| !client.is_ready() || !client.is_quiet());
         match restless {
-            Some(client) => format!("{} waits, {:?}", client.id, client.wire),
+            Some(client) => format!("{} waits, {}", client.id, client.unrest()),
             None => format!(
                 "{} pauses, {} dirty, disks idle: {:?}",
                 self.node.paused.len(),

@@ -107,6 +107,12 @@ impl ModelClient {
             && self.wire.as_ref().is_none_or(|w| w.to_broker.is_empty() && w.to_client.is_empty())
     }
 
+    /// What it waits for.
+    pub fn unrest(&self) -> String {
+        let Self { publishing, subscribing, owed, wire, .. } = self;
+        format!("{publishing:?}, {subscribing:?}, owes {owed:?}, {wire:?}")
+    }
+
     /// Opens a connection; whatever was under way on an old one is lost with it.
     pub fn connect(&mut self, connection: u32, oracle: &mut Oracle) {
         self.lose_wire(oracle);
