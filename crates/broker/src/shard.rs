@@ -318,7 +318,7 @@ impl Shard {
     }
 
     /// PUBREL: PUBCOMP, once it is written down if the packet id is.
-    fn on_pubrel(&mut self, slot: u32, packet_id: u16) {
+    pub(crate) fn on_pubrel(&mut self, slot: u32, packet_id: u16) {
         if self.keep_pubrel(slot, packet_id) {
             return;
         }

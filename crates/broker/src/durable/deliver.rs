@@ -507,11 +507,13 @@ impl Shard {
         let received = rare.received.iter_mut().find(|received| received.packet_id == packet_id);
         let Some(received) = received else { return false };
         let fact = Fact::Released { session: queue, packet_id };
-        // Without room for it the client asks again, with its next connection.
-        if let Ok(position) = store.append_deletion(&fact, level) {
-            received.is_released = true;
-            let promise = Promise::Released { session, connection, packet_id };
-            store.promises.push(position, level, promise);
+        match store.append_deletion(&fact, level) {
+            Ok(position) => {
+                received.is_released = true;
+                let promise = Promise::Released { session, connection, packet_id };
+                store.promises.push(position, level, promise);
+            }
+            Err(_) => store.late_pubrels.push((session, connection, packet_id)),
         }
         true
     }

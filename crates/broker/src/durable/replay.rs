@@ -136,6 +136,25 @@ impl Replay {
         }
     }
 
+    /// Of several sessions of one client id the last opened is the one: the end of the others found
+    /// no room in the log. Returns those that have to be ended.
+    pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<u64> {
+        let mut newest: HashMap<Box<str>, u64, RandomState> = HashMap::default();
+        let mut namesakes = Vec::new();
+        for (queue, facts) in &self.sessions {
+            if let Some(opened) = &facts.opened {
+                namesakes.extend(newest.insert(opened.client_id.clone(), *queue));
+            }
+        }
+        for queue in &namesakes {
+            if let Some(facts) = self.sessions.remove(queue) {
+                facts.release(ledger);
+            }
+            release(ledger, self.progress.remove(queue).map(|progress| progress.place));
+        }
+        namesakes
+    }
+
     /// The newest time that a record tells, in milliseconds since the Unix epoch: a clock that is
     /// behind it was set back.
     pub fn newest_ms(&self) -> u64 {

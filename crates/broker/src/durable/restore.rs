@@ -53,9 +53,11 @@ impl Shard {
     ) -> Result<Restored, Malformed> {
         replay.check()?;
         replay.drop_unopened(&mut recovered.ledger);
+        let namesakes = replay.drop_namesakes(&mut recovered.ledger);
         let log = Log::open(recovered, settings.clone());
         let mut store = Store::new(log, &settings, self.shared.shard_count);
         store.continue_from(replay.last_queue, replay.last_serial);
+        store.late_ends = namesakes;
         self.store = Some(Box::new(store));
         let mut since = Since::default();
         for (queue, facts) in std::mem::take(&mut replay.sessions) {

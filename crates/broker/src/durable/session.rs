@@ -345,9 +345,29 @@ impl Shard {
                 }
             }
         }
-        // Should it be lost, the session comes back with the next start and expires then.
         let ended = Fact::SessionEnded { session: durable.queue };
-        let _ = store.append_deletion(&ended, durable.log_level());
+        if store.append_deletion(&ended, durable.log_level()).is_err() {
+            store.late_ends.push(durable.queue);
+        }
+    }
+
+    /// What found no room in the log is tried again: ends of sessions, and PUBRELs whose connection
+    /// still waits.
+    pub(crate) fn try_late_facts(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        while let Some(&session) = store.late_ends.last() {
+            if store.append_deletion(&Fact::SessionEnded { session }, Level::Disk).is_err() {
+                return;
+            }
+            store.late_ends.pop();
+        }
+        for (session, connection, packet_id) in std::mem::take(&mut store.late_pubrels) {
+            if let Some(slot) = self.clients.slot_of(session)
+                && self.link(slot, connection).is_some()
+            {
+                self.on_pubrel(slot, packet_id);
+            }
+        }
     }
 }
 

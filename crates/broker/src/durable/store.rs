@@ -11,7 +11,7 @@ use super::handover::Handovers;
 use super::promise::{Promise, Promises};
 use super::track::Place;
 use crate::journal::{Fact, Stage, StoredMessage};
-use crate::{Durability, ShardId};
+use crate::{Durability, SessionKey, ShardId};
 
 /// The queue number of what a shard has taken on and not yet passed to others.
 pub(crate) const HANDOVER: u64 = 0;
@@ -119,6 +119,11 @@ pub(crate) struct Store {
     /// Sessions that were connected when the broker ended: what is written of them says that they
     /// still are.
     pub(crate) undetached: Vec<u32>,
+    /// Sessions whose end found no room in the log.
+    pub(crate) late_ends: Vec<u64>,
+    /// PUBRELs that found no room: session, connection, packet id. Bounded by what the clients may
+    /// have in flight.
+    pub(crate) late_pubrels: Vec<(SessionKey, u32, u16)>,
     /// The state that was told last.
     pub(crate) told: Status,
 }
@@ -162,6 +167,8 @@ impl Store {
             buffer: Vec::new(),
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
             undetached: Vec::new(),
+            late_ends: Vec::new(),
+            late_pubrels: Vec::new(),
             told: Status::Opening,
         }
     }

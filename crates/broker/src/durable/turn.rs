@@ -47,6 +47,7 @@ impl Shard {
         self.keep_promises(now_ms);
         self.note_log_status(now_ms);
         self.resume_queues(waiters, now_ms);
+        self.try_late_facts();
         self.try_late_mail(now_ms);
         self.finish(now_ms);
     }
@@ -59,6 +60,7 @@ impl Shard {
         let waiters = std::mem::take(&mut store.retry);
         self.resume_queues(waiters, now_ms);
         self.resume_handovers(now_ms);
+        self.try_late_facts();
         self.try_late_mail(now_ms);
     }
 
