@@ -70,6 +70,11 @@ impl Mailbox {
     pub(super) fn put(&self, item: Item) {
         self.items.lock().unwrap_or_else(PoisonError::into_inner).push(item);
         self.has_items.store(true, Ordering::SeqCst);
+        self.nudge();
+    }
+
+    /// Wakes whoever sleeps on it.
+    pub(super) fn nudge(&self) {
         if self.is_asleep.swap(false, Ordering::SeqCst)
             && let Err(error) = self.waker.wake()
         {

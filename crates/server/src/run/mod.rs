@@ -7,6 +7,7 @@
 mod clock;
 pub(crate) mod control;
 mod door;
+mod drive;
 mod gate;
 mod identity;
 mod limits;

@@ -1,12 +1,13 @@
-//! A worker: one thread, its connections, its shards.
+//! A worker: an event queue, its connections, its shards. A thread drives it (`drive`).
 //!
 //! One turn: take what is ready, feed the shards, let mail flow, write each dirty connection once,
 //! sleep until something happens. No connection owns a read buffer; the worker has one.
 
 use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use broker::{Close, Mail, Shard, ShardId};
 use mio::event::Event;
@@ -85,6 +86,7 @@ pub(super) struct WorkerParts {
 
 pub(super) struct Worker {
     poll: Poll,
+    index: usize,
     mailbox: Arc<Mailbox>,
     mailboxes: Arc<[Arc<Mailbox>]>,
     /// Shard `n` lives on worker `n % workers`, as its shard `n / workers`.
@@ -98,6 +100,8 @@ pub(super) struct Worker {
     /// Connections that wait for a time: paused or leaving.
     waiting: Vec<usize>,
     local_mail: Vec<(ShardId, Vec<Mail>)>,
+    /// The last turn had as many events as one can have.
+    has_more_events: bool,
     /// Admitted connections. They are opened between reads, because opening one may read another
     /// into the buffer.
     arrivals: Vec<Handover>,
@@ -112,7 +116,8 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(parts: WorkerParts) -> Self {
-        Self {
+        let mut worker = Self {
+            index: parts.index,
             mailbox: parts.mailboxes[parts.index].clone(),
             poll: parts.poll,
             mailboxes: parts.mailboxes,
@@ -124,38 +129,35 @@ impl Worker {
             unread: Vec::new(),
             waiting: Vec::new(),
             local_mail: Vec::new(),
+            has_more_events: false,
             arrivals: Vec::new(),
             reauthentication: parts.reauthentication,
             logs: parts.logs,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             ticks_at_ms: 0,
             ends_at_ms: None,
-        }
+        };
+        // Opening the logs does not wait for the first event.
+        worker.drive_logs();
+        worker
     }
 
-    /// Runs until the broker stops.
-    pub(super) fn run(mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(EVENTS_MAX);
-        // Opening the logs does not wait for the first event.
-        self.drive_logs();
-        loop {
-            self.sleep(&mut events)?;
-            self.now_ms = self.clock.now_ms();
-            self.take_mail();
-            for event in &events {
-                if event.token() != WAKER {
-                    self.on_event(event);
-                }
-            }
-            self.open_arrivals();
-            self.read_on();
-            self.on_time();
-            self.carry_out();
-            self.drive_logs();
-            if self.is_over() {
-                return Ok(());
+    /// One turn: what is ready, mail, what is due; then the effects.
+    pub(super) fn turn(&mut self, events: &Events) {
+        self.now_ms = self.clock.now_ms();
+        self.take_mail();
+        for event in events {
+            if event.token() != WAKER {
+                self.on_event(event);
             }
         }
+        // An event queue tells of each change once: what did not fit is still there.
+        self.has_more_events = events.iter().count() == EVENTS_MAX;
+        self.open_arrivals();
+        self.read_on();
+        self.on_time();
+        self.carry_out();
+        self.drive_logs();
     }
 
     fn drive_logs(&mut self) {
@@ -164,7 +166,7 @@ impl Worker {
         }
     }
 
-    fn is_over(&mut self) -> bool {
+    pub(super) fn is_over(&mut self) -> bool {
         let Some(end) = self.ends_at_ms else { return false };
         let is_quiet = self.connections.is_empty();
         let has_ended = match &mut self.logs {
@@ -178,18 +180,55 @@ impl Worker {
         has_ended || self.now_ms >= end
     }
 
-    fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
-        let may_sleep = self.unread.is_empty()
+    pub(super) fn is_stopping(&self) -> bool {
+        self.ends_at_ms.is_some()
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(super) fn queue(&mut self) -> &mut Poll {
+        &mut self.poll
+    }
+
+    pub(super) fn queue_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+
+    pub(super) fn has_mail(&self) -> bool {
+        self.mailbox.has_items()
+    }
+
+    /// Sleeps until there is something to do; says how long.
+    pub(super) fn sleep(&mut self, events: &mut Events) -> io::Result<Duration> {
+        let idle_ms = self.fall_asleep();
+        let slept = poll(&mut self.poll, events, idle_ms);
+        self.wake_up();
+        slept
+    }
+
+    /// Announces sleep, and says for how many milliseconds there is nothing to do.
+    pub(super) fn fall_asleep(&self) -> u64 {
+        let may_sleep = !self.has_leftovers() && self.mailbox.fall_asleep();
+        if may_sleep { self.idle_ms() } else { 0 }
+    }
+
+    /// Is there something to do beside what its event queue may have?
+    pub(super) fn has_work(&self) -> bool {
+        self.has_leftovers() || self.has_mail() || self.idle_ms() == 0
+    }
+
+    fn has_leftovers(&self) -> bool {
+        let is_done = self.unread.is_empty()
             && self.arrivals.is_empty()
             && self.local_mail.is_empty()
-            && self.mailbox.fall_asleep();
-        let timeout_ms = if may_sleep { self.idle_ms() } else { 0 };
-        let polled = self.poll.poll(events, Some(Duration::from_millis(timeout_ms)));
+            && !self.has_more_events;
+        !is_done
+    }
+
+    pub(super) fn wake_up(&self) {
         self.mailbox.wake_up();
-        match polled {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// How long nothing is due.
@@ -561,6 +600,19 @@ impl Worker {
         let mut connection = self.connections.remove(key);
         // Dropping closes it either way.
         let _ = self.poll.registry().deregister(&mut connection.stream);
+    }
+}
+
+pub(super) fn events() -> Events {
+    Events::with_capacity(EVENTS_MAX)
+}
+
+/// Waits for events, so many milliseconds at most; says how long it slept.
+pub(super) fn poll(poll: &mut Poll, events: &mut Events, idle_ms: u64) -> io::Result<Duration> {
+    let began = (idle_ms > 0).then(Instant::now);
+    match poll.poll(events, Some(Duration::from_millis(idle_ms))) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(began.map_or(Duration::ZERO, |began| began.elapsed())),
     }
 }
 

@@ -9,6 +9,7 @@ use anyhow::Context;
 use broker::{Access, Shard, ShardId, Shared};
 
 use super::clock::Clock;
+use super::drive::Crew;
 use super::logs::{LogBoard, LogState, Logs, Phase};
 use super::mailbox::{Item, Mailbox};
 use super::reauthentication::Reauthentication;
@@ -55,7 +56,7 @@ impl Workers {
         let has_logs = shards.iter().any(|(_, files)| files.is_some());
         let (polls, mailboxes) = make_mailboxes(count)?;
         let (phase_sender, phases) = channel();
-        let mut threads = Vec::new();
+        let mut workers = Vec::new();
         let parts = polls.into_iter().zip(deal_out(shards, count)).enumerate();
         for (index, (poll, (shards, files))) in parts {
             let logs = start_logs(files, &mailboxes[index], board, &phase_sender)?;
@@ -69,9 +70,9 @@ impl Workers {
                 reauthentication: Reauthentication::new(authenticator.clone()),
                 logs,
             };
-            let core = config.server.pin_workers.then_some(index);
-            threads.push(spawn(format!("worker-{index}"), core, move || Worker::new(parts).run())?);
+            workers.push(Worker::new(parts));
         }
+        let threads = start_threads(config, workers, &mailboxes)?;
         Ok(Self { mailboxes, threads, phases, has_logs, shutdown_grace })
     }
 
@@ -141,6 +142,24 @@ impl Workers {
     }
 }
 
+fn start_threads(
+    config: &Config,
+    workers: Vec<Worker>,
+    mailboxes: &[Arc<Mailbox>],
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let crew = Arc::new(Crew::new(mailboxes));
+    let mut threads = Vec::new();
+    let mut workers = Some(workers);
+    for index in 0..mailboxes.len() {
+        let crew = crew.clone();
+        let all = workers.take();
+        let run = move || all.map_or_else(|| crew.follow(index), |all| crew.lead(all));
+        let core = config.server.pin_workers.then_some(index);
+        threads.push(spawn(format!("worker-{index}"), core, run)?);
+    }
+    Ok(threads)
+}
+
 type Mailboxes = (Vec<mio::Poll>, Arc<[Arc<Mailbox>]>);
 
 fn make_mailboxes(count: usize) -> anyhow::Result<Mailboxes> {
@@ -179,4 +198,35 @@ fn start_logs(
     }
     let logs = Logs::start(files, mailbox, board, phases);
     Ok(Some(logs.context("cannot start the threads of a log")?))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use broker::Settings;
+
+    use super::*;
+    use crate::config::Machine;
+
+    /// So many workers with a shard each, which no thread drives.
+    pub(crate) fn idle_workers(count: u16) -> (Vec<Worker>, Arc<[Arc<Mailbox>]>) {
+        let shared = Shared::new(Settings::default(), count, 1);
+        let config = Config::defaults(&Machine::here());
+        let authenticator = Arc::new(Authenticator::start(&config.auth).unwrap());
+        let (polls, mailboxes) = make_mailboxes(usize::from(count)).unwrap();
+        let shares = deal_out(empty_shards(&shared, &Access::open()), usize::from(count));
+        let parts = polls.into_iter().zip(shares).enumerate();
+        let worker = |(index, (poll, (shards, _)))| {
+            Worker::new(WorkerParts {
+                poll,
+                mailboxes: mailboxes.clone(),
+                index,
+                shards,
+                clock: Clock::start(),
+                shutdown_grace_ms: 0,
+                reauthentication: Reauthentication::new(authenticator.clone()),
+                logs: None,
+            })
+        };
+        (parts.map(worker).collect(), mailboxes.clone())
+    }
 }

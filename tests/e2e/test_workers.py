@@ -1,0 +1,59 @@
+"""Workers move between threads as the load comes and goes; nobody must notice."""
+
+import time
+
+from broker import PATIENCE_SECS
+from wire import PUBACK, Peer, fresh, publish
+
+# Enough that some live on each worker.
+SUBSCRIBERS = 8
+
+
+def has_said(broker, text, seen=0):
+    return any(text in event["message"] for event in broker.log[seen:])
+
+
+def test_a_busy_broker_spreads_over_its_threads_and_comes_together_again(start):
+    broker = start(arguments=("--workers=2", "--log-level=debug"))
+    topic = fresh()
+    subscribers = [Peer(broker.port()).accepted(client_id=fresh("s")) for _ in range(SUBSCRIBERS)]
+    for subscriber in subscribers:
+        subscriber.subscribed(topic, 1)
+    publisher = Peer(broker.port()).accepted(client_id=fresh("p"))
+    sent = []
+
+    def deliver():
+        sent.append(str(len(sent)).encode())
+        publisher.send(publish(topic, sent[-1], qos=1, packet_id=len(sent)))
+        publisher.expect(PUBACK)
+        for subscriber in subscribers:
+            assert subscriber.message()[1] == sent[-1]
+
+    deliver()
+    # Messages for nobody, as fast as they are taken, until the one thread has too much to do.
+    flood = publish(fresh("nobody"), b"x" * 16) * 10_000
+    deadline = time.monotonic() + PATIENCE_SECS
+    with Peer(broker.port()).accepted() as busy:
+        while not has_said(broker, "a worker gets its own thread"):
+            busy.send(flood)
+            assert time.monotonic() < deadline, broker.log_text()
+        deliver()
+    broker.wait_for_log(lambda event: "a worker joins the lead" in event["message"])
+    deliver()
+    broker.terminate()
+    assert broker.wait() == 0
+    for peer in (publisher, *subscribers):
+        peer.expect_disconnect(0x8B)
+        peer.close()
+
+
+def test_a_broker_stops_while_its_workers_are_apart(start):
+    broker = start(arguments=("--workers=4", "--log-level=debug"))
+    flood = publish(fresh("nobody"), b"x" * 16) * 10_000
+    deadline = time.monotonic() + PATIENCE_SECS
+    with Peer(broker.port()).accepted() as busy:
+        while not has_said(broker, "a worker gets its own thread"):
+            busy.send(flood)
+            assert time.monotonic() < deadline, broker.log_text()
+    broker.terminate()
+    assert broker.wait() == 0
