@@ -5,8 +5,10 @@
 //! what has no owner is only dropped when all have been read.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use session::{Message, NEVER, Will};
 use storage::{Ledger, Record, weight};
 
@@ -20,13 +22,15 @@ use crate::journal::{
 /// What recovery read, collected until the shard can be rebuilt from it.
 #[derive(Debug, Default)]
 pub struct Replay {
-    pub(super) sessions: BTreeMap<u64, SessionFacts>,
+    /// Boxed, because half of a tree's places may be empty.
+    pub(super) sessions: BTreeMap<u64, Box<SessionFacts>>,
     pub(super) groups: BTreeMap<u64, GroupFacts>,
     /// By serial.
     pub(super) messages: BTreeMap<u64, MessageFacts>,
     /// The topics of messages, each once.
     pub(super) topics: Vec<Box<str>>,
-    topic_numbers: HashMap<Box<str>, u32, RandomState>,
+    topic_numbers: HashTable<u32>,
+    topic_hasher: RandomState,
     pub(super) retained: HashMap<Box<str>, (Message, Place), RandomState>,
     /// By queue number, those of no session among them.
     pub(super) progress: HashMap<u64, ProgressFacts, RandomState>,
@@ -54,12 +58,27 @@ pub struct Restored {
 pub(super) struct SessionFacts {
     pub(super) opened: Option<Opened>,
     pub(super) detached: Option<(u64, u32, Place)>,
-    pub(super) subscriptions: BTreeMap<Box<str>, SubscribedFacts>,
+    pub(super) subscriptions: Subscriptions,
+    rare: Option<Box<RareFacts>>,
+}
+
+/// What only few sessions have.
+#[derive(Debug, Default)]
+pub(super) struct RareFacts {
     pub(super) will: Option<(Box<Will>, Place)>,
     /// By packet id: serial, and the place if it is not that of the message.
     pub(super) received: BTreeMap<u16, (u64, Place)>,
     /// By packet id.
-    pub(super) in_flight: HashMap<u16, (Sent, Place), RandomState>,
+    in_flight: BTreeMap<u16, (Sent, Place)>,
+}
+
+/// The subscriptions of a session by filter. Most have one, which needs no tree.
+#[derive(Debug, Default)]
+pub(super) enum Subscriptions {
+    #[default]
+    None,
+    One(Box<str>, SubscribedFacts),
+    Many(BTreeMap<Box<str>, SubscribedFacts>),
 }
 
 #[derive(Debug)]
@@ -125,15 +144,15 @@ impl Replay {
 
     /// Drops what was said of sessions that were never opened, or have ended.
     pub(super) fn drop_unopened(&mut self, ledger: &mut Ledger) {
-        let all = std::mem::take(&mut self.sessions);
-        for (queue, facts) in all {
-            if facts.opened.is_some() {
-                self.sessions.insert(queue, facts);
-                continue;
+        let progress = &mut self.progress;
+        self.sessions.retain(|queue, facts| {
+            if facts.opened.is_none() {
+                std::mem::take(&mut **facts).release(ledger);
+                release(ledger, progress.remove(queue).map(|progress| progress.place));
+                return false;
             }
-            facts.release(ledger);
-            release(ledger, self.progress.remove(&queue).map(|progress| progress.place));
-        }
+            true
+        });
     }
 
     /// Of several sessions of one client id the last opened is the one: the end of the others found
@@ -175,13 +194,13 @@ impl Replay {
             Fact::Taken { session, packet_id, message } => {
                 self.on_message(message, place, ledger);
                 self.taken.push(message.serial);
-                let facts = self.session(session);
+                let facts = self.session(session).rare();
                 let received = (message.serial, Place::default());
                 release(ledger, facts.received.insert(packet_id, received).map(|(_, p)| p));
             }
             Fact::Received { session, packet_id, serial } => {
                 self.last_serial = self.last_serial.max(serial);
-                let facts = self.session(session);
+                let facts = self.session(session).rare();
                 let received = facts.received.insert(packet_id, (serial, place));
                 release(ledger, received.map(|(_, place)| place));
             }
@@ -210,7 +229,7 @@ impl Replay {
                 let mut shares = Shares::new(place, in_flight.iter().count());
                 for sent in in_flight.iter() {
                     self.last_serial = self.last_serial.max(sent.serial);
-                    let facts = self.session(sent.session);
+                    let facts = self.session(sent.session).rare();
                     let old = facts.in_flight.insert(sent.packet_id, (sent, shares.next()));
                     release(ledger, old.map(|(_, place)| place));
                 }
@@ -235,14 +254,18 @@ impl Replay {
                 release(ledger, facts.map(|facts| facts.place));
             }
             Fact::Released { session, packet_id } => {
-                let received = self.session(session).received.remove(&packet_id);
+                let received = self
+                    .session(session)
+                    .rare
+                    .as_mut()
+                    .and_then(|rare| rare.received.remove(&packet_id));
                 release(ledger, received.map(|(_, place)| place));
             }
             Fact::RetainedCleared { topic } => {
                 release(ledger, self.retained.remove(topic).map(|(_, place)| place));
             }
             Fact::WillCleared { session } => {
-                let will = self.session(session).will.take();
+                let will = self.session(session).rare.as_mut().and_then(|rare| rare.will.take());
                 release(ledger, will.map(|(_, place)| place));
             }
             Fact::GroupClosed { queue } => {
@@ -286,7 +309,7 @@ impl Replay {
             from_serial: subscribed.from_serial,
             place,
         };
-        let old = facts.subscriptions.insert(subscribed.filter.into(), subscription);
+        let old = facts.subscriptions.insert(subscribed.filter, subscription);
         release(ledger, old.map(|old| old.place));
     }
 
@@ -308,12 +331,15 @@ impl Replay {
     }
 
     fn topic_number(&mut self, topic: &str) -> u32 {
-        if let Some(number) = self.topic_numbers.get(topic) {
+        let (topics, hasher) = (&self.topics, &self.topic_hasher);
+        let hash = hasher.hash_one(topic);
+        let text_of = |number: &u32| &*topics[*number as usize];
+        if let Some(number) = self.topic_numbers.find(hash, |number| text_of(number) == topic) {
             return *number;
         }
-        let number = self.topics.len() as u32;
+        let number = topics.len() as u32;
+        self.topic_numbers.insert_unique(hash, number, |number| hasher.hash_one(text_of(number)));
         self.topics.push(topic.into());
-        self.topic_numbers.insert(topic.into(), number);
         number
     }
 
@@ -328,7 +354,7 @@ impl Replay {
             message_expiry_secs: stored.message_expiry_secs,
             due_ms: NEVER,
         });
-        let old = self.session(stored.session).will.replace((will, place));
+        let old = self.session(stored.session).rare().will.replace((will, place));
         release(ledger, old.map(|(_, place)| place));
     }
 
@@ -350,18 +376,27 @@ impl SessionFacts {
     fn release(self, ledger: &mut Ledger) {
         release(ledger, self.opened.map(|opened| opened.place));
         release(ledger, self.detached.map(|(_, _, place)| place));
-        release(ledger, self.will.map(|(_, place)| place));
-        for facts in self.subscriptions.into_values() {
-            release(ledger, Some(facts.place));
-        }
-        for (_, place) in self.received.into_values() {
+        self.subscriptions.into_iter().for_each(|(_, facts)| release(ledger, Some(facts.place)));
+        let rare = self.rare.map(|rare| *rare).unwrap_or_default();
+        release(ledger, rare.will.map(|(_, place)| place));
+        for (_, place) in rare.received.into_values() {
             release(ledger, Some(place));
         }
-        for (_, place) in self.in_flight.into_values() {
+        for (_, place) in rare.in_flight.into_values() {
             release(ledger, Some(place));
         }
     }
 
+    fn rare(&mut self) -> &mut RareFacts {
+        self.rare.get_or_insert_default()
+    }
+
+    pub(super) fn take_rare(&mut self) -> RareFacts {
+        self.rare.take().map(|rare| *rare).unwrap_or_default()
+    }
+}
+
+impl RareFacts {
     /// What is in flight, in the order in which it was sent.
     pub(super) fn take_in_flight(&mut self) -> Vec<(Sent, Place)> {
         let mut in_flight: Vec<(Sent, Place)> =
@@ -371,8 +406,80 @@ impl SessionFacts {
     }
 }
 
+impl Subscriptions {
+    /// Returns what it replaces.
+    fn insert(&mut self, filter: &str, facts: SubscribedFacts) -> Option<SubscribedFacts> {
+        match self {
+            Self::None => {
+                *self = Self::One(filter.into(), facts);
+                None
+            }
+            Self::One(only, old) if **only == *filter => Some(std::mem::replace(old, facts)),
+            Self::One(..) => {
+                let mut many: BTreeMap<_, _> = std::mem::take(self).into_iter().collect();
+                many.insert(filter.into(), facts);
+                *self = Self::Many(many);
+                None
+            }
+            Self::Many(many) => many.insert(filter.into(), facts),
+        }
+    }
+
+    fn remove(&mut self, filter: &str) -> Option<SubscribedFacts> {
+        match self {
+            Self::Many(many) => many.remove(filter),
+            Self::One(only, _) if **only == *filter => {
+                std::mem::take(self).into_iter().next().map(|(_, facts)| facts)
+            }
+            Self::None | Self::One(..) => None,
+        }
+    }
+
+    /// In the order of the filters.
+    pub(super) fn into_iter(self) -> impl Iterator<Item = (Box<str>, SubscribedFacts)> {
+        let (one, many) = match self {
+            Self::None => (None, None),
+            Self::One(filter, facts) => (Some((filter, facts)), None),
+            Self::Many(many) => (None, Some(many)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+}
+
 fn release(ledger: &mut Ledger, place: Option<Place>) {
     if let Some(place) = place.filter(|place| place.is_some()) {
         ledger.release(place.position(), u64::from(place.bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(identifier: u32) -> SubscribedFacts {
+        SubscribedFacts { options: 1, identifier, from_serial: 0, place: Place::default() }
+    }
+
+    fn listed(subscriptions: Subscriptions) -> Vec<(String, u32)> {
+        let listed = subscriptions.into_iter();
+        listed.map(|(filter, facts)| (filter.into(), facts.identifier)).collect()
+    }
+
+    #[test]
+    fn subscriptions_are_replaced_and_removed_by_filter_however_many_they_are() {
+        let mut subscriptions = Subscriptions::default();
+        assert!(subscriptions.remove("a").is_none());
+        assert!(subscriptions.insert("b", facts(1)).is_none());
+        assert!(subscriptions.remove("a").is_none());
+        assert_eq!(subscriptions.insert("b", facts(2)).map(|old| old.identifier), Some(1));
+        assert!(subscriptions.insert("a", facts(3)).is_none());
+        assert_eq!(subscriptions.insert("b", facts(4)).map(|old| old.identifier), Some(2));
+        assert_eq!(subscriptions.remove("b").map(|gone| gone.identifier), Some(4));
+        assert!(subscriptions.insert("c", facts(5)).is_none());
+        assert_eq!(listed(subscriptions), [("a".to_owned(), 3), ("c".to_owned(), 5)]);
+        let mut single = Subscriptions::default();
+        single.insert("a", facts(6));
+        assert_eq!(single.remove("a").map(|gone| gone.identifier), Some(6));
+        assert_eq!(listed(single), []);
     }
 }

@@ -8,7 +8,7 @@ use storage::{Log, Recovered};
 use topic::FilterId;
 
 use super::handover::Received;
-use super::replay::{MessageFacts, ProgressFacts, Replay, Restored, SessionFacts};
+use super::replay::{MessageFacts, ProgressFacts, RareFacts, Replay, Restored, SessionFacts};
 use super::session::Durable;
 use super::store::{HANDOVER, SEEN, Store, Stored};
 use super::track::{Out, Place, Track};
@@ -62,13 +62,13 @@ impl Shard {
         let mut since = Since::default();
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
             let progress = replay.progress.remove(&queue).unwrap_or_default();
-            let found = Found { queue, facts, progress };
+            let found = Found { queue, facts: *facts, progress };
             self.restore_session(found, limits, &mut since, now_ms);
         }
         self.restore_groups(&mut replay, now_ms);
         self.restore_retained(&mut replay, now_ms);
         self.restore_own(&mut replay);
-        self.restore_messages(&replay, &since, now_ms);
+        self.restore_messages(&mut replay, &since, now_ms);
         for progress in replay.progress.into_values() {
             self.release_place(progress.place);
         }
@@ -93,6 +93,7 @@ impl Shard {
     ) {
         let Found { queue, mut facts, progress } = found;
         let Some(opened) = facts.opened.take() else { return };
+        let mut rare = facts.take_rare();
         let mut client = Client::new(opened.client_id, limits.clone());
         client.username = Some(opened.username).filter(|name| !name.is_empty());
         client.grants = self.access.grants(client.username.as_deref());
@@ -117,13 +118,13 @@ impl Shard {
         if expiry_secs != NEVER_EXPIRES {
             client.expires_at_ms = at_ms + u64::from(expiry_secs) * 1000;
         }
-        if let Some((mut will, place)) = facts.will.take() {
+        if let Some((mut will, place)) = rare.will.take() {
             let delay_secs = will.delay_secs.min(limits.will_delay_max_secs);
             will.due_ms = at_ms + u64::from(delay_secs) * 1000;
             client.will = Some(will);
             durable.rare().will = place;
         }
-        self.restore_track(&mut client, &mut durable, &mut facts, &progress);
+        self.restore_track(&mut client, &mut durable, rare, &progress);
         client.session.mark_resumed();
         let is_undetached = !durable.detached.is_some();
         let slot = self.clients.insert(client);
@@ -132,7 +133,7 @@ impl Shard {
         if let Some(store) = self.store.as_mut().filter(|_| is_undetached) {
             store.undetached.push(slot);
         }
-        for (filter, subscribed) in std::mem::take(&mut facts.subscriptions) {
+        for (filter, subscribed) in facts.subscriptions.into_iter() {
             self.restore_subscription(slot, &filter, &subscribed, since, progress.floor);
         }
         self.arm_timer(slot);
@@ -225,17 +226,17 @@ impl Shard {
     }
 
     /// Counts who needs each message, and lines up what waits.
-    fn restore_messages(&mut self, replay: &Replay, since: &Since, now_ms: u64) {
+    fn restore_messages(&mut self, replay: &mut Replay, since: &Since, now_ms: u64) {
         let mut needs = self.pinned_messages(replay);
         let mut owed_by_topic: Vec<Option<Owed>> = vec![None; replay.topics.len()];
-        for (&serial, facts) in &replay.messages {
+        for (serial, facts) in std::mem::take(&mut replay.messages) {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
             if facts.expires_at_ms > now_ms {
                 refs += if facts.queue == 0 {
                     let owed = owed_by_topic[facts.topic as usize].get_or_insert_with(|| {
                         self.owed_on(&replay.topics[facts.topic as usize], since)
                     });
-                    self.line_up(serial, facts, owed)
+                    self.line_up(serial, &facts, owed)
                 } else {
                     self.restore_group_message(serial, facts.queue, facts.place.bytes)
                 };
@@ -342,14 +343,14 @@ impl Shard {
         &mut self,
         client: &mut Client,
         durable: &mut Durable,
-        facts: &mut SessionFacts,
+        mut rare: RareFacts,
         progress: &ProgressFacts,
     ) {
         for serial in &progress.above {
             durable.track.skip(*serial);
         }
         let mut resends = Vec::new();
-        for (sent, place) in facts.take_in_flight() {
+        for (sent, place) in rare.take_in_flight() {
             let is_done = sent.serial <= progress.floor || durable.track.contains(sent.serial);
             if is_done || sent.packet_id == 0 {
                 self.release_place(place);
@@ -363,7 +364,7 @@ impl Shard {
             let origin = session::Origin { group: 0, serial };
             client.session.outgoing.restore(packet_id, origin, stage == Stage::Released);
         }
-        for (packet_id, (serial, place)) in std::mem::take(&mut facts.received) {
+        for (packet_id, (serial, place)) in rare.received {
             client.session.incoming.insert(packet_id);
             let received = Received { packet_id, serial, place, is_released: false };
             durable.rare().received.push(received);

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use broker::journal::Fact;
 use broker::{Access, Limits, Replay, Restored, Shard, ShardId, Shared};
 use storage::{Identity, Record, Report};
 
@@ -145,34 +144,19 @@ impl Reading<'_> {
         let files = data.log_files(id)?;
         let fresh = Identity { id: crate::auth::random(), shard: id, shards: *shards };
         let mut replay = Replay::new();
-        let mut newest_ms = 0;
         let mut sink = |record: Record<'_>, ledger: &mut storage::Ledger| {
-            newest_ms = newest_ms.max(time_of(&record));
             replay.on_record(record, ledger);
         };
         let progress = |bytes| {
             self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
         };
         let recovered = data.recover(&files, fresh, settings, &mut sink, &progress)?;
-        let report = recovered.report;
+        let (report, newest_ms) = (recovered.report, replay.newest_ms());
         let mut shard = Shard::new(id, self.shared.clone(), self.access.clone());
         let restored = shard
             .open_log(recovered, settings.clone(), replay, &self.limits, self.now_ms)
             .with_context(|| files.path().display().to_string())?;
         Ok(ReadBack { shard, files, restored, report, newest_ms })
-    }
-}
-
-/// The time that a record tells, or 0. Only what is said of sessions tells one, and that is one of
-/// the first kinds: the many others are not looked into.
-fn time_of(record: &Record<'_>) -> u64 {
-    if record.kind.get() > SESSION_KINDS_MAX {
-        return 0;
-    }
-    match Fact::decode(record.kind.get(), record.bytes) {
-        Ok(Fact::SessionOpened(opened)) => opened.opened_at_ms,
-        Ok(Fact::SessionDetached { at_ms, .. }) => at_ms,
-        _ => 0,
     }
 }
 
