@@ -48,7 +48,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, ..message };
     let mut progress = ProgressBuf::default();
-    progress.push(1, 10, [12, 13, 400]);
+    progress.push(1, 10, [(12, 13), (400, 400)]);
     progress.push(2, 0, []);
     let mut in_flight = InFlightBuf::default();
     for (queue, stage) in [(1, Stage::Published), (9, Stage::Released)] {

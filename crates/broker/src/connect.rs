@@ -58,7 +58,9 @@ impl Shard {
             }
         };
         self.open(slot, connection, request, session_present, now_ms);
-        self.pump(slot, now_ms);
+        if self.doomed.is_empty() {
+            self.pump(slot, now_ms);
+        }
         self.arm_timer(slot);
         self.finish(now_ms);
         slot

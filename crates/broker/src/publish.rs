@@ -120,6 +120,9 @@ impl Shard {
         if !is_taken {
             return None;
         }
+        if let Some(reason) = self.lacks_disk_for(message) {
+            return Some(self.refuse_publish(slot, publish, message, reason, now_ms));
+        }
         let confirm = self.confirm_of(slot, publish);
         let serial = match self.take_on(slot, publish.packet_id, message, confirm) {
             Ok(serial) => serial,

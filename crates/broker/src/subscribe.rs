@@ -11,6 +11,10 @@ use crate::client::Held;
 use crate::deliver::options;
 use crate::{Ended, Event, Shard};
 
+/// For filters that were checked when they were subscribed.
+pub(crate) const UNLIMITED: topic::TopicLimits =
+    topic::TopicLimits { levels_max: u16::MAX, bytes_max: u16::MAX };
+
 /// One filter of a SUBSCRIBE, checked.
 pub(crate) struct Request<'a> {
     pub(crate) filter: Filter<'a>,
@@ -48,18 +52,21 @@ impl Shard {
                     continue;
                 }
             };
-            let before = self.all_pending(slot);
+            let old = self.subscription_of(slot, &request.filter);
+            // What waits by this filter alone is not owed any more if it becomes QoS 0.
+            let loses = options.qos == codec::QoS::AtMostOnce && old.is_some();
+            let before = if loses { self.all_pending(slot) } else { Vec::new() };
             let granted = self.subscribe(slot, &request);
-            self.let_pending_go(slot, before);
-            match self.keep_granted(slot, text, granted, identifier) {
+            match self.keep_granted(slot, text, old, granted, identifier) {
                 Ok(position) => kept = position.or(kept),
                 Err(error) => {
-                    self.unsubscribe(slot, &request.filter);
+                    self.take_subscription_back(slot, &request.filter, old);
                     let reason = crate::publish::reason_of(&error);
                     reasons.push(self.suback_code(slot, reason));
                     continue;
                 }
             }
+            self.let_pending_go(slot, before);
             reasons.push(granted.qos);
             let wants_retained = match options.retain_handling {
                 RetainHandling::Always => true,
@@ -167,8 +174,36 @@ impl Shard {
 
     /// The same, by the filter as the client wrote it.
     pub(crate) fn held_of(&self, slot: u32, text: &str) -> Option<Held> {
-        let filter = topic::parse_filter(text, &topic::TopicLimits::default()).ok()?;
+        let filter = topic::parse_filter(text, &UNLIMITED).ok()?;
         self.find_held(slot, &filter)
+    }
+
+    /// Option bits and identifier of a subscription that the session has.
+    fn subscription_of(&self, slot: u32, filter: &Filter<'_>) -> Option<(u8, u32)> {
+        let held = self.find_held(slot, filter)?;
+        match held.group.checked_sub(1) {
+            Some(group) => self.groups.member_bits(group, self.key(slot)),
+            None => {
+                let found = self.index.subscription(held.filter, slot)?;
+                Some((found.options, found.identifier))
+            }
+        }
+    }
+
+    /// A subscription could not be written down: all is as it was before.
+    fn take_subscription_back(&mut self, slot: u32, filter: &Filter<'_>, old: Option<(u8, u32)>) {
+        match (old, filter.group) {
+            (None, _) => {
+                self.unsubscribe(slot, filter);
+            }
+            (Some((options, identifier)), None) => {
+                let old = Subscription { subscriber: slot, options, identifier };
+                self.put_subscription(filter.filter, old);
+            }
+            (Some((bits, identifier)), Some(share)) => {
+                self.join_group(slot, share, filter.filter, bits, identifier);
+            }
+        }
     }
 
     /// Writes a subscription of a durable session down. Returns what its SUBACK has to wait for.
@@ -176,6 +211,7 @@ impl Shard {
         &mut self,
         slot: u32,
         text: &str,
+        old: Option<(u8, u32)>,
         granted: Granted,
         identifier: u32,
     ) -> Result<Option<storage::Position>, storage::AppendError> {
@@ -183,6 +219,10 @@ impl Shard {
             return Ok(None);
         }
         let Some(held) = self.held_of(slot, text) else { return Ok(None) };
+        if old == Some((granted.bits, identifier)) && held.place.is_some() {
+            // It is written as it is; perhaps not committed yet.
+            return Ok(Some(held.place.position()));
+        }
         if granted.is_newly_durable {
             self.begin_filter(slot, held.filter);
         }

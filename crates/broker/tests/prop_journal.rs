@@ -68,8 +68,9 @@ fn lists(parts: &Parts) -> (ProgressBuf, InFlightBuf) {
     for (queue, floor, steps) in &parts.entries {
         let mut last = u64::from(*floor);
         let above = steps.iter().map(|step| {
-            last += u64::from(*step);
-            last
+            let from = last + u64::from(*step);
+            last = from + u64::from(*step) / 3;
+            (from, last)
         });
         progress.push(*queue, u64::from(*floor), above);
     }
@@ -168,10 +169,11 @@ proptest! {
         prop_assert_eq!(entries.len(), parts.entries.len());
         for (entry, (queue, floor, steps)) in entries.iter().zip(&parts.entries) {
             prop_assert_eq!((entry.queue, entry.floor), (*queue, u64::from(*floor)));
-            let total: u64 = steps.iter().map(|step| u64::from(*step)).sum();
-            let above: Vec<u64> = entry.above.iter().collect();
+            let total: u64 = steps.iter().map(|step| u64::from(*step) + u64::from(*step) / 3).sum();
+            let above: Vec<(u64, u64)> = entry.above.iter().collect();
             prop_assert_eq!(above.len(), steps.len());
-            prop_assert_eq!(above.last().copied().unwrap_or(entry.floor), entry.floor + total);
+            let last = above.last().map_or(entry.floor, |(_, through)| *through);
+            prop_assert_eq!(last, entry.floor + total);
         }
         prop_assert_eq!(in_flight.as_in_flight().iter().count(), parts.sent.len());
     }

@@ -97,7 +97,7 @@ impl Shard {
             return;
         };
         if durable.is_behind {
-            durable.track.skip(serial);
+            durable.track.skip(serial, durable.last_queued);
         } else {
             durable.track.pass(serial);
         }
@@ -162,6 +162,7 @@ impl Shard {
             return;
         }
         durable.is_behind = true;
+        durable.last_queued = delivery.serial;
         durable.queued += 1;
         durable.queued_bytes += bytes;
         self.has_left_behind = true;
@@ -482,7 +483,7 @@ impl Shard {
             return false;
         };
         let queue = durable.queue;
-        let Some(out) = durable.track.get_mut(origin.serial).filter(|out| !out.is_done) else {
+        let Some(out) = durable.track.get_mut(origin.serial) else {
             return false;
         };
         out.stage = Stage::Released;

@@ -237,15 +237,19 @@ impl Shard {
         let Some(kept) = self.groups.kept_mut(key) else { return };
         kept.returned.remove(&serial);
         let was_out = kept.track.finish(serial).is_some();
+        let queue = kept.queue;
         if !was_out {
             if !is_unsent {
                 return;
             }
-            kept.track.skip(serial);
+            match (kept.waiting.front(), kept.waiting.back()) {
+                // It was the last of several.
+                (Some(front), Some(back)) if front.serial < serial => {
+                    kept.track.skip(serial, back.serial);
+                }
+                _ => kept.track.pass(serial),
+            }
         }
-        let (queue, floor) = (kept.queue, kept.waiting.front().map(|waiting| waiting.serial));
-        // Everything in front of the queue was given out.
-        kept.track.advance(floor.map_or(serial, |front| (front - 1).min(serial)));
         if let Some(store) = &mut self.store {
             store.note_moved(queue);
             store.release_message(serial);
@@ -255,7 +259,7 @@ impl Shard {
     /// The home's side: a member could not take it, or ended before it acknowledged.
     pub(crate) fn on_group_returned(&mut self, key: u64, serial: u64, now_ms: u64) {
         let Some(kept) = self.groups.kept_mut(key) else { return };
-        if kept.track.get_mut(serial).is_some_and(|out| !out.is_done) {
+        if kept.track.get_mut(serial).is_some() {
             kept.returned.insert(serial);
             self.drain_kept(key, now_ms);
         }

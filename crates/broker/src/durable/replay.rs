@@ -117,7 +117,7 @@ pub(super) struct MessageFacts {
 #[derive(Debug, Default)]
 pub(super) struct ProgressFacts {
     pub(super) floor: u64,
-    pub(super) above: Vec<u64>,
+    pub(super) above: Vec<(u64, u64)>,
     pub(super) place: Place,
 }
 
@@ -215,9 +215,9 @@ impl Replay {
                 let mut shares = Shares::new(place, progress.iter().count());
                 for entry in progress.iter() {
                     self.note_queue(entry.queue);
-                    let above: Vec<u64> = entry.above.iter().collect();
+                    let above: Vec<(u64, u64)> = entry.above.iter().collect();
                     if entry.queue < SEEN {
-                        let last = above.last().copied().unwrap_or(entry.floor);
+                        let last = above.last().map_or(entry.floor, |(_, through)| *through);
                         self.last_serial = self.last_serial.max(last);
                     }
                     let facts = ProgressFacts { floor: entry.floor, above, place: shares.next() };

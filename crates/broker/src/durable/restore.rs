@@ -147,7 +147,7 @@ impl Shard {
         since: &mut Since,
         floor: u64,
     ) {
-        let Ok(parsed) = topic::parse_filter(filter, &topic::TopicLimits::default()) else {
+        let Ok(parsed) = topic::parse_filter(filter, &crate::subscribe::UNLIMITED) else {
             return;
         };
         let Some(asked) = codec::SubscribeOptions::from_byte(facts.options) else { return };
@@ -171,8 +171,8 @@ impl Shard {
         for (queue, facts) in std::mem::take(&mut replay.groups) {
             let progress = replay.progress.remove(&queue).unwrap_or_default();
             let mut track = Track::starting_at(progress.floor.max(facts.from_serial));
-            for serial in &progress.above {
-                track.skip(*serial);
+            for (from, through) in &progress.above {
+                track.restore_done(*from, *through);
             }
             track.place = progress.place;
             self.restore_group(queue, &facts, track, now_ms);
@@ -208,7 +208,9 @@ impl Shard {
         replay.taken.sort_unstable();
         replay.taken.dedup();
         let is_done = |serial: &u64| {
-            *serial <= handed_over.floor || handed_over.above.binary_search(serial).is_ok()
+            let mut runs = handed_over.above.iter();
+            *serial <= handed_over.floor
+                || runs.any(|(from, through)| (from..=through).contains(&serial))
         };
         replay.taken.retain(|serial| !is_done(serial) && replay.messages.contains_key(serial));
         store.handovers.track = Track::starting_at(handed_over.floor);
@@ -332,6 +334,7 @@ impl Shard {
                 count += 1;
                 durable.is_behind = true;
                 durable.queued += 1;
+                durable.last_queued = serial;
                 durable.queued_bytes += u64::from(facts.place.bytes);
             }
         }
@@ -346,8 +349,8 @@ impl Shard {
         mut rare: RareFacts,
         progress: &ProgressFacts,
     ) {
-        for serial in &progress.above {
-            durable.track.skip(*serial);
+        for (from, through) in &progress.above {
+            durable.track.restore_done(*from, *through);
         }
         let mut resends = Vec::new();
         for (sent, place) in rare.take_in_flight() {
@@ -357,7 +360,7 @@ impl Shard {
                 continue;
             }
             let (serial, packet_id, stage) = (sent.serial, sent.packet_id, sent.stage);
-            durable.track.restore(Out { serial, place, packet_id, stage, is_done: false });
+            durable.track.restore(Out::restored(serial, packet_id, stage, place));
             resends.push(sent);
         }
         for Sent { packet_id, serial, stage, .. } in in_ring_order(resends) {

@@ -27,6 +27,8 @@ pub(crate) struct Durable {
     /// session has caught up.
     pub(crate) queued: u32,
     pub(crate) queued_bytes: u64,
+    /// The last that has to wait.
+    pub(crate) last_queued: u64,
     /// The time of the newest fact about its connection, in milliseconds: times grow, so that the
     /// order of the facts shows however they are copied.
     pub(crate) told_ms: u64,
@@ -56,6 +58,7 @@ impl Durable {
             rare: None,
             queued: 0,
             queued_bytes: 0,
+            last_queued: 0,
             told_ms: 0,
             level,
             is_behind: false,
@@ -137,7 +140,9 @@ impl Shard {
             client_id: &client.id,
             username: client.username.as_deref().unwrap_or_default(),
         });
-        let place = store.append(Class::Essential, &opened, level_of(level as u8))?;
+        // A new one may not use up what acknowledgements and deletions need.
+        let class = if was_durable { Class::Essential } else { Class::Normal };
+        let place = store.append(class, &opened, level_of(level as u8))?;
         if !was_durable {
             let durable = Durable::new(queue, level, store.last_serial());
             self.clients.set_durable(slot, durable);
@@ -265,6 +270,12 @@ impl Shard {
         let connection = client.connection;
         let level = client.durable.as_ref().map(|durable| durable.log_level());
         let Some(link) = client.session.link_mut() else { return };
+        let log = self.store.as_ref().map(|store| &store.log);
+        let waits = |position: &Position| {
+            let (log, level) = (log?, level?);
+            Some(!log.is_committed(*position, level))
+        };
+        let position = position.filter(|position| waits(position).unwrap_or_default());
         let (Some(position), Some(level)) = (position, level) else {
             link.write(packet);
             self.mark_dirty(slot);

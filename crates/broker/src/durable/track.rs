@@ -37,24 +37,44 @@ impl Place {
     }
 }
 
-/// A message that was handed out, or that is done before its turn.
+/// A message that was handed out, or a run of serials of which nothing is owed any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     pub(crate) serial: u64,
+    /// The last serial of a run; that of the message itself while it is in flight.
+    through: u64,
     /// Its share of the in-flight fact that tells its packet id.
     pub(crate) place: Place,
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
-    pub(crate) is_done: bool,
+    is_done: bool,
 }
 
-/// Growing serials: those in flight, and done ones that cannot be told by a floor yet.
+impl Out {
+    pub(crate) const fn in_flight(serial: u64, packet_id: u16) -> Self {
+        let (place, stage) = (Place::NOWHERE, Stage::Published);
+        Self { serial, through: serial, place, packet_id, stage, is_done: false }
+    }
+
+    pub(crate) const fn restored(serial: u64, packet_id: u16, stage: Stage, place: Place) -> Self {
+        Self { place, stage, ..Self::in_flight(serial, packet_id) }
+    }
+
+    const fn done(from: u64, through: u64) -> Self {
+        let (place, stage) = (Place::NOWHERE, Stage::Published);
+        Self { serial: from, through, place, packet_id: 0, stage, is_done: true }
+    }
+}
+
+/// Growing serials: those in flight, and runs of done ones that cannot be told by a floor yet.
 #[derive(Debug, Default)]
 struct Outs(VecDeque<Out>);
 
 /// The cursor of a queue, and what was handed out behind it.
 ///
-/// Bounded by the in-flight window, and by the queue limit for what is done before its turn.
+/// Bounded by the in-flight window: between two messages in flight there is at most one run, as all
+/// up to the cursor is done that is not in flight. Above the cursor, where messages wait, runs are as
+/// many as those at the most.
 #[derive(Debug, Default)]
 pub(crate) struct Track {
     /// Everything up to this serial was handed out or passed over.
@@ -76,53 +96,66 @@ impl Track {
 
     /// Everything up to this serial is done.
     pub(crate) fn floor(&self) -> u64 {
-        self.front().map_or(self.cursor, |out| self.cursor.min(out.serial - 1))
+        let front = self.outs().and_then(|outs| outs.front());
+        front.map_or(self.cursor, |out| self.cursor.min(out.serial - 1))
     }
 
-    /// What is done above the floor, growing.
-    pub(crate) fn above(&self) -> impl Iterator<Item = u64> {
-        self.iter().filter(|out| out.is_done).map(|out| out.serial)
+    /// What is done above the floor: growing runs, first and last serial of each.
+    pub(crate) fn above(&self) -> impl Iterator<Item = (u64, u64)> {
+        let done = self.outs().into_iter().flatten().filter(|out| out.is_done);
+        done.map(|out| (out.serial, out.through))
     }
 
+    /// Is it in flight, or done?
     pub(crate) fn contains(&self, serial: u64) -> bool {
-        self.place_of(serial).is_ok()
+        self.at(serial).is_some()
     }
 
+    /// The message, if it is in flight.
     pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut Out> {
-        let place = self.place_of(serial).ok()?;
-        self.outs().get_mut(place)
+        let outs = &mut self.out.as_mut()?.0;
+        let place = outs.partition_point(|out| out.serial < serial);
+        outs.get_mut(place).filter(|out| out.serial == serial && !out.is_done)
     }
 
     /// What is in flight, in order.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Out> {
-        self.iter().filter(|out| !out.is_done)
+        self.outs().into_iter().flatten().filter(|out| !out.is_done)
     }
 
     /// The message is on its way.
     pub(crate) fn hand_out(&mut self, serial: u64, packet_id: u16) {
-        self.insert(serial, packet_id, false);
+        self.insert(Out::in_flight(serial, packet_id));
         self.cursor = self.cursor.max(serial);
     }
 
     /// Puts a message back in flight that was so when the broker ended.
     pub(crate) fn restore(&mut self, out: Out) {
-        if let Err(place) = self.place_of(out.serial) {
-            self.outs().insert(place, out);
-        }
+        self.insert(out);
+    }
+
+    /// Puts back a run that was done when the broker ended.
+    pub(crate) fn restore_done(&mut self, from: u64, through: u64) {
+        self.insert(Out::done(from, through));
     }
 
     /// Nothing is owed of the message, and its turn has come.
     pub(crate) fn pass(&mut self, serial: u64) {
-        if self.front().is_some() {
-            self.insert(serial, 0, true);
+        let cursor = self.cursor;
+        self.cursor = cursor.max(serial);
+        if self.outs().is_some_and(|outs| !outs.is_empty()) {
+            // What stands before it up to the old cursor is done, if it is not in flight.
+            self.add_done(serial, cursor);
+            self.trim();
         }
-        self.cursor = self.cursor.max(serial);
-        self.trim();
     }
 
-    /// Nothing is owed of the message, but others before it wait for their turn.
-    pub(crate) fn skip(&mut self, serial: u64) {
-        self.insert(serial, 0, true);
+    /// Nothing is owed of the message, but others before it wait for their turn, the last of them
+    /// `waiting`.
+    pub(crate) fn skip(&mut self, serial: u64, waiting: u64) {
+        // Behind the last that waits there is nobody whose turn could come.
+        self.add_done(serial, u64::MAX);
+        self.merge_above(waiting);
     }
 
     /// With nothing waiting, the cursor may stand anywhere behind what was handed out.
@@ -133,47 +166,83 @@ impl Track {
 
     /// The message is done. Returns what was known of it, if it was in flight.
     pub(crate) fn finish(&mut self, serial: u64) -> Option<Out> {
-        let place = self.place_of(serial).ok()?;
-        let out = self.outs().get_mut(place).filter(|out| !out.is_done)?;
-        out.is_done = true;
-        let finished = *out;
-        out.place = Place::default();
+        let finished = *self.get_mut(serial)?;
+        let outs = &mut self.out.as_mut()?.0;
+        let place = outs.partition_point(|out| out.serial < serial);
+        outs[place] = Out::done(serial, serial);
+        let cursor = self.cursor;
+        let joins = |outs: &VecDeque<Out>, place: usize| {
+            outs.get(place).is_some_and(|out| out.is_done && out.through <= cursor)
+        };
+        if joins(outs, place + 1) {
+            outs[place].through = outs[place + 1].through;
+            outs.remove(place + 1);
+        }
+        if place > 0 && joins(outs, place) && joins(outs, place - 1) {
+            outs[place - 1].through = outs[place].through;
+            outs.remove(place);
+        }
         self.trim();
         Some(finished)
     }
 
-    fn front(&self) -> Option<&Out> {
-        self.out.as_ref()?.0.front()
+    fn outs(&self) -> Option<&VecDeque<Out>> {
+        self.out.as_ref().map(|outs| &outs.0)
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Out> {
-        self.out.iter().flat_map(|outs| &outs.0)
+    fn at(&self, serial: u64) -> Option<&Out> {
+        let outs = self.outs()?;
+        let behind = outs.partition_point(|out| out.serial <= serial);
+        outs.get(behind.checked_sub(1)?).filter(|out| serial <= out.through)
     }
 
-    fn outs(&mut self) -> &mut VecDeque<Out> {
-        &mut self.out.get_or_insert_default().0
-    }
-
-    fn place_of(&self, serial: u64) -> Result<usize, usize> {
-        let Some(Outs(outs)) = self.out.as_deref() else { return Err(0) };
+    fn insert(&mut self, out: Out) {
+        let outs = &mut self.out.get_or_insert_default().0;
         match outs.back() {
-            Some(last) if last.serial < serial => Err(outs.len()),
-            _ => outs.binary_search_by_key(&serial, |out| out.serial),
+            Some(last) if last.serial >= out.serial => {
+                let place = outs.partition_point(|known| known.serial < out.serial);
+                if outs.get(place).is_some_and(|known| known.serial == out.serial) {
+                    outs[place] = out;
+                } else {
+                    outs.insert(place, out);
+                }
+            }
+            _ => outs.push_back(out),
         }
     }
 
-    fn insert(&mut self, serial: u64, packet_id: u16, is_done: bool) {
-        let stage = Stage::Published;
-        let out = Out { serial, place: Place::default(), packet_id, stage, is_done };
-        match self.place_of(serial) {
-            Ok(place) => self.outs()[place] = out,
-            Err(place) => self.outs().insert(place, out),
+    /// Adds a serial to the run before it, if that ends up to `joinable`; else as a run of its own.
+    fn add_done(&mut self, serial: u64, joinable: u64) {
+        let outs = &mut self.out.get_or_insert_default().0;
+        let place = outs.partition_point(|out| out.serial <= serial);
+        let before = place.checked_sub(1).and_then(|before| outs.get_mut(before));
+        match before {
+            Some(run) if run.is_done && serial <= run.through => {}
+            Some(run) if run.is_done && run.through <= joinable && joinable != u64::MAX => {
+                run.through = serial;
+            }
+            _ => outs.insert(place, Out::done(serial, serial)),
+        }
+    }
+
+    /// Joins the last two runs if nothing waits between them.
+    fn merge_above(&mut self, waiting: u64) {
+        let Some(outs) = self.out.as_mut().map(|outs| &mut outs.0) else { return };
+        let count = outs.len();
+        if count < 2 {
+            return;
+        }
+        let (before, last) = (outs[count - 2], outs[count - 1]);
+        if before.is_done && last.is_done && waiting <= before.through {
+            outs[count - 2].through = last.through;
+            outs.pop_back();
         }
     }
 
     fn trim(&mut self) {
-        let Some(Outs(outs)) = self.out.as_deref_mut() else { return };
-        while outs.front().is_some_and(|out| out.is_done && out.serial <= self.cursor) {
+        let cursor = self.cursor;
+        let Some(outs) = self.out.as_mut().map(|outs| &mut outs.0) else { return };
+        while outs.front().is_some_and(|out| out.is_done && out.through <= cursor) {
             outs.pop_front();
         }
         if outs.is_empty() && outs.capacity() > IDLE_CAPACITY_MAX {
@@ -183,7 +252,7 @@ impl Track {
 
     /// Gives back memory that only traffic needs.
     pub(crate) fn shrink(&mut self) {
-        if self.front().is_none() {
+        if self.outs().is_some_and(VecDeque::is_empty) {
             self.out = None;
         }
     }
@@ -196,6 +265,10 @@ const IDLE_CAPACITY_MAX: usize = 64;
 mod tests {
     use super::*;
 
+    fn above(track: &Track) -> Vec<(u64, u64)> {
+        track.above().collect()
+    }
+
     #[test]
     fn the_floor_stands_below_the_first_that_is_out() {
         let mut track = Track::starting_at(10);
@@ -206,7 +279,7 @@ mod tests {
         assert_eq!((track.floor(), track.cursor()), (11, 16));
         assert!(track.finish(15).is_some_and(|out| out.packet_id == 2));
         assert!(track.finish(15).is_none());
-        assert_eq!(track.above().collect::<Vec<_>>(), [15, 16]);
+        assert_eq!(above(&track), [(15, 16)]);
         assert!(track.finish(12).is_some());
         assert_eq!((track.floor(), track.above().count()), (16, 0));
     }
@@ -214,9 +287,9 @@ mod tests {
     #[test]
     fn what_is_skipped_before_its_turn_does_not_move_the_cursor() {
         let mut track = Track::starting_at(10);
-        track.skip(14);
+        track.skip(14, 12);
         assert_eq!((track.floor(), track.cursor()), (10, 10));
-        assert_eq!(track.above().collect::<Vec<_>>(), [14]);
+        assert_eq!(above(&track), [(14, 14)]);
         track.hand_out(12, 1);
         assert_eq!(track.floor(), 11);
         track.finish(12);
@@ -224,5 +297,39 @@ mod tests {
         track.hand_out(16, 2);
         track.finish(16);
         assert_eq!((track.floor(), track.contains(14)), (16, false));
+    }
+
+    #[test]
+    fn one_message_in_flight_does_not_keep_the_memory_of_all_behind_it() {
+        let mut track = Track::starting_at(0);
+        track.hand_out(1, 1);
+        for serial in 2..1000 {
+            track.pass(serial);
+        }
+        assert_eq!((track.floor(), above(&track)), (0, vec![(2, 999)]));
+        // One waits at 1,500: what is skipped behind it is one run, too.
+        for serial in 1501..3000 {
+            track.skip(serial, 1500);
+        }
+        assert_eq!(above(&track), [(2, 999), (1501, 2999)]);
+        track.skip(4000, 3500);
+        track.hand_out(1500, 2);
+        track.finish(1);
+        assert_eq!((track.floor(), above(&track)), (1499, vec![(1501, 2999), (4000, 4000)]));
+    }
+
+    #[test]
+    fn runs_join_when_what_parts_them_is_done() {
+        let mut track = Track::starting_at(0);
+        for serial in 1..=9 {
+            track.hand_out(serial, serial as u16);
+        }
+        for serial in [3, 5, 4, 8, 7] {
+            assert!(track.finish(serial).is_some());
+        }
+        assert_eq!(above(&track), [(3, 5), (7, 8)]);
+        assert!(track.finish(6).is_some());
+        assert_eq!(above(&track), [(3, 8)]);
+        assert_eq!(track.in_flight().map(|out| out.serial).collect::<Vec<_>>(), [1, 2, 9]);
     }
 }

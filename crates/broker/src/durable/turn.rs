@@ -99,8 +99,7 @@ impl Shard {
         let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
         let out = durable
             .filter(|durable| durable.queue == queue)
-            .and_then(|durable| durable.track.get_mut(serial))
-            .filter(|out| !out.is_done);
+            .and_then(|durable| durable.track.get_mut(serial));
         let Some(store) = &mut self.store else { return };
         match out {
             Some(out) => store.release(std::mem::replace(&mut out.place, share)),
@@ -345,7 +344,7 @@ impl Shard {
             return;
         };
         let Some(out) = durable.track.get_mut(sent.serial) else { return };
-        if out.is_done || !out.place.is_at(record.position) {
+        if !out.place.is_at(record.position) {
             return;
         }
         let (queue, serial) = (sent.session, sent.serial);

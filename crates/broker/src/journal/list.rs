@@ -7,19 +7,19 @@ use super::wire::{Reader, put_number};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress<'a>(&'a [u8]);
 
-/// One queue's progress: everything up to `floor` is done, and so are the serials in `above`.
+/// One queue's progress: everything up to `floor` is done, and so are the runs in `above`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProgressEntry<'a> {
     pub queue: u64,
     /// Delivered and acknowledged, expired or dropped: nothing up to this serial is owed any more.
     pub floor: u64,
-    /// Done out of order; bounded by the in-flight window.
-    pub above: Serials<'a>,
+    /// Done out of order; about as many runs as messages in flight.
+    pub above: Runs<'a>,
 }
 
-/// Growing serials.
+/// Growing runs of serials, first and last of each, which do not touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Serials<'a> {
+pub struct Runs<'a> {
     raw: &'a [u8],
     floor: u64,
 }
@@ -51,26 +51,28 @@ impl<'a> Progress<'a> {
     }
 }
 
-impl<'a> Serials<'a> {
-    /// The serials, growing.
-    pub fn iter(&self) -> impl Iterator<Item = u64> + use<'a> {
+impl<'a> Runs<'a> {
+    /// The runs, growing: first and last serial of each.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + use<'a> {
         let (mut reader, mut last) = (Reader(self.raw), self.floor);
         std::iter::from_fn(move || {
-            last = last.checked_add(reader.number().ok()?)?;
-            Some(last)
+            let from = last.checked_add(reader.number().ok()?)?;
+            last = from.checked_add(reader.number().ok()?)?;
+            Some((from, last))
         })
     }
 }
 
 impl ProgressBuf {
-    /// Adds a queue. `above` must grow and be above `floor`.
-    pub fn push(&mut self, queue: u64, floor: u64, above: impl IntoIterator<Item = u64>) {
+    /// Adds a queue. The runs `above` must grow, be above `floor`, and not touch.
+    pub fn push(&mut self, queue: u64, floor: u64, above: impl IntoIterator<Item = (u64, u64)>) {
         self.above.clear();
         let mut last = floor;
-        for serial in above {
-            debug_assert!(serial > last, "serials above the floor must grow");
-            put_number(&mut self.above, serial - last);
-            last = serial;
+        for (from, through) in above {
+            debug_assert!(from > last && through >= from, "runs above the floor must grow");
+            put_number(&mut self.above, from - last);
+            put_number(&mut self.above, through - from);
+            last = through;
         }
         put_number(&mut self.raw, queue);
         put_number(&mut self.raw, floor);
@@ -101,11 +103,12 @@ fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<ProgressEntry<'a>, Malforme
     let raw = reader.bytes()?;
     let (mut steps, mut last) = (Reader(raw), floor);
     while !steps.is_empty() {
-        let step = steps.number()?;
+        let (step, more) = (steps.number()?, steps.number()?);
+        let from = last.checked_add(step).filter(|_| step > 0);
         last =
-            last.checked_add(step).filter(|_| step > 0).ok_or(Malformed("serials do not grow"))?;
+            from.and_then(|from| from.checked_add(more)).ok_or(Malformed("serials do not grow"))?;
     }
-    Ok(ProgressEntry { queue, floor, above: Serials { raw, floor } })
+    Ok(ProgressEntry { queue, floor, above: Runs { raw, floor } })
 }
 
 /// Deliveries that have a packet id, and how far they are. Replaces what was known of the packet id
@@ -226,9 +229,10 @@ mod tests {
         let mut raw = Vec::new();
         put_number(&mut raw, 1);
         put_number(&mut raw, u64::MAX);
-        raw.extend_from_slice(&[1, 1]);
+        raw.extend_from_slice(&[2, 1, 0]);
         assert!(Progress::decode(&raw).is_err());
-        assert!(Progress::decode(&[1, 5, 1, 0]).is_err());
-        assert!(Progress::decode(&[1, 5, 1, 1]).is_ok());
+        assert!(Progress::decode(&[1, 5, 2, 0, 3]).is_err());
+        assert!(Progress::decode(&[1, 5, 1, 1]).is_err());
+        assert!(Progress::decode(&[1, 5, 2, 1, 3]).is_ok());
     }
 }

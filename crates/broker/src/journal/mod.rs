@@ -21,4 +21,4 @@ mod wire;
 pub use fact::{
     Fact, GroupOpened, Malformed, Origin, SessionOpened, StoredMessage, StoredWill, Subscribed,
 };
-pub use list::{InFlight, InFlightBuf, Progress, ProgressBuf, ProgressEntry, Sent, Serials, Stage};
+pub use list::{InFlight, InFlightBuf, Progress, ProgressBuf, ProgressEntry, Runs, Sent, Stage};

@@ -95,9 +95,13 @@ fn of_will(will: &StoredWill<'_>, bytes: usize) -> String {
 
 fn of_progress(entry: ProgressEntry<'_>) -> String {
     let mut text = format!(" queue {} up to {}", entry.queue, entry.floor);
-    let above: Vec<String> = entry.above.iter().map(|serial| serial.to_string()).collect();
+    let run = |(from, through)| match from == through {
+        true => format!("{from}"),
+        false => format!("{from} to {through}"),
+    };
+    let above: Vec<String> = entry.above.iter().map(run).collect();
     if !above.is_empty() {
-        let _ = write!(text, " and {}", above.join(" "));
+        let _ = write!(text, " and {}", above.join(" and "));
     }
     text
 }
@@ -171,10 +175,10 @@ mod tests {
     #[test]
     fn lists_are_told_entry_by_entry() {
         let mut progress = broker::journal::ProgressBuf::default();
-        progress.push(1, 10, [12, 15]);
+        progress.push(1, 10, [(12, 12), (15, 19)]);
         progress.push(2, 3, []);
         let text = described(Fact::Progress(progress.as_progress()));
-        assert_eq!(text, "progress: queue 1 up to 10 and 12 15, queue 2 up to 3");
+        assert_eq!(text, "progress: queue 1 up to 10 and 12 and 15 to 19, queue 2 up to 3");
     }
 
     #[test]
