@@ -73,8 +73,8 @@ struct Outs(VecDeque<Out>);
 /// The cursor of a queue, and what was handed out behind it.
 ///
 /// Bounded by the in-flight window: between two messages in flight there is at most one run, as all
-/// up to the cursor is done that is not in flight. Above the cursor, where messages wait, runs are as
-/// many as those at the most.
+/// up to the cursor is done that is not in flight. Above the cursor, where messages wait, runs are
+/// as many as those at the most.
 #[derive(Debug, Default)]
 pub(crate) struct Track {
     /// Everything up to this serial was handed out or passed over.
