@@ -180,6 +180,7 @@ class Run:
             (f"two/{at}", 2, False),
             (f"shared/{at}", 1, False),
             (f"kept/{at}", 1, True),
+            (f"held/{at}", 2, True),
         ]
         rate = self.options.rate / self.options.publishers
         version = 5 if at % 2 == 0 else 4
