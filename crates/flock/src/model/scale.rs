@@ -45,9 +45,10 @@ impl Scenario {
     pub fn with_duration(&self, duration_us: u64) -> Self {
         let mut scenario = self.clone();
         for stage in scenario.stages.iter_mut().filter(|stage| stage.measured) {
-            if let Some(before_us) = stage.duration_us.replace(duration_us)
-                && before_us > 0
-            {
+            // One without ends when all is done; cut short, it would not be what it says.
+            let Some(before_us) = stage.duration_us else { continue };
+            stage.duration_us = Some(duration_us);
+            if before_us > 0 {
                 stage.move_happenings(duration_us as f64 / before_us as f64);
             }
         }
@@ -130,5 +131,15 @@ mod tests {
                 assert_eq!(check(&shortened(id, secs)), [], "{id} in {secs} s");
             }
         }
+    }
+
+    #[test]
+    fn a_stage_that_ends_when_all_is_done_is_not_cut_short() {
+        let lengths = |scenario: &Scenario| {
+            let measured = scenario.stages.iter().filter(|stage| stage.measured);
+            measured.map(|stage| stage.duration_us).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&shortened("D-3", 5)), [None, None]);
+        assert_eq!(lengths(&shortened("D-2", 5)), [Some(5_000_000)]);
     }
 }
