@@ -38,9 +38,14 @@ impl Shard {
             Keeping::New { origin, .. } => origin,
         };
         let Some(store) = &mut self.store else { return Ok(None) };
-        let is_owed = message.level() > 0
-            && message.qos() != QoS::AtMostOnce
-            && found.iter().any(|subscription| subscription.options & options::DURABLE != 0);
+        // A packet id of QoS 2 that is forgotten with the process would later be taken for a
+        // repetition: such deliveries of kept sessions are written at every level.
+        let least = if message.level() > 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
+        let is_owed = message.qos() >= least
+            && found.iter().any(|subscription| {
+                subscription.options & options::DURABLE != 0
+                    && options::qos(subscription.options) >= least
+            });
         if !is_owed {
             return Ok(None);
         }
