@@ -428,6 +428,25 @@ def test_a_full_log_may_make_publishers_wait(start):
     assert [payload.strip() for payload in got] == [str(number) for number in range(count)]
 
 
+def test_a_publisher_that_has_to_wait_is_not_taken_for_dead(start):
+    broker = start(SMALL + 'log_bytes_max = "1MiB"\nwhen_full = "wait"\n')
+    own = subscribed_and_gone(broker, "a")
+    with Peer(broker.port()) as peer:
+        peer.accepted(keep_alive=1)
+        count = 0
+        while total(broker, "quelea_log_full") == 0:
+            # More than fits: they are not read before there is space, and neither are PINGREQs.
+            for _ in range(50):
+                count += 1
+                peer.send(publish("a", str(count).ljust(1000), qos=1, packet_id=count))
+        # Twice what a silent client is given.
+        time.sleep(3)
+        assert len(received(broker, own, count)) == count
+        assert [peer.expect(PUBACK)[:2] for _ in range(count)] == [
+            number.to_bytes(2) for number in range(1, count + 1)
+        ]
+
+
 def test_a_failed_write_ends_all_promises(start):
     """The system refuses the next write, as a broken disk would. (Not a sync: nothing here can make
     one fail. The simulator can.)"""

@@ -170,7 +170,8 @@ impl Shard {
     /// pause call it even without bytes: some may have been put aside.
     pub fn on_bytes(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) {
         let Some(link) = self.link(slot, connection) else { return };
-        if !bytes.is_empty() {
+        // A client whose packets wait here, put aside, is not silent: we do not listen.
+        if !bytes.is_empty() || !link.inbox.is_empty() {
             link.last_packet_ms = now_ms;
         }
         if link.inbox.is_empty() {
