@@ -54,8 +54,8 @@ pub struct ModelClient {
     subscribing: Subscribing,
     publishing: Publishing,
     next_packet_id: u16,
-    /// QoS 2 packet ids received and not released.
-    received: BTreeSet<u16>,
+    /// QoS 2 packet ids received and not released, with the topic of the message.
+    received: BTreeMap<u16, String>,
     /// Acknowledgements not sent yet.
     owed: VecDeque<(AckKind, u16)>,
     /// Publishes of QoS 1 and 2 from the broker that are not acknowledged.
@@ -76,7 +76,7 @@ impl ModelClient {
             subscribing: Subscribing::default(),
             publishing: Publishing::default(),
             next_packet_id: 0,
-            received: BTreeSet::new(),
+            received: BTreeMap::new(),
             owed: VecDeque::new(),
             unacknowledged: BTreeSet::new(),
         }
@@ -285,7 +285,7 @@ impl ModelClient {
             return oracle.on_received(self.number, publish, payload);
         }
         let is_repeat =
-            publish.qos == QoS::ExactlyOnce && self.received.contains(&publish.packet_id);
+            publish.qos == QoS::ExactlyOnce && self.received.contains_key(&publish.packet_id);
         if self.unacknowledged.contains(&publish.packet_id) && !is_repeat {
             return Err(format!("{}: packet id {} used twice", self.id, publish.packet_id));
         }
@@ -298,17 +298,12 @@ impl ModelClient {
             _ => AckKind::Puback,
         };
         self.owed.push_back((kind, publish.packet_id));
-        if is_repeat {
-            let (number, packet_id) = (self.number, publish.packet_id);
-            oracle.trace.note(|| {
-                format!(
-                    "session {number} takes packet id {packet_id} for a repetition: {payload:?}"
-                )
-            });
+        if let Some(first) = self.received.get(&publish.packet_id).filter(|_| is_repeat) {
+            oracle.on_repetition(self.number, first, publish, payload);
             return Ok(());
         }
         if kind == AckKind::Pubrec {
-            self.received.insert(publish.packet_id);
+            self.received.insert(publish.packet_id, publish.topic.to_owned());
         }
         oracle.on_received(self.number, publish, payload)
     }

@@ -279,6 +279,29 @@ impl Oracle {
         Ok(())
     }
 
+    /// A QoS 2 publish that the client takes for a repetition of one on the topic `first`.
+    ///
+    /// If that one was kept in memory only, the broker may have forgotten it, and have given its
+    /// packet id to another.
+    pub fn on_repetition(
+        &mut self,
+        session: u32,
+        first: &str,
+        publish: &Publish<'_>,
+        payload: Payload,
+    ) {
+        let packet_id = publish.packet_id;
+        let id = (publish.topic.to_owned(), payload);
+        self.trace.note(|| {
+            format!("session {session} takes packet id {packet_id} for a repetition: {id:?}")
+        });
+        if self.terms.level_of(first) == Durability::Memory
+            && let Some(message) = self.messages.get_mut(&id)
+        {
+            message.owed.remove(&session);
+        }
+    }
+
     /// After everybody has read and acknowledged everything.
     pub fn judge(&mut self) -> Result<(), String> {
         let mut missing = Vec::new();
