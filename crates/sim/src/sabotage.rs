@@ -27,15 +27,14 @@ pub enum Sabotage {
 /// Record kinds of the journal, by what they say.
 pub mod fact {
     pub const SESSION_OPENED: u8 = 1;
-    pub const SESSION_ENDED: u8 = 3;
     pub const SUBSCRIBED: u8 = 4;
     pub const UNSUBSCRIBED: u8 = 5;
     pub const MESSAGE: u8 = 6;
     pub const PROGRESS: u8 = 7;
     pub const IN_FLIGHT: u8 = 8;
-    pub const RECEIVED: u8 = 9;
     pub const RELEASED: u8 = 10;
     pub const RETAINED: u8 = 11;
     pub const RETAINED_CLEARED: u8 = 12;
     pub const GROUP_OPENED: u8 = 15;
+    pub const TAKEN: u8 = 17;
 }

@@ -21,6 +21,10 @@ use subscribing::Subscribing;
 /// A session that never expires.
 pub const NEVER_SECS: u32 = u32::MAX;
 
+/// A client uses so few packet ids that they come again soon: a broker that does not forget them in
+/// time takes news for repetitions.
+const PACKET_IDS: u16 = 50;
+
 /// The client's end of a connection.
 #[derive(Debug)]
 pub struct Wire {
@@ -179,7 +183,7 @@ impl ModelClient {
 
     fn take_packet_id(&mut self) -> u16 {
         loop {
-            self.next_packet_id = self.next_packet_id % u16::MAX + 1;
+            self.next_packet_id = self.next_packet_id % PACKET_IDS + 1;
             let packet_id = self.next_packet_id;
             if !self.publishing.contains(packet_id) && !self.subscribing.contains(packet_id) {
                 return packet_id;
