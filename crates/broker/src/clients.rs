@@ -42,6 +42,14 @@ impl Clients {
         self.by_id.len()
     }
 
+    /// Makes room for sessions of the log, so that the tables need not grow under them step by step.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        let (places, hasher) = (&self.places, &self.hasher);
+        self.by_id.reserve(count, |slot| hasher.hash_one(id_at(places, *slot)));
+        self.by_queue.reserve(count, |slot| hasher.hash_one(queue_at(places, *slot)));
+        self.places.reserve(count);
+    }
+
     pub(crate) fn insert(&mut self, client: Client) -> u32 {
         let hash = self.hasher.hash_one(&*client.id);
         let slot = self.free.pop().unwrap_or_else(|| {

@@ -60,6 +60,7 @@ impl Shard {
         store.late_ends = namesakes;
         self.store = Some(Box::new(store));
         let mut since = Since::default();
+        self.clients.reserve(replay.sessions.len());
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
             let progress = replay.progress.remove(&queue).unwrap_or_default();
             let found = Found { queue, facts: *facts, progress };
