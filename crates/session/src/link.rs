@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use codec::{Ack, AckKind, Packet, Properties, QoS, Reason, Version, varint};
 
 use crate::alias::AliasUse;
-use crate::{Bucket, Delivery, InboundAliases, OutboundAliases, Outbox, Rate, SPLICE_BYTES_MIN};
+use crate::{
+    Bucket, Delivery, InboundAliases, NEVER, OutboundAliases, Outbox, Rate, SPLICE_BYTES_MIN,
+};
 
 /// What was agreed between client and server at CONNECT.
 #[derive(Clone, Copy, Debug)]
@@ -76,8 +78,8 @@ pub struct Link {
     /// The driver knows that there may be something in the outbox.
     pub is_dirty: bool,
     pub last_packet_ms: u64,
-    /// Since when the client has been behind; None once it has caught up.
-    pub(crate) behind_since_ms: Option<u64>,
+    /// Since when the client has been behind; [`NEVER`] once it has caught up.
+    pub(crate) behind_since_ms: u64,
     rates: Option<Box<(Option<Bucket>, Option<Bucket>)>>,
 }
 
@@ -103,7 +105,7 @@ impl Link {
             has_refused: false,
             is_dirty: false,
             last_packet_ms: now_ms,
-            behind_since_ms: None,
+            behind_since_ms: NEVER,
             rates: limited.then(|| Box::new((messages, bytes))),
         }
     }
@@ -128,7 +130,7 @@ impl Link {
 
     /// The client has taken all it was sent.
     pub const fn has_caught_up(&mut self) {
-        self.behind_since_ms = None;
+        self.behind_since_ms = NEVER;
     }
 
     /// Is there room for another publish to this client?

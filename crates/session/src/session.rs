@@ -405,7 +405,10 @@ impl Session {
         let outbox_bytes_high = link.settings().outbox_bytes_max as usize / 2;
         let is_behind = link.outbox.len() > outbox_bytes_high
             || self.outgoing.queued() + waiting > QUEUE_CALM_MAX;
-        is_behind && now_ms - *link.behind_since_ms.get_or_insert(now_ms) < PATIENCE_MS
+        if is_behind {
+            link.behind_since_ms = link.behind_since_ms.min(now_ms);
+        }
+        is_behind && now_ms - link.behind_since_ms < PATIENCE_MS
     }
 
     /// Unacknowledged deliveries, and how many more may be sent at once.
