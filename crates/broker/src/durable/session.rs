@@ -322,6 +322,7 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let expiry_secs = client.session_expiry_secs;
         let Some(durable) = &mut client.durable else { return };
+        durable.shrink();
         let session = durable.queue;
         durable.told_ms = now_ms.max(durable.told_ms + 1);
         let fact = Fact::SessionDetached { session, at_ms: durable.told_ms, expiry_secs };
