@@ -6,7 +6,7 @@ costs. `tests/bench.py peers`: quelea beside every broker of brokers/ that is in
 `tests/bench.py durable`: what durable sessions cost, at quelea's levels and with other brokers that
 keep them on disk.
 
-Both run `flock versus`: every broker afresh for every run, all on the same cores, in turns, several
+All run `flock versus`: every broker afresh for every run, all on the same cores, in turns, several
 rounds. A cell is the median over the rounds; behind it stands the smallest and the largest.
 """
 
@@ -85,11 +85,10 @@ COST = COLUMNS[-1]
 
 def timers(rounds):
     """Named times of the scenario, of the slowest client."""
-    said = []
-    for at, timer in enumerate(rounds[0]["timers"]):
-        times = [results["timers"][at]["summary"]["max_us"] / 1000 for results in rounds]
-        said.append(f"{timer['name']} {cell(lambda ms: ms, 1, times)} ms")
-    return said
+    times = {}
+    for timer in (timer for results in rounds for timer in results["timers"]):
+        times.setdefault(timer["name"], []).append(timer["summary"]["max_us"] / 1000)
+    return [f"{name} {cell(lambda ms: ms, 1, all)} ms" for name, all in times.items()]
 
 
 def faults(results):

@@ -17,6 +17,7 @@ def run(broker="quelea", scenario="S", cost=10.0, **changes):
             {"kind": "end_to_end", "summary": {"count": 5, "p50_us": 1500, "p99_us": 20000}},
         ],
         "broker_load": {"memory_bytes_max": 12_500_000, "cpu_us_per_message": cost},
+        "timers": [],
         "integrity": {"by_qos": [{"lost": 0, "duplicated": 0, "reordered": 0}]},
         "validity": {"valid": True, "reasons": []},
     }
@@ -52,6 +53,12 @@ def test_what_was_lost_and_what_is_not_valid_is_said():
     validity = {"valid": False, "reasons": ["the tool | was late"]}
     lines = bench.table([run(integrity=integrity, validity=validity), run()], "floor")
     assert row(lines, "quelea")[-1] == "3 lost; the tool / was late"
+
+
+def test_timers_are_told_also_if_a_round_has_none():
+    timed = [[{"name": "drain", "summary": {"max_us": us}}] for us in (1000, 3000)]
+    lines = bench.table([run(timers=timers) for timers in [*timed, []]], "floor")
+    assert row(lines, "quelea")[-1] == "drain 2.0 (1.0-3.0) ms"
 
 
 def test_a_run_without_figures_is_a_row_all_the_same():
