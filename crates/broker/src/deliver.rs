@@ -132,7 +132,7 @@ impl Shard {
             Err(_) if !is_awaited => {}
             Err(error) => {
                 delivered.refused = Some(crate::publish::reason_of(&error));
-                delivered.lacks_log = true;
+                delivered.lacks_log = !matches!(error, storage::AppendError::TooLarge { .. });
                 return delivered;
             }
         }

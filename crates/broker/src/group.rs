@@ -67,6 +67,8 @@ struct Group {
     parked_bytes: u64,
     /// At home: what the log keeps for the group.
     kept: Option<Box<KeptQueue>>,
+    /// At home: the other shards were told that something waits.
+    is_told: bool,
     /// Elsewhere: the home has parked messages, so new ones go there, behind them.
     is_waiting: bool,
     /// Until when a group without a member is kept: its first member may be on the way, behind a
@@ -305,6 +307,7 @@ impl Shard {
             parked: VecDeque::new(),
             parked_bytes: 0,
             kept: None,
+            is_told: false,
             is_waiting: false,
             forget_at_ms,
         })
@@ -386,7 +389,7 @@ impl Shard {
                 self.park(name, message.clone(), now_ms);
                 self.answer(confirm, codec::Reason::SUCCESS, message);
             }
-            Err(_) if self.waits_for_disk(confirm) => {
+            Err(error) if may_pass(&error) && self.waits_for_disk(confirm) => {
                 self.late_mail.push(Mail::Park { group: name.clone(), message, confirm });
             }
             Err(error) => {
@@ -565,22 +568,35 @@ impl Shard {
                 dropped += 1;
             }
         }
-        let was_empty = group.parked.is_empty() && dropped == 0;
         group.parked_bytes += message.heap_bytes() as u64;
         group.parked.push_back(message);
         if dropped > 0 {
             let name = group.name.clone();
             self.tell_group_dropped(&name, dropped);
         }
-        if was_empty {
-            self.send_to_others(&Mail::Waiting { group: key, any: true });
-        }
         self.drain_group(key, now_ms);
     }
 
-    /// The home's side: deliver what is parked as far as members have room.
+    /// The home's side: deliver what waits as far as members have room, and tell the other shards
+    /// whether something is left.
     pub(crate) fn drain_group(&mut self, key: u64, now_ms: u64) {
-        self.drain_kept(key, now_ms);
+        self.give_out_kept(key, now_ms);
+        self.give_out_parked(key, now_ms);
+        self.tell_waiting(key);
+    }
+
+    /// Tells the other shards, once per change, whether something waits here for their members.
+    pub(crate) fn tell_waiting(&mut self, key: u64) {
+        let Some(number) = self.groups.number(key) else { return };
+        let Some(group) = self.groups.get_mut(number) else { return };
+        let any =
+            !group.parked.is_empty() || group.kept.as_ref().is_some_and(|kept| !kept.is_empty());
+        if std::mem::replace(&mut group.is_told, any) != any {
+            self.send_to_others(&Mail::Waiting { group: key, any });
+        }
+    }
+
+    fn give_out_parked(&mut self, key: u64, now_ms: u64) {
         let strategy = self.shared.settings.share_strategy;
         let Some(number) = self.groups.number(key) else { return };
         loop {
@@ -594,7 +610,6 @@ impl Shard {
             }
             group.parked.pop_front();
             group.parked_bytes -= message.heap_bytes() as u64;
-            let is_empty = group.parked.is_empty();
             if place.is_none() {
                 self.shared.metrics[usize::from(self.id)].dropped_expired.add(1);
             }
@@ -605,10 +620,6 @@ impl Shard {
                 let group = group.name.clone();
                 let mail = Mail::Offer { group, member, message, hops: 1, serial: 0 };
                 self.send(member.shard(), mail);
-            }
-            if is_empty {
-                self.send_to_others(&Mail::Waiting { group: key, any: false });
-                return;
             }
         }
     }
@@ -693,6 +704,11 @@ impl Shard {
             }
         }
     }
+}
+
+/// Is it worth while to try again?
+const fn may_pass(error: &storage::AppendError) -> bool {
+    !matches!(error, storage::AppendError::TooLarge { .. })
 }
 
 /// The place of the member that gets the message, among those that can take one now.

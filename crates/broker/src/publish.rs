@@ -376,7 +376,7 @@ impl Shard {
             return None;
         }
         let is_kept =
-            message.retain() || self.shared.interest.shards(message.topic()).promises != 0;
+            is_kept_retained(message) || self.shared.interest.shards(message.topic()).promises != 0;
         is_kept.then_some(match self.log_status() {
             Some(storage::Status::Poisoned(_)) => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
             _ => Reason::QUOTA_EXCEEDED,
@@ -472,6 +472,11 @@ impl Shard {
         routed.waiting += u16::from(confirm.is_some());
         self.send(home, Mail::Retain { message: message.clone(), confirm });
     }
+}
+
+/// Clearing a topic takes next to no space.
+fn is_kept_retained(message: &Message) -> bool {
+    message.retain() && !message.payload().is_empty()
 }
 
 /// The reason code that tells a publisher why the log does not take its message.

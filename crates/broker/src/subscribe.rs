@@ -231,12 +231,12 @@ impl Shard {
 
     /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).
     fn suback_code(&self, slot: u32, reason: Reason) -> u8 {
-        let is_v5 = self
-            .clients
-            .get(slot)
-            .and_then(|client| client.session.link())
-            .is_some_and(session::Link::is_v5);
-        if is_v5 { reason.0 } else { 0x80 }
+        if self.is_v5(slot) { reason.0 } else { 0x80 }
+    }
+
+    fn is_v5(&self, slot: u32) -> bool {
+        let link = self.clients.get(slot).and_then(|client| client.session.link());
+        link.is_some_and(session::Link::is_v5)
     }
 
     pub(crate) fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> Granted {
@@ -340,7 +340,14 @@ impl Shard {
             };
             let held = self.find_held(slot, &filter);
             if let Some(held) = held {
-                kept = self.drop_subscription(slot, held, text).or(kept);
+                match self.drop_subscription(slot, held, text) {
+                    Ok(position) => kept = position.or(kept),
+                    Err(_) if !self.is_v5(slot) => return Err(Ended::LogFailed),
+                    Err(error) => {
+                        reasons.push(crate::publish::reason_of(&error).0);
+                        continue;
+                    }
+                }
             }
             let before = self.all_pending(slot);
             let was_held = self.unsubscribe(slot, &filter);
@@ -379,7 +386,7 @@ impl Shard {
         }
         let filter = self.index.text(held.filter).to_owned();
         let Some(gone) = self.index.unsubscribe(held.filter, slot) else { return };
-        if gone.is_last {
+        if gone.is_last || gone.is_last_promise {
             self.close_backlog(held.filter);
         }
         let interest = &self.shared.interest;

@@ -4,6 +4,8 @@
 //! it: the message's serial goes into the backlog of its filter, which all sessions on the filter
 //! share, and the session's cursor says where it goes on.
 
+use std::collections::VecDeque;
+
 use codec::QoS;
 use session::{Delivery, Dropped, Message, Offered, Overflow};
 use storage::Position;
@@ -136,9 +138,9 @@ impl Shard {
             durable.track.hand_out(serial, packet_id);
             let is_held = matches!(offered, Offered::Queued);
             let then = is_held.then_some(Promise::Send { session, packet_id, serial });
-            let (queue, stage) = (durable.queue, Stage::Published);
+            let (queue, stage, level) = (durable.queue, Stage::Published, durable.log_level());
             if let Some(store) = &mut self.store {
-                store.noted.push(Noted { slot, queue, serial, packet_id, stage, then });
+                store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then });
             }
         }
         self.after_offer(slot, payload_bytes, offered, now_ms);
@@ -188,7 +190,7 @@ impl Shard {
             if !is_full {
                 return;
             }
-            let Some(serial) = self.pending(slot, 1).first().copied() else {
+            let Some(serial) = self.take_pending(slot) else {
                 // What was counted has expired.
                 if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
                     (durable.queued, durable.queued_bytes) = (1, 0);
@@ -273,7 +275,8 @@ impl Shard {
         };
         let since = durable.rare.as_ref().map_or(&[][..], |rare| &rare.since);
         for held in client.held.iter().filter(|held| held.group == 0) {
-            let Some(list) = store.backlogs.get(&held.filter) else { continue };
+            let Some(backlog) = store.backlogs.get(&held.filter) else { continue };
+            let list = &backlog.serials;
             let subscription = self.index.subscription(held.filter, slot);
             if subscription.is_none_or(|s| s.options & options::DURABLE == 0) {
                 continue;
@@ -306,17 +309,43 @@ impl Shard {
             if !is_behind || !client.session.has_window() {
                 return;
             }
-            let serials = self.pending(slot, BATCH_SERIALS);
-            if serials.is_empty() {
+            let Some(serial) = self.take_pending(slot) else {
                 self.catch_up(slot);
                 return;
+            };
+            if !self.hand_out_stored(slot, serial, now_ms) {
+                self.put_back_pending(slot, serial);
+                return;
             }
-            for serial in serials {
-                let has_window = self.clients.get(slot).is_some_and(|c| c.session.has_window());
-                if !has_window || !self.hand_out_stored(slot, serial, now_ms) {
-                    return;
-                }
-            }
+        }
+    }
+
+    /// The serial whose turn comes next. They are looked up a batch at a time: what comes meanwhile
+    /// is behind them all.
+    fn take_pending(&mut self, slot: u32) -> Option<u64> {
+        let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
+        let next = durable.rare.as_mut().and_then(|rare| rare.upcoming.pop_front());
+        if next.is_some() || !durable.is_behind {
+            return next;
+        }
+        let serials = self.pending(slot, BATCH_SERIALS);
+        let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
+        let upcoming = &mut durable.rare().upcoming;
+        upcoming.extend(serials);
+        upcoming.pop_front()
+    }
+
+    fn put_back_pending(&mut self, slot: u32, serial: u64) {
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            durable.rare().upcoming.push_front(serial);
+        }
+    }
+
+    /// What the session listens to has changed: its next serials are looked up anew.
+    pub(crate) fn forget_upcoming(&mut self, slot: u32) {
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
+            rare.upcoming = VecDeque::new();
         }
     }
 
@@ -392,6 +421,9 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(durable) = &mut client.durable else { return };
         durable.is_behind = false;
+        if let Some(rare) = &mut durable.rare {
+            rare.upcoming = VecDeque::new();
+        }
         (durable.queued, durable.queued_bytes) = (0, 0);
         durable.track.advance(store.last_serial());
         for held in client.held.iter().filter(|held| held.group == 0) {
@@ -405,6 +437,7 @@ impl Shard {
     /// The session gives a filter up: what waits for it by this filter alone is not owed any more.
     /// Called before and after the subscription goes; the difference is let go.
     pub(crate) fn let_pending_go(&mut self, slot: u32, before: Vec<u64>) {
+        self.forget_upcoming(slot);
         if before.is_empty() {
             return;
         }
@@ -487,7 +520,7 @@ impl Shard {
         let Some(origin) = origin.filter(|origin| origin.serial != 0 && origin.group == 0) else {
             return false;
         };
-        let queue = durable.queue;
+        let (queue, level) = (durable.queue, durable.log_level());
         let Some(out) = durable.track.get_mut(origin.serial) else {
             return false;
         };
@@ -495,7 +528,7 @@ impl Shard {
         let packet_id = ack.packet_id;
         let then = Some(Promise::Received { session, packet_id });
         let (serial, stage) = (origin.serial, Stage::Released);
-        store.noted.push(Noted { slot, queue, serial, packet_id, stage, then });
+        store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then });
         true
     }
 

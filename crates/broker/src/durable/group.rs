@@ -39,8 +39,6 @@ pub(crate) struct KeptQueue {
     memory_bytes: usize,
     /// Given out and come back; they go first.
     returned: BTreeSet<u64>,
-    /// The other shards were told that something waits.
-    is_told: bool,
 }
 
 impl KeptQueue {
@@ -53,7 +51,6 @@ impl KeptQueue {
             bytes: 0,
             memory_bytes: 0,
             returned: BTreeSet::new(),
-            is_told: false,
         }
     }
 
@@ -122,7 +119,7 @@ impl Shard {
         kept.push(serial, bytes, Some(message.clone()));
         self.drop_group_oldest(name);
         if was_empty {
-            self.drain_kept(name.key, now_ms);
+            self.drain_group(name.key, now_ms);
         }
         Ok(true)
     }
@@ -173,17 +170,7 @@ impl Shard {
     }
 
     /// The home's side: gives out what waits, as far as members have room.
-    pub(crate) fn drain_kept(&mut self, key: u64, now_ms: u64) {
-        self.give_out_kept(key, now_ms);
-        if let Some(kept) = self.groups.kept_mut(key) {
-            let any = !kept.is_empty();
-            if std::mem::replace(&mut kept.is_told, any) != any {
-                self.send_to_others(&Mail::Waiting { group: key, any });
-            }
-        }
-    }
-
-    fn give_out_kept(&mut self, key: u64, now_ms: u64) {
+    pub(crate) fn give_out_kept(&mut self, key: u64, now_ms: u64) {
         loop {
             let Some(kept) = self.groups.kept(key) else { return };
             let queue = kept.queue;
@@ -261,7 +248,7 @@ impl Shard {
         let Some(kept) = self.groups.kept_mut(key) else { return };
         if kept.track.get_mut(serial).is_some() {
             kept.returned.insert(serial);
-            self.drain_kept(key, now_ms);
+            self.drain_group(key, now_ms);
         }
     }
 
@@ -309,16 +296,6 @@ impl Shard {
             store.groups.insert(queue, name.key);
         }
         self.groups.set_kept(name.key, KeptQueue::new(queue, facts.place, track));
-    }
-
-    /// Tells the other shards which groups have something for their members.
-    pub(crate) fn tell_waiting(&mut self) {
-        for group in self.groups.keys() {
-            if let Some(kept) = self.groups.kept_mut(group).filter(|kept| !kept.is_empty()) {
-                kept.is_told = true;
-                self.send_to_others(&Mail::Waiting { group, any: true });
-            }
-        }
     }
 
     /// Lines a message up in the queue of its group. Returns how many need it.

@@ -143,6 +143,19 @@ impl Shard {
         }
     }
 
+    /// The record of a publish that was taken on never gets to the disk: its publisher is told.
+    pub(crate) fn refuse_taken(&mut self, serial: u64, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        let Some(handover) = store.handovers.by_serial.remove(&serial) else { return };
+        store.handovers.track.finish(serial);
+        store.release_message(serial);
+        let Some(confirm) = handover.confirm else { return };
+        if let Some(slot) = self.clients.slot_of(confirm.publisher) {
+            self.forget_received(slot, confirm.packet_id);
+        }
+        self.on_confirmed(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR, None, now_ms);
+    }
+
     /// After a start: what may not have been passed on is passed on again.
     pub(crate) fn resume_handovers(&mut self, now_ms: u64) {
         let Some(store) = self.store.as_mut().filter(|store| store.handovers.is_resuming) else {

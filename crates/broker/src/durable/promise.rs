@@ -66,7 +66,9 @@ impl Promises {
     }
 
     fn next_broken(&mut self) -> Option<Promise> {
-        self.disk.pop_front().or_else(|| self.fsync.pop_front()).map(|(_, promise)| promise)
+        let route = || self.routes.pop_front().map(|(_, _, serial)| Promise::Route { serial });
+        let other = self.disk.pop_front().or_else(|| self.fsync.pop_front());
+        other.map(|(_, promise)| promise).or_else(route)
     }
 }
 
@@ -124,11 +126,9 @@ impl Shard {
                         self.doomed.push((slot, Ended::LogFailed));
                     }
                 }
+                Promise::Route { serial } => self.refuse_taken(serial, now_ms),
                 // Half of a QoS 2 exchange: the client repeats its part with its next connection.
-                Promise::Route { .. }
-                | Promise::Send { .. }
-                | Promise::Received { .. }
-                | Promise::Released { .. } => {}
+                Promise::Send { .. } | Promise::Received { .. } | Promise::Released { .. } => {}
             }
         }
     }

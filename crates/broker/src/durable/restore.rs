@@ -81,7 +81,9 @@ impl Shard {
             messages: self.store.as_ref().map_or(0, |store| store.message_count() as u64),
         };
         self.tell_seen();
-        self.tell_waiting();
+        for group in self.groups.keys() {
+            self.tell_waiting(group);
+        }
         Ok(restored)
     }
 
@@ -327,7 +329,7 @@ impl Shard {
             if !is_owed {
                 continue;
             }
-            let list = store.backlogs.entry(*filter).or_default();
+            let list = &mut store.backlogs.entry(*filter).or_default().serials;
             if list.back() != Some(&serial) {
                 list.push_back(serial);
             }

@@ -46,6 +46,8 @@ pub(crate) struct Rare {
     pub(crate) received: Vec<Received>,
     /// Filters subscribed while older messages were under way: they count from the serial on.
     pub(crate) since: Vec<(topic::FilterId, u64)>,
+    /// The serials whose turn comes next, looked up already.
+    pub(crate) upcoming: std::collections::VecDeque<u64>,
 }
 
 impl Durable {
@@ -105,7 +107,10 @@ impl Durable {
 
 impl Rare {
     fn is_empty(&self) -> bool {
-        !self.will.is_some() && self.received.is_empty() && self.since.is_empty()
+        !self.will.is_some()
+            && self.received.is_empty()
+            && self.since.is_empty()
+            && self.upcoming.is_empty()
     }
 }
 
@@ -232,6 +237,9 @@ impl Shard {
         };
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(durable) = &mut client.durable else { return };
+        if let Some(rare) = &mut durable.rare {
+            rare.upcoming = std::collections::VecDeque::new();
+        }
         if !durable.is_behind {
             durable.track.advance(last_serial);
         }
@@ -243,18 +251,22 @@ impl Shard {
         }
     }
 
-    /// The session gave a subscription up. Returns what its acknowledgement has to wait for.
+    /// The session gives a subscription up. Returns what its acknowledgement has to wait for.
+    ///
+    /// Err: it cannot be written down, so it would come back with the next start.
     pub(crate) fn drop_subscription(
         &mut self,
         slot: u32,
         held: Held,
         filter: &str,
-    ) -> Option<Position> {
-        let store = self.store.as_mut()?;
-        let durable = self.clients.get(slot)?.durable.as_ref()?;
-        store.release(held.place);
+    ) -> Result<Option<Position>, AppendError> {
+        let Some(store) = &mut self.store else { return Ok(None) };
+        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let Some(durable) = durable else { return Ok(None) };
         let fact = Fact::Unsubscribed { session: durable.queue, filter };
-        store.append_deletion(&fact, durable.log_level()).ok()
+        let position = store.append_deletion(&fact, durable.log_level())?;
+        store.release(held.place);
+        Ok(Some(position))
     }
 
     /// Sends a packet once the fact behind it is committed; at once if there is nothing to wait

@@ -29,6 +29,12 @@ const READ_BYTES: u32 = 256 * 1024;
 /// Bytes of one list of in-flight deliveries or of progress, so that it fits a record by far.
 const LIST_BYTES_MAX: usize = 64 * 1024;
 
+/// Lists below this length are left as they are.
+const COMPACT_MIN: usize = 64;
+
+/// Reads of a damaged record before its message is given up: a disk may yet deliver.
+const UNREAD_TRIES_MAX: u8 = 5;
+
 /// A message that somebody is owed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
@@ -63,14 +69,26 @@ pub(crate) struct Noted {
     pub(crate) serial: u64,
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
+    /// How firmly the fact has to be kept for that.
+    pub(crate) level: Level,
     /// What may go on when the fact is on disk.
     pub(crate) then: Option<Promise>,
+}
+
+/// What sessions on one filter have yet to get. Bounded by their queue limits: what nobody needs any
+/// more is taken out whenever the list has doubled.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    pub(crate) serials: VecDeque<u64>,
+    /// The length at which the dead are taken out next.
+    compact_at: usize,
 }
 
 /// A read under way, and the queues that wait for it.
 #[derive(Debug)]
 pub(crate) struct Reading {
     id: CommandId,
+    serial: u64,
     position: Position,
     bytes: u32,
     waiters: Vec<u64>,
@@ -94,9 +112,12 @@ pub(crate) struct Store {
     messages: HashMap<u64, Stored, FixedState>,
     /// Messages that expire, by the second.
     expiries: BTreeMap<u64, Vec<u64>>,
+    /// Serials in `expiries`, those of messages that are gone among them: at most about twice as
+    /// many as there are messages.
+    expiry_count: usize,
     /// Per filter: the serials that a session on it has yet to get, growing. Filters with none
     /// have no list.
-    pub(crate) backlogs: HashMap<FilterId, VecDeque<u64>, FixedState>,
+    pub(crate) backlogs: HashMap<FilterId, Backlog, FixedState>,
     /// The keys of the shared groups with a queue, by queue number.
     pub(crate) groups: HashMap<u64, u64, FixedState>,
     /// Queues whose progress goes into the next commit.
@@ -109,6 +130,10 @@ pub(crate) struct Store {
     fetched: HashMap<u64, Message, FixedState>,
     fetched_bytes: usize,
     readings: Vec<Reading>,
+    /// Queues that wait for what could not be read: tried again with the next tick.
+    unreadable: Vec<u64>,
+    /// How often each message could not be read.
+    unread_tries: HashMap<u64, u8, FixedState>,
     /// Queues to be tried again once the disk has done something.
     pub(crate) retry: Vec<u64>,
     /// What reclaiming has read and could not be dealt with whole yet.
@@ -152,6 +177,9 @@ impl Store {
             last_serial: 0,
             messages: HashMap::default(),
             expiries: BTreeMap::new(),
+            expiry_count: 0,
+            unreadable: Vec::new(),
+            unread_tries: HashMap::default(),
             backlogs: HashMap::default(),
             groups: HashMap::default(),
             moved: Vec::new(),
@@ -259,7 +287,20 @@ impl Store {
     pub(crate) fn note_expiry(&mut self, serial: u64, expires_at_ms: u64) {
         if expires_at_ms != NEVER {
             self.expiries.entry(expires_at_ms / 1000 + 1).or_default().push(serial);
+            self.expiry_count += 1;
+            if self.expiry_count > 2 * self.messages.len() + COMPACT_MIN {
+                self.compact_expiries();
+            }
         }
+    }
+
+    fn compact_expiries(&mut self) {
+        let messages = &self.messages;
+        self.expiries.retain(|_, serials| {
+            serials.retain(|serial| messages.contains_key(serial));
+            !serials.is_empty()
+        });
+        self.expiry_count = self.expiries.values().map(Vec::len).sum();
     }
 
     pub(crate) fn restore_message(&mut self, serial: u64, stored: Stored) {
@@ -322,7 +363,9 @@ impl Store {
         while let Some(entry) = self.expiries.first_entry()
             && *entry.key() * 1000 <= now_ms
         {
-            for serial in entry.remove() {
+            let serials = entry.remove();
+            self.expiry_count -= serials.len();
+            for serial in serials {
                 if self.messages.get(&serial).is_some_and(|stored| stored.pins == 0) {
                     self.drop_message(serial);
                 }
@@ -359,19 +402,31 @@ impl Store {
         let bytes = READ_BYTES.max(stored.place.bytes + 64);
         match self.log.request(position, bytes) {
             Some(id) => {
-                self.readings.push(Reading { id, position, bytes, waiters: vec![waiter] });
+                self.readings.push(Reading { id, serial, position, bytes, waiters: vec![waiter] });
             }
             None => self.retry.push(waiter),
         }
         Loaded::Pending
     }
 
-    /// A read has come back: keeps what is in it, and returns who waited for it.
-    pub(crate) fn on_read(&mut self, id: CommandId, chunk: Option<Chunk>) -> Vec<u64> {
+    /// Those who wait for what could not be read may try again.
+    pub(crate) fn take_unreadable(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.unreadable)
+    }
+
+    /// A read has come back: keeps what is in it, and returns who waited for it. If what was asked
+    /// for is not in it, they have to wait for the next tick; when a record is damaged for good, its
+    /// message is given up. Err: the place of such a record.
+    pub(crate) fn on_read(
+        &mut self,
+        id: CommandId,
+        chunk: Option<Chunk>,
+    ) -> Result<Vec<u64>, Position> {
         let Some(index) = self.readings.iter().position(|reading| reading.id == id) else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let reading = self.readings.swap_remove(index);
+        let has_failed = chunk.is_none();
         if self.fetched_bytes > FETCHED_BYTES_MAX {
             self.fetched.clear();
             self.fetched_bytes = 0;
@@ -390,7 +445,23 @@ impl Store {
                 }
             }
         }
-        reading.waiters
+        let is_missing = !self.fetched.contains_key(&reading.serial)
+            && self.messages.get(&reading.serial).is_some_and(|s| s.place.is_at(reading.position));
+        if !is_missing {
+            self.unread_tries.remove(&reading.serial);
+            return Ok(reading.waiters);
+        }
+        self.unreadable.extend(reading.waiters);
+        if has_failed {
+            return Ok(Vec::new());
+        }
+        let tries = self.unread_tries.entry(reading.serial).or_default();
+        *tries += 1;
+        if *tries >= UNREAD_TRIES_MAX {
+            self.unread_tries.remove(&reading.serial);
+            self.drop_message(reading.serial);
+        }
+        Err(reading.position)
     }
 
     pub(crate) fn note_moved(&mut self, queue: u64) {
@@ -402,26 +473,31 @@ impl Store {
         self.log.is_behind()
     }
 
-    /// Adds a serial to the backlogs of filters, whose dead fronts go.
+    /// Adds a serial to the backlog of a filter.
     pub(crate) fn push_backlog(&mut self, filter: FilterId, serial: u64) {
         let messages = &self.messages;
-        let list = self.backlogs.entry(filter).or_default();
-        while list.front().is_some_and(|front| !messages.contains_key(front)) {
-            list.pop_front();
+        let backlog = self.backlogs.entry(filter).or_default();
+        let serials = &mut backlog.serials;
+        while serials.front().is_some_and(|front| !messages.contains_key(front)) {
+            serials.pop_front();
         }
-        if list.back().is_none_or(|last| *last < serial) {
-            list.push_back(serial);
+        if serials.len() >= backlog.compact_at.max(COMPACT_MIN) {
+            serials.retain(|serial| messages.contains_key(serial));
+            backlog.compact_at = 2 * serials.len();
+        }
+        if serials.back().is_none_or(|last| *last < serial) {
+            serials.push_back(serial);
         }
     }
 
     /// Takes the dead front off a backlog, and the backlog away if nothing is left.
     pub(crate) fn prune_backlog(&mut self, filter: FilterId) {
         let messages = &self.messages;
-        let Some(list) = self.backlogs.get_mut(&filter) else { return };
-        while list.front().is_some_and(|front| !messages.contains_key(front)) {
-            list.pop_front();
+        let Some(backlog) = self.backlogs.get_mut(&filter) else { return };
+        while backlog.serials.front().is_some_and(|front| !messages.contains_key(front)) {
+            backlog.serials.pop_front();
         }
-        if list.is_empty() {
+        if backlog.serials.is_empty() {
             self.backlogs.remove(&filter);
         }
     }

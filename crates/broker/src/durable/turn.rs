@@ -1,7 +1,7 @@
 //! The end of a turn: what has piled up is written as lists, space is reclaimed, the disk gets its
 //! commands.
 
-use storage::{AppendError, Chunk, Command, Completion, Level, Record};
+use storage::{AppendError, Chunk, Command, Completion, Fault, FaultKind, Level, Position, Record};
 
 use super::store::{Class, HANDOVER, Noted, Owner, SEEN, Store};
 use super::track::Place;
@@ -41,7 +41,10 @@ impl Shard {
                 }
             };
             if let Some(store) = &mut self.store {
-                waiters.extend(store.on_read(read_back.id, chunk));
+                match store.on_read(read_back.id, chunk) {
+                    Ok(served) => waiters.extend(served),
+                    Err(position) => self.tell_damaged(position),
+                }
             }
         }
         self.keep_promises(now_ms);
@@ -52,12 +55,19 @@ impl Shard {
         self.finish(now_ms);
     }
 
+    fn tell_damaged(&mut self, position: Position) {
+        let detail = format!("the record at {position} is not what was written");
+        let fault = Fault { kind: FaultKind::Io, detail };
+        self.tell(crate::Event::LogUnreadable { shard: self.id, fault });
+    }
+
     /// Time has passed for the log and for the messages in it.
     pub(crate) fn tick_log(&mut self, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
         store.log.on_tick(now_ms);
         store.expire_messages(now_ms);
-        let waiters = std::mem::take(&mut store.retry);
+        let mut waiters = std::mem::take(&mut store.retry);
+        waiters.extend(store.take_unreadable());
         self.resume_queues(waiters, now_ms);
         self.resume_handovers(now_ms);
         self.try_late_facts();
@@ -78,8 +88,8 @@ impl Shard {
                     break;
                 }
             }
-            let is_awaited = store.noted[..count].iter().any(|noted| noted.then.is_some());
-            let level = if is_awaited { Level::Fsync } else { Level::Disk };
+            let awaited = store.noted[..count].iter().filter(|noted| noted.then.is_some());
+            let level = awaited.map(|noted| noted.level).max().unwrap_or(Level::Disk);
             let fact = Fact::InFlight(buffer.as_in_flight());
             let place = store.append_list(&fact, level)?;
             let rest = store.noted.split_off(count);
@@ -88,7 +98,7 @@ impl Shard {
             for noted in noted {
                 self.place_in_flight(noted.slot, noted.queue, noted.serial, shares.next());
                 if let (Some(promise), true) = (noted.then, place.is_some()) {
-                    self.promise(place.position(), Level::Fsync, promise);
+                    self.promise(place.position(), level, promise);
                 }
             }
         }
@@ -349,7 +359,8 @@ impl Shard {
         }
         let (queue, serial) = (sent.session, sent.serial);
         let (packet_id, stage) = (out.packet_id, out.stage);
-        store.noted.push(Noted { slot, queue, serial, packet_id, stage, then: None });
+        let level = Level::Disk;
+        store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then: None });
     }
 
     /// Facts that stand by themselves, each remembered with its place.
