@@ -83,12 +83,22 @@ COLUMNS = [
 COST = COLUMNS[-1]
 
 
-def timers(rounds):
-    """Named times of the scenario, of the slowest client."""
-    times = {}
-    for timer in (timer for results in rounds for timer in results["timers"]):
-        times.setdefault(timer["name"], []).append(timer["summary"]["max_us"] / 1000)
-    return [f"{name} {cell(lambda ms: ms, 1, all)} ms" for name, all in times.items()]
+def columns(runs):
+    """What is told of a scenario: its own stopwatches, if it has some, instead of rates."""
+    timers = dict.fromkeys(timer["name"] for results in runs for timer in results["timers"])
+    if not timers:
+        return COLUMNS
+    return [*((f"{name} ms", stopwatch(name), 1) for name in timers), *COLUMNS[-2:]]
+
+
+def stopwatch(name):
+    """Of the slowest client."""
+
+    def of(results):
+        times = [one["summary"]["max_us"] for one in results["timers"] if one["name"] == name]
+        return times[0] / 1000 if times else None
+
+    return of
 
 
 def faults(results):
@@ -128,14 +138,14 @@ def table(runs, unit):
         brokers.setdefault(results["broker"]["name"], []).append(results)
     lines = []
     for scenario, brokers in scenarios.items():
-        title = next(iter(brokers.values()))[0]["scenario"]["title"]
-        lines += [f"**{scenario}**: {title}", ""]
-        titles = ["broker", *(column[0] for column in COLUMNS), f"x {unit}", "remarks"]
+        first = next(iter(brokers.values()))[0]
+        told = columns([results for rounds in brokers.values() for results in rounds])
+        lines += [f"**{scenario}**: {first['scenario']['title']}", ""]
+        titles = ["broker", *(column[0] for column in told), f"x {unit}", "remarks"]
         lines += ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
         for broker, rounds in brokers.items():
-            cells = [cell(of, digits, rounds) for _, of, digits in COLUMNS]
-            told = timers(rounds) + [one for run in rounds for one in faults(run)]
-            remarks = "; ".join(dict.fromkeys(told))
+            cells = [cell(of, digits, rounds) for _, of, digits in told]
+            remarks = "; ".join(dict.fromkeys(one for run in rounds for one in faults(run)))
             name = f"{broker} {rounds[0]['broker']['version']}".strip()
             cells = [name, *cells, ratio(rounds, brokers.get(unit, [])), remarks]
             lines.append("| " + " | ".join(one.replace("|", "/") for one in cells) + " |")

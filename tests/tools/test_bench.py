@@ -55,10 +55,11 @@ def test_what_was_lost_and_what_is_not_valid_is_said():
     assert row(lines, "quelea")[-1] == "3 lost; the tool / was late"
 
 
-def test_timers_are_told_also_if_a_round_has_none():
+def test_stopwatches_stand_for_rates_also_if_a_round_has_none():
     timed = [[{"name": "drain", "summary": {"max_us": us}}] for us in (1000, 3000)]
     lines = bench.table([run(timers=timers) for timers in [*timed, []]], "floor")
-    assert row(lines, "quelea")[-1] == "drain 2.0 (1.0-3.0) ms"
+    assert lines[2].startswith("| broker | drain ms | MB | CPU us per message |")
+    assert row(lines, "quelea")[1:3] == ["2.0 (1.0-3.0)", "12.5 (12.5-12.5)"]
 
 
 def test_a_run_without_figures_is_a_row_all_the_same():
