@@ -387,7 +387,7 @@ impl Shard {
     pub(crate) fn wait_for_disk_ms(&self, slot: u32, publish: &Publish<'_>) -> Option<u64> {
         let store = self.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
         let waits_for_space =
-            self.shared.settings.when_full == WhenFull::Wait && self.shared.a_log_is_short();
+            self.shared.settings.when_full == WhenFull::Wait && self.shared.a_log_is_full();
         let bytes = publish.topic.len() + publish.payload.len() + FACT_BYTES_MAX;
         let pause_ms = if waits_for_space {
             FULL_PAUSE_MS

@@ -26,6 +26,8 @@ pub struct Shared {
     memory_is_short: AtomicBool,
     /// A bit per shard whose log has no space or is out of service.
     logs_short: AtomicU64,
+    /// A bit per shard whose log has no space, which may return.
+    logs_full: AtomicU64,
     /// A bit per shard whose log has much waiting for the disk.
     logs_behind: AtomicU64,
 }
@@ -46,6 +48,7 @@ impl Shared {
             retained_bytes: AtomicU64::new(0),
             memory_is_short: AtomicBool::new(false),
             logs_short: AtomicU64::new(0),
+            logs_full: AtomicU64::new(0),
             logs_behind: AtomicU64::new(0),
         })
     }
@@ -74,8 +77,10 @@ impl Shared {
         self.memory_is_short.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_log_state(&self, shard: ShardId, is_short: bool, is_behind: bool) {
-        for (bits, is_set) in [(&self.logs_short, is_short), (&self.logs_behind, is_behind)] {
+    /// `state`: is it short, full, behind?
+    pub(crate) fn set_log_state(&self, shard: ShardId, state: [bool; 3]) {
+        let all = [&self.logs_short, &self.logs_full, &self.logs_behind];
+        for (bits, is_set) in all.into_iter().zip(state) {
             let own = 1 << shard;
             // Only this shard writes its bit, so a look at it saves the write.
             if (bits.load(Ordering::Relaxed) & own != 0) == is_set {
@@ -92,6 +97,11 @@ impl Shared {
     /// Has any log no space, or is out of service?
     pub fn a_log_is_short(&self) -> bool {
         self.logs_short.load(Ordering::Relaxed) != 0
+    }
+
+    /// Has any log no space for now?
+    pub(crate) fn a_log_is_full(&self) -> bool {
+        self.logs_full.load(Ordering::Relaxed) != 0
     }
 
     /// Must publishers wait for the disk?

@@ -54,7 +54,9 @@ impl Shard {
             };
             let old = self.subscription_of(slot, &request.filter);
             // What waits by this filter alone is not owed any more if it becomes QoS 0.
-            let loses = options.qos == codec::QoS::AtMostOnce && old.is_some();
+            let qos_max = self.clients.get(slot).map(|client| client.limits.qos_max);
+            let is_qos_0 = qos_max.is_none_or(|max| options.qos.min(max) == codec::QoS::AtMostOnce);
+            let loses = is_qos_0 && old.is_some();
             let before = if loses { self.all_pending(slot) } else { Vec::new() };
             let granted = self.subscribe(slot, &request);
             match self.keep_granted(slot, text, old, granted, identifier) {

@@ -412,6 +412,13 @@ impl Outgoing {
         taken
     }
 
+    /// What is in flight under this packet id, if it may be answered by a PUBREC.
+    pub fn origin_of_qos_2(&self, packet_id: u16) -> Option<Origin> {
+        let entry = &self.in_flight[self.index(packet_id)?];
+        matches!(entry.awaits, Awaits::Pubrec | Awaits::Pubcomp | Awaits::Load)
+            .then_some(Origin { group: entry.group, serial: entry.serial })
+    }
+
     /// What is in flight for shared subscriptions.
     pub fn shared_in_flight(&self) -> Vec<Origin> {
         let live = self.in_flight.iter().filter(|entry| entry.awaits != Awaits::Nothing);

@@ -21,6 +21,9 @@ use crate::journal::{Fact, Origin, Stage, StoredMessage};
 /// Serials that a session takes from its backlogs at once.
 const BATCH_SERIALS: usize = 64;
 
+/// How often a full queue is counted anew while it takes as many messages as it holds.
+const RECOUNTS_PER_QUEUE: u32 = 8;
+
 /// A session with more subscriptions asks the index which of them match a message of its backlog.
 const OWN_FILTERS_MAX: usize = 64;
 
@@ -181,6 +184,7 @@ impl Shard {
 
     /// Makes room in a full backlog.
     fn drop_oldest(&mut self, slot: u32, now_ms: u64) {
+        self.recount(slot);
         loop {
             let Some(client) = self.clients.get(slot) else { return };
             let limits = client.limits.queue;
@@ -191,16 +195,38 @@ impl Shard {
                 return;
             }
             let Some(serial) = self.take_pending(slot) else {
-                // What was counted has expired.
-                if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
-                    (durable.queued, durable.queued_bytes) = (1, 0);
-                }
                 return;
             };
             let was_live = self.leave_queue(slot, serial);
             self.release_message(serial);
             let why = if was_live { Dropped::QueueFull } else { Dropped::Expired };
             self.note_dropped(slot, why, now_ms);
+        }
+    }
+
+    /// Counts what waits for a session without what has expired there: so that what is worth keeping
+    /// does not make room for nothing. Only once in a while, as it walks the whole backlog.
+    fn recount(&mut self, slot: u32) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let every = client.limits.queue.messages_max / RECOUNTS_PER_QUEUE;
+        let Some(durable) = &mut client.durable else { return };
+        let rare = durable.rare();
+        rare.since_recount += 1;
+        if rare.since_recount <= every {
+            return;
+        }
+        rare.since_recount = 0;
+        let serials = self.all_pending(slot);
+        let (mut count, mut bytes) = (0, 0);
+        // The newest is not in the lists yet.
+        let newest = self.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.last_queued);
+        let known = serials.iter().copied().chain(newest.filter(|n| !serials.contains(n)));
+        for stored in known.filter_map(|serial| self.store.as_ref()?.stored(serial)) {
+            count += 1;
+            bytes += u64::from(stored.place.bytes);
+        }
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            (durable.queued, durable.queued_bytes) = (count, bytes);
         }
     }
 
@@ -513,7 +539,7 @@ impl Shard {
     pub(crate) fn keep_pubrec(&mut self, slot: u32, ack: &codec::Ack<'_>) -> bool {
         let session = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        let origin = client.session.outgoing.origin(ack.packet_id);
+        let origin = client.session.outgoing.origin_of_qos_2(ack.packet_id);
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return false;
         };
@@ -549,7 +575,8 @@ impl Shard {
         match store.append_deletion(&fact, level) {
             Ok(position) => {
                 received.is_released = true;
-                let promise = Promise::Released { session, connection, packet_id };
+                let serial = received.serial;
+                let promise = Promise::Released { session, connection, packet_id, serial };
                 store.promises.push(position, level, promise);
             }
             Err(_) => store.late_pubrels.push((session, connection, packet_id)),
@@ -561,7 +588,7 @@ impl Shard {
     pub(crate) fn would_refuse(&self, client: &Client, message: &Message) -> bool {
         let limits = &client.limits.queue;
         match &client.durable {
-            Some(durable) if message.level() > 0 => {
+            Some(durable) if message.level() > 0 || message.qos() == QoS::ExactlyOnce => {
                 let is_full = durable.queued >= limits.messages_max
                     || durable.queued_bytes + message.heap_bytes() as u64 > limits.bytes_max;
                 let is_open = !durable.is_behind && client.session.has_window();

@@ -151,7 +151,7 @@ impl Shard {
         store.release_message(serial);
         let Some(confirm) = handover.confirm else { return };
         if let Some(slot) = self.clients.slot_of(confirm.publisher) {
-            self.forget_received(slot, confirm.packet_id);
+            self.forget_received(slot, confirm.packet_id, serial);
         }
         self.on_confirmed(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR, None, now_ms);
     }
@@ -191,12 +191,16 @@ impl Shard {
     }
 
     /// A PUBREL is committed: the packet id means nothing any more.
-    pub(crate) fn forget_received(&mut self, slot: u32, packet_id: u16) {
+    pub(crate) fn forget_received(&mut self, slot: u32, packet_id: u16, serial: u64) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(durable) = &mut client.durable else { return };
         let received = &mut durable.rare().received;
-        let Some(index) = received.iter().position(|r| r.packet_id == packet_id) else { return };
-        let Received { serial, place, .. } = received.swap_remove(index);
+        let Some(index) =
+            received.iter().position(|r| r.packet_id == packet_id && r.serial == serial)
+        else {
+            return;
+        };
+        let Received { place, .. } = received.swap_remove(index);
         let Some(store) = &mut self.store else { return };
         if place.is_some() {
             store.release(place);

@@ -19,7 +19,7 @@ pub(crate) enum Promise {
     /// A PUBREC: the PUBREL may leave.
     Received { session: SessionKey, packet_id: u16 },
     /// A PUBREL: the PUBCOMP may leave.
-    Released { session: SessionKey, connection: u32, packet_id: u16 },
+    Released { session: SessionKey, connection: u32, packet_id: u16, serial: u64 },
     /// A packet as it stands: SUBACK, UNSUBACK.
     Packet { session: SessionKey, connection: u32, packet: Box<[u8]> },
 }
@@ -98,8 +98,8 @@ impl Shard {
             Promise::Received { session, packet_id } => {
                 self.release_outgoing(session, packet_id, now_ms);
             }
-            Promise::Released { session, connection, packet_id } => {
-                self.complete_incoming(session, connection, packet_id);
+            Promise::Released { session, connection, packet_id, serial } => {
+                self.complete_incoming(session, connection, packet_id, serial);
             }
             Promise::Packet { session, connection, packet } => {
                 let Some(slot) = self.clients.slot_of(session) else { return };
@@ -177,9 +177,20 @@ impl Shard {
     }
 
     /// A PUBREL is kept: PUBCOMP.
-    fn complete_incoming(&mut self, session: SessionKey, connection: u32, packet_id: u16) {
+    fn complete_incoming(
+        &mut self,
+        session: SessionKey,
+        connection: u32,
+        packet_id: u16,
+        serial: u64,
+    ) {
         let Some(slot) = self.clients.slot_of(session) else { return };
-        self.forget_received(slot, packet_id);
+        self.forget_received(slot, packet_id, serial);
+        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        if durable.is_some_and(|durable| durable.received(packet_id).is_some()) {
+            // A repeated PUBREL: the packet id has a new publish by now.
+            return;
+        }
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.connection == connection {
             client.session.on_pubrel(packet_id);
@@ -196,7 +207,8 @@ impl Shard {
         let status = store.log.status();
         let is_behind = store.is_behind();
         let is_short = matches!(status, storage::Status::Full(_) | storage::Status::Poisoned(_));
-        self.shared.set_log_state(self.id, is_short, is_behind);
+        let is_full = matches!(status, storage::Status::Full(_));
+        self.shared.set_log_state(self.id, [is_short, is_full, is_behind]);
         if status == store.told {
             return;
         }

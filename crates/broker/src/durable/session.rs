@@ -48,6 +48,8 @@ pub(crate) struct Rare {
     pub(crate) since: Vec<(topic::FilterId, u64)>,
     /// The serials whose turn comes next, looked up already.
     pub(crate) upcoming: std::collections::VecDeque<u64>,
+    /// How often the full queue made room since it was counted anew.
+    pub(crate) since_recount: u32,
 }
 
 impl Durable {

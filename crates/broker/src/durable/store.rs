@@ -19,8 +19,8 @@ pub(crate) const HANDOVER: u64 = 0;
 /// Queue numbers from here on tell, per shard, the highest serial that came from it.
 pub(crate) const SEEN: u64 = u64::MAX - 0xFFFF;
 
-/// Bytes of messages read back from the disk and kept for those that asked. Policy: all are
-/// forgotten before more are read.
+/// Bytes of messages read back from the disk and kept for those that asked. Policy: they are
+/// forgotten, the oldest first, before more are read.
 const FETCHED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Bytes that one read asks for: neighbours in the log are neighbours in a backlog.
@@ -28,6 +28,9 @@ const READ_BYTES: u32 = 256 * 1024;
 
 /// Bytes of one list of in-flight deliveries or of progress, so that it fits a record by far.
 const LIST_BYTES_MAX: usize = 64 * 1024;
+
+/// Reads under way. Policy: who needs more waits until one has come back.
+const READINGS_MAX: usize = 64;
 
 /// Lists below this length are left as they are.
 const COMPACT_MIN: usize = 64;
@@ -129,13 +132,15 @@ pub(crate) struct Store {
     pub(crate) seen: Vec<Seen>,
     fetched: HashMap<u64, Message, FixedState>,
     fetched_bytes: usize,
+    /// In the order of reading; those that are gone among them, as many as came with the reads.
+    fetched_order: VecDeque<u64>,
     readings: Vec<Reading>,
     /// Queues that wait for what could not be read: tried again with the next tick.
     unreadable: Vec<u64>,
     /// How often each message could not be read.
     unread_tries: HashMap<u64, u8, FixedState>,
     /// Queues to be tried again once the disk has done something.
-    pub(crate) retry: Vec<u64>,
+    pub(crate) retry: VecDeque<u64>,
     /// What reclaiming has read and could not be dealt with whole yet.
     pub(crate) chunk: Option<Chunk>,
     buffer: Vec<u8>,
@@ -189,8 +194,9 @@ impl Store {
             seen: vec![Seen::default(); 2 * usize::from(shard_count)],
             fetched: HashMap::default(),
             fetched_bytes: 0,
+            fetched_order: VecDeque::new(),
             readings: Vec::new(),
-            retry: Vec::new(),
+            retry: VecDeque::new(),
             chunk: None,
             buffer: Vec::new(),
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
@@ -355,6 +361,9 @@ impl Store {
             && let Some(message) = self.fetched.remove(&serial)
         {
             self.fetched_bytes -= message.heap_bytes();
+            if self.fetched.is_empty() {
+                self.fetched_order.clear();
+            }
         }
     }
 
@@ -399,14 +408,24 @@ impl Store {
             }
             return Loaded::Pending;
         }
+        if self.readings.len() >= READINGS_MAX {
+            self.retry.push_back(waiter);
+            return Loaded::Pending;
+        }
         let bytes = READ_BYTES.max(stored.place.bytes + 64);
         match self.log.request(position, bytes) {
             Some(id) => {
                 self.readings.push(Reading { id, serial, position, bytes, waiters: vec![waiter] });
             }
-            None => self.retry.push(waiter),
+            None => self.retry.push_back(waiter),
         }
         Loaded::Pending
+    }
+
+    /// Some of those who are to be tried again.
+    pub(crate) fn take_retry(&mut self) -> Vec<u64> {
+        let count = self.retry.len().min(READINGS_MAX);
+        self.retry.drain(..count).collect()
     }
 
     /// Those who wait for what could not be read may try again.
@@ -427,9 +446,12 @@ impl Store {
         };
         let reading = self.readings.swap_remove(index);
         let has_failed = chunk.is_none();
-        if self.fetched_bytes > FETCHED_BYTES_MAX {
-            self.fetched.clear();
-            self.fetched_bytes = 0;
+        while self.fetched_bytes > FETCHED_BYTES_MAX
+            && let Some(oldest) = self.fetched_order.pop_front()
+        {
+            if let Some(message) = self.fetched.remove(&oldest) {
+                self.fetched_bytes -= message.heap_bytes();
+            }
         }
         let mut chunk = chunk;
         while let Some(record) = chunk.as_mut().and_then(Chunk::next) {
@@ -440,6 +462,7 @@ impl Store {
                 .is_some_and(|stored| stored.place.is_at(record.position));
             if is_current {
                 self.fetched_bytes += message.heap_bytes();
+                self.fetched_order.push_back(serial);
                 if let Some(old) = self.fetched.insert(serial, message) {
                     self.fetched_bytes -= old.heap_bytes();
                 }

@@ -127,6 +127,7 @@ impl Track {
     pub(crate) fn hand_out(&mut self, serial: u64, packet_id: u16) {
         self.insert(Out::in_flight(serial, packet_id));
         self.cursor = self.cursor.max(serial);
+        self.join_below_cursor();
     }
 
     /// Puts a message back in flight that was so when the broker ended.
@@ -146,6 +147,7 @@ impl Track {
         if self.outs().is_some_and(|outs| !outs.is_empty()) {
             // What stands before it up to the old cursor is done, if it is not in flight.
             self.add_done(serial, cursor);
+            self.join_below_cursor();
             self.trim();
         }
     }
@@ -222,6 +224,23 @@ impl Track {
                 run.through = serial;
             }
             _ => outs.insert(place, Out::done(serial, serial)),
+        }
+    }
+
+    /// Joins the runs that the cursor has passed just now: nothing waits between them any more.
+    fn join_below_cursor(&mut self) {
+        let cursor = self.cursor;
+        let Some(outs) = self.out.as_mut().map(|outs| &mut outs.0) else { return };
+        let is_run =
+            |out: Option<&Out>| out.is_some_and(|out| out.is_done && out.through <= cursor);
+        let mut place = outs.partition_point(|out| out.serial <= cursor);
+        if !is_run(place.checked_sub(1).and_then(|last| outs.get(last))) {
+            place = place.saturating_sub(1);
+        }
+        while place >= 2 && is_run(outs.get(place - 1)) && is_run(outs.get(place - 2)) {
+            outs[place - 2].through = outs[place - 1].through;
+            outs.remove(place - 1);
+            place -= 1;
         }
     }
 
@@ -331,5 +350,26 @@ mod tests {
         assert!(track.finish(6).is_some());
         assert_eq!(above(&track), [(3, 8)]);
         assert_eq!(track.in_flight().map(|out| out.serial).collect::<Vec<_>>(), [1, 2, 9]);
+    }
+
+    #[test]
+    fn runs_stay_few_while_skips_and_drops_alternate() {
+        let mut track = Track::starting_at(0);
+        track.hand_out(1, 1);
+        // Each odd serial is skipped (access rules), each even one waits; the queue holds three.
+        let mut queue = VecDeque::new();
+        let mut last_queued = 0;
+        for serial in 2..10_000_u64 {
+            if serial % 2 == 1 {
+                track.skip(serial, last_queued);
+            } else {
+                queue.push_back(serial);
+                last_queued = serial;
+                if queue.len() > 3 {
+                    track.pass(queue.pop_front().unwrap());
+                }
+            }
+        }
+        assert!(track.above().count() < 10, "{} runs", track.above().count());
     }
 }

@@ -31,7 +31,7 @@ impl Shard {
     pub fn on_disk(&mut self, completion: Completion, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
         let read_back = store.log.on_completed(completion);
-        let mut waiters = std::mem::take(&mut store.retry);
+        let mut waiters = store.take_retry();
         if let Some(read_back) = read_back {
             let chunk = match read_back.result {
                 Ok(chunk) => Some(chunk),
@@ -66,7 +66,7 @@ impl Shard {
         let Some(store) = &mut self.store else { return };
         store.log.on_tick(now_ms);
         store.expire_messages(now_ms);
-        let mut waiters = std::mem::take(&mut store.retry);
+        let mut waiters = store.take_retry();
         waiters.extend(store.take_unreadable());
         self.resume_queues(waiters, now_ms);
         self.resume_handovers(now_ms);
