@@ -214,8 +214,8 @@ impl World {
         let crash = if end == End::Power { Crash::Power } else { Crash::Kill };
         self.crash_disks(crash, has_synced);
         if !has_synced {
-            // Who was gone may be unknown to the next process.
-            self.clients.iter_mut().for_each(|client| client.fate.forget_end());
+            // Who came and went last may be unknown to the next process.
+            self.clients.iter_mut().for_each(|client| client.fate.forget_connection());
         }
         match end {
             End::Orderly => self.toll.orderly_ends += 1,

@@ -17,6 +17,8 @@ pub struct Fate {
     /// The last admitted connection, when the client lost it, and when the broker knew.
     connection: u32,
     left_ms: Option<u64>,
+    /// When it had lost the one before.
+    left_before_ms: Option<u64>,
     gone_ms: Option<u64>,
 }
 
@@ -39,6 +41,7 @@ impl Fate {
     ) {
         self.expected = self.expectation(is_clean, expiry_secs, now_ms);
         self.connection = connection;
+        self.left_before_ms = self.left_ms;
         self.gone_ms = None;
     }
 
@@ -83,8 +86,9 @@ impl Fate {
         }
     }
 
-    /// The broker may have forgotten that the connection has ended.
-    pub(crate) fn forget_end(&mut self) {
+    /// The broker may have forgotten that there was a connection, and that it has ended.
+    pub(crate) fn forget_connection(&mut self) {
+        self.left_ms = self.left_before_ms.or(self.left_ms);
         self.gone_ms = None;
     }
 

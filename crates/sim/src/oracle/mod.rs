@@ -202,6 +202,7 @@ impl Oracle {
             && let Some(message) = self.messages.get_mut(&id)
         {
             message.may_repeat = true;
+            self.retained.on_maybe_refused(&publish.topic, publish.payload.sequence);
         }
     }
 

@@ -16,6 +16,8 @@ struct Topic {
     acknowledged: u32,
     /// Changes that removed the message.
     clears: BTreeSet<u32>,
+    /// Changes that may have been refused first, and taken when later ones were.
+    late: BTreeSet<u32>,
 }
 
 impl Retained {
@@ -32,6 +34,13 @@ impl Retained {
         }
     }
 
+    /// It is sent again, and may have been refused the first time.
+    pub(super) fn on_maybe_refused(&mut self, topic: &str, sequence: u32) {
+        if let Some(entry) = self.topics.get_mut(topic) {
+            entry.late.insert(sequence);
+        }
+    }
+
     /// What was acknowledged so far on the topics may be lost.
     pub(super) fn forgive(&mut self, is_lost: impl Fn(&str) -> bool) {
         for (_, entry) in self.topics.iter_mut().filter(|(topic, _)| is_lost(topic)) {
@@ -44,8 +53,13 @@ impl Retained {
         for (topic, entry) in self.topics.iter().filter(|(_, entry)| entry.acknowledged > 0) {
             let acknowledged = entry.acknowledged;
             let is_right = match got.get(topic) {
-                Some(payload) => payload.sequence >= acknowledged,
-                None => entry.clears.range(acknowledged..).next().is_some(),
+                Some(Payload { sequence, .. }) => {
+                    *sequence >= acknowledged || entry.late.contains(sequence)
+                }
+                None => {
+                    entry.clears.range(acknowledged..).next().is_some()
+                        || !entry.clears.is_disjoint(&entry.late)
+                }
             };
             if !is_right {
                 let got = got.get(topic).map(|payload| payload.sequence);
