@@ -9,6 +9,8 @@ pub struct Fate {
     has_session: bool,
     /// A SUBACK has come since: the broker has written the session down.
     is_promised: bool,
+    /// There was one that was promised.
+    had_promise: bool,
     /// It has given up its session, and asks for a new one until it has it.
     pub begins_anew: bool,
     /// An answer that would have told whether the session was still there was lost.
@@ -69,6 +71,7 @@ impl Fate {
     /// A SUBACK has come.
     pub(crate) const fn on_promise(&mut self) {
         self.is_promised = self.has_session;
+        self.had_promise |= self.is_promised;
     }
 
     /// The client has lost an admitted connection.
@@ -90,6 +93,8 @@ impl Fate {
     pub(crate) fn forget_connection(&mut self) {
         self.left_ms = self.left_before_ms.or(self.left_ms);
         self.gone_ms = None;
+        // An earlier session may be back, if its end was not written down.
+        self.is_unsure |= self.had_promise && !self.is_promised;
     }
 
     /// A new broker process has no connections.
