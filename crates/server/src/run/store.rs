@@ -216,7 +216,5 @@ fn report(read: &[ReadBack], bytes: u64, took: Duration, now_ms: u64) {
     );
 }
 
-/// [`Fact::SessionOpened`] and [`Fact::SessionDetached`].
-const SESSION_KINDS_MAX: u8 = 2;
 const OTHER_DIRECTORY: &str = "cannot use the data directory; choose another with --data DIR, or \
                                keep nothing with --durability memory";
