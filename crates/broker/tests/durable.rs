@@ -227,6 +227,23 @@ fn retained_messages_and_their_clearing_outlive_a_crash() {
 }
 
 #[test]
+fn mqtt_3_10_4_3_a_delivery_that_has_begun_is_completed_after_a_crash_too() {
+    let mut lab = Lab::durable(1);
+    let subscriber = lab.open(persistent("subscriber"));
+    lab.subscribe(subscriber, "t", 2);
+    let publisher = lab.open(request("publisher"));
+    lab.publish(publisher, "t", b"1", 2, 1);
+    assert_eq!(lab.payloads(subscriber), ["1"]);
+    lab.unsubscribe(subscriber, "t");
+    lab.crash(Crash::Power);
+    let (conn, is_present) = is_present(&mut lab, "subscriber");
+    assert!(is_present);
+    let received = lab.received(conn);
+    assert_eq!(received.len(), 1);
+    assert!(received[0].dup);
+}
+
+#[test]
 fn a_clearing_that_is_repeated_waits_for_the_disk_too() {
     let mut lab = Lab::durable(1);
     let publisher = lab.open(request("publisher"));

@@ -497,7 +497,10 @@ impl Shard {
         let Some(store) = &mut self.store else { return false };
         let delivery = match store.load(origin.serial, queue) {
             Loaded::Pending => return false,
-            Loaded::Ready(message) => self.delivery_of(slot, origin.serial, message),
+            Loaded::Ready(message) => {
+                let wanted = self.delivery_of(slot, origin.serial, message.clone());
+                Some(wanted.unwrap_or_else(|| begun(message, origin.serial)))
+            }
             Loaded::Gone => {
                 self.note_dropped(slot, Dropped::Expired, now_ms);
                 None
@@ -616,4 +619,12 @@ impl Client {
     pub(crate) fn has_backlog(&self) -> bool {
         self.durable.as_ref().is_some_and(|durable| durable.is_behind)
     }
+}
+
+/// A delivery that had begun is completed, although its subscription is gone (MQTT-3.10.4-3): the
+/// client holds its packet id, and would take another message under it for a repetition.
+fn begun(message: Message, serial: u64) -> Delivery {
+    let qos = message.qos();
+    let identifiers = session::Identifiers::None;
+    Delivery { message, identifiers, group: 0, serial, qos, retain: false }
 }
