@@ -174,6 +174,11 @@ impl Client {
         keep_alive.unwrap_or(NEVER).min(self.expires_at_ms).min(self.will_due_ms()).min(told)
     }
 
+    /// Is the queue on the way to its limit?
+    pub(crate) fn is_overrun(&self, backlog: usize) -> bool {
+        self.session.outgoing.queued() + backlog > self.limits.queue.messages_max as usize / 8
+    }
+
     pub(crate) fn publish_gauge(&self) {
         if let Some(gauge) = &self.gauge {
             let (in_flight, room) = self.session.load();

@@ -42,7 +42,8 @@ impl Clients {
         self.by_id.len()
     }
 
-    /// Makes room for sessions of the log, so that the tables need not grow under them step by step.
+    /// Makes room for sessions of the log, so that the tables need not grow under them step by
+    /// step.
     pub(crate) fn reserve(&mut self, count: usize) {
         let (places, hasher) = (&self.places, &self.hasher);
         self.by_id.reserve(count, |slot| hasher.hash_one(id_at(places, *slot)));

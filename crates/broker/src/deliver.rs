@@ -97,7 +97,8 @@ impl Shard {
         let publisher = SessionKey::from_u64(publisher);
         if publisher != SessionKey::NOBODY && publisher != self.slowed_last {
             self.slowed_last = publisher;
-            self.send(publisher.shard(), Mail::Congested { publisher });
+            let is_overrun = std::mem::take(&mut self.is_overrun);
+            self.send(publisher.shard(), Mail::Congested { publisher, is_overrun });
         }
     }
 
@@ -199,6 +200,7 @@ impl Shard {
             if let Some(client) = self.clients.get_mut(slot) {
                 let backlog = client.backlog();
                 self.is_congested |= client.session.is_congested(backlog, now_ms);
+                self.is_overrun |= client.is_overrun(backlog);
             }
             return;
         }
@@ -208,6 +210,7 @@ impl Shard {
         let offered = client.session.offer(delivery, &limits, now_ms);
         let backlog = client.backlog();
         self.is_congested |= client.session.is_congested(backlog, now_ms);
+        self.is_overrun |= client.is_overrun(backlog);
         self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 

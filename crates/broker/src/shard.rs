@@ -23,6 +23,9 @@ const SPARE_BUFFERS_MAX: usize = 1024;
 /// How long a publisher waits for a slow subscriber before it is read on.
 pub(crate) const CONGESTION_PAUSE_MS: u64 = 2;
 
+/// The longest such wait.
+const CONGESTION_PAUSE_MS_MAX: u32 = 64;
+
 /// How long a publisher waits for space on the disk before it is looked at again.
 pub(crate) const FULL_PAUSE_MS: u64 = 100;
 
@@ -114,6 +117,8 @@ pub struct Shard {
     spare_buffers: Vec<Vec<u8>>,
     /// A subscriber of the message just delivered is slow.
     pub(crate) is_congested: bool,
+    /// And its queue is about to be full.
+    pub(crate) is_overrun: bool,
     /// False while the last packets of a connection that is gone are handled.
     pub(crate) may_pause: bool,
     /// The publisher that was told last in this turn.
@@ -148,6 +153,7 @@ impl Shard {
             properties: codec::PropertyBuf::new(),
             spare_buffers: Vec::new(),
             is_congested: false,
+            is_overrun: false,
             may_pause: true,
             slowed_last: SessionKey::NOBODY,
             shared,
@@ -252,6 +258,18 @@ impl Shard {
             self.effects.pauses.push((connection, until));
         }
         taken
+    }
+
+    /// A subscriber on another shard is slow. What a publisher sends in one go is many messages, so
+    /// it waits longer if a short pause does not help.
+    fn slow_publisher(&mut self, publisher: SessionKey, is_overrun: bool, now_ms: u64) {
+        let Some(slot) = self.clients.slot_of(publisher) else { return };
+        let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
+        let Some(link) = link else { return };
+        let shortest = CONGESTION_PAUSE_MS as u32;
+        let least_ms = if is_overrun { CONGESTION_PAUSE_MS_MAX } else { shortest };
+        let pause_ms = link.next_pause_ms(least_ms, CONGESTION_PAUSE_MS_MAX, now_ms);
+        self.pause(slot, pause_ms, now_ms);
     }
 
     /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.
@@ -404,6 +422,7 @@ impl Shard {
         };
         let Some(link) = client.session.link_mut() else { return };
         let spare = link.outbox.advance(count);
+        link.note_taken(count);
         let is_empty = link.outbox.is_empty();
         let waits = client.session.outgoing.queued() > 0
             || client.session.outgoing.has_unsent()
@@ -469,10 +488,8 @@ impl Shard {
             Mail::Confirmed { confirm, reason, refused } => {
                 self.on_confirmed(confirm, reason, refused.as_ref(), now_ms);
             }
-            Mail::Congested { publisher } => {
-                if let Some(slot) = self.clients.slot_of(publisher) {
-                    self.pause(slot, CONGESTION_PAUSE_MS, now_ms);
-                }
+            Mail::Congested { publisher, is_overrun } => {
+                self.slow_publisher(publisher, is_overrun, now_ms);
             }
             Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
             Mail::QueryRetained(query) => self.on_retained_query(query),

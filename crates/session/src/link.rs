@@ -80,6 +80,11 @@ pub struct Link {
     pub last_packet_ms: u64,
     /// Since when the client has been behind; [`NEVER`] once it has caught up.
     pub(crate) behind_since_ms: u64,
+    /// Bytes it has taken since then.
+    pub(crate) taken_bytes: u32,
+    /// How long it had to wait last, as a publisher, and until when.
+    pause_ms: u32,
+    paused_until_ms: u64,
     rates: Option<Box<(Option<Bucket>, Option<Bucket>)>>,
 }
 
@@ -106,6 +111,9 @@ impl Link {
             is_dirty: false,
             last_packet_ms: now_ms,
             behind_since_ms: NEVER,
+            taken_bytes: 0,
+            pause_ms: 0,
+            paused_until_ms: 0,
             rates: limited.then(|| Box::new((messages, bytes))),
         }
     }
@@ -126,6 +134,21 @@ impl Link {
     pub fn keep_alive_deadline_ms(&self) -> Option<u64> {
         let keep_alive_ms = u64::from(self.settings.keep_alive_secs) * 1000;
         (keep_alive_ms > 0).then(|| self.last_packet_ms + keep_alive_ms + keep_alive_ms / 2)
+    }
+
+    /// How long the client has to wait, as a publisher, for a subscriber elsewhere: longer from time
+    /// to time while that does not help, from `least_ms` to `most_ms`.
+    pub fn next_pause_ms(&mut self, least_ms: u32, most_ms: u32, now_ms: u64) -> u64 {
+        let is_again = now_ms < self.paused_until_ms + 2 * u64::from(self.pause_ms);
+        self.pause_ms =
+            if is_again { (2 * self.pause_ms).clamp(least_ms, most_ms) } else { least_ms };
+        self.paused_until_ms = now_ms + u64::from(self.pause_ms);
+        u64::from(self.pause_ms)
+    }
+
+    /// The client has taken so many bytes more.
+    pub const fn note_taken(&mut self, bytes: usize) {
+        self.taken_bytes = self.taken_bytes.saturating_add(bytes as u32);
     }
 
     /// The client has taken all it was sent.

@@ -3,7 +3,7 @@
 use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
-    Acked, Delivery, Incoming, Link, LinkSettings, Message, Origin, Outgoing, PendingAck,
+    Acked, Delivery, Incoming, Link, LinkSettings, Message, NEVER, Origin, Outgoing, PendingAck,
     Publishing,
 };
 
@@ -36,6 +36,9 @@ const QUEUE_CALM_MAX: usize = 1000;
 
 /// How long a client may be behind and slow its publishers, before it is left to its own limits.
 const PATIENCE_MS: u64 = 500;
+
+/// A client that takes as much in that time is not slow: its publishers are too fast, and wait on.
+const PACE_BYTES_MIN: u32 = 64 * 1024;
 
 /// Why a delivery was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -405,10 +408,17 @@ impl Session {
         let outbox_bytes_high = link.settings().outbox_bytes_max as usize / 2;
         let is_behind = link.outbox.len() > outbox_bytes_high
             || self.outgoing.queued() + waiting > QUEUE_CALM_MAX;
-        if is_behind {
-            link.behind_since_ms = link.behind_since_ms.min(now_ms);
+        if !is_behind {
+            return false;
         }
-        is_behind && now_ms - link.behind_since_ms < PATIENCE_MS
+        if link.behind_since_ms == NEVER {
+            (link.behind_since_ms, link.taken_bytes) = (now_ms, 0);
+        }
+        if now_ms - link.behind_since_ms >= PATIENCE_MS && link.taken_bytes >= PACE_BYTES_MIN {
+            // It reads well, and is sent more than anybody could read.
+            (link.behind_since_ms, link.taken_bytes) = (now_ms, 0);
+        }
+        now_ms - link.behind_since_ms < PATIENCE_MS
     }
 
     /// Unacknowledged deliveries, and how many more may be sent at once.

@@ -204,8 +204,8 @@ impl Shard {
         }
     }
 
-    /// Counts what waits for a session without what has expired there: so that what is worth keeping
-    /// does not make room for nothing. Only once in a while, as it walks the whole backlog.
+    /// Counts what waits for a session without what has expired there: so that what is worth
+    /// keeping does not make room for nothing. Only once in a while, as it walks the whole backlog.
     fn recount(&mut self, slot: u32) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let every = client.limits.queue.messages_max / RECOUNTS_PER_QUEUE;

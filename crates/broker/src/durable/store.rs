@@ -78,8 +78,8 @@ pub(crate) struct Noted {
     pub(crate) then: Option<Promise>,
 }
 
-/// What sessions on one filter have yet to get. Bounded by their queue limits: what nobody needs any
-/// more is taken out whenever the list has doubled.
+/// What sessions on one filter have yet to get. Bounded by their queue limits: what nobody needs
+/// any more is taken out whenever the list has doubled.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     pub(crate) serials: VecDeque<u64>,
@@ -434,8 +434,8 @@ impl Store {
     }
 
     /// A read has come back: keeps what is in it, and returns who waited for it. If what was asked
-    /// for is not in it, they have to wait for the next tick; when a record is damaged for good, its
-    /// message is given up. Err: the place of such a record.
+    /// for is not in it, they have to wait for the next tick; when a record is damaged for good,
+    /// its message is given up. Err: the place of such a record.
     pub(crate) fn on_read(
         &mut self,
         id: CommandId,
