@@ -136,8 +136,8 @@ impl Link {
         (keep_alive_ms > 0).then(|| self.last_packet_ms + keep_alive_ms + keep_alive_ms / 2)
     }
 
-    /// How long the client has to wait, as a publisher, for a subscriber elsewhere: longer from time
-    /// to time while that does not help, from `least_ms` to `most_ms`.
+    /// How long the client has to wait, as a publisher, for a subscriber elsewhere: longer from
+    /// time to time while that does not help, from `least_ms` to `most_ms`.
     pub fn next_pause_ms(&mut self, least_ms: u32, most_ms: u32, now_ms: u64) -> u64 {
         let is_again = now_ms < self.paused_until_ms + 2 * u64::from(self.pause_ms);
         self.pause_ms =
