@@ -175,7 +175,14 @@ impl Log {
     /// [`Log::status`] is past `Opening`: only then is it known to be durable.
     pub fn open(recovered: Recovered, settings: Settings) -> Self {
         let Recovered { identity, head, ledger, space, .. } = recovered;
-        Self::with(identity, settings, head, ledger, space)
+        let segment = head.segment;
+        let mut log = Self::with(identity, settings, head, ledger, space);
+        if segment != 0 {
+            // Its header may be in the hands of the operating system only, if the process ended in
+            // between: no batch may be on the medium before it.
+            log.queue.push_back(Step::Sync { segment });
+        }
+        log
     }
 
     fn with(id: Identity, settings: Settings, head: Head, ledger: Ledger, space: Space) -> Self {
