@@ -135,8 +135,9 @@ impl Shard {
             client.session.incoming.insert(publish.packet_id);
         }
         self.holds_own = true;
-        let wants = self.shared.interest.shards(message.topic()).wants;
-        self.deliver_here(message, wants, Keeping::Kept(serial), now_ms);
+        let topic = message.topic();
+        let wants = self.shared.interest.shards(topic).wants;
+        self.deliver_here(message, (topic, wants), Keeping::Kept(serial), now_ms);
         self.holds_own = false;
         self.answer_publish_waiting(slot, publish);
         self.deliver_own(slot, now_ms);
@@ -280,9 +281,11 @@ impl Shard {
                 return routed;
             }
         }
-        let interested = self.shared.interest.shards(message.topic());
+        // Read once: each look at it checks its UTF-8.
+        let topic = message.topic();
+        let interested = self.shared.interest.shards(topic);
         let keeping = Keeping::New { is_awaited: confirm.is_some(), origin: None };
-        let delivered = self.deliver_here(message, interested.wants, keeping, now_ms);
+        let delivered = self.deliver_here(message, (topic, interested.wants), keeping, now_ms);
         routed.matched |= delivered.matched;
         if delivered.refused.is_some() {
             routed.refused = delivered.refused;
@@ -321,7 +324,7 @@ impl Shard {
     fn deliver_here(
         &mut self,
         message: &Message,
-        wants: u64,
+        (topic, wants): (&str, u64),
         keeping: Keeping,
         now_ms: u64,
     ) -> Delivered {
@@ -330,7 +333,7 @@ impl Shard {
             return Delivered::default();
         }
         let mut matches = std::mem::take(&mut self.matches);
-        self.index.matches(message.topic(), &mut matches);
+        self.index.matches(topic, &mut matches);
         let delivered = self.deliver_matches(message, &mut matches, keeping, now_ms);
         self.matches = matches;
         delivered
