@@ -267,7 +267,11 @@ impl Oracle {
         let may_be_first_repeat = publish.qos == QoS::AtMostOnce && message.qos > publish.qos;
         let is_owed = message.owed.get(&session) == Some(&publish.qos);
         // So may one whose first copy was discarded because it was too old.
-        let is_excused = message.may_repeat || message.may_be_discarded(self.now_ms);
+        let is_unkept = self.terms.level_of(publish.topic) == Durability::Memory;
+        let is_excused = message.may_repeat
+            || message.may_be_discarded(self.now_ms)
+            // Its packet id finds no room in the log, that of a later one does.
+            || is_unkept && self.terms.may_refuse;
         if may_be_first_repeat || self.terms.is_lossy || is_excused || !is_owed {
             return Ok(());
         }
