@@ -22,6 +22,16 @@ pub fn address() -> SocketAddr {
     *address
 }
 
+/// A server that grants QoS 2 to shared subscriptions of sessions that outlive their connection: our
+/// own does so for those that it keeps in memory. Ends with the second value.
+pub fn granting_shared_qos_2() -> (SocketAddr, Option<Quelea>) {
+    if !is_ours() {
+        return (address(), None);
+    }
+    let quelea = Quelea::start(&format!("{PLAIN}\n[durability]\nlevel = \"memory\"\n"));
+    (quelea.address("tcp"), Some(quelea))
+}
+
 /// Whether the server under test is our own, which is held to more than the standard's minimum.
 pub fn is_ours() -> bool {
     foreign().is_none()

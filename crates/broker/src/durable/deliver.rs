@@ -143,6 +143,7 @@ impl Shard {
             let then = is_held.then_some(Promise::Send { session, packet_id, serial });
             let (queue, stage, level) = (durable.queue, Stage::Published, durable.log_level());
             if let Some(store) = &mut self.store {
+                store.pin_in_flight(serial);
                 store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then });
             }
         }
@@ -254,7 +255,7 @@ impl Shard {
         self.note_moved(slot);
         if let Some(store) = &mut self.store {
             store.release(out.place);
-            store.release_message(serial);
+            store.unpin_message(serial);
         }
     }
 

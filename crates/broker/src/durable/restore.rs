@@ -278,8 +278,8 @@ impl Shard {
 
     /// How often each message is needed by what is in flight, by packet ids and by handovers:
     /// references, and how many of them are pins.
-    fn pinned_messages(&mut self, replay: &Replay) -> HashMap<u64, (u32, u8), RandomState> {
-        let mut needs: HashMap<u64, (u32, u8), RandomState> = HashMap::default();
+    fn pinned_messages(&mut self, replay: &Replay) -> HashMap<u64, (u32, u32), RandomState> {
+        let mut needs: HashMap<u64, (u32, u32), RandomState> = HashMap::default();
         for serial in &replay.taken {
             needs.entry(*serial).or_default().0 += 1;
         }
@@ -287,7 +287,8 @@ impl Shard {
             let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
             let Some(durable) = durable else { continue };
             for out in durable.track.in_flight() {
-                needs.entry(out.serial).or_default().0 += 1;
+                let need = needs.entry(out.serial).or_default();
+                *need = (need.0 + 1, need.1 + 1);
             }
             for received in durable.rare.iter().flat_map(|rare| &rare.received) {
                 if !received.place.is_some() {

@@ -356,7 +356,7 @@ impl Shard {
         }
         for out in durable.track.in_flight() {
             store.release(out.place);
-            store.release_message(out.serial);
+            store.unpin_message(out.serial);
         }
         for place in [durable.opened, durable.detached, durable.track.place] {
             store.release(place);

@@ -45,7 +45,7 @@ pub(crate) struct Stored {
     /// Sessions, groups, handovers and unreleased packet ids that need it.
     pub(crate) refs: u32,
     /// Those of them for which its record matters even when it has expired.
-    pub(crate) pins: u8,
+    pub(crate) pins: u32,
 }
 
 /// Whom a queue number stands for.
@@ -337,9 +337,17 @@ impl Store {
         }
     }
 
+    /// What is on its way to a client is completed, whether or not it expires: its packet id stays
+    /// with it (MQTT-4.3.3-13).
+    pub(crate) fn pin_in_flight(&mut self, serial: u64) {
+        if let Some(stored) = self.messages.get_mut(&serial) {
+            stored.pins += 1;
+        }
+    }
+
     pub(crate) fn unpin_message(&mut self, serial: u64) {
         if let Some(stored) = self.messages.get_mut(&serial) {
-            stored.pins -= 1;
+            stored.pins = stored.pins.saturating_sub(1);
         }
         self.release_message(serial);
     }

@@ -1,5 +1,6 @@
 //! Shared subscriptions.
 
+use conformance::broker::granting_shared_qos_2;
 use conformance::wire::{self, first};
 use conformance::{Connect, Peer, Publish, Version, broker, fresh, proves};
 
@@ -122,36 +123,38 @@ fn unsubscribing_leaves_the_group() {
 /// The exchange of QoS 2 has begun with one member, so that member gets the message.
 #[test]
 fn mqtt_4_8_2_4_delivery_is_completed_when_the_member_returns() {
+    let (address, _broker) = granting_shared_qos_2();
     let topic = fresh("shared");
     let connect = Connect::new(Version::V5).persistent();
-    let mut member = connect.open();
+    let mut member = connect.open_at(address);
     member.subscribe(shared(&topic), 2);
-    let mut publisher = Peer::connect(Version::V5);
+    let mut publisher = Connect::new(Version::V5).open_at(address);
     publisher.publish(Publish::new(&topic, "x").qos(2));
     let sent = member.recv_message();
     member.vanish();
-    let mut other = Peer::connect(Version::V5);
+    let mut other = Connect::new(Version::V5).open_at(address);
     other.subscribe(shared(&topic), 2);
     other.expect_nothing_from(&mut publisher);
-    let mut member = connect.open();
+    let mut member = connect.open_at(address);
     let resent = member.take();
     assert_eq!((resent.packet_id, resent.dup), (sent.packet_id, true));
 }
 
 #[test]
 fn mqtt_4_8_2_5_a_started_qos_2_message_goes_to_nobody_else() {
+    let (address, _broker) = granting_shared_qos_2();
     let topic = fresh("shared");
     let connect = Connect::new(Version::V5).persistent();
-    let mut member = connect.open();
+    let mut member = connect.open_at(address);
     member.subscribe(shared(&topic), 2);
-    let mut publisher = Peer::connect(Version::V5);
+    let mut publisher = Connect::new(Version::V5).open_at(address);
     publisher.publish(Publish::new(&topic, "x").qos(2));
     member.recv_message();
-    let mut other = Peer::connect(Version::V5);
+    let mut other = Connect::new(Version::V5).open_at(address);
     other.subscribe(shared(&topic), 2);
     member.vanish();
     // The session ends here.
-    Connect::new(Version::V5).id(&connect.client_id).open().disconnect();
+    Connect::new(Version::V5).id(&connect.client_id).open_at(address).disconnect();
     other.expect_nothing_from(&mut publisher);
 }
 
