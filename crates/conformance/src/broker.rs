@@ -22,8 +22,8 @@ pub fn address() -> SocketAddr {
     *address
 }
 
-/// A server that grants QoS 2 to shared subscriptions of sessions that outlive their connection: our
-/// own does so for those that it keeps in memory. Ends with the second value.
+/// A server that grants QoS 2 to shared subscriptions of sessions that outlive their connection:
+/// our own does so for those that it keeps in memory. Ends with the second value.
 pub fn granting_shared_qos_2() -> (SocketAddr, Option<Quelea>) {
     if !is_ours() {
         return (address(), None);

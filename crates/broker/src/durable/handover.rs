@@ -152,6 +152,10 @@ impl Shard {
         let Some(confirm) = handover.confirm else { return };
         if let Some(slot) = self.clients.slot_of(confirm.publisher) {
             self.forget_received(slot, confirm.packet_id, serial);
+            // Also on the next connection it is no repetition when it comes again.
+            if let Some(client) = self.clients.get_mut(slot) {
+                client.session.incoming.release(confirm.packet_id);
+            }
         }
         self.on_confirmed(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR, None, now_ms);
     }
