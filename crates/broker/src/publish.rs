@@ -113,8 +113,12 @@ impl Shard {
         message: &Message,
         now_ms: u64,
     ) -> Option<Result<(), Ended>> {
+        // With the retained store full its home has to be asked first: what is taken on cannot be
+        // refused any more.
+        let may_lack_room = message.retain() && self.shared.retained_is_full();
         let is_taken = publish.qos == QoS::ExactlyOnce
             && message.level() > 0
+            && !may_lack_room
             && !self.shared.settings.rejects
             && self.clients.get(slot).is_some_and(|client| client.durable.is_some());
         if !is_taken {

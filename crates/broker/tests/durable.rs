@@ -260,6 +260,24 @@ fn a_clearing_that_is_repeated_waits_for_the_disk_too() {
 }
 
 #[test]
+fn a_full_retained_store_refuses_qos_2_of_a_kept_session_too() {
+    let settings = Settings { retained_messages_max: 1, ..Settings::default() };
+    for shards in [1, 4] {
+        let mut lab = Lab::durable_with(shards, settings.clone());
+        let publisher = lab.open(persistent("publisher"));
+        lab.send(publisher, &retained("r/1", b"kept", 2, 1));
+        lab.send(publisher, &retained("r/2", b"too many", 2, 2));
+        lab.send(publisher, &retained("r/1", b"newer", 2, 3));
+        let answers: Vec<Reason> =
+            acks(lab.take_all(publisher)).into_iter().map(|(_, _, reason)| reason).collect();
+        assert_eq!(answers, [Reason::SUCCESS, Reason::QUOTA_EXCEEDED, Reason::SUCCESS]);
+        let reader = lab.open(request("reader"));
+        lab.subscribe(reader, "r/#", 1);
+        assert_eq!(lab.payloads(reader), ["newer"], "{shards} shards");
+    }
+}
+
+#[test]
 fn subscriptions_that_were_given_up_stay_so() {
     let mut lab = Lab::durable(1);
     let conn = lab.open(persistent("client"));
