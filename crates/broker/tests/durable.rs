@@ -2,21 +2,15 @@
 
 mod lab;
 
-use std::sync::Arc;
-
 use broker::{ConnectRequest, Durability, Limits, Settings, WhenFull};
 use codec::{
     Ack, AckKind, Packet, Properties, Publish, QoS, Reason, RetainHandling, SubscribeOptions,
     Version,
 };
-use lab::{Got, Lab, level, persistent, request, retained};
+use lab::{Got, Lab, level, persistent, request, retained, with_limits};
 use session::{Overflow, QueueLimits};
 use storage::Status;
 use storage::testing::Crash;
-
-fn with_limits(request: ConnectRequest, limits: Limits) -> ConnectRequest {
-    ConnectRequest { limits: Arc::new(limits), ..request }
-}
 
 fn dup(topic: &str, payload: &'static [u8], packet_id: u16) -> Packet<'static> {
     let topic: &'static str = Box::leak(topic.to_owned().into_boxed_str());

@@ -4,13 +4,16 @@ mod lab;
 
 use std::sync::Arc;
 
-use broker::access::{Permission, Rule, Who};
+use broker::access::{Permission, Who};
 use broker::{Access, ConnectRequest, Event, Limits, Settings};
 use codec::{
     AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, Reason, RetainHandling,
     SubscribeOptions, Version, Will,
 };
-use lab::{Got, Lab, admit, connect_packet, level, persistent, publish, request, retained};
+use lab::{
+    Got, Lab, admit, connect_packet, level, persistent, publish, request, retained, rule,
+    with_limits,
+};
 use session::{Overflow, QueueLimits};
 
 fn queue(messages_max: u32, overflow: Overflow) -> Limits {
@@ -18,16 +21,8 @@ fn queue(messages_max: u32, overflow: Overflow) -> Limits {
     Limits { in_flight_max: 1, queue, ..Limits::default() }
 }
 
-fn with_limits(request: ConnectRequest, limits: Limits) -> ConnectRequest {
-    ConnectRequest { limits: Arc::new(limits), ..request }
-}
-
 fn rejecting() -> Settings {
     Settings { rejects: true, ..Settings::default() }
-}
-
-fn rule(who: Who, permission: Permission, filter: &str) -> Rule {
-    Rule { who, permission, filter: filter.into() }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use broker::access::{Permission, Rule, Who};
 use broker::admission::{self, Admission, Refusal};
 use broker::{
     Access, ConnectRequest, Counter, Event, Limits, Metrics, Reauthenticate, Replay, Settings,
@@ -17,6 +18,7 @@ use codec::{
     Reason, Sender, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe, Version,
 };
 
+use session::{Overflow, QueueLimits};
 use storage::testing::{Crash, SimDisk};
 use storage::{Identity, Recovery};
 
@@ -567,4 +569,55 @@ pub(crate) fn persistent(client_id: &str) -> ConnectRequest {
 pub(crate) fn of_version(version: Version, client_id: &str) -> ConnectRequest {
     let connect = Connect { version, ..connect_packet(client_id) };
     admit(&connect, &Arc::new(Limits::default())).expect("a sound CONNECT")
+}
+
+pub(crate) fn with_limits(request: ConnectRequest, limits: Limits) -> ConnectRequest {
+    ConnectRequest { limits: Arc::new(limits), ..request }
+}
+
+pub(crate) fn window(in_flight_max: u16) -> Limits {
+    Limits { in_flight_max, ..Limits::default() }
+}
+
+pub(crate) fn queue(messages_max: u32, overflow: Overflow) -> Limits {
+    let queue = QueueLimits { messages_max, overflow, ..Limits::default().queue };
+    Limits { queue, ..window(1) }
+}
+
+pub(crate) fn rule(who: Who, permission: Permission, filter: &str) -> Rule {
+    Rule { who, permission, filter: filter.into() }
+}
+
+pub(crate) fn texts(numbers: std::ops::Range<u32>) -> Vec<String> {
+    numbers.map(|number| number.to_string()).collect()
+}
+
+/// Publishes `0`, `1`, `2`, ... with QoS 1.
+pub(crate) fn publish_numbers(
+    lab: &mut Lab,
+    publisher: Conn,
+    topic: &str,
+    numbers: std::ops::Range<u32>,
+) {
+    for number in numbers {
+        lab.publish(publisher, topic, number.to_string().as_bytes(), 1, 1);
+    }
+    lab.take_all(publisher);
+}
+
+/// Reads and acknowledges until nothing comes any more.
+pub(crate) fn read_all(lab: &mut Lab, conn: Conn) -> Vec<String> {
+    let mut payloads = Vec::new();
+    loop {
+        let received = lab.received(conn);
+        if received.is_empty() {
+            return payloads;
+        }
+        for publish in received {
+            payloads.push(String::from_utf8(publish.payload).expect("text"));
+            if publish.qos == 1 {
+                lab.ack(conn, AckKind::Puback, publish.packet_id);
+            }
+        }
+    }
 }

@@ -1,0 +1,350 @@
+//! How connections and sessions end, and what they may do meanwhile, seen by clients.
+
+mod lab;
+
+use std::sync::Arc;
+
+use broker::access::{Permission, Who};
+use broker::{Access, ConnectRequest, Ended, Event, Limits, Reauthenticated, Settings};
+use codec::{
+    Ack, AckKind, Auth, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, QoS,
+    Reason, Version, Will,
+};
+use lab::{
+    Conn, Got, Lab, admit, connect_packet, of_version, persistent, publish, request, request_with,
+    rule,
+};
+use session::Rate;
+// Ends: wills, keep-alive, expiry, takeover.
+
+fn with_will(id: &str, delay_secs: u32, expiry_secs: u32) -> ConnectRequest {
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::WillDelaySecs(delay_secs));
+    let will = Will {
+        topic: "wills",
+        payload: id.as_bytes(),
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        properties: properties.as_properties(),
+    };
+    let connect = Connect { will: Some(will), clean_start: false, ..connect_packet(id) };
+    let request = admit(&connect, &Arc::new(Limits::default())).expect("a sound CONNECT");
+    ConnectRequest { session_expiry_secs: expiry_secs, ..request }
+}
+
+fn will_lab() -> (Lab, Conn) {
+    let mut lab = Lab::new(2);
+    let watcher = lab.open(request("watcher"));
+    lab.subscribe(watcher, "wills", 0);
+    (lab, watcher)
+}
+
+#[test]
+fn a_will_comes_after_its_delay_or_with_the_end_of_the_session() {
+    for (delay_secs, expiry_secs, after_secs) in [(5, 100, 5), (100, 5, 5), (0, 100, 0), (9, 0, 0)]
+    {
+        let (mut lab, watcher) = will_lab();
+        let client = lab.open(with_will("client", delay_secs, expiry_secs));
+        lab.cut(client);
+        if after_secs > 0 {
+            lab.pass_secs(after_secs - 1);
+            assert_eq!(lab.payloads(watcher), Vec::<String>::new());
+            lab.pass_secs(1);
+        }
+        assert_eq!(lab.payloads(watcher), ["client"], "{delay_secs} {expiry_secs}");
+        lab.pass_secs(200);
+        assert_eq!(lab.payloads(watcher), Vec::<String>::new(), "once only");
+    }
+}
+
+#[test]
+fn mqtt_3_1_3_9_no_will_if_the_client_is_back_before_its_delay() {
+    let (mut lab, watcher) = will_lab();
+    let client = lab.open(with_will("client", 5, 100));
+    lab.cut(client);
+    lab.pass_secs(3);
+    let client = lab.open(with_will("client", 5, 100));
+    lab.pass_secs(10);
+    assert_eq!(lab.payloads(watcher), Vec::<String>::new());
+    // A takeover is the same, unless the new connection wants a clean start.
+    lab.open(with_will("client", 5, 100));
+    assert!(lab.is_closed(client));
+    assert_eq!(lab.payloads(watcher), Vec::<String>::new());
+    lab.open(ConnectRequest { clean_start: true, ..with_will("client", 5, 100) });
+    assert_eq!(lab.payloads(watcher), ["client"]);
+    assert_eq!(lab.total(|m| &m.takeovers), 2);
+}
+
+#[test]
+fn mqtt_3_14_4_3_a_goodbye_takes_the_will_away_and_0x04_does_not() {
+    for (reason, count) in [(Reason::NORMAL_DISCONNECTION, 0), (Reason::DISCONNECT_WITH_WILL, 1)] {
+        let (mut lab, watcher) = will_lab();
+        let client = lab.open(with_will("client", 0, 100));
+        let properties = Properties::EMPTY;
+        lab.send(client, &Packet::Disconnect(Disconnect { reason, properties }));
+        assert_eq!(lab.received(watcher).len(), count);
+    }
+}
+
+#[test]
+fn mqtt_3_1_2_22_silence_for_one_and_a_half_keep_alives_ends_the_connection() {
+    let mut lab = Lab::new(1);
+    let client = lab.open(ConnectRequest { keep_alive_secs: 10, ..request("client") });
+    lab.pass_secs(14);
+    lab.send(client, &Packet::Pingreq);
+    assert_eq!(lab.take_all(client), [Got::Pingresp]);
+    lab.pass_secs(14);
+    assert!(!lab.is_closed(client));
+    lab.pass_secs(1);
+    assert!(lab.is_closed(client));
+    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::KEEP_ALIVE_TIMEOUT)]);
+    assert_eq!(lab.total(|m| &m.keep_alive_timeouts), 1);
+}
+
+#[test]
+fn a_session_ends_when_its_expiry_runs_out_and_a_disconnect_may_change_it() {
+    let mut lab = Lab::new(1);
+    for (at_disconnect, lives_secs) in [(None, 10), (Some(3), 3), (Some(30), 30)] {
+        let asked = || ConnectRequest { session_expiry_secs: 10, ..persistent("client") };
+        let client = lab.open(asked());
+        let mut properties = PropertyBuf::new();
+        if let Some(secs) = at_disconnect {
+            properties.push(Property::SessionExpirySecs(secs));
+        }
+        let reason = Reason::NORMAL_DISCONNECTION;
+        let properties = properties.as_properties();
+        lab.send(client, &Packet::Disconnect(Disconnect { reason, properties }));
+        lab.pass_secs(lives_secs - 1);
+        assert_eq!(lab.total(|m| &m.sessions), 1);
+        lab.pass_secs(1);
+        assert_eq!(lab.total(|m| &m.sessions), 0);
+    }
+    assert_eq!(lab.total(|m| &m.sessions_expired), 3);
+}
+
+#[test]
+fn mqtt_3_14_2_2_no_session_expiry_at_disconnect_after_none_at_connect() {
+    let mut lab = Lab::new(1);
+    let client = lab.open(request("client"));
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::SessionExpirySecs(5));
+    let properties = properties.as_properties();
+    let reason = Reason::NORMAL_DISCONNECTION;
+    lab.send(client, &Packet::Disconnect(Disconnect { reason, properties }));
+    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::PROTOCOL_ERROR)]);
+}
+
+#[test]
+fn shutdown_and_kick_say_why() {
+    let mut lab = Lab::new(1);
+    let first = lab.open(request("first"));
+    let second = lab.open(of_version(Version::V311, "second"));
+    let now_ms = lab.now_ms;
+    assert!(lab.shards[0].on_kick("first", now_ms));
+    assert!(!lab.shards[0].on_kick("nobody", now_ms));
+    lab.settle();
+    assert_eq!(lab.take_all(first), [Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)]);
+    let third = lab.open(request("third"));
+    lab.shards[0].on_shutdown(now_ms);
+    lab.settle();
+    assert_eq!(lab.take_all(third), [Got::Disconnect(Reason::SERVER_SHUTTING_DOWN)]);
+    assert_eq!(lab.take_all(second), [], "3.1.1 has no such packet");
+    assert!(lab.is_closed(second) && lab.is_closed(third));
+    let ended = |event: &Event| match event {
+        Event::Disconnected { ended, .. } => Some(ended.clone()),
+        _ => None,
+    };
+    let ended: Vec<_> = lab.events.iter().filter_map(ended).collect();
+    assert_eq!(ended, [Ended::Administrative, Ended::Shutdown, Ended::Shutdown]);
+}
+
+// Access.
+
+#[test]
+fn rules_are_asked_for_publish_subscribe_receive_and_will() {
+    let rules = [
+        rule(Who::Everyone, Permission::ReadWrite, "open/#"),
+        rule(Who::Everyone, Permission::Deny, "open/secret"),
+    ];
+    let access = Access::compile(&rules).expect("sound rules");
+    let mut lab = Lab::with(2, Settings::default(), access);
+    let client = lab.open(request("client"));
+    assert_eq!(lab.subscribe(client, "closed/#", 1), Reason::NOT_AUTHORIZED.0);
+    assert_eq!(lab.subscribe(client, "open/#", 1), 1);
+    lab.publish(client, "closed/1", b"x", 1, 1);
+    lab.publish(client, "open/secret", b"x", 1, 2);
+    lab.publish(client, "open/1", b"seen", 0, 0);
+    let answers = lab.take_all(client);
+    assert_eq!(answers[0], Got::Ack(AckKind::Puback, 1, Reason::NOT_AUTHORIZED));
+    assert_eq!(answers[1], Got::Ack(AckKind::Puback, 2, Reason::NOT_AUTHORIZED));
+    assert_eq!(answers.len(), 3);
+    let dying = lab.open(with_will("dying", 0, 0));
+    lab.cut(dying);
+    let denied: Vec<_> = lab
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Denied { action, topic, .. } => Some((*action, &**topic)),
+            _ => None,
+        })
+        .collect();
+    let expected = [
+        ("subscribe", "closed/#"),
+        ("publish", "closed/1"),
+        ("publish", "open/secret"),
+        ("will", "wills"),
+    ];
+    assert_eq!(denied, expected);
+    assert_eq!(lab.total(|m| &m.publishes_denied), 3);
+}
+
+#[test]
+fn new_rules_hold_for_sessions_that_are_open() {
+    let mut lab = Lab::new(1);
+    let subscriber = lab.open(request("subscriber"));
+    lab.subscribe(subscriber, "#", 0);
+    let publisher = lab.open(request("publisher"));
+    let rules =
+        [rule(Who::Everyone, Permission::Write, "#"), rule(Who::Everyone, Permission::Read, "ok")];
+    lab.shards[0].set_access(Access::compile(&rules).expect("sound rules"));
+    lab.publish(publisher, "hidden", b"1", 0, 0);
+    lab.publish(publisher, "ok", b"2", 0, 0);
+    assert_eq!(lab.payloads(subscriber), ["2"]);
+    lab.shards[0].set_access(Access::open());
+    lab.publish(publisher, "hidden", b"3", 0, 0);
+    assert_eq!(lab.payloads(subscriber), ["3"]);
+}
+
+// Rates, memory, re-authentication.
+
+#[test]
+fn a_connection_above_its_rate_is_read_later() {
+    let limits = Limits { message_rate: Rate { per_second: 10, burst: 5 }, ..Limits::default() };
+    let mut lab = Lab::new(1);
+    let client = lab.open(request_with("client", limits));
+    for _ in 0..5 {
+        lab.publish(client, "t", b"", 0, 0);
+    }
+    assert_eq!(lab.pauses, []);
+    lab.publish(client, "t", b"", 0, 0);
+    assert_eq!(lab.pauses, [(client, lab.now_ms + 100)]);
+}
+
+#[test]
+fn publishes_are_refused_while_memory_is_short() {
+    let mut lab = Lab::new(1);
+    let subscriber = lab.open(request("subscriber"));
+    lab.subscribe(subscriber, "t", 1);
+    let publisher = lab.open(request("publisher"));
+    let old = lab.open(of_version(Version::V311, "old"));
+    lab.shared.set_memory_is_short(true);
+    lab.publish(publisher, "t", b"x", 1, 1);
+    lab.publish(publisher, "t", b"x", 0, 0);
+    lab.publish(old, "t", b"x", 1, 1);
+    let answers = lab.take_all(publisher);
+    assert_eq!(answers, [Got::Ack(AckKind::Puback, 1, Reason::QUOTA_EXCEEDED)]);
+    assert!(lab.is_closed(old));
+    assert_eq!(lab.received(subscriber), []);
+    assert_eq!(lab.total(|m| &m.publishes_refused), 3);
+}
+
+#[test]
+fn re_authentication_asks_goes_on_and_ends() {
+    let auth = |reason, data: &'static [u8]| {
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::AuthMethod("SCRAM")).push(Property::AuthData(data));
+        (reason, properties)
+    };
+    let mut lab = Lab::new(1);
+    let client =
+        lab.open(ConnectRequest { auth_method: Some("SCRAM".into()), ..request("client") });
+    let (slot, now_ms) = (lab.place(client).1, lab.now_ms);
+    let (reason, properties) = auth(Reason::RE_AUTHENTICATE, b"one");
+    let properties = properties.as_properties();
+    lab.send(client, &Packet::Auth(Auth { reason, properties }));
+    assert!(lab.asked[0].is_start && *lab.asked[0].data == *b"one");
+    let answers = [Reauthenticated::Continue(b"two".into()), Reauthenticated::Success(vec![])];
+    for answer in answers {
+        lab.shards[0].on_reauthenticated(slot, client, &answer, now_ms);
+    }
+    lab.settle();
+    let two = Got::Auth(Reason::CONTINUE_AUTHENTICATION, b"two".into());
+    assert_eq!(lab.take_all(client), [two, Got::Auth(Reason::SUCCESS, vec![])]);
+    let failure = Reauthenticated::Failure(Reason::NOT_AUTHORIZED);
+    lab.shards[0].on_reauthenticated(slot, client, &failure, now_ms);
+    lab.settle();
+    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::NOT_AUTHORIZED)]);
+}
+
+#[test]
+fn mqtt_4_12_1_1_another_method_is_a_protocol_error() {
+    let mut lab = Lab::new(1);
+    let client =
+        lab.open(ConnectRequest { auth_method: Some("SCRAM".into()), ..request("client") });
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::AuthMethod("OTHER"));
+    let reason = Reason::RE_AUTHENTICATE;
+    let properties = properties.as_properties();
+    lab.send(client, &Packet::Auth(Auth { reason, properties }));
+    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::PROTOCOL_ERROR)]);
+    assert!(lab.asked.is_empty());
+}
+
+#[test]
+fn sys_topics_tell_what_the_counters_say() {
+    let mut lab = Lab::new(2);
+    let watcher = lab.open(request("watcher"));
+    lab.subscribe(watcher, "$SYS/#", 0);
+    lab.publish(watcher, "t", b"abc", 1, 1);
+    lab.take_all(watcher);
+    let mut sys = broker::sys::SysTopics::new("1.2.3");
+    for message in sys.messages(&lab.shared, 60, 60.0) {
+        let now_ms = lab.now_ms;
+        lab.shards[0].on_publish_command(&message, now_ms);
+    }
+    lab.settle();
+    let told: std::collections::HashMap<String, String> = lab
+        .received(watcher)
+        .into_iter()
+        .map(|p| (p.topic, String::from_utf8(p.payload).expect("text")))
+        .collect();
+    let value = |topic: &str| told[&format!("$SYS/broker/{topic}")].as_str();
+    assert_eq!(value("version"), "quelea version 1.2.3");
+    assert_eq!(value("uptime"), "60 seconds");
+    assert_eq!(value("clients/connected"), "1");
+    assert_eq!(value("subscriptions/count"), "1");
+    assert_eq!(value("publish/messages/received"), "1");
+    assert_eq!(value("publish/bytes/received"), "3");
+    assert_eq!(value("load/publish/received/1min"), "0.63", "1 per minute, smoothed");
+}
+
+#[test]
+fn a_packet_may_come_byte_by_byte() {
+    let mut lab = Lab::new(1);
+    let client = lab.open(request("client"));
+    lab.subscribe(client, "t", 0);
+    let mut bytes = Vec::new();
+    publish("t", b"slow", 0, 0).encode(Version::V5, &mut bytes);
+    Packet::Pingreq.encode(Version::V5, &mut bytes);
+    for byte in bytes {
+        lab.bytes(client, &[byte]);
+    }
+    lab.settle();
+    let got = lab.take_all(client);
+    assert!(matches!(&got[0], Got::Publish(publish) if publish.payload == b"slow"));
+    assert_eq!(got[1], Got::Pingresp);
+}
+
+#[test]
+fn an_acknowledgement_of_the_wrong_kind_is_a_protocol_error() {
+    let mut lab = Lab::new(1);
+    let client = lab.open(request("client"));
+    lab.subscribe(client, "t", 1);
+    lab.publish(client, "t", b"x", 1, 1);
+    lab.take_all(client);
+    lab.send(client, &Packet::Ack(Ack::new(AckKind::Puback, 77, Reason::SUCCESS)));
+    assert!(!lab.is_closed(client), "an unknown id is a late answer");
+    lab.send(client, &Packet::Ack(Ack::new(AckKind::Pubcomp, 1, Reason::SUCCESS)));
+    assert_eq!(lab.take_all(client), [], "a client that has lost its place is not told");
+    assert!(lab.is_closed(client));
+}
