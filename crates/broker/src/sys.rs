@@ -46,16 +46,7 @@ impl SysTopics {
     ) -> Vec<Message> {
         let mut messages = Vec::new();
         let mut tell = |topic: &str, value: String| {
-            messages.push(Message::new(&MessageParts {
-                topic: &format!("$SYS/broker/{topic}"),
-                properties: &[],
-                payload: value.as_bytes(),
-                qos: QoS::AtMostOnce,
-                retain: true,
-                expires_at_ms: NEVER,
-                publisher: 0,
-                level: 0,
-            }));
+            messages.push(message(topic, value.as_bytes(), true));
         };
         tell("version", self.version.clone());
         tell("uptime", format!("{uptime_secs} seconds"));
@@ -119,4 +110,17 @@ fn load_totals(shared: &Shared) -> [u64; 7] {
         dropped(shared),
         shared.total(|m| &m.bytes_received),
     ]
+}
+/// A message of the broker's own, below `$SYS/broker`: QoS 0, from nobody, in no log.
+pub fn message(topic: &str, payload: &[u8], retain: bool) -> Message {
+    Message::new(&MessageParts {
+        topic: &format!("$SYS/broker/{topic}"),
+        properties: &[],
+        payload,
+        qos: QoS::AtMostOnce,
+        retain,
+        expires_at_ms: NEVER,
+        publisher: 0,
+        level: 0,
+    })
 }

@@ -231,19 +231,30 @@ impl Shard {
         }
     }
 
-    /// The session's turn has come for a serial, with or without success. False: the message is
-    /// gone, because it has expired.
+    /// The session's turn has come for a serial of which it is owed nothing more. False: the
+    /// message is gone, because it has expired.
     fn leave_queue(&mut self, slot: u32, serial: u64) -> bool {
-        let bytes = self.store.as_ref().and_then(|store| store.stored(serial));
-        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
-            return false;
-        };
-        durable.track.pass(serial);
-        durable.queued = durable.queued.saturating_sub(1);
-        let bytes_gone = bytes.map_or(0, |stored| u64::from(stored.place.bytes));
-        durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes_gone);
+        let was_live = self.count_out(slot, serial);
+        self.pass_now(slot, serial);
+        was_live
+    }
+
+    /// Counts a serial out of the queue of a session. False: the message is gone.
+    fn count_out(&mut self, slot: u32, serial: u64) -> bool {
+        let stored = self.store.as_ref().and_then(|store| store.stored(serial));
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            let bytes_gone = stored.map_or(0, |stored| u64::from(stored.place.bytes));
+            durable.queued = durable.queued.saturating_sub(1);
+            durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes_gone);
+        }
+        stored.is_some()
+    }
+
+    fn pass_now(&mut self, slot: u32, serial: u64) {
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            durable.track.pass(serial);
+        }
         self.note_moved(slot);
-        bytes.is_some()
     }
 
     /// A delivery is complete.
@@ -388,34 +399,17 @@ impl Shard {
                 true
             }
             Loaded::Ready(message) => {
-                self.leave_queue_for(slot, serial);
+                self.count_out(slot, serial);
                 match self.delivery_of(slot, serial, message) {
                     Some(delivery) => self.hand_out(slot, delivery, now_ms),
                     None => {
-                        self.pass_over_now(slot, serial);
+                        self.pass_now(slot, serial);
                         self.release_message(serial);
                     }
                 }
                 true
             }
         }
-    }
-
-    /// Counts a serial out of the queue that is about to be handed out.
-    fn leave_queue_for(&mut self, slot: u32, serial: u64) {
-        let bytes = self.store.as_ref().and_then(|store| store.stored(serial));
-        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
-            let bytes_gone = bytes.map_or(0, |stored| u64::from(stored.place.bytes));
-            durable.queued = durable.queued.saturating_sub(1);
-            durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes_gone);
-        }
-    }
-
-    fn pass_over_now(&mut self, slot: u32, serial: u64) {
-        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
-            durable.track.pass(serial);
-        }
-        self.note_moved(slot);
     }
 
     /// How the session gets a message of its backlog, by the subscriptions it has now.

@@ -1,9 +1,8 @@
 //! Events of the shards as log lines.
 
-use broker::{Ended, Event};
-use codec::QoS;
+use broker::{Ended, Event, sys};
 use serde_json::json;
-use session::{Message, MessageParts, NEVER};
+use session::Message;
 
 /// Writes one event. Life-cycle of single connections is DEBUG; what a person should look at is
 /// INFO (a client did wrong) or WARN (something was lost).
@@ -75,16 +74,7 @@ pub(super) fn message(event: &Event) -> Option<Message> {
         }
         _ => return None,
     };
-    Some(Message::new(&MessageParts {
-        topic: &format!("$SYS/broker/events/{name}"),
-        properties: &[],
-        payload: body.to_string().as_bytes(),
-        qos: QoS::AtMostOnce,
-        retain: false,
-        expires_at_ms: NEVER,
-        publisher: 0,
-        level: 0,
-    }))
+    Some(sys::message(&format!("events/{name}"), body.to_string().as_bytes(), false))
 }
 
 fn log_end(client_id: &str, peer: &str, ended: &Ended) {

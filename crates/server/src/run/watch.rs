@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use broker::Shared;
-use broker::sys::SysTopics;
-use codec::QoS;
+use broker::sys::{self, SysTopics};
 use net::TlsContext;
-use session::{Message, MessageParts, NEVER};
+use session::Message;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -154,19 +153,7 @@ fn log_messages(board: &LogBoard) -> Vec<Message> {
         (name, board.figures(place).sum::<u64>().to_string())
     });
     let all = figures.chain([("state".to_owned(), state.to_owned())]);
-    all.map(|(name, value)| {
-        Message::new(&MessageParts {
-            topic: &format!("$SYS/broker/log/{name}"),
-            properties: &[],
-            payload: value.as_bytes(),
-            qos: QoS::AtMostOnce,
-            retain: true,
-            expires_at_ms: NEVER,
-            publisher: 0,
-            level: 0,
-        })
-    })
-    .collect()
+    all.map(|(name, value)| sys::message(&format!("log/{name}"), value.as_bytes(), true)).collect()
 }
 
 /// Compares the memory of the process with its limit.
