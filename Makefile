@@ -48,8 +48,16 @@ floor: ## quelea as a multiple of a bare relay, into docs/performance.md (ROUNDS
 	@python3 tests/bench.py floor --rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-peers
-bench-peers: ## quelea beside every broker that is installed, into docs/performance.md (ROUNDS=3)
-	@python3 tests/bench.py peers --rounds $(or $(ROUNDS),3)
+bench-peers: ## quelea beside all installed brokers, into docs/performance.md (SUITE=peers: only the core rows)
+	@python3 tests/bench.py $(or $(SUITE),peers catalogue matrix)
+
+.PHONY: bench-catalogue
+bench-catalogue: ## only the published benchmarks, scaled, beside the best others
+	@python3 tests/bench.py catalogue
+
+.PHONY: bench-matrix
+bench-matrix: ## only QoS x payload x version, beside mosquitto
+	@python3 tests/bench.py matrix
 
 .PHONY: bench-durable
 bench-durable: ## durable sessions, at each level and beside other brokers, into docs/performance.md (ROUNDS=3)

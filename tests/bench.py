@@ -1,238 +1,365 @@
 #!/usr/bin/env python3
-"""Measures brokers side by side and writes the table into docs/performance.md, between markers.
+"""Measures brokers side by side and writes the tables into docs/performance.md, between markers.
 
-`tests/bench.py floor`: quelea beside the bare relay of crates/floor, as a multiple of what that
-costs. `tests/bench.py peers`: quelea beside every broker of brokers/ that is installed.
-`tests/bench.py durable`: what durable sessions cost, at quelea's levels and with other brokers that
-keep them on disk.
+`tests/bench.py peers` and `catalogue`: quelea beside the brokers that are installed, with a summary
+on top. `matrix`: quality of service, payload and version, beside mosquitto. `floor`: beside the
+bare relay of crates/floor, as a multiple of what that costs. `durable`: what durable sessions cost,
+at quelea's levels and with other brokers that keep them on disk. Several suites may be given.
 
 All run `flock versus`: every broker afresh for every run, all on the same cores, in turns, several
-rounds. A cell is the median over the rounds; behind it stands the smallest and the largest.
+rounds. A cell is the median over the rounds; behind it stands the smallest and the largest. A
+broker that fails is shown with its reason, and the others go on.
 """
 
 import argparse
+import ctypes
 import json
 import os
-import statistics
+import shutil
+import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+import tempfile
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from bench_tables import (
+    Cell,
+    between_markers,
+    cost,
+    disclosure,
+    grid,
+    reason_in,
+    received,
+    summary,
+    tables,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs/performance.md"
-OWN = [f"tests/bench/{name}.toml" for name in ("p2p-1k", "p2p-20k", "share-20k", "fan-50k")]
-FLAT_OUT = ["AIO-B100-16B"]
-DURABLE = ["D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"]
-KEEPERS = ["quelea-memory", "quelea-disk", "quelea"]
-KEEPERS += [f"{name}-durable" for name in ("mosquitto", "nats", "hivemq", "rabbitmq")]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scenario of a suite: a line of the summary, a table, or a cell of the grid."""
+
+    name: str
+    # An id of the catalogue or a file.
+    scenario: str
+    # Further options of `flock versus`; the later of two counts.
+    options: tuple = ()
+    # Messages have due times, so that a broker can fall behind.
+    paced: bool = False
+    # Which broker of ours is held against the others.
+    own: str = "quelea"
+    # Instead of the suite's.
+    brokers: tuple = ()
+    # Block, column and line in a grid.
+    place: tuple = ()
 
 
 @dataclass(frozen=True)
 class Suite:
-    scenarios: list
-    # Names or files; none: all that are installed.
+    rows: list
+    # Names or files of brokers.
     brokers: list
     # The broker that the others are told as a multiple of.
     unit: str
+    rounds: int = 3
+    duration: str = "8s"
+    ramp: str = "2s"
+    has_summary: bool = False
+    # What others cost beside `unit` on another machine: row to broker to us per message.
+    marks: dict = field(default_factory=dict)
+
+
+def file(name):
+    return f"tests/bench/{name}.toml"
+
+
+def plain(*scenarios):
+    return [Row(one, one) for one in scenarios]
+
+
+P2P_1K = Row("P2P-1K", file("p2p-1k"), paced=True)
+P2P = Row("P2P-20K", file("p2p-20k"), paced=True)
+SHARE = Row("SHARE-20K", file("share-20k"), paced=True)
+FAN = Row("FAN-50K", file("fan-50k"), paced=True)
+# As fast as it goes, with up to 1,000 in flight per publisher.
+MAX_1 = Row("MAX-1", file("max"), ("--set", "qos=1"))
+MAX_0 = Row("MAX-0", file("max"), ("--set", "qos=0"))
+ONE_1 = Row("ONE-1", file("one"))
+
+PEERS = ["quelea", "mosquitto", "rumqttd", "rmqttd", "nats"]
+PEERS += ["mochi", "hivemq", "rabbitmq", "aedes"]
+KEEPERS = ["quelea-memory", "quelea-disk", "quelea"]
+KEEPERS += [f"{name}-durable" for name in ("mosquitto", "nats", "hivemq", "rabbitmq")]
+
+# CPU us per message of brokers that no package registry has, and of mosquitto beside them, on one
+# machine of four cores: versions 2.1.2 (mosquitto), 1.26.2, 0.25.5 and 5.8.9.
+MARKS = {
+    "P2P-20K": {"mosquitto": 41.8, "FlashMQ": 69.4, "NanoMQ": 96.8, "EMQX": 117.8},
+    "SHARE-20K": {"mosquitto": 30.9, "FlashMQ": 78.9, "NanoMQ": 81.3, "EMQX": 105.8},
+    "FAN-50K": {"mosquitto": 15.2, "FlashMQ": 20.5, "NanoMQ": 31.4, "EMQX": 39.6},
+    "MAX-1": {"mosquitto": 15.3, "FlashMQ": 1.17, "NanoMQ": 53.1, "EMQX": 42.8},
+    "MAX-0": {"mosquitto": 8.0, "FlashMQ": 0.97, "NanoMQ": 29.0, "EMQX": 17.5},
+    "ONE-1": {"mosquitto": 12.2, "FlashMQ": 2.47, "NanoMQ": 98.3, "EMQX": 28.9},
+}
+
+# Where a process may open 20,000 descriptors, what has more clients is scaled to 19,000, and its
+# clients are made faster, so that the rate stays as far as two cores of load can make it.
+AIO_SIZES = ("16B", "8K", "255K")
+MANY = ("--ramp", "5s")
+AIO_SHAPES = [f"{kind}-{size}" for kind in ("FI", "B1", "B100", "FO") for size in AIO_SIZES]
+KEPT = ("quelea", "quelea-memory", "mosquitto", "mochi")
+CATALOGUE = [
+    *(Row(f"MB-B{n}", f"MB-B{n}", paced=True) for n in (1, 2, 3)),
+    Row("MB-E1", "MB-E1", ("--scale", "0.19", "--speed", "2", *MANY), paced=True),
+    Row("MB-E2", "MB-E2", ("--scale", "0.4"), paced=True),
+    Row("MB-E3", "MB-E3", ("--scale", "0.37", *MANY), paced=True),
+    Row("EG-1", "EG-1", ("--scale", "0.047", "--speed", "5", *MANY), paced=True),
+    Row("EG-3", "EG-3", ("--scale", "0.095", "--speed", "10", *MANY), paced=True),
+    Row("EG-4", "EG-4", ("--scale", "0.475", "--speed", "2", *MANY), paced=True),
+    *plain(*(f"AIO-{shape}" for shape in AIO_SHAPES)),
+    # These keep sessions: ours is held against the others where it does so in memory, as they do.
+    *(Row(one, one, own="quelea-memory", brokers=KEPT) for one in ("SOL-1K", "SOL-1M")),
+    Row("HM-R", "HM-R19000", ("--speed", "240"), own="quelea-memory", brokers=KEPT),
+]
+
+# Payload, and the messages in flight per publisher.
+PAYLOADS = {"16": 400, "256": 400, "1K": 200, "8K": 100, "64K": 20, "1M": 4}
+VERSIONS = {"3.1.1": "matrix-311", "5, with properties": "matrix-5"}
+
+
+def matrix():
+    for version, scenario in VERSIONS.items():
+        for size, window in PAYLOADS.items():
+            for qos in (0, 1, 2):
+                settings = (f"qos={qos}", f"payload={size}", f"in_flight={window}")
+                options = tuple(word for one in settings for word in ("--set", one))
+                name = f"{scenario}-q{qos}-{size}"
+                place = (f"MQTT {version}", f"QoS {qos}", size)
+                yield Row(name, file(scenario), options, place=place)
 
 
 SUITES = {
     "floor": Suite(
-        OWN + FLAT_OUT, ["quelea", "brokers/floor.toml", "brokers/floor-1.toml"], "floor"
+        [P2P_1K, P2P, SHARE, FAN, *plain("AIO-B100-16B")],
+        ["quelea", "brokers/floor.toml", "brokers/floor-1.toml"],
+        "floor",
     ),
-    "peers": Suite(OWN + FLAT_OUT + ["AIO-B1-16B"], [], "mosquitto"),
-    "durable": Suite(DURABLE, KEEPERS, "quelea-memory"),
+    "peers": Suite(
+        [P2P, SHARE, FAN, MAX_1, MAX_0, ONE_1],
+        PEERS,
+        "mosquitto",
+        rounds=2,
+        duration="4s",
+        ramp="1s",
+        has_summary=True,
+        marks=MARKS,
+    ),
+    "catalogue": Suite(
+        CATALOGUE,
+        ["quelea", "mosquitto", "mochi"],
+        "mosquitto",
+        rounds=1,
+        duration="4s",
+        ramp="1s",
+        has_summary=True,
+    ),
+    "matrix": Suite(
+        list(matrix()), ["quelea", "mosquitto"], "mosquitto", rounds=2, duration="2s", ramp="200ms"
+    ),
+    "durable": Suite(
+        plain("D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"), KEEPERS, "quelea-memory"
+    ),
 }
 
-
-def rate(field):
-    return lambda results: statistics.median(busy(results, field) or [0])
-
-
-def busy(results, field):
-    seconds = results["series"]
-    return [second[field] for second in seconds if second["published"] + second["received"] > 0]
+# A run may take its stages, a drain, and what a slow broker needs to start and to end.
+CELL_SECS_MAX = 120
+ENDING_SECS_MAX = 10
 
 
-def latency(percentile):
-    def of(results):
-        kinds = [one["summary"] for one in results["latencies"] if one["kind"] == "end_to_end"]
-        most = max(kinds, key=lambda summary: summary["count"], default=None)
-        return most and most[percentile] / 1000
-
-    return of
+# --- Runs
 
 
-def load(field, unit=1):
-    def of(results):
-        value = (results["broker_load"] or {}).get(field)
-        return None if value is None else value / unit
-
-    return of
-
-
-# Title, where it comes from, digits behind the point.
-COLUMNS = [
-    ("received/s", rate("received"), 0),
-    ("p50 ms", latency("p50_us"), 2),
-    ("p99 ms", latency("p99_us"), 2),
-    ("MB", load("memory_bytes_max", 1e6), 1),
-    ("CPU us per message", load("cpu_us_per_message"), 2),
-]
-COST = COLUMNS[-1]
+def build(arguments, brokers):
+    """Where the programs are."""
+    if arguments.programs:
+        return Path(arguments.programs).resolve()
+    programs = ["server", "flock"]
+    programs += ["floor"] if any("floor" in one for one in brokers) else []
+    command = ["cargo", "build", "--profile", arguments.profile]
+    command += [word for one in programs for word in ("-p", one)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return ROOT / "target" / arguments.profile
 
 
-def columns(runs):
-    """What is told of a scenario: its own stopwatches, if it has some, instead of rates."""
-    timers = dict.fromkeys(timer["name"] for results in runs for timer in results["timers"])
-    if not timers:
-        return COLUMNS
-    return [*((f"{name} ms", stopwatch(name), 1) for name in timers), *COLUMNS[-2:]]
-
-
-def stopwatch(name):
-    """Of the slowest client."""
-
-    def of(results):
-        times = [one["summary"]["max_us"] for one in results["timers"] if one["name"] == name]
-        return times[0] / 1000 if times else None
-
-    return of
-
-
-def faults(results):
-    """What a reader must know of a run before its figures."""
-    said = []
-    for name in ("lost", "duplicated", "reordered"):
-        count = sum(one[name] for one in results["integrity"]["by_qos"])
-        if count:
-            said.append(f"{count:,} {name}")
-    if not results["validity"]["valid"]:
-        said += results["validity"]["reasons"][:1] or ["not valid"]
-    return said
-
-
-def cell(of, digits, rounds):
-    values = [value for value in map(of, rounds) if value is not None]
-    if not values:
-        return "-"
-    middle = f"{statistics.median(values):,.{digits}f}"
-    if len(values) == 1:
-        return middle
-    return f"{middle} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
-
-
-def ratio(rounds, unit_rounds):
-    costs, units = ([one for one in map(COST[1], some) if one] for some in (rounds, unit_rounds))
-    if not costs or not units:
-        return "-"
-    return f"{statistics.median(costs) / statistics.median(units):.2f}"
-
-
-def table(runs, unit):
-    """One table per scenario, in the order of the runs."""
-    scenarios = {}
-    for results in runs:
-        brokers = scenarios.setdefault(results["scenario"]["id"], {})
-        brokers.setdefault(results["broker"]["name"], []).append(results)
-    lines = []
-    for scenario, brokers in scenarios.items():
-        first = next(iter(brokers.values()))[0]
-        told = columns([results for rounds in brokers.values() for results in rounds])
-        lines += [f"**{scenario}**: {first['scenario']['title']}", ""]
-        titles = ["broker", *(column[0] for column in told), f"x {unit}", "remarks"]
-        lines += ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-        for broker, rounds in brokers.items():
-            cells = [cell(of, digits, rounds) for _, of, digits in told]
-            remarks = "; ".join(dict.fromkeys(one for run in rounds for one in faults(run)))
-            name = f"{broker} {rounds[0]['broker']['version']}".strip()
-            cells = [name, *cells, ratio(rounds, brokers.get(unit, [])), remarks]
-            lines.append("| " + " | ".join(one.replace("|", "/") for one in cells) + " |")
-        lines.append("")
-    return lines
-
-
-def disclosure(runs, command, commit):
-    machine = runs[0]["machine"]
-    memory = machine["memory_bytes"] / 2**30
-    rounds = max(count_rounds(runs).values())
-    return [
-        f"Commit `{commit}`, `{command}`; {machine['cores']} x {machine['cpu']}, {memory:.0f} GiB,",
-        f"Linux {machine['kernel']}; brokers on cores {runs[0]['broker']['cpus']}, the load on the"
-        f" others; {rounds} rounds in turns: median (smallest-largest).",
-        "",
+def measure(suite, rows, brokers, shape, programs, out):
+    """All rounds of all rows with all brokers: row to broker to cell, and brokers not there."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    adopt_orphans()
+    measured = {row.name: {} for row in rows}
+    absent = {}
+    everything = [
+        (number, row, broker)
+        for number in range(1, shape.rounds + 1)
+        for row in rows
+        for broker in (row.brokers or brokers)
     ]
+    for done, (number, row, broker) in enumerate(everything, 1):
+        name = Path(broker).stem
+        cell = measured[row.name].get(name, Cell(paced=row.paced))
+        # What failed once would only take the same time to fail again.
+        if broker in absent or cell.is_hopeless():
+            continue
+        started = time.monotonic()
+        results, why = run(row, broker, shape, programs, out / f"{row.name}-{name}-{number}")
+        if why and "is not installed" in why:
+            absent[broker] = why
+        else:
+            measured[row.name][name] = cell
+            (cell.failures.append(why) if why else cell.runs.append(results))
+        took = f"{time.monotonic() - started:.0f} s"
+        print(
+            f"[{done}/{len(everything)}] {row.name} {name}, round {number}:"
+            f" {told(results, why)} ({took})",
+            flush=True,
+        )
+    return measured, list(absent.values())
 
 
-def count_rounds(runs):
-    counts = {}
-    for results in runs:
-        pair = (results["scenario"]["id"], results["broker"]["name"])
-        counts[pair] = counts.get(pair, 0) + 1
-    return counts
+def told(results, why):
+    if why:
+        return why
+    return f"{received(results):,.0f}/s, {cost(results) or 0:.2f} us"
 
 
-def between_markers(text, name, lines):
-    """The document with the part between the two markers of `name` replaced."""
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise ValueError(f"{DOCUMENT.name} needs {begin.strip()} and {end.strip()}, once each")
-    before, rest = text.split(begin)
-    after = rest.split(end)[1]
-    return before + begin + "\n".join(lines).rstrip("\n") + "\n" + end + after
+def run(row, broker, shape, programs, out):
+    """One run in processes, and a directory, of its own: results, or why there are none."""
+    command = [str(programs / "flock"), "versus", row.scenario, "--brokers", broker, "--quiet"]
+    command += ["--duration", shape.duration]
+    if "--ramp" not in row.options and "--speed" not in row.options:
+        command += ["--ramp", shape.ramp]
+    command += ["--out", str(out), *row.options]
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as scratch:
+        path = f"{programs}:{os.environ['PATH']}"
+        environment = dict(os.environ, PATH=path, TMPDIR=scratch)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        flock = subprocess.Popen(
+            command, cwd=ROOT, env=environment, start_new_session=True, errors="replace", **pipes
+        )
+        try:
+            output, why = flock.communicate(timeout=CELL_SECS_MAX)[0], None
+        except subprocess.TimeoutExpired:
+            output, why = "", f"not done after {CELL_SECS_MAX} s"
+            interrupt(flock)
+        except KeyboardInterrupt:
+            interrupt(flock)
+            raise
+        finally:
+            end_orphans()
+    found = list(out.glob("*.json"))
+    for other in out.glob("*.*"):
+        # Only the results are read again, and there are many runs.
+        other.unlink() if other.suffix in (".html", ".csv", ".md") else None
+    if why is None and not found:
+        why = reason_in(output, Path(broker).stem)
+    return (None, why) if why else (json.loads(found[0].read_text()), None)
 
 
-def git(*arguments):
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+def interrupt(flock):
+    """Lets it end its broker; then it has to go."""
+    flock.send_signal(signal.SIGTERM)
+    try:
+        flock.communicate(timeout=ENDING_SECS_MAX)
+    except subprocess.TimeoutExpired:
+        flock.kill()
+        flock.communicate()
+
+
+def adopt_orphans():
+    """Makes this process the parent of whatever its brokers leave behind."""
+    PR_SET_CHILD_SUBREAPER = 36
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_orphans():
+    """Ends what a run left behind: all children there are, for between runs there are none."""
+    while children := Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        for child in map(int, children):
+            try:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            except (ProcessLookupError, ChildProcessError):
+                pass
+
+
+# --- The document
+
+
+def write(name, suite, measured, absent, arguments):
+    runs = [run for cells in measured.values() for cell in cells.values() for run in cell.runs]
+    if not runs:
+        sys.exit(f"{name}: no broker could be measured")
+    lines = disclosure(runs, f"tests/bench.py {' '.join(sys.argv[1:])}", commit(), absent)
+    rows = {row.name: row for row in suite.rows}
+    brokers = list(dict.fromkeys(one for cells in measured.values() for one in cells))
+    if suite.has_summary:
+        lines += summary(measured, brokers, suite.unit, lambda row: rows[row].own, suite.marks)
+    if all(rows[row].place for row in measured):
+        lines += grid(measured, brokers, {row: rows[row].place for row in measured})
+    else:
+        lines += tables(measured, suite.unit)
+    print("\n".join(lines))
+    if not arguments.print_only:
+        DOCUMENT.write_text(between_markers(DOCUMENT.read_text(), name, lines))
+
+
+def commit():
+    command = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-def measure(name, suite, arguments):
-    out = ROOT / "results" / name
-    for old in out.glob("*.json"):
-        old.unlink()
-    profile = ["--profile", arguments.profile]
-    programs = ["server", "flock", "floor"]
-    build = ["cargo", "build", *profile, *(word for one in programs for word in ("-p", one))]
-    subprocess.run(build, cwd=ROOT, check=True)
-    built = ROOT / "target" / arguments.profile
-    scenarios = arguments.scenarios.split(",") if arguments.scenarios else suite.scenarios
-    flock = [str(built / "flock"), "versus", *scenarios]
-    options = ["--rounds", str(arguments.rounds), "--duration", arguments.duration]
-    options += ["--ramp", arguments.ramp, "--out", str(out), "--quiet"]
-    brokers = arguments.brokers or ",".join(suite.brokers)
-    if brokers:
-        options += ["--brokers", brokers]
-    # A broker that fails has no results and is missing from the table; flock says why.
-    path = f"{built}:{os.environ['PATH']}"
-    subprocess.run([*flock, *options], cwd=ROOT, env=dict(os.environ, PATH=path))
-    runs = [json.loads(path.read_text()) for path in out.glob("*.json")]
-    return sorted(runs, key=lambda results: results["run"]["started_unix_ms"])
+@dataclass(frozen=True)
+class Shape:
+    rounds: int
+    duration: str
+    ramp: str
 
 
 def main():
+    # As Ctrl-C does: what was started is ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("suite", choices=SUITES)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--duration", default="8s", help="of the measured part of a run")
-    parser.add_argument("--ramp", default="2s", help="in which the clients connect")
+    parser.add_argument("suites", nargs="+", choices=SUITES)
+    parser.add_argument("--rounds", type=int, help="instead of the suite's")
+    parser.add_argument("--duration", help="of the measured part of a run")
+    parser.add_argument("--ramp", help="in which the clients connect")
     parser.add_argument("--profile", default="release")
+    parser.add_argument("--programs", help="folder of quelea, flock and floor: nothing is built")
     parser.add_argument("--brokers", help="instead of the suite's, separated by commas")
+    parser.add_argument("--rows", help="only these of the suite's rows, separated by commas")
     parser.add_argument("--print-only", action="store_true", help="leave the document as it is")
-    parser.add_argument("--scenarios", help="instead of the suite's, separated by commas")
     arguments = parser.parse_args()
-    suite = SUITES[arguments.suite]
-    runs = measure(arguments.suite, suite, arguments)
-    if not runs:
-        sys.exit("no broker could be measured")
-    commit = git("describe", "--always", "--dirty")
-    command = " ".join(["tests/bench.py", *sys.argv[1:]])
-    lines = disclosure(runs, command, commit) + table(runs, suite.unit)
-    print("\n".join(lines))
-    if not arguments.print_only:
-        text = DOCUMENT.read_text()
-        DOCUMENT.write_text(between_markers(text, arguments.suite, lines))
+    for name in arguments.suites:
+        suite = SUITES[name]
+        brokers = arguments.brokers.split(",") if arguments.brokers else suite.brokers
+        wanted = arguments.rows.split(",") if arguments.rows else [row.name for row in suite.rows]
+        if unknown := set(wanted) - {row.name for row in suite.rows}:
+            parser.error(f"{name} has no row {', '.join(sorted(unknown))}")
+        rows = [row for row in suite.rows if row.name in wanted]
+        shape = Shape(
+            arguments.rounds or suite.rounds,
+            arguments.duration or suite.duration,
+            arguments.ramp or suite.ramp,
+        )
+        programs = build(arguments, brokers)
+        measured, absent = measure(suite, rows, brokers, shape, programs, ROOT / "results" / name)
+        write(name, suite, measured, absent, arguments)
 
 
 if __name__ == "__main__":

@@ -489,6 +489,8 @@ pub struct Publish {
     pub pace: Pace,
     /// MQTT 5: send the name once and an alias afterwards, as far as the broker allows.
     pub topic_alias: bool,
+    /// MQTT 5, with every message.
+    pub user_properties: Vec<(String, String)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

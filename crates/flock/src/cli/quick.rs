@@ -64,6 +64,7 @@ fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
             in_flight: (args.inflight > 0).then_some(args.inflight),
         },
         topic_alias: false,
+        user_properties: Vec::new(),
     };
     let mut scenario = base("pub", &format!("publishing to {}", args.topic), bench, Vec::new())?;
     scenario.topics.push(TopicGroup {

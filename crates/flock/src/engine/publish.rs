@@ -490,6 +490,9 @@ fn encode_head(
         if let Some(alias) = alias {
             properties.push(Property::TopicAlias(alias));
         }
+        for (name, value) in &command.user_properties {
+            properties.push(Property::User(name, value));
+        }
     }
     let qos = wire_qos(command.qos);
     let publish = codec::Publish {
@@ -510,3 +513,32 @@ fn encode_head(
 const BURST_MAX: usize = 2_048;
 /// Topics per client whose packet heads are kept.
 const HEADS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Assign, Pace, Payload, Publish, TopicsId};
+
+    #[test]
+    fn properties_go_with_every_message_of_mqtt_5_only() {
+        let command = Publish {
+            topics: TopicsId(0),
+            assign: Assign::Pairwise,
+            order: Order::RoundRobin,
+            qos: crate::model::QoS::AtMostOnce,
+            retain: false,
+            payload: Payload::filler(16),
+            expiry_secs: Some(60),
+            count: None,
+            pace: Pace { rate: None, phase: Phase::Spread, in_flight: None },
+            topic_alias: false,
+            user_properties: vec![("k".into(), "v".into())],
+        };
+        let planned = PublishPlan { command, family: 0, filler: vec![0; 16] };
+        let head = |version| encode_head(version, &planned, "t", None, 16).0;
+        assert_eq!(head(codec::Version::V311), b"\x30\x13\x00\x01t");
+        let properties = b"\x0c\x02\x00\x00\x00\x3c\x26\x00\x01k\x00\x01v";
+        let expected = [b"\x30\x20\x00\x01t".as_slice(), properties].concat();
+        assert_eq!(head(codec::Version::V5), expected);
+    }
+}

@@ -324,6 +324,7 @@ pub(super) struct Publish {
     pub in_flight: Option<Spanned<InFlight>>,
     #[serde(default)]
     pub topic_alias: bool,
+    pub user_properties: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

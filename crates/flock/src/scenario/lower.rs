@@ -368,11 +368,7 @@ impl<'a> Lowering<'a> {
             username: pattern(&step.username, &file.username)?,
             password: pattern(&step.password, &file.password)?,
             will: will.map(|will| self.will(will)).transpose()?,
-            user_properties: properties
-                .iter()
-                .flat_map(|all| all.iter())
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect(),
+            user_properties: pairs(properties),
             retries: step.retries.or(file.retries).unwrap_or(0),
             retry_interval_us: time(
                 step.retry_interval,
@@ -440,6 +436,7 @@ impl<'a> Lowering<'a> {
                 in_flight: given.in_flight.as_ref().map(|window| window.get_ref().0),
             },
             topic_alias: given.topic_alias,
+            user_properties: pairs(given.user_properties.as_ref()),
         })
     }
 
@@ -609,6 +606,10 @@ fn disconnect(how: format::DisconnectHow) -> model::Disconnect {
         format::DisconnectHow::Close => model::Disconnect::Close,
         format::DisconnectHow::Silent => model::Disconnect::Silent,
     }
+}
+
+fn pairs(table: Option<&BTreeMap<String, String>>) -> Vec<(String, String)> {
+    table.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 const DEFAULT_BROKER: &str = "main";

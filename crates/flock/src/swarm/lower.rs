@@ -567,6 +567,7 @@ impl Commands<'_, '_> {
             count: Some(names.count(element, "count", 1)?),
             pace: Pace { rate, phase: Phase::Together, in_flight: waits.then_some(1) },
             topic_alias: false,
+            user_properties: Vec::new(),
         })
     }
 
