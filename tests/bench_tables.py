@@ -103,7 +103,8 @@ def integrity(results, name):
 
 
 def behind(results):
-    """The share of the messages due that had not arrived when the last of them was due."""
+    """The share of the messages due that had not arrived when the last of them was due. What each
+    publisher sent last may still be under way."""
     scheduled = published = arrived = missing = 0
     for second in results["series"]:
         if not second["scheduled"]:
@@ -115,7 +116,14 @@ def behind(results):
     if not scheduled:
         return 0
     unsent = max(scheduled - published, 0) / scheduled
-    return max(unsent, missing / max(arrived + missing, 1))
+    late = max(missing - last_of_each(results), 0)
+    return max(unsent, late / max(arrived + missing, 1))
+
+
+def last_of_each(results):
+    """Deliveries of one message of each publisher."""
+    copies = integrity(results, "expected") / max(sum(results["totals"]["published"]), 1)
+    return results["scenario"]["publishers"] * copies
 
 
 def shortcomings(results, paced):

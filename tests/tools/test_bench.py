@@ -10,10 +10,21 @@ def second(scheduled=0, published=100, received=200, backlog=0):
     return locals()
 
 
+def integrity(lost=0):
+    return {"by_qos": [{"expected": 600, "lost": lost, "duplicated": 0, "reordered": 0}]}
+
+
 def run(broker="quelea", cost=10.0, **changes):
     results = {
         "run": {"started_unix_ms": 1, "outcome": {"how": "completed"}},
-        "scenario": {"id": "S", "title": "a scenario", "scale": 1.0, "clients": 9, "source": ""},
+        "scenario": {
+            "id": "S",
+            "title": "a scenario",
+            "scale": 1.0,
+            "clients": 9,
+            "publishers": 5,
+            "source": "",
+        },
         "broker": {"name": broker, "version": "1.0", "cpus": "0-1"},
         "machine": {"cpu": "CPU", "cores": 4, "memory_bytes": 2**34, "kernel": "6.1"},
         "totals": {
@@ -30,14 +41,14 @@ def run(broker="quelea", cost=10.0, **changes):
         ],
         "broker_load": {"memory_bytes_max": 12_500_000, "cpu_us_per_message": cost},
         "timers": [],
-        "integrity": {"by_qos": [{"lost": 0, "duplicated": 0, "reordered": 0}]},
+        "integrity": integrity(),
         "validity": {"valid": True, "reasons": []},
         "errors": [],
     }
     return results | changes
 
 
-LOST = {"by_qos": [{"lost": 3, "duplicated": 0, "reordered": 0}]}
+LOST = integrity(3)
 NO_MARKS = {}
 
 
@@ -107,10 +118,10 @@ def test_a_run_without_figures_is_a_row_all_the_same():
 @pytest.mark.parametrize(
     ("last", "share"),
     [
-        # All but what was under way came in time.
-        (second(scheduled=100, published=100, received=199, backlog=1), 1 / 400),
+        # Of five publishers with two subscribers each the last message was under way.
+        (second(scheduled=100, published=100, received=190, backlog=10), 0),
         # The broker has a third of it still.
-        (second(scheduled=100, published=100, received=100, backlog=150), 150 / 450),
+        (second(scheduled=100, published=100, received=100, backlog=160), 150 / 460),
         # Publishers could not even send it.
         (second(scheduled=100, published=40, received=80, backlog=0), 60 / 200),
     ],
