@@ -1,7 +1,7 @@
 //! From a matching topic to the outboxes and queues of the subscribers.
 
 use codec::{QoS, Reason};
-use session::{Delivery, Dropped, Identifiers, Message, Offered};
+use session::{Delivery, Dropped, Identifiers, Link, Message, Offered};
 use topic::{Matches, Subscription};
 
 use crate::access::Action;
@@ -207,10 +207,12 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let limits = client.limits.queue;
         let payload_bytes = delivery.message.payload().len();
+        let has_no_queue = delivery.qos == QoS::AtMostOnce;
         let offered = client.session.offer(delivery, &limits, now_ms);
         let backlog = client.backlog();
+        let has_room = client.session.link().is_none_or(Link::has_room);
         self.is_congested |= client.session.is_congested(backlog, now_ms);
-        self.is_overrun |= client.is_overrun(backlog);
+        self.is_overrun |= client.is_overrun(backlog) || (has_no_queue && !has_room);
         self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 

@@ -26,6 +26,11 @@ pub(crate) const CONGESTION_PAUSE_MS: u64 = 2;
 /// The longest such wait.
 const CONGESTION_PAUSE_MS_MAX: u32 = 64;
 
+/// A publisher that sends so many messages, or bytes, in one go sends all it can: it waits for
+/// subscribers that are behind.
+const BURST_MESSAGES: u64 = 8;
+const BURST_BYTES: usize = 16 * 1024;
+
 /// How long a publisher waits for space on the disk before it is looked at again.
 pub(crate) const FULL_PAUSE_MS: u64 = 100;
 
@@ -201,7 +206,7 @@ impl Shard {
 
     /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
     fn on_packets(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> usize {
-        self.is_congested = false;
+        (self.is_congested, self.is_overrun) = (false, false);
         let mut taken = 0;
         let mut packets = 0;
         let mut publishes = 0;
@@ -245,25 +250,50 @@ impl Shard {
                 self.end_doomed(now_ms);
             }
             // The rest waits until the subscriber has caught up.
-            if std::mem::take(&mut self.is_congested) && self.may_pause {
+            if std::mem::take(&mut self.is_congested)
+                && self.may_pause
+                && self.has_to_wait(slot, is_burst(publishes, bytes), now_ms)
+            {
                 self.pause(slot, CONGESTION_PAUSE_MS, now_ms);
                 break;
             }
         }
         self.metrics().packets_received.add(packets);
         self.metrics().bytes_received.add(taken as u64);
-        if let Some(until) =
-            self.link(slot, connection).and_then(|l| l.charge(publishes, taken as u64, now_ms))
-        {
-            self.effects.pauses.push((connection, until));
+        if let Some(link) = self.link(slot, connection) {
+            if is_burst(publishes, bytes) {
+                link.note_burst(now_ms);
+            }
+            if let Some(until) = link.charge(publishes, taken as u64, now_ms) {
+                self.effects.pauses.push((connection, until));
+            }
         }
         taken
+    }
+
+    /// A subscriber is behind: does this publisher wait for it? One that sends a message now and
+    /// then is not what it cannot keep up with, and is not held up, unless the queue is about to be
+    /// full.
+    fn has_to_wait(&mut self, slot: u32, is_burst: bool, now_ms: u64) -> bool {
+        let is_overrun = std::mem::take(&mut self.is_overrun);
+        let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
+        let Some(link) = link else { return false };
+        if !is_burst && !link.sends_bursts(now_ms) {
+            return is_overrun;
+        }
+        // While it waits it cannot send as much as it would.
+        link.note_burst(now_ms);
+        true
     }
 
     /// A subscriber on another shard is slow. What a publisher sends in one go is many messages, so
     /// it waits longer if a short pause does not help.
     fn slow_publisher(&mut self, publisher: SessionKey, is_overrun: bool, now_ms: u64) {
         let Some(slot) = self.clients.slot_of(publisher) else { return };
+        self.is_overrun = is_overrun;
+        if !self.has_to_wait(slot, false, now_ms) {
+            return;
+        }
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
         let Some(link) = link else { return };
         let shortest = CONGESTION_PAUSE_MS as u32;
@@ -683,4 +713,9 @@ impl Shard {
     pub(crate) fn query(&mut self, query: RetainedQuery) {
         self.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
+}
+
+/// Does a publisher that sends so much in one go send all it can?
+const fn is_burst(publishes: u64, bytes: &[u8]) -> bool {
+    publishes >= BURST_MESSAGES || bytes.len() >= BURST_BYTES
 }

@@ -272,6 +272,70 @@ fn a_publisher_is_slowed_by_a_subscriber_that_catches_up_and_nothing_is_lost() {
     assert_eq!(lab.total(|m| &m.dropped_slow), 0);
 }
 
+/// A subscriber of QoS 1 that reads nothing, with a window of one: it is behind after 1,000 more.
+fn stopped_subscriber(lab: &mut Lab) -> Conn {
+    let limits = Limits { in_flight_max: 1, ..Limits::default() };
+    let subscriber = lab.open(request_with("subscriber", limits));
+    lab.subscribe(subscriber, "#", 1);
+    subscriber
+}
+
+#[test]
+fn a_publisher_that_sends_now_and_then_does_not_wait_for_a_subscriber_that_is_behind() {
+    let mut lab = Lab::new(1);
+    stopped_subscriber(&mut lab);
+    let publisher = lab.open(request("publisher"));
+    for _ in 0..2000 {
+        lab.publish(publisher, "t", b"x", 1, 1);
+    }
+    assert_eq!(lab.pauses, []);
+}
+
+#[test]
+fn a_publisher_of_bursts_waits_for_a_subscriber_that_is_behind_and_goes_on_waiting() {
+    let mut lab = Lab::new(1);
+    stopped_subscriber(&mut lab);
+    let publisher = lab.open(request("publisher"));
+    let burst = |count: u16| {
+        let mut packets = Vec::new();
+        for packet_id in 1..=count {
+            publish("t", b"x", 1, packet_id).encode(Version::V5, &mut packets);
+        }
+        packets
+    };
+    while lab.pauses.is_empty() {
+        lab.bytes(publisher, &burst(8));
+    }
+    // Six are left. Held up, it sends one at a time, and is the same publisher still.
+    for _ in 0..6 {
+        lab.pauses.clear();
+        lab.now_ms += 2;
+        lab.bytes(publisher, &[]);
+        assert_eq!(lab.pauses, [(publisher, lab.now_ms + 2)]);
+    }
+    lab.pauses.clear();
+    lab.now_ms += 300;
+    lab.bytes(publisher, &burst(1));
+    assert_eq!(lab.pauses, [], "it has become one that sends now and then");
+}
+
+#[test]
+fn every_publisher_waits_when_the_queue_is_about_to_be_full() {
+    let mut lab = Lab::new(1);
+    let mut limits = Limits { in_flight_max: 1, ..Limits::default() };
+    limits.queue.messages_max = 12_000;
+    let subscriber = lab.open(request_with("subscriber", limits));
+    lab.subscribe(subscriber, "#", 1);
+    let publisher = lab.open(request("publisher"));
+    let mut sent = 0;
+    while lab.pauses.is_empty() {
+        lab.publish(publisher, "t", b"x", 1, 1);
+        sent += 1;
+        assert!(sent <= 12_000, "it never waits");
+    }
+    assert!(sent > 1500, "an eighth of the queue is not full after {sent}");
+}
+
 #[test]
 fn packets_put_aside_in_a_pause_come_before_the_end_of_the_connection() {
     let mut lab = Lab::new(1);
@@ -282,7 +346,7 @@ fn packets_put_aside_in_a_pause_come_before_the_end_of_the_connection() {
     lab.subscribe(watcher, "kept", 1);
     let publisher = lab.open(request("publisher"));
     let mut packets = Vec::new();
-    publish("t", &[0; 150], 0, 0).encode(Version::V5, &mut packets);
+    publish("t", &[0; 200], 0, 0).encode(Version::V5, &mut packets);
     publish("kept", b"last words", 0, 0).encode(Version::V5, &mut packets);
     lab.bytes(publisher, &packets);
     assert_eq!(lab.pauses.len(), 1, "the second packet waits");

@@ -84,6 +84,8 @@ pub struct Link {
     pub(crate) taken_bytes: u32,
     /// How long it had to wait last, as a publisher, and until when.
     pause_ms: u32,
+    /// When it last sent many messages in one go; of the time in milliseconds the lower half.
+    burst_ms: u32,
     paused_until_ms: u64,
     rates: Option<Box<(Option<Bucket>, Option<Bucket>)>>,
 }
@@ -113,6 +115,8 @@ impl Link {
             behind_since_ms: NEVER,
             taken_bytes: 0,
             pause_ms: 0,
+            // So long ago that it does not count.
+            burst_ms: (now_ms as u32).wrapping_sub(BURST_MS),
             paused_until_ms: 0,
             rates: limited.then(|| Box::new((messages, bytes))),
         }
@@ -144,6 +148,16 @@ impl Link {
             if is_again { (2 * self.pause_ms).clamp(least_ms, most_ms) } else { least_ms };
         self.paused_until_ms = now_ms + u64::from(self.pause_ms);
         u64::from(self.pause_ms)
+    }
+
+    /// The client, as a publisher, has just sent many messages in one go.
+    pub const fn note_burst(&mut self, now_ms: u64) {
+        self.burst_ms = now_ms as u32;
+    }
+
+    /// Does the client send many messages in one go, as who sends all it can?
+    pub const fn sends_bursts(&self, now_ms: u64) -> bool {
+        (now_ms as u32).wrapping_sub(self.burst_ms) < BURST_MS
     }
 
     /// The client has taken so many bytes more.
@@ -402,3 +416,6 @@ impl Layout {
         out.extend_from_slice(delivery.message.properties());
     }
 }
+
+/// How long a client counts as one that sends many messages in one go.
+const BURST_MS: u32 = 250;
