@@ -16,6 +16,10 @@ use crate::{Confirm, Event, Mail, RetainedQuery, Shard};
 /// Retained messages in one page.
 const PAGE_MESSAGES: usize = 100;
 
+/// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep a
+/// worker busy with one subscriber while others wait.
+const CALM_BYTES_MAX: usize = 64 * 1024;
+
 /// Retained messages looked at per tick for expiry.
 const SWEEP_MESSAGES: usize = 1000;
 
@@ -271,7 +275,10 @@ impl Shard {
     /// Asks for further pages while the subscriber has room.
     pub(crate) fn ask_next_page(&mut self, slot: u32) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let is_calm = client.session.link().is_some_and(session::Link::has_room)
+        let is_calm = client
+            .session
+            .link()
+            .is_some_and(|link| link.has_room() && link.outbox.len() <= CALM_BYTES_MAX)
             && client.session.outgoing.queued() < PAGE_MESSAGES;
         let Some(extras) = &mut client.extras else { return };
         if !is_calm {

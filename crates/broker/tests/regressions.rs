@@ -7,8 +7,8 @@ use std::sync::Arc;
 use broker::access::{Permission, Who};
 use broker::{Access, ConnectRequest, Event, Limits, Settings};
 use codec::{
-    AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, Reason, RetainHandling,
-    SubscribeOptions, Version, Will,
+    AckKind, Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish, Reason,
+    RetainHandling, Subscribe, SubscribeOptions, Version, Will,
 };
 use lab::{
     Got, Lab, admit, connect_packet, level, persistent, publish, request, retained, rule,
@@ -348,6 +348,28 @@ fn large_retained_messages_of_qos_0_wait_for_room_in_the_outbox() {
         lab.received(subscriber).into_iter().map(|received| received.topic).collect();
     assert_eq!(topics.len(), 250);
     assert_eq!(lab.total(|m| &m.dropped_slow), 0);
+}
+
+/// Whoever subscribes to everything that is retained gets it a little at a time, so that a worker
+/// comes to its other connections in between.
+#[test]
+fn a_page_of_retained_messages_waits_until_the_one_before_it_is_written() {
+    let mut lab = Lab::new(1);
+    let publisher = lab.open(request("publisher"));
+    for number in 0..1000 {
+        lab.send(publisher, &retained(&format!("t/{number}"), &[1; 1000], 0, 0));
+    }
+    let subscriber = lab.open(request("subscriber"));
+    let mut filters = FilterBuf::new();
+    filters.push("t/+", SubscribeOptions::new(level(0)));
+    let (properties, filters) = (Properties::EMPTY, filters.as_filters());
+    lab.send_only(subscriber, &Packet::Subscribe(Subscribe { packet_id: 1, properties, filters }));
+    lab.settle_mail();
+    let (shard, slot) = lab.place(subscriber);
+    let waiting = lab.shards[shard].outbox(slot, subscriber).expect("a connection").len();
+    assert!((100_000..250_000).contains(&waiting), "{waiting} bytes wait");
+    lab.settle();
+    assert_eq!(lab.received(subscriber).len(), 1000);
 }
 
 #[test]
