@@ -9,7 +9,13 @@ use crate::run::{Clock, FIGURES, Gate, LogBoard, LogState, Timing, resident_byte
 
 /// All metrics: each of the core's, per shard, those of the logs where there are any, then the
 /// process's own.
-pub fn exposition(shared: &Shared, gate: &Gate, board: &LogBoard, clock: Clock) -> String {
+pub fn exposition(
+    shared: &Shared,
+    gate: &Gate,
+    board: &LogBoard,
+    turns: &[Timing],
+    clock: Clock,
+) -> String {
     let mut text = String::new();
     let shards: Vec<Vec<u64>> = shared.metrics.iter().map(Metrics::values).collect();
     for (number, metric) in Metrics::DESCRIPTIONS.iter().enumerate() {
@@ -21,6 +27,12 @@ pub fn exposition(shared: &Shared, gate: &Gate, board: &LogBoard, clock: Clock) 
     if board.log_count() > 0 {
         write_logs(&mut text, board);
     }
+    let turns = Timing::sum(turns);
+    let help = "How long workers were busy at a time, before they looked at their sockets again.";
+    write_timing(&mut text, "quelea_worker_turn_seconds", help, &turns);
+    let name = "quelea_worker_turn_seconds_max";
+    head(&mut text, name, Kind::Gauge, "The longest of these times since the start.");
+    let _ = writeln!(text, "{name} {}", turns.longest_secs());
     for (name, kind, help, value) in own(gate, clock) {
         head(&mut text, name, kind, help);
         let _ = writeln!(text, "{name} {value}");
@@ -36,7 +48,8 @@ fn write_logs(text: &mut String, board: &LogBoard) {
     for (place, figure) in FIGURES.iter().enumerate() {
         write_log(text, figure.name, figure.kind, figure.help, board.figures(place));
     }
-    write_timing(text, &board.commits);
+    let help = "How long the disk took to write, and where asked to sync, a group of records.";
+    write_timing(text, "quelea_log_commit_seconds", help, &board.commits);
 }
 
 fn write_log(
@@ -54,9 +67,7 @@ fn write_log(
 }
 
 /// A Prometheus histogram.
-fn write_timing(text: &mut String, timing: &Timing) {
-    let name = "quelea_log_commit_seconds";
-    let help = "How long the disk took to write, and where asked to sync, a group of records.";
+fn write_timing(text: &mut String, name: &str, help: &str, timing: &Timing) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
     let mut count = 0;
     for (bound, sum) in timing.cumulative() {

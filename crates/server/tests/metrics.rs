@@ -8,7 +8,7 @@ use std::path::Path;
 use broker::{Settings, Shared};
 use server::http::Health;
 use server::metrics::exposition;
-use server::run::{Clock, Gate, LogBoard};
+use server::run::{Clock, Gate, LogBoard, Timing};
 
 const INTRODUCTION: &str = "\
 # Metrics
@@ -32,6 +32,9 @@ What is worth an alarm:
 - `quelea_turned_away_total`: refused passwords, connection limits, broken handshakes.
 - `quelea_events_lost_total`: the log is missing lines.
 
+How quick the broker is to look at a socket that has something for it is in
+`quelea_worker_turn_seconds`: a worker that is busy for 10 ms at a time lets everybody wait so long.
+
 Those of the logs (`quelea_log_...`) are there where something is kept. The average time of a
 commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.
 
@@ -39,14 +42,17 @@ commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seco
 
 fn shown(logs: u16) -> String {
     let shared = Shared::new(Settings::default(), 1, 0);
-    exposition(&shared, &Gate::default(), &LogBoard::new(logs, Health::new()), Clock::start())
+    let board = LogBoard::new(logs, Health::new());
+    exposition(&shared, &Gate::default(), &board, &[Timing::default()], Clock::start())
 }
 
 /// Every metric, in the order in which it is shown.
 fn table() -> String {
     let text = shown(1);
     let mut table = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
-    let mut lines = text.lines().filter(|line| !line.starts_with("quelea_log_commit_seconds_"));
+    let is_histogram =
+        |line: &&str| ["_bucket{", "_sum ", "_count "].iter().any(|part| line.contains(part));
+    let mut lines = text.lines().filter(|line| line.starts_with('#') || !is_histogram(line));
     while let Some(help) = lines.next().and_then(|line| line.strip_prefix("# HELP ")) {
         let (name, help) = help.split_once(' ').unwrap();
         let kind = lines.next().and_then(|line| line.rsplit(' ').next()).unwrap();

@@ -16,7 +16,11 @@ impl Clock {
     }
 
     pub fn now_ms(&self) -> u64 {
-        self.started_ms + self.started.elapsed().as_millis() as u64
+        self.ms_at(Instant::now())
+    }
+
+    pub fn ms_at(&self, time: Instant) -> u64 {
+        self.started_ms + time.saturating_duration_since(self.started).as_millis() as u64
     }
 
     pub fn uptime_secs(&self) -> u64 {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
 use broker::{Shard, ShardId};
 use storage::{Command, Completion, Fault, Outcome, Stats, Status};
 
 use super::mailbox::{Item, Mailbox};
+use super::timing::Timing;
 use crate::disk::{LogDisk, LogFiles};
 use crate::http::{Health, State};
 
@@ -328,62 +328,9 @@ pub const FIGURES: &[Figure] = &[
     },
 ];
 
-/// A histogram of durations.
-#[derive(Debug, Default)]
-pub struct Timing {
-    /// One for each bound, and one for what is above all.
-    counts: [AtomicU64; BOUNDS_MICROS.len() + 1],
-    sum_micros: AtomicU64,
-}
-
-impl Timing {
-    fn note(&self, took: Duration) {
-        let micros = took.as_micros() as u64;
-        let place = BOUNDS_MICROS.partition_point(|bound| *bound < micros);
-        self.counts[place].fetch_add(1, Ordering::Relaxed);
-        self.sum_micros.fetch_add(micros, Ordering::Relaxed);
-    }
-
-    /// For each bound, in seconds, how many took at most so long; the last is all of them.
-    pub fn cumulative(&self) -> Vec<(f64, u64)> {
-        let mut sum = 0;
-        let bounds = BOUNDS_MICROS.iter().map(|micros| *micros as f64 / 1e6);
-        let bounds = bounds.chain([f64::INFINITY]);
-        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        bounds
-            .zip(counts)
-            .map(|(bound, count)| {
-                sum += count;
-                (bound, sum)
-            })
-            .collect()
-    }
-
-    pub fn sum_secs(&self) -> f64 {
-        self.sum_micros.load(Ordering::Relaxed) as f64 / 1e6
-    }
-}
-
-const BOUNDS_MICROS: [u64; 12] =
-    [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 500_000, 2_000_000];
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_fall_below_their_bounds() {
-        let timing = Timing::default();
-        for micros in [100, 101, 3_000_000] {
-            timing.note(Duration::from_micros(micros));
-        }
-        let cumulative = timing.cumulative();
-        assert_eq!(cumulative[0], (0.0001, 1));
-        assert_eq!(cumulative[1], (0.00025, 2));
-        assert_eq!(cumulative[11], (2.0, 2));
-        assert_eq!(cumulative[12], (f64::INFINITY, 3));
-        assert!((timing.sum_secs() - 3.000_201).abs() < 1e-9);
-    }
 
     #[test]
     fn a_log_that_is_full_again_and_again_is_told_now_and_then() {

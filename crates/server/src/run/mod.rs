@@ -17,6 +17,7 @@ mod mailbox;
 mod reauthentication;
 mod report;
 mod store;
+mod timing;
 mod watch;
 mod worker;
 mod workers;
@@ -31,10 +32,11 @@ use signal_hook::iterator::Signals;
 
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
-use crate::http::{Health, HttpServer, State};
+use crate::http::{Health, HttpServer, Metrics, State};
 pub use clock::Clock;
 pub use gate::Gate;
-pub use logs::{FIGURES, Figure, LogBoard, LogState, Timing};
+pub use logs::{FIGURES, Figure, LogBoard, LogState};
+pub use timing::Timing;
 pub use watch::resident_bytes;
 
 use control::Control;
@@ -61,12 +63,18 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     let health = Health::new();
     let logs = store.as_ref().map_or(0, Store::shards);
     let board = Arc::new(LogBoard::new(logs, health.clone()));
-    let http = start_http(&config, &shared, &gate, &board, &health, clock)?;
+    let turns: Arc<[Timing]> = (0..config.server.workers).map(|_| Timing::default()).collect();
+    let http = {
+        let (shared, gate, board, turns) =
+            (shared.clone(), gate.clone(), board.clone(), turns.clone());
+        let metrics = move || crate::metrics::exposition(&shared, &gate, &board, &turns, clock);
+        start_http(&config, &health, Arc::new(metrics))?
+    };
     let restored = match &store {
         Some(store) => store.restore(&config, &shared, &access, clock)?,
         None => workers::empty_shards(&shared, &access),
     };
-    let workers = Workers::start(&config, restored, &board, &authenticator, clock)?;
+    let workers = Workers::start(&config, restored, &board, &turns, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
     let control = store.as_ref().and_then(|store| open_control(store, &workers));
     let running = Running { config, clock, shared, gate, board, authenticator, http, health };
@@ -151,15 +159,10 @@ fn load_access(config: &Config) -> anyhow::Result<Access> {
 
 fn start_http(
     config: &Config,
-    shared: &Arc<Shared>,
-    gate: &Arc<Gate>,
-    board: &Arc<LogBoard>,
     health: &Health,
-    clock: Clock,
+    metrics: Metrics,
 ) -> anyhow::Result<Option<HttpServer>> {
     let Some(address) = config.http else { return Ok(None) };
-    let (shared, gate, board) = (shared.clone(), gate.clone(), board.clone());
-    let metrics = Arc::new(move || crate::metrics::exposition(&shared, &gate, &board, clock));
     let server = HttpServer::start(address, health.clone(), metrics).with_context(|| {
         format!(
             "cannot listen on http://{address}; choose another with --http ADDRESS, or --http off"

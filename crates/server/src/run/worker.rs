@@ -3,6 +3,7 @@
 //! One turn: take what is ready, feed the shards, let mail flow, write each dirty connection once,
 //! sleep until something happens. No connection owns a read buffer; the worker has one.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use super::logs::Logs;
 use super::mailbox::{Handover, Held, Item, Mailbox};
 use super::reauthentication::Reauthentication;
 use super::report;
+use super::timing::Timing;
 
 /// The token of the waker; connections have the numbers below.
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -33,6 +35,9 @@ const READS_PER_TURN: usize = 1;
 
 /// Events of one turn.
 const EVENTS_MAX: usize = 1024;
+
+/// Connections that are opened in one turn; the others follow with the next. One takes some 20 us.
+const ARRIVALS_PER_TURN: usize = 32;
 
 /// Slices of one write; the rest follows with the next.
 const SLICES_MAX: usize = 64;
@@ -82,6 +87,8 @@ pub(super) struct WorkerParts {
     pub(super) reauthentication: Reauthentication,
     /// None: nothing is kept.
     pub(super) logs: Option<Logs>,
+    /// Of all workers: how long their turns take.
+    pub(super) turns: Arc<[Timing]>,
 }
 
 pub(super) struct Worker {
@@ -104,9 +111,10 @@ pub(super) struct Worker {
     has_more_events: bool,
     /// Admitted connections. They are opened between reads, because opening one may read another
     /// into the buffer.
-    arrivals: Vec<Handover>,
+    arrivals: VecDeque<Handover>,
     reauthentication: Reauthentication,
     logs: Option<Logs>,
+    turns: Arc<[Timing]>,
     shutdown_grace_ms: u64,
     /// When the shards are ticked at the latest.
     ticks_at_ms: u64,
@@ -130,9 +138,10 @@ impl Worker {
             waiting: Vec::new(),
             local_mail: Vec::new(),
             has_more_events: false,
-            arrivals: Vec::new(),
+            arrivals: VecDeque::new(),
             reauthentication: parts.reauthentication,
             logs: parts.logs,
+            turns: parts.turns,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             ticks_at_ms: 0,
             ends_at_ms: None,
@@ -144,7 +153,8 @@ impl Worker {
 
     /// One turn: what is ready, mail, what is due; then the effects.
     pub(super) fn turn(&mut self, events: &Events) {
-        self.now_ms = self.clock.now_ms();
+        let began = Instant::now();
+        self.now_ms = self.clock.ms_at(began);
         self.take_mail();
         for event in events {
             if event.token() != WAKER {
@@ -158,6 +168,7 @@ impl Worker {
         self.on_time();
         self.carry_out();
         self.drive_logs();
+        self.turns[self.index].note(began.elapsed());
     }
 
     fn drive_logs(&mut self) {
@@ -263,7 +274,7 @@ impl Worker {
                     shard.on_mail(mail, now_ms);
                 }
             }
-            Item::Connection(handover) => self.arrivals.push(*handover),
+            Item::Connection(handover) => self.arrivals.push_back(*handover),
             Item::Publish(shard, message) => {
                 self.shard(shard).on_publish_command(&message, now_ms);
             }
@@ -298,7 +309,8 @@ impl Worker {
     }
 
     fn open_arrivals(&mut self) {
-        for handover in std::mem::take(&mut self.arrivals) {
+        for _ in 0..ARRIVALS_PER_TURN {
+            let Some(handover) = self.arrivals.pop_front() else { return };
             self.on_connection(handover);
         }
     }
@@ -630,4 +642,81 @@ fn write_outbox(stream: &mut Stream, outbox: &Outbox) -> io::Result<(usize, usiz
         return Ok((0, 0));
     }
     Ok((stream.write(&slices[..count])?, wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::sync::atomic::AtomicU32;
+
+    use broker::ConnectRequest;
+    use codec::Version;
+    use net::{ListenOptions, Listener, Progress};
+
+    use super::*;
+    use crate::config::CertificateIdentity;
+    use crate::run::gate::{Entrance, Gate};
+    use crate::run::workers::tests::idle_workers;
+
+    fn request(client_id: String) -> ConnectRequest {
+        ConnectRequest {
+            version: Version::V5,
+            clean_start: true,
+            keep_alive_secs: 0,
+            client_id: client_id.into(),
+            is_assigned: false,
+            username: None,
+            will: None,
+            session_expiry_secs: 0,
+            receive_max: 1,
+            packet_bytes_max: u32::MAX,
+            alias_max: 0,
+            problem_info: false,
+            response_info: false,
+            auth_method: None,
+            auth_data: None,
+            limits: Arc::default(),
+            peer: Box::default(),
+        }
+    }
+
+    fn accepted(listener: &Listener) -> (TcpStream, Stream) {
+        let client = TcpStream::connect(listener.local_address().unwrap()).unwrap();
+        let mut handshake = listener.accept().unwrap().expect("a connection waits");
+        let Ok(Progress::Done(stream, _)) = handshake.advance(&mut [0; 16]) else {
+            panic!("plain TCP has nothing to negotiate");
+        };
+        (client, stream)
+    }
+
+    #[test]
+    fn a_storm_of_connections_is_opened_over_several_turns() {
+        let (mut workers, mailboxes) = idle_workers(1);
+        let url = "tcp://127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(&url, &ListenOptions::default()).unwrap();
+        let entrance = Arc::new(Entrance {
+            name: "storm".into(),
+            limits: Arc::default(),
+            allow_anonymous: true,
+            identity: CertificateIdentity::None,
+            connections_max: 0,
+            connections: AtomicU32::new(0),
+            gate: Arc::new(Gate::new(0)),
+        });
+        let mut clients = Vec::new();
+        for number in 0..ARRIVALS_PER_TURN + 1 {
+            let (client, stream) = accepted(&listener);
+            clients.push(client);
+            let seat = entrance.sit().unwrap();
+            let request = request(format!("client-{number}"));
+            let handover = Handover { stream, shard: 0, request, rest: Vec::new(), seat };
+            mailboxes[0].put(Item::Connection(Box::new(handover)));
+        }
+        let nothing = events();
+        workers[0].turn(&nothing);
+        assert_eq!(workers[0].connections.len(), ARRIVALS_PER_TURN);
+        assert!(workers[0].has_work(), "one more is left");
+        workers[0].turn(&nothing);
+        assert_eq!(workers[0].connections.len(), ARRIVALS_PER_TURN + 1);
+    }
 }

@@ -14,6 +14,7 @@ use super::logs::{LogBoard, LogState, Logs, Phase};
 use super::mailbox::{Item, Mailbox};
 use super::reauthentication::Reauthentication;
 use super::store::Restoration;
+use super::timing::Timing;
 use super::worker::{self, Worker, WorkerParts};
 use super::{join, spawn};
 use crate::auth::Authenticator;
@@ -48,6 +49,7 @@ impl Workers {
         config: &Config,
         shards: Vec<Restoration>,
         board: &Arc<LogBoard>,
+        turns: &Arc<[Timing]>,
         authenticator: &Arc<Authenticator>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
@@ -69,6 +71,7 @@ impl Workers {
                 shutdown_grace_ms: shutdown_grace.as_millis() as u64,
                 reauthentication: Reauthentication::new(authenticator.clone()),
                 logs,
+                turns: turns.clone(),
             };
             workers.push(Worker::new(parts));
         }
@@ -214,6 +217,7 @@ pub(super) mod tests {
         let authenticator = Arc::new(Authenticator::start(&config.auth).unwrap());
         let (polls, mailboxes) = make_mailboxes(usize::from(count)).unwrap();
         let shares = deal_out(empty_shards(&shared, &Access::open()), usize::from(count));
+        let turns: Arc<[Timing]> = (0..count).map(|_| Timing::default()).collect();
         let parts = polls.into_iter().zip(shares).enumerate();
         let worker = |(index, (poll, (shards, _)))| {
             Worker::new(WorkerParts {
@@ -225,6 +229,7 @@ pub(super) mod tests {
                 shutdown_grace_ms: 0,
                 reauthentication: Reauthentication::new(authenticator.clone()),
                 logs: None,
+                turns: turns.clone(),
             })
         };
         (parts.map(worker).collect(), mailboxes.clone())
