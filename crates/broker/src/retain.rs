@@ -16,8 +16,8 @@ use crate::{Confirm, Event, Mail, RetainedQuery, Shard};
 /// Retained messages in one page.
 const PAGE_MESSAGES: usize = 100;
 
-/// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep a
-/// worker busy with one subscriber while others wait.
+/// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
+/// a worker busy with one subscriber while others wait.
 const CALM_BYTES_MAX: usize = 64 * 1024;
 
 /// Retained messages looked at per tick for expiry.
