@@ -33,8 +33,9 @@ const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Reads of one connection before the others get their turn.
 const READS_PER_TURN: usize = 1;
 
-/// Events of one turn.
-const EVENTS_MAX: usize = 1024;
+/// Events of one turn; the rest follows with the next. What the first of them led to is written
+/// when the last is dealt with, some 10 us each later where connections end.
+const EVENTS_MAX: usize = 256;
 
 /// Connections that are opened in one turn; the others follow with the next. One takes some 20 us.
 const ARRIVALS_PER_TURN: usize = 32;
