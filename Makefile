@@ -63,6 +63,10 @@ bench-matrix: ## only QoS x payload x version, beside mosquitto
 bench-durable: ## durable sessions, at each level and beside other brokers, into docs/performance.md (ROUNDS=3)
 	@python3 tests/bench.py durable --rounds $(or $(ROUNDS),3)
 
+.PHONY: bench-tails
+bench-tails: ## p99.9 under storms, stopped subscribers, reclaiming, into docs/performance.md (ROUNDS=3)
+	@python3 tests/tails.py --rounds $(or $(ROUNDS),3)
+
 .PHONY: instructions-bless
 instructions-bless: ## accept what the hot path costs now as the baseline that `make test` guards
 	@python3 tests/instructions.py --bless
