@@ -190,10 +190,10 @@ impl Shard {
             if taken < bytes.len()
                 && let Some(link) = self.link(slot, connection)
             {
-                link.inbox.extend_from_slice(&bytes[taken..]);
+                link.put_aside(&bytes[taken..]);
             }
         } else {
-            link.inbox.extend_from_slice(bytes);
+            link.put_aside(bytes);
             let mut inbox = std::mem::take(&mut link.inbox);
             let taken = self.on_packets(slot, connection, &inbox, now_ms);
             inbox.drain(..taken);

@@ -9,6 +9,10 @@ use crate::{
     Bucket, Delivery, InboundAliases, NEVER, OutboundAliases, Outbox, Rate, SPLICE_BYTES_MIN,
 };
 
+/// Memory is kept ready for at most this many times what has arrived of a packet: its length is only
+/// what the client claims.
+const INBOX_AHEAD_MAX: usize = 16;
+
 /// What was agreed between client and server at CONNECT.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkSettings {
@@ -120,6 +124,17 @@ impl Link {
             paused_until_ms: 0,
             rates: limited.then(|| Box::new((messages, bytes))),
         }
+    }
+
+    /// Keeps bytes of which no whole packet could be made yet, or that have to wait.
+    pub fn put_aside(&mut self, bytes: &[u8]) {
+        if self.inbox.is_empty() {
+            // Room for the packet that begins here, so that a large one is not moved as it grows.
+            let wanted = codec::packet_len(bytes).ok().flatten().unwrap_or_default();
+            let wanted = wanted.min(bytes.len() * INBOX_AHEAD_MAX);
+            self.inbox.reserve_exact(wanted.max(bytes.len()));
+        }
+        self.inbox.extend_from_slice(bytes);
     }
 
     pub const fn settings(&self) -> &LinkSettings {
@@ -419,3 +434,51 @@ impl Layout {
 
 /// How long a client counts as one that sends many messages in one go.
 const BURST_MS: u32 = 250;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rate;
+
+    fn link() -> Link {
+        let settings = LinkSettings {
+            version: Version::V5,
+            keep_alive_secs: 0,
+            send_max: 10,
+            receive_max: 10,
+            packet_bytes_max: u32::MAX,
+            alias_out_max: 0,
+            alias_in_max: 0,
+            problem_info: true,
+            outbox_bytes_max: u32::MAX,
+            message_rate: Rate::default(),
+            byte_rate: Rate::default(),
+        };
+        Link::new(settings, 0)
+    }
+
+    /// The first bytes of a PUBLISH that says to be of `body` bytes.
+    fn beginning(body: u32, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0x30];
+        varint::write(&mut bytes, body);
+        bytes.resize(len, 0);
+        bytes
+    }
+
+    #[test]
+    fn a_large_packet_is_not_moved_while_it_arrives() {
+        let mut link = link();
+        link.put_aside(&beginning(60_000, 8_000));
+        let place = link.inbox.as_ptr();
+        link.put_aside(&[0; 50_000]);
+        assert_eq!(link.inbox.as_ptr(), place);
+        assert_eq!(link.inbox.len(), 58_000);
+    }
+
+    #[test]
+    fn what_a_client_claims_makes_no_more_memory_than_a_multiple_of_what_it_sent() {
+        let mut link = link();
+        link.put_aside(&beginning(200_000_000, 1_000));
+        assert!(link.inbox.capacity() <= 1_000 * INBOX_AHEAD_MAX, "{}", link.inbox.capacity());
+    }
+}
