@@ -9,8 +9,8 @@ use crate::{
     Bucket, Delivery, InboundAliases, NEVER, OutboundAliases, Outbox, Rate, SPLICE_BYTES_MIN,
 };
 
-/// Memory is kept ready for at most this many times what has arrived of a packet: its length is only
-/// what the client claims.
+/// Memory is kept ready for at most this many times what has arrived of a packet: its length is
+/// only what the client claims.
 const INBOX_AHEAD_MAX: usize = 16;
 
 /// What was agreed between client and server at CONNECT.
