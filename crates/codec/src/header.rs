@@ -1,7 +1,7 @@
 //! The fixed header: packet type, flags and length, checked as soon as each byte is there.
 
 use crate::rules::{self, Rule};
-use crate::{QoS, Sender, Version, Violation, varint};
+use crate::{AckKind, QoS, Sender, Version, Violation, varint};
 
 /// A fixed header that has arrived whole and breaks no rule.
 #[derive(Clone, Copy)]
@@ -108,6 +108,18 @@ impl Kind {
             15 => Self::Auth,
             _ => return None,
         })
+    }
+
+    /// Which of the four acknowledgements it is, if it is one.
+    #[inline]
+    pub(crate) const fn ack(self) -> Option<AckKind> {
+        match self {
+            Self::Puback => Some(AckKind::Puback),
+            Self::Pubrec => Some(AckKind::Pubrec),
+            Self::Pubrel => Some(AckKind::Pubrel),
+            Self::Pubcomp => Some(AckKind::Pubcomp),
+            _ => None,
+        }
     }
 
     const fn is_sent_by(self, sender: Sender, version: Version) -> bool {

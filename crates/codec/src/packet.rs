@@ -46,19 +46,16 @@ pub fn decode(
     };
     let taken = header.header_bytes + header.body_bytes;
     let Some(body) = bytes.get(header.header_bytes..taken) else { return Ok(None) };
-    // The packets of the message path are read in place; the others take the way of a copy.
-    let ack = |kind| Ack::read(Reader::new(body, version), kind).map(Packet::Ack);
-    let packet = match header.kind {
-        Kind::Publish => {
-            Publish::read(Reader::new(body, version), header.flags, sender).map(Packet::Publish)
+    // The packets of the message path are read right to where the caller wants them: a packet that
+    // the branches shared would be moved once more.
+    let reader = Reader::new(body, version);
+    match (header.kind, header.kind.ack()) {
+        (Kind::Publish, _) => {
+            Ok(Some((Packet::Publish(Publish::read(reader, header.flags, sender)?), taken)))
         }
-        Kind::Puback => ack(AckKind::Puback),
-        Kind::Pubrec => ack(AckKind::Pubrec),
-        Kind::Pubrel => ack(AckKind::Pubrel),
-        Kind::Pubcomp => ack(AckKind::Pubcomp),
-        _ => read_other(&header, body, version, sender),
-    };
-    Ok(Some((packet?, taken)))
+        (_, Some(ack)) => Ok(Some((Packet::Ack(Ack::read(reader, ack)?), taken))),
+        _ => Ok(Some((read_other(&header, body, version, sender)?, taken))),
+    }
 }
 
 fn read_other<'a>(

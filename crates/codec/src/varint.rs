@@ -35,6 +35,10 @@ pub const fn len(value: u32) -> usize {
 /// bytes are needed. An overlong form is read; compare with [`len`] to refuse it.
 #[inline]
 pub fn read(bytes: &[u8]) -> Result<Option<(u32, usize)>, Malformed> {
+    // Nearly all are one byte long.
+    if let [byte @ 0..0x80, ..] = bytes {
+        return Ok(Some((u32::from(*byte), 1)));
+    }
     let mut value = 0;
     for (at, &byte) in bytes.iter().take(4).enumerate() {
         value |= u32::from(byte & 0x7F) << (7 * at);
