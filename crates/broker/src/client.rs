@@ -103,6 +103,15 @@ impl Extras {
     }
 }
 
+/// How a client keeps pace with what it is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    /// It is behind: its publishers should wait a little.
+    pub(crate) is_congested: bool,
+    /// Its queue is on the way to its limit.
+    pub(crate) is_overrun: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) id: Box<str>,
@@ -174,9 +183,13 @@ impl Client {
         keep_alive.unwrap_or(NEVER).min(self.expires_at_ms).min(self.will_due_ms()).min(told)
     }
 
-    /// Is the queue on the way to its limit?
-    pub(crate) fn is_overrun(&self, backlog: usize) -> bool {
-        self.session.outgoing.queued() + backlog > self.limits.queue.messages_max as usize / 8
+    /// How the client keeps pace with what it has been sent.
+    pub(crate) fn pace(&mut self, now_ms: u64) -> Pace {
+        let backlog = self.backlog();
+        let is_congested = self.session.is_congested(backlog, now_ms);
+        let queued = self.session.outgoing.queued() + backlog;
+        let is_overrun = queued > self.limits.queue.messages_max as usize / 8;
+        Pace { is_congested, is_overrun }
     }
 
     pub(crate) fn publish_gauge(&self) {

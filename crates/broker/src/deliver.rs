@@ -1,11 +1,11 @@
 //! From a matching topic to the outboxes and queues of the subscribers.
 
 use codec::{QoS, Reason};
-use session::{Delivery, Dropped, Identifiers, Link, Message, Offered};
+use session::{Delivery, Dropped, Identifiers, Link, Message, Offered, Terms};
 use topic::{Matches, Subscription};
 
 use crate::access::Action;
-use crate::client::Client;
+use crate::client::{Client, Pace};
 use crate::{Confirm, Ended, Event, Mail, Metrics, SessionKey, Shard, ShardId};
 
 /// Bits of `Subscription::options`.
@@ -75,7 +75,7 @@ impl Shard {
         now_ms: u64,
     ) -> Delivered {
         let mut matches = std::mem::take(&mut self.matches);
-        self.index.matches(message.topic(), &mut matches);
+        self.index.matches(message.topic_bytes(), &mut matches);
         self.is_congested = false;
         let taken = confirm.filter(|confirm| confirm.serial != 0);
         let keeping = Keeping::New {
@@ -140,12 +140,8 @@ impl Shard {
         if found.len() > 1 && !found.is_sorted_by_key(|s| s.subscriber) {
             found.sort_unstable_by_key(|subscription| subscription.subscriber);
         }
-        let mut rest = found.as_slice();
-        while let Some(first) = rest.first() {
-            let same = rest.iter().take_while(|s| s.subscriber == first.subscriber).count();
-            let (own, others) = rest.split_at(same);
+        for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
             self.deliver_to(message, own, serial, now_ms);
-            rest = others;
         }
         self.end_delivery(message, keeping, serial);
         delivered
@@ -160,7 +156,7 @@ impl Shard {
                 options::qos(subscription.options) != QoS::AtMostOnce
                     && self.clients.get(slot).is_some_and(|client| {
                         self.would_refuse(client, message)
-                            && Wanted::of(message, own, is_own, client).is_some()
+                            && terms_of(message, own, is_own, client).is_some()
                     })
             })
     }
@@ -170,60 +166,62 @@ impl Shard {
         let Some(first) = own.first() else { return };
         let slot = first.subscriber;
         let is_own = message.publisher() == self.key(slot).as_u64();
-        let is_held = is_own && self.holds_own;
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
         let is_durable = serial != 0 && client.durable.is_some();
-        let wanted = Wanted::of(message, own, is_own, client);
-        let is_kept = is_durable && wanted.as_ref().is_some_and(|w| w.qos != QoS::AtMostOnce);
-        let is_listed = own.iter().any(|s| s.options & options::DURABLE != 0);
-        if is_durable && is_listed && !is_kept {
-            self.pass_over(slot, serial);
-        }
-        let (clients, spare_buffers) = self.clients_and_buffers();
-        let (Some(wanted), Some(client)) = (wanted, clients.get_mut(slot)) else { return };
-        Self::lend_buffer(client, spare_buffers);
-        if message.retain() {
+        let terms = terms_of(message, own, is_own, client);
+        let is_kept = is_durable && terms.as_ref().is_some_and(|t| t.qos != QoS::AtMostOnce);
+        if terms.is_some() && message.retain() {
             note_fresh(client, message);
         }
-        let delivery = wanted.delivery(message.clone(), if is_kept { serial } else { 0 });
-        if is_held {
-            self.hold_own(delivery);
-            return;
+        if is_durable && !is_kept && own.iter().any(|s| s.options & options::DURABLE != 0) {
+            self.pass_over(slot, serial);
         }
-        self.offer(slot, delivery, now_ms);
+        let Some(mut terms) = terms else { return };
+        if is_kept {
+            terms.serial = serial;
+        }
+        if is_own && self.holds_own {
+            self.hold_own(Delivery { message: message.clone(), terms });
+        } else {
+            self.offer(slot, message, terms, now_ms);
+        }
     }
 
-    /// Offers a delivery to its session, or lets the log keep it for that.
-    fn offer(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
-        if delivery.serial != 0 {
-            self.owe(slot, delivery, now_ms);
-            if let Some(client) = self.clients.get_mut(slot) {
-                let backlog = client.backlog();
-                self.is_congested |= client.session.is_congested(backlog, now_ms);
-                self.is_overrun |= client.is_overrun(backlog);
-            }
+    /// Offers a message to a session, or lets the log keep it for that.
+    fn offer(&mut self, slot: u32, message: &Message, terms: Terms, now_ms: u64) {
+        if terms.serial != 0 {
+            self.owe(slot, Delivery { message: message.clone(), terms }, now_ms);
+            let pace = self.clients.get_mut(slot).map(|client| client.pace(now_ms));
+            self.note_pace(pace.unwrap_or_default());
             return;
         }
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let limits = client.limits.queue;
-        let payload_bytes = delivery.message.payload().len();
-        let has_no_queue = delivery.qos == QoS::AtMostOnce;
-        let offered = client.session.offer(delivery, &limits, now_ms);
-        let backlog = client.backlog();
-        let has_room = client.session.link().is_none_or(Link::has_room);
-        self.is_congested |= client.session.is_congested(backlog, now_ms);
-        self.is_overrun |= client.is_overrun(backlog) || (has_no_queue && !has_room);
-        self.after_offer(slot, payload_bytes, offered, now_ms);
+        let (clients, spare_buffers) = self.clients_and_buffers();
+        let Some(client) = clients.get_mut(slot) else { return };
+        Self::lend_buffer(client, spare_buffers);
+        let has_no_queue = terms.qos == QoS::AtMostOnce;
+        let Client { session, limits, .. } = client;
+        let offered = session.offer(message, terms, &limits.queue, now_ms);
+        let has_room = session.link().is_none_or(Link::has_room);
+        let mut pace = client.pace(now_ms);
+        pace.is_overrun |= has_no_queue && !has_room;
+        self.note_pace(pace);
+        self.after_offer(slot, message.payload().len(), offered, now_ms);
+    }
+
+    const fn note_pace(&mut self, pace: Pace) {
+        self.is_congested |= pace.is_congested;
+        self.is_overrun |= pace.is_overrun;
     }
 
     /// Delivers what a publisher gets of its own message, once that message is answered: many
     /// clients wait for the acknowledgement before they look at anything else.
     pub(crate) fn deliver_own(&mut self, slot: u32, now_ms: u64) {
         let Some(delivery) = self.own_delivery.take() else { return };
-        let (topic, serial) = (delivery.message.clone(), delivery.serial);
-        self.offer(slot, delivery, now_ms);
+        let Delivery { message, terms } = delivery;
+        let serial = terms.serial;
+        self.offer(slot, &message, terms, now_ms);
         if serial != 0 {
-            self.let_own_go(&topic, serial);
+            self.let_own_go(&message, serial);
         }
     }
 
@@ -305,46 +303,47 @@ impl Shard {
     }
 }
 
-/// How one client gets a message.
-pub(crate) struct Wanted {
-    pub(crate) qos: QoS,
-    retain: bool,
-    identifiers: Identifiers,
+/// How one client gets a message, by its matching subscriptions `own`. None: none of them wants it.
+pub(crate) fn terms_of(
+    message: &Message,
+    own: &[Subscription],
+    is_own: bool,
+    client: &Client,
+) -> Option<Terms> {
+    let mut wanting = own.iter().filter(|subscription| {
+        let bits = subscription.options;
+        let is_unwanted = is_own && bits & options::NO_LOCAL != 0;
+        !is_unwanted && (bits & options::CHECK_RECEIVE == 0 || may_receive(client, message))
+    });
+    let mut terms = terms_by(message, wanting.next()?);
+    for subscription in wanting {
+        let other = terms_by(message, subscription);
+        terms.qos = terms.qos.max(other.qos);
+        terms.retain |= other.retain;
+        if subscription.identifier != 0 {
+            terms.identifiers = with_identifier(terms.identifiers, subscription.identifier);
+        }
+    }
+    Some(terms)
 }
 
-impl Wanted {
-    /// None if no subscription of `own` wants it.
-    pub(crate) fn of(
-        message: &Message,
-        own: &[Subscription],
-        is_own: bool,
-        client: &Client,
-    ) -> Option<Self> {
-        let mut qos = None;
-        let mut retain = false;
-        let mut identifiers = Identifiers::None;
-        for subscription in own {
-            let bits = subscription.options;
-            if is_own && bits & options::NO_LOCAL != 0 {
-                continue;
-            }
-            if bits & options::CHECK_RECEIVE != 0
-                && !client.grants.allows(client.identity(), Action::Receive, message.topic())
-            {
-                continue;
-            }
-            qos = qos.max(Some(options::qos(bits).min(message.qos())));
-            retain |= bits & options::RETAIN_AS_PUBLISHED != 0 && message.retain();
-            if subscription.identifier != 0 {
-                identifiers = with_identifier(identifiers, subscription.identifier);
-            }
-        }
-        qos.map(|qos| Self { qos, retain, identifiers })
-    }
+/// Out of line: nearly no delivery needs it, and each would carry it along.
+#[inline(never)]
+fn may_receive(client: &Client, message: &Message) -> bool {
+    client.grants.allows(client.identity(), Action::Receive, message.topic())
+}
 
-    pub(crate) fn delivery(self, message: Message, serial: u64) -> Delivery {
-        let Self { qos, retain, identifiers } = self;
-        Delivery { message, identifiers, group: 0, serial, qos, retain }
+fn terms_by(message: &Message, subscription: &Subscription) -> Terms {
+    let bits = subscription.options;
+    Terms {
+        identifiers: match subscription.identifier {
+            0 => Identifiers::None,
+            identifier => Identifiers::One([identifier]),
+        },
+        group: 0,
+        serial: 0,
+        qos: options::qos(bits).min(message.qos()),
+        retain: bits & options::RETAIN_AS_PUBLISHED != 0 && message.retain(),
     }
 }
 

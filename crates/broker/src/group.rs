@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use codec::QoS;
 use foldhash::fast::FixedState;
-use session::{Delivery, Identifiers, Message, NEVER, Offered, Overflow};
+use session::{Delivery, Identifiers, Message, NEVER, Offered, Overflow, Terms};
 use topic::FilterId;
 
 use crate::client::{Gauge, Held};
@@ -512,8 +512,7 @@ impl Shard {
             0 => Identifiers::None,
             identifier => with_identifier(Identifiers::None, identifier),
         };
-        let delivery = Delivery {
-            message: message.clone(),
+        let terms = Terms {
             identifiers,
             group: key,
             serial,
@@ -521,8 +520,8 @@ impl Shard {
             retain: bits & options::RETAIN_AS_PUBLISHED != 0 && message.retain(),
         };
         let limits = client.limits.queue;
-        let delivered_for_good = delivery.qos == QoS::AtMostOnce;
-        let offered: Offered = client.session.offer(delivery, &limits, now_ms);
+        let delivered_for_good = terms.qos == QoS::AtMostOnce;
+        let offered = client.session.offer(&message, terms, &limits, now_ms);
         client.publish_gauge();
         if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
             self.tell_home(key, serial, true);
@@ -697,10 +696,11 @@ impl Shard {
         let deliveries = client.session.outgoing.take_shared();
         client.publish_gauge();
         for delivery in deliveries {
-            if delivery.serial != 0 {
-                self.tell_home(delivery.group, delivery.serial, false);
-            } else if let Some(number) = self.groups.number(delivery.group) {
-                self.pass_on(number, &delivery.message, 1, now_ms);
+            let Delivery { message, terms: Terms { group, serial, .. } } = delivery;
+            if serial != 0 {
+                self.tell_home(group, serial, false);
+            } else if let Some(number) = self.groups.number(group) {
+                self.pass_on(number, &message, 1, now_ms);
             }
         }
     }

@@ -4,7 +4,7 @@ use codec::{Property, Publish, QoS, Reason, Violation};
 use session::{Inbound, Message, MessageParts, NEVER};
 use topic::Interested;
 
-use crate::access::Action;
+use crate::access::{Action, Identity};
 use crate::client::Client;
 use crate::deliver::{Delivered, Keeping};
 use crate::durable::{Promise, level_of};
@@ -139,9 +139,8 @@ impl Shard {
             client.session.incoming.insert(publish.packet_id);
         }
         self.holds_own = true;
-        let topic = message.topic();
-        let wants = self.shared.interest.shards(topic).wants;
-        self.deliver_here(message, (topic, wants), Keeping::Kept(serial), now_ms);
+        let wants = self.shared.interest.shards(message.topic_bytes()).wants;
+        self.deliver_here(message, wants, Keeping::Kept(serial), now_ms);
         self.holds_own = false;
         self.answer_publish_waiting(slot, publish);
         self.deliver_own(slot, now_ms);
@@ -285,11 +284,9 @@ impl Shard {
                 return routed;
             }
         }
-        // Read once: each look at it checks its UTF-8.
-        let topic = message.topic();
-        let interested = self.shared.interest.shards(topic);
+        let interested = self.shared.interest.shards(message.topic_bytes());
         let keeping = Keeping::New { is_awaited: confirm.is_some(), origin: None };
-        let delivered = self.deliver_here(message, (topic, interested.wants), keeping, now_ms);
+        let delivered = self.deliver_here(message, interested.wants, keeping, now_ms);
         routed.matched |= delivered.matched;
         if delivered.refused.is_some() {
             routed.refused = delivered.refused;
@@ -316,10 +313,10 @@ impl Shard {
             self.retain(message, confirm, &mut routed);
         }
         let mut matches = std::mem::take(&mut self.matches);
-        self.index.matches(message.topic(), &mut matches);
+        self.index.matches(message.topic_bytes(), &mut matches);
         self.matches = matches;
         self.route_to_groups(message, confirm, &mut routed, now_ms);
-        let interested = self.shared.interest.shards(message.topic());
+        let interested = self.shared.interest.shards(message.topic_bytes());
         self.route_to_others(message, interested, confirm, &mut routed);
         routed
     }
@@ -328,7 +325,7 @@ impl Shard {
     fn deliver_here(
         &mut self,
         message: &Message,
-        (topic, wants): (&str, u64),
+        wants: u64,
         keeping: Keeping,
         now_ms: u64,
     ) -> Delivered {
@@ -337,7 +334,7 @@ impl Shard {
             return Delivered::default();
         }
         let mut matches = std::mem::take(&mut self.matches);
-        self.index.matches(topic, &mut matches);
+        self.index.matches(message.topic_bytes(), &mut matches);
         let delivered = self.deliver_matches(message, &mut matches, keeping, now_ms);
         self.matches = matches;
         delivered
@@ -382,8 +379,8 @@ impl Shard {
         if message.level() == 0 || !self.shared.a_log_is_short() {
             return None;
         }
-        let is_kept =
-            is_kept_retained(message) || self.shared.interest.shards(message.topic()).promises != 0;
+        let is_kept = is_kept_retained(message)
+            || self.shared.interest.shards(message.topic_bytes()).promises != 0;
         is_kept.then_some(match self.log_status() {
             Some(storage::Status::Poisoned(_)) => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
             _ => Reason::QUOTA_EXCEEDED,
@@ -416,7 +413,7 @@ impl Shard {
                 && (is_taken
                     || publish.retain
                     || !self.groups.is_empty()
-                    || self.shared.interest.shards(publish.topic).promises != 0)
+                    || self.shared.interest.shards(publish.topic.as_bytes()).promises != 0)
     }
 
     /// A message from another shard.
@@ -513,16 +510,20 @@ fn check(
     now_ms: u64,
 ) -> Result<Checked, Ended> {
     check_offered(client, publish).map_err(Ended::Violation)?;
-    let limits = client.limits.clone();
-    let inbound = client.session.on_publish(publish).map_err(Ended::Violation)?;
+    let Client { id, username, grants, limits, session, .. } = client;
+    let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
     let Inbound::Accept(publishing) = inbound else { return Ok(Checked::Repeat) };
     let topic = publishing.topic;
-    if let Err(error) = topic::check_topic(topic, &limits.topic) {
+    if let Err(error) = topic::check_size(topic, &limits.topic) {
         return Ok(Checked::Invalid(Violation {
             reason: Reason::TOPIC_NAME_INVALID,
             clause: error.clause(),
             detail: "topic name is not valid, or longer or deeper than this server takes",
         }));
+    }
+    let identity = Identity { client_id: id, username: username.as_deref() };
+    if !grants.allows(identity, Action::Publish, topic) {
+        return Ok(Checked::Deny(topic.into()));
     }
     let properties = if publishing.rewrite_properties {
         buffer.clear();
@@ -535,7 +536,7 @@ fn check(
     } else {
         publish.properties.raw()
     };
-    let message = Message::new(&MessageParts {
+    Ok(Checked::Accept(Message::new(&MessageParts {
         topic,
         properties,
         payload: publish.payload,
@@ -546,11 +547,7 @@ fn check(
             .map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
         publisher: key.as_u64(),
         level: settings.map_or(0, |settings| settings.level_of(topic, limits.durability)),
-    });
-    if !client.grants.allows(client.identity(), Action::Publish, message.topic()) {
-        return Ok(Checked::Deny(message.topic().into()));
-    }
-    Ok(Checked::Accept(message))
+    })))
 }
 
 fn check_offered(client: &Client, publish: &Publish<'_>) -> Result<(), Violation> {

@@ -4,7 +4,7 @@
 //! million retained messages neither floods its outbox nor holds up anybody else.
 
 use codec::Reason;
-use session::{Delivery, Message};
+use session::{Message, Terms};
 use storage::Level;
 
 use crate::access::Action;
@@ -258,8 +258,7 @@ impl Shard {
             0 => session::Identifiers::None,
             identifier => with_identifier(session::Identifiers::None, identifier),
         };
-        let delivery = Delivery {
-            message: message.clone(),
+        let terms = Terms {
             identifiers,
             group: 0,
             serial: 0,
@@ -268,7 +267,7 @@ impl Shard {
             retain: true,
         };
         let limits = client.limits.queue;
-        let offered = client.session.offer_patiently(delivery, &limits, now_ms);
+        let offered = client.session.offer_patiently(message, terms, &limits, now_ms);
         self.after_offer(slot, message.payload().len(), offered, now_ms);
     }
 

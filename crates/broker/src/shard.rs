@@ -34,6 +34,10 @@ const BURST_BYTES: usize = 16 * 1024;
 /// How long a publisher waits for space on the disk before it is looked at again.
 pub(crate) const FULL_PAUSE_MS: u64 = 100;
 
+/// Emptied batches of mail kept for reuse, and the items that one may have room for.
+const SPARE_BATCHES_MAX: usize = 4;
+const BATCH_ITEMS_MAX: usize = 4096;
+
 /// Larger buffers are given back to the allocator, once there are [`LARGE_BUFFERS`] to reuse.
 const SPARE_BUFFER_BYTES_MAX: usize = 4 * 1024;
 
@@ -120,6 +124,8 @@ pub struct Shard {
     pub(crate) own_delivery: Option<session::Delivery>,
     pub(crate) properties: codec::PropertyBuf,
     spare_buffers: Vec<Vec<u8>>,
+    /// Emptied batches of mail, for what is sent next.
+    spare_batches: Vec<Vec<Mail>>,
     /// A subscriber of the message just delivered is slow.
     pub(crate) is_congested: bool,
     /// And its queue is about to be full.
@@ -157,6 +163,7 @@ impl Shard {
             own_delivery: None,
             properties: codec::PropertyBuf::new(),
             spare_buffers: Vec::new(),
+            spare_batches: Vec::new(),
             is_congested: false,
             is_overrun: false,
             may_pause: true,
@@ -223,16 +230,17 @@ impl Shard {
             }
             let packet_bytes_max = client.limits.packet_bytes_max;
             let rest = &bytes[taken..];
-            let outcome = codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
-            let (packet, packet_len) = match outcome {
-                Ok(Some(decoded)) => decoded,
+            let decoded = codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
+            // By reference: a packet is large to move.
+            let (packet, packet_len) = match &decoded {
+                Ok(Some((packet, packet_len))) => (packet, *packet_len),
                 Ok(None) => break,
                 Err(violation) => {
-                    self.end(slot, Ended::Violation(violation), now_ms);
+                    self.end(slot, Ended::Violation(*violation), now_ms);
                     break;
                 }
             };
-            if let Packet::Publish(publish) = &packet
+            if let Packet::Publish(publish) = packet
                 && self.may_pause
                 && let Some(pause_ms) = self.wait_for_disk_ms(slot, publish)
             {
@@ -242,7 +250,7 @@ impl Shard {
             taken += packet_len;
             packets += 1;
             publishes += u64::from(matches!(packet, Packet::Publish(_)));
-            if let Err(ended) = self.on_packet(slot, &packet, now_ms) {
+            if let Err(ended) = self.on_packet(slot, packet, now_ms) {
                 self.end(slot, ended, now_ms);
                 is_over = true;
             }
@@ -383,11 +391,12 @@ impl Shard {
         let metrics = &self.shared.metrics[usize::from(self.id)];
         let Some(client) = self.clients.get_mut(slot) else { return };
         let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
-        let is_idle = client.session.outgoing.is_empty()
+        let nothing_waits = client.session.outgoing.queued() == 0
+            && !client.session.outgoing.has_unsent()
             && client.gauge.is_none()
             && client.extras.is_none()
             && !client.has_backlog();
-        if is_idle {
+        if nothing_waits {
             return;
         }
         let before = client.session.link().map_or(0, |link| link.outbox.len());
@@ -450,20 +459,16 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot).filter(|c| c.connection == connection) else {
             return;
         };
+        let has_queue = client.session.outgoing.queued() > 0 || client.has_backlog();
+        let waits = has_queue
+            || client.session.outgoing.has_unsent()
+            || client.extras.is_some()
+            || client.gauge.as_ref().is_some_and(|gauge| !gauge.is_available());
         let Some(link) = client.session.link_mut() else { return };
         let spare = link.outbox.advance(count);
         link.note_taken(count);
         let is_empty = link.outbox.is_empty();
-        let waits = client.session.outgoing.queued() > 0
-            || client.session.outgoing.has_unsent()
-            || client.extras.is_some()
-            || client.has_backlog()
-            || client.gauge.as_ref().is_some_and(|gauge| !gauge.is_available());
-        if is_empty
-            && client.session.outgoing.queued() == 0
-            && !client.has_backlog()
-            && let Some(link) = client.session.link_mut()
-        {
+        if is_empty && !has_queue {
             link.has_caught_up();
         }
         if let Some(buffer) = spare {
@@ -509,6 +514,27 @@ impl Shard {
 
     pub(crate) const fn clients_and_buffers(&mut self) -> (&mut Clients, &mut Vec<Vec<u8>>) {
         (&mut self.clients, &mut self.spare_buffers)
+    }
+
+    /// Takes the mail for a shard, to be handed to its [`Shard::on_batch`].
+    pub fn take_batch(&mut self, shard: ShardId) -> Vec<Mail> {
+        let mails = &mut self.effects.mail[usize::from(shard)];
+        if mails.is_empty() {
+            return Vec::new();
+        }
+        // What comes in a turn is many messages: a batch that grew anew each time would be moved
+        // and given back over and over.
+        std::mem::replace(mails, self.spare_batches.pop().unwrap_or_default())
+    }
+
+    /// A batch of mail from a shard. It is kept, emptied, for mail that goes out.
+    pub fn on_batch(&mut self, mut mails: Vec<Mail>, now_ms: u64) {
+        for mail in mails.drain(..) {
+            self.on_mail(mail, now_ms);
+        }
+        if self.spare_batches.len() < SPARE_BATCHES_MAX && mails.capacity() <= BATCH_ITEMS_MAX {
+            self.spare_batches.push(mails);
+        }
     }
 
     /// Mail from a shard, in the order in which it was sent.

@@ -35,6 +35,6 @@ pub use incoming::Incoming;
 pub use link::{Link, LinkSettings, PendingAck, Publishing};
 pub use message::{Message, MessageParts, NEVER};
 pub use outbox::{Outbox, SPLICE_BYTES_MIN};
-pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing};
+pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Terms};
 pub use session::{Dropped, Inbound, Offered, Overflow, QueueLimits, Session};
 pub use will::Will;

@@ -6,7 +6,7 @@ use codec::{Ack, AckKind, Packet, Properties, QoS, Reason, Version, varint};
 
 use crate::alias::AliasUse;
 use crate::{
-    Bucket, Delivery, InboundAliases, NEVER, OutboundAliases, Outbox, Rate, SPLICE_BYTES_MIN,
+    Bucket, InboundAliases, Message, NEVER, OutboundAliases, Outbox, Rate, SPLICE_BYTES_MIN, Terms,
 };
 
 /// Memory is kept ready for at most this many times what has arrived of a packet: its length is
@@ -303,51 +303,49 @@ impl Link {
         })
     }
 
-    /// Writes a PUBLISH: a few bytes of header before bytes that are encoded once per message.
-    /// False if it is larger than the client takes (MQTT-3.1.2-24): then nothing is written.
+    /// Writes a PUBLISH, with its packet id and DUP flag: a few bytes of header before bytes that
+    /// all receivers share. False if it is larger than the client takes (MQTT-3.1.2-24): then
+    /// nothing is written.
     pub fn write_publish(
         &mut self,
-        delivery: &Delivery,
-        packet_id: u16,
-        dup: bool,
+        message: &Message,
+        terms: &Terms,
+        (packet_id, dup): (u16, bool),
         now_ms: u64,
     ) -> bool {
-        let topic = delivery.message.topic_on_wire();
         let alias = match &self.aliases_out {
-            Some(aliases) => aliases.choose(topic),
+            Some(aliases) => aliases.choose(message.topic_on_wire()),
             None => AliasUse::Name,
         };
-        let mut layout = Layout::of(self.settings.version, delivery, alias, now_ms);
-        if self.is_too_large(&layout, delivery) && matches!(alias, AliasUse::Set(_)) {
+        let mut layout = Layout::of(self.settings.version, message, terms, alias, now_ms);
+        if self.is_too_large(&layout) && matches!(alias, AliasUse::Set(_)) {
             // The three bytes that set an alias may be those that are too many.
-            layout = Layout::of(self.settings.version, delivery, AliasUse::Name, now_ms);
+            layout = Layout::of(self.settings.version, message, terms, AliasUse::Name, now_ms);
         }
-        if self.is_too_large(&layout, delivery) {
+        if self.is_too_large(&layout) {
             return false;
         }
         if let (AliasUse::Set(alias), Some(aliases)) = (layout.alias, &mut self.aliases_out) {
-            aliases.remember(topic, alias);
+            aliases.remember(layout.topic, alias);
         }
-        let remaining_len = layout.remaining_len(delivery);
-        let flags = u8::from(dup) << 3 | (delivery.qos as u8) << 1 | u8::from(delivery.retain);
-        let spliced = delivery.message.payload().len() >= SPLICE_BYTES_MIN;
-        let packet_bytes = 5 + remaining_len;
+        let flags = u8::from(dup) << 3 | (terms.qos as u8) << 1 | u8::from(terms.retain);
+        let copied = if layout.payload.len() < SPLICE_BYTES_MIN { layout.payload } else { &[] };
         self.outbox.append(|out| {
-            if !spliced {
-                // A new buffer takes the packet in one allocation.
-                out.reserve(packet_bytes);
-            }
+            // A new buffer takes the packet in one allocation.
+            out.reserve(5 + layout.head_len() + copied.len());
             out.push(0x30 | flags);
-            varint::write(out, remaining_len as u32);
-            layout.write_head(delivery, packet_id, out);
+            varint::write(out, layout.remaining_len as u32);
+            layout.write_head(terms, packet_id, out);
+            out.extend_from_slice(copied);
         });
-        self.outbox.append_payload(&delivery.message);
+        if copied.len() < layout.payload.len() {
+            self.outbox.splice_payload(message);
+        }
         true
     }
 
-    fn is_too_large(&self, layout: &Layout, delivery: &Delivery) -> bool {
-        let remaining_len = layout.remaining_len(delivery);
-        let total = 1 + varint::len(remaining_len as u32) + remaining_len;
+    fn is_too_large(&self, layout: &Layout<'_>) -> bool {
+        let total = 1 + varint::len(layout.remaining_len as u32) + layout.remaining_len;
         total > self.settings.packet_bytes_max as usize
     }
 
@@ -359,59 +357,77 @@ impl Link {
     }
 }
 
-/// The variable parts of one PUBLISH on the wire.
-struct Layout {
+/// One PUBLISH on the wire: what is shared, and what is written anew for each receiver.
+struct Layout<'a> {
     version: Version,
     alias: AliasUse,
     expiry_secs: Option<u32>,
+    /// The topic name with its length.
+    topic: &'a [u8],
+    /// The properties that are forwarded as they are.
+    properties: &'a [u8],
+    /// Of all properties.
     properties_len: usize,
+    payload: &'a [u8],
+    remaining_len: usize,
 }
 
-impl Layout {
-    fn of(version: Version, delivery: &Delivery, alias: AliasUse, now_ms: u64) -> Self {
-        if version < Version::V5 {
-            return Self { version, alias, expiry_secs: None, properties_len: 0 };
+impl<'a> Layout<'a> {
+    fn of(
+        version: Version,
+        message: &'a Message,
+        terms: &Terms,
+        alias: AliasUse,
+        now_ms: u64,
+    ) -> Self {
+        let (topic, properties, payload) = message.parts_on_wire();
+        let topic_len = if matches!(alias, AliasUse::Known(_)) { 2 } else { topic.len() };
+        let packet_id_len = if terms.qos == QoS::AtMostOnce { 0 } else { 2 };
+        let mut layout = Self {
+            version,
+            alias,
+            expiry_secs: None,
+            topic,
+            properties,
+            properties_len: 0,
+            payload,
+            remaining_len: topic_len + packet_id_len + payload.len(),
+        };
+        if version >= Version::V5 {
+            layout.add_properties(message.expiry_secs_left(now_ms), terms);
         }
-        let expiry_secs = delivery.message.expiry_secs_left(now_ms);
-        let alias_len = if alias == AliasUse::Name { 0 } else { 3 };
+        layout
+    }
+
+    fn add_properties(&mut self, expiry_secs: Option<u32>, terms: &Terms) {
+        let alias_len = if self.alias == AliasUse::Name { 0 } else { 3 };
         let expiry_len = if expiry_secs.is_some() { 5 } else { 0 };
-        let identifiers_len: usize =
-            delivery.identifiers.as_slice().iter().map(|id| 1 + varint::len(*id)).sum();
-        let forwarded_len = delivery.message.properties().len();
-        let properties_len = alias_len + expiry_len + identifiers_len + forwarded_len;
-        Self { version, alias, expiry_secs, properties_len }
+        let identifiers = terms.identifiers.as_slice();
+        let identifiers_len: usize = identifiers.iter().map(|id| 1 + varint::len(*id)).sum();
+        self.expiry_secs = expiry_secs;
+        self.properties_len = alias_len + expiry_len + identifiers_len + self.properties.len();
+        self.remaining_len += varint::len(self.properties_len as u32) + self.properties_len;
     }
 
-    fn remaining_len(&self, delivery: &Delivery) -> usize {
-        let message = &delivery.message;
-        let topic_len = match self.alias {
-            AliasUse::Known(_) => 2,
-            AliasUse::Name | AliasUse::Set(_) => message.topic_on_wire().len(),
-        };
-        let packet_id_len = if delivery.qos == QoS::AtMostOnce { 0 } else { 2 };
-        let properties_len = match self.version {
-            Version::V5 => varint::len(self.properties_len as u32) + self.properties_len,
-            Version::V31 | Version::V311 => 0,
-        };
-        topic_len + packet_id_len + properties_len + message.payload().len()
+    /// Bytes between the fixed header and the payload.
+    const fn head_len(&self) -> usize {
+        self.remaining_len - self.payload.len()
     }
 
-    fn write_head(&self, delivery: &Delivery, packet_id: u16, out: &mut Vec<u8>) {
+    fn write_head(&self, terms: &Terms, packet_id: u16, out: &mut Vec<u8>) {
         match self.alias {
             AliasUse::Known(_) => out.extend_from_slice(&[0, 0]),
-            AliasUse::Name | AliasUse::Set(_) => {
-                out.extend_from_slice(delivery.message.topic_on_wire());
-            }
+            AliasUse::Name | AliasUse::Set(_) => out.extend_from_slice(self.topic),
         }
-        if delivery.qos != QoS::AtMostOnce {
+        if terms.qos != QoS::AtMostOnce {
             out.extend_from_slice(&packet_id.to_be_bytes());
         }
         if self.version >= Version::V5 {
-            self.write_properties(delivery, out);
+            self.write_properties(terms, out);
         }
     }
 
-    fn write_properties(&self, delivery: &Delivery, out: &mut Vec<u8>) {
+    fn write_properties(&self, terms: &Terms, out: &mut Vec<u8>) {
         const MESSAGE_EXPIRY: u8 = 0x02;
         const SUBSCRIPTION_ID: u8 = 0x0B;
         const TOPIC_ALIAS: u8 = 0x23;
@@ -424,11 +440,11 @@ impl Layout {
             out.push(MESSAGE_EXPIRY);
             out.extend_from_slice(&secs.to_be_bytes());
         }
-        for identifier in delivery.identifiers.as_slice() {
+        for identifier in terms.identifiers.as_slice() {
             out.push(SUBSCRIPTION_ID);
             varint::write(out, *identifier);
         }
-        out.extend_from_slice(delivery.message.properties());
+        out.extend_from_slice(self.properties);
     }
 }
 

@@ -81,13 +81,25 @@ impl Message {
 
     /// The topic name.
     pub fn topic(&self) -> &str {
-        // The bytes came from a `str`; the check costs a few nanoseconds and no `unsafe`.
-        std::str::from_utf8(&self.bytes[2..self.topic_end()]).unwrap_or_default()
+        // The bytes came from a `str`; the check costs some nanoseconds and no `unsafe`.
+        std::str::from_utf8(self.topic_bytes()).unwrap_or_default()
+    }
+
+    /// The topic name, without the check that it is text.
+    pub fn topic_bytes(&self) -> &[u8] {
+        &self.bytes[2..self.topic_end()]
     }
 
     /// The topic name with its two length bytes, as it stands in a PUBLISH.
     pub fn topic_on_wire(&self) -> &[u8] {
         &self.bytes[..self.topic_end()]
+    }
+
+    /// [`Self::topic_on_wire`], [`Self::properties`] and [`Self::payload`] in one look.
+    pub(crate) fn parts_on_wire(&self) -> (&[u8], &[u8], &[u8]) {
+        let (topic, rest) = self.bytes.split_at(self.topic_end());
+        let (properties, payload) = rest.split_at(self.properties_len as usize);
+        (topic, properties, payload)
     }
 
     /// The forwarded properties, raw, without a length prefix.
@@ -161,6 +173,9 @@ mod tests {
         assert_eq!(message.topic_on_wire(), [&[0, 4], "a/ü".as_bytes()].concat());
         assert_eq!(message.properties(), [1, 1]);
         assert_eq!(message.payload(), b"hello");
+        assert_eq!(message.topic_bytes(), "a/ü".as_bytes());
+        let parts = (message.topic_on_wire(), message.properties(), message.payload());
+        assert_eq!(message.parts_on_wire(), parts);
         assert_eq!(message.expiry_secs_left(1_000), Some(2));
         assert!(!message.is_expired(2_000));
         assert!(message.is_expired(2_001));

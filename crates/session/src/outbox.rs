@@ -47,19 +47,14 @@ impl Outbox {
         result
     }
 
-    /// Appends the payload of `message`, by reference if it is large.
-    pub fn append_payload(&mut self, message: &Message) {
-        let payload = message.payload();
-        if payload.len() < SPLICE_BYTES_MIN {
-            self.tail.extend_from_slice(payload);
-        } else {
-            let spliced = self.spliced.get_or_insert_default();
-            if !self.tail.is_empty() {
-                spliced.push_back(Chunk::Bytes(std::mem::take(&mut self.tail)));
-            }
-            spliced.push_back(Chunk::Payload(message.clone()));
+    /// Appends the payload of `message` by reference: worth it from [`SPLICE_BYTES_MIN`] on.
+    pub fn splice_payload(&mut self, message: &Message) {
+        let spliced = self.spliced.get_or_insert_default();
+        if !self.tail.is_empty() {
+            spliced.push_back(Chunk::Bytes(std::mem::take(&mut self.tail)));
         }
-        self.len += payload.len();
+        spliced.push_back(Chunk::Payload(message.clone()));
+        self.len += message.payload().len();
     }
 
     pub const fn len(&self) -> usize {
@@ -157,7 +152,11 @@ mod tests {
             for size in [3, 5000, 0, 4096, 10] {
                 let payload = vec![size as u8; size];
                 outbox.append(|out| out.extend_from_slice(b"head"));
-                outbox.append_payload(&message(&payload));
+                if size < SPLICE_BYTES_MIN {
+                    outbox.append(|out| out.extend_from_slice(&payload));
+                } else {
+                    outbox.splice_payload(&message(&payload));
+                }
                 expected.extend_from_slice(b"head");
                 expected.extend_from_slice(&payload);
             }

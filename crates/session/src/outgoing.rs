@@ -29,6 +29,12 @@ impl Identifiers {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     pub message: Message,
+    pub terms: Terms,
+}
+
+/// How one session gets a message.
+#[derive(Clone, Debug)]
+pub struct Terms {
     pub identifiers: Identifiers,
     /// The shared subscription that chose this session, as an opaque key. 0: none.
     pub group: u64,
@@ -39,6 +45,17 @@ pub struct Delivery {
     pub qos: QoS,
     /// The RETAIN flag to send.
     pub retain: bool,
+}
+
+impl Terms {
+    /// Of a delivery that is none.
+    const NONE: Self = Self {
+        identifiers: Identifiers::None,
+        group: 0,
+        serial: 0,
+        qos: QoS::AtMostOnce,
+        retain: false,
+    };
 }
 
 impl Delivery {
@@ -63,18 +80,17 @@ enum Awaits {
 #[derive(Debug)]
 struct InFlight {
     /// None once it is not needed any more for a resend.
-    delivery: Option<Delivery>,
-    group: u64,
-    serial: u64,
+    message: Option<Message>,
+    terms: Terms,
     awaits: Awaits,
 }
 
 /// What a delivery was for, told when it is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// [`Delivery::group`].
+    /// [`Terms::group`].
     pub group: u64,
-    /// [`Delivery::serial`].
+    /// [`Terms::serial`].
     pub serial: u64,
 }
 
@@ -125,7 +141,11 @@ const IDLE_CAPACITY_MAX: usize = 64;
 
 impl InFlight {
     const fn nothing() -> Self {
-        Self { delivery: None, group: 0, serial: 0, awaits: Awaits::Nothing }
+        Self { message: None, terms: Terms::NONE, awaits: Awaits::Nothing }
+    }
+
+    const fn origin(&self) -> Origin {
+        Origin { group: self.terms.group, serial: self.terms.serial }
     }
 }
 
@@ -166,7 +186,8 @@ impl Outgoing {
 
     /// Puts a delivery in flight that was written with [`Outgoing::next_packet_id`].
     pub fn start(&mut self, delivery: Delivery) {
-        let awaits = if delivery.qos == QoS::ExactlyOnce { Awaits::Pubrec } else { Awaits::Puback };
+        let is_twice = delivery.terms.qos == QoS::ExactlyOnce;
+        let awaits = if is_twice { Awaits::Pubrec } else { Awaits::Puback };
         self.push(delivery, awaits);
     }
 
@@ -179,22 +200,23 @@ impl Outgoing {
     }
 
     fn push(&mut self, delivery: Delivery, awaits: Awaits) {
-        let (group, serial) = (delivery.group, delivery.serial);
-        self.in_flight.push_back(InFlight { delivery: Some(delivery), group, serial, awaits });
+        let Delivery { message, terms } = delivery;
+        self.in_flight.push_back(InFlight { message: Some(message), terms, awaits });
         self.live += 1;
         self.resend_next = self.in_flight.len() as u16;
     }
 
-    /// The packet id of a held delivery is on disk. Returns the delivery if it is to be written
-    /// now; one that belongs to an earlier link leaves with the resends.
-    pub(crate) fn commit(&mut self, packet_id: u16) -> Option<&Delivery> {
+    /// The packet id of a held delivery is on disk. Returns what is to be written now; a delivery
+    /// that belongs to an earlier link leaves with the resends.
+    pub(crate) fn commit(&mut self, packet_id: u16) -> Option<(&Message, &Terms)> {
         let index = self.index(packet_id)?;
         let entry = &mut self.in_flight[index];
         if entry.awaits != Awaits::Commit {
             return None;
         }
         entry.awaits = Awaits::Pubrec;
-        if index < usize::from(self.resend_next) { entry.delivery.as_ref() } else { None }
+        let message = entry.message.as_ref().filter(|_| index < usize::from(self.resend_next));
+        message.map(|message| (message, &entry.terms))
     }
 
     /// Gives up what is in flight under this packet id.
@@ -221,7 +243,8 @@ impl Outgoing {
         }
         let awaits = if is_released { Awaits::Pubcomp } else { Awaits::Load };
         let Origin { group, serial } = origin;
-        self.in_flight.push_back(InFlight { delivery: None, group, serial, awaits });
+        let terms = Terms { group, serial, ..Terms::NONE };
+        self.in_flight.push_back(InFlight { message: None, terms, awaits });
         self.live += 1;
         self.unsent += 1;
         self.resend_next = 0;
@@ -231,8 +254,7 @@ impl Outgoing {
     pub fn unsupplied(&self) -> Option<(u16, Origin)> {
         let index = usize::from(self.resend_next);
         let entry = self.in_flight.get(index)?;
-        let origin = Origin { group: entry.group, serial: entry.serial };
-        (entry.awaits == Awaits::Load).then(|| (self.packet_id(index), origin))
+        (entry.awaits == Awaits::Load).then(|| (self.packet_id(index), entry.origin()))
     }
 
     /// Gives a restored delivery what is to be sent; nothing: it is given up.
@@ -241,21 +263,20 @@ impl Outgoing {
         if self.in_flight[index].awaits != Awaits::Load {
             return;
         }
-        let Some(delivery) = delivery else {
+        let Some(Delivery { message, terms }) = delivery else {
             self.complete(index);
             return;
         };
-        let is_twice = delivery.qos == QoS::ExactlyOnce;
-        let entry = &mut self.in_flight[index];
-        entry.awaits = if is_twice { Awaits::Pubrec } else { Awaits::Puback };
-        entry.delivery = Some(delivery);
+        let is_twice = terms.qos == QoS::ExactlyOnce;
+        let awaits = if is_twice { Awaits::Pubrec } else { Awaits::Puback };
+        self.in_flight[index] = InFlight { message: Some(message), terms, awaits };
     }
 
     /// What is in flight under this packet id.
     pub fn origin(&self, packet_id: u16) -> Option<Origin> {
         let entry = &self.in_flight[self.index(packet_id)?];
         let is_live = entry.awaits != Awaits::Nothing;
-        is_live.then_some(Origin { group: entry.group, serial: entry.serial })
+        is_live.then_some(entry.origin())
     }
 
     /// Passes over the next packet id, for a delivery that is given up when its turn has come: so
@@ -288,7 +309,7 @@ impl Outgoing {
             (AckKind::Pubrec, Awaits::Pubrec | Awaits::Load) => {
                 entry.awaits = Awaits::Pubcomp;
                 // The payload is not needed again; the group keeps its claim until PUBCOMP.
-                entry.delivery = None;
+                entry.message = None;
                 Acked::Release
             }
             (AckKind::Pubrec, Awaits::Pubcomp) => Acked::Release,
@@ -298,8 +319,8 @@ impl Outgoing {
 
     fn complete(&mut self, index: usize) -> Acked {
         let entry = &mut self.in_flight[index];
-        entry.delivery = None;
-        let origin = Origin { group: entry.group, serial: entry.serial };
+        entry.message = None;
+        let origin = entry.origin();
         entry.awaits = Awaits::Nothing;
         self.live -= 1;
         if index >= usize::from(self.resend_next) {
@@ -347,19 +368,19 @@ impl Outgoing {
             let packet_id = self.packet_id(index);
             let entry = &mut self.in_flight[index];
             self.resend_next += 1;
-            match (entry.awaits, &entry.delivery) {
+            match (entry.awaits, &entry.message) {
                 (Awaits::Nothing, _) => continue,
                 (Awaits::Commit | Awaits::Load, _) => {
                     self.resend_next -= 1;
                     return false;
                 }
-                (Awaits::Puback | Awaits::Pubrec, Some(delivery)) => {
+                (Awaits::Puback | Awaits::Pubrec, Some(message)) => {
                     // Too large for this link (MQTT-3.1.2-25): it counts as delivered.
-                    if !link.write_publish(delivery, packet_id, true, now_ms) {
+                    if !link.write_publish(message, &entry.terms, (packet_id, true), now_ms) {
                         self.unsent -= 1;
-                        let (group, serial) = (entry.group, entry.serial);
+                        let origin = entry.origin();
                         self.complete(index);
-                        dropped(Dropped::TooLarge, Origin { group, serial });
+                        dropped(Dropped::TooLarge, origin);
                         continue;
                     }
                 }
@@ -393,17 +414,19 @@ impl Outgoing {
     pub fn take_shared(&mut self) -> Vec<Delivery> {
         let mut taken = Vec::new();
         for (index, entry) in self.in_flight.iter_mut().enumerate() {
-            let shared = entry.delivery.as_ref().is_some_and(|delivery| delivery.group != 0);
-            if shared && entry.awaits == Awaits::Puback {
+            if entry.terms.group == 0 || entry.awaits != Awaits::Puback {
+                continue;
+            }
+            if let Some(message) = entry.message.take() {
                 entry.awaits = Awaits::Nothing;
                 self.live -= 1;
                 self.unsent -= u16::from(index >= usize::from(self.resend_next));
-                taken.extend(entry.delivery.take());
+                taken.push(Delivery { message, terms: entry.terms.clone() });
             }
         }
         self.drop_finished();
         for delivery in self.waiting.take().map(|waiting| waiting.queue).unwrap_or_default() {
-            if delivery.group == 0 {
+            if delivery.terms.group == 0 {
                 self.enqueue(delivery);
             } else {
                 taken.push(delivery);
@@ -416,15 +439,13 @@ impl Outgoing {
     pub fn origin_of_qos_2(&self, packet_id: u16) -> Option<Origin> {
         let entry = &self.in_flight[self.index(packet_id)?];
         matches!(entry.awaits, Awaits::Pubrec | Awaits::Pubcomp | Awaits::Load)
-            .then_some(Origin { group: entry.group, serial: entry.serial })
+            .then_some(entry.origin())
     }
 
     /// What is in flight for shared subscriptions.
     pub fn shared_in_flight(&self) -> Vec<Origin> {
         let live = self.in_flight.iter().filter(|entry| entry.awaits != Awaits::Nothing);
-        live.filter(|entry| entry.group != 0)
-            .map(|entry| Origin { group: entry.group, serial: entry.serial })
-            .collect()
+        live.filter(|entry| entry.terms.group != 0).map(InFlight::origin).collect()
     }
 
     /// Gives back memory that only traffic needs, if there is none to hold.

@@ -4,7 +4,7 @@ use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
     Acked, Delivery, Incoming, Link, LinkSettings, Message, NEVER, Origin, Outgoing, PendingAck,
-    Publishing,
+    Publishing, Terms,
 };
 
 /// What happens to a delivery when the queue of its session is full.
@@ -254,38 +254,46 @@ impl Session {
             || self.outgoing.queued_bytes() + message.heap_bytes() as u64 > limits.bytes_max
     }
 
-    /// Offers a delivery: written at once if the window is open, queued otherwise.
-    pub fn offer(&mut self, delivery: Delivery, limits: &QueueLimits, now_ms: u64) -> Offered {
-        if delivery.message.is_expired(now_ms) {
+    /// Offers a delivery: written at once if the window is open, queued otherwise. The session
+    /// takes a share in the message only if it has to keep it.
+    pub fn offer(
+        &mut self,
+        message: &Message,
+        terms: Terms,
+        limits: &QueueLimits,
+        now_ms: u64,
+    ) -> Offered {
+        if message.is_expired(now_ms) {
             return Offered::Dropped(Dropped::Expired);
         }
-        if delivery.qos == QoS::AtMostOnce {
+        if terms.qos == QoS::AtMostOnce {
             // What is kept already must not be overtaken (MQTT-4.6.0-6).
             let is_behind = self.link.is_none() || self.outgoing.queued() > 0;
             if !limits.keeps_qos0 || !is_behind {
-                return self.offer_at_most_once(&delivery, now_ms);
+                return self.offer_at_most_once(message, &terms, now_ms);
             }
         } else if self.has_window() {
-            return self.send(delivery, now_ms);
+            return self.send(Delivery { message: message.clone(), terms }, now_ms);
         }
-        self.offer_to_queue(delivery, limits)
+        self.offer_to_queue(Delivery { message: message.clone(), terms }, limits)
     }
 
     /// Offers a delivery that nobody sends at a pace of their own, such as a retained message:
     /// QoS 0 waits for room, too, instead of being dropped.
     pub fn offer_patiently(
         &mut self,
-        delivery: Delivery,
+        message: &Message,
+        terms: Terms,
         limits: &QueueLimits,
         now_ms: u64,
     ) -> Offered {
         let is_open =
             self.outgoing.queued() == 0 && self.link.as_deref().is_some_and(Link::has_room);
-        let waits = self.link.is_some() && !is_open && !delivery.message.is_expired(now_ms);
-        if delivery.qos == QoS::AtMostOnce && waits {
-            return self.offer_to_queue(delivery, limits);
+        let waits = self.link.is_some() && !is_open && !message.is_expired(now_ms);
+        if terms.qos == QoS::AtMostOnce && waits {
+            return self.offer_to_queue(Delivery { message: message.clone(), terms }, limits);
         }
-        self.offer(delivery, limits, now_ms)
+        self.offer(message, terms, limits, now_ms)
     }
 
     fn offer_to_queue(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
@@ -315,14 +323,14 @@ impl Session {
         Offered::QueuedForOldest(dropped)
     }
 
-    fn offer_at_most_once(&mut self, delivery: &Delivery, now_ms: u64) -> Offered {
+    fn offer_at_most_once(&mut self, message: &Message, terms: &Terms, now_ms: u64) -> Offered {
         let Some(link) = self.link.as_deref_mut() else {
             return Offered::Dropped(Dropped::Offline);
         };
         if !link.has_room() {
             return Offered::Dropped(Dropped::SlowSubscriber);
         }
-        if link.write_publish(delivery, 0, false, now_ms) {
+        if link.write_publish(message, terms, (0, false), now_ms) {
             Offered::Written
         } else {
             Offered::Dropped(Dropped::TooLarge)
@@ -334,7 +342,7 @@ impl Session {
             return Offered::Dropped(Dropped::Offline);
         };
         let packet_id = self.outgoing.next_packet_id();
-        if !link.write_publish(&delivery, packet_id, false, now_ms) {
+        if !link.write_publish(&delivery.message, &delivery.terms, (packet_id, false), now_ms) {
             self.outgoing.skip_packet_id();
             return Offered::Dropped(Dropped::TooLarge);
         }
@@ -351,10 +359,10 @@ impl Session {
     /// The packet id of a held delivery is on disk: the publish may leave. Err: it is larger than
     /// the client takes, and given up.
     pub fn commit_held(&mut self, packet_id: u16, now_ms: u64) -> Result<Option<usize>, Origin> {
-        let Some(delivery) = self.outgoing.commit(packet_id) else { return Ok(None) };
+        let Some((message, terms)) = self.outgoing.commit(packet_id) else { return Ok(None) };
         let Some(link) = self.link.as_deref_mut() else { return Ok(None) };
-        if link.write_publish(delivery, packet_id, false, now_ms) {
-            return Ok(Some(delivery.message.payload().len()));
+        if link.write_publish(message, terms, (packet_id, false), now_ms) {
+            return Ok(Some(message.payload().len()));
         }
         Err(self.outgoing.give_up(packet_id).unwrap_or_default())
     }
@@ -375,12 +383,12 @@ impl Session {
             let Some(delivery) = self.outgoing.dequeue() else { return };
             let payload_bytes = delivery.message.payload().len();
             let offered = if delivery.message.is_expired(now_ms) {
-                if delivery.qos != QoS::AtMostOnce {
+                if delivery.terms.qos != QoS::AtMostOnce {
                     self.outgoing.skip_packet_id();
                 }
                 Offered::Dropped(Dropped::Expired)
-            } else if delivery.qos == QoS::AtMostOnce {
-                self.offer_at_most_once(&delivery, now_ms)
+            } else if delivery.terms.qos == QoS::AtMostOnce {
+                self.offer_at_most_once(&delivery.message, &delivery.terms, now_ms)
             } else {
                 self.send(delivery, now_ms)
             };

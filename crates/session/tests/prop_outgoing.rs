@@ -4,7 +4,7 @@ use codec::{AckKind, Packet, QoS, Sender, Version};
 use proptest::prelude::*;
 use session::{
     Acked, Delivery, Identifiers, Link, LinkSettings, Message, MessageParts, NEVER, Origin,
-    Outgoing, Rate,
+    Outgoing, Rate, Terms,
 };
 
 const PACKET_IDS: u32 = 65_535;
@@ -244,14 +244,8 @@ impl Run {
 }
 
 fn delivery(message: &Message, qos: QoS, group: u64) -> Delivery {
-    Delivery {
-        message: message.clone(),
-        identifiers: Identifiers::None,
-        group,
-        serial: 0,
-        qos,
-        retain: false,
-    }
+    let terms = Terms { identifiers: Identifiers::None, group, serial: 0, qos, retain: false };
+    Delivery { message: message.clone(), terms }
 }
 
 proptest! {

@@ -49,7 +49,7 @@ fn bench_matches(c: &mut Criterion, name: &str, count: usize, filter: impl Fn(u3
         group.bench_function(BenchmarkId::from_parameter(size), |bencher| {
             bencher.iter(|| {
                 place = if place + 1 == topics.len() { 0 } else { place + 1 };
-                index.matches(black_box(&topics[place]), &mut found);
+                index.matches(black_box(topics[place].as_bytes()), &mut found);
                 found.subscriptions.len()
             });
         });
@@ -80,7 +80,7 @@ fn route(c: &mut Criterion) {
         group.bench_function(format!("{count} busy topics"), |bencher| {
             bencher.iter(|| {
                 place = if place + 1 == topics.len() { 0 } else { place + 1 };
-                index.matching_filters(black_box(&topics[place]), &mut found);
+                index.matching_filters(black_box(topics[place].as_bytes()), &mut found);
                 found.len()
             });
         });
@@ -102,7 +102,7 @@ fn walk(c: &mut Criterion) {
                 let id = index.subscribe("other/+", probe).filter;
                 index.unsubscribe(id, u32::MAX);
                 for topic in &topics {
-                    index.matches(black_box(topic), &mut found);
+                    index.matches(black_box(topic.as_bytes()), &mut found);
                 }
                 found.subscriptions.len()
             });
@@ -153,7 +153,7 @@ fn interest(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new(name, format!("{count} topics")), |bencher| {
                 bencher.iter(|| {
                     place = if place + 1 == topics.len() { 0 } else { place + 1 };
-                    interest.shards(black_box(&topics[place]))
+                    interest.shards(black_box(topics[place].as_bytes()))
                 });
             });
         }

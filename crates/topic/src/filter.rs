@@ -76,6 +76,7 @@ impl TopicError {
 /// The first rule of section 4.7 that `name` breaks, or the limit it exceeds.
 pub fn check_topic(name: &str, limits: &TopicLimits) -> Result<(), TopicError> {
     check_size(name, limits)?;
+    check_nul(name)?;
     if name.bytes().any(|byte| byte == b'+' || byte == b'#') {
         return Err(TopicError::WildcardInName);
     }
@@ -89,6 +90,7 @@ pub fn check_topic(name: &str, limits: &TopicLimits) -> Result<(), TopicError> {
 /// The first rule of section 4.7 that `filter` breaks, or the limit it exceeds.
 pub fn check_filter(filter: &str, limits: &TopicLimits) -> Result<(), TopicError> {
     check_size(filter, limits)?;
+    check_nul(filter)?;
     let mut levels = filter.split('/').peekable();
     while let Some(level) = levels.next() {
         let is_last = levels.peek().is_none();
@@ -122,9 +124,7 @@ pub fn parse_filter<'a>(filter: &'a str, limits: &TopicLimits) -> Result<Filter<
     if group.contains(['+', '#']) {
         return Err(TopicError::WildcardInShareName);
     }
-    if group.contains('\0') {
-        return Err(TopicError::Nul);
-    }
+    check_nul(group)?;
     if filter.is_empty() {
         return Err(TopicError::ShareWithoutFilter);
     }
@@ -160,25 +160,29 @@ pub(crate) fn has_wildcard(filter: &str) -> bool {
     filter.bytes().any(|byte| byte == b'+' || byte == b'#')
 }
 
-fn check_size(text: &str, limits: &TopicLimits) -> Result<(), TopicError> {
+/// Accepts the size of a name or filter, for whoever knows that its characters are in order: the
+/// names of decoded packets have been looked at.
+///
+/// # Errors
+///
+/// It is empty, or exceeds a limit.
+pub fn check_size(text: &str, limits: &TopicLimits) -> Result<(), TopicError> {
     if text.is_empty() {
         return Err(TopicError::Empty);
     }
     if text.len() > usize::from(limits.bytes_max) {
         return Err(TopicError::TooLong { bytes_max: limits.bytes_max });
     }
-    let mut levels: u32 = 1;
-    for byte in text.bytes() {
-        match byte {
-            b'/' => levels += 1,
-            0 => return Err(TopicError::Nul),
-            _ => {}
-        }
-    }
-    if levels > u32::from(limits.levels_max) {
+    // A short text cannot have too many levels: only a long one is read for its separators.
+    let levels_max = usize::from(limits.levels_max);
+    if text.len() >= levels_max && text.split('/').count() > levels_max {
         return Err(TopicError::TooDeep { levels_max: limits.levels_max });
     }
     Ok(())
+}
+
+fn check_nul(text: &str) -> Result<(), TopicError> {
+    if text.contains('\0') { Err(TopicError::Nul) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -190,7 +190,7 @@ impl Index {
 
     /// The id of a filter that somebody listens on.
     pub fn find(&self, filter: &str) -> Option<FilterId> {
-        self.find_hashed(self.hasher.hash(filter), filter)
+        self.find_hashed(self.hasher.hash(filter), filter.as_bytes())
     }
 
     /// The text of a filter; empty for an id that is not in use.
@@ -223,9 +223,9 @@ impl Index {
 
     /// Everybody who wants `topic`, in place of what `found` held. `topic` must have passed
     /// [`crate::check_topic`].
-    pub fn matches(&mut self, topic: &str, found: &mut Matches) {
+    pub fn matches(&mut self, topic: &[u8], found: &mut Matches) {
         found.clear();
-        let hash = self.hasher.hash(topic);
+        let hash = self.hasher.hash_bytes(topic);
         if self.trie.is_empty() {
             if let Some(id) = self.find_hashed(hash, topic) {
                 self.expand(id, found);
@@ -242,9 +242,9 @@ impl Index {
 
     /// The filters that match `topic`, each once, in place of what `found` held. With
     /// [`Index::subscriptions`] this reads a very large audience without a copy of it.
-    pub fn matching_filters(&mut self, topic: &str, found: &mut Vec<FilterId>) {
+    pub fn matching_filters(&mut self, topic: &[u8], found: &mut Vec<FilterId>) {
         found.clear();
-        let hash = self.hasher.hash(topic);
+        let hash = self.hasher.hash_bytes(topic);
         if self.trie.is_empty() {
             found.extend(self.find_hashed(hash, topic));
             return;
@@ -281,7 +281,7 @@ impl Index {
     /// The filter's entry, made if there is none. True: it was made.
     fn open(&mut self, text: &str) -> (FilterId, bool) {
         let hash = self.hasher.hash(text);
-        if let Some(id) = self.find_hashed(hash, text) {
+        if let Some(id) = self.find_hashed(hash, text.as_bytes()) {
             return (id, false);
         }
         let entry = Entry { text: text.into(), audience: Audience::Empty, node: NONE };
@@ -324,12 +324,12 @@ impl Index {
     }
 
     #[inline]
-    fn find_hashed(&self, hash: u64, text: &str) -> Option<FilterId> {
-        self.ids.find(hash, |id| *self.filters.at(id).text == *text).map(FilterId)
+    fn find_hashed(&self, hash: u64, text: &[u8]) -> Option<FilterId> {
+        self.ids.find(hash, |id| self.filters.at(id).text.as_bytes() == text).map(FilterId)
     }
 
     /// Walks the trie, leaves the matching filters in `self.route` and in the cache.
-    fn find_route(&mut self, hash: u64, topic: &str) {
+    fn find_route(&mut self, hash: u64, topic: &[u8]) {
         self.route.clear();
         self.route.extend(self.find_hashed(hash, topic));
         self.trie.walk(&self.hasher, topic, &mut self.route);
@@ -358,7 +358,7 @@ mod tests {
 
     fn subscribers(index: &mut Index, topic: &str) -> Vec<u32> {
         let mut found = Matches::default();
-        index.matches(topic, &mut found);
+        index.matches(topic.as_bytes(), &mut found);
         let mut subscribers: Vec<u32> =
             found.subscriptions.iter().map(|subscription| subscription.subscriber).collect();
         subscribers.sort_unstable();
@@ -392,7 +392,7 @@ mod tests {
         assert!(!plain.is_first);
         assert_eq!(group.filter, plain.filter);
         let mut found = Matches::default();
-        index.matches("jobs", &mut found);
+        index.matches(b"jobs", &mut found);
         assert_eq!((found.subscriptions.len(), found.groups.as_slice()), (1, &[40][..]));
         assert_eq!(index.unsubscribe(plain.filter, 1).map(|gone| gone.is_last), Some(false));
         assert_eq!(index.remove_group(plain.filter, 40).map(|gone| gone.is_last), Some(true));
@@ -457,7 +457,7 @@ mod tests {
         }
         let mut found = Vec::new();
         for _ in 0..2 {
-            index.matching_filters("a/b", &mut found);
+            index.matching_filters(b"a/b", &mut found);
             let mut names: Vec<&str> = found.iter().map(|&id| index.text(id)).collect();
             names.sort_unstable();
             assert_eq!(names, ["#", "+/#", "+/b", "a/+", "a/b", "a/b/#"]);

@@ -71,10 +71,10 @@ impl Interest {
     }
 
     /// The shards that may want `topic`, which must have passed [`crate::check_topic`].
-    pub fn shards(&self, topic: &str) -> Interested {
+    pub fn shards(&self, topic: &[u8]) -> Interested {
         let mut found = self.look_up(self.exact_place(topic));
         // MQTT-4.7.2-1: the wildcards of the first level do not see topics that begin with `$`.
-        if !topic.starts_with('$') {
+        if !topic.starts_with(b"$") {
             found.join(self.root.load());
         }
         for (depth, prefix) in prefixes(topic).take(self.deepest.load(Ordering::Acquire)) {
@@ -88,12 +88,12 @@ impl Interest {
     /// Where the claims of a filter are kept.
     fn place(&self, filter: &str) -> Place {
         if !has_wildcard(filter) {
-            return Place { bucket: Some(self.exact_place(filter)), depth: None };
+            return Place { bucket: Some(self.exact_place(filter.as_bytes())), depth: None };
         }
         let is_literal = |level: &str| level != "+" && level != "#";
         let literals = filter.split('/').take_while(|level| is_literal(level)).count();
         // Prefixes deeper than the table knows are entered by their upper levels, which is wider.
-        match prefixes(filter).take(literals).last() {
+        match prefixes(filter.as_bytes()).take(literals).last() {
             None => Place { bucket: None, depth: None },
             Some((depth, prefix)) => {
                 Place { bucket: Some(self.prefix_place(prefix)), depth: Some(depth) }
@@ -101,14 +101,14 @@ impl Interest {
         }
     }
 
-    fn exact_place(&self, text: &str) -> usize {
-        self.fold(self.hasher.hash(text))
+    fn exact_place(&self, text: &[u8]) -> usize {
+        self.fold(self.hasher.hash_bytes(text))
     }
 
     /// Prefixes live in a hash space of their own: the exact filter `a` and the prefix of `a/#`
     /// fall into different buckets.
-    fn prefix_place(&self, prefix: &str) -> usize {
-        self.fold(!self.hasher.hash(prefix).rotate_left(32))
+    fn prefix_place(&self, prefix: &[u8]) -> usize {
+        self.fold(!self.hasher.hash_bytes(prefix).rotate_left(32))
     }
 
     fn fold(&self, hash: u64) -> usize {
@@ -252,10 +252,10 @@ struct Counts {
 }
 
 /// The first level, the first two levels and so on, with their number, up to the deepest counted.
-fn prefixes(text: &str) -> impl Iterator<Item = (usize, &str)> {
+fn prefixes(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut end = 0;
     (1..DEPTHS).map_while(move |depth| {
-        let rest = text.as_bytes().get(end..)?;
+        let rest = text.get(end..)?;
         let level_end = end + rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
         end = level_end + 1;
         Some((depth, &text[..level_end]))
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     fn wants(interest: &Interest, topic: &str) -> u64 {
-        interest.shards(topic).wants
+        interest.shards(topic.as_bytes()).wants
     }
 
     #[test]
@@ -300,11 +300,11 @@ mod tests {
         let interest = Interest::new(16, 1);
         let mut counts = InterestCounts::new(3, &interest);
         counts.add(&interest, "a/#", Claim::Want);
-        assert_eq!(interest.shards("a"), Interested { wants: 8, promises: 0 });
+        assert_eq!(interest.shards(b"a"), Interested { wants: 8, promises: 0 });
         counts.add(&interest, "a/#", Claim::Promise);
-        assert_eq!(interest.shards("a"), Interested { wants: 8, promises: 8 });
+        assert_eq!(interest.shards(b"a"), Interested { wants: 8, promises: 8 });
         counts.remove(&interest, "a/#", Claim::Want);
-        assert_eq!(interest.shards("a/b/c"), Interested { wants: 0, promises: 8 });
+        assert_eq!(interest.shards(b"a/b/c"), Interested { wants: 0, promises: 8 });
     }
 
     #[test]
@@ -337,7 +337,7 @@ mod tests {
         for _ in 0..254 {
             counts.remove(&interest, "x", Claim::Want);
         }
-        assert_eq!(interest.look_up(interest.exact_place("x")).wants, 0);
+        assert_eq!(interest.look_up(interest.exact_place(b"x")).wants, 0);
     }
 
     #[test]

@@ -14,7 +14,9 @@
 //!
 //! - Names and filters reach [`Index`], [`Interest`] and [`Retained`] only after [`check_topic`],
 //!   [`check_filter`] or [`parse_filter`] accepted them. In particular they hold no U+0000.
-//! - Text is compared byte for byte: nothing is normalised or substituted (`MQTT-4.7.3-4`).
+//! - Text is compared byte for byte: nothing is normalised or substituted (`MQTT-4.7.3-4`). That is
+//!   why a topic that is looked up comes as bytes: whoever holds it need not prove again that it is
+//!   text.
 //! - [`Index`] and [`Interest`] never miss a match. Only [`Interest`] may report one too many.
 //! - Matching allocates nothing once its buffers have grown to the size of the work.
 //! - The same calls with the same seed give the same answers in the same order.
@@ -30,7 +32,7 @@ mod slab;
 mod trie;
 
 pub use filter::{
-    Filter, TopicError, TopicLimits, check_filter, check_topic, matches, parse_filter,
+    Filter, TopicError, TopicLimits, check_filter, check_size, check_topic, matches, parse_filter,
 };
 pub use index::{FilterId, Index, Matches, Subscribed, Subscription, Unsubscribed};
 pub use interest::{Claim, Interest, InterestCounts, Interested, SHARDS_MAX};

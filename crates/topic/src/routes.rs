@@ -23,7 +23,7 @@ struct Route {
     /// The generation in which the route was found; 0 for none.
     generation: u64,
     hash: u64,
-    topic: String,
+    topic: Vec<u8>,
     filters: Vec<FilterId>,
 }
 
@@ -33,14 +33,14 @@ impl Routes {
     }
 
     #[inline]
-    pub(crate) fn find(&self, hash: u64, topic: &str) -> Option<&[FilterId]> {
+    pub(crate) fn find(&self, hash: u64, topic: &[u8]) -> Option<&[FilterId]> {
         let route = self.slots.get(self.place(hash))?;
         let is_hit =
             route.generation == self.generation && route.hash == hash && route.topic == topic;
         is_hit.then_some(route.filters.as_slice())
     }
 
-    pub(crate) fn store(&mut self, hash: u64, topic: &str, filters: &[FilterId]) {
+    pub(crate) fn store(&mut self, hash: u64, topic: &[u8], filters: &[FilterId]) {
         if topic.len() > TOPIC_BYTES_MAX || filters.len() > FILTERS_MAX {
             return;
         }
@@ -51,7 +51,7 @@ impl Routes {
         route.generation = self.generation;
         route.hash = hash;
         route.topic.clear();
-        route.topic.push_str(topic);
+        route.topic.extend_from_slice(topic);
         route.filters.clear();
         route.filters.extend_from_slice(filters);
     }
@@ -113,16 +113,16 @@ mod tests {
     #[test]
     fn a_route_is_found_until_its_topic_or_all_are_forgotten() {
         let mut routes = Routes::new();
-        routes.store(5, "a", &[FilterId(1)]);
-        routes.store(6, "b", &[]);
-        assert_eq!(routes.find(5, "a"), Some(&[FilterId(1)][..]));
-        assert_eq!(routes.find(6, "b"), Some(&[][..]));
-        assert_eq!(routes.find(5, "c"), None);
+        routes.store(5, b"a", &[FilterId(1)]);
+        routes.store(6, b"b", &[]);
+        assert_eq!(routes.find(5, b"a"), Some(&[FilterId(1)][..]));
+        assert_eq!(routes.find(6, b"b"), Some(&[][..]));
+        assert_eq!(routes.find(5, b"c"), None);
         routes.forget(5);
-        assert_eq!(routes.find(5, "a"), None);
-        assert_eq!(routes.find(6, "b"), Some(&[][..]));
+        assert_eq!(routes.find(5, b"a"), None);
+        assert_eq!(routes.find(6, b"b"), Some(&[][..]));
         routes.forget_all();
-        assert_eq!(routes.find(6, "b"), None);
+        assert_eq!(routes.find(6, b"b"), None);
     }
 
     #[test]
@@ -131,23 +131,23 @@ mod tests {
         let mut routes = Routes::new();
         for number in 0..300_000 {
             let topic = format!("device/{number}");
-            routes.store(hasher.hash(&topic), &topic, &[FilterId(number)]);
+            routes.store(hasher.hash(&topic), topic.as_bytes(), &[FilterId(number)]);
         }
         assert_eq!(routes.slots.len(), ROUTES_MAX);
         let last = "device/299999";
-        assert_eq!(routes.find(hasher.hash(last), last), Some(&[FilterId(299_999)][..]));
+        assert_eq!(routes.find(hasher.hash(last), last.as_bytes()), Some(&[FilterId(299_999)][..]));
     }
 
     #[test]
     fn oversized_routes_are_not_kept() {
         let mut routes = Routes::new();
         let filters: Vec<_> = (0..=FILTERS_MAX as u32).map(FilterId).collect();
-        routes.store(1, "crowded", &filters);
-        assert_eq!(routes.find(1, "crowded"), None);
-        routes.store(1, "crowded", &filters[1..]);
-        assert_eq!(routes.find(1, "crowded"), Some(&filters[1..]));
+        routes.store(1, b"crowded", &filters);
+        assert_eq!(routes.find(1, b"crowded"), None);
+        routes.store(1, b"crowded", &filters[1..]);
+        assert_eq!(routes.find(1, b"crowded"), Some(&filters[1..]));
         let long = "x".repeat(TOPIC_BYTES_MAX + 1);
-        routes.store(2, &long, &[]);
-        assert_eq!(routes.find(2, &long), None);
+        routes.store(2, long.as_bytes(), &[]);
+        assert_eq!(routes.find(2, long.as_bytes()), None);
     }
 }

@@ -112,14 +112,14 @@ impl Trie {
     }
 
     /// Appends every filter that matches `topic` to `found`, each once.
-    pub(crate) fn walk(&mut self, hasher: &TextHasher, topic: &str, found: &mut Vec<FilterId>) {
+    pub(crate) fn walk(&mut self, hasher: &TextHasher, topic: &[u8], found: &mut Vec<FilterId>) {
         let mut frontier = std::mem::take(&mut self.frontier);
         let mut next = std::mem::take(&mut self.next);
         frontier.clear();
         frontier.push(ROOT);
         // MQTT-4.7.2-1: the wildcards of the first level do not see topics that begin with `$`.
-        let mut hides_wildcards = topic.starts_with('$');
-        for level in topic.as_bytes().split(|&byte| byte == b'/') {
+        let mut hides_wildcards = topic.starts_with(b"$");
+        for level in topic.split(|&byte| byte == b'/') {
             let symbol = self.symbols.find(hasher, level);
             next.clear();
             for &id in &frontier {
@@ -344,7 +344,7 @@ mod tests {
         let deep = "+/".repeat(32_000) + "#";
         trie.insert(&hasher, &deep, FilterId(0));
         let mut found = Vec::new();
-        trie.walk(&hasher, &"/".repeat(32_000), &mut found);
+        trie.walk(&hasher, "/".repeat(32_000).as_bytes(), &mut found);
         assert_eq!(found, [FilterId(0)]);
     }
 }

@@ -16,9 +16,9 @@ fn is_match(filter: &str, topic: &str) -> bool {
     let mut index = Index::new(1);
     index.subscribe(filter, Subscription { subscriber: 1, options: 0, identifier: 0 });
     let mut found = Matches::default();
-    index.matches(topic, &mut found);
+    index.matches(topic.as_bytes(), &mut found);
     assert_eq!(!found.is_empty(), expected, "index: {filter} on {topic}");
-    index.matches(topic, &mut found);
+    index.matches(topic.as_bytes(), &mut found);
     assert_eq!(!found.is_empty(), expected, "cached: {filter} on {topic}");
 
     let mut retained = Retained::new();
@@ -29,7 +29,7 @@ fn is_match(filter: &str, topic: &str) -> bool {
 
     let interest = Interest::new(20, 1);
     InterestCounts::new(0, &interest).add(&interest, filter, Claim::Want);
-    let wants = interest.shards(topic).wants;
+    let wants = interest.shards(topic.as_bytes()).wants;
     assert!(wants == 1 || !expected, "interest misses {filter} on {topic}");
     expected
 }
@@ -236,7 +236,7 @@ fn mqtt_3_3_4_3_every_overlapping_subscription_is_reported() {
         index.subscribe(filter, Subscription { subscriber: 1, options: 0, identifier });
     }
     let mut found = Matches::default();
-    index.matches("a/b", &mut found);
+    index.matches(b"a/b", &mut found);
     let mut identifiers: Vec<u32> = found.subscriptions.iter().map(|one| one.identifier).collect();
     identifiers.sort_unstable();
     assert_eq!(identifiers, [1, 2, 3, 4, 5]);

@@ -148,7 +148,7 @@ fn publish(index: &mut Index, model: &Model, topic: &str) {
     // Twice: the second answer comes from the route cache.
     for _ in 0..2 {
         let mut found = Matches::default();
-        index.matches(topic, &mut found);
+        index.matches(topic.as_bytes(), &mut found);
         let key = |one: &Subscription| (one.subscriber, one.options, one.identifier);
         let mut subscriptions: Vec<_> = found.subscriptions.iter().map(key).collect();
         subscriptions.sort_unstable();
@@ -157,7 +157,7 @@ fn publish(index: &mut Index, model: &Model, topic: &str) {
         assert_eq!(found.groups, expected_groups, "{topic}");
 
         let mut filters = Vec::new();
-        index.matching_filters(topic, &mut filters);
+        index.matching_filters(topic.as_bytes(), &mut filters);
         let listening = filters.iter().map(|&id| index.subscriptions(id).len()).sum::<usize>();
         assert_eq!(listening, expected.len());
         filters.sort_unstable();

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use codec::QoS;
-use session::{Delivery, Dropped, Message, Offered, Overflow};
+use session::{Delivery, Dropped, Message, Offered, Overflow, Terms};
 use storage::Position;
 use topic::{FilterId, Subscription};
 
@@ -15,7 +15,7 @@ use super::promise::Promise;
 use super::store::{Loaded, Noted};
 use crate::Shard;
 use crate::client::Client;
-use crate::deliver::{Keeping, Wanted, options};
+use crate::deliver::{Keeping, options, terms_of};
 use crate::journal::{Fact, Origin, Stage, StoredMessage};
 
 /// Serials that a session takes from its backlogs at once.
@@ -76,7 +76,7 @@ impl Shard {
     /// What a publisher gets of its own message waits until that is answered.
     pub(crate) fn hold_own(&mut self, delivery: Delivery) {
         if let Some(store) = &mut self.store {
-            store.need_message(delivery.serial);
+            store.need_message(delivery.terms.serial);
         }
         self.own_delivery = Some(delivery);
     }
@@ -91,7 +91,7 @@ impl Shard {
     /// A durable session is owed a message that is in the log.
     pub(crate) fn owe(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
-        store.need_message(delivery.serial);
+        store.need_message(delivery.terms.serial);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
         if !is_behind && client.session.has_window() {
@@ -120,17 +120,18 @@ impl Shard {
         let (clients, spare_buffers) = self.clients_and_buffers();
         let Some(client) = clients.get_mut(slot) else { return };
         Self::lend_buffer(client, spare_buffers);
-        let serial = delivery.serial;
+        let serial = delivery.terms.serial;
         let payload_bytes = delivery.message.payload().len();
         let is_expired = delivery.message.is_expired(now_ms);
         let (offered, packet_id) = if is_expired {
             (Offered::Dropped(Dropped::Expired), 0)
-        } else if delivery.qos == QoS::ExactlyOnce {
+        } else if delivery.terms.qos == QoS::ExactlyOnce {
             (Offered::Queued, client.session.hold(delivery))
         } else {
             let packet_id = client.session.outgoing.next_packet_id();
+            let Delivery { message, terms } = delivery;
             let limits = client.limits.queue;
-            (client.session.offer(delivery, &limits, now_ms), packet_id)
+            (client.session.offer(&message, terms, &limits, now_ms), packet_id)
         };
         let Some(durable) = &mut client.durable else { return };
         if matches!(offered, Offered::Dropped(_)) {
@@ -152,8 +153,8 @@ impl Shard {
 
     /// The session cannot take the delivery now: it waits in the backlogs of its filters.
     fn fall_behind(&mut self, slot: u32, delivery: &Delivery, now_ms: u64) {
-        let payload_bytes = delivery.message.payload().len();
-        let stored = self.store.as_ref().and_then(|store| store.stored(delivery.serial));
+        let (payload_bytes, serial) = (delivery.message.payload().len(), delivery.terms.serial);
+        let stored = self.store.as_ref().and_then(|store| store.stored(serial));
         let bytes = stored.map_or(0, |stored| u64::from(stored.place.bytes));
         let Some(client) = self.clients.get_mut(slot) else { return };
         let limits = client.limits.queue;
@@ -162,8 +163,8 @@ impl Shard {
         let is_full = durable.queued >= limits.messages_max
             || durable.queued_bytes + bytes > limits.bytes_max;
         if is_full && (limits.overflow != Overflow::DropOldest || !fits_at_all) {
-            self.pass_over(slot, delivery.serial);
-            self.release_message(delivery.serial);
+            self.pass_over(slot, serial);
+            self.release_message(serial);
             let offered = match limits.overflow {
                 Overflow::Disconnect => Offered::Disconnect,
                 Overflow::Reject => Offered::Refused,
@@ -173,7 +174,7 @@ impl Shard {
             return;
         }
         durable.is_behind = true;
-        durable.last_queued = delivery.serial;
+        durable.last_queued = serial;
         durable.queued += 1;
         durable.queued_bytes += bytes;
         self.has_left_behind = true;
@@ -291,7 +292,7 @@ impl Shard {
     /// Puts a serial into the backlogs of the filters that match the topic.
     pub(crate) fn leave_behind(&mut self, topic: &str, serial: u64) {
         let mut filters = std::mem::take(&mut self.filters);
-        self.index.matching_filters(topic, &mut filters);
+        self.index.matching_filters(topic.as_bytes(), &mut filters);
         if let Some(store) = &mut self.store {
             for filter in &filters {
                 if self.index.promises(*filter) > 0 {
@@ -416,15 +417,16 @@ impl Shard {
     fn delivery_of(&mut self, slot: u32, serial: u64, message: Message) -> Option<Delivery> {
         let own = self.own_subscriptions(slot, message.topic());
         let client = self.clients.get(slot)?;
-        let wanted = Wanted::of(&message, &own, false, client)?;
-        (wanted.qos != QoS::AtMostOnce).then(|| wanted.delivery(message, serial))
+        let terms = terms_of(&message, &own, false, client)?;
+        let is_kept = terms.qos != QoS::AtMostOnce;
+        is_kept.then_some(Delivery { message, terms: Terms { serial, ..terms } })
     }
 
     fn own_subscriptions(&mut self, slot: u32, topic: &str) -> Vec<Subscription> {
         let Some(client) = self.clients.get(slot) else { return Vec::new() };
         if client.held.len() > OWN_FILTERS_MAX {
             let mut filters = std::mem::take(&mut self.filters);
-            self.index.matching_filters(topic, &mut filters);
+            self.index.matching_filters(topic.as_bytes(), &mut filters);
             let own = filters.iter().filter_map(|f| self.index.subscription(*f, slot)).collect();
             self.filters = filters;
             return own;
@@ -621,5 +623,5 @@ impl Client {
 fn begun(message: Message, serial: u64) -> Delivery {
     let qos = message.qos();
     let identifiers = session::Identifiers::None;
-    Delivery { message, identifiers, group: 0, serial, qos, retain: false }
+    Delivery { message, terms: Terms { identifiers, group: 0, serial, qos, retain: false } }
 }

@@ -302,7 +302,7 @@ impl Shard {
 
     fn owed_on(&mut self, topic: &str, since: &Since) -> Owed {
         let mut filters = std::mem::take(&mut self.filters);
-        self.index.matching_filters(topic, &mut filters);
+        self.index.matching_filters(topic.as_bytes(), &mut filters);
         let mut owed = Owed::new();
         for filter in &filters {
             for subscription in self.index.subscriptions(*filter) {

@@ -270,10 +270,7 @@ impl Worker {
         let now_ms = self.now_ms;
         match item {
             Item::Mail(shard, mails) => {
-                let shard = self.shard(shard);
-                for mail in mails {
-                    shard.on_mail(mail, now_ms);
-                }
+                self.shard(shard).on_batch(mails, now_ms);
             }
             Item::Connection(handover) => self.arrivals.push_back(*handover),
             Item::Publish(shard, message) => {
@@ -499,10 +496,7 @@ impl Worker {
             }
             for (shard, mails) in std::mem::take(&mut self.local_mail) {
                 let now_ms = self.now_ms;
-                let shard = self.shard(shard);
-                for mail in mails {
-                    shard.on_mail(mail, now_ms);
-                }
+                self.shard(shard).on_batch(mails, now_ms);
             }
         }
         for place in 0..self.shards.len() {
@@ -522,11 +516,11 @@ impl Worker {
     fn post(&mut self) {
         let workers = self.mailboxes.len();
         for shard in &mut self.shards {
-            for (to, mails) in shard.effects.mail.iter_mut().enumerate() {
+            for to in 0..shard.effects.mail.len() {
+                let mails = shard.take_batch(to as ShardId);
                 if mails.is_empty() {
                     continue;
                 }
-                let mails = std::mem::take(mails);
                 let mailbox = &self.mailboxes[to % workers];
                 if Arc::ptr_eq(mailbox, &self.mailbox) {
                     self.local_mail.push((to as ShardId, mails));
@@ -545,7 +539,7 @@ impl Worker {
         for event in std::mem::take(&mut shard.effects.events) {
             report::log(&event);
             if let Some(message) = report::message(&event)
-                && shard.shared().interest.shards(message.topic()).wants != 0
+                && shard.shared().interest.shards(message.topic_bytes()).wants != 0
             {
                 shard.on_publish_command(&message, self.now_ms);
             }
