@@ -1,6 +1,7 @@
 """What the benchmarks write of their runs: tables, a summary on top, and a grid. Pure functions of
 the results that `flock versus` leaves; `bench.py` makes those and says which there are."""
 
+import math
 import re
 import statistics
 from dataclasses import dataclass, field
@@ -103,27 +104,29 @@ def integrity(results, name):
 
 
 def behind(results):
-    """The share of the messages due that had not arrived when the last of them was due. What each
-    publisher sent last may still be under way."""
-    scheduled = published = arrived = missing = 0
-    for second in results["series"]:
-        if not second["scheduled"]:
-            continue
-        scheduled += second["scheduled"]
-        published += second["published"]
-        arrived += second["received"]
-        missing = second["backlog"]
-    if not scheduled:
+    """The share of the deliveries due that had not come at the last full second of publishing. What
+    each publisher sent last may still be under way."""
+    totals = results["totals"]
+    if not results["series"] or not totals["publishes_scheduled"]:
         return 0
-    unsent = max(scheduled - published, 0) / scheduled
-    late = max(missing - last_of_each(results), 0)
-    return max(unsent, late / max(arrived + missing, 1))
+    starts, ends = publishing(results)
+    full = math.floor(ends)
+    if full <= starts:
+        return 0
+    copies = integrity(results, "expected") / max(sum(totals["published"]), 1)
+    due = totals["publishes_scheduled"] * copies * (full - starts) / (ends - starts)
+    seconds = results["series"]
+    arrived = sum(second["received"] for second in seconds if second["at_secs"] <= full)
+    last_of_each = results["scenario"]["publishers"] * copies
+    return max(due - arrived - last_of_each, 0) / max(due, 1)
 
 
-def last_of_each(results):
-    """Deliveries of one message of each publisher."""
-    copies = integrity(results, "expected") / max(sum(results["totals"]["published"]), 1)
-    return results["scenario"]["publishers"] * copies
+def publishing(results):
+    """From when to when, in seconds: the stage that was followed by a wait for what was sent."""
+    phases = results["phases"]
+    names = [phase["name"] for phase in phases]
+    stage = phases[max(names.index("drain") - 1, 0)] if "drain" in names else phases[-1]
+    return stage["from_secs"], stage["to_secs"]
 
 
 def shortcomings(results, paced):
