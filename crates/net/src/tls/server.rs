@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::crypto::aws_lc_rs;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
     ClientHello, ResolvesServerCert, ServerSessionMemoryCache, UnbufferedServerConnection,
     WebPkiClientVerifier,
 };
 use rustls::sign::CertifiedKey;
-use rustls::{ServerConfig, SupportedProtocolVersion};
+use rustls::{CipherSuite, ServerConfig, SupportedProtocolVersion};
 
 use super::certificate;
 use super::files::{self, TlsError};
@@ -133,7 +133,7 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
             return Err(TlsError::Certificate { path, section: 1, reason });
         }
     };
-    let provider = Arc::new(aws_lc_rs::default_provider());
+    let provider = Arc::new(provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions(options.version_min))?;
     let builder = match client_verifier(options)? {
@@ -144,12 +144,21 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
         .map_err(|error| files::name_files(error, &options.certificate, &options.key))?;
     let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(Arc::new(certificate))));
     config.alpn_protocols = options.alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    config.ignore_client_order = true;
     config.ticketer = aws_lc_rs::Ticketer::new()?;
     config.session_storage = ServerSessionMemoryCache::new(options.sessions_max);
     // One is enough for a client that holds one connection, and each costs a signature-free but
     // real record.
     config.send_tls13_tickets = 1;
     Ok(Loaded { config: Arc::new(config), not_after_secs })
+}
+
+/// The suites with AES-128 and SHA-256 first. Clients put SHA-384 first, whose 512-bit arithmetic few
+/// processors have instructions for, and a handshake hashes more than it does anything else.
+fn provider() -> CryptoProvider {
+    let mut provider = aws_lc_rs::default_provider();
+    provider.cipher_suites.sort_by_key(|suite| !SUITES_FIRST.contains(&suite.suite()));
+    provider
 }
 
 fn client_verifier(options: &TlsOptions) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
@@ -208,4 +217,24 @@ pub(super) fn versions(min: TlsVersion) -> &'static [&'static SupportedProtocolV
     }
 }
 
+const SUITES_FIRST: [CipherSuite; 3] = [
+    CipherSuite::TLS13_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+];
+
 static VERSION_13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aes_128_comes_first_and_no_suite_is_lost() {
+        let suites = provider().cipher_suites;
+        assert!(suites[..3].iter().all(|suite| SUITES_FIRST.contains(&suite.suite())));
+        let default = aws_lc_rs::default_provider().cipher_suites;
+        assert_eq!(suites.len(), default.len());
+        assert!(default.iter().all(|suite| suites.contains(suite)));
+    }
+}
