@@ -46,8 +46,14 @@ pub struct Credentials {
     pub auth_data: Option<Box<[u8]>>,
 }
 
-/// Looks at the first bytes of a connection.
-pub fn admit(bytes: &[u8], limits: &Arc<Limits>, peer: &str, assigned_id: &str) -> Admission {
+/// Looks at the first bytes of a connection. `assigned_id` is asked for the id of a client that has
+/// none of its own.
+pub fn admit(
+    bytes: &[u8],
+    limits: &Arc<Limits>,
+    peer: &str,
+    assigned_id: impl FnOnce() -> String,
+) -> Admission {
     let packet_bytes_max = limits.packet_bytes_max;
     let decoded = codec::decode(bytes, Version::V5, Sender::Client, packet_bytes_max);
     match decoded {
@@ -171,7 +177,7 @@ fn check(
     connect: &Connect<'_>,
     limits: &Arc<Limits>,
     peer: &str,
-    assigned_id: &str,
+    assigned_id: impl FnOnce() -> String,
 ) -> Result<Credentials, Refused> {
     let asked = Asked::of(&connect.properties);
     let is_v5 = connect.version >= Version::V5;
@@ -180,7 +186,6 @@ fn check(
         return Err((Reason::PROTOCOL_ERROR, "MQTT-4.12.0-1", "authentication data, no method"));
     }
     let is_assigned = connect.client_id.is_empty();
-    let client_id = if is_assigned { assigned_id } else { connect.client_id };
     let session_expiry_secs = match (is_v5, connect.clean_start) {
         (true, _) => asked.session_expiry_secs,
         (false, true) => 0,
@@ -190,7 +195,7 @@ fn check(
         version: connect.version,
         clean_start: connect.clean_start,
         keep_alive_secs: connect.keep_alive_secs,
-        client_id: client_id.into(),
+        client_id: if is_assigned { assigned_id().into() } else { connect.client_id.into() },
         is_assigned,
         username: connect.username.map(Into::into),
         will: check_will(connect, limits)?.map(Box::new),

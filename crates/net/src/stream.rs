@@ -110,6 +110,13 @@ impl Stream {
         }
     }
 
+    /// Whether there is more than the socket: then there may be bytes that were read from it and not
+    /// handed on yet, and a farewell that closing alone does not say.
+    #[inline]
+    pub fn has_layers(&self) -> bool {
+        matches!(self.layers, Layers::Layered(_))
+    }
+
     /// The local address of a TCP connection.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.socket().local_address()

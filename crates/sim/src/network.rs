@@ -48,7 +48,8 @@ impl World {
     fn knock(&mut self, who: usize, connection: u32, bytes: &[u8]) {
         let waiting = self.node.door.entry(connection).or_default();
         waiting.extend_from_slice(bytes);
-        let Admission::Connect(credentials, len) = admit(waiting, &self.limits, "sim", "assigned")
+        let Admission::Connect(credentials, len) =
+            admit(waiting, &self.limits, "sim", || "assigned".into())
         else {
             return;
         };

@@ -542,7 +542,7 @@ pub(crate) fn admit(
 ) -> Result<ConnectRequest, Refusal> {
     let mut bytes = Vec::new();
     Packet::Connect(*connect).encode(connect.version, &mut bytes);
-    match admission::admit(&bytes, limits, "peer", "assigned") {
+    match admission::admit(&bytes, limits, "peer", || "assigned".into()) {
         Admission::Connect(credentials, len) => {
             assert_eq!(len, bytes.len());
             Ok(credentials.request)

@@ -13,6 +13,7 @@ use std::time::Duration;
 use broker::Shared;
 use broker::admission::{self, Admission, AuthStep, Credentials, Refusal};
 use codec::{Reason, Version};
+use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
 use net::{Handshake, Listener, PeerInfo, Progress, Read, Stream};
 use session::{Bucket, Rate};
@@ -99,6 +100,8 @@ struct Arrival {
     entrance: Arc<Entrance>,
     seat: Option<Seat>,
     generation: u64,
+    /// Registered with the poll; one that never had to wait is not.
+    is_watched: bool,
 }
 
 enum Stage {
@@ -304,14 +307,9 @@ impl Door {
         true
     }
 
-    fn welcome(&mut self, mut handshake: Handshake, entrance: Arc<Entrance>) {
+    fn welcome(&mut self, handshake: Handshake, entrance: Arc<Entrance>) {
         let entry = self.arrivals.vacant_entry();
         let key = entry.key();
-        let interests = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(&mut handshake, Token(key), interests) {
-            tracing::warn!(%error, "cannot watch a connection; it is closed");
-            return;
-        }
         self.generation += 1;
         let deadline_ms = self.now_ms + self.context.connect_timeout_ms;
         self.deadlines.push_back((deadline_ms, key, self.generation));
@@ -321,8 +319,24 @@ impl Door {
             entrance,
             seat,
             generation: self.generation,
+            is_watched: false,
         });
         self.advance(key);
+        self.watch(key);
+    }
+
+    /// Watches a connection that has to wait. What came since it was last read makes an event.
+    fn watch(&mut self, key: usize) {
+        let Some(arrival) = self.arrivals.get_mut(key) else { return };
+        let Some(source) = arrival.stage.source() else { return };
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        match self.poll.registry().register(source, Token(key), interests) {
+            Ok(()) => arrival.is_watched = true,
+            Err(error) => {
+                tracing::warn!(%error, "cannot watch a connection; it is closed");
+                self.turn_away(key);
+            }
+        }
     }
 
     /// Takes a connection as far as it goes without waiting.
@@ -391,8 +405,8 @@ impl Door {
         let bytes_max = entrance.limits.packet_bytes_max as usize + SCRATCH_BYTES;
         let is_open = self.read(&mut stream, &mut bytes, bytes_max).is_some();
         let peer_name = peer.address.to_string();
-        let assigned_id = identity::assigned_client_id();
-        match admission::admit(&bytes, &entrance.limits, &peer_name, &assigned_id) {
+        let limits = &entrance.limits;
+        match admission::admit(&bytes, limits, &peer_name, identity::assigned_client_id) {
             Admission::NeedMore if is_open => self.set(key, Stage::Connect { stream, peer, bytes }),
             Admission::NeedMore => self.turn_away(key),
             Admission::Refuse(refusal) => self.refuse(key, stream, "-", &peer_name, &refusal),
@@ -543,11 +557,9 @@ impl Door {
         credentials: Credentials,
         rest: Vec<u8>,
     ) {
-        let Some(seat) = self.arrivals.get_mut(key).and_then(|arrival| arrival.seat.take()) else {
-            return;
-        };
-        self.arrivals.remove(key);
-        if self.poll.registry().deregister(&mut stream).is_err() {
+        let Some(arrival) = self.arrivals.try_remove(key) else { return };
+        let Some(seat) = arrival.seat else { return };
+        if arrival.is_watched && self.poll.registry().deregister(&mut stream).is_err() {
             return;
         }
         let request = credentials.request;
@@ -659,6 +671,17 @@ impl Door {
 }
 
 impl Stage {
+    fn source(&mut self) -> Option<&mut dyn Source> {
+        match self {
+            Self::Handshake(handshake) => Some(handshake.as_mut()),
+            Self::Connect { stream, .. }
+            | Self::Checking { stream, .. }
+            | Self::Exchange { stream, .. }
+            | Self::Refused(stream) => Some(stream),
+            Self::Moving => None,
+        }
+    }
+
     fn peer(&self) -> String {
         match self {
             Self::Handshake(handshake) => handshake.peer().address.to_string(),

@@ -330,6 +330,7 @@ impl Worker {
             return;
         }
         let now_ms = self.now_ms;
+        let has_layers = stream.has_layers();
         let shard = &mut self.shards[place];
         let slot = shard.on_connect(key as u32, handover.request, now_ms);
         entry.insert(Connection {
@@ -343,8 +344,10 @@ impl Worker {
         if !handover.rest.is_empty() {
             shard.on_bytes(slot, key as u32, &handover.rest, now_ms);
         }
-        // What arrived before the registration makes no event of its own with every transport.
-        self.unread.push(key);
+        if has_layers {
+            // What it has read and not handed on makes no event.
+            self.unread.push(key);
+        }
     }
 
     /// A client connects anew while the worker still knows an older connection of it. What it sent
@@ -450,7 +453,7 @@ impl Worker {
     fn on_lost(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if matches!(connection.state, State::Leaving { .. }) {
-            self.drop_connection(key);
+            self.connections.remove(key);
             return;
         }
         connection.state = State::Lost;
@@ -479,7 +482,7 @@ impl Worker {
                     self.unread.push(key);
                 }
                 State::Leaving { until_ms, .. } if until_ms <= self.now_ms => {
-                    self.drop_connection(key);
+                    self.connections.remove(key);
                 }
                 State::Paused(_) | State::Leaving { .. } => self.waiting.push(key),
                 State::Open | State::Lost => {}
@@ -559,8 +562,10 @@ impl Worker {
         let key = close.connection as usize;
         let Some(connection) = self.connections.get_mut(key) else { return };
         if matches!(connection.state, State::Lost) || close.farewell.is_empty() {
-            let _ = connection.stream.shutdown();
-            self.drop_connection(key);
+            if connection.stream.has_layers() {
+                let _ = connection.stream.shutdown();
+            }
+            self.connections.remove(key);
             return;
         }
         // Closing now, with bytes of the client unread, would make the kernel throw the farewell
@@ -601,12 +606,6 @@ impl Worker {
                 return;
             }
         }
-    }
-
-    fn drop_connection(&mut self, key: usize) {
-        let mut connection = self.connections.remove(key);
-        // Dropping closes it either way.
-        let _ = self.poll.registry().deregister(&mut connection.stream);
     }
 }
 
