@@ -410,6 +410,9 @@ pub struct Connect {
     /// Attempts after the first that failed, before the client counts as failed.
     pub retries: u32,
     pub retry_interval_us: u64,
+    /// Whether each round of this step is another client to the broker: the client's id, `-`, and
+    /// how often the client has begun to connect.
+    pub fresh_id: bool,
     /// Whether to connect again, and subscribe again if the session is gone, after losing the
     /// connection without having closed it.
     pub reconnect: Option<Reconnect>,
@@ -430,6 +433,7 @@ impl Default for Connect {
             user_properties: Vec::new(),
             retries: 0,
             retry_interval_us: 1_000_000,
+            fresh_id: false,
             reconnect: None,
         }
     }

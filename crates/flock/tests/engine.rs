@@ -25,3 +25,63 @@ fn pairs_at_every_qos_lose_nothing() {
         assert_eq!(acked.map_or(0, |acked| acked.summary.count), if qos > 0 { 1_000 } else { 0 });
     }
 }
+
+#[test]
+fn what_a_connection_costs_is_counted_where_nobody_publishes() {
+    let broker = Mosquitto::start();
+    let text = r#"
+id = "t"
+title = "t"
+[clients.c]
+count = 50
+[[stage]]
+name = "connect"
+do = [{ clients = "c", steps = [{ connect = {} }] }]
+[[stage]]
+name = "hold"
+duration = "100ms"
+[[stage]]
+name = "leave"
+do = [{ clients = "c", steps = [{ disconnect = {} }] }]
+"#;
+    let results = run_on(text, &broker.address, BrokerAccess::Pid(broker.pid()));
+    assert_eq!(results.run.outcome, Outcome::Completed);
+    let load = results.broker_load.unwrap();
+    assert!(load.cpu_us_per_connect.is_some());
+    // Not after the last stage, when no connection stands.
+    assert!(load.memory_bytes_per_connection.is_some());
+}
+
+#[test]
+fn with_a_fresh_id_each_round_is_another_client() {
+    let broker = Mosquitto::start();
+    let text = |fresh: bool| {
+        format!(
+            r#"
+id = "t"
+title = "t"
+[connect]
+version = "3.1.1"
+clean_start = false
+fresh_id = {fresh}
+[clients.c]
+count = 2
+id = "fresh-{fresh}-{{i}}"
+[subscriptions.s]
+filter = "s"
+[[stage]]
+name = "calls"
+[[stage.do]]
+clients = "c"
+steps = [{{ repeat = {{ times = 3, steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "s" }} }}, {{ disconnect = {{}} }}] }} }}]
+"#
+        )
+    };
+    for (fresh, forgotten) in [(false, 0), (true, 4)] {
+        let results = run_on(&text(fresh), &broker.address, BrokerAccess::None);
+        assert_eq!(results.totals.connects_ok, 6);
+        // A new id finds no session, which a client that had one calls forgotten.
+        let found: u64 = results.errors.iter().map(|error| error.count).sum();
+        assert_eq!(found, forgotten, "{:?}", results.errors);
+    }
+}

@@ -42,6 +42,8 @@ pub(super) struct Client {
     /// Position in the plan's list; `NO_CONNECT` before the first.
     connect: u16,
     attempts: u16,
+    /// How often the program has begun to connect.
+    calls: u32,
     /// Breaks over which a session was lost, and connections of any kind.
     generation: u16,
     pub(super) link_generation: u16,
@@ -109,6 +111,7 @@ impl Client {
             hearing: Vec::new(),
             connect: NO_CONNECT,
             attempts: 0,
+            calls: 0,
             generation: 0,
             link_generation: 0,
             was_up: false,
@@ -123,6 +126,15 @@ impl Client {
     pub(super) fn id(&self, plan: &Plan) -> String {
         let group = plan.scenario.group(self.group);
         group.client_ids.name(group.offset + self.index)
+    }
+
+    /// The id that the broker is told.
+    pub(super) fn wire_id(&self, lane: &Lane) -> String {
+        let id = self.id(&lane.plan);
+        match self.connect_command(lane) {
+            Some(command) if command.fresh_id => format!("{id}-{}", self.calls),
+            _ => id,
+        }
     }
 
     /// How the client is to be judged over breaks: QoS 0 may be missed in any, the rest only in one
@@ -151,6 +163,7 @@ impl Client {
             return;
         }
         self.connect = command;
+        self.calls += 1;
         self.attempts = 0;
         self.was_up = false;
         self.open(lane);

@@ -91,7 +91,10 @@ struct Running {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Marks {
     pub(super) start: Option<Mark>,
+    /// Before the first stage that publishes, or, once clients have connected, that connects none.
     pub(super) connected: Option<Mark>,
+    /// After the hold that follows it, if one does: what opening left behind is gone by then.
+    pub(super) settled: Option<Mark>,
     pub(super) measured_from: Option<Mark>,
     pub(super) measured_to: Option<Mark>,
 }
@@ -147,12 +150,16 @@ impl<'a> Conductor<'a> {
     pub(super) fn conduct(&mut self) {
         self.marks.start = Some(self.mark());
         let measured_any = self.plan.scenario.stages.iter().any(|stage| stage.measured);
+        let (mut have_connected, mut settles) = (false, false);
         for stage in 0..self.plan.scenario.stages.len() {
             let measured = self.plan.scenario.stages[stage].measured || !measured_any;
             let publishes = self.plan.publishes_in(stage);
-            if publishes && self.marks.connected.is_none() {
+            let connects = self.plan.connects_in(stage);
+            if self.marks.connected.is_none() && (publishes || (have_connected && !connects)) {
                 self.marks.connected = Some(self.mark());
+                settles = !publishes && !self.plan.scenario.stages[stage].has_client_steps();
             }
+            have_connected |= connects;
             self.crew.order(&CrewOrder::Measure(measured));
             if measured && self.marks.measured_from.is_none() {
                 self.marks.measured_from = Some(self.mark());
@@ -166,6 +173,9 @@ impl<'a> Conductor<'a> {
             }
             if measured {
                 self.marks.measured_to = Some(self.mark());
+            }
+            if std::mem::take(&mut settles) {
+                self.marks.settled = Some(self.mark());
             }
             // Everybody is where the stage was to bring them: a peak between two seconds.
             let standing = self.standing();

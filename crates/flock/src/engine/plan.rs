@@ -239,6 +239,12 @@ impl Plan {
         all.any(|op| matches!(op, Op::Publish(_)))
     }
 
+    /// Whether any client connects in this stage.
+    pub fn connects_in(&self, stage: usize) -> bool {
+        let mut all = self.programs[stage].iter().flatten();
+        all.any(|op| matches!(op, Op::Connect(_)))
+    }
+
     /// Clients, over all agents, that publish in this stage.
     pub fn publishers_in(&self, stage: usize) -> u64 {
         let groups = self.scenario.groups.iter().zip(&self.programs[stage]);

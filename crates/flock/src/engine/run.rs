@@ -228,7 +228,8 @@ fn measured_window(conductor: &Conductor<'_>, ended_secs: f64) -> (f64, f64) {
     )
 }
 
-/// CPU per message over the measured stages; CPU and memory per connection up to the first publish.
+/// CPU per message over the measured stages; CPU per connect until all are connected; memory per
+/// connection then, or after the hold that follows.
 fn add_unit_costs(load: &mut HostLoad, conductor: &Conductor<'_>) {
     let marks = &conductor.marks;
     if let (Some(from), Some(to)) = (marks.measured_from, marks.measured_to) {
@@ -248,6 +249,7 @@ fn add_unit_costs(load: &mut HostLoad, conductor: &Conductor<'_>) {
         {
             load.cpu_us_per_connect = Some((after - before) * 1e6 / connects as f64);
         }
+        let to = marks.settled.unwrap_or(to);
         let standing = to.standing.connections.saturating_sub(from.standing.connections);
         if let (Some(before), Some(after)) = (from.broker_memory_bytes, to.broker_memory_bytes)
             && standing > 0

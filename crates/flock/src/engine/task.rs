@@ -537,7 +537,7 @@ impl Client {
         let is_v5 = group.version == Version::V5;
         ConnectOptions {
             version: wire_version(group.version),
-            client_id: self.id(&lane.plan),
+            client_id: self.wire_id(lane),
             clean_start: command.clean_start,
             keep_alive_secs: command.keep_alive_secs,
             session_expiry_secs: if is_v5 { command.session_expiry_secs } else { 0 },

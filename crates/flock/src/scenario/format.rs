@@ -266,6 +266,7 @@ pub(super) struct Connect {
     pub user_properties: Option<BTreeMap<String, String>>,
     pub retries: Option<u32>,
     pub retry_interval: Option<Time>,
+    pub fresh_id: Option<bool>,
     pub reconnect: Option<bool>,
     pub version: Option<Version>,
 }

@@ -375,6 +375,7 @@ impl<'a> Lowering<'a> {
                 file.retry_interval,
                 default.retry_interval_us,
             ),
+            fresh_id: step.fresh_id.or(file.fresh_id).unwrap_or(false),
             reconnect: reconnects.then(Reconnect::default),
         })
     }

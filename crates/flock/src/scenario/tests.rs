@@ -221,7 +221,7 @@ steps = [
   { start_timer = "up" },
   { spread = "1s" },
   { spread_down = "1s" },
-  { connect = { brokers = "a", username = "u{i}", password = "p", clean_start = false, session_expiry = "1d", reconnect = true, retries = 2, receive_max = 10, user_properties = { k = "v" }, will = { topics = "wills", qos = 1, payload = { text = "bye" }, delay = "5s" } } },
+  { connect = { brokers = "a", username = "u{i}", password = "p", clean_start = false, session_expiry = "1d", reconnect = true, retries = 2, fresh_id = true, receive_max = 10, user_properties = { k = "v" }, will = { topics = "wills", qos = 1, payload = { text = "bye" }, delay = "5s" } } },
   { stop_timer = "up" },
   { subscribe = { to = ["shared", "wild", "some"], qos = 2, ack_delay = "10ms", no_local = true, retain_handling = 2, identifier = 7 } },
   { publish = { to = "t", assign = "partition", order = "random", count = 5, qos = 2, retain = true, in_flight = 10, payload = { random_from = 16, random_to = "1K" }, expiry = "1m", phase = "together", topic_alias = true, user_properties = { k = "v" } } },

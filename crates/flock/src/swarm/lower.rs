@@ -506,6 +506,7 @@ impl Commands<'_, '_> {
             user_properties: self.user_properties(element)?,
             retries: names.number(element, "retries", 0)? as u32,
             retry_interval_us: names.time(element, "retryInterval")?.unwrap_or(1_000_000),
+            fresh_id: false,
             reconnect: names.flag(element, "autoReconnect", false)?.then(Reconnect::default),
         })
     }

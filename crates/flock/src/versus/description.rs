@@ -45,6 +45,20 @@ pub struct Description {
     /// The same broker under other names, with other params.
     #[serde(default, rename = "variant")]
     pub variants: Vec<Variant>,
+    /// How it listens over TLS; without it, it takes part in no scenario that connects so.
+    pub tls: Option<TlsForm>,
+}
+
+/// What is otherwise when a broker listens over TLS. Its certificate is then in
+/// `{dir}/certificate.pem`, the key in `{dir}/key.pem`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsForm {
+    /// These instead of the params of the same names.
+    pub params: BTreeMap<String, String>,
+    /// Commands to run before, after those of every start.
+    #[serde(default)]
+    pub prepare: Vec<Vec<String>>,
 }
 
 /// The same broker, set up in another way.
@@ -76,8 +90,10 @@ pub enum BrokerError {
     Read { path: String, source: io::Error },
     #[error("{path}: {detail}")]
     Format { path: String, detail: String },
-    #[error("{path}: variant `{variant}` sets `{param}`, which is not among the params")]
-    Param { path: String, variant: String, param: String },
+    #[error("{path}: {part} sets `{param}`, which is not among the params")]
+    Param { path: String, part: String, param: String },
+    #[error("the description of {title} has no [tls] part, and the scenario connects over TLS")]
+    NoTls { title: String },
     #[error("{title} is not installed: {install}")]
     NotInstalled { title: String, install: String },
     #[error("cannot prepare {title}: {detail}")]
@@ -129,23 +145,35 @@ impl Description {
             detail: error.to_string(),
         })?;
         let variants = std::mem::take(&mut plain.variants);
+        let check = |part: String, params: &BTreeMap<String, String>| {
+            let strange = params.keys().find(|name| !plain.params.contains_key(*name));
+            strange.map_or(Ok(()), |param| {
+                Err(BrokerError::Param { path: path.to_owned(), part, param: param.clone() })
+            })
+        };
+        if let Some(tls) = &plain.tls {
+            check("[tls]".to_owned(), &tls.params)?;
+        }
         let mut all = vec![plain.clone()];
         for variant in variants {
-            if let Some(param) =
-                variant.params.keys().find(|name| !plain.params.contains_key(*name))
-            {
-                return Err(BrokerError::Param {
-                    path: path.to_owned(),
-                    variant: variant.name,
-                    param: param.clone(),
-                });
-            }
+            check(format!("variant `{}`", variant.name), &variant.params)?;
             let mut params = plain.params.clone();
             params.extend(variant.params);
             let Variant { name, title, note, .. } = variant;
             all.push(Self { name, title, note, params, ..plain.clone() });
         }
         Ok(all)
+    }
+
+    /// The same broker, listening over TLS.
+    pub fn over_tls(&self) -> Result<Self, BrokerError> {
+        let Some(tls) = &self.tls else {
+            return Err(BrokerError::NoTls { title: self.title.clone() });
+        };
+        let mut other = self.clone();
+        other.params.extend(tls.params.clone());
+        other.prepare.extend(tls.prepare.clone());
+        Ok(other)
     }
 
     /// The program, if it is installed.
@@ -389,6 +417,28 @@ params = { keep = "all" }
         let text = TWO_FORMS.replace("{ keep = \"all\" }", "{ kept = \"all\" }");
         let error = Description::parse("mine.toml", &text).unwrap_err().to_string();
         assert!(error.contains("mine-durable") && error.contains("`kept`"), "{error}");
+    }
+
+    #[test]
+    fn over_tls_it_has_other_params_and_more_to_prepare() {
+        let tls = "[tls]\nparams = { keep = \"{dir}/key.pem\" }\nprepare = [[\"pack\"]]\n";
+        let all = Description::parse("mine.toml", &format!("{TWO_FORMS}{tls}")).unwrap();
+        for description in &all {
+            let form = description.over_tls().unwrap();
+            assert_eq!(form.params["keep"], "{dir}/key.pem");
+            assert_eq!(form.prepare, [["pack"]]);
+            assert_eq!(form.name, description.name);
+        }
+        let wrong = format!("{TWO_FORMS}{}", tls.replace("keep", "kept"));
+        let error = Description::parse("mine.toml", &wrong).unwrap_err().to_string();
+        assert!(error.contains("[tls] sets `kept`"), "{error}");
+    }
+
+    #[test]
+    fn a_broker_that_is_not_described_over_tls_says_so() {
+        let plain = Description::parse("mine.toml", TWO_FORMS).unwrap().remove(0);
+        let error = plain.over_tls().unwrap_err().to_string();
+        assert!(error.contains("Mine") && error.contains("[tls]"), "{error}");
     }
 
     #[test]

@@ -5,16 +5,17 @@
 //! another, so that never two share the machine, and gives one [`Cell`] per broker, scenario and
 //! round. [`table`] draws the comparison that the command prints.
 
+mod certificate;
 mod description;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-pub use description::{BrokerError, ConfigFile, Description, Variant};
+pub use description::{BrokerError, ConfigFile, Description, TlsForm, Variant};
 
 use crate::engine::conductor::Progress;
 use crate::engine::host;
@@ -88,14 +89,10 @@ fn run_one(
 ) -> Result<Results, String> {
     let port = free_port().map_err(|error| format!("no free port: {error}"))?;
     let dir = Workspace::new(&broker.name, port).map_err(|error| error.to_string())?;
+    let mut scenario = scenario.clone();
+    let broker = direct(&mut scenario, broker, port, &dir.0)?;
     let (process, info) =
         broker.start(port, Some(cpus), &dir.0).map_err(|error| error.to_string())?;
-    let mut scenario = scenario.clone();
-    for target in &mut scenario.brokers {
-        target.addresses = vec![format!("127.0.0.1:{port}")];
-        // Descriptions start a plain TCP listener, the common ground of all brokers.
-        target.transport = Transport::Tcp;
-    }
     let on_progress = &mut *options.on_progress;
     let run_options = engine::Options {
         command: options.command.clone(),
@@ -107,6 +104,31 @@ fn run_one(
         ..engine::Options::default()
     };
     engine::run(&scenario, run_options).map_err(|error| error.to_string())
+}
+
+/// Sends the scenario's clients to `port`, over TCP or TLS, the common ground of all brokers, and
+/// gives the broker in the form that listens so.
+fn direct(
+    scenario: &mut Scenario,
+    broker: &Description,
+    port: u16,
+    dir: &Path,
+) -> Result<Description, String> {
+    let is_tls = scenario.brokers.iter().any(|target| target.transport.is_tls());
+    for target in &mut scenario.brokers {
+        target.addresses = vec![format!("127.0.0.1:{port}")];
+        target.transport = if is_tls { Transport::Tls } else { Transport::Tcp };
+    }
+    if !is_tls {
+        return Ok(broker.clone());
+    }
+    let form = broker.over_tls().map_err(|error| error.to_string())?;
+    let certificate = certificate::write(dir)?.display().to_string();
+    for target in &mut scenario.brokers {
+        target.tls.ca_file = Some(certificate.clone());
+        target.tls.server_name = None;
+    }
+    Ok(form)
 }
 
 /// Half the cores for each side, unless something else was asked for.
