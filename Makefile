@@ -59,6 +59,10 @@ bench-catalogue: ## only the published benchmarks, scaled, beside the best other
 bench-matrix: ## only QoS x payload x version, beside mosquitto
 	@python3 tests/bench.py matrix
 
+.PHONY: bench-connections
+bench-connections: ## what connections cost to make and to hold, over TCP and TLS, beside the best others
+	@python3 tests/bench.py connections --rounds $(or $(ROUNDS),1)
+
 .PHONY: bench-durable
 bench-durable: ## durable sessions, at each level and beside other brokers, into docs/performance.md (ROUNDS=3)
 	@python3 tests/bench.py durable --rounds $(or $(ROUNDS),3)

@@ -2,7 +2,8 @@
 """Measures brokers side by side and writes the tables into docs/performance.md, between markers.
 
 `tests/bench.py peers` and `catalogue`: quelea beside the brokers that are installed, with a summary
-on top. `matrix`: quality of service, payload and version, beside mosquitto. `floor`: beside the
+on top. `matrix`: quality of service, payload and version, beside mosquitto. `connections`: what
+they cost to make and to hold, over TCP and TLS. `floor`: beside the
 bare relay of crates/floor, as a multiple of what that costs. `durable`: what durable sessions cost,
 at quelea's levels and with other brokers that keep them on disk. Several suites may be given.
 
@@ -27,11 +28,10 @@ from pathlib import Path
 from bench_tables import (
     Cell,
     between_markers,
-    cost,
+    columns,
     disclosure,
     grid,
     reason_in,
-    received,
     summary,
     tables,
 )
@@ -143,6 +143,11 @@ def matrix():
                 yield Row(name, file(scenario), options, place=place)
 
 
+# 10,000 clients at 1,000 per second.
+STEADY = ("--ramp", "10s")
+# Those that listen over TLS, without the slowest two.
+CALLED = ["quelea", "mosquitto", "rumqttd", "rmqttd", "nats", "hivemq"]
+
 SUITES = {
     "floor": Suite(
         [P2P_1K, P2P, SHARE, FAN, *plain("AIO-B100-16B")],
@@ -170,6 +175,18 @@ SUITES = {
     ),
     "matrix": Suite(
         list(matrix()), ["quelea", "mosquitto"], "mosquitto", rounds=2, duration="2s", ramp="200ms"
+    ),
+    "connections": Suite(
+        [
+            Row("CONN-10K", file("conn-10k"), STEADY),
+            Row("CONN-RATE", file("conn-rate")),
+            Row("TLS-10K", file("tls-10k"), STEADY),
+            Row("TLS-RATE", file("tls-rate")),
+        ],
+        CALLED,
+        "mosquitto",
+        rounds=1,
+        duration="4s",
     ),
     "durable": Suite(
         plain("D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"), KEEPERS, "quelea-memory"
@@ -234,7 +251,8 @@ def measure(suite, rows, brokers, shape, programs, out):
 def told(results, why):
     if why:
         return why
-    return f"{received(results):,.0f}/s, {cost(results) or 0:.2f} us"
+    (title, of, _), *_, (_, cost, _) = columns([results])
+    return f"{of(results) or 0:,.0f} {title}, {cost(results) or 0:.2f} us"
 
 
 def run(row, broker, shape, programs, out):

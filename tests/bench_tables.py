@@ -51,9 +51,15 @@ def busy(results, name):
     return [second[name] for second in seconds if second["published"] + second["received"] > 0]
 
 
-def latency(percentile):
+def connect_rate(results):
+    """The first and the last second are partial, but for the median that is all the same."""
+    rates = [second["connects"] for second in results["series"] if second["connects"]]
+    return statistics.median(rates or [0])
+
+
+def latency(percentile, kind="end_to_end"):
     def of(results):
-        kinds = [one["summary"] for one in results["latencies"] if one["kind"] == "end_to_end"]
+        kinds = [one["summary"] for one in results["latencies"] if one["kind"] == kind]
         most = max(kinds, key=lambda summary: summary["count"], default=None)
         return most and most[percentile] / 1000
 
@@ -80,9 +86,21 @@ COLUMNS = [
     ("CPU us per message", cost, 2),
 ]
 
+# Of scenarios without messages.
+CONNECTION_COLUMNS = [
+    ("connects/s", connect_rate, 0),
+    ("p50 ms", latency("p50_us", "connect"), 2),
+    ("p99 ms", latency("p99_us", "connect"), 2),
+    ("bytes per connection", load("memory_bytes_per_connection"), 0),
+    ("CPU us per connect", load("cpu_us_per_connect"), 1),
+]
+
 
 def columns(runs):
-    """What is told of a scenario: its own stopwatches, if it has some, instead of rates."""
+    """What is told of a scenario, its cost last: connections where there are no messages, and its
+    own stopwatches, if it has some, instead of rates."""
+    if runs and not any(sum(results["totals"]["published"]) for results in runs):
+        return CONNECTION_COLUMNS
     timers = dict.fromkeys(timer["name"] for results in runs for timer in results["timers"])
     if not timers:
         return COLUMNS
@@ -185,8 +203,8 @@ def spread(of, digits, runs):
     return f"{middle} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
 
 
-def ratio(cell, unit):
-    ours, theirs = cell.median(cost), unit.median(cost) if unit else None
+def ratio(of, cell, unit):
+    ours, theirs = cell.median(of), unit.median(of) if unit else None
     return f"{ours / theirs:.2f}" if ours and theirs else "-"
 
 
@@ -206,7 +224,7 @@ def tables(measured, unit):
         for broker, cell in cells.items():
             figures = [spread(of, digits, cell.runs) for _, of, digits in told]
             remarks = "; ".join(cell.remarks())
-            compared = ratio(cell, cells.get(unit))
+            compared = ratio(told[-1][1], cell, cells.get(unit))
             lines.append(table_row([named(broker, cell), *figures, compared, remarks]))
         lines.append("")
     return lines

@@ -119,6 +119,21 @@ def test_stopwatches_stand_for_rates_also_if_a_round_has_none():
     assert row(lines, "quelea")[1:3] == ["2.0 (1.0-3.0)", "12.5 (12.5-12.5)"]
 
 
+def test_connections_are_told_where_there_are_no_messages():
+    def of(cost):
+        return run(
+            totals=run()["totals"] | {"published": [0, 0, 0]},
+            series=[{"connects": 0}, {"connects": 800}, {"connects": 1000}, {"connects": 900}],
+            broker_load={"memory_bytes_per_connection": 712.4, "cpu_us_per_connect": cost},
+        )
+
+    measured = {"S": {"quelea": Cell([of(50.0)]), "other": Cell([of(40.0)])}}
+    lines = bench_tables.tables(measured, "other")
+    assert row(lines, "quelea") == [
+        "quelea 1.0", "900", "0.00", "0.00", "712", "50.0", "1.25", "",
+    ]  # fmt: skip
+
+
 def test_a_run_without_figures_is_a_row_all_the_same():
     lines = tables(run(series=[], latencies=[], broker_load=None))
     assert row(lines, "quelea")[1:] == ["0", "-", "-", "-", "-", "-", ""]

@@ -251,8 +251,10 @@ fn add_unit_costs(load: &mut HostLoad, conductor: &Conductor<'_>) {
         }
         let to = marks.settled.unwrap_or(to);
         let standing = to.standing.connections.saturating_sub(from.standing.connections);
+        // Where clients come and go, memory is no matter of those that stand.
         if let (Some(before), Some(after)) = (from.broker_memory_bytes, to.broker_memory_bytes)
             && standing > 0
+            && standing == connects
         {
             let grown = after as f64 - before as f64;
             load.memory_bytes_per_connection = Some(grown / standing as f64);
