@@ -110,8 +110,8 @@ impl Stream {
         }
     }
 
-    /// Whether there is more than the socket: then there may be bytes that were read from it and not
-    /// handed on yet, and a farewell that closing alone does not say.
+    /// Whether there is more than the socket: then there may be bytes that were read from it and
+    /// not handed on yet, and a farewell that closing alone does not say.
     #[inline]
     pub fn has_layers(&self) -> bool {
         matches!(self.layers, Layers::Layered(_))

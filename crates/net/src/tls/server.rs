@@ -153,8 +153,8 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
     Ok(Loaded { config: Arc::new(config), not_after_secs })
 }
 
-/// The suites with AES-128 and SHA-256 first. Clients put SHA-384 first, whose 512-bit arithmetic few
-/// processors have instructions for, and a handshake hashes more than it does anything else.
+/// The suites with AES-128 and SHA-256 first. Clients put SHA-384 first, which few processors have
+/// instructions for, and hashing is a good part of a handshake.
 fn provider() -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     provider.cipher_suites.sort_by_key(|suite| !SUITES_FIRST.contains(&suite.suite()));
