@@ -179,7 +179,7 @@ fn connect(
     };
     let mut bytes = Vec::new();
     Packet::Connect(connect).encode(Version::V5, &mut bytes);
-    let admission = admission::admit(&bytes, limits, "192.168.100.100:50000", "");
+    let admission = admission::admit(&bytes, limits, "192.168.100.100:50000", String::new);
     let Admission::Connect(credentials, _) = admission else {
         panic!("a CONNECT that is in order was not admitted");
     };
