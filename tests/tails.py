@@ -42,10 +42,10 @@ RECLAIM_LEAD_SECS = 5
 
 IN_MEMORY = {"durability__level": "memory"}
 
-# So small that a few seconds fill many segments.
+# So small that a few seconds fill many segments, and no smaller: a slow disk must keep up with them.
 ON_DISK = {
     "durability__level": "disk",
-    "durability__segment_bytes": "2MiB",
+    "durability__segment_bytes": "4MiB",
     "limits__packet_bytes_max": "64KiB",
     "limits__topic_bytes_max": "256",
 }
