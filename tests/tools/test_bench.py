@@ -105,6 +105,13 @@ def test_what_was_lost_and_what_is_not_valid_is_said():
     assert row(lines, "quelea")[-1] == "3 lost; the tool / was late"
 
 
+def test_what_was_still_coming_when_the_wait_ended_is_not_called_lost():
+    late = run(integrity=LOST, series=[second(4), second(5, received=7)])
+    gone = run(integrity=LOST, series=[second(4), second(5, received=0)])
+    assert Cell([late]).shortcomings() == [] and Cell([gone]).shortcomings() == ["lost"]
+    assert Cell([late]).remarks() == ["3 had not come when the wait ended"]
+
+
 def test_a_broker_without_results_is_a_row_with_the_reason():
     cells = {"quelea": Cell([run()]), "other": Cell(failures=["it does not start"])}
     lines = bench_tables.tables({"S": cells}, "quelea")
