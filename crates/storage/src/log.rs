@@ -12,7 +12,7 @@ use crate::format::{
 };
 use crate::ledger::{Ledger, weight};
 use crate::position::Position;
-use crate::recent::{Recent, read_in};
+use crate::recent::{Recent, read_in, trim};
 use crate::reclaim::Reclaim;
 use crate::recovery::Recovered;
 use crate::settings::Settings;
@@ -553,6 +553,7 @@ impl Log {
         self.pending_bytes += BATCH_HEADER_BYTES as usize;
         self.ledger.set_end(self.head.segment, self.head.next);
         self.note_closed(records, flags);
+        trim(&mut bytes);
         let bytes = Arc::new(bytes);
         self.recent.push(start, Arc::clone(&bytes));
         self.queue.push_back(Step::Write {
