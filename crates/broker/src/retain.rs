@@ -3,9 +3,13 @@
 //! A page is asked for only when the subscriber has room for it, so that a subscription to a
 //! million retained messages neither floods its outbox nor holds up anybody else.
 
+mod kept;
+
 use codec::Reason;
 use session::{Message, Terms};
 use storage::Level;
+
+pub(crate) use kept::Kept;
 
 use crate::access::Action;
 use crate::deliver::{options, with_identifier};
@@ -23,13 +27,6 @@ const CALM_BYTES_MAX: usize = 64 * 1024;
 /// Retained messages looked at per tick for expiry.
 const SWEEP_MESSAGES: usize = 1000;
 
-/// A retained message, and where it stands in the log.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    pub(crate) message: Message,
-    pub(crate) place: Place,
-}
-
 impl Shard {
     /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6). True: `confirm`
     /// is answered when it is written down. Err: why it was not kept.
@@ -42,7 +39,6 @@ impl Shard {
         if message.payload().is_empty() {
             return self.clear_retained(message, confirm);
         }
-        let bytes = retained_bytes(message);
         if !self.has_room_to_retain(message) {
             self.metrics().retained_refused.add(1);
             self.tell(Event::RetainedRefused { topic: topic.into() });
@@ -52,18 +48,14 @@ impl Shard {
             Ok(place) => place,
             Err(error) => return Err(crate::publish::reason_of(&error)),
         };
-        match self.retained.get_mut(topic) {
+        let kept = Kept::new(message, place);
+        let bytes = kept.bytes();
+        match self.retained.insert(kept) {
             Some(old) => {
-                let grown = bytes - retained_bytes(&old.message);
-                old.message = message.clone();
-                let gone = std::mem::replace(&mut old.place, place);
-                self.count_retained(0, grown);
-                self.unwrite_retained(topic, gone, place.is_some());
+                self.count_retained(0, bytes - old.bytes());
+                self.unwrite_retained(topic, old.place, place.is_some());
             }
-            None => {
-                self.retained.insert(topic, Kept { message: message.clone(), place });
-                self.count_retained(1, bytes);
-            }
+            None => self.count_retained(1, bytes),
         }
         Ok(place.is_some() && confirm.is_some())
     }
@@ -89,7 +81,7 @@ impl Shard {
             position = Some(written.map_err(|error| crate::publish::reason_of(&error))?);
         }
         if let Some(old) = self.retained.remove(topic) {
-            self.count_retained(-1, -retained_bytes(&old.message));
+            self.count_retained(-1, -old.bytes());
             self.unwrite_retained(topic, old.place, true);
         }
         let (Some(position), Some(confirm)) = (position, confirm) else { return Ok(false) };
@@ -136,9 +128,10 @@ impl Shard {
     }
 
     /// Puts a retained message back as it was in the log.
-    pub(crate) fn insert_retained(&mut self, topic: &str, message: Message, place: Place) {
-        self.count_retained(1, retained_bytes(&message));
-        self.retained.insert(topic, Kept { message, place });
+    pub(crate) fn insert_retained(&mut self, message: &Message, place: Place) {
+        let kept = Kept::new(message, place);
+        self.count_retained(1, kept.bytes());
+        self.retained.insert(kept);
     }
 
     fn count_retained(&self, messages: i64, bytes: i64) {
@@ -150,19 +143,18 @@ impl Shard {
 
     /// Removes some of the retained messages that have expired.
     pub(crate) fn sweep_retained(&mut self, now_ms: u64) {
-        let mut expired: Vec<Box<str>> = Vec::new();
+        let mut expired: Vec<Message> = Vec::new();
         let after = self.retained_sweep.take();
-        self.retained_sweep =
-            self.retained.walk_all(after, SWEEP_MESSAGES, &mut |topic, message| {
-                if message.message.is_expired(now_ms) {
-                    expired.push(topic.into());
-                }
-            });
-        for topic in expired {
-            if let Some(old) = self.retained.remove(&topic) {
-                self.count_retained(-1, -retained_bytes(&old.message));
+        self.retained_sweep = self.retained.walk_all(after, SWEEP_MESSAGES, &mut |kept| {
+            if kept.expires_at_ms() <= now_ms {
+                expired.push(kept.message());
+            }
+        });
+        for message in expired {
+            if let Some(old) = self.retained.remove(message.topic()) {
+                self.count_retained(-1, -old.bytes());
                 // It is expired in the next life, too, so nothing has to say so.
-                self.unwrite_retained(&topic, old.place, true);
+                self.unwrite_retained(message.topic(), old.place, true);
             }
         }
     }
@@ -199,12 +191,11 @@ impl Shard {
         let mut messages = Vec::new();
         let after = query.after.take();
         if query.filter.contains(['+', '#']) {
-            query.after =
-                self.retained.walk(&query.filter, after, PAGE_MESSAGES, &mut |_, message| {
-                    messages.push(message.message.clone());
-                });
+            query.after = self.retained.walk(&query.filter, after, PAGE_MESSAGES, &mut |kept| {
+                messages.push(kept.message());
+            });
         } else {
-            messages.extend(self.retained.get(&query.filter).map(|kept| kept.message.clone()));
+            messages.extend(self.retained.get(&query.filter).map(Kept::message));
         }
         let is_last = query.after.is_none();
         let subscriber = query.subscriber.shard();
@@ -290,8 +281,4 @@ impl Shard {
             client.extras = None;
         }
     }
-}
-
-fn retained_bytes(message: &Message) -> i64 {
-    message.heap_bytes() as i64
 }

@@ -1,41 +1,48 @@
 //! Retained messages of one shard, by topic.
 
+use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use crate::filter::has_wildcard;
 
-/// One value (a message) per topic, found by name or walked by filter in pages.
+/// What [`Retained`] keeps: it knows its own topic.
+pub trait Retainable {
+    /// The topic, which has passed [`crate::check_topic`] and never changes.
+    fn topic(&self) -> &[u8];
+}
+
+/// One message per topic, found by name or walked by filter in pages.
 ///
-/// Topics stand in one ordered map, with the separator written as U+0000. As no topic holds that
-/// character and none sorts below it, a topic is followed by all topics below it, and the ordinary
-/// order of texts is the order of a walk through the tree of levels. A walk by filter jumps from
-/// candidate to candidate; its cursor is the place in the order, so it does not care what is
-/// inserted or removed between two pages: a topic that stays is reported once.
+/// Messages stand in one ordered set, by their topics, with the separator below every other
+/// character. So a topic is followed by all topics below it, and the order is that of a walk
+/// through the tree of levels. A walk by filter jumps from candidate to candidate; its cursor is
+/// the place in the order, so it does not care what is inserted or removed between two pages: a
+/// topic that stays is reported once.
+///
+/// The topic is read where the message has it. A copy of it as a key would cost a million messages
+/// 75 MB.
 ///
 /// Bounds: the number and size of retained messages is the caller's to limit.
 #[derive(Debug)]
 pub struct Retained<M> {
-    messages: BTreeMap<Box<str>, M>,
-    /// A key under construction; kept for its memory.
-    key: String,
-    topic_bytes: usize,
+    messages: BTreeSet<Stored<M>>,
 }
 
-/// Where a walk goes on: at this key or, if it is gone, at the next.
+/// Where a walk goes on: at this topic or, if it is gone, at the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(String);
+pub struct Cursor(Vec<u8>);
 
-impl<M> Default for Retained<M> {
+impl<M: Retainable> Default for Retained<M> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<M> Retained<M> {
+impl<M: Retainable> Retained<M> {
     pub const fn new() -> Self {
-        Self { messages: BTreeMap::new(), key: String::new(), topic_bytes: 0 }
+        Self { messages: BTreeSet::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -46,36 +53,28 @@ impl<M> Retained<M> {
         self.messages.is_empty()
     }
 
-    /// Stores the message of a topic; returns the one it replaces. Here and below, `topic` must
-    /// have passed [`crate::check_topic`].
-    pub fn insert(&mut self, topic: &str, message: M) -> Option<M> {
-        write_key(&mut self.key, topic);
-        if let Some(stored) = self.messages.get_mut(self.key.as_str()) {
-            return Some(std::mem::replace(stored, message));
-        }
-        self.topic_bytes += topic.len();
-        self.messages.insert(self.key.as_str().into(), message)
+    /// Stores a message; returns the one that its topic had.
+    pub fn insert(&mut self, message: M) -> Option<M> {
+        debug_assert!(!message.topic().contains(&0), "the topic was not checked");
+        self.messages.replace(Stored(message)).map(|old| old.0)
     }
 
     /// Takes the message of a topic away.
     pub fn remove(&mut self, topic: &str) -> Option<M> {
-        write_key(&mut self.key, topic);
-        let removed = self.messages.remove(self.key.as_str())?;
-        self.topic_bytes -= topic.len();
-        Some(removed)
+        self.messages.take(&topic.as_bytes() as &dyn Retainable).map(|stored| stored.0)
     }
 
     /// The message of a topic.
     pub fn get(&self, topic: &str) -> Option<&M> {
-        let mut key = String::with_capacity(topic.len());
-        write_key(&mut key, topic);
-        self.messages.get(key.as_str())
+        self.messages.get(&topic.as_bytes() as &dyn Retainable).map(|stored| &stored.0)
     }
 
-    /// The message of a topic, to be changed in place.
-    pub fn get_mut(&mut self, topic: &str) -> Option<&mut M> {
-        write_key(&mut self.key, topic);
-        self.messages.get_mut(self.key.as_str())
+    /// Changes the message of a topic, but not its topic. Twice the work of [`Retained::get`].
+    pub fn change(&mut self, topic: &str, change: impl FnOnce(&mut M)) {
+        if let Some(mut message) = self.remove(topic) {
+            change(&mut message);
+            self.insert(message);
+        }
     }
 
     /// Reports messages whose topics match `filter`, in order: at most `max` (one or more) of them,
@@ -90,11 +89,11 @@ impl<M> Retained<M> {
         filter: &str,
         after: Option<Cursor>,
         max: usize,
-        report: &mut dyn FnMut(&str, &M),
+        report: &mut dyn FnMut(&M),
     ) -> Option<Cursor> {
         if !has_wildcard(filter) {
             if let (None, Some(message)) = (&after, self.get(filter)) {
-                report(filter, message);
+                report(message);
             }
             return None;
         }
@@ -107,111 +106,185 @@ impl<M> Retained<M> {
         &self,
         after: Option<Cursor>,
         max: usize,
-        report: &mut dyn FnMut(&str, &M),
+        report: &mut dyn FnMut(&M),
     ) -> Option<Cursor> {
-        let from = after.map_or_else(String::new, |cursor| cursor.0);
-        let mut topic = String::new();
-        for (count, (key, message)) in self.messages.range::<str, _>(starting(&from)).enumerate() {
+        let from = after.map_or_else(Vec::new, |cursor| cursor.0);
+        for (count, Stored(message)) in starting(&self.messages, &from.as_slice()).enumerate() {
             if count == max.max(1) {
-                return Some(Cursor(key.to_string()));
+                return Some(Cursor(message.topic().to_vec()));
             }
-            write_topic(&mut topic, key);
-            report(&topic, message);
+            report(message);
         }
         None
     }
 
-    /// An estimate of the heap held for topics and the map, in bytes; what a message itself points
-    /// to is not known here.
+    /// An estimate of the heap held by the set, in bytes; what a message itself points to is not
+    /// known here.
     pub fn heap_bytes(&self) -> usize {
-        // A node of the standard map is full to two thirds on average, and has its own few words.
-        let entry = size_of::<Box<str>>() + size_of::<M>();
-        self.topic_bytes + self.messages.len() * (entry * 3 / 2 + 8)
+        // A node of the standard set is full to two thirds on average, and has its own few words.
+        self.messages.len() * (size_of::<M>() * 3 / 2 + 4)
     }
+}
+
+/// A message in the order of topics.
+#[derive(Debug)]
+struct Stored<M>(M);
+
+/// Topics to look for.
+impl Retainable for &[u8] {
+    fn topic(&self) -> &[u8] {
+        self
+    }
+}
+
+impl<'a, M: Retainable + 'a> Borrow<dyn Retainable + 'a> for Stored<M> {
+    fn borrow(&self) -> &(dyn Retainable + 'a) {
+        &self.0
+    }
+}
+
+impl<M: Retainable> Ord for Stored<M> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(self.0.topic(), other.0.topic())
+    }
+}
+
+impl<M: Retainable> PartialOrd for Stored<M> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<M: Retainable> PartialEq for Stored<M> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.topic() == other.0.topic()
+    }
+}
+
+impl<M: Retainable> Eq for Stored<M> {}
+
+impl Ord for dyn Retainable + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(self.topic(), other.topic())
+    }
+}
+
+impl PartialOrd for dyn Retainable + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for dyn Retainable + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.topic() == other.topic()
+    }
+}
+
+impl Eq for dyn Retainable + '_ {}
+
+/// The order of topics: byte by byte, the separator first.
+fn compare(one: &[u8], other: &[u8]) -> Ordering {
+    let at = common_len(one, other);
+    // No topic holds U+0000, whose place the separator can so take (`MQTT-4.7.3-2`).
+    let rank = |topic: &[u8]| topic.get(at).map(|&byte| if byte == SEPARATOR { 0 } else { byte });
+    rank(one).cmp(&rank(other))
+}
+
+/// How long both are the same. Topics of neighbours often are for most of their length, so this
+/// goes in steps of a word.
+fn common_len(one: &[u8], other: &[u8]) -> usize {
+    let (words, _) = one.as_chunks::<8>();
+    let (other_words, _) = other.as_chunks::<8>();
+    let same = words.iter().zip(other_words).take_while(|(one, other)| one == other).count() * 8;
+    let rest = one[same..].iter().zip(&other[same..]);
+    same + rest.take_while(|(one, other)| one == other).count()
+}
+
+/// The messages from this topic on.
+fn starting<'a, M: Retainable>(
+    messages: &'a BTreeSet<Stored<M>>,
+    from: &'a &'a [u8],
+) -> impl Iterator<Item = &'a Stored<M>> {
+    let from: &dyn Retainable = from;
+    messages.range::<dyn Retainable, _>((Bound::Included(from), Bound::Unbounded))
 }
 
 /// One page of a walk by filter.
 struct Walk<'a, M> {
-    messages: &'a BTreeMap<Box<str>, M>,
-    filter: Vec<&'a str>,
+    messages: &'a BTreeSet<Stored<M>>,
+    filter: Vec<&'a [u8]>,
     begins_with_wildcard: bool,
     matches_left: usize,
     visits_left: usize,
-    topic: String,
 }
 
-/// What a look at one key says about it and the keys after it.
+/// What a look at one topic says about it and the topics after it.
 enum Step {
     Match,
-    /// No match, but the very next key may be one.
+    /// No match, but the very next topic may be one.
     Next,
-    /// No match before the key now in the target buffer.
+    /// No match before the topic now in the target buffer.
     Jump,
     /// No match any more.
     End,
 }
 
-/// How a run over neighbouring keys ended.
-enum Scan<'a> {
+/// How a run over neighbouring topics ended.
+enum Scan {
     /// The walk is complete.
     End,
-    /// The page is full; this key has not been looked at.
-    Full(&'a str),
+    /// The page is full; this topic has not been looked at.
+    Full(Vec<u8>),
     /// The target is too far ahead to step there.
     Seek,
 }
 
-impl<'a, M> Walk<'a, M> {
-    fn new(messages: &'a BTreeMap<Box<str>, M>, filter: &'a str, max: usize) -> Self {
+impl<'a, M: Retainable> Walk<'a, M> {
+    fn new(messages: &'a BTreeSet<Stored<M>>, filter: &'a str, max: usize) -> Self {
         let max = max.max(1);
         Self {
             messages,
-            filter: filter.split('/').collect(),
+            filter: filter.as_bytes().split(is_separator).collect(),
             begins_with_wildcard: filter.starts_with(['+', '#']),
             matches_left: max,
             visits_left: max.saturating_mul(VISITS_PER_MATCH),
-            topic: String::new(),
         }
     }
 
-    fn run(mut self, after: Option<Cursor>, report: &mut dyn FnMut(&str, &M)) -> Option<Cursor> {
-        let mut from = after.map_or_else(|| self.first_key(), |cursor| cursor.0);
-        let mut target = String::new();
+    fn run(mut self, after: Option<Cursor>, report: &mut dyn FnMut(&M)) -> Option<Cursor> {
+        let mut from = after.map_or_else(|| self.first_topic(), |cursor| cursor.0);
+        let mut target = Vec::new();
         loop {
             match self.scan(&from, &mut target, report) {
                 Scan::End => return None,
-                Scan::Full(key) => return Some(Cursor(key.to_string())),
+                Scan::Full(topic) => return Some(Cursor(topic)),
                 Scan::Seek => std::mem::swap(&mut from, &mut target),
             }
         }
     }
 
-    /// Looks at the keys from `from` on, one after the other, until the next jump is a long one.
-    fn scan(
-        &mut self,
-        from: &str,
-        target: &mut String,
-        report: &mut dyn FnMut(&str, &M),
-    ) -> Scan<'a> {
+    /// Looks at the topics from `from` on, one after the other, until the next jump is a long one.
+    fn scan(&mut self, from: &[u8], target: &mut Vec<u8>, report: &mut dyn FnMut(&M)) -> Scan {
         let mut stepped = 0;
         target.clear();
-        for (key, message) in self.messages.range::<str, _>(starting(from)) {
+        for Stored(message) in starting(self.messages, &from) {
+            let topic = message.topic();
             if self.matches_left == 0 || self.visits_left == 0 {
-                return Scan::Full(key);
+                return Scan::Full(topic.to_vec());
             }
             self.visits_left -= 1;
-            if **key < **target {
+            if compare(topic, target) == Ordering::Less {
                 stepped += 1;
                 if stepped == STEPS_BEFORE_SEEK {
                     return Scan::Seek;
                 }
                 continue;
             }
-            match self.step(key, target) {
+            match self.step(topic, target) {
                 Step::Match => {
                     self.matches_left -= 1;
-                    write_topic(&mut self.topic, key);
-                    report(&self.topic, message);
+                    report(message);
                 }
                 Step::Next => {}
                 Step::Jump => stepped = 0,
@@ -221,120 +294,105 @@ impl<'a, M> Walk<'a, M> {
         Scan::End
     }
 
-    /// Compares a key with the filter, level by level.
-    fn step(&self, key: &str, target: &mut String) -> Step {
-        if self.begins_with_wildcard && key.starts_with('$') {
-            return jump(target, AFTER_DOLLAR, "");
+    /// Compares a topic with the filter, level by level.
+    fn step(&self, topic: &[u8], target: &mut Vec<u8>) -> Step {
+        if self.begins_with_wildcard && topic.starts_with(b"$") {
+            return jump(target, AFTER_DOLLAR, b"");
         }
-        let mut levels = key.split(SEPARATOR);
+        let mut levels = topic.split(is_separator);
         let mut start = 0;
         // Where the text of the last level ends that a `+` took: the walk can go on beside it.
         let mut plus_end = None;
         for &wanted in &self.filter {
-            if wanted == "#" {
+            if wanted == b"#" {
                 return Step::Match;
             }
-            // The key is a parent of what is wanted, and its children come next.
+            // The topic is a parent of what is wanted, and its children come next.
             let Some(level) = levels.next() else { return Step::Next };
             let end = start + level.len();
-            if wanted == "+" {
+            if wanted == b"+" {
                 plus_end = Some(end);
             } else {
                 match level.cmp(wanted) {
-                    Ordering::Less => return jump(target, &key[..start], wanted),
+                    Ordering::Less => return jump(target, &topic[..start], wanted),
                     Ordering::Equal => {}
-                    Ordering::Greater => return leave(target, key, plus_end),
+                    Ordering::Greater => return leave(target, topic, plus_end),
                 }
             }
-            start = end + SEPARATOR.len_utf8();
+            start = end + 1;
         }
-        if levels.next().is_none() { Step::Match } else { leave(target, key, plus_end) }
+        if levels.next().is_none() { Step::Match } else { leave(target, topic, plus_end) }
     }
 
     /// The literal levels before the first wildcard: no match sorts before them.
-    fn first_key(&self) -> String {
-        let is_literal = |level: &&&str| **level != "+" && **level != "#";
-        let mut key = String::new();
-        for (depth, level) in self.filter.iter().take_while(is_literal).enumerate() {
-            if depth > 0 {
-                key.push(SEPARATOR);
-            }
-            key.push_str(level);
-        }
-        key
+    fn first_topic(&self) -> Vec<u8> {
+        let is_literal = |level: &&&[u8]| **level != b"+" && **level != b"#";
+        let literals: Vec<&[u8]> = self.filter.iter().take_while(is_literal).copied().collect();
+        literals.join(&SEPARATOR)
     }
 }
 
-fn jump(target: &mut String, parent: &str, level: &str) -> Step {
+fn jump(target: &mut Vec<u8>, parent: &[u8], level: &[u8]) -> Step {
     target.clear();
-    target.push_str(parent);
-    target.push_str(level);
+    target.extend_from_slice(parent);
+    target.extend_from_slice(level);
     Step::Jump
 }
 
 /// Leaves everything below the level that the last `+` took. Without a `+` there is nothing beside
 /// it that could match.
-fn leave(target: &mut String, key: &str, plus_end: Option<usize>) -> Step {
+fn leave(target: &mut Vec<u8>, topic: &[u8], plus_end: Option<usize>) -> Step {
     match plus_end {
         None => Step::End,
-        Some(end) => jump(target, &key[..end], AFTER_SEPARATOR),
+        Some(end) => jump(target, &topic[..end], AFTER_SEPARATOR),
     }
 }
 
-fn starting(from: &str) -> (Bound<&str>, Bound<&str>) {
-    (Bound::Included(from), Bound::Unbounded)
+fn is_separator(byte: &u8) -> bool {
+    *byte == SEPARATOR
 }
 
-fn write_key(key: &mut String, topic: &str) {
-    debug_assert!(!topic.contains(SEPARATOR), "the topic was not checked");
-    key.clear();
-    for (depth, level) in topic.split('/').enumerate() {
-        if depth > 0 {
-            key.push(SEPARATOR);
-        }
-        key.push_str(level);
-    }
-}
-
-fn write_topic(topic: &mut String, key: &str) {
-    topic.clear();
-    for (depth, level) in key.split(SEPARATOR).enumerate() {
-        if depth > 0 {
-            topic.push('/');
-        }
-        topic.push_str(level);
-    }
-}
-
-/// Stands for `/` in keys; the lowest character, which no topic holds (`MQTT-4.7.3-2`).
-const SEPARATOR: char = '\0';
+const SEPARATOR: u8 = b'/';
 /// The lowest text that sorts behind everything below a level.
-const AFTER_SEPARATOR: &str = "\u{1}";
+const AFTER_SEPARATOR: &[u8] = b"\x01";
 /// The lowest text that sorts behind everything that begins with `$`.
-const AFTER_DOLLAR: &str = "%";
+const AFTER_DOLLAR: &[u8] = b"%";
 /// Topics looked at per match that a page may report.
 const VISITS_PER_MATCH: usize = 16;
-/// Stepping over this many keys costs about as much as finding a far one from the root.
+/// Stepping over this many topics costs about as much as finding a far one from the root.
 const STEPS_BEFORE_SEEK: usize = 16;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stored(topics: &[&str]) -> Retained<usize> {
+    #[derive(Debug, PartialEq)]
+    struct Named(String, usize);
+
+    impl Retainable for Named {
+        fn topic(&self) -> &[u8] {
+            self.0.as_bytes()
+        }
+    }
+
+    fn named(topic: &str, number: usize) -> Named {
+        Named(topic.to_owned(), number)
+    }
+
+    fn stored(topics: &[&str]) -> Retained<Named> {
         let mut retained = Retained::new();
         for (number, topic) in topics.iter().enumerate() {
-            retained.insert(topic, number);
+            retained.insert(named(topic, number));
         }
         retained
     }
 
-    fn walk(retained: &Retained<usize>, filter: &str, max: usize) -> Vec<String> {
+    fn walk(retained: &Retained<Named>, filter: &str, max: usize) -> Vec<String> {
         let mut topics = Vec::new();
         let mut after = None;
         loop {
             let before = topics.len();
-            let report = &mut |topic: &str, _: &usize| topics.push(topic.to_string());
+            let report = &mut |message: &Named| topics.push(message.0.clone());
             after = retained.walk(filter, after, max, report);
             assert!(topics.len() - before <= max);
             if after.is_none() {
@@ -346,16 +404,16 @@ mod tests {
     #[test]
     fn messages_are_stored_replaced_and_removed_by_topic() {
         let mut retained = Retained::new();
-        assert_eq!(retained.insert("a/b", 1), None);
-        assert_eq!(retained.insert("a/b", 2), Some(1));
-        assert_eq!(retained.insert("a", 3), None);
-        assert_eq!((retained.get("a/b"), retained.get("a/"), retained.len()), (Some(&2), None, 2));
-        if let Some(message) = retained.get_mut("a") {
-            *message = 4;
-        }
-        assert_eq!(retained.remove("a"), Some(4));
+        assert_eq!(retained.insert(named("a/b", 1)), None);
+        assert_eq!(retained.insert(named("a/b", 2)), Some(named("a/b", 1)));
+        assert_eq!(retained.insert(named("a", 3)), None);
+        assert_eq!(retained.get("a/b"), Some(&named("a/b", 2)));
+        assert_eq!((retained.get("a/"), retained.len()), (None, 2));
+        retained.change("a", |message| message.1 = 4);
+        retained.change("b", |_| panic!("there is no such topic"));
+        assert_eq!(retained.remove("a"), Some(named("a", 4)));
         assert_eq!(retained.remove("a"), None);
-        assert_eq!(retained.remove("a/b"), Some(2));
+        assert_eq!(retained.remove("a/b"), Some(named("a/b", 2)));
         assert!(retained.is_empty());
         assert_eq!(retained.heap_bytes(), 0);
     }
@@ -381,16 +439,15 @@ mod tests {
     fn a_page_ends_after_a_bounded_number_of_visits() {
         let mut retained = Retained::new();
         for number in 0..10_000 {
-            retained.insert(&format!("d/{number}/a"), number);
-            retained.insert(&format!("d/{number}/b"), number);
+            retained.insert(named(&format!("d/{number}/a"), number));
+            retained.insert(named(&format!("d/{number}/b"), number));
         }
-        retained.insert("d/9999/z", 0);
+        retained.insert(named("d/9999/z", 0));
         let mut pages = 0;
         let mut after = None;
         let mut found = Vec::new();
         loop {
-            after =
-                retained.walk("d/+/z", after, 10, &mut |topic, _| found.push(topic.to_string()));
+            after = retained.walk("d/+/z", after, 10, &mut |message| found.push(message.0.clone()));
             pages += 1;
             if after.is_none() {
                 break;
@@ -404,12 +461,12 @@ mod tests {
     fn far_candidates_are_reached_by_a_jump() {
         let mut retained = Retained::new();
         for number in 0..10_000 {
-            retained.insert(&format!("a/x/{number}"), number);
+            retained.insert(named(&format!("a/x/{number}"), number));
         }
-        retained.insert("a/y", 1);
-        retained.insert("b/y", 2);
+        retained.insert(named("a/y", 1));
+        retained.insert(named("b/y", 2));
         let mut found = Vec::new();
-        let after = retained.walk("+/y", None, 3, &mut |topic, _| found.push(topic.to_string()));
+        let after = retained.walk("+/y", None, 3, &mut |message| found.push(message.0.clone()));
         // Stepping over the ten thousand would have used up the visits of the page.
         assert_eq!((found.as_slice(), after), (&["a/y".to_string(), "b/y".to_string()][..], None));
     }
@@ -418,11 +475,11 @@ mod tests {
     fn a_cursor_survives_the_removal_of_its_topic() {
         let mut retained = stored(&["a/1", "a/2", "a/3", "a/4"]);
         let mut found = Vec::new();
-        let after = retained.walk("a/+", None, 2, &mut |topic, _| found.push(topic.to_string()));
+        let after = retained.walk("a/+", None, 2, &mut |message| found.push(message.0.clone()));
         retained.remove("a/2");
         retained.remove("a/3");
-        retained.insert("a/0", 9);
-        let after = retained.walk("a/+", after, 2, &mut |topic, _| found.push(topic.to_string()));
+        retained.insert(named("a/0", 9));
+        let after = retained.walk("a/+", after, 2, &mut |message| found.push(message.0.clone()));
         assert_eq!(after, None);
         assert_eq!(found, ["a/1", "a/2", "a/4"]);
     }
@@ -433,9 +490,42 @@ mod tests {
         let mut topics = Vec::new();
         let mut after = None;
         for _ in 0..3 {
-            after = retained.walk_all(after, 1, &mut |topic, _| topics.push(topic.to_string()));
+            after = retained.walk_all(after, 1, &mut |message| topics.push(message.0.clone()));
         }
         assert_eq!(after, None);
         assert_eq!(topics, ["$SYS/x", "a", "b/c"]);
+    }
+
+    #[test]
+    fn the_order_is_that_of_texts_with_the_separator_below_all() {
+        let topics = [
+            "",
+            "/",
+            "//",
+            "a",
+            "a/",
+            "a/b",
+            "a/b/c",
+            "a\u{1}",
+            "a-",
+            "ab",
+            "abcdefgh",
+            "abcdefgh/",
+            "abcdefgh/i",
+            "abcdefgh\u{1f}",
+            "abcdefgh-",
+            "abcdefghi",
+            "$a",
+            "é",
+            "é/b",
+            "éa",
+        ];
+        for one in topics {
+            for other in topics {
+                let expected = one.replace('/', "\0").cmp(&other.replace('/', "\0"));
+                let found = compare(one.as_bytes(), other.as_bytes());
+                assert_eq!(found, expected, "{one:?} and {other:?}");
+            }
+        }
     }
 }

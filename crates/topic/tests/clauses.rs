@@ -22,9 +22,9 @@ fn is_match(filter: &str, topic: &str) -> bool {
     assert_eq!(!found.is_empty(), expected, "cached: {filter} on {topic}");
 
     let mut retained = Retained::new();
-    retained.insert(topic, ());
+    retained.insert(topic.as_bytes());
     let mut seen = 0;
-    retained.walk(filter, None, 9, &mut |_, ()| seen += 1);
+    retained.walk(filter, None, 9, &mut |_| seen += 1);
     assert_eq!(seen == 1, expected, "retained: {filter} on {topic}");
 
     let interest = Interest::new(20, 1);

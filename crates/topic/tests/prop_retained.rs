@@ -6,7 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::sample;
-use topic::Retained;
+use topic::{Retainable, Retained};
+
+#[derive(Debug, PartialEq)]
+struct Named(String, u32);
+
+impl Retainable for Named {
+    fn topic(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -26,13 +35,14 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Returns the topic that is gone.
 fn apply(
-    retained: &mut Retained<u32>,
+    retained: &mut Retained<Named>,
     model: &mut BTreeMap<String, u32>,
     op: Op,
 ) -> Option<String> {
     let removed = match op {
         Op::Insert(topic, value) => {
-            assert_eq!(retained.insert(&topic, value), model.insert(topic, value));
+            let replaced = retained.insert(Named(topic.clone(), value));
+            assert_eq!(replaced.map(|old| old.1), model.insert(topic, value));
             None
         }
         Op::Remove(topic) => Some(topic),
@@ -42,7 +52,7 @@ fn apply(
         Op::RemoveStored(_) => None,
     };
     if let Some(topic) = &removed {
-        assert_eq!(retained.remove(topic), model.remove(topic));
+        assert_eq!(retained.remove(topic).map(|old| old.1), model.remove(topic));
     }
     assert_eq!(retained.len(), model.len());
     removed
@@ -63,8 +73,8 @@ proptest! {
         let mut after = None;
         loop {
             let mut count = 0;
-            after = retained.walk(&filter, after, max, &mut |topic, &value| {
-                assert_eq!(found.insert(topic.to_string(), value), None, "{topic} twice");
+            after = retained.walk(&filter, after, max, &mut |Named(topic, value)| {
+                assert_eq!(found.insert(topic.clone(), *value), None, "{topic} twice");
                 count += 1;
             });
             prop_assert!(count <= max);
@@ -73,7 +83,7 @@ proptest! {
             }
         }
         for (topic, value) in &model {
-            prop_assert_eq!(retained.get(topic), Some(value));
+            prop_assert_eq!(retained.get(topic).map(|message| &message.1), Some(value));
         }
         model.retain(|topic, _| topic::matches(&filter, topic));
         prop_assert_eq!(found, model);
@@ -96,7 +106,7 @@ proptest! {
         let mut between = between.into_iter();
         let mut after = None;
         loop {
-            after = retained.walk(&filter, after, max, &mut |topic, value| {
+            after = retained.walk(&filter, after, max, &mut |Named(topic, value)| {
                 assert_eq!(model.get(topic), Some(value));
                 assert!(topic::matches(&filter, topic), "{topic}");
                 assert!(found.insert(topic.to_string()), "{topic} twice");

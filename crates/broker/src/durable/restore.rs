@@ -195,11 +195,11 @@ impl Shard {
     }
 
     fn restore_retained(&mut self, replay: &mut Replay, now_ms: u64) {
-        for (topic, (message, place)) in std::mem::take(&mut replay.retained) {
+        for (message, place) in std::mem::take(&mut replay.retained).into_values() {
             if message.is_expired(now_ms) {
                 self.release_place(place);
             } else {
-                self.insert_retained(&topic, message, place);
+                self.insert_retained(&message, place);
             }
         }
     }

@@ -371,16 +371,22 @@ impl Shard {
         let Some(store) = &mut self.store else { return Ok(()) };
         let copied = store.append_raw(record.kind, record.bytes)?;
         debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
-        if let Some(place) = self.place_of_mut(fact) {
+        if let Fact::Retained(message) = fact {
+            self.retained.change(message.topic, |kept| kept.place = copied);
+        } else if let Some(place) = self.place_of_mut(fact) {
             *place = copied;
         }
         Ok(())
     }
 
     fn place_of(&mut self, fact: &Fact<'_>) -> Option<Place> {
-        self.place_of_mut(fact).copied()
+        match fact {
+            Fact::Retained(message) => self.retained.get(message.topic).map(|kept| kept.place),
+            _ => self.place_of_mut(fact).copied(),
+        }
     }
 
+    /// Of all but retained messages, which lie in a set.
     fn place_of_mut(&mut self, fact: &Fact<'_>) -> Option<&mut Place> {
         let queue = match *fact {
             Fact::SessionOpened(opened) => opened.session,
@@ -388,9 +394,6 @@ impl Shard {
             Fact::Subscribed(subscribed) => subscribed.session,
             Fact::Will(will) => will.session,
             Fact::GroupOpened(group) => group.queue,
-            Fact::Retained(message) => {
-                return self.retained.get_mut(message.topic).map(|kept| &mut kept.place);
-            }
             _ => return None,
         };
         let slot = match self.owner(queue)? {
