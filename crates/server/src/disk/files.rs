@@ -210,7 +210,7 @@ fn allocate(
         Err(error) => return Err(error.into()),
     };
     let to_write = match is_reserved && is_first {
-        true => u64::from(bytes).min(ZEROS_BYTES as u64),
+        true => u64::from(bytes).min(SYNC_BYTES),
         false => u64::from(bytes),
     };
     let zeros = vec![0; ZEROS_BYTES.min(bytes as usize)];
@@ -218,10 +218,12 @@ fn allocate(
     while at < to_write {
         let part = zeros.len().min((to_write - at) as usize);
         file.write_all_at(&zeros[..part], at)?;
-        // In small parts: commits of records wait for the same disk.
-        file.sync_data()?;
         at += part as u64;
-        between();
+        if at == to_write || at.is_multiple_of(SYNC_BYTES) {
+            // In small parts: commits of records wait for the same disk.
+            file.sync_data()?;
+            between();
+        }
     }
     file.sync_all()?;
     Ok(file)
@@ -247,5 +249,8 @@ fn fault(verb: &'static str, segment: u32) -> impl Fn(io::Error) -> Fault {
 
 /// Open files per log. Policy: the one opened first is closed.
 const OPEN_FILES_MAX: usize = 16;
-/// What is written and synced at once of a new file.
-const ZEROS_BYTES: usize = 4 << 20;
+/// What is synced at once of a new file.
+const SYNC_BYTES: u64 = 4 << 20;
+/// What is written at once of it. The thread of each log would keep a larger buffer for ever: an
+/// allocator gives back only what it has mapped, and maps less after the first large block.
+const ZEROS_BYTES: usize = 64 << 10;
