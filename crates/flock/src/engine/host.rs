@@ -173,6 +173,11 @@ impl Sampler {
             memory_bytes_average: mean(|sample| sample.memory_bytes as f64),
             memory_bytes_max: self.samples.iter().map(|s| s.memory_bytes).max().unwrap_or(0),
             memory_slope_bytes_per_sec: slope(&within),
+            memory_slope_late_bytes_per_sec: slope(&within[within.len() / 2..]),
+            memory_slope_secs: within
+                .first()
+                .zip(within.last())
+                .map_or(0.0, |(first, last)| last.at_secs - first.at_secs),
             source: match &self.source {
                 Source::Tree(pid) => format!("pid {pid}"),
                 Source::Page { address, path } => format!("http://{address}{path}"),
@@ -350,6 +355,22 @@ mod tests {
         for at in [1.0, 1.001, 1.002] {
             assert_eq!(sampler.sample(at).unwrap().cpu_percent, 0.0);
         }
+    }
+
+    #[test]
+    fn the_slope_of_the_second_half_does_not_see_what_warmed_up() {
+        let mut sampler = Sampler::of_process(1);
+        sampler.samples = (0..100)
+            .map(|second| HostSample {
+                at_secs: f64::from(second),
+                memory_bytes: 1_000 + 7 * second.min(50) as u64,
+                ..HostSample::default()
+            })
+            .collect();
+        let load = sampler.load(10.0, 90.0);
+        assert_eq!(load.memory_slope_secs, 80.0);
+        assert!((2.0..7.0).contains(&load.memory_slope_bytes_per_sec));
+        assert!(load.memory_slope_late_bytes_per_sec.abs() < 1e-9);
     }
 
     #[test]

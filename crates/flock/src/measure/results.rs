@@ -360,6 +360,12 @@ pub struct HostLoad {
     pub memory_bytes_max: u64,
     /// Least-squares slope over the hold.
     pub memory_slope_bytes_per_sec: f64,
+    /// The same over the second half of the hold, when all has grown that only warms up.
+    #[serde(default)]
+    pub memory_slope_late_bytes_per_sec: f64,
+    /// How long the hold was.
+    #[serde(default)]
+    pub memory_slope_secs: f64,
     /// User + system CPU per message received by subscribers while publishing.
     pub cpu_us_per_message: Option<f64>,
     /// User + system CPU per accepted connection during the connect phase.

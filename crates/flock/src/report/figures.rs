@@ -1,7 +1,7 @@
 //! The few figures that everybody looks for, computed once for all formats.
 
 use super::text;
-use crate::measure::{LatencyKind, Outcome, Results, Second};
+use crate::measure::{HostLoad, LatencyKind, Outcome, Results, Second};
 
 /// Headline figures of a run. `None` where the run has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -26,11 +26,47 @@ pub struct Figures {
     pub memory_average_bytes: Option<f64>,
     pub memory_max_bytes: Option<f64>,
     pub memory_per_connection_bytes: Option<f64>,
+    /// Of a hold that is long enough to have one.
+    pub memory_slope: Option<MemorySlope>,
     pub connections_max: u64,
     pub lost: u64,
     pub duplicated: u64,
     pub reordered: u64,
 }
+
+/// How the broker's memory rose while the load was the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MemorySlope {
+    pub bytes_per_hour: f64,
+    pub late_bytes_per_hour: f64,
+    pub over_secs: f64,
+}
+
+impl MemorySlope {
+    fn of(load: &HostLoad) -> Option<Self> {
+        (load.memory_slope_secs >= SLOPE_SECS_MIN).then_some(Self {
+            bytes_per_hour: load.memory_slope_bytes_per_sec * 3600.0,
+            late_bytes_per_hour: load.memory_slope_late_bytes_per_sec * 3600.0,
+            over_secs: load.memory_slope_secs,
+        })
+    }
+
+    /// `+1.20 MB per hour over 60 min, -3.10 KB over the second half`.
+    pub fn words(&self) -> String {
+        let signed = |bytes: f64| match bytes < 0.0 {
+            true => text::bytes(bytes),
+            false => format!("+{}", text::bytes(bytes)),
+        };
+        let (all, late) = (signed(self.bytes_per_hour), signed(self.late_bytes_per_hour));
+        format!(
+            "{all} per hour over {}, {late} over its second half",
+            text::seconds(self.over_secs)
+        )
+    }
+}
+
+/// In less, a slope is what happened to be going on.
+const SLOPE_SECS_MIN: f64 = 60.0;
 
 impl Figures {
     pub fn of(results: &Results) -> Self {
@@ -60,6 +96,7 @@ impl Figures {
             figures.memory_average_bytes = known(load.memory_bytes_average);
             figures.memory_max_bytes = known(load.memory_bytes_max as f64);
             figures.memory_per_connection_bytes = load.memory_bytes_per_connection;
+            figures.memory_slope = MemorySlope::of(load);
         }
         figures
     }

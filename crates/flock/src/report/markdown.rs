@@ -77,6 +77,7 @@ pub(super) fn headline_rows(figures: &Figures) -> Vec<Vec<String>> {
         ),
         ("broker memory, at most", figures.memory_max_bytes.map(bytes)),
         ("broker memory per connection", figures.memory_per_connection_bytes.map(bytes)),
+        ("broker memory, slope", figures.memory_slope.map(|slope| slope.words())),
     ];
     rows.into_iter().filter_map(|(name, value)| Some(vec![name.to_owned(), value?])).collect()
 }

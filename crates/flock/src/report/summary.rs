@@ -38,6 +38,9 @@ pub fn summary(results: &Results) -> String {
             .map_or(String::new(), |each| format!(", {} per connection", bytes(each)));
         line("broker memory", format!("{} at most{each}", bytes(memory)));
     }
+    if let Some(slope) = figures.memory_slope {
+        line("memory slope", slope.words());
+    }
     if let Some(search) = &results.rate_search {
         line("highest rate held", format!("{}/s", number(search.rate_held)));
     }

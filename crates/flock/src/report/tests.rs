@@ -50,6 +50,20 @@ fn the_page_is_whole_and_alone() {
 }
 
 #[test]
+fn a_long_hold_tells_the_slope_of_memory() {
+    let mut results = sample::results(1.0);
+    assert!(!summary(&results).contains("memory slope"));
+    if let Some(load) = &mut results.broker_load {
+        load.memory_slope_secs = 3_600.0;
+        load.memory_slope_bytes_per_sec = 500.0;
+        load.memory_slope_late_bytes_per_sec = -2.0;
+    }
+    let words = "+1.80 MB per hour over 1 h, -7.20 KB over its second half";
+    assert!(summary(&results).contains(&format!("memory slope          {words}")));
+    assert!(Format::Markdown.render(&results).contains(words));
+}
+
+#[test]
 fn a_run_without_messages_still_makes_a_page() {
     let empty = Results::default();
     for format in Format::ALL {
