@@ -71,6 +71,15 @@ bench-durable: ## durable sessions, at each level and beside other brokers, into
 bench-tails: ## p99.9 under storms, stopped subscribers, reclaiming, into docs/performance.md (ROUNDS=3)
 	@python3 tests/tails.py --rounds $(or $(ROUNDS),3)
 
+.PHONY: bench-memory
+bench-memory: ## memory of connections, subscriptions and retained messages, into docs/performance.md
+	@python3 tests/memory.py
+
+.PHONY: soak
+soak: ## is memory flat? everything comes and goes for SECONDS (default 3600)
+	$(CARGO) build --profile quick -p server -p flock
+	@python3 tests/soak.py --seconds $(or $(SECONDS),3600)
+
 .PHONY: instructions-bless
 instructions-bless: ## accept what the hot path costs now as the baseline that `make test` guards
 	@python3 tests/instructions.py --bless
