@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench_tables import (
@@ -370,6 +370,8 @@ def main():
         if unknown := set(wanted) - {row.name for row in suite.rows}:
             parser.error(f"{name} has no row {', '.join(sorted(unknown))}")
         rows = [row for row in suite.rows if row.name in wanted]
+        if arguments.brokers:
+            rows = [replace(row, brokers=()) for row in rows]
         shape = Shape(
             arguments.rounds or suite.rounds,
             arguments.duration or suite.duration,
