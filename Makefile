@@ -63,6 +63,10 @@ bench-matrix: ## only QoS x payload x version, beside mosquitto
 bench-connections: ## what connections cost to make and to hold, over TCP and TLS, beside the best others
 	@python3 tests/bench.py connections --rounds $(or $(ROUNDS),1)
 
+.PHONY: scaling
+scaling: ## what a core more is worth, into docs/performance.md (ROUNDS=3)
+	@python3 tests/scaling.py --rounds $(or $(ROUNDS),3)
+
 .PHONY: bench-durable
 bench-durable: ## durable sessions, at each level and beside other brokers, into docs/performance.md (ROUNDS=3)
 	@python3 tests/bench.py durable --rounds $(or $(ROUNDS),3)
