@@ -8,8 +8,8 @@ use crate::durable::Place;
 
 /// A retained message, and where it stands in the log.
 ///
-/// A [`Message`] is made to be shared by many deliveries, with counters in front of its bytes and
-/// 40 bytes for each holder. A retained message has one holder, who mostly waits. So a small one is
+/// A [`Message`] is made to be shared by many deliveries, with counters and all its fields in front
+/// of its bytes, and two words for each holder. A retained message has one holder, who mostly waits. So a small one is
 /// packed into a block of its own, and made a [`Message`] again whenever somebody asks for it; one
 /// that costs more to copy than to hold stays as it is.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Kept {
     /// For the limit on bytes: what the message takes as a [`Message`], however it lies here.
     pub(crate) fn bytes(&self) -> i64 {
         let bytes = match &self.body {
-            Body::Packed(bytes) => MESSAGE_OVERHEAD_BYTES + Packed::read(bytes).rest.len(),
+            Body::Packed(bytes) => Message::OVERHEAD_BYTES + Packed::read(bytes).rest.len(),
             Body::Shared(message) => message.heap_bytes(),
         };
         bytes as i64
@@ -158,8 +158,6 @@ fn split_number(bytes: &[u8]) -> (u64, &[u8]) {
 /// A larger message is shared, not packed: copying it for each subscriber would cost more than the
 /// hundred bytes that packing saves.
 const PACKED_BYTES_MAX: usize = 1024;
-/// What [`Message::heap_bytes`] counts beside the bytes.
-const MESSAGE_OVERHEAD_BYTES: usize = 16;
 const QOS: u8 = 0b11;
 const RETAIN: u8 = 0b100;
 const EXPIRES: u8 = 0b1000;
