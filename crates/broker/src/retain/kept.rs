@@ -9,9 +9,9 @@ use crate::durable::Place;
 /// A retained message, and where it stands in the log.
 ///
 /// A [`Message`] is made to be shared by many deliveries, with counters and all its fields in front
-/// of its bytes, and two words for each holder. A retained message has one holder, who mostly waits. So a small one is
-/// packed into a block of its own, and made a [`Message`] again whenever somebody asks for it; one
-/// that costs more to copy than to hold stays as it is.
+/// of its bytes, and two words for each holder. A retained message has one holder, who mostly
+/// waits. So a small one is packed into a block of its own, and made a [`Message`] again whenever
+/// somebody asks for it; one that costs more to copy than to hold stays as it is.
 #[derive(Debug)]
 pub(crate) struct Kept {
     body: Body,
