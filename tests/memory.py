@@ -25,15 +25,17 @@ import time
 import tomllib
 from pathlib import Path
 
-import bench
+from bench_tables import between_markers
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs/performance.md"
 TICKS_PER_SEC = os.sysconf("SC_CLK_TCK")
 CONNECTIONS = 1_000
 FILTERS_PER_PACKET = 100
 PAYLOAD = b"x" * 64
 # Unanswered retained messages per connection.
 WINDOW = 100
+KEEPERS = 10
 # A broker gives memory back, or takes more, for a moment after the last request.
 SETTLE_SECS = 0.5
 READY_SECS = 30
@@ -258,22 +260,24 @@ def kept(number):
 
 
 def retained(broker, count):
-    stream = connected(broker.port, "keeper")
+    streams = [connected(broker.port, f"keeper-{at}") for at in range(KEEPERS)]
     growth = Growth(broker, count)
     acknowledgement = len(packet(0x40, bytes(2)))
-    in_flight = 0
-    for first in range(0, count, WINDOW):
+    in_flight = [0] * KEEPERS
+    for turn, first in enumerate(range(0, count, WINDOW)):
         numbers = range(first, min(first + WINDOW, count))
-        stream.sendall(
-            b"".join(publish_packet(kept(at), PAYLOAD, 1, True, at % WINDOW + 1) for at in numbers)
+        at = turn % KEEPERS
+        # The windows of the others are under way meanwhile.
+        read_exactly(streams[at], in_flight[at] * acknowledgement)
+        in_flight[at] = len(numbers)
+        streams[at].sendall(
+            b"".join(publish_packet(kept(one), PAYLOAD, 1, True, one % WINDOW + 1) for one in numbers)
         )
-        # One window is under way while the next one is made.
-        read_exactly(stream, in_flight * acknowledgement)
-        in_flight = len(numbers)
         if first % 20_000 == 0:
             growth.reached(first)
-    read_exactly(stream, in_flight * acknowledgement)
-    stream.close()
+    for stream, unanswered in zip(streams, in_flight):
+        read_exactly(stream, unanswered * acknowledgement)
+        stream.close()
     return growth.end()
 
 
@@ -393,14 +397,15 @@ def main():
         subprocess.run(build, check=True)
         os.environ["PATH"] = f"{ROOT}/target/{arguments.profile}:{os.environ['PATH']}"
     columns = [measure(name, arguments) for name in arguments.brokers.split(",")]
-    commit = bench.git("describe", "--always", "--dirty")
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
     command = " ".join(["tests/memory.py", *sys.argv[1:]])
     lines = [f"Commit `{commit}`, `{command}`; growth of `VmRSS`; {arguments.cores} threads.", ""]
     lines += table(columns)
     print("\n".join(lines))
     if not arguments.print_only:
-        text = bench.DOCUMENT.read_text()
-        bench.DOCUMENT.write_text(bench.between_markers(text, "memory", lines))
+        text = DOCUMENT.read_text()
+        DOCUMENT.write_text(between_markers(text, "memory", lines))
 
 
 if __name__ == "__main__":
