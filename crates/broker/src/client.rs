@@ -9,6 +9,7 @@ use topic::FilterId;
 
 use crate::access::{Grants, Identity};
 use crate::durable::{Durable, Place};
+use crate::shard::{OVERRUN_MS_MAX, OVERRUN_MS_MIN};
 use crate::{Limits, RetainedQuery};
 
 /// The number of no connection.
@@ -108,8 +109,8 @@ impl Extras {
 pub(crate) struct Pace {
     /// It is behind: its publishers should wait a little.
     pub(crate) is_congested: bool,
-    /// Its queue is on the way to its limit.
-    pub(crate) is_overrun: bool,
+    /// Milliseconds it needs for its queue, which is on the way to its limit; else 0.
+    pub(crate) overrun_ms: u32,
 }
 
 #[derive(Debug)]
@@ -187,9 +188,21 @@ impl Client {
     pub(crate) fn pace(&mut self, now_ms: u64) -> Pace {
         let backlog = self.backlog();
         let is_congested = self.session.is_congested(backlog, now_ms);
-        let queued = self.session.outgoing.queued() + backlog;
-        let is_overrun = queued > self.limits.queue.messages_max as usize / 8;
-        Pace { is_congested, is_overrun }
+        Pace { is_congested, overrun_ms: self.overrun_ms(backlog) }
+    }
+
+    /// How long the queue takes at a rate that few clients reach, if an eighth of it is full.
+    fn overrun_ms(&self, backlog: usize) -> u32 {
+        const MESSAGES_PER_MS: usize = 1_000;
+        const BYTES_PER_MS: u64 = 1 << 20;
+        let queue = &self.limits.queue;
+        let messages = self.session.outgoing.queued() + backlog;
+        let bytes = self.session.outgoing.queued_bytes();
+        if messages <= queue.messages_max as usize / 8 && bytes <= queue.bytes_max / 8 {
+            return 0;
+        }
+        let drain_ms = (messages / MESSAGES_PER_MS) as u64 + bytes / BYTES_PER_MS;
+        drain_ms.clamp(u64::from(OVERRUN_MS_MIN), u64::from(OVERRUN_MS_MAX)) as u32
     }
 
     pub(crate) fn publish_gauge(&self) {

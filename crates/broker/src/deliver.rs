@@ -6,6 +6,7 @@ use topic::{Matches, Subscription};
 
 use crate::access::Action;
 use crate::client::{Client, Pace};
+use crate::shard::CONGESTION_PAUSE_MS;
 use crate::{Confirm, Ended, Event, Mail, Metrics, SessionKey, Shard, ShardId};
 
 /// Bits of `Subscription::options`.
@@ -97,8 +98,8 @@ impl Shard {
         let publisher = SessionKey::from_u64(publisher);
         if publisher != SessionKey::NOBODY && publisher != self.slowed_last {
             self.slowed_last = publisher;
-            let is_overrun = std::mem::take(&mut self.is_overrun);
-            self.send(publisher.shard(), Mail::Congested { publisher, is_overrun });
+            let overrun_ms = std::mem::take(&mut self.overrun_ms);
+            self.send(publisher.shard(), Mail::Congested { publisher, overrun_ms });
         }
     }
 
@@ -203,14 +204,18 @@ impl Shard {
         let offered = session.offer(message, terms, &limits.queue, now_ms);
         let has_room = session.link().is_none_or(Link::has_room);
         let mut pace = client.pace(now_ms);
-        pace.is_overrun |= has_no_queue && !has_room;
+        if has_no_queue && !has_room {
+            pace.overrun_ms = pace.overrun_ms.max(CONGESTION_PAUSE_MS);
+        }
         self.note_pace(pace);
         self.after_offer(slot, message.payload().len(), offered, now_ms);
     }
 
     const fn note_pace(&mut self, pace: Pace) {
         self.is_congested |= pace.is_congested;
-        self.is_overrun |= pace.is_overrun;
+        if pace.overrun_ms > self.overrun_ms {
+            self.overrun_ms = pace.overrun_ms;
+        }
     }
 
     /// Delivers what a publisher gets of its own message, once that message is answered: many

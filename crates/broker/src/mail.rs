@@ -80,8 +80,8 @@ pub enum Mail {
     /// The answer to a publish with `confirm`; `refused` is the message that found no room.
     Confirmed { confirm: Confirm, reason: Reason, refused: Option<Message> },
     /// A subscriber of this publisher's messages is slow: read on from it a little later.
-    /// `is_overrun`: its queue is about to be full.
-    Congested { publisher: SessionKey, is_overrun: bool },
+    /// `overrun_ms`: how long it needs for its queue, if that is on the way to its limit; else 0.
+    Congested { publisher: SessionKey, overrun_ms: u32 },
     /// Keep, replace or (empty payload) clear the retained message of a topic that is yours.
     Retain { message: Message, confirm: Option<Confirm> },
     /// Look up retained messages.

@@ -396,7 +396,7 @@ impl Shard {
         let pause_ms = if waits_for_space {
             FULL_PAUSE_MS
         } else if self.shared.a_log_is_behind() || store.log.would_wait(bytes) {
-            CONGESTION_PAUSE_MS
+            u64::from(CONGESTION_PAUSE_MS)
         } else {
             return None;
         };

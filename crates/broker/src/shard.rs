@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
-use session::{Acked, Dropped, Message, NEVER, Outbox};
+use session::{Acked, Dropped, Link, Message, NEVER, Outbox};
 use topic::{Index, InterestCounts, Matches, Retained};
 
 use crate::access::Access;
@@ -21,10 +21,14 @@ const EVENTS_MAX: usize = 10_000;
 const SPARE_BUFFERS_MAX: usize = 1024;
 
 /// How long a publisher waits for a slow subscriber before it is read on.
-pub(crate) const CONGESTION_PAUSE_MS: u64 = 2;
+pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
 
-/// The longest such wait.
+/// The longest such wait, while the queue of the subscriber is not on the way to its limit.
 const CONGESTION_PAUSE_MS_MAX: u32 = 64;
+
+/// How long publishers wait at first, and at most, for one whose queue is.
+pub(crate) const OVERRUN_MS_MIN: u32 = 8;
+pub(crate) const OVERRUN_MS_MAX: u32 = 512;
 
 /// A publisher that sends so many messages, or bytes, in one go sends all it can: it waits for
 /// subscribers that are behind.
@@ -128,12 +132,22 @@ pub struct Shard {
     spare_batches: Vec<Vec<Mail>>,
     /// A subscriber of the message just delivered is slow.
     pub(crate) is_congested: bool,
-    /// And its queue is about to be full.
-    pub(crate) is_overrun: bool,
+    /// Milliseconds it needs for its queue, which is on the way to its limit; else 0.
+    pub(crate) overrun_ms: u32,
     /// False while the last packets of a connection that is gone are handled.
     pub(crate) may_pause: bool,
     /// The publisher that was told last in this turn.
     pub(crate) slowed_last: SessionKey,
+}
+
+/// What was taken from a connection in one go.
+struct Taken {
+    packets: u64,
+    publishes: u64,
+    bytes: u64,
+    is_burst: bool,
+    /// As much as its allowance.
+    is_used_up: bool,
 }
 
 impl Shard {
@@ -165,7 +179,7 @@ impl Shard {
             spare_buffers: Vec::new(),
             spare_batches: Vec::new(),
             is_congested: false,
-            is_overrun: false,
+            overrun_ms: 0,
             may_pause: true,
             slowed_last: SessionKey::NOBODY,
             shared,
@@ -213,11 +227,13 @@ impl Shard {
 
     /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
     fn on_packets(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> usize {
-        (self.is_congested, self.is_overrun) = (false, false);
+        (self.is_congested, self.overrun_ms) = (false, 0);
+        let allowance_bytes = self.allowance_bytes(slot);
         let mut taken = 0;
         let mut packets = 0;
         let mut publishes = 0;
         let mut is_over = false;
+        let mut is_used_up = false;
         while taken < bytes.len() && !is_over {
             let Some(client) = self.clients.get(slot).filter(|c| c.connection == connection) else {
                 break;
@@ -262,32 +278,49 @@ impl Shard {
                 && self.may_pause
                 && self.has_to_wait(slot, is_burst(publishes, bytes), now_ms)
             {
-                self.pause(slot, CONGESTION_PAUSE_MS, now_ms);
+                self.hold_up(slot, CONGESTION_PAUSE_MS, now_ms);
+                break;
+            }
+            if taken >= allowance_bytes {
+                is_used_up = true;
+                self.pause(slot, u64::from(CONGESTION_PAUSE_MS), now_ms);
                 break;
             }
         }
-        self.metrics().packets_received.add(packets);
-        self.metrics().bytes_received.add(taken as u64);
-        if let Some(link) = self.link(slot, connection) {
-            if is_burst(publishes, bytes) {
-                link.note_burst(now_ms);
-            }
-            if let Some(until) = link.charge(publishes, taken as u64, now_ms) {
-                self.effects.pauses.push((connection, until));
-            }
-        }
+        let is_burst = is_burst(publishes, bytes);
+        self.note_taken(
+            slot,
+            connection,
+            &Taken { packets, publishes, bytes: taken as u64, is_burst, is_used_up },
+            now_ms,
+        );
         taken
+    }
+
+    /// Counts what was taken from a connection.
+    fn note_taken(&mut self, slot: u32, connection: u32, taken: &Taken, now_ms: u64) {
+        self.metrics().packets_received.add(taken.packets);
+        self.metrics().bytes_received.add(taken.bytes);
+        let Some(link) = self.link(slot, connection) else { return };
+        if taken.is_burst {
+            link.note_burst(now_ms);
+        }
+        if taken.is_used_up {
+            link.widen_allowance();
+        }
+        if let Some(until) = link.charge(taken.publishes, taken.bytes, now_ms) {
+            self.effects.pauses.push((connection, until));
+        }
     }
 
     /// A subscriber is behind: does this publisher wait for it? One that sends a message now and
     /// then is not what it cannot keep up with, and is not held up, unless the queue is about to be
     /// full.
     fn has_to_wait(&mut self, slot: u32, is_burst: bool, now_ms: u64) -> bool {
-        let is_overrun = std::mem::take(&mut self.is_overrun);
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
         let Some(link) = link else { return false };
         if !is_burst && !link.sends_bursts(now_ms) {
-            return is_overrun;
+            return self.overrun_ms > 0;
         }
         // While it waits it cannot send as much as it would.
         link.note_burst(now_ms);
@@ -296,18 +329,36 @@ impl Shard {
 
     /// A subscriber on another shard is slow. What a publisher sends in one go is many messages, so
     /// it waits longer if a short pause does not help.
-    fn slow_publisher(&mut self, publisher: SessionKey, is_overrun: bool, now_ms: u64) {
+    fn slow_publisher(&mut self, publisher: SessionKey, overrun_ms: u32, now_ms: u64) {
         let Some(slot) = self.clients.slot_of(publisher) else { return };
-        self.is_overrun = is_overrun;
-        if !self.has_to_wait(slot, false, now_ms) {
-            return;
+        self.overrun_ms = overrun_ms;
+        if self.has_to_wait(slot, false, now_ms) {
+            self.hold_up(slot, CONGESTION_PAUSE_MS_MAX, now_ms);
         }
+    }
+
+    /// Reads nothing from a publisher for a moment, up to `most_ms`: longer if that did not help,
+    /// or if the queue of the subscriber is on the way to its limit. Then it is let go in small
+    /// steps, too: a thousand publishers that each send a whole window would fill it at once.
+    fn hold_up(&mut self, slot: u32, most_ms: u32, now_ms: u64) {
+        let overrun_ms = std::mem::take(&mut self.overrun_ms);
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
         let Some(link) = link else { return };
-        let shortest = CONGESTION_PAUSE_MS as u32;
-        let least_ms = if is_overrun { CONGESTION_PAUSE_MS_MAX } else { shortest };
-        let pause_ms = link.next_pause_ms(least_ms, CONGESTION_PAUSE_MS_MAX, now_ms);
+        if overrun_ms >= OVERRUN_MS_MIN {
+            link.narrow_allowance();
+        }
+        let pause_ms = if overrun_ms > 0 {
+            link.next_pause_ms(overrun_ms, OVERRUN_MS_MAX, now_ms)
+        } else {
+            link.next_pause_ms(CONGESTION_PAUSE_MS, most_ms, now_ms)
+        };
         self.pause(slot, pause_ms, now_ms);
+    }
+
+    /// How many bytes are taken from a publisher in one go.
+    fn allowance_bytes(&mut self, slot: u32) -> usize {
+        let link = self.clients.get(slot).and_then(|client| client.session.link());
+        link.filter(|_| self.may_pause).map_or(usize::MAX, Link::allowance_bytes)
     }
 
     /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.
@@ -488,7 +539,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn link(&mut self, slot: u32, connection: u32) -> Option<&mut session::Link> {
+    pub(crate) fn link(&mut self, slot: u32, connection: u32) -> Option<&mut Link> {
         let client = self.clients.get_mut(slot).filter(|c| c.connection == connection)?;
         client.session.link_mut()
     }
@@ -544,8 +595,8 @@ impl Shard {
             Mail::Confirmed { confirm, reason, refused } => {
                 self.on_confirmed(confirm, reason, refused.as_ref(), now_ms);
             }
-            Mail::Congested { publisher, is_overrun } => {
-                self.slow_publisher(publisher, is_overrun, now_ms);
+            Mail::Congested { publisher, overrun_ms } => {
+                self.slow_publisher(publisher, overrun_ms, now_ms);
             }
             Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
             Mail::QueryRetained(query) => self.on_retained_query(query),
@@ -619,7 +670,7 @@ impl Shard {
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
         client.session.settle(confirm.ack_number, reason);
-        if client.session.link().is_some_and(session::Link::has_refused) {
+        if client.session.link().is_some_and(Link::has_refused) {
             self.doomed.push((slot, Ended::Refused));
         }
         self.mark_dirty(slot);

@@ -337,6 +337,40 @@ fn every_publisher_waits_when_the_queue_is_about_to_be_full() {
 }
 
 #[test]
+fn a_publisher_that_filled_a_queue_is_let_go_in_small_steps() {
+    let mut lab = Lab::new(1);
+    let mut limits = Limits { in_flight_max: 1, ..Limits::default() };
+    limits.queue.messages_max = 12_000;
+    let subscriber = lab.open(request_with("subscriber", limits));
+    lab.subscribe(subscriber, "t", 1);
+    let publisher = lab.open(request("publisher"));
+    let message = |packet_id| {
+        let mut packet = Vec::new();
+        publish("t", b"x", 1, packet_id).encode(Version::V5, &mut packet);
+        packet
+    };
+    let burst: Vec<u8> = (1..=200).flat_map(message).collect();
+    while lab.pauses.iter().all(|(_, until_ms)| *until_ms < lab.now_ms + 8) {
+        lab.bytes(publisher, &burst);
+        lab.settle();
+        assert_eq!(lab.total(|m| &m.dropped_queue_full), 0, "it never waits");
+    }
+    // The subscriber has not moved for so long that nobody waits for it any more.
+    lab.now_ms += 600;
+    let mut last = lab.total(|m| &m.publishes_received);
+    for (step, bytes) in [256, 512, 1024].into_iter().enumerate() {
+        lab.pauses.clear();
+        lab.now_ms += 8;
+        lab.bytes(publisher, &burst);
+        let now = lab.total(|m| &m.publishes_received);
+        let per_message = message(1).len() as u64;
+        assert_eq!(now - last, u64::div_ceil(bytes, per_message), "in step {step}");
+        assert!(lab.pauses.contains(&(publisher, lab.now_ms + 2)), "{:?}", lab.pauses);
+        last = now;
+    }
+}
+
+#[test]
 fn packets_put_aside_in_a_pause_come_before_the_end_of_the_connection() {
     let mut lab = Lab::new(1);
     let limits = Limits { outbox_bytes_max: 200, ..Limits::default() };

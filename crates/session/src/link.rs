@@ -88,6 +88,8 @@ pub struct Link {
     pub(crate) taken_bytes: u32,
     /// How long it had to wait last, as a publisher, and until when.
     pause_ms: u32,
+    /// As a publisher: so many bytes are taken from it in one go; [`FREE`] without a limit.
+    allowance_bytes: u32,
     /// When it last sent many messages in one go; of the time in milliseconds the lower half.
     burst_ms: u32,
     paused_until_ms: u64,
@@ -120,6 +122,7 @@ impl Link {
             taken_bytes: 0,
             pause_ms: 0,
             // So long ago that it does not count.
+            allowance_bytes: FREE,
             burst_ms: (now_ms as u32).wrapping_sub(BURST_MS),
             paused_until_ms: 0,
             rates: limited.then(|| Box::new((messages, bytes))),
@@ -163,6 +166,22 @@ impl Link {
             if is_again { (2 * self.pause_ms).clamp(least_ms, most_ms) } else { least_ms };
         self.paused_until_ms = now_ms + u64::from(self.pause_ms);
         u64::from(self.pause_ms)
+    }
+
+    /// How many bytes are taken from the client, as a publisher, in one go.
+    pub const fn allowance_bytes(&self) -> usize {
+        if self.allowance_bytes == FREE { usize::MAX } else { self.allowance_bytes as usize }
+    }
+
+    /// The client was held up as a publisher: at first a few messages are taken from it at a time.
+    pub const fn narrow_allowance(&mut self) {
+        self.allowance_bytes = ALLOWANCE_BYTES_MIN;
+    }
+
+    /// It used up its allowance, and nobody minded: it may send twice as much.
+    pub const fn widen_allowance(&mut self) {
+        let wider = self.allowance_bytes.saturating_mul(2);
+        self.allowance_bytes = if wider > ALLOWANCE_BYTES_MAX { FREE } else { wider };
     }
 
     /// The client, as a publisher, has just sent many messages in one go.
@@ -447,6 +466,11 @@ impl<'a> Layout<'a> {
         out.extend_from_slice(self.properties);
     }
 }
+
+/// What a publisher may send in one go after it was held up: at first, and before it is free again.
+const ALLOWANCE_BYTES_MIN: u32 = 256;
+const ALLOWANCE_BYTES_MAX: u32 = 64 * 1024;
+const FREE: u32 = u32::MAX;
 
 /// How long a client counts as one that sends many messages in one go.
 const BURST_MS: u32 = 250;
