@@ -228,7 +228,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=3600)
     parser.add_argument("--scale", default="1", help="more or fewer clients, with all their rates")
     parser.add_argument("--level", default="fsync", choices=["memory", "disk", "fsync"])
-    parser.add_argument("--limit", type=float, default=20_000, help="KB per hour, second half")
+    parser.add_argument("--limit", type=float, default=10_000, help="KB per hour, second half")
     parser.add_argument("--quelea", default=ROOT / "target/quick/quelea")
     parser.add_argument("--flock", default=ROOT / "target/quick/flock")
     arguments = parser.parse_args()
