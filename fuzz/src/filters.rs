@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use topic::{
-    Claim, Index, Interest, InterestCounts, Retained, Subscription, TopicLimits, check_filter,
-    check_topic, matches, parse_filter,
+    Claim, Index, Interest, InterestCounts, Retainable, Retained, Subscription, TopicLimits,
+    check_filter, check_topic, matches, parse_filter,
 };
 
 const LIMITS: TopicLimits = TopicLimits { levels_max: 64, bytes_max: 1024 };
@@ -16,8 +16,19 @@ struct World {
     interest: Interest,
     counts: InterestCounts,
     filters: BTreeSet<String>,
-    retained: Retained<usize>,
+    retained: Retained<Kept>,
     stored: BTreeMap<String, usize>,
+}
+
+struct Kept {
+    topic: String,
+    number: usize,
+}
+
+impl Retainable for Kept {
+    fn topic(&self) -> &[u8] {
+        self.topic.as_bytes()
+    }
 }
 
 pub fn filters(input: &[u8]) {
@@ -84,30 +95,33 @@ impl World {
         let mut found = Vec::new();
         // Twice: the second answer comes from the route cache.
         for _ in 0..2 {
-            self.index.matching_filters(topic, &mut found);
+            self.index.matching_filters(topic.as_bytes(), &mut found);
             let mut names: Vec<&str> = found.iter().map(|&id| self.index.text(id)).collect();
             names.sort_unstable();
             assert_eq!(names, expected, "{topic}");
         }
-        let wants = self.interest.shards(topic).wants;
+        let wants = self.interest.shards(topic.as_bytes()).wants;
         assert!(expected.is_empty() || wants == 1 << 5, "{topic} is missed");
         assert!(!self.filters.is_empty() || wants == 0, "{topic} is wanted by nobody");
     }
 
     fn retain(&mut self, topic: &str, number: usize) {
-        assert_eq!(self.retained.insert(topic, number), self.stored.insert(topic.into(), number));
+        let old = self.retained.insert(Kept { topic: topic.into(), number });
+        assert_eq!(old.map(|kept| kept.number), self.stored.insert(topic.into(), number));
     }
 
     fn clear(&mut self, topic: &str) {
-        assert_eq!(self.retained.remove(topic), self.stored.remove(topic), "{topic}");
+        let old = self.retained.remove(topic);
+        assert_eq!(old.map(|kept| kept.number), self.stored.remove(topic), "{topic}");
     }
 
     fn walk(&mut self, filter: &str, max: usize) {
         let mut found = BTreeMap::new();
         let mut after = None;
         loop {
-            after = self.retained.walk(filter, after, max, &mut |topic, &number| {
-                assert_eq!(found.insert(topic.to_string(), number), None, "{topic} twice");
+            after = self.retained.walk(filter, after, max, &mut |kept| {
+                let again = found.insert(kept.topic.clone(), kept.number);
+                assert_eq!(again, None, "{} twice", kept.topic);
             });
             if after.is_none() {
                 break;
