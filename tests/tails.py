@@ -281,7 +281,7 @@ def table(runs):
             if rounds := runs.get((key, name)):
                 figures = [spread(of, 2, rounds) for _, of in LATENCIES]
                 compared = ratio(rounds, runs.get((case.quiet, name), []))
-                remarks = dict.fromkeys(one for each in rounds for one in faults(each, True))
+                remarks = dict.fromkeys(one for each in rounds for one in faults(each, False))
                 cells = [case.title, name, *figures, compared, nature(key, rounds)]
                 lines.append(table_row([*cells, "; ".join(remarks)]))
     return lines
