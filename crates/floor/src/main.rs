@@ -14,6 +14,7 @@ mod routes;
 mod wire;
 mod worker;
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -27,6 +28,8 @@ use worker::{Listening, Worker, place};
 fn main() -> anyhow::Result<()> {
     let (address, workers) = arguments().context("usage: floor IP:PORT WORKERS")?;
     let listener = TcpListener::bind(address).with_context(|| format!("cannot bind {address}"))?;
+    // With port 0 the kernel chooses, and who started this wants to know.
+    writeln!(std::io::stdout(), "{}", listener.local_addr()?)?;
     let routes = Arc::new(Routes::default());
     let (places, polls): (Vec<_>, Vec<_>) = (0..workers)
         .map(|_| place())
