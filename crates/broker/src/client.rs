@@ -191,14 +191,19 @@ impl Client {
         Pace { is_congested, overrun_ms: self.overrun_ms(backlog) }
     }
 
-    /// How long the queue takes at a rate that few clients reach, if an eighth of it is full.
+    /// How long the queue takes at a rate that few clients reach, if it is on the way to its limit,
+    /// in messages or bytes; else 0.
     fn overrun_ms(&self, backlog: usize) -> u32 {
+        /// It is, once this part of it is full: an eighth.
+        const OVERRUN_PART: u32 = 8;
         const MESSAGES_PER_MS: usize = 1_000;
         const BYTES_PER_MS: u64 = 1 << 20;
         let queue = &self.limits.queue;
         let messages = self.session.outgoing.queued() + backlog;
         let bytes = self.session.outgoing.queued_bytes();
-        if messages <= queue.messages_max as usize / 8 && bytes <= queue.bytes_max / 8 {
+        let is_calm = messages <= (queue.messages_max / OVERRUN_PART) as usize
+            && bytes <= queue.bytes_max / u64::from(OVERRUN_PART);
+        if is_calm {
             return 0;
         }
         let drain_ms = (messages / MESSAGES_PER_MS) as u64 + bytes / BYTES_PER_MS;

@@ -356,7 +356,7 @@ impl Shard {
     }
 
     /// How many bytes are taken from a publisher in one go.
-    fn allowance_bytes(&mut self, slot: u32) -> usize {
+    fn allowance_bytes(&self, slot: u32) -> usize {
         let link = self.clients.get(slot).and_then(|client| client.session.link());
         link.filter(|_| self.may_pause).map_or(usize::MAX, Link::allowance_bytes)
     }
