@@ -72,8 +72,9 @@ fn line(progress: &Progress<'_>) -> String {
         parts.push(format!("backlog {}", count(second.backlog.unsigned_abs())));
     }
     let failed = progress.totals.connects_failed;
+    // Whether what is missing was owed, to clients that come and go, only the end can tell.
     for (n, what) in
-        [(second.lost_so_far, "lost"), (second.duplicated_so_far, "dup"), (failed, "failed")]
+        [(second.lost_so_far, "missing"), (second.duplicated_so_far, "dup"), (failed, "failed")]
     {
         if n > 0 {
             parts.push(format!("{what} {}", count(n)));
@@ -122,7 +123,7 @@ mod tests {
         };
         assert_eq!(
             line(&progress),
-            "  35 s publish       conn 2,000/2,000  pub 1,000/s  recv 998/s  e2e p50 310 us p99 1.58 ms  backlog 2  lost 1  broker 34 %  12.5 MB"
+            "  35 s publish       conn 2,000/2,000  pub 1,000/s  recv 998/s  e2e p50 310 us p99 1.58 ms  backlog 2  missing 1  broker 34 %  12.5 MB"
         );
     }
 }

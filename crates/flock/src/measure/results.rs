@@ -221,6 +221,8 @@ pub struct Second {
     pub bytes_out: u64,
     /// Published and, at the known fan-out, not received yet.
     pub backlog: i64,
+    /// Gaps in what was received. Those of clients that were away count until the end, when it is
+    /// known what they were owed.
     pub lost_so_far: u64,
     pub duplicated_so_far: u64,
     /// Latency of the messages that arrived in this second.
