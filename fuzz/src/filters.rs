@@ -32,7 +32,7 @@ impl Retainable for Kept {
 }
 
 pub fn filters(input: &[u8]) {
-    let interest = Interest::new(8, 1);
+    let interest = Interest::new(8, 8, 1);
     let counts = InterestCounts::new(5, &interest);
     let mut world = World {
         index: Index::new(1),

@@ -41,7 +41,7 @@ impl Shared {
         Arc::new(Self {
             settings,
             shard_count,
-            interest: Interest::new(INTEREST_BUCKETS_LOG2, seed),
+            interest: Interest::new(shard_count, INTEREST_BUCKETS_LOG2, seed),
             metrics: (0..shard_count).map(|_| Metrics::default()).collect(),
             seed,
             retained_messages: AtomicU64::new(0),

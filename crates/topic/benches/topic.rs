@@ -142,7 +142,7 @@ fn interest(c: &mut Criterion) {
     let mut group = c.benchmark_group("interest/shards of a topic");
     for (name, has_wildcards) in [("exact filters only", false), ("with wildcards", true)] {
         for count in [BUSY, 100_000] {
-            let interest = Interest::new(20, 7);
+            let interest = Interest::new(4, 20, 7);
             let mut counts = InterestCounts::new(3, &interest);
             for number in 0..100_000 {
                 let text = if has_wildcards { filter(number) } else { exact(number) };

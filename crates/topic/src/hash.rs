@@ -67,6 +67,11 @@ impl IdTable {
         shrink_sparse(&mut self.slots, |slot| spread(slot.hash));
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(crate) fn heap_bytes(&self) -> usize {
         self.slots.allocation_size()
     }

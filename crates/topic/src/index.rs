@@ -5,11 +5,11 @@ use crate::filter::has_wildcard;
 use crate::hash::{IdTable, TextHasher};
 use crate::routes::Routes;
 use crate::slab::Slab;
-use crate::trie::{NONE, Trie};
+use crate::trie::{Place, Trie};
 
 /// Which subscriptions and shared groups want a topic.
 ///
-/// Exact filters are one look-up in a hash table. Wildcard filters live in a tree of levels, behind
+/// Exact filters are one look-up in a hash table. Wildcard filters hang in a tree of levels, behind
 /// a bounded cache of the routes found last. The text of a filter is stored once; everything else
 /// refers to it by [`FilterId`].
 ///
@@ -19,7 +19,9 @@ use crate::trie::{NONE, Trie};
 pub struct Index {
     hasher: TextHasher,
     filters: Slab<Entry>,
-    ids: IdTable,
+    /// Exact filters by their text.
+    exact: IdTable,
+    /// Wildcard filters.
     trie: Trie,
     routes: Routes,
     route: Vec<FilterId>,
@@ -103,22 +105,30 @@ impl Matches {
     }
 }
 
+/// A filter that somebody listens on.
 #[derive(Debug, Default)]
-struct Entry {
-    text: Box<str>,
+pub(crate) struct Entry {
+    pub(crate) text: Box<str>,
     audience: Audience,
-    /// Where a wildcard filter ends in the trie; [`NONE`] for an exact filter.
-    node: u32,
+    /// Where a wildcard filter hangs in the tree; an exact filter hangs nowhere.
+    pub(crate) place: Place,
+}
+
+impl Entry {
+    pub(crate) fn new(text: &str) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
 }
 
 impl Index {
     /// An empty index. The seed should be one that clients cannot guess.
     pub fn new(seed: u64) -> Self {
+        let hasher = TextHasher::new(seed);
         Self {
-            hasher: TextHasher::new(seed),
             filters: Slab::new(),
-            ids: IdTable::default(),
-            trie: Trie::new(),
+            exact: IdTable::default(),
+            trie: Trie::new(hasher.clone()),
+            hasher,
             routes: Routes::new(),
             route: Vec::new(),
             subscription_count: 0,
@@ -190,7 +200,10 @@ impl Index {
 
     /// The id of a filter that somebody listens on.
     pub fn find(&self, filter: &str) -> Option<FilterId> {
-        self.find_hashed(self.hasher.hash(filter), filter.as_bytes())
+        if has_wildcard(filter) {
+            return self.trie.find(&self.filters, filter);
+        }
+        self.find_exact(self.hasher.hash(filter), filter.as_bytes())
     }
 
     /// The text of a filter; empty for an id that is not in use.
@@ -227,7 +240,7 @@ impl Index {
         found.clear();
         let hash = self.hasher.hash_bytes(topic);
         if self.trie.is_empty() {
-            if let Some(id) = self.find_hashed(hash, topic) {
+            if let Some(id) = self.find_exact(hash, topic) {
                 self.expand(id, found);
             }
             return;
@@ -246,7 +259,7 @@ impl Index {
         found.clear();
         let hash = self.hasher.hash_bytes(topic);
         if self.trie.is_empty() {
-            found.extend(self.find_hashed(hash, topic));
+            found.extend(self.find_exact(hash, topic));
             return;
         }
         if let Some(filters) = self.routes.find(hash, topic) {
@@ -271,7 +284,7 @@ impl Index {
     /// Takes time proportional to the route cache, not to the subscriptions.
     pub fn heap_bytes(&self) -> usize {
         self.filters.heap_bytes()
-            + self.ids.heap_bytes()
+            + self.exact.heap_bytes()
             + self.trie.heap_bytes()
             + self.routes.heap_bytes()
             + self.route.capacity() * size_of::<FilterId>()
@@ -280,18 +293,17 @@ impl Index {
 
     /// The filter's entry, made if there is none. True: it was made.
     fn open(&mut self, text: &str) -> (FilterId, bool) {
-        let hash = self.hasher.hash(text);
-        if let Some(id) = self.find_hashed(hash, text.as_bytes()) {
+        if let Some(id) = self.find(text) {
             return (id, false);
         }
-        let entry = Entry { text: text.into(), audience: Audience::Empty, node: NONE };
-        let id = FilterId(self.filters.insert(entry));
-        self.ids.insert(hash, id.0);
+        let id = FilterId(self.filters.insert(Entry::new(text)));
         self.entry_bytes += text.len();
         if has_wildcard(text) {
-            self.filters.at_mut(id.0).node = self.trie.insert(&self.hasher, text, id);
+            self.trie.insert(&mut self.filters, text, id);
             self.routes.forget_all();
         } else {
+            let hash = self.hasher.hash(text);
+            self.exact.insert(hash, id.0);
             self.routes.forget(hash);
         }
         (id, true)
@@ -299,19 +311,20 @@ impl Index {
 
     /// Frees the filter's entry if nobody listens on it any more.
     fn close_if_empty(&mut self, id: FilterId) -> bool {
-        if !self.filters.at(id.0).audience.is_empty() {
+        let entry = self.filters.at(id.0);
+        if !entry.audience.is_empty() {
             return false;
         }
-        let Entry { text, node, .. } = self.filters.remove(id.0);
-        let hash = self.hasher.hash(&text);
-        self.ids.remove(hash, id.0);
-        self.entry_bytes -= text.len();
-        if node == NONE {
-            self.routes.forget(hash);
-        } else {
-            self.trie.remove(&self.hasher, node, id);
+        self.entry_bytes -= entry.text.len();
+        if has_wildcard(&entry.text) {
+            self.trie.remove(&mut self.filters, id);
             self.routes.forget_all();
+        } else {
+            let hash = self.hasher.hash(&entry.text);
+            self.exact.remove(hash, id.0);
+            self.routes.forget(hash);
         }
+        self.filters.remove(id.0);
         true
     }
 
@@ -324,15 +337,15 @@ impl Index {
     }
 
     #[inline]
-    fn find_hashed(&self, hash: u64, text: &[u8]) -> Option<FilterId> {
-        self.ids.find(hash, |id| self.filters.at(id).text.as_bytes() == text).map(FilterId)
+    fn find_exact(&self, hash: u64, text: &[u8]) -> Option<FilterId> {
+        self.exact.find(hash, |id| self.filters.at(id).text.as_bytes() == text).map(FilterId)
     }
 
     /// Walks the trie, leaves the matching filters in `self.route` and in the cache.
     fn find_route(&mut self, hash: u64, topic: &[u8]) {
         self.route.clear();
-        self.route.extend(self.find_hashed(hash, topic));
-        self.trie.walk(&self.hasher, topic, &mut self.route);
+        self.route.extend(self.find_exact(hash, topic));
+        self.trie.walk(&self.filters, topic, &mut self.route);
         self.routes.store(hash, topic, &self.route);
     }
 
@@ -466,7 +479,7 @@ mod tests {
 
     #[test]
     fn an_entry_stays_within_its_budget() {
-        // Forty bytes beside text and table slot keep a lone exact subscription below 100.
+        // Forty bytes beside text and table slot keep a lone subscription below 100.
         assert_eq!(size_of::<Entry>(), 40);
     }
 

@@ -3,8 +3,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use hashbrown::HashTable;
+
 use crate::filter::has_wildcard;
-use crate::hash::TextHasher;
+use crate::hash::{TextHasher, shrink_sparse, spread_u64};
 
 /// A table of shard masks that all shards of a process share. Reading it is wait-free, a false
 /// positive costs a message to a shard that does not want it, a false negative never occurs.
@@ -14,8 +16,9 @@ use crate::hash::TextHasher;
 /// Depths at which no wildcard filter begins are not asked for, and the levels below the deepest
 /// are not even read, so a broker of exact filters pays for one look-up.
 ///
-/// Memory: a page of 4 KiB for each 256 buckets once a filter falls into them, 16 MiB at most with
-/// 2^20 buckets, and 16 bytes per page from the start.
+/// A bucket has a lane of bits for each [`Claim`], as wide as there are shards. Memory: pages of
+/// 4 KiB, made when a filter first falls into them; with 2^20 buckets a bucket's width in all, from
+/// 1 MiB for up to 4 shards to 16 MiB for 64.
 ///
 /// Ordering: once [`InterestCounts::add`] has returned, every look-up that happens after it (say,
 /// on a publish that follows the SUBACK) sees the shard.
@@ -23,14 +26,17 @@ use crate::hash::TextHasher;
 pub struct Interest {
     hasher: TextHasher,
     buckets_log2: u8,
-    pages: Box<[OnceLock<Box<[Bucket; PAGE_LEN]>>]>,
-    /// For wildcard filters without a literal level before the wildcard, as `#` and `+/a`.
-    root: Bucket,
+    /// The bits of a lane, as a power of two: 64 at most, so that no lane spans two words.
+    lane_log2: u8,
+    lane_mask: u64,
+    pages: Box<[OnceLock<Box<Page>>]>,
     /// How many claims of wildcard filters there are per number of literal levels.
     depths: [AtomicU32; DEPTHS],
     /// The most literal levels that a wildcard filter ever had.
     deepest: AtomicUsize,
 }
+
+type Page = [AtomicU64; PAGE_WORDS];
 
 /// Shards that may want a topic, as bit masks: shard `n` is bit `n`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,20 +57,24 @@ pub enum Claim {
 }
 
 impl Interest {
-    /// A table of `2^buckets_log2` buckets (8 to 28; 20 suits a million filters). The seed should
-    /// be one that clients cannot guess.
+    /// A table for so many shards with `2^buckets_log2` buckets (8 to 28; 20 suits a million
+    /// filters). The seed should be one that clients cannot guess.
     ///
     /// # Panics
     ///
-    /// When `buckets_log2` is out of range.
-    pub fn new(buckets_log2: u8, seed: u64) -> Self {
-        assert!((PAGE_LOG2..=28).contains(&buckets_log2), "2^{buckets_log2} interest buckets");
-        let page_count = 1 << (buckets_log2 - PAGE_LOG2);
+    /// When `shard_count` or `buckets_log2` is out of range.
+    pub fn new(shard_count: u16, buckets_log2: u8, seed: u64) -> Self {
+        assert!((1..=SHARDS_MAX).contains(&shard_count), "{shard_count} of {SHARDS_MAX} shards");
+        assert!((8..=28).contains(&buckets_log2), "2^{buckets_log2} interest buckets");
+        let lane_bits = shard_count.next_power_of_two();
+        // One bucket more: the root.
+        let bits = ((1 << buckets_log2) + 1) * CLAIMS * usize::from(lane_bits);
         Self {
             hasher: TextHasher::new(seed),
             buckets_log2,
-            pages: std::iter::repeat_with(OnceLock::new).take(page_count).collect(),
-            root: Bucket::default(),
+            lane_log2: lane_bits.trailing_zeros() as u8,
+            lane_mask: u64::MAX >> (64 - lane_bits),
+            pages: std::iter::repeat_with(OnceLock::new).take(bits.div_ceil(PAGE_BITS)).collect(),
             depths: [const { AtomicU32::new(0) }; DEPTHS],
             deepest: AtomicUsize::new(0),
         }
@@ -75,7 +85,7 @@ impl Interest {
         let mut found = self.look_up(self.exact_place(topic));
         // MQTT-4.7.2-1: the wildcards of the first level do not see topics that begin with `$`.
         if !topic.starts_with(b"$") {
-            found.join(self.root.load());
+            found.join(self.look_up(self.root_place()));
         }
         for (depth, prefix) in prefixes(topic).take(self.deepest.load(Ordering::Acquire)) {
             if self.depths[depth].load(Ordering::Acquire) > 0 {
@@ -85,19 +95,18 @@ impl Interest {
         found
     }
 
-    /// Where the claims of a filter are kept.
-    fn place(&self, filter: &str) -> Place {
+    /// Where the claims of a filter are kept, and the literal levels of a wildcard filter that has
+    /// any.
+    fn place(&self, filter: &str) -> (usize, Option<usize>) {
         if !has_wildcard(filter) {
-            return Place { bucket: Some(self.exact_place(filter.as_bytes())), depth: None };
+            return (self.exact_place(filter.as_bytes()), None);
         }
         let is_literal = |level: &str| level != "+" && level != "#";
         let literals = filter.split('/').take_while(|level| is_literal(level)).count();
         // Prefixes deeper than the table knows are entered by their upper levels, which is wider.
         match prefixes(filter.as_bytes()).take(literals).last() {
-            None => Place { bucket: None, depth: None },
-            Some((depth, prefix)) => {
-                Place { bucket: Some(self.prefix_place(prefix)), depth: Some(depth) }
-            }
+            None => (self.root_place(), None),
+            Some((depth, prefix)) => (self.prefix_place(prefix), Some(depth)),
         }
     }
 
@@ -111,20 +120,36 @@ impl Interest {
         self.fold(!self.hasher.hash_bytes(prefix).rotate_left(32))
     }
 
+    /// For wildcard filters without a literal level before the wildcard, as `#` and `+/a`.
+    fn root_place(&self) -> usize {
+        1 << self.buckets_log2
+    }
+
     fn fold(&self, hash: u64) -> usize {
         (hash >> (64 - self.buckets_log2)) as usize
     }
 
     fn look_up(&self, place: usize) -> Interested {
-        let page = self.pages[place >> PAGE_LOG2].get();
-        page.map_or(Interested::default(), |page| page[place & PAGE_MASK].load())
+        Interested {
+            wants: self.load(lane_of(place, Claim::Want)),
+            promises: self.load(lane_of(place, Claim::Promise)),
+        }
     }
 
-    fn bucket(&self, place: Option<usize>) -> &Bucket {
-        let Some(place) = place else { return &self.root };
-        let page = self.pages[place >> PAGE_LOG2]
-            .get_or_init(|| Box::new([const { Bucket::new() }; PAGE_LEN]));
-        &page[place & PAGE_MASK]
+    fn load(&self, lane: usize) -> u64 {
+        let bit = lane << self.lane_log2;
+        self.pages[bit / PAGE_BITS].get().map_or(0, |page| {
+            let word = page[bit % PAGE_BITS / 64].load(Ordering::Acquire);
+            word >> (bit % 64) & self.lane_mask
+        })
+    }
+
+    /// The word of a shard's bit in a lane, and the bit.
+    fn bit(&self, lane: usize, shard: u16) -> (&AtomicU64, u64) {
+        let bit = (lane << self.lane_log2) + usize::from(shard);
+        let page = self.pages[bit / PAGE_BITS]
+            .get_or_init(|| Box::new([const { AtomicU64::new(0) }; PAGE_WORDS]));
+        (&page[bit % PAGE_BITS / 64], 1 << (bit % 64))
     }
 }
 
@@ -138,13 +163,25 @@ impl Interested {
 /// One shard's own counts behind its bits in an [`Interest`]: a bit is cleared when the last filter
 /// of its bucket goes.
 ///
-/// Counts are a byte each. One that has reached 255 stays there: the bit is then never cleared,
-/// which costs false positives for that bucket and nothing else.
+/// A bit stands for one claim, and most buckets have no other. Only what goes beyond is kept here,
+/// so that memory follows the filters of the shard that share a bucket.
 #[derive(Debug)]
 pub struct InterestCounts {
-    shard_bit: u64,
-    pages: Box<[Option<Box<[Counts; PAGE_LEN]>>]>,
-    root: Counts,
+    shard: u16,
+    further: HashTable<Further>,
+}
+
+/// Claims on a lane beyond the first.
+#[derive(Clone, Copy, Debug)]
+struct Further {
+    lane: u32,
+    count: u32,
+}
+
+impl Further {
+    fn hash(&self) -> u64 {
+        spread_u64(u64::from(self.lane))
+    }
 }
 
 impl InterestCounts {
@@ -152,103 +189,72 @@ impl InterestCounts {
     ///
     /// # Panics
     ///
-    /// When `shard` is not below [`SHARDS_MAX`].
+    /// When `interest` is for fewer shards.
     pub fn new(shard: u16, interest: &Interest) -> Self {
-        assert!(shard < SHARDS_MAX, "shard {shard} has no bit in a mask of {SHARDS_MAX}");
-        Self {
-            shard_bit: 1 << shard,
-            pages: std::iter::repeat_with(|| None).take(interest.pages.len()).collect(),
-            root: Counts::default(),
-        }
+        let is_in_lane = interest.lane_mask.checked_shr(shard.into()).is_some_and(|rest| rest > 0);
+        assert!(is_in_lane, "shard {shard} has no bit in the interest table");
+        Self { shard, further: HashTable::new() }
     }
 
     /// Claims a filter, once more than before. For [`Claim::Want`] the moment is
     /// [`crate::Subscribed::is_first`]; for [`Claim::Promise`] it is `is_first_promise`, and
     /// whatever else (a durable group) the caller counts as a promise.
     pub fn add(&mut self, interest: &Interest, filter: &str, claim: Claim) {
-        let place = interest.place(filter);
-        if let Some(depth) = place.depth {
+        let (place, depth) = interest.place(filter);
+        if let Some(depth) = depth {
             interest.depths[depth].fetch_add(1, Ordering::Release);
             interest.deepest.fetch_max(depth, Ordering::Release);
         }
-        let count = self.count(place.bucket, claim);
-        *count = count.saturating_add(1);
-        if *count == 1 {
-            interest.bucket(place.bucket).mask(claim).fetch_or(self.shard_bit, Ordering::Release);
+        let lane = lane_of(place, claim);
+        let (word, bit) = interest.bit(lane, self.shard);
+        if word.fetch_or(bit, Ordering::Release) & bit != 0 {
+            self.count_further(lane as u32);
         }
     }
 
     /// Takes back one claim that was added for the same filter.
     pub fn remove(&mut self, interest: &Interest, filter: &str, claim: Claim) {
-        let place = interest.place(filter);
-        let count = self.count(place.bucket, claim);
-        debug_assert!(*count > 0, "no claim on {filter}");
-        if *count < SATURATED {
-            *count -= 1;
-            if *count == 0 {
-                let bucket = interest.bucket(place.bucket);
-                bucket.mask(claim).fetch_and(!self.shard_bit, Ordering::Release);
-            }
+        let (place, depth) = interest.place(filter);
+        let lane = lane_of(place, claim);
+        if !self.discount_further(lane as u32) {
+            let (word, bit) = interest.bit(lane, self.shard);
+            let before = word.fetch_and(!bit, Ordering::Release);
+            debug_assert!(before & bit != 0, "no claim on {filter}");
         }
-        if let Some(depth) = place.depth {
+        if let Some(depth) = depth {
             interest.depths[depth].fetch_sub(1, Ordering::Release);
         }
     }
 
-    fn count(&mut self, place: Option<usize>, claim: Claim) -> &mut u8 {
-        let counts = match place {
-            None => &mut self.root,
-            Some(place) => {
-                let page = &mut self.pages[place >> PAGE_LOG2];
-                let page = page.get_or_insert_with(|| Box::new([Counts::default(); PAGE_LEN]));
-                &mut page[place & PAGE_MASK]
+    fn count_further(&mut self, lane: u32) {
+        let further = Further { lane, count: 1 };
+        let hash = further.hash();
+        match self.further.find_mut(hash, |one| one.lane == lane) {
+            Some(found) => found.count += 1,
+            None => {
+                self.further.insert_unique(hash, further, Further::hash);
             }
+        }
+    }
+
+    /// False: there was one claim on the lane at most.
+    fn discount_further(&mut self, lane: u32) -> bool {
+        let hash = Further { lane, count: 0 }.hash();
+        let Ok(mut found) = self.further.find_entry(hash, |one| one.lane == lane) else {
+            return false;
         };
-        match claim {
-            Claim::Want => &mut counts.wants,
-            Claim::Promise => &mut counts.promises,
+        found.get_mut().count -= 1;
+        if found.get().count == 0 {
+            found.remove();
+            shrink_sparse(&mut self.further, Further::hash);
         }
+        true
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    /// None: the root bucket.
-    bucket: Option<usize>,
-    /// The literal levels of a wildcard filter that has any.
-    depth: Option<usize>,
-}
-
-#[derive(Debug, Default)]
-struct Bucket {
-    wants: AtomicU64,
-    promises: AtomicU64,
-}
-
-impl Bucket {
-    const fn new() -> Self {
-        Self { wants: AtomicU64::new(0), promises: AtomicU64::new(0) }
-    }
-
-    fn load(&self) -> Interested {
-        Interested {
-            wants: self.wants.load(Ordering::Acquire),
-            promises: self.promises.load(Ordering::Acquire),
-        }
-    }
-
-    fn mask(&self, claim: Claim) -> &AtomicU64 {
-        match claim {
-            Claim::Want => &self.wants,
-            Claim::Promise => &self.promises,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    wants: u8,
-    promises: u8,
+/// Each bucket has a lane for each claim, side by side.
+fn lane_of(place: usize, claim: Claim) -> usize {
+    place * CLAIMS + claim as usize
 }
 
 /// The first level, the first two levels and so on, with their number, up to the deepest counted.
@@ -266,10 +272,10 @@ fn prefixes(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 pub const SHARDS_MAX: u16 = 64;
 /// Wildcard filters are told apart by at most this many literal levels, less one.
 const DEPTHS: usize = 32;
-const SATURATED: u8 = u8::MAX;
-const PAGE_LOG2: u8 = 8;
-const PAGE_LEN: usize = 1 << PAGE_LOG2;
-const PAGE_MASK: usize = PAGE_LEN - 1;
+/// Variants of [`Claim`].
+const CLAIMS: usize = 2;
+const PAGE_WORDS: usize = 512;
+const PAGE_BITS: usize = PAGE_WORDS * 64;
 
 #[cfg(test)]
 mod tests {
@@ -281,7 +287,7 @@ mod tests {
 
     #[test]
     fn each_shard_shows_and_clears_its_own_bit() {
-        let interest = Interest::new(16, 1);
+        let interest = Interest::new(SHARDS_MAX, 16, 1);
         let mut first = InterestCounts::new(0, &interest);
         let mut last = InterestCounts::new(SHARDS_MAX - 1, &interest);
         for filter in ["a/b", "a/+", "a/#"] {
@@ -297,7 +303,7 @@ mod tests {
 
     #[test]
     fn promises_and_wants_are_apart() {
-        let interest = Interest::new(16, 1);
+        let interest = Interest::new(4, 16, 1);
         let mut counts = InterestCounts::new(3, &interest);
         counts.add(&interest, "a/#", Claim::Want);
         assert_eq!(interest.shards(b"a"), Interested { wants: 8, promises: 0 });
@@ -309,7 +315,7 @@ mod tests {
 
     #[test]
     fn unrelated_topics_stay_out_of_sight() {
-        let interest = Interest::new(20, 1);
+        let interest = Interest::new(4, 20, 1);
         let mut counts = InterestCounts::new(0, &interest);
         counts.add(&interest, "site/7/+/temperature", Claim::Want);
         counts.add(&interest, "site/8", Claim::Want);
@@ -321,28 +327,51 @@ mod tests {
     }
 
     #[test]
-    fn a_saturated_count_never_clears_its_bit() {
-        let interest = Interest::new(8, 1);
+    fn any_number_of_claims_on_a_bucket_is_counted() {
+        let interest = Interest::new(1, 8, 1);
         let mut counts = InterestCounts::new(0, &interest);
-        for _ in 0..300 {
-            counts.add(&interest, "#", Claim::Want);
+        for filter in ["#", "x"] {
+            for _ in 0..1000 {
+                counts.add(&interest, filter, Claim::Want);
+            }
+            assert_eq!(counts.further.len(), 1);
+            for _ in 0..999 {
+                counts.remove(&interest, filter, Claim::Want);
+            }
+            assert_eq!(wants(&interest, "x"), 1);
+            assert!(counts.further.is_empty());
+            counts.remove(&interest, filter, Claim::Want);
+            assert_eq!(wants(&interest, "x"), 0);
         }
-        for _ in 0..300 {
-            counts.remove(&interest, "#", Claim::Want);
+    }
+
+    #[test]
+    fn every_number_of_shards_has_bits_of_its_own() {
+        for shard_count in 1..=SHARDS_MAX {
+            let interest = Interest::new(shard_count, 8, 1);
+            for shard in 0..shard_count {
+                let mut counts = InterestCounts::new(shard, &interest);
+                for number in 0..50 {
+                    counts.add(&interest, &format!("{shard}/{number}"), Claim::Promise);
+                }
+                counts.add(&interest, "#", Claim::Want);
+            }
+            let everyone = Interested { wants: u64::MAX >> (64 - shard_count), promises: 0 };
+            assert_eq!(interest.look_up(interest.root_place()), everyone);
+            for shard in 0..shard_count {
+                for number in 0..50 {
+                    let found = interest.shards(format!("{shard}/{number}").as_bytes());
+                    assert_ne!(found.promises & 1 << shard, 0, "{shard} of {shard_count}");
+                    assert_eq!(found.promises & !everyone.wants, 0);
+                    assert_eq!(found.wants, everyone.wants);
+                }
+            }
         }
-        assert_eq!(wants(&interest, "anything"), 1);
-        for _ in 0..254 {
-            counts.add(&interest, "x", Claim::Want);
-        }
-        for _ in 0..254 {
-            counts.remove(&interest, "x", Claim::Want);
-        }
-        assert_eq!(interest.look_up(interest.exact_place(b"x")).wants, 0);
     }
 
     #[test]
     fn filters_deeper_than_the_table_are_entered_by_their_upper_levels() {
-        let interest = Interest::new(16, 1);
+        let interest = Interest::new(4, 16, 1);
         let mut counts = InterestCounts::new(0, &interest);
         let deep = "level/".repeat(DEPTHS + 10);
         counts.add(&interest, &format!("{deep}#"), Claim::Want);
@@ -353,7 +382,7 @@ mod tests {
 
     #[test]
     fn empty_levels_are_levels() {
-        let interest = Interest::new(16, 1);
+        let interest = Interest::new(4, 16, 1);
         let mut counts = InterestCounts::new(0, &interest);
         counts.add(&interest, "/+", Claim::Want);
         assert_eq!(wants(&interest, "/finance"), 1);

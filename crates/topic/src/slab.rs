@@ -84,8 +84,8 @@ fn offset_of(id: u32) -> usize {
     id as usize & (PAGE_LEN - 1)
 }
 
-/// Ids stay below this, which leaves the highest one to mean "none".
-pub(crate) const ID_LIMIT: u32 = u32::MAX;
+/// Ids stay below this, which leaves a bit of 32 to mark them with, and the highest one for "none".
+pub(crate) const ID_LIMIT: u32 = (1 << 31) - 1;
 const PAGE_LOG2: u32 = 8;
 const PAGE_LEN: usize = 1 << PAGE_LOG2;
 

@@ -27,7 +27,7 @@ fn is_match(filter: &str, topic: &str) -> bool {
     retained.walk(filter, None, 9, &mut |_| seen += 1);
     assert_eq!(seen == 1, expected, "retained: {filter} on {topic}");
 
-    let interest = Interest::new(20, 1);
+    let interest = Interest::new(4, 20, 1);
     InterestCounts::new(0, &interest).add(&interest, filter, Claim::Want);
     let wants = interest.shards(topic.as_bytes()).wants;
     assert!(wants == 1 || !expected, "interest misses {filter} on {topic}");

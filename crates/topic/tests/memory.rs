@@ -102,11 +102,26 @@ fn a_subscriber_of_a_popular_filter_costs_little() {
 }
 
 #[test]
-fn a_lone_wildcard_subscription_costs_less_than_300_bytes() {
-    let (index, bytes) = weigh(|| index_of(300_000, |number| format!("device/{number:08}/+")));
-    let each = bytes / 3e5;
-    println!("300,000 wildcard filters of 17 bytes: {each:.1} bytes per subscription");
-    assert!(each < 300.0, "{each} bytes");
+fn a_lone_wildcard_subscription_costs_what_an_exact_one_does() {
+    for count in [1_000_000, 917_505] {
+        let (index, bytes) = weigh(|| index_of(count, |number| format!("device/{number:08}/+/#")));
+        let each = bytes / f64::from(count);
+        println!("{count} wildcard filters of 19 bytes: {each:.1} bytes per subscription");
+        assert!(each < 90.0, "{each} bytes");
+        assert_estimate(&index, bytes);
+    }
+}
+
+#[test]
+fn wildcard_subscriptions_that_share_a_level_of_their_own_cost_one_node() {
+    let filter = |number: u32| {
+        let tail = if number.is_multiple_of(2) { "+/state" } else { "+/command" };
+        format!("device/{:08}/{tail}", number / 2)
+    };
+    let (index, bytes) = weigh(|| index_of(1_000_000, filter));
+    let each = bytes / 1e6;
+    println!("1,000,000 wildcard filters of 24 bytes in pairs: {each:.1} bytes per subscription");
+    assert!(each < 170.0, "{each} bytes");
     assert_estimate(&index, bytes);
 }
 
@@ -158,7 +173,12 @@ fn everything_given_back_leaves_almost_nothing() {
     let before = held_bytes();
     let mut index = Index::new(1);
     let filters: Vec<String> = (0..20_000)
-        .map(|number| if number % 2 == 0 { format!("a/{number}/+") } else { format!("b/{number}") })
+        .map(|number| match number % 4 {
+            0 => format!("a/{number}/+"),
+            1 => format!("a/{}/+/#", number / 4),
+            2 => format!("a/+/{}/+/{number}", number / 16),
+            _ => format!("b/{number}"),
+        })
         .collect();
     let own = held_bytes() - before;
     for filter in &filters {

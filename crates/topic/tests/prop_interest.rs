@@ -6,7 +6,7 @@ use std::sync::mpsc;
 
 use proptest::prelude::*;
 use proptest::sample;
-use topic::{Claim, Interest, InterestCounts, Interested};
+use topic::{Claim, Interest, InterestCounts, Interested, SHARDS_MAX};
 
 const SHARDS: u16 = 3;
 
@@ -41,11 +41,12 @@ proptest! {
     #[test]
     fn no_shard_is_ever_missed(
         seed: u64,
+        shard_count in SHARDS..=SHARDS_MAX,
         buckets_log2 in 8..12_u8,
         changes in prop::collection::vec(change(), 1..60),
         topics in prop::collection::vec(common::topic(), 1..10),
     ) {
-        let interest = Interest::new(buckets_log2, seed);
+        let interest = Interest::new(shard_count, buckets_log2, seed);
         let mut counts: Vec<_> =
             (0..SHARDS).map(|shard| InterestCounts::new(shard, &interest)).collect();
         let mut claims = Claims::new();
@@ -79,7 +80,7 @@ proptest! {
 
 #[test]
 fn a_publish_that_follows_the_suback_sees_the_shard() {
-    let interest = Interest::new(8, 7);
+    let interest = Interest::new(4, 8, 7);
     std::thread::scope(|scope| {
         let (subacks, heard) = mpsc::channel::<(u16, String)>();
         for shard in 0..4 {
