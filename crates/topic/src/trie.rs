@@ -6,11 +6,11 @@ use crate::slab::{ID_LIMIT, Slab};
 
 /// Wildcard filters by level, as deep as it takes to tell them apart.
 ///
-/// A node stands for levels with which two filters or more begin. What a filter has beyond them, its
-/// *tail*, is not spelt out in nodes: the filter hangs at the node, by the first level of its tail,
-/// and the rest is compared in the filter's own text. So `site/7/device/1234/+` among a million of
-/// its like takes one slot of one table. The shape of the tree follows from its filters alone, not
-/// from the order in which they came.
+/// A node stands for levels with which two filters or more begin. What a filter has beyond them,
+/// its *tail*, is not spelt out in nodes: the filter hangs at the node, by the first level of its
+/// tail, and the rest is compared in the filter's own text. So `site/7/device/1234/+` among a
+/// million of its like takes one slot of one table. The shape of the tree follows from its filters
+/// alone, not from the order in which they came.
 ///
 /// The walk hashes each level of the topic once and goes level by level: no recursion, and no node
 /// is seen twice.
