@@ -204,6 +204,7 @@ impl Driver {
                 self.write(shard, slot, conn);
             }
             self.shards[shard].effects.pauses.clear();
+            self.shards[shard].end_turn();
         }
         self.post();
     }

@@ -9,7 +9,7 @@ use topic::FilterId;
 
 use crate::access::{Grants, Identity};
 use crate::durable::{Durable, Place};
-use crate::shard::{OVERRUN_MS_MAX, OVERRUN_MS_MIN};
+use crate::pace::{OVERRUN_MS_MAX, OVERRUN_MS_MIN};
 use crate::{Limits, RetainedQuery};
 
 /// The number of no connection.

@@ -6,7 +6,7 @@ use topic::{Matches, Subscription};
 
 use crate::access::Action;
 use crate::client::{Client, Pace};
-use crate::shard::CONGESTION_PAUSE_MS;
+use crate::pace::CONGESTION_PAUSE_MS;
 use crate::{Confirm, Ended, Event, Mail, Metrics, SessionKey, Shard, ShardId};
 
 /// Bits of `Subscription::options`.

@@ -107,4 +107,21 @@ pub enum Mail {
     GroupReturned { group: u64, serial: u64 },
     /// A member can take messages again.
     Pull { group: u64 },
+    /// So many bytes of messages have been mailed to you by now, since the start.
+    Mark { from: ShardId, bytes: u64 },
+    /// They are dealt with.
+    Taken { by: ShardId, bytes: u64 },
+}
+
+impl Mail {
+    /// Bytes of the message that it carries to another shard, if it does.
+    pub(crate) fn message_bytes(&self) -> usize {
+        match self {
+            Self::Publish { message, .. }
+            | Self::Retain { message, .. }
+            | Self::Offer { message, .. }
+            | Self::Park { message, .. } => message.heap_bytes(),
+            _ => 0,
+        }
+    }
 }

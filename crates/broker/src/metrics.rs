@@ -125,6 +125,8 @@ metrics! {
         "Wills that were published.";
     mail_sent: Counter "quelea_mail_sent_total",
         "Items that shards sent to each other.";
+    mail_waits: Counter "quelea_mail_waits_total",
+        "Times that a publisher was not read on before another shard had dealt with its mail.";
     events_lost: Counter "quelea_events_lost_total",
         "Events that were not logged because too many came in one turn.";
 }

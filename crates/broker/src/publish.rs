@@ -8,7 +8,7 @@ use crate::access::{Action, Identity};
 use crate::client::Client;
 use crate::deliver::{Delivered, Keeping};
 use crate::durable::{Promise, level_of};
-use crate::shard::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
+use crate::pace::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
 use crate::{Confirm, Ended, Event, Mail, SessionKey, Settings, Shard, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.

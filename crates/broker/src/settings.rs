@@ -165,6 +165,10 @@ pub struct Settings {
     /// first that matches holds.
     pub topic_durability: Vec<(Box<str>, Durability)>,
     pub when_full: WhenFull,
+    /// Bytes of messages that all other shards together may have mailed to a shard before it has
+    /// dealt with them; each has an equal part of it. Above that part, publishers of more are not
+    /// read until it has.
+    pub mail_bytes_max: u64,
 }
 
 impl Settings {
@@ -186,6 +190,11 @@ impl Default for Settings {
             rejects: false,
             topic_durability: Vec::new(),
             when_full: WhenFull::default(),
+            mail_bytes_max: MAIL_BYTES_MAX,
         }
     }
 }
+
+/// The default of [`Settings::mail_bytes_max`], and the most that is worth it: a turn's work, which
+/// the caches hold. More makes turns longer, and what lies in mailboxes is memory.
+pub const MAIL_BYTES_MAX: u64 = 768 * 1024;

@@ -11,6 +11,8 @@ use crate::client::Client;
 use crate::clients::Clients;
 use crate::durable::Store;
 use crate::group::Groups;
+use crate::lanes::Lanes;
+use crate::pace::{CONGESTION_PAUSE_MS, Taken, is_burst};
 use crate::wheel::Wheel;
 use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
 
@@ -19,24 +21,6 @@ const EVENTS_MAX: usize = 10_000;
 
 /// Empty outbox buffers kept for reuse, as many as a wide fan-out fills in one turn.
 const SPARE_BUFFERS_MAX: usize = 1024;
-
-/// How long a publisher waits for a slow subscriber before it is read on.
-pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
-
-/// The longest such wait, while the queue of the subscriber is not on the way to its limit.
-const CONGESTION_PAUSE_MS_MAX: u32 = 64;
-
-/// How long publishers wait at first, and at most, for one whose queue is.
-pub(crate) const OVERRUN_MS_MIN: u32 = 8;
-pub(crate) const OVERRUN_MS_MAX: u32 = 512;
-
-/// A publisher that sends so many messages, or bytes, in one go sends all it can: it waits for
-/// subscribers that are behind.
-const BURST_MESSAGES: u64 = 8;
-const BURST_BYTES: usize = 16 * 1024;
-
-/// How long a publisher waits for space on the disk before it is looked at again.
-pub(crate) const FULL_PAUSE_MS: u64 = 100;
 
 /// Emptied batches of mail kept for reuse, and the items that one may have room for.
 const SPARE_BATCHES_MAX: usize = 4;
@@ -85,7 +69,8 @@ pub struct Effects {
     pub closes: Vec<Close>,
     /// Mail per shard, also for the sender itself, in order.
     pub mail: Vec<Vec<Mail>>,
-    /// Read nothing from the connection before the time.
+    /// Read nothing from the connection before the time; [`NEVER`]: before another word about it.
+    /// A pause with an end stands against later words until it is over.
     pub pauses: Vec<(u32, u64)>,
     pub events: Vec<Event>,
     pub reauthentications: Vec<Reauthenticate>,
@@ -138,16 +123,10 @@ pub struct Shard {
     pub(crate) may_pause: bool,
     /// The publisher that was told last in this turn.
     pub(crate) slowed_last: SessionKey,
-}
-
-/// What was taken from a connection in one go.
-struct Taken {
-    packets: u64,
-    publishes: u64,
-    bytes: u64,
-    is_burst: bool,
-    /// As much as its allowance.
-    is_used_up: bool,
+    /// What lies before the other shards.
+    pub(crate) lanes: Lanes,
+    /// The latest marks in the mail of this turn, and whose they are.
+    pub(crate) marks: Vec<(ShardId, u64)>,
 }
 
 impl Shard {
@@ -182,6 +161,8 @@ impl Shard {
             overrun_ms: 0,
             may_pause: true,
             slowed_last: SessionKey::NOBODY,
+            lanes: Lanes::new(&shared),
+            marks: Vec::new(),
             shared,
         }
     }
@@ -258,9 +239,8 @@ impl Shard {
             };
             if let Packet::Publish(publish) = packet
                 && self.may_pause
-                && let Some(pause_ms) = self.wait_for_disk_ms(slot, publish)
+                && self.has_to_come_later(slot, publish, now_ms)
             {
-                self.pause(slot, pause_ms, now_ms);
                 break;
             }
             taken += packet_len;
@@ -295,79 +275,6 @@ impl Shard {
             now_ms,
         );
         taken
-    }
-
-    /// Counts what was taken from a connection.
-    fn note_taken(&mut self, slot: u32, connection: u32, taken: &Taken, now_ms: u64) {
-        self.metrics().packets_received.add(taken.packets);
-        self.metrics().bytes_received.add(taken.bytes);
-        let Some(link) = self.link(slot, connection) else { return };
-        if taken.is_burst {
-            link.note_burst(now_ms);
-        }
-        if taken.is_used_up {
-            link.widen_allowance();
-        }
-        if let Some(until) = link.charge(taken.publishes, taken.bytes, now_ms) {
-            self.effects.pauses.push((connection, until));
-        }
-    }
-
-    /// A subscriber is behind: does this publisher wait for it? One that sends a message now and
-    /// then is not what it cannot keep up with, and is not held up, unless the queue is about to be
-    /// full.
-    fn has_to_wait(&mut self, slot: u32, is_burst: bool, now_ms: u64) -> bool {
-        let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
-        let Some(link) = link else { return false };
-        if !is_burst && !link.sends_bursts(now_ms) {
-            return self.overrun_ms > 0;
-        }
-        // While it waits it cannot send as much as it would.
-        link.note_burst(now_ms);
-        true
-    }
-
-    /// A subscriber on another shard is slow. What a publisher sends in one go is many messages, so
-    /// it waits longer if a short pause does not help.
-    fn slow_publisher(&mut self, publisher: SessionKey, overrun_ms: u32, now_ms: u64) {
-        let Some(slot) = self.clients.slot_of(publisher) else { return };
-        self.overrun_ms = overrun_ms;
-        if self.has_to_wait(slot, false, now_ms) {
-            self.hold_up(slot, CONGESTION_PAUSE_MS_MAX, now_ms);
-        }
-    }
-
-    /// Reads nothing from a publisher for a moment, up to `most_ms`: longer if that did not help,
-    /// or if the queue of the subscriber is on the way to its limit. Then it is let go in small
-    /// steps, too: a thousand publishers that each send a whole window would fill it at once.
-    fn hold_up(&mut self, slot: u32, most_ms: u32, now_ms: u64) {
-        let overrun_ms = std::mem::take(&mut self.overrun_ms);
-        let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
-        let Some(link) = link else { return };
-        if overrun_ms >= OVERRUN_MS_MIN {
-            link.narrow_allowance();
-        }
-        let pause_ms = if overrun_ms > 0 {
-            link.next_pause_ms(overrun_ms, OVERRUN_MS_MAX, now_ms)
-        } else {
-            link.next_pause_ms(CONGESTION_PAUSE_MS, most_ms, now_ms)
-        };
-        self.pause(slot, pause_ms, now_ms);
-    }
-
-    /// How many bytes are taken from a publisher in one go.
-    fn allowance_bytes(&self, slot: u32) -> usize {
-        let link = self.clients.get(slot).and_then(|client| client.session.link());
-        link.filter(|_| self.may_pause).map_or(usize::MAX, Link::allowance_bytes)
-    }
-
-    /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.
-    fn pause(&mut self, slot: u32, pause_ms: u64, now_ms: u64) {
-        if let Some(client) = self.clients.get(slot)
-            && client.is_connected()
-        {
-            self.effects.pauses.push((client.connection, now_ms + pause_ms));
-        }
     }
 
     fn on_packet(&mut self, slot: u32, packet: &Packet<'_>, now_ms: u64) -> Result<(), Ended> {
@@ -486,7 +393,6 @@ impl Shard {
 
     /// The next connection that may have something in its outbox: slot and connection.
     pub fn take_dirty(&mut self) -> Option<(u32, u32)> {
-        self.slowed_last = SessionKey::NOBODY;
         while let Some((slot, connection)) = self.dirty.pop() {
             let Some(client) = self.clients.get_mut(slot) else { continue };
             if client.connection == connection
@@ -624,6 +530,8 @@ impl Shard {
             }
             Mail::Waiting { group, any } => self.on_waiting(group, any, now_ms),
             Mail::Pull { group } => self.drain_group(group, now_ms),
+            Mail::Mark { from, bytes } => self.on_mark(from, bytes),
+            Mail::Taken { by, bytes } => self.on_mail_taken(by, bytes, now_ms),
         }
         self.finish(now_ms);
     }
@@ -735,8 +643,12 @@ impl Shard {
     }
 
     pub(crate) fn send(&mut self, shard: ShardId, mail: Mail) {
+        let bytes = mail.message_bytes();
         self.metrics().mail_sent.add(1);
         self.effects.mail[usize::from(shard)].push(mail);
+        if bytes > 0 && shard != self.id {
+            self.count_mailed(shard, bytes);
+        }
     }
 
     pub(crate) fn send_to_others(&mut self, mail: &Mail) {
@@ -790,9 +702,4 @@ impl Shard {
     pub(crate) fn query(&mut self, query: RetainedQuery) {
         self.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
-}
-
-/// Does a publisher that sends so much in one go send all it can?
-const fn is_burst(publishes: u64, bytes: &[u8]) -> bool {
-    publishes >= BURST_MESSAGES || bytes.len() >= BURST_BYTES
 }

@@ -81,6 +81,8 @@ pub struct Link {
     has_refused: bool,
     /// The driver knows that there may be something in the outbox.
     pub is_dirty: bool,
+    /// As a publisher it waits until another shard has dealt with its mail.
+    pub waits_for_mail: bool,
     pub last_packet_ms: u64,
     /// Since when the client has been behind; [`NEVER`] once it has caught up.
     pub(crate) behind_since_ms: u64,
@@ -117,6 +119,7 @@ impl Link {
             is_refusing: false,
             has_refused: false,
             is_dirty: false,
+            waits_for_mail: false,
             last_packet_ms: now_ms,
             behind_since_ms: NEVER,
             taken_bytes: 0,
@@ -166,6 +169,16 @@ impl Link {
             if is_again { (2 * self.pause_ms).clamp(least_ms, most_ms) } else { least_ms };
         self.paused_until_ms = now_ms + u64::from(self.pause_ms);
         u64::from(self.pause_ms)
+    }
+
+    /// The client has to wait, as a publisher, until then at least.
+    pub fn pause_until(&mut self, until_ms: u64) {
+        self.paused_until_ms = self.paused_until_ms.max(until_ms);
+    }
+
+    /// When it had to wait last, until when.
+    pub const fn paused_until_ms(&self) -> u64 {
+        self.paused_until_ms
     }
 
     /// How many bytes are taken from the client, as a publisher, in one go.

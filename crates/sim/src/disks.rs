@@ -75,6 +75,10 @@ impl Disks {
 
     /// One step of a disk that has something to do.
     pub(crate) fn step_any(&mut self) {
+        if self.sabotage == Some(Sabotage::CommitEarly) && !self.random.chance(20) {
+            // Slow ones: hardly anything happens before the commit otherwise.
+            return;
+        }
         let busy: Vec<usize> =
             self.shards().filter(|shard| !self.disks[*shard].is_idle()).collect();
         if !busy.is_empty() {

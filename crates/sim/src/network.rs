@@ -1,7 +1,8 @@
 //! What moves between clients and shards: bytes, mail, and the ends of connections.
 
 use broker::admission::{Admission, admit};
-use broker::{Close, ShardId};
+use broker::{Close, Mail, ShardId};
+use session::NEVER;
 
 use crate::node::Place;
 use crate::sabotage::Sabotage;
@@ -134,6 +135,7 @@ impl World {
         let core = &mut self.node.shards[usize::from(pair.1)];
         match sabotage {
             Some(Sabotage::LoseMail) => {}
+            Some(Sabotage::LoseTaken) if matches!(mail, Mail::Taken { .. }) => {}
             Some(Sabotage::DoubleMail) => {
                 core.on_mail(mail.clone(), self.now_ms);
                 core.on_mail(mail, self.now_ms);
@@ -192,6 +194,12 @@ impl World {
         }
     }
 
+    /// A turn of a shard is over.
+    pub(crate) fn end_turn(&mut self, shard: usize) {
+        self.node.shards[shard].end_turn();
+        self.collect(shard as ShardId);
+    }
+
     /// Carries out the effects of a shard.
     pub(crate) fn collect(&mut self, shard: ShardId) {
         let core = &mut self.node.shards[usize::from(shard)];
@@ -208,8 +216,14 @@ impl World {
             }
         }
         core.effects.events.clear();
-        let paused = core.effects.pauses.drain(..);
-        self.node.paused.extend(paused.map(|(connection, _)| (shard, connection)));
+        for (connection, until_ms) in core.effects.pauses.drain(..) {
+            if until_ms != NEVER {
+                self.node.held.remove(&connection);
+                self.node.paused.push((shard, connection));
+            } else if !self.node.paused.contains(&(shard, connection)) {
+                self.node.held.insert(connection);
+            }
+        }
         for close in std::mem::take(&mut core.effects.closes) {
             self.on_close(&close);
         }
@@ -219,6 +233,7 @@ impl World {
     fn on_close(&mut self, close: &Close) {
         self.node.dirty.retain(|place| place.connection != close.connection);
         self.node.broken.retain(|place| place.connection != close.connection);
+        self.node.held.remove(&close.connection);
         for client in &mut self.clients {
             client.fate.on_closed(close.connection, self.now_ms);
             let wire = client.wire.as_mut().filter(|wire| wire.connection == close.connection);

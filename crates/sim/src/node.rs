@@ -25,6 +25,8 @@ pub(crate) struct Node {
     pub(crate) dirty: BTreeSet<Place>,
     /// Connections that are not read for a while.
     pub(crate) paused: Vec<(ShardId, u32)>,
+    /// Connections that are not read before their shard says so.
+    pub(crate) held: BTreeSet<u32>,
     /// Connections that broke, and of which the broker does not know yet.
     pub(crate) broken: Vec<Place>,
     /// What is wrong with it.
@@ -44,6 +46,7 @@ impl Node {
             door: BTreeMap::new(),
             dirty: BTreeSet::new(),
             paused: Vec::new(),
+            held: BTreeSet::new(),
             broken: Vec::new(),
             sabotage: None,
         }
@@ -51,6 +54,7 @@ impl Node {
 
     pub(crate) fn is_quiet(&self) -> bool {
         self.paused.is_empty()
+            && self.held.is_empty()
             && self.dirty.is_empty()
             && self.mail.is_empty()
             && self.door.is_empty()

@@ -6,6 +6,8 @@ pub enum Sabotage {
     LoseMail,
     DoubleMail,
     SwapMail,
+    /// A shard is not told that its mail was dealt with.
+    LoseTaken,
     ForgetDirty,
     LoseSession,
     /// Disks report syncs that they have not done.

@@ -62,6 +62,8 @@ pub struct Report {
     pub received: u64,
     pub dropped: u64,
     pub takeovers: u64,
+    /// How often publishers waited for another shard to deal with its mail.
+    pub mail_waits: u64,
     pub durable: crate::crash::Toll,
 }
 
@@ -95,6 +97,7 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
             received: world.oracle.received,
             dropped: world.oracle.dropped,
             takeovers: world.node.shared.total(|metrics| &metrics.takeovers),
+            mail_waits: world.node.shared.total(|metrics| &metrics.mail_waits),
             durable: world.toll,
         }),
         Err(rule) => {
@@ -132,6 +135,8 @@ impl World {
         let mut settings = Settings {
             share_strategy: pick(&STRATEGIES, &mut random),
             rejects: options.overflow == Some(Overflow::Reject),
+            // From less than a message to more than there is.
+            mail_bytes_max: pick(&[50, 500, 5_000, 500_000], &mut random),
             ..Settings::default()
         };
         let mut limits = Limits {
@@ -229,7 +234,11 @@ impl World {
         match self.random.below(100) {
             0..=24 => self.carry_to_broker(who),
             25..=44 => self.carry_to_client(who),
-            45..=59 => self.carry_mail(),
+            45..=56 => self.carry_mail(),
+            57..=59 => {
+                let shard = self.random.below(self.node.shards.len());
+                self.end_turn(shard);
+            }
             60..=69 => self.read(who)?,
             70..=77 => {
                 let count = 1 + self.random.below(5);
@@ -321,6 +330,7 @@ impl World {
             while !self.node.mail.is_empty() {
                 self.carry_mail();
             }
+            (0..self.node.shards.len()).for_each(|shard| self.end_turn(shard));
             self.read_on();
             self.work_disks();
             self.restart_poisoned()?;
@@ -352,8 +362,9 @@ impl World {
         match restless {
             Some(client) => format!("{} waits, {}", client.id, client.unrest()),
             None => format!(
-                "{} pauses, {} dirty, disks idle: {:?}",
+                "{} pauses, {} held, {} dirty, disks idle: {:?}",
                 self.node.paused.len(),
+                self.node.held.len(),
                 self.node.dirty.len(),
                 self.disks.as_ref().map(Disks::is_idle)
             ),

@@ -328,12 +328,13 @@ impl Lab {
         any
     }
 
-    /// Writes what connections are owed, as far as sockets take everything.
+    /// Writes what connections are owed, as far as sockets take everything; the turn is over.
     pub(crate) fn flush(&mut self) {
         for shard in 0..self.shards.len() {
             while let Some((slot, conn)) = self.shards[shard].take_dirty() {
                 self.write(shard, slot, conn, usize::MAX);
             }
+            self.shards[shard].end_turn();
         }
         self.collect_closes();
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::{Durability, Limits, Settings, ShareStrategy, WhenFull};
+use broker::{Durability, Limits, MAIL_BYTES_MAX, Settings, ShareStrategy, WhenFull};
 use codec::QoS;
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
@@ -95,6 +95,8 @@ pub(super) fn of_broker(config: &Config) -> Settings {
             config::WhenFull::Refuse => WhenFull::Refuse,
             config::WhenFull::Wait => WhenFull::Wait,
         },
+        // Half an outbox is left when a subscriber counts as behind, and its publishers are told.
+        mail_bytes_max: MAIL_BYTES_MAX.min(u64::from(config.limits.outbox_bytes_max / 2)),
     }
 }
 

@@ -14,7 +14,7 @@ use broker::{Close, Mail, Shard, ShardId};
 use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 use net::{Read, Stream};
-use session::Outbox;
+use session::{NEVER, Outbox};
 use slab::Slab;
 
 use super::clock::Clock;
@@ -66,7 +66,7 @@ struct Connection {
 #[derive(Debug)]
 enum State {
     Open,
-    /// Rate limited: read nothing before the time.
+    /// Read nothing before the time; [`NEVER`]: before the shard says so.
     Paused(u64),
     /// The shard is done with it; the client may still read its farewell until the time.
     Leaving {
@@ -434,10 +434,12 @@ impl Worker {
         for (paused, until_ms) in self.shards[place].effects.pauses.drain(..) {
             let key = paused as usize;
             if let Some(connection) = self.connections.get_mut(key)
-                && matches!(connection.state, State::Open)
+                && matches!(connection.state, State::Open | State::Paused(NEVER))
             {
                 connection.state = State::Paused(until_ms);
-                self.waiting.push(key);
+                if until_ms != NEVER {
+                    self.waiting.push(key);
+                }
             }
         }
     }
@@ -470,6 +472,9 @@ impl Worker {
         }
         if self.ticks_at_ms <= self.now_ms {
             self.ticks_at_ms = self.now_ms + SLEEP_MS_MAX;
+        }
+        for place in 0..self.shards.len() {
+            self.take_pauses(place);
         }
         for key in std::mem::take(&mut self.waiting) {
             let Some(connection) = self.connections.get_mut(key) else { continue };
@@ -512,6 +517,7 @@ impl Worker {
             while let Some((_, connection)) = self.shards[place].take_dirty() {
                 self.write(connection as usize);
             }
+            self.shards[place].end_turn();
         }
         self.post();
     }
@@ -640,17 +646,18 @@ fn write_outbox(stream: &mut Stream, outbox: &Outbox) -> io::Result<(usize, usiz
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
     use std::sync::atomic::AtomicU32;
 
-    use broker::ConnectRequest;
+    use broker::{ConnectRequest, Counter, Metrics, Settings};
     use codec::Version;
     use net::{ListenOptions, Listener, Progress};
 
     use super::*;
     use crate::config::CertificateIdentity;
     use crate::run::gate::{Entrance, Gate};
-    use crate::run::workers::tests::idle_workers;
+    use crate::run::workers::tests::{idle_workers, idle_workers_with};
 
     fn request(client_id: String) -> ConnectRequest {
         ConnectRequest {
@@ -674,36 +681,49 @@ mod tests {
         }
     }
 
-    fn accepted(listener: &Listener) -> (TcpStream, Stream) {
-        let client = TcpStream::connect(listener.local_address().unwrap()).unwrap();
-        let mut handshake = listener.accept().unwrap().expect("a connection waits");
-        let Ok(Progress::Done(stream, _)) = handshake.advance(&mut [0; 16]) else {
-            panic!("plain TCP has nothing to negotiate");
-        };
-        (client, stream)
+    /// A listener, and who may come in.
+    struct Entry {
+        listener: Listener,
+        entrance: Arc<Entrance>,
+    }
+
+    impl Entry {
+        fn open() -> Self {
+            let url = "tcp://127.0.0.1:0".parse().unwrap();
+            let listener = Listener::bind(&url, &ListenOptions::default()).unwrap();
+            let entrance = Arc::new(Entrance {
+                name: "test".into(),
+                limits: Arc::default(),
+                allow_anonymous: true,
+                identity: CertificateIdentity::None,
+                connections_max: 0,
+                connections: AtomicU32::new(0),
+                gate: Arc::new(Gate::new(0)),
+            });
+            Self { listener, entrance }
+        }
+
+        /// A client's end of a connection, and the broker's.
+        fn connect(&self, shard: ShardId, client_id: String) -> (TcpStream, Handover) {
+            let client = TcpStream::connect(self.listener.local_address().unwrap()).unwrap();
+            let mut handshake = self.listener.accept().unwrap().expect("a connection waits");
+            let Ok(Progress::Done(stream, _)) = handshake.advance(&mut [0; 16]) else {
+                panic!("plain TCP has nothing to negotiate");
+            };
+            let seat = self.entrance.sit().unwrap();
+            let request = request(client_id);
+            (client, Handover { stream, shard, request, rest: Vec::new(), seat })
+        }
     }
 
     #[test]
     fn a_storm_of_connections_is_opened_over_several_turns() {
         let (mut workers, mailboxes) = idle_workers(1);
-        let url = "tcp://127.0.0.1:0".parse().unwrap();
-        let listener = Listener::bind(&url, &ListenOptions::default()).unwrap();
-        let entrance = Arc::new(Entrance {
-            name: "storm".into(),
-            limits: Arc::default(),
-            allow_anonymous: true,
-            identity: CertificateIdentity::None,
-            connections_max: 0,
-            connections: AtomicU32::new(0),
-            gate: Arc::new(Gate::new(0)),
-        });
+        let entry = Entry::open();
         let mut clients = Vec::new();
         for number in 0..ARRIVALS_PER_TURN + 1 {
-            let (client, stream) = accepted(&listener);
+            let (client, handover) = entry.connect(0, format!("client-{number}"));
             clients.push(client);
-            let seat = entrance.sit().unwrap();
-            let request = request(format!("client-{number}"));
-            let handover = Handover { stream, shard: 0, request, rest: Vec::new(), seat };
             mailboxes[0].put(Item::Connection(Box::new(handover)));
         }
         let nothing = events();
@@ -712,5 +732,68 @@ mod tests {
         assert!(workers[0].has_work(), "one more is left");
         workers[0].turn(&nothing);
         assert_eq!(workers[0].connections.len(), ARRIVALS_PER_TURN + 1);
+    }
+
+    /// Turns of a worker until something is so.
+    fn drive_until(worker: &mut Worker, is_so: impl Fn(&Worker) -> bool) {
+        let mut ready = events();
+        while !is_so(worker) {
+            poll(worker.queue(), &mut ready, 1).unwrap();
+            worker.turn(&ready);
+        }
+    }
+
+    fn count(worker: &Worker, counter: impl Fn(&Metrics) -> &Counter) -> u64 {
+        worker.shards[0].shared().total(counter)
+    }
+
+    #[test]
+    fn a_publisher_is_not_read_while_much_of_its_mail_lies_before_a_busy_worker() {
+        /// Less in all than an outbox takes, so that nothing is dropped whoever reads when.
+        const MESSAGES: u64 = 1500;
+        let settings = Settings { mail_bytes_max: 64 * 1024, ..Settings::default() };
+        let (mut workers, mailboxes) = idle_workers_with(2, settings);
+        let entry = Entry::open();
+        let mut clients = [1, 0].map(|shard| {
+            let (client, handover) = entry.connect(shard, format!("client-{shard}"));
+            mailboxes[usize::from(shard)].put(Item::Connection(Box::new(handover)));
+            client
+        });
+        clients[0].write_all(b"\x82\x07\x00\x01\x00\x00\x01t\x00").unwrap();
+        drive_until(&mut workers[1], |worker| count(worker, |m| &m.subscriptions) == 1);
+        let [mut subscriber, mut publisher] = clients;
+        let publishing = std::thread::spawn(move || {
+            let message = [b"\x30\x84\x04\x00\x01t\x00", [7; 512].as_slice()].concat();
+            publisher.write_all(&message.repeat(MESSAGES as usize)).unwrap();
+            publisher
+        });
+        let reading = std::thread::spawn(move || {
+            let mut received = Vec::new();
+            subscriber.read_to_end(&mut received).unwrap();
+            received.iter().filter(|byte| **byte == 7).count() as u64
+        });
+
+        // The other worker does nothing, and the publisher is not read for long.
+        drive_until(&mut workers[0], |worker| count(worker, |m| &m.mail_waits) == 1);
+        let taken = count(&workers[0], |m| &m.publishes_received);
+        let nothing = events();
+        (0..20).for_each(|_| workers[0].turn(&nothing));
+        assert_eq!(count(&workers[0], |m| &m.publishes_received), taken);
+        assert!(taken * 512 < 64 * 1024, "{taken} messages are more than the limit");
+        assert_eq!(workers[0].fall_asleep(), SLEEP_MS_MAX, "and it waits without being busy");
+        workers[0].wake_up();
+
+        let mut ready = events();
+        while count(&workers[0], |m| &m.publishes_sent) < MESSAGES {
+            for worker in &mut workers {
+                poll(worker.queue(), &mut ready, 0).unwrap();
+                worker.turn(&ready);
+            }
+        }
+        let publisher = publishing.join().unwrap();
+        mailboxes[1].put(Item::Shutdown);
+        drive_until(&mut workers[1], |worker| worker.connections.is_empty());
+        assert_eq!(reading.join().unwrap(), MESSAGES * 512);
+        drop(publisher);
     }
 }

@@ -212,7 +212,14 @@ pub(super) mod tests {
 
     /// So many workers with a shard each, which no thread drives.
     pub(crate) fn idle_workers(count: u16) -> (Vec<Worker>, Arc<[Arc<Mailbox>]>) {
-        let shared = Shared::new(Settings::default(), count, 1);
+        idle_workers_with(count, Settings::default())
+    }
+
+    pub(crate) fn idle_workers_with(
+        count: u16,
+        settings: Settings,
+    ) -> (Vec<Worker>, Arc<[Arc<Mailbox>]>) {
+        let shared = Shared::new(settings, count, 1);
         let config = Config::defaults(&Machine::here());
         let authenticator = Arc::new(Authenticator::start(&config.auth).unwrap());
         let (polls, mailboxes) = make_mailboxes(usize::from(count)).unwrap();

@@ -1,0 +1,151 @@
+//! What lies before other shards: messages that were mailed and not yet dealt with.
+//!
+//! Into its mail to each other shard a sender puts a mark now and then. The other answers with the
+//! last one when the turn is over in which it came, and what that led to is written. A sender that
+//! has too much before another shard takes no more publishes for it until such an answer comes:
+//! their publishers wait, and are read on in their order. Mail itself waits for nobody.
+//!
+//! So a shard never has more to deliver in one turn than half an outbox takes, and what it tells
+//! the publishers of a slow subscriber reaches them before they have sent more than that.
+
+use std::collections::VecDeque;
+
+use codec::Publish;
+use session::NEVER;
+
+use crate::{Mail, SessionKey, Shard, ShardId, Shared};
+
+/// Marks within what may lie before a shard.
+const MARKS: u64 = 4;
+
+/// All ways from one shard to the others.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    lanes: Box<[Lane]>,
+    /// A bit per shard before which lies as much as may.
+    full: u64,
+    /// Of one lane.
+    bytes_max: u64,
+}
+
+/// Bytes since the start, and who waits.
+#[derive(Debug, Default)]
+struct Lane {
+    sent_bytes: u64,
+    marked_bytes: u64,
+    taken_bytes: u64,
+    /// Slots and connections. One entry for each connection, and for some that have ended.
+    waiting: VecDeque<(u32, u32)>,
+}
+
+impl Lanes {
+    pub(crate) fn new(shared: &Shared) -> Self {
+        let lanes = (0..shared.shard_count).map(|_| Lane::default()).collect();
+        let others = u64::from(shared.shard_count).saturating_sub(1).max(1);
+        Self { lanes, full: 0, bytes_max: shared.settings.mail_bytes_max / others }
+    }
+
+    /// Counts a message. Some: it is time for this mark.
+    fn add(&mut self, shard: ShardId, bytes: u64) -> Option<u64> {
+        let lane = &mut self.lanes[usize::from(shard)];
+        lane.sent_bytes += bytes;
+        if lane.sent_bytes - lane.taken_bytes >= self.bytes_max {
+            self.full |= 1 << shard;
+        }
+        if lane.sent_bytes - lane.marked_bytes < self.bytes_max / MARKS {
+            return None;
+        }
+        lane.marked_bytes = lane.sent_bytes;
+        Some(lane.sent_bytes)
+    }
+
+    /// The first `bytes` that were sent to the shard are dealt with.
+    fn take(&mut self, shard: ShardId, bytes: u64) {
+        let lane = &mut self.lanes[usize::from(shard)];
+        lane.taken_bytes = lane.taken_bytes.max(bytes);
+        if lane.sent_bytes - lane.taken_bytes < self.bytes_max {
+            self.full &= !(1 << shard);
+        }
+    }
+
+    fn next_waiting(&mut self, shard: ShardId) -> Option<(u32, u32)> {
+        if self.full & (1 << shard) != 0 {
+            return None;
+        }
+        self.lanes[usize::from(shard)].waiting.pop_front()
+    }
+}
+
+impl Shard {
+    /// The turn is over, and what it led to is written: the driver says so before it carries out
+    /// the last mail.
+    pub fn end_turn(&mut self) {
+        self.slowed_last = SessionKey::NOBODY;
+        while let Some((from, bytes)) = self.marks.pop() {
+            self.send(from, Mail::Taken { by: self.id, bytes });
+        }
+    }
+
+    pub(crate) fn count_mailed(&mut self, shard: ShardId, bytes: usize) {
+        if let Some(bytes) = self.lanes.add(shard, bytes as u64) {
+            self.send(shard, Mail::Mark { from: self.id, bytes });
+        }
+    }
+
+    pub(crate) fn on_mark(&mut self, from: ShardId, bytes: u64) {
+        match self.marks.iter_mut().find(|(shard, _)| *shard == from) {
+            Some((_, latest)) => *latest = bytes,
+            None => self.marks.push((from, bytes)),
+        }
+    }
+
+    /// A shard before which too much lies for this publish. Where it cannot be told where the
+    /// publish goes, because its topic is behind an alias or a group may choose, any such shard is.
+    pub(crate) fn full_lane_of(&self, publish: &Publish<'_>) -> Option<ShardId> {
+        let mut full = self.lanes.full;
+        if full == 0 {
+            return None;
+        }
+        if !publish.topic.is_empty() && self.groups.is_empty() {
+            let home =
+                if publish.retain { 1 << self.shared.shard_of_topic(publish.topic) } else { 0 };
+            full &= self.shared.interest.shards(publish.topic.as_bytes()).wants | home;
+        }
+        (full != 0).then(|| full.trailing_zeros() as ShardId)
+    }
+
+    /// Reads nothing from a publisher before the shard has dealt with more of its mail.
+    pub(crate) fn wait_for_mail(&mut self, slot: u32, shard: ShardId) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let connection = client.connection;
+        let Some(link) = client.session.link_mut() else { return };
+        self.effects.pauses.push((connection, NEVER));
+        if !std::mem::replace(&mut link.waits_for_mail, true) {
+            self.lanes.lanes[usize::from(shard)].waiting.push_back((slot, connection));
+            self.metrics().mail_waits.add(1);
+        }
+    }
+
+    /// Another shard has dealt with mail: publishers that waited for that are read on, as many as
+    /// there is room for.
+    pub(crate) fn on_mail_taken(&mut self, by: ShardId, bytes: u64, now_ms: u64) {
+        self.lanes.take(by, bytes);
+        while let Some((slot, connection)) = self.lanes.next_waiting(by) {
+            self.read_on(slot, connection, now_ms);
+        }
+    }
+
+    fn read_on(&mut self, slot: u32, connection: u32, now_ms: u64) {
+        let Some(link) = self.link(slot, connection) else { return };
+        link.waits_for_mail = false;
+        let paused_until_ms = link.paused_until_ms();
+        if paused_until_ms > now_ms {
+            self.effects.pauses.push((connection, paused_until_ms));
+            return;
+        }
+        self.on_bytes(slot, connection, &[], now_ms);
+        if self.link(slot, connection).is_some_and(|link| !link.waits_for_mail) {
+            self.effects.pauses.push((connection, now_ms));
+        }
+    }
+}
