@@ -16,14 +16,23 @@ use mio::{Events, Interest, Poll, Token};
 use super::mailbox::Mailbox;
 use super::worker::{self, Worker};
 
-/// The lead gives a worker away when it was busy for more than this share of a short while.
-const GIVE_AWAY_PERCENT: u32 = 85;
+/// The lead gives a worker away when it was busy for more than this share of a short while: when
+/// it hardly slept. Below that it keeps up, and the fewer sleeps, the less each message costs.
+const GIVE_AWAY_PERCENT: u32 = 96;
 const SHORT: Duration = Duration::from_millis(10);
 
 /// A thread brings its worker back when it and the lead were busy for less than this share of a
-/// long while together. Less than above, so that a worker does not go to and fro.
-const BRING_BACK_PERCENT: u32 = 65;
+/// long while together. That may be more than one thread has: two wake up, and wake each other,
+/// for what one finds while it is awake. If it was too much after all, `Patience` grows.
+const BRING_BACK_PERCENT: u32 = 120;
+
+/// A thread that sleeps less often has few wake-ups to save, and keeps its worker: two threads
+/// are sooner done with a burst.
+const BRING_BACK_SLEEPS_PER_SEC: u32 = 1000;
 const LONG: Duration = Duration::from_secs(1);
+
+/// The longest wait before a worker is brought back once more.
+const PATIENCE_MAX: Duration = Duration::from_secs(64);
 
 /// Passes over workers that have mail from each other before the sockets are looked at again.
 const MAIL_PASSES_MAX: usize = 8;
@@ -76,26 +85,44 @@ impl Crew {
     /// The thread of another worker: drives it whenever the lead has given it away.
     pub(super) fn follow(&self, index: usize) -> io::Result<()> {
         let mut events = worker::events();
+        let mut patience = Patience::default();
         while let Some(mut worker) = self.berths[index].wait() {
+            patience.on_given_away(Instant::now());
             let mut long = Meter::start(Instant::now());
             loop {
-                long.slept += worker.sleep(&mut events)?;
+                long.add(worker.sleep(&mut events)?);
                 worker.turn(&events);
                 if worker.is_over() {
                     return Ok(());
                 }
-                let Some(busy_percent) = long.read_after(LONG, Instant::now()) else { continue };
-                let lead_busy_percent = self.lead_busy_percent.load(Ordering::Relaxed);
-                if busy_percent + lead_busy_percent < BRING_BACK_PERCENT && !worker.is_stopping() {
+                let now = Instant::now();
+                let Some(reading) = long.read_after(patience.wait, now) else { continue };
+                if !worker.is_stopping() && self.lead_takes(&reading) {
                     tracing::debug!(worker = index, "little to do: a worker joins the lead");
                     match self.bring_back(worker) {
-                        Ok(()) => break,
+                        Ok(()) => {
+                            patience.on_brought_back(now);
+                            break;
+                        }
                         Err(refused) => worker = refused,
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Is it better that the lead drives a worker whose thread had this to do? What the lead takes
+    /// on counts at once, so that several workers do not rush to a lead that has time for one.
+    fn lead_takes(&self, reading: &Reading) -> bool {
+        let add = |lead_percent| {
+            let sum: u32 = reading.busy_percent + lead_percent;
+            (sum < BRING_BACK_PERCENT).then_some(sum)
+        };
+        if reading.sleeps_per_sec < BRING_BACK_SLEEPS_PER_SEC {
+            return false;
+        }
+        self.lead_busy_percent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
     /// Puts a worker into the lead's inbox; gives it back if the lead has ended.
@@ -146,6 +173,32 @@ impl Berth {
     fn fill(&self, with: Place) {
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = with;
         self.changed.notify_one();
+    }
+}
+
+/// How long a thread keeps its worker at least.
+struct Patience {
+    wait: Duration,
+    brought_back_at: Option<Instant>,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { wait: LONG, brought_back_at: None }
+    }
+}
+
+impl Patience {
+    fn on_brought_back(&mut self, now: Instant) {
+        self.brought_back_at = Some(now);
+    }
+
+    /// Twice as long as the last time, if the lead did not keep the worker as long as the thread
+    /// had it before.
+    fn on_given_away(&mut self, now: Instant) {
+        let Some(since) = self.brought_back_at else { return };
+        let was_too_early = now.saturating_duration_since(since) < self.wait;
+        self.wait = if was_too_early { (self.wait * 2).min(PATIENCE_MAX) } else { LONG };
     }
 }
 
@@ -232,10 +285,10 @@ impl Lead {
     }
 
     fn count(&mut self, slept: Duration) {
-        self.short.slept += slept;
-        self.long.slept += slept;
-        if let Some(percent) = self.long.read_after(LONG, Instant::now()) {
-            self.crew.lead_busy_percent.store(percent, Ordering::Relaxed);
+        self.short.add(slept);
+        self.long.add(slept);
+        if let Some(reading) = self.long.read_after(LONG, Instant::now()) {
+            self.crew.lead_busy_percent.store(reading.busy_percent, Ordering::Relaxed);
         }
     }
 
@@ -243,8 +296,8 @@ impl Lead {
         if self.workers.len() < 2 {
             return Ok(());
         }
-        let busy_percent = self.short.read_after(SHORT, Instant::now());
-        let is_busy = busy_percent.is_some_and(|percent| percent > GIVE_AWAY_PERCENT);
+        let reading = self.short.read_after(SHORT, Instant::now());
+        let is_busy = reading.is_some_and(|reading| reading.busy_percent > GIVE_AWAY_PERCENT);
         if is_busy && let Some(worker) = self.workers.pop() {
             self.unwatch(&worker)?;
             if let [last] = self.workers.as_slice() {
@@ -311,22 +364,38 @@ fn token(worker: &Worker) -> Token {
 struct Meter {
     began: Instant,
     slept: Duration,
+    sleeps: u32,
+}
+
+#[derive(Debug, PartialEq)]
+struct Reading {
+    busy_percent: u32,
+    sleeps_per_sec: u32,
 }
 
 impl Meter {
     fn start(now: Instant) -> Self {
-        Self { began: now, slept: Duration::ZERO }
+        Self { began: now, slept: Duration::ZERO, sleeps: 0 }
     }
 
-    /// If the while is over: how busy the thread was, in per cent; and begins the next.
-    fn read_after(&mut self, length: Duration, now: Instant) -> Option<u32> {
+    fn add(&mut self, slept: Duration) {
+        self.slept += slept;
+        self.sleeps += u32::from(!slept.is_zero());
+    }
+
+    /// If the while is over: what the thread did in it; and begins the next.
+    fn read_after(&mut self, length: Duration, now: Instant) -> Option<Reading> {
         let passed = now.saturating_duration_since(self.began);
         if passed < length {
             return None;
         }
         let busy = passed.saturating_sub(self.slept);
+        let reading = Reading {
+            busy_percent: (busy.as_micros() * 100 / passed.as_micros()) as u32,
+            sleeps_per_sec: (f64::from(self.sleeps) / passed.as_secs_f64()) as u32,
+        };
         *self = Self::start(now);
-        Some((busy.as_micros() * 100 / passed.as_micros()) as u32)
+        Some(reading)
     }
 }
 
@@ -341,10 +410,50 @@ mod tests {
         let began = Instant::now();
         let mut meter = Meter::start(began);
         assert_eq!(meter.read_after(LONG, began + LONG / 2), None);
-        meter.slept += LONG / 4;
-        assert_eq!(meter.read_after(LONG, began + LONG), Some(75));
+        for slept in [LONG / 8, Duration::ZERO, LONG / 8] {
+            meter.add(slept);
+        }
+        let reading = |busy_percent, sleeps_per_sec| Some(Reading { busy_percent, sleeps_per_sec });
+        assert_eq!(meter.read_after(LONG, began + LONG), reading(75, 2));
         assert_eq!(meter.read_after(LONG, began + LONG), None);
-        assert_eq!(meter.read_after(LONG, began + LONG * 2), Some(100));
+        assert_eq!(meter.read_after(LONG, began + LONG * 2), reading(100, 0));
+    }
+
+    #[test]
+    fn patience_doubles_while_workers_come_back_too_early() {
+        let began = Instant::now();
+        let mut patience = Patience::default();
+        patience.on_given_away(began);
+        assert_eq!(patience.wait, LONG);
+        for times in [2, 4, 8, 16, 32, 64, 64] {
+            patience.on_brought_back(began);
+            patience.on_given_away(began + SHORT);
+            assert_eq!(patience.wait, LONG * times);
+        }
+        patience.on_brought_back(began);
+        patience.on_given_away(began + PATIENCE_MAX);
+        assert_eq!(patience.wait, LONG);
+    }
+
+    #[test]
+    fn a_lead_that_has_taken_one_busy_worker_has_no_time_for_the_next() {
+        let (_, mailboxes) = idle_workers(3);
+        let crew = Crew::new(&mailboxes);
+        crew.lead_busy_percent.store(BRING_BACK_PERCENT / 2, Ordering::Relaxed);
+        let reading = Reading {
+            busy_percent: BRING_BACK_PERCENT / 3,
+            sleeps_per_sec: BRING_BACK_SLEEPS_PER_SEC,
+        };
+        assert!(crew.lead_takes(&reading));
+        assert!(!crew.lead_takes(&reading));
+    }
+
+    #[test]
+    fn a_thread_that_seldom_sleeps_keeps_its_worker() {
+        let (_, mailboxes) = idle_workers(2);
+        let crew = Crew::new(&mailboxes);
+        let reading = Reading { busy_percent: 10, sleeps_per_sec: BRING_BACK_SLEEPS_PER_SEC - 1 };
+        assert!(!crew.lead_takes(&reading));
     }
 
     /// A lead with two workers, as if it had been busy for a short while.
