@@ -1,5 +1,6 @@
 //! A shard: the unit of state. Events in, effects out.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
@@ -100,7 +101,7 @@ pub struct Shard {
     pub(crate) random: u64,
     pub effects: Effects,
     /// Connections marked since the driver asked last: slot and connection.
-    dirty: Vec<(u32, u32)>,
+    dirty: VecDeque<(u32, u32)>,
     /// Connections to be ended when the present event is done.
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) matches: Matches,
@@ -147,7 +148,7 @@ impl Shard {
             wheel: Wheel::default(),
             random: seed | 1,
             effects: Effects { mail, ..Effects::default() },
-            dirty: Vec::new(),
+            dirty: VecDeque::new(),
             doomed: Vec::new(),
             matches: Matches::default(),
             filters: Vec::new(),
@@ -391,9 +392,11 @@ impl Shard {
         }
     }
 
-    /// The next connection that may have something in its outbox: slot and connection.
+    /// The next connection that may have something in its outbox: slot and connection. In the order
+    /// in which they got it: who waits longest is next, and a delivery is written before the
+    /// acknowledgement that its publisher gets.
     pub fn take_dirty(&mut self) -> Option<(u32, u32)> {
-        while let Some((slot, connection)) = self.dirty.pop() {
+        while let Some((slot, connection)) = self.dirty.pop_front() {
             let Some(client) = self.clients.get_mut(slot) else { continue };
             if client.connection == connection
                 && let Some(link) = client.session.link_mut()
@@ -456,7 +459,7 @@ impl Shard {
         let connection = client.connection;
         let Some(link) = client.session.link_mut().filter(|link| !link.is_dirty) else { return };
         link.is_dirty = true;
-        self.dirty.push((slot, connection));
+        self.dirty.push_back((slot, connection));
     }
 
     /// Lends the client's outbox a buffer if it has none.

@@ -417,3 +417,18 @@ fn what_expires_in_the_queue_is_not_sent_and_what_does_not_says_how_long_it_has(
     assert_eq!(received[0].expiry_secs, Some(12));
     assert_eq!(lab.total(|m| &m.dropped_expired), 1);
 }
+// The order of writing.
+
+#[test]
+fn connections_are_written_in_the_order_in_which_they_got_something() {
+    let mut lab = Lab::new(1);
+    let conns = ["first", "second", "third", "fourth"].map(|id| lab.open(request(id)));
+    let [subscriber, publisher, late_subscriber, late_publisher] = conns;
+    lab.subscribe(subscriber, "a", 1);
+    lab.subscribe(late_subscriber, "b", 1);
+    lab.send_only(publisher, &publish("a", b"x", 1, 1));
+    lab.send_only(late_publisher, &publish("b", b"x", 1, 1));
+    let dirty = std::iter::from_fn(|| lab.shards[0].take_dirty());
+    // Before the acknowledgement comes what is acknowledged.
+    assert_eq!(dirty.map(|(_, conn)| conn).collect::<Vec<_>>(), conns);
+}
