@@ -26,6 +26,7 @@ mod deliver;
 mod durable;
 mod ending;
 mod event;
+mod gather;
 mod group;
 pub mod journal;
 mod lanes;

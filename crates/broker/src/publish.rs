@@ -1,5 +1,7 @@
 //! From a PUBLISH to the shards that want it.
 
+use std::sync::Arc;
+
 use codec::{Property, Publish, QoS, Reason, Violation};
 use session::{Inbound, Message, MessageParts, NEVER};
 use topic::Interested;
@@ -45,7 +47,8 @@ impl Shard {
         let key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let settings = self.store.as_ref().map(|_| &self.shared.settings);
-        let checked = check(client, publish, &mut self.properties, settings, key, now_ms)?;
+        let buffers = (&mut self.properties, self.packet.as_ref());
+        let checked = check(client, publish, buffers, settings, key, now_ms)?;
         let message = match checked {
             Checked::Accept(message) => message,
             Checked::Repeat => {
@@ -504,7 +507,7 @@ fn is_v5(client: &Client) -> bool {
 fn check(
     client: &mut Client,
     publish: &Publish<'_>,
-    buffer: &mut codec::PropertyBuf,
+    (buffer, packet): (&mut codec::PropertyBuf, Option<&Arc<Vec<u8>>>),
     settings: Option<&Settings>,
     key: SessionKey,
     now_ms: u64,
@@ -536,7 +539,7 @@ fn check(
     } else {
         publish.properties.raw()
     };
-    Ok(Checked::Accept(Message::new(&MessageParts {
+    let parts = MessageParts {
         topic,
         properties,
         payload: publish.payload,
@@ -547,7 +550,11 @@ fn check(
             .map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
         publisher: key.as_u64(),
         level: settings.map_or(0, |settings| settings.level_of(topic, limits.durability)),
-    })))
+    };
+    Ok(Checked::Accept(match packet {
+        Some(packet) => Message::of_packet(&parts, packet),
+        None => Message::new(&parts),
+    }))
 }
 
 fn check_offered(client: &Client, publish: &Publish<'_>) -> Result<(), Violation> {

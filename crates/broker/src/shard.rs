@@ -113,6 +113,8 @@ pub struct Shard {
     pub(crate) holds_own: bool,
     pub(crate) own_delivery: Option<session::Delivery>,
     pub(crate) properties: codec::PropertyBuf,
+    /// The packet that is being handled, if it has its memory for itself.
+    pub(crate) packet: Option<Arc<Vec<u8>>>,
     spare_buffers: Vec<Vec<u8>>,
     /// Emptied batches of mail, for what is sent next.
     spare_batches: Vec<Vec<Mail>>,
@@ -156,6 +158,7 @@ impl Shard {
             holds_own: false,
             own_delivery: None,
             properties: codec::PropertyBuf::new(),
+            packet: None,
             spare_buffers: Vec::new(),
             spare_batches: Vec::new(),
             is_congested: false,
@@ -181,34 +184,32 @@ impl Shard {
     }
 
     /// Bytes came from a connection. They may hold any part of any number of packets. After a
-    /// pause call it even without bytes: some may have been put aside.
-    pub fn on_bytes(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) {
-        let Some(link) = self.link(slot, connection) else { return };
+    /// pause call it even without bytes: some may have been put aside. True: a large packet is
+    /// under way, and what it lacks may be read right into [`Shard::inbox`].
+    pub fn on_bytes(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> bool {
+        let Some(link) = self.link(slot, connection) else { return false };
         // A client whose packets wait here, put aside, is not silent: we do not listen.
         if !bytes.is_empty() || !link.inbox.is_empty() {
             link.last_packet_ms = now_ms;
         }
-        if link.inbox.is_empty() {
+        let gathers = if link.inbox.is_empty() {
             let taken = self.on_packets(slot, connection, bytes, now_ms);
-            if taken < bytes.len()
-                && let Some(link) = self.link(slot, connection)
-            {
-                link.put_aside(&bytes[taken..]);
-            }
+            self.put_aside(slot, connection, &bytes[taken..])
         } else {
-            link.put_aside(bytes);
-            let mut inbox = std::mem::take(&mut link.inbox);
-            let taken = self.on_packets(slot, connection, &inbox, now_ms);
-            inbox.drain(..taken);
-            if let Some(link) = self.link(slot, connection).filter(|_| !inbox.is_empty()) {
-                link.inbox = inbox;
-            }
-        }
+            self.on_more_bytes(slot, connection, bytes, now_ms)
+        };
         self.finish(now_ms);
+        gathers
     }
 
     /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
-    fn on_packets(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> usize {
+    pub(crate) fn on_packets(
+        &mut self,
+        slot: u32,
+        connection: u32,
+        bytes: &[u8],
+        now_ms: u64,
+    ) -> usize {
         (self.is_congested, self.overrun_ms) = (false, 0);
         let allowance_bytes = self.allowance_bytes(slot);
         let mut taken = 0;

@@ -7,6 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 pub(crate) enum Socket {
     Tcp(TcpStream),
@@ -27,6 +30,20 @@ impl Socket {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Like [`Socket::read`], into the spare capacity behind `bytes`, which must have some.
+    #[inline]
+    pub(crate) fn read_onto(&self, bytes: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        debug_assert!(bytes.len() < bytes.capacity(), "no room would look like the end");
+        loop {
+            match rustix::net::recv(self, spare_capacity(bytes), RecvFlags::empty()) {
+                Ok((n, _)) => return Ok(Some(n)),
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -137,5 +154,28 @@ impl Source for Socket {
             Self::Tcp(socket) => socket.deregister(registry),
             Self::Unix(socket) => socket.deregister(registry),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_read_behind_those_that_are_there_as_far_as_there_is_room() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let near = Socket::Unix(near);
+        let mut bytes = Vec::with_capacity(8);
+        bytes.extend_from_slice(b"abc");
+        let (place, room) = (bytes.as_ptr(), bytes.capacity() - bytes.len());
+        assert_eq!(near.read_onto(&mut bytes).unwrap(), None);
+        far.write_all(&[7; 100]).unwrap();
+        assert_eq!(near.read_onto(&mut bytes).unwrap(), Some(room));
+        assert_eq!(bytes, [&b"abc"[..], &vec![7; room]].concat());
+        assert_eq!(bytes.as_ptr(), place);
+        drop(far);
+        let mut rest = Vec::with_capacity(1_000);
+        assert_eq!(near.read_onto(&mut rest).unwrap(), Some(100 - room));
+        assert_eq!(near.read_onto(&mut rest).unwrap(), Some(0));
     }
 }

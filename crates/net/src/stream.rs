@@ -62,6 +62,21 @@ impl Stream {
         }
     }
 
+    /// Like [`Stream::read`], but into the spare capacity behind `bytes`, of which there must be
+    /// some: for a reader that knows what comes, and where it is to lie. Not for a stream with
+    /// [layers](Stream::has_layers), whose bytes come out of their buffers.
+    #[inline]
+    pub fn read_onto(&mut self, bytes: &mut Vec<u8>) -> io::Result<Read> {
+        match &mut self.layers {
+            Layers::Plain(socket) => Ok(match socket.read_onto(bytes)? {
+                Some(0) => Read::Closed,
+                Some(n) => Read::Bytes(n),
+                None => Read::WouldBlock,
+            }),
+            Layers::Layered(_) => Err(io::Error::other("a layered stream reads into its buffers")),
+        }
+    }
+
     /// Whether a read that filled `read_bytes` of `capacity_bytes` has left nothing behind, so that
     /// the next event will tell of more, and no further call is needed to find out.
     #[inline]

@@ -6,11 +6,12 @@ use codec::{Ack, AckKind, Packet, Properties, QoS, Reason, Version, varint};
 
 use crate::alias::AliasUse;
 use crate::{
-    Bucket, InboundAliases, Message, NEVER, OutboundAliases, Outbox, Rate, SPLICE_BYTES_MIN, Terms,
+    Bucket, InboundAliases, LARGE_BYTES_MIN, Message, NEVER, OutboundAliases, Outbox, Rate,
+    SPLICE_BYTES_MIN, Terms,
 };
 
-/// Memory is kept ready for at most this many times what has arrived of a packet: its length is
-/// only what the client claims.
+/// Memory is kept ready for at most this many times what has arrived of a packet, or as much as the
+/// client has filled with one before: its length is only what the client claims.
 const INBOX_AHEAD_MAX: usize = 16;
 
 /// What was agreed between client and server at CONNECT.
@@ -68,6 +69,8 @@ pub struct Link {
     pub outbox: Outbox,
     /// The part of a packet that has arrived so far. Empty, and without memory, between packets.
     pub inbox: Vec<u8>,
+    /// The largest packet that was gathered in it.
+    gathered_bytes_max: u32,
     aliases_in: InboundAliases,
     aliases_out: Option<Box<OutboundAliases>>,
     acks: VecDeque<PendingAck>,
@@ -110,6 +113,7 @@ impl Link {
             auth_method: None,
             outbox: Outbox::default(),
             inbox: Vec::new(),
+            gathered_bytes_max: 0,
             aliases_in: InboundAliases::default(),
             aliases_out: aliases_out
                 .then(|| Box::new(OutboundAliases::new(settings.alias_out_max))),
@@ -134,13 +138,43 @@ impl Link {
 
     /// Keeps bytes of which no whole packet could be made yet, or that have to wait.
     pub fn put_aside(&mut self, bytes: &[u8]) {
-        if self.inbox.is_empty() {
-            // Room for the packet that begins here, so that a large one is not moved as it grows.
-            let wanted = codec::packet_len(bytes).ok().flatten().unwrap_or_default();
-            let wanted = wanted.min(bytes.len() * INBOX_AHEAD_MAX);
-            self.inbox.reserve_exact(wanted.max(bytes.len()));
+        let arrived = self.inbox.len() + bytes.len();
+        if arrived > self.inbox.capacity() {
+            let front = if self.inbox.is_empty() { bytes } else { &self.inbox };
+            let wanted = codec::packet_len(front).ok().flatten().unwrap_or_default();
+            self.make_room(wanted, arrived);
         }
         self.inbox.extend_from_slice(bytes);
+    }
+
+    /// Makes room for the packet at the front, of which so much has arrived with what comes now. A
+    /// large one is so not moved as it grows, and has no more room than it fills.
+    fn make_room(&mut self, packet_bytes: usize, arrived: usize) {
+        let trusted = (arrived * INBOX_AHEAD_MAX).max(self.gathered_bytes_max as usize);
+        let wanted = packet_bytes.min(trusted);
+        if wanted >= arrived {
+            self.inbox.reserve_exact(wanted - self.inbox.len());
+        } else if self.inbox.is_empty() {
+            self.inbox.reserve_exact(arrived);
+        }
+    }
+
+    /// Is a large packet under way? Then what it lacks may be read right into the inbox, which has
+    /// room for some of it.
+    pub fn gathers(&mut self) -> bool {
+        let arrived = self.inbox.len();
+        let Some(packet_len) = large_packet_len(&self.inbox).filter(|len| *len > arrived) else {
+            return false;
+        };
+        if arrived == self.inbox.capacity() {
+            self.make_room(packet_len, arrived);
+        }
+        arrived < self.inbox.capacity()
+    }
+
+    /// A packet of so many bytes was gathered, and taken out of the inbox.
+    pub fn note_gathered(&mut self, packet_bytes: usize) {
+        self.gathered_bytes_max = self.gathered_bytes_max.max(packet_bytes as u32);
     }
 
     pub const fn settings(&self) -> &LinkSettings {
@@ -389,6 +423,13 @@ impl Link {
     }
 }
 
+/// The length of the packet at the front of `bytes`, if it is one of those whose memory may become
+/// that of a message.
+pub fn large_packet_len(bytes: &[u8]) -> Option<usize> {
+    let packet_len = codec::packet_len(bytes).ok().flatten()?;
+    (packet_len >= LARGE_BYTES_MIN).then_some(packet_len)
+}
+
 /// One PUBLISH on the wire: what is shared, and what is written anew for each receiver.
 struct Layout<'a> {
     version: Version,
@@ -533,5 +574,38 @@ mod tests {
         let mut link = link();
         link.put_aside(&beginning(200_000_000, 1_000));
         assert!(link.inbox.capacity() <= 1_000 * INBOX_AHEAD_MAX, "{}", link.inbox.capacity());
+        assert!(link.gathers());
+        link.inbox.resize(link.inbox.capacity(), 0);
+        assert!(link.gathers());
+        let capacity_max = 1_000 * INBOX_AHEAD_MAX * INBOX_AHEAD_MAX;
+        assert!(link.inbox.capacity() <= capacity_max, "{}", link.inbox.capacity());
+    }
+
+    #[test]
+    fn a_client_that_has_sent_a_large_packet_gets_room_for_as_large_a_one_at_once() {
+        let mut link = link();
+        link.note_gathered(1_000_000);
+        link.put_aside(&beginning(900_000, 100));
+        assert_eq!(link.inbox.capacity(), 900_004);
+        link.inbox = Vec::new();
+        link.put_aside(&beginning(200_000_000, 100));
+        assert_eq!(link.inbox.capacity(), 1_000_000);
+    }
+
+    #[test]
+    fn only_what_a_large_packet_lacks_is_gathered() {
+        for arrived in [0, 1, 2, 3, 4, 5, 20_000, 39_999, 40_003, 40_004, 40_005] {
+            let mut link = link();
+            let bytes = beginning(40_000, 40_004);
+            link.put_aside(&bytes[..arrived.min(bytes.len())]);
+            link.put_aside(&[0; 1][..arrived.saturating_sub(bytes.len())]);
+            assert_eq!(link.gathers(), (4..40_004).contains(&arrived), "{arrived}");
+            if link.gathers() {
+                assert!(link.inbox.capacity() > arrived && link.inbox.capacity() <= 40_004);
+            }
+        }
+        let mut link = link();
+        link.put_aside(&beginning(10_000, 8_000));
+        assert!(!link.gathers(), "a small packet is put together as before");
     }
 }

@@ -11,12 +11,35 @@ pub const NEVER: u64 = u64::MAX;
 ///
 /// Head, topic (with its length prefix, as on the wire), the properties that are forwarded and the
 /// payload lie in one allocation, copied out of the read buffer: a message never pins a buffer
-/// that it only partly fills. The handle is two words, because it is moved and kept more often than
-/// it is looked into: into a mailbox, a window, a queue.
+/// that it only partly fills. A payload of [`LARGE_BYTES_MIN`] and more is not copied with the rest:
+/// it stays where its packet was gathered. The handle is two words, because it is moved and kept
+/// more often than it is looked into: into a mailbox, a window, a queue.
 #[derive(Clone, Debug)]
 pub struct Message {
-    bytes: Arc<[u8]>,
+    body: Body,
 }
+
+#[derive(Clone, Debug)]
+enum Body {
+    Small(Arc<[u8]>),
+    Large(Arc<Large>),
+}
+
+#[derive(Debug)]
+struct Large {
+    /// Head, topic and properties, as in a small one.
+    front: Box<[u8]>,
+    /// Ends with the payload; before it stands what else the packet had.
+    packet: Arc<Vec<u8>>,
+    payload_at: usize,
+}
+
+/// Payloads of at least this many bytes stay in the memory of their packet. Below it the copy is
+/// cheaper than the allocations, and than reading a packet by itself.
+pub const LARGE_BYTES_MIN: usize = 32 * 1024;
+
+/// A packet's memory is not kept for its payload if more than this part of it is neither.
+const SLACK_PART: usize = 8;
 
 /// What stands before the topic: the fields of [`MessageParts`] that are no bytes, at these places.
 const HEAD_BYTES: usize = 24;
@@ -46,36 +69,62 @@ pub struct MessageParts<'a> {
 }
 
 impl Message {
-    /// What [`Self::heap_bytes`] counts beside topic, properties and payload: the two counters of
-    /// the allocation, and the head.
-    pub const OVERHEAD_BYTES: usize = 2 * size_of::<usize>() + HEAD_BYTES;
+    /// What [`Self::heap_bytes`] counts beside topic, properties and payload of a small message:
+    /// the two counters of the allocation, and the head.
+    pub const OVERHEAD_BYTES: usize = COUNTERS_BYTES + HEAD_BYTES;
 
-    /// Copies the parts into one allocation.
+    /// Copies the parts: into one allocation, if the payload is not large.
     ///
     /// A topic longer than 65,535 bytes cannot come off the wire; it is a bug of the caller.
     pub fn new(parts: &MessageParts<'_>) -> Self {
-        let topic = parts.topic.as_bytes();
-        debug_assert!(topic.len() <= usize::from(u16::MAX), "topic is too long for the wire");
-        let topic_end = HEAD_BYTES + 2 + topic.len();
-        let total = topic_end + parts.properties.len() + parts.payload.len();
+        if parts.payload.len() >= LARGE_BYTES_MIN {
+            // A block by itself is written once; one that is shared from the start is zeroed first.
+            return Self::large(parts, Arc::new(parts.payload.to_vec()));
+        }
+        let front_len = parts.front_len();
         // Collecting from an exact-size iterator allocates once, in place.
-        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, total).collect();
+        let mut bytes: Arc<[u8]> =
+            std::iter::repeat_n(0, front_len + parts.payload.len()).collect();
         if let Some(body) = Arc::get_mut(&mut bytes) {
-            let (front, rest) = body.split_at_mut(topic_end);
-            front[..HEAD_BYTES].copy_from_slice(&parts.head());
-            front[HEAD_BYTES..HEAD_BYTES + 2].copy_from_slice(&(topic.len() as u16).to_be_bytes());
-            front[HEAD_BYTES + 2..].copy_from_slice(topic);
-            let (properties, payload) = rest.split_at_mut(parts.properties.len());
-            properties.copy_from_slice(parts.properties);
+            let (front, payload) = body.split_at_mut(front_len);
+            parts.write_front(front);
             payload.copy_from_slice(parts.payload);
         }
-        Self { bytes }
+        Self { body: Body::Small(bytes) }
+    }
+
+    /// Like [`Self::new`], but a large payload is not copied: the message takes a share in the
+    /// memory of `packet`, which has to end with the payload.
+    pub fn of_packet(parts: &MessageParts<'_>, packet: &Arc<Vec<u8>>) -> Self {
+        debug_assert!(packet.ends_with(parts.payload), "the payload is the end of its packet");
+        let payload_len = parts.payload.len();
+        if payload_len < LARGE_BYTES_MIN
+            || packet.capacity() - payload_len > payload_len / SLACK_PART
+        {
+            return Self::new(parts);
+        }
+        Self::large(parts, packet.clone())
+    }
+
+    fn large(parts: &MessageParts<'_>, packet: Arc<Vec<u8>>) -> Self {
+        let mut front = vec![0; parts.front_len()].into_boxed_slice();
+        parts.write_front(&mut front);
+        let payload_at = packet.len() - parts.payload.len();
+        Self { body: Body::Large(Arc::new(Large { front, packet, payload_at })) }
+    }
+
+    /// Head, topic and properties, and in a small message the payload.
+    fn front(&self) -> &[u8] {
+        match &self.body {
+            Body::Small(bytes) => bytes,
+            Body::Large(large) => &large.front,
+        }
     }
 
     /// The head, and what stands behind it.
     fn split(&self) -> (&[u8; HEAD_BYTES], &[u8]) {
         // There is none without a head: the other branch is for the compiler.
-        self.bytes.split_first_chunk().unwrap_or((&[0; HEAD_BYTES], &[0, 0]))
+        self.front().split_first_chunk().unwrap_or((&[0; HEAD_BYTES], &[0, 0]))
     }
 
     fn head(&self) -> &[u8; HEAD_BYTES] {
@@ -114,7 +163,10 @@ impl Message {
         let properties_len = u32::from_le_bytes(field(head, PROPERTIES_LEN)) as usize;
         let (topic, rest) = body.split_at(topic_len);
         let (properties, payload) = rest.split_at(properties_len);
-        (topic, properties, payload)
+        match &self.body {
+            Body::Small(_) => (topic, properties, payload),
+            Body::Large(large) => (topic, properties, &large.packet[large.payload_at..]),
+        }
     }
 
     pub fn qos(&self) -> QoS {
@@ -156,11 +208,36 @@ impl Message {
 
     /// Bytes this message keeps on the heap, for the limits that count bytes.
     pub fn heap_bytes(&self) -> usize {
-        Self::OVERHEAD_BYTES - HEAD_BYTES + self.bytes.len()
+        match &self.body {
+            Body::Small(bytes) => COUNTERS_BYTES + bytes.len(),
+            Body::Large(large) => {
+                let blocks_bytes = 2 * COUNTERS_BYTES + size_of::<Large>() + size_of::<Vec<u8>>();
+                blocks_bytes + large.front.len() + large.packet.capacity()
+            }
+        }
     }
 }
 
+/// The two counters before what is shared.
+const COUNTERS_BYTES: usize = 2 * size_of::<usize>();
+
 impl MessageParts<'_> {
+    /// Bytes of head, topic with its length, and properties.
+    fn front_len(&self) -> usize {
+        HEAD_BYTES + 2 + self.topic.len() + self.properties.len()
+    }
+
+    fn write_front(&self, front: &mut [u8]) {
+        let topic = self.topic.as_bytes();
+        debug_assert!(topic.len() <= usize::from(u16::MAX), "topic is too long for the wire");
+        let (head, rest) = front.split_at_mut(HEAD_BYTES);
+        head.copy_from_slice(&self.head());
+        let (topic_on_wire, properties) = rest.split_at_mut(2 + topic.len());
+        topic_on_wire[..2].copy_from_slice(&(topic.len() as u16).to_be_bytes());
+        topic_on_wire[2..].copy_from_slice(topic);
+        properties.copy_from_slice(self.properties);
+    }
+
     fn head(&self) -> [u8; HEAD_BYTES] {
         let mut head = [0; HEAD_BYTES];
         head[EXPIRES_AT_MS..][..8].copy_from_slice(&self.expires_at_ms.to_le_bytes());
@@ -183,31 +260,70 @@ fn field<const N: usize>(head: &[u8; HEAD_BYTES], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    #[test]
-    fn parts_come_back_as_they_went_in() {
-        let message = Message::new(&MessageParts {
-            topic: "a/ü",
+    fn parts<'a>(topic: &'a str, payload: &'a [u8]) -> MessageParts<'a> {
+        MessageParts {
+            topic,
             properties: &[1, 1],
-            payload: b"hello",
+            payload,
             qos: QoS::AtLeastOnce,
             retain: true,
             expires_at_ms: 2_001,
             publisher: 7,
             level: 2,
-        });
-        assert_eq!(message.topic(), "a/ü");
+        }
+    }
+
+    fn check(message: &Message, parts: &MessageParts<'_>) {
+        assert_eq!(message.topic(), parts.topic);
         assert_eq!((message.qos(), message.retain()), (QoS::AtLeastOnce, true));
         assert_eq!((message.publisher(), message.level()), (7, 2));
         assert_eq!(message.expires_at_ms(), 2_001);
-        assert_eq!(message.topic_on_wire(), [&[0, 4], "a/ü".as_bytes()].concat());
+        let length = (parts.topic.len() as u16).to_be_bytes();
+        assert_eq!(message.topic_on_wire(), [&length, parts.topic.as_bytes()].concat());
         assert_eq!(message.properties(), [1, 1]);
-        assert_eq!(message.payload(), b"hello");
-        assert_eq!(message.topic_bytes(), "a/ü".as_bytes());
-        let parts = (message.topic_on_wire(), message.properties(), message.payload());
-        assert_eq!(message.parts_on_wire(), parts);
+        assert!(message.payload() == parts.payload);
+        assert_eq!(message.topic_bytes(), parts.topic.as_bytes());
+        let on_wire = (message.topic_on_wire(), message.properties(), message.payload());
+        assert!(message.parts_on_wire() == on_wire);
         assert_eq!(message.expiry_secs_left(1_000), Some(2));
         assert!(!message.is_expired(2_000));
         assert!(message.is_expired(2_001));
+    }
+
+    fn payload(len: usize) -> Vec<u8> {
+        (0..len).map(|index| (index % 251) as u8).collect()
+    }
+
+    #[test]
+    fn parts_come_back_as_they_went_in() {
+        for len in [0, 5, LARGE_BYTES_MIN - 1, LARGE_BYTES_MIN, 100_000] {
+            for topic in ["a/ü", ""] {
+                let payload = payload(len);
+                let parts = parts(topic, &payload);
+                check(&Message::new(&parts), &parts);
+                let packet = Arc::new([&[9; 20][..], &payload].concat());
+                check(&Message::of_packet(&parts, &packet), &parts);
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_payload_stays_where_its_packet_was_gathered() {
+        let packet = Arc::new([&[9; 20][..], &payload(LARGE_BYTES_MIN)].concat());
+        let message = Message::of_packet(&parts("t", &packet[20..]), &packet);
+        assert_eq!(message.payload().as_ptr(), packet[20..].as_ptr());
+        assert!(message.heap_bytes() >= packet.capacity());
+    }
+
+    #[test]
+    fn a_message_pins_no_memory_that_it_hardly_fills() {
+        let payload = payload(LARGE_BYTES_MIN);
+        let mut packet = Vec::with_capacity(2 * payload.len());
+        packet.extend_from_slice(&payload);
+        let packet = Arc::new(packet);
+        let message = Message::of_packet(&parts("t", &payload), &packet);
+        assert_eq!(Arc::strong_count(&packet), 1);
+        assert!(message.heap_bytes() < payload.len() + 500, "{}", message.heap_bytes());
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub(crate) struct Lab {
     pub(crate) events: Vec<Event>,
     pub(crate) pauses: Vec<(Conn, u64)>,
     pub(crate) asked: Vec<Reauthenticate>,
+    pub(crate) log_settings: storage::Settings,
     /// One per shard, if the laboratory has logs.
     pub(crate) disks: Vec<SimDisk>,
     /// The disks do nothing, whatever they are told.
@@ -103,6 +104,7 @@ impl Lab {
             events: Vec::new(),
             pauses: Vec::new(),
             asked: Vec::new(),
+            log_settings: log_settings(),
             disks: Vec::new(),
             disks_stand_still: false,
         }
@@ -114,7 +116,16 @@ impl Lab {
     }
 
     pub(crate) fn durable_with(shard_count: u16, settings: Settings) -> Self {
+        Self::durable_by(shard_count, settings, log_settings())
+    }
+
+    pub(crate) fn durable_by(
+        shard_count: u16,
+        settings: Settings,
+        log_settings: storage::Settings,
+    ) -> Self {
         let mut lab = Self::with(shard_count, settings, Access::open());
+        lab.log_settings = log_settings;
         lab.disks = (0..shard_count).map(|shard| SimDisk::new(shard.into())).collect();
         lab.open_logs();
         lab
@@ -139,7 +150,7 @@ impl Lab {
     }
 
     fn open_logs(&mut self) {
-        let (settings, limits) = (log_settings(), Arc::new(Limits::default()));
+        let (settings, limits) = (self.log_settings.clone(), Arc::new(Limits::default()));
         let shards = self.shared.shard_count;
         for (shard, disk) in self.shards.iter_mut().zip(&self.disks) {
             let (id, mut replay) = (shard.id(), Replay::new());

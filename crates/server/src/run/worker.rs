@@ -30,8 +30,17 @@ pub(super) const WAKER: Token = Token(usize::MAX);
 
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Reads of one connection before the others get their turn.
+/// Reads of one connection before the others get their turn, beside those of a large packet.
 const READS_PER_TURN: usize = 1;
+
+/// What is read in one go from a connection that has just sent a large packet: enough to see how
+/// large the next one is, and little to move to where it is gathered.
+const LARGE_READ_BYTES: usize = 4 * 1024;
+
+/// Bytes of large packets that are read in one turn, in either of its two parts; the rest follows
+/// with the next. They are written while the cache still has them, and a subscriber that many
+/// publish to does not run dry until all are read.
+const LARGE_BYTES_PER_TURN: usize = 1024 * 1024;
 
 /// Events of one turn; the rest follows with the next. What the first of them led to is written
 /// when the last is dealt with, some 10 us each later where connections end.
@@ -60,6 +69,12 @@ struct Connection {
     state: State,
     /// A write took less than it was given: wait for a writable event.
     is_blocked: bool,
+    /// It is among `Worker::unread`.
+    is_unread: bool,
+    /// A large packet is under way: it is read right to where its shard gathers it.
+    gathers: bool,
+    /// The last packet was a large one.
+    sends_large: bool,
     _seat: Seat,
 }
 
@@ -104,7 +119,9 @@ pub(super) struct Worker {
     clock: Clock,
     now_ms: u64,
     /// Connections with more to read than one turn gave them.
-    unread: Vec<usize>,
+    unread: VecDeque<usize>,
+    /// Bytes of large packets that may still be read in this part of the turn.
+    large_bytes_left: usize,
     /// Connections that wait for a time: paused or leaving.
     waiting: Vec<usize>,
     local_mail: Vec<(ShardId, Vec<Mail>)>,
@@ -135,7 +152,8 @@ impl Worker {
             buffer: vec![0; READ_BUFFER_BYTES].into(),
             now_ms: parts.clock.now_ms(),
             clock: parts.clock,
-            unread: Vec::new(),
+            unread: VecDeque::new(),
+            large_bytes_left: 0,
             waiting: Vec::new(),
             local_mail: Vec::new(),
             has_more_events: false,
@@ -157,6 +175,7 @@ impl Worker {
         let began = Instant::now();
         self.now_ms = self.clock.ms_at(began);
         self.take_mail();
+        self.large_bytes_left = LARGE_BYTES_PER_TURN;
         for event in events {
             if event.token() != WAKER {
                 self.on_event(event);
@@ -339,14 +358,18 @@ impl Worker {
             slot,
             state: State::Open,
             is_blocked: false,
+            is_unread: false,
+            gathers: false,
+            sends_large: false,
             _seat: handover.seat,
         });
         if !handover.rest.is_empty() {
-            shard.on_bytes(slot, key as u32, &handover.rest, now_ms);
+            let gathers = shard.on_bytes(slot, key as u32, &handover.rest, now_ms);
+            self.note_gathers(key, gathers, handover.rest.len());
         }
         if has_layers {
             // What it has read and not handed on makes no event.
-            self.unread.push(key);
+            self.read_later(key);
         }
     }
 
@@ -381,25 +404,44 @@ impl Worker {
 
     /// Goes on with connections that had more to read than one turn gave them.
     fn read_on(&mut self) {
-        for key in std::mem::take(&mut self.unread) {
-            self.read(key, true);
+        self.large_bytes_left = LARGE_BYTES_PER_TURN;
+        for _ in 0..self.unread.len() {
+            if self.large_bytes_left == 0 {
+                // Those that are left come first in the next turn.
+                return;
+            }
+            let Some(key) = self.unread.pop_front() else { return };
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.is_unread = false;
+                self.read(key, true);
+            }
+        }
+    }
+
+    fn read_later(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if !std::mem::replace(&mut connection.is_unread, true) {
+            self.unread.push_back(key);
         }
     }
 
     /// Reads what is there. `to_the_end`: do not take a short read for the last, because no event
     /// will tell of what comes behind it (the end of the stream came with this one).
     fn read(&mut self, key: usize, to_the_end: bool) {
+        if !self.gather(key, to_the_end) {
+            return;
+        }
         for _ in 0..READS_PER_TURN {
             let Some(connection) = self.connections.get_mut(key) else { return };
             match connection.state {
                 State::Open | State::Leaving { .. } => {}
                 State::Paused(_) | State::Lost => return,
             }
-            let read = connection.stream.read(&mut self.buffer);
+            let room = if connection.sends_large { LARGE_READ_BYTES } else { self.buffer.len() };
+            let read = connection.stream.read(&mut self.buffer[..room]);
             match read {
                 Ok(Read::Bytes(count)) => {
-                    let is_drained =
-                        !to_the_end && connection.stream.is_drained(count, self.buffer.len());
+                    let is_drained = !to_the_end && connection.stream.is_drained(count, room);
                     if matches!(connection.state, State::Open) {
                         self.feed(key, count);
                     }
@@ -411,10 +453,49 @@ impl Worker {
                 Ok(Read::Closed) | Err(_) => return self.on_lost(key),
             }
         }
-        self.unread.push(key);
+        if self.gather(key, to_the_end) {
+            self.read_later(key);
+        }
     }
 
-    /// Gives the first `count` bytes of the buffer to the shard of the connection.
+    /// Reads what a large packet lacks that is under way, right to where it is gathered. False:
+    /// there is nothing more to read for now.
+    fn gather(&mut self, key: usize, to_the_end: bool) -> bool {
+        loop {
+            let Some(connection) = self.connections.get_mut(key) else { return false };
+            if !connection.gathers || !matches!(connection.state, State::Open) {
+                return true;
+            }
+            if self.large_bytes_left == 0 {
+                self.read_later(key);
+                return false;
+            }
+            let (place, slot) = (usize::from(connection.shard), connection.slot);
+            let inbox = self.shards[place].inbox(slot, key as u32);
+            let Some(inbox) = inbox.filter(|inbox| inbox.len() < inbox.capacity()) else {
+                connection.gathers = false;
+                return true;
+            };
+            let room = inbox.capacity() - inbox.len();
+            match connection.stream.read_onto(inbox) {
+                Ok(Read::Bytes(count)) => {
+                    self.large_bytes_left = self.large_bytes_left.saturating_sub(count);
+                    self.feed(key, 0);
+                    if count < room && !to_the_end {
+                        return false;
+                    }
+                }
+                Ok(Read::WouldBlock) => return false,
+                Ok(Read::Closed) | Err(_) => {
+                    self.on_lost(key);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Gives the first `count` bytes of the buffer to the shard of the connection; none, if they
+    /// were read to where it gathers them.
     fn feed(&mut self, key: usize, count: usize) {
         // A publish that follows a SUBACK on another worker must find that subscription: mail that
         // was sent before these bytes were read is taken before they are looked at.
@@ -426,8 +507,18 @@ impl Worker {
         let Some(connection) = self.connections.get(key) else { return };
         let (place, slot) = (usize::from(connection.shard), connection.slot);
         let shard = &mut self.shards[place];
-        shard.on_bytes(slot, key as u32, &self.buffer[..count], self.now_ms);
+        let gathers = shard.on_bytes(slot, key as u32, &self.buffer[..count], self.now_ms);
         self.take_pauses(place);
+        self.note_gathers(key, gathers, count);
+    }
+
+    /// Of the last `count` bytes a large packet is under way, or not.
+    fn note_gathers(&mut self, key: usize, gathers: bool, count: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.gathers = gathers && !connection.stream.has_layers();
+        if count > 0 {
+            connection.sends_large = connection.gathers;
+        }
     }
 
     fn take_pauses(&mut self, place: usize) {
@@ -481,10 +572,8 @@ impl Worker {
             match connection.state {
                 State::Paused(until_ms) if until_ms <= self.now_ms => {
                     connection.state = State::Open;
-                    let (place, slot) = (usize::from(connection.shard), connection.slot);
-                    self.shards[place].on_bytes(slot, key as u32, &[], self.now_ms);
-                    self.take_pauses(place);
-                    self.unread.push(key);
+                    self.give(key, 0);
+                    self.read_later(key);
                 }
                 State::Leaving { until_ms, .. } if until_ms <= self.now_ms => {
                     self.connections.remove(key);

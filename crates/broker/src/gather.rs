@@ -1,0 +1,96 @@
+//! Packets that come in more than one piece: put together, and large ones where they stay.
+
+use std::sync::Arc;
+
+use session::large_packet_len;
+
+use crate::Shard;
+
+impl Shard {
+    /// Where a packet of this connection is gathered. What was read into it is told by
+    /// [`Shard::on_bytes`] without bytes.
+    pub fn inbox(&mut self, slot: u32, connection: u32) -> Option<&mut Vec<u8>> {
+        self.link(slot, connection).map(|link| &mut link.inbox)
+    }
+
+    /// Keeps what has to wait. True: the beginning of a large packet.
+    pub(crate) fn put_aside(&mut self, slot: u32, connection: u32, bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return false;
+        }
+        let Some(link) = self.link(slot, connection) else { return false };
+        link.put_aside(bytes);
+        link.gathers()
+    }
+
+    /// More of what was put aside. A large packet gets just what it lacks, so that its memory can
+    /// become the message's.
+    pub(crate) fn on_more_bytes(
+        &mut self,
+        slot: u32,
+        connection: u32,
+        bytes: &[u8],
+        now_ms: u64,
+    ) -> bool {
+        let Some(link) = self.link(slot, connection) else { return false };
+        let arrived = link.inbox.len();
+        let large_len = large_packet_len(&link.inbox);
+        let lacks = large_len.and_then(|len| len.checked_sub(arrived)).filter(|lacks| *lacks > 0);
+        let (more, rest) = bytes.split_at(bytes.len().min(lacks.unwrap_or(usize::MAX)));
+        link.put_aside(more);
+        if lacks.is_some_and(|lacks| more.len() < lacks) {
+            return link.gathers();
+        }
+        let inbox = std::mem::take(&mut link.inbox);
+        if large_len == Some(inbox.len()) {
+            return self.on_large_packet(slot, connection, (inbox, rest), now_ms);
+        }
+        let taken = self.on_packets(slot, connection, &inbox, now_ms);
+        self.put_back(slot, connection, inbox, taken)
+    }
+
+    /// Handles a packet that has its memory for itself, then the bytes behind it.
+    fn on_large_packet(
+        &mut self,
+        slot: u32,
+        connection: u32,
+        (inbox, rest): (Vec<u8>, &[u8]),
+        now_ms: u64,
+    ) -> bool {
+        let packet = Arc::new(inbox);
+        self.packet = Some(packet.clone());
+        let taken = self.on_packets(slot, connection, &packet, now_ms);
+        self.packet = None;
+        let Some(link) = self.link(slot, connection) else { return false };
+        if taken == 0 {
+            link.inbox = Arc::unwrap_or_clone(packet);
+            link.put_aside(rest);
+            return false;
+        }
+        link.note_gathered(taken);
+        let is_paused = self.effects.pauses.iter().any(|(paused, _)| *paused == connection);
+        let taken = match is_paused || rest.is_empty() {
+            true => 0,
+            false => self.on_packets(slot, connection, rest, now_ms),
+        };
+        self.put_aside(slot, connection, &rest[taken..])
+    }
+
+    /// What was put aside, of which so much was taken, waits on.
+    fn put_back(&mut self, slot: u32, connection: u32, mut inbox: Vec<u8>, taken: usize) -> bool {
+        if taken == inbox.len() {
+            return false;
+        }
+        let Some(link) = self.link(slot, connection) else { return false };
+        if taken == 0 {
+            link.inbox = inbox;
+        } else if large_packet_len(&inbox[taken..]).is_some() {
+            // It gets memory for itself.
+            link.put_aside(&inbox[taken..]);
+        } else {
+            inbox.drain(..taken);
+            link.inbox = inbox;
+        }
+        link.gathers()
+    }
+}
