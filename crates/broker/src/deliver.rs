@@ -57,6 +57,26 @@ pub(crate) struct Delivered {
     pub(crate) kept: Option<storage::Position>,
 }
 
+/// What is asked of a message for each of its subscribers, looked up once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traits {
+    publisher: u64,
+    qos: QoS,
+    retain: bool,
+    payload_bytes: usize,
+}
+
+impl Traits {
+    pub(crate) fn of(message: &Message) -> Self {
+        Self {
+            publisher: message.publisher(),
+            qos: message.qos(),
+            retain: message.retain(),
+            payload_bytes: message.payload().len(),
+        }
+    }
+}
+
 /// How a message that durable sessions are owed comes into the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keeping {
@@ -141,37 +161,45 @@ impl Shard {
         if found.len() > 1 && !found.is_sorted_by_key(|s| s.subscriber) {
             found.sort_unstable_by_key(|subscription| subscription.subscriber);
         }
+        let traits = Traits::of(message);
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
-            self.deliver_to(message, own, serial, now_ms);
+            self.deliver_to((message, traits), own, serial, now_ms);
         }
         self.end_delivery(message, keeping, serial);
         delivered
     }
 
     fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {
-        message.qos() != QoS::AtMostOnce
+        let traits = Traits::of(message);
+        traits.qos != QoS::AtMostOnce
             && found.iter().any(|subscription| {
                 let own = std::slice::from_ref(subscription);
                 let slot = subscription.subscriber;
-                let is_own = message.publisher() == self.key(slot).as_u64();
+                let is_own = traits.publisher == self.key(slot).as_u64();
                 options::qos(subscription.options) != QoS::AtMostOnce
                     && self.clients.get(slot).is_some_and(|client| {
                         self.would_refuse(client, message)
-                            && terms_of(message, own, is_own, client).is_some()
+                            && terms_of((message, traits), own, is_own, client).is_some()
                     })
             })
     }
 
     /// Delivers to one client; `own` are its matching subscriptions.
-    fn deliver_to(&mut self, message: &Message, own: &[Subscription], serial: u64, now_ms: u64) {
+    fn deliver_to(
+        &mut self,
+        (message, traits): (&Message, Traits),
+        own: &[Subscription],
+        serial: u64,
+        now_ms: u64,
+    ) {
         let Some(first) = own.first() else { return };
         let slot = first.subscriber;
-        let is_own = message.publisher() == self.key(slot).as_u64();
+        let is_own = traits.publisher == self.key(slot).as_u64();
         let Some(client) = self.clients.get_mut(slot) else { return };
         let is_durable = serial != 0 && client.durable.is_some();
-        let terms = terms_of(message, own, is_own, client);
+        let terms = terms_of((message, traits), own, is_own, client);
         let is_kept = is_durable && terms.as_ref().is_some_and(|t| t.qos != QoS::AtMostOnce);
-        if terms.is_some() && message.retain() {
+        if terms.is_some() && traits.retain {
             note_fresh(client, message);
         }
         if is_durable && !is_kept && own.iter().any(|s| s.options & options::DURABLE != 0) {
@@ -184,12 +212,18 @@ impl Shard {
         if is_own && self.holds_own {
             self.hold_own(Delivery { message: message.clone(), terms });
         } else {
-            self.offer(slot, message, terms, now_ms);
+            self.offer(slot, (message, traits.payload_bytes), terms, now_ms);
         }
     }
 
     /// Offers a message to a session, or lets the log keep it for that.
-    fn offer(&mut self, slot: u32, message: &Message, terms: Terms, now_ms: u64) {
+    fn offer(
+        &mut self,
+        slot: u32,
+        (message, payload_bytes): (&Message, usize),
+        terms: Terms,
+        now_ms: u64,
+    ) {
         if terms.serial != 0 {
             self.owe(slot, Delivery { message: message.clone(), terms }, now_ms);
             let pace = self.clients.get_mut(slot).map(|client| client.pace(now_ms));
@@ -208,7 +242,7 @@ impl Shard {
             pace.overrun_ms = pace.overrun_ms.max(CONGESTION_PAUSE_MS);
         }
         self.note_pace(pace);
-        self.after_offer(slot, message.payload().len(), offered, now_ms);
+        self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 
     const fn note_pace(&mut self, pace: Pace) {
@@ -224,7 +258,7 @@ impl Shard {
         let Some(delivery) = self.own_delivery.take() else { return };
         let Delivery { message, terms } = delivery;
         let serial = terms.serial;
-        self.offer(slot, &message, terms, now_ms);
+        self.offer(slot, (&message, message.payload().len()), terms, now_ms);
         if serial != 0 {
             self.let_own_go(&message, serial);
         }
@@ -310,7 +344,7 @@ impl Shard {
 
 /// How one client gets a message, by its matching subscriptions `own`. None: none of them wants it.
 pub(crate) fn terms_of(
-    message: &Message,
+    (message, traits): (&Message, Traits),
     own: &[Subscription],
     is_own: bool,
     client: &Client,
@@ -320,9 +354,9 @@ pub(crate) fn terms_of(
         let is_unwanted = is_own && bits & options::NO_LOCAL != 0;
         !is_unwanted && (bits & options::CHECK_RECEIVE == 0 || may_receive(client, message))
     });
-    let mut terms = terms_by(message, wanting.next()?);
+    let mut terms = terms_by(traits, wanting.next()?);
     for subscription in wanting {
-        let other = terms_by(message, subscription);
+        let other = terms_by(traits, subscription);
         terms.qos = terms.qos.max(other.qos);
         terms.retain |= other.retain;
         if subscription.identifier != 0 {
@@ -338,7 +372,7 @@ fn may_receive(client: &Client, message: &Message) -> bool {
     client.grants.allows(client.identity(), Action::Receive, message.topic())
 }
 
-fn terms_by(message: &Message, subscription: &Subscription) -> Terms {
+fn terms_by(traits: Traits, subscription: &Subscription) -> Terms {
     let bits = subscription.options;
     Terms {
         identifiers: match subscription.identifier {
@@ -347,8 +381,8 @@ fn terms_by(message: &Message, subscription: &Subscription) -> Terms {
         },
         group: 0,
         serial: 0,
-        qos: options::qos(bits).min(message.qos()),
-        retain: bits & options::RETAIN_AS_PUBLISHED != 0 && message.retain(),
+        qos: options::qos(bits).min(traits.qos),
+        retain: bits & options::RETAIN_AS_PUBLISHED != 0 && traits.retain,
     }
 }
 

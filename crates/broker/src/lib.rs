@@ -26,7 +26,6 @@ mod deliver;
 mod durable;
 mod ending;
 mod event;
-mod gather;
 mod group;
 pub mod journal;
 mod lanes;

@@ -1,5 +1,7 @@
 //! A shard: the unit of state. Events in, effects out.
 
+mod gather;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -203,13 +205,7 @@ impl Shard {
     }
 
     /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
-    pub(crate) fn on_packets(
-        &mut self,
-        slot: u32,
-        connection: u32,
-        bytes: &[u8],
-        now_ms: u64,
-    ) -> usize {
+    fn on_packets(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> usize {
         (self.is_congested, self.overrun_ms) = (false, 0);
         let allowance_bytes = self.allowance_bytes(slot);
         let mut taken = 0;

@@ -11,9 +11,9 @@ pub const NEVER: u64 = u64::MAX;
 ///
 /// Head, topic (with its length prefix, as on the wire), the properties that are forwarded and the
 /// payload lie in one allocation, copied out of the read buffer: a message never pins a buffer
-/// that it only partly fills. A payload of [`LARGE_BYTES_MIN`] and more is not copied with the rest:
-/// it stays where its packet was gathered. The handle is two words, because it is moved and kept
-/// more often than it is looked into: into a mailbox, a window, a queue.
+/// that it only partly fills. A payload of [`LARGE_BYTES_MIN`] and more is not copied with the
+/// rest: it stays where its packet was gathered. The handle is two words, because it is moved and
+/// kept more often than it is looked into: into a mailbox, a window, a queue.
 #[derive(Clone, Debug)]
 pub struct Message {
     body: Body,
@@ -27,7 +27,8 @@ enum Body {
 
 #[derive(Debug)]
 struct Large {
-    /// Head, topic and properties, as in a small one.
+    head: [u8; HEAD_BYTES],
+    /// Topic and properties, as in a small one.
     front: Box<[u8]>,
     /// Ends with the payload; before it stands what else the packet had.
     packet: Arc<Vec<u8>>,
@@ -81,13 +82,18 @@ impl Message {
             // A block by itself is written once; one that is shared from the start is zeroed first.
             return Self::large(parts, Arc::new(parts.payload.to_vec()));
         }
-        let front_len = parts.front_len();
+        Self::small(parts)
+    }
+
+    fn small(parts: &MessageParts<'_>) -> Self {
+        let payload_at = HEAD_BYTES + parts.front_len();
         // Collecting from an exact-size iterator allocates once, in place.
         let mut bytes: Arc<[u8]> =
-            std::iter::repeat_n(0, front_len + parts.payload.len()).collect();
+            std::iter::repeat_n(0, payload_at + parts.payload.len()).collect();
         if let Some(body) = Arc::get_mut(&mut bytes) {
-            let (front, payload) = body.split_at_mut(front_len);
-            parts.write_front(front);
+            let (front, payload) = body.split_at_mut(payload_at);
+            front[..HEAD_BYTES].copy_from_slice(&parts.head());
+            parts.write_front(&mut front[HEAD_BYTES..]);
             payload.copy_from_slice(parts.payload);
         }
         Self { body: Body::Small(bytes) }
@@ -95,6 +101,7 @@ impl Message {
 
     /// Like [`Self::new`], but a large payload is not copied: the message takes a share in the
     /// memory of `packet`, which has to end with the payload.
+    #[cold]
     pub fn of_packet(parts: &MessageParts<'_>, packet: &Arc<Vec<u8>>) -> Self {
         debug_assert!(packet.ends_with(parts.payload), "the payload is the end of its packet");
         let payload_len = parts.payload.len();
@@ -106,29 +113,21 @@ impl Message {
         Self::large(parts, packet.clone())
     }
 
+    #[cold]
     fn large(parts: &MessageParts<'_>, packet: Arc<Vec<u8>>) -> Self {
         let mut front = vec![0; parts.front_len()].into_boxed_slice();
         parts.write_front(&mut front);
         let payload_at = packet.len() - parts.payload.len();
-        Self { body: Body::Large(Arc::new(Large { front, packet, payload_at })) }
-    }
-
-    /// Head, topic and properties, and in a small message the payload.
-    fn front(&self) -> &[u8] {
-        match &self.body {
-            Body::Small(bytes) => bytes,
-            Body::Large(large) => &large.front,
-        }
-    }
-
-    /// The head, and what stands behind it.
-    fn split(&self) -> (&[u8; HEAD_BYTES], &[u8]) {
-        // There is none without a head: the other branch is for the compiler.
-        self.front().split_first_chunk().unwrap_or((&[0; HEAD_BYTES], &[0, 0]))
+        let head = parts.head();
+        Self { body: Body::Large(Arc::new(Large { head, front, packet, payload_at })) }
     }
 
     fn head(&self) -> &[u8; HEAD_BYTES] {
-        self.split().0
+        match &self.body {
+            // There is none without a head: the other value is for the compiler.
+            Body::Small(bytes) => bytes.first_chunk().unwrap_or(&[0; HEAD_BYTES]),
+            Body::Large(large) => &large.head,
+        }
     }
 
     /// The topic name.
@@ -144,7 +143,11 @@ impl Message {
 
     /// The topic name with its two length bytes, as it stands in a PUBLISH.
     pub fn topic_on_wire(&self) -> &[u8] {
-        self.parts_on_wire().0
+        let bytes = match &self.body {
+            Body::Small(bytes) => &bytes[HEAD_BYTES..],
+            Body::Large(large) => &large.front,
+        };
+        &bytes[..2 + usize::from(u16::from_be_bytes([bytes[0], bytes[1]]))]
     }
 
     /// The forwarded properties, raw, without a length prefix.
@@ -157,15 +160,14 @@ impl Message {
     }
 
     /// [`Self::topic_on_wire`], [`Self::properties`] and [`Self::payload`] in one look.
+    #[inline]
     pub(crate) fn parts_on_wire(&self) -> (&[u8], &[u8], &[u8]) {
-        let (head, body) = self.split();
-        let topic_len = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
-        let properties_len = u32::from_le_bytes(field(head, PROPERTIES_LEN)) as usize;
-        let (topic, rest) = body.split_at(topic_len);
-        let (properties, payload) = rest.split_at(properties_len);
         match &self.body {
-            Body::Small(_) => (topic, properties, payload),
-            Body::Large(large) => (topic, properties, &large.packet[large.payload_at..]),
+            Body::Small(bytes) => {
+                let (head, rest) = bytes.split_first_chunk().unwrap_or((&[0; HEAD_BYTES], &[0, 0]));
+                split_front(head, rest)
+            }
+            Body::Large(large) => large.parts_on_wire(),
         }
     }
 
@@ -218,21 +220,38 @@ impl Message {
     }
 }
 
+impl Large {
+    /// Out of line: small messages are the many.
+    #[cold]
+    #[inline(never)]
+    fn parts_on_wire(&self) -> (&[u8], &[u8], &[u8]) {
+        let (topic, properties, _) = split_front(&self.head, &self.front);
+        (topic, properties, &self.packet[self.payload_at..])
+    }
+}
+
+/// What stands behind a head: topic, properties and the rest.
+fn split_front<'a>(head: &[u8; HEAD_BYTES], bytes: &'a [u8]) -> (&'a [u8], &'a [u8], &'a [u8]) {
+    let topic_len = 2 + usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
+    let properties_len = u32::from_le_bytes(field(head, PROPERTIES_LEN)) as usize;
+    let (topic, rest) = bytes.split_at(topic_len);
+    let (properties, rest) = rest.split_at(properties_len);
+    (topic, properties, rest)
+}
+
 /// The two counters before what is shared.
 const COUNTERS_BYTES: usize = 2 * size_of::<usize>();
 
 impl MessageParts<'_> {
-    /// Bytes of head, topic with its length, and properties.
+    /// Bytes of topic with its length, and properties.
     fn front_len(&self) -> usize {
-        HEAD_BYTES + 2 + self.topic.len() + self.properties.len()
+        2 + self.topic.len() + self.properties.len()
     }
 
     fn write_front(&self, front: &mut [u8]) {
         let topic = self.topic.as_bytes();
         debug_assert!(topic.len() <= usize::from(u16::MAX), "topic is too long for the wire");
-        let (head, rest) = front.split_at_mut(HEAD_BYTES);
-        head.copy_from_slice(&self.head());
-        let (topic_on_wire, properties) = rest.split_at_mut(2 + topic.len());
+        let (topic_on_wire, properties) = front.split_at_mut(2 + topic.len());
         topic_on_wire[..2].copy_from_slice(&(topic.len() as u16).to_be_bytes());
         topic_on_wire[2..].copy_from_slice(topic);
         properties.copy_from_slice(self.properties);

@@ -15,7 +15,7 @@ use super::promise::Promise;
 use super::store::{Loaded, Noted};
 use crate::Shard;
 use crate::client::Client;
-use crate::deliver::{Keeping, options, terms_of};
+use crate::deliver::{Keeping, Traits, options, terms_of};
 use crate::journal::{Fact, Origin, Stage, StoredMessage};
 
 /// Serials that a session takes from its backlogs at once.
@@ -417,7 +417,7 @@ impl Shard {
     fn delivery_of(&mut self, slot: u32, serial: u64, message: Message) -> Option<Delivery> {
         let own = self.own_subscriptions(slot, message.topic());
         let client = self.clients.get(slot)?;
-        let terms = terms_of(&message, &own, false, client)?;
+        let terms = terms_of((&message, Traits::of(&message)), &own, false, client)?;
         let is_kept = terms.qos != QoS::AtMostOnce;
         is_kept.then_some(Delivery { message, terms: Terms { serial, ..terms } })
     }

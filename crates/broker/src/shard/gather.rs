@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use session::large_packet_len;
 
-use crate::Shard;
+use super::Shard;
 
 impl Shard {
     /// Where a packet of this connection is gathered. What was read into it is told by
@@ -14,7 +14,7 @@ impl Shard {
     }
 
     /// Keeps what has to wait. True: the beginning of a large packet.
-    pub(crate) fn put_aside(&mut self, slot: u32, connection: u32, bytes: &[u8]) -> bool {
+    pub(super) fn put_aside(&mut self, slot: u32, connection: u32, bytes: &[u8]) -> bool {
         if bytes.is_empty() {
             return false;
         }
@@ -25,7 +25,7 @@ impl Shard {
 
     /// More of what was put aside. A large packet gets just what it lacks, so that its memory can
     /// become the message's.
-    pub(crate) fn on_more_bytes(
+    pub(super) fn on_more_bytes(
         &mut self,
         slot: u32,
         connection: u32,
