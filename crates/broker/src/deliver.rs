@@ -1,7 +1,7 @@
 //! From a matching topic to the outboxes and queues of the subscribers.
 
 use codec::{QoS, Reason};
-use session::{Delivery, Dropped, Identifiers, Link, Message, Offered, Terms};
+use session::{Delivery, Dropped, Identifiers, Link, Message, Offered, Template, Terms};
 use topic::{Matches, Subscription};
 
 use crate::access::Action;
@@ -158,12 +158,18 @@ impl Shard {
                 return delivered;
             }
         }
-        if found.len() > 1 && !found.is_sorted_by_key(|s| s.subscriber) {
+        let is_for_many = found.len() > 1;
+        if is_for_many && !found.is_sorted_by_key(|s| s.subscriber) {
             found.sort_unstable_by_key(|subscription| subscription.subscriber);
         }
         let traits = Traits::of(message);
+        let mut template = is_for_many.then(|| std::mem::take(&mut self.template));
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
-            self.deliver_to((message, traits), own, serial, now_ms);
+            self.deliver_to((message, traits), own, serial, template.as_mut(), now_ms);
+        }
+        if let Some(mut template) = template {
+            template.clear();
+            self.template = template;
         }
         self.end_delivery(message, keeping, serial);
         delivered
@@ -190,6 +196,7 @@ impl Shard {
         (message, traits): (&Message, Traits),
         own: &[Subscription],
         serial: u64,
+        template: Option<&mut Template>,
         now_ms: u64,
     ) {
         let Some(first) = own.first() else { return };
@@ -212,7 +219,7 @@ impl Shard {
         if is_own && self.holds_own {
             self.hold_own(Delivery { message: message.clone(), terms });
         } else {
-            self.offer(slot, (message, traits.payload_bytes), terms, now_ms);
+            self.offer(slot, (message, traits.payload_bytes), terms, template, now_ms);
         }
     }
 
@@ -222,6 +229,7 @@ impl Shard {
         slot: u32,
         (message, payload_bytes): (&Message, usize),
         terms: Terms,
+        template: Option<&mut Template>,
         now_ms: u64,
     ) {
         if terms.serial != 0 {
@@ -235,7 +243,7 @@ impl Shard {
         Self::lend_buffer(client, spare_buffers);
         let has_no_queue = terms.qos == QoS::AtMostOnce;
         let Client { session, limits, .. } = client;
-        let offered = session.offer(message, terms, &limits.queue, now_ms);
+        let offered = session.offer(message, terms, &limits.queue, template, now_ms);
         let has_room = session.link().is_none_or(Link::has_room);
         let mut pace = client.pace(now_ms);
         if has_no_queue && !has_room {
@@ -258,7 +266,7 @@ impl Shard {
         let Some(delivery) = self.own_delivery.take() else { return };
         let Delivery { message, terms } = delivery;
         let serial = terms.serial;
-        self.offer(slot, (&message, message.payload().len()), terms, now_ms);
+        self.offer(slot, (&message, message.payload().len()), terms, None, now_ms);
         if serial != 0 {
             self.let_own_go(&message, serial);
         }

@@ -521,7 +521,7 @@ impl Shard {
         };
         let limits = client.limits.queue;
         let delivered_for_good = terms.qos == QoS::AtMostOnce;
-        let offered = client.session.offer(&message, terms, &limits, now_ms);
+        let offered = client.session.offer(&message, terms, &limits, None, now_ms);
         client.publish_gauge();
         if !matches!(offered, Offered::Written | Offered::Queued) || delivered_for_good {
             self.tell_home(key, serial, true);

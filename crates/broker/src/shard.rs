@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
-use session::{Acked, Dropped, Link, Message, NEVER, Outbox};
+use session::{Acked, Dropped, Link, Message, NEVER, Outbox, Template};
 use topic::{Index, InterestCounts, Matches, Retained};
 
 use crate::access::Access;
@@ -108,6 +108,8 @@ pub struct Shard {
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) matches: Matches,
     pub(crate) filters: Vec<topic::FilterId>,
+    /// For the subscribers of a message; its buffer is used again.
+    pub(crate) template: Template,
     /// A session could not take the message that is being delivered: it waits in the log.
     pub(crate) has_left_behind: bool,
     /// A publish of QoS 1 or 2 is being routed: what its own publisher gets of it waits in
@@ -156,6 +158,7 @@ impl Shard {
             doomed: Vec::new(),
             matches: Matches::default(),
             filters: Vec::new(),
+            template: Template::default(),
             has_left_behind: false,
             holds_own: false,
             own_delivery: None,

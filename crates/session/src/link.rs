@@ -6,8 +6,8 @@ use codec::{Ack, AckKind, Packet, Properties, QoS, Reason, Version, varint};
 
 use crate::alias::AliasUse;
 use crate::{
-    Bucket, InboundAliases, LARGE_BYTES_MIN, Message, NEVER, OutboundAliases, Outbox, Rate,
-    SPLICE_BYTES_MIN, Terms,
+    Bucket, Identifiers, InboundAliases, LARGE_BYTES_MIN, Message, NEVER, OutboundAliases, Outbox,
+    Rate, SPLICE_BYTES_MIN, Terms,
 };
 
 /// Memory is kept ready for at most this many times what has arrived of a packet, or as much as the
@@ -394,25 +394,42 @@ impl Link {
         if let (AliasUse::Set(alias), Some(aliases)) = (layout.alias, &mut self.aliases_out) {
             aliases.remember(layout.topic, alias);
         }
-        let flags = u8::from(dup) << 3 | (terms.qos as u8) << 1 | u8::from(terms.retain);
-        let copied = if layout.payload.len() < SPLICE_BYTES_MIN { layout.payload } else { &[] };
-        self.outbox.append(|out| {
-            // A new buffer takes the packet in one allocation.
-            out.reserve(5 + layout.head_len() + copied.len());
-            out.push(0x30 | flags);
-            varint::write(out, layout.remaining_len as u32);
-            layout.write_head(terms, packet_id, out);
-            out.extend_from_slice(copied);
-        });
-        if copied.len() < layout.payload.len() {
+        self.outbox.append(|out| layout.write(terms, (packet_id, dup), out));
+        if layout.copied().len() < layout.payload.len() {
+            self.outbox.splice_payload(message);
+        }
+        true
+    }
+
+    /// Writes a PUBLISH for the first time, perhaps as many others get it.
+    pub(crate) fn write_first(
+        &mut self,
+        message: &Message,
+        terms: &Terms,
+        packet_id: u16,
+        template: Option<&mut Template>,
+        now_ms: u64,
+    ) -> bool {
+        let is_alike = self.aliases_out.is_none() && terms.identifiers == Identifiers::None;
+        let Some(template) = template.filter(|_| is_alike) else {
+            return self.write_publish(message, terms, (packet_id, false), now_ms);
+        };
+        let kind = (self.settings.version, terms.qos, terms.retain);
+        if template.kind != Some(kind) {
+            template.fill(kind, message, terms, now_ms);
+        }
+        if template.packet_len > self.settings.packet_bytes_max as usize {
+            return false;
+        }
+        self.outbox.append(|out| template.write(packet_id, out));
+        if template.bytes.len() < template.packet_len {
             self.outbox.splice_payload(message);
         }
         true
     }
 
     fn is_too_large(&self, layout: &Layout<'_>) -> bool {
-        let total = 1 + varint::len(layout.remaining_len as u32) + layout.remaining_len;
-        total > self.settings.packet_bytes_max as usize
+        layout.packet_len() > self.settings.packet_bytes_max as usize
     }
 
     /// Gives back memory that only traffic needs, if there is none to hold.
@@ -428,6 +445,51 @@ impl Link {
 pub fn large_packet_len(bytes: &[u8]) -> Option<usize> {
     let packet_len = codec::packet_len(bytes).ok().flatten()?;
     (packet_len >= LARGE_BYTES_MIN).then_some(packet_len)
+}
+
+/// A PUBLISH as many receivers get it, byte for byte but for the packet id: what is written for the
+/// first of a kind is copied for those behind it. For the receivers of one message at one time.
+#[derive(Debug, Default)]
+pub struct Template {
+    /// What the bytes depend on beside the message. None: nothing is written yet.
+    kind: Option<(Version, QoS, bool)>,
+    /// The packet, without a payload that is sent from the message.
+    bytes: Vec<u8>,
+    /// Where the packet id stands; 0: there is none.
+    packet_id_at: usize,
+    /// With the payload.
+    packet_len: usize,
+}
+
+impl Template {
+    /// Makes it one for another message.
+    pub fn clear(&mut self) {
+        self.kind = None;
+        if self.bytes.capacity() > TEMPLATE_BYTES_MAX {
+            self.bytes = Vec::new();
+        }
+    }
+
+    fn fill(&mut self, kind: (Version, QoS, bool), message: &Message, terms: &Terms, now_ms: u64) {
+        let layout = Layout::of(kind.0, message, terms, AliasUse::Name, now_ms);
+        self.kind = Some(kind);
+        self.bytes.clear();
+        layout.write(terms, (0, false), &mut self.bytes);
+        self.packet_len = layout.packet_len();
+        self.packet_id_at = match terms.qos {
+            QoS::AtMostOnce => 0,
+            _ => layout.packet_len() - layout.remaining_len + layout.topic.len(),
+        };
+    }
+
+    fn write(&self, packet_id: u16, out: &mut Vec<u8>) {
+        let begin = out.len();
+        out.extend_from_slice(&self.bytes);
+        if self.packet_id_at > 0 {
+            let at = begin + self.packet_id_at;
+            out[at..at + 2].copy_from_slice(&packet_id.to_be_bytes());
+        }
+    }
 }
 
 /// One PUBLISH on the wire: what is shared, and what is written anew for each receiver.
@@ -482,9 +544,30 @@ impl<'a> Layout<'a> {
         self.remaining_len += varint::len(self.properties_len as u32) + self.properties_len;
     }
 
+    fn packet_len(&self) -> usize {
+        1 + varint::len(self.remaining_len as u32) + self.remaining_len
+    }
+
     /// Bytes between the fixed header and the payload.
     const fn head_len(&self) -> usize {
         self.remaining_len - self.payload.len()
+    }
+
+    /// The payload if it is copied for each receiver; else nothing.
+    const fn copied(&self) -> &'a [u8] {
+        if self.payload.len() < SPLICE_BYTES_MIN { self.payload } else { &[] }
+    }
+
+    /// Writes all but a payload that is sent from the message.
+    #[inline]
+    fn write(&self, terms: &Terms, (packet_id, dup): (u16, bool), out: &mut Vec<u8>) {
+        let copied = self.copied();
+        // A new buffer takes the packet in one allocation.
+        out.reserve(5 + self.head_len() + copied.len());
+        out.push(0x30 | u8::from(dup) << 3 | (terms.qos as u8) << 1 | u8::from(terms.retain));
+        varint::write(out, self.remaining_len as u32);
+        self.write_head(terms, packet_id, out);
+        out.extend_from_slice(copied);
     }
 
     fn write_head(&self, terms: &Terms, packet_id: u16, out: &mut Vec<u8>) {
@@ -521,6 +604,9 @@ impl<'a> Layout<'a> {
     }
 }
 
+/// A larger buffer is not kept for the next message: properties may be as large as packets.
+const TEMPLATE_BYTES_MAX: usize = 64 * 1024;
+
 /// What a publisher may send in one go after it was held up: at first, and before it is free again.
 const ALLOWANCE_BYTES_MIN: u32 = 256;
 const ALLOWANCE_BYTES_MAX: u32 = 64 * 1024;
@@ -532,15 +618,19 @@ const BURST_MS: u32 = 250;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Rate;
+    use crate::{MessageParts, Rate};
 
     fn link() -> Link {
+        link_of(Version::V5, u32::MAX)
+    }
+
+    fn link_of(version: Version, packet_bytes_max: u32) -> Link {
         let settings = LinkSettings {
-            version: Version::V5,
+            version,
             keep_alive_secs: 0,
             send_max: 10,
             receive_max: 10,
-            packet_bytes_max: u32::MAX,
+            packet_bytes_max,
             alias_out_max: 0,
             alias_in_max: 0,
             problem_info: true,
@@ -557,6 +647,71 @@ mod tests {
         varint::write(&mut bytes, body);
         bytes.resize(len, 0);
         bytes
+    }
+
+    fn message(properties: &[u8], payload_len: usize) -> Message {
+        Message::new(&MessageParts {
+            topic: "site/7/state",
+            properties,
+            payload: &vec![b'x'; payload_len],
+            qos: QoS::ExactlyOnce,
+            retain: true,
+            expires_at_ms: 5_000,
+            publisher: 0,
+            level: 0,
+        })
+    }
+
+    fn terms(qos: QoS, retain: bool, identifier: Option<u32>) -> Terms {
+        let identifiers = identifier.map_or(Identifiers::None, |one| Identifiers::One([one]));
+        Terms { identifiers, group: 0, serial: 0, qos, retain }
+    }
+
+    #[test]
+    fn a_template_gives_every_receiver_what_would_be_written_for_it_alone() {
+        let mut template = Template::default();
+        let content = |link: &Link| link.outbox.slices().flatten().copied().collect::<Vec<u8>>();
+        let qualities = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
+        for (properties, payload_len) in [
+            (&b""[..], 0),
+            (b"\x01\x01", 100),
+            (b"", 200),
+            (b"\x01\x01", SPLICE_BYTES_MIN - 1),
+            (b"", SPLICE_BYTES_MIN),
+            (b"\x01\x01", 3 * SPLICE_BYTES_MIN),
+        ] {
+            let message = message(properties, payload_len);
+            template.clear();
+            // Receivers in turn, so that the template changes its kind and serves some twice.
+            for turn in 0..96_u16 {
+                let version = [Version::V311, Version::V5][usize::from(turn / 2 % 2)];
+                let terms = terms(
+                    qualities[usize::from(turn / 4 % 3)],
+                    turn / 12 % 2 == 0,
+                    (turn / 24 % 2 == 1).then_some(7),
+                );
+                let limit = if turn / 48 == 0 { u32::MAX } else { 120 };
+                let (mut alone, mut one_of_many) =
+                    (link_of(version, limit), link_of(version, limit));
+                let written = alone.write_publish(&message, &terms, (turn + 1, false), 1_000);
+                let many = Some(&mut template);
+                let also = one_of_many.write_first(&message, &terms, turn + 1, many, 1_000);
+                assert_eq!(written, also, "turn {turn}, payload {payload_len}");
+                assert_eq!(content(&alone), content(&one_of_many), "turn {turn}");
+                assert_eq!(alone.outbox.len(), one_of_many.outbox.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_template_for_a_large_packet_is_not_kept() {
+        let mut template = Template::default();
+        let large = message(&[1; 2 * TEMPLATE_BYTES_MAX], 0);
+        let terms = terms(QoS::AtMostOnce, false, None);
+        assert!(link().write_first(&large, &terms, 0, Some(&mut template), 0));
+        assert!(template.bytes.capacity() > TEMPLATE_BYTES_MAX);
+        template.clear();
+        assert_eq!(template.bytes.capacity(), 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
     Acked, Delivery, Incoming, Link, LinkSettings, Message, NEVER, Origin, Outgoing, PendingAck,
-    Publishing, Terms,
+    Publishing, Template, Terms,
 };
 
 /// What happens to a delivery when the queue of its session is full.
@@ -255,12 +255,14 @@ impl Session {
     }
 
     /// Offers a delivery: written at once if the window is open, queued otherwise. The session
-    /// takes a share in the message only if it has to keep it.
+    /// takes a share in the message only if it has to keep it. With a template, it is one of many
+    /// sessions that are offered the message now.
     pub fn offer(
         &mut self,
         message: &Message,
         terms: Terms,
         limits: &QueueLimits,
+        template: Option<&mut Template>,
         now_ms: u64,
     ) -> Offered {
         if message.is_expired(now_ms) {
@@ -270,10 +272,10 @@ impl Session {
             // What is kept already must not be overtaken (MQTT-4.6.0-6).
             let is_behind = self.link.is_none() || self.outgoing.queued() > 0;
             if !limits.keeps_qos0 || !is_behind {
-                return self.offer_at_most_once(message, &terms, now_ms);
+                return self.offer_at_most_once(message, &terms, template, now_ms);
             }
         } else if self.has_window() {
-            return self.send(Delivery { message: message.clone(), terms }, now_ms);
+            return self.send(Delivery { message: message.clone(), terms }, template, now_ms);
         }
         self.offer_to_queue(Delivery { message: message.clone(), terms }, limits)
     }
@@ -293,7 +295,7 @@ impl Session {
         if terms.qos == QoS::AtMostOnce && waits {
             return self.offer_to_queue(Delivery { message: message.clone(), terms }, limits);
         }
-        self.offer(message, terms, limits, now_ms)
+        self.offer(message, terms, limits, None, now_ms)
     }
 
     fn offer_to_queue(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
@@ -323,26 +325,37 @@ impl Session {
         Offered::QueuedForOldest(dropped)
     }
 
-    fn offer_at_most_once(&mut self, message: &Message, terms: &Terms, now_ms: u64) -> Offered {
+    fn offer_at_most_once(
+        &mut self,
+        message: &Message,
+        terms: &Terms,
+        template: Option<&mut Template>,
+        now_ms: u64,
+    ) -> Offered {
         let Some(link) = self.link.as_deref_mut() else {
             return Offered::Dropped(Dropped::Offline);
         };
         if !link.has_room() {
             return Offered::Dropped(Dropped::SlowSubscriber);
         }
-        if link.write_publish(message, terms, (0, false), now_ms) {
+        if link.write_first(message, terms, 0, template, now_ms) {
             Offered::Written
         } else {
             Offered::Dropped(Dropped::TooLarge)
         }
     }
 
-    fn send(&mut self, delivery: Delivery, now_ms: u64) -> Offered {
+    fn send(
+        &mut self,
+        delivery: Delivery,
+        template: Option<&mut Template>,
+        now_ms: u64,
+    ) -> Offered {
         let Some(link) = self.link.as_deref_mut() else {
             return Offered::Dropped(Dropped::Offline);
         };
         let packet_id = self.outgoing.next_packet_id();
-        if !link.write_publish(&delivery.message, &delivery.terms, (packet_id, false), now_ms) {
+        if !link.write_first(&delivery.message, &delivery.terms, packet_id, template, now_ms) {
             self.outgoing.skip_packet_id();
             return Offered::Dropped(Dropped::TooLarge);
         }
@@ -388,9 +401,9 @@ impl Session {
                 }
                 Offered::Dropped(Dropped::Expired)
             } else if delivery.terms.qos == QoS::AtMostOnce {
-                self.offer_at_most_once(&delivery.message, &delivery.terms, now_ms)
+                self.offer_at_most_once(&delivery.message, &delivery.terms, None, now_ms)
             } else {
-                self.send(delivery, now_ms)
+                self.send(delivery, None, now_ms)
             };
             match offered {
                 Offered::Dropped(dropped) => report(Err((dropped, Origin::default()))),

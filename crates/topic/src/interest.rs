@@ -30,6 +30,9 @@ pub struct Interest {
     lane_log2: u8,
     lane_mask: u64,
     pages: Box<[OnceLock<Box<Page>>]>,
+    /// The lanes for wildcard filters without a literal level before the wildcard, as `#` and
+    /// `+/a`: every topic asks for them.
+    root: [AtomicU64; CLAIMS],
     /// How many claims of wildcard filters there are per number of literal levels.
     depths: [AtomicU32; DEPTHS],
     /// The most literal levels that a wildcard filter ever had.
@@ -67,14 +70,14 @@ impl Interest {
         assert!((1..=SHARDS_MAX).contains(&shard_count), "{shard_count} of {SHARDS_MAX} shards");
         assert!((8..=28).contains(&buckets_log2), "2^{buckets_log2} interest buckets");
         let lane_bits = shard_count.next_power_of_two();
-        // One bucket more: the root.
-        let bits = ((1 << buckets_log2) + 1) * CLAIMS * usize::from(lane_bits);
+        let bits = (CLAIMS << buckets_log2) * usize::from(lane_bits);
         Self {
             hasher: TextHasher::new(seed),
             buckets_log2,
             lane_log2: lane_bits.trailing_zeros() as u8,
             lane_mask: u64::MAX >> (64 - lane_bits),
             pages: std::iter::repeat_with(OnceLock::new).take(bits.div_ceil(PAGE_BITS)).collect(),
+            root: [const { AtomicU64::new(0) }; CLAIMS],
             depths: [const { AtomicU32::new(0) }; DEPTHS],
             deepest: AtomicUsize::new(0),
         }
@@ -85,7 +88,9 @@ impl Interest {
         let mut found = self.look_up(self.exact_place(topic));
         // MQTT-4.7.2-1: the wildcards of the first level do not see topics that begin with `$`.
         if !topic.starts_with(b"$") {
-            found.join(self.look_up(self.root_place()));
+            let [wants, promises] = &self.root;
+            found.wants |= wants.load(Ordering::Acquire);
+            found.promises |= promises.load(Ordering::Acquire);
         }
         for (depth, prefix) in prefixes(topic).take(self.deepest.load(Ordering::Acquire)) {
             if self.depths[depth].load(Ordering::Acquire) > 0 {
@@ -120,7 +125,7 @@ impl Interest {
         self.fold(!self.hasher.hash_bytes(prefix).rotate_left(32))
     }
 
-    /// For wildcard filters without a literal level before the wildcard, as `#` and `+/a`.
+    /// One more than those of the table.
     fn root_place(&self) -> usize {
         1 << self.buckets_log2
     }
@@ -130,22 +135,24 @@ impl Interest {
     }
 
     fn look_up(&self, place: usize) -> Interested {
-        Interested {
-            wants: self.load(lane_of(place, Claim::Want)),
-            promises: self.load(lane_of(place, Claim::Promise)),
+        let bit = lane_of(place, Claim::Want) << self.lane_log2;
+        let Some(page) = self.pages[bit / PAGE_BITS].get() else { return Interested::default() };
+        let at = bit % PAGE_BITS / 64;
+        let word = page[at].load(Ordering::Acquire);
+        if self.lane_mask == u64::MAX {
+            return Interested { wants: word, promises: page[at | 1].load(Ordering::Acquire) };
         }
-    }
-
-    fn load(&self, lane: usize) -> u64 {
-        let bit = lane << self.lane_log2;
-        self.pages[bit / PAGE_BITS].get().map_or(0, |page| {
-            let word = page[bit % PAGE_BITS / 64].load(Ordering::Acquire);
-            word >> (bit % 64) & self.lane_mask
-        })
+        // Both lanes are in this word.
+        let wants = word >> (bit % 64);
+        let promises = wants >> (1 << self.lane_log2);
+        Interested { wants: wants & self.lane_mask, promises: promises & self.lane_mask }
     }
 
     /// The word of a shard's bit in a lane, and the bit.
     fn bit(&self, lane: usize, shard: u16) -> (&AtomicU64, u64) {
+        if let Some(claim) = lane.checked_sub(lane_of(self.root_place(), Claim::Want)) {
+            return (&self.root[claim], 1 << shard);
+        }
         let bit = (lane << self.lane_log2) + usize::from(shard);
         let page = self.pages[bit / PAGE_BITS]
             .get_or_init(|| Box::new([const { AtomicU64::new(0) }; PAGE_WORDS]));
@@ -357,7 +364,7 @@ mod tests {
                 counts.add(&interest, "#", Claim::Want);
             }
             let everyone = Interested { wants: u64::MAX >> (64 - shard_count), promises: 0 };
-            assert_eq!(interest.look_up(interest.root_place()), everyone);
+            assert_eq!(interest.root[0].load(Ordering::Acquire), everyone.wants);
             for shard in 0..shard_count {
                 for number in 0..50 {
                     let found = interest.shards(format!("{shard}/{number}").as_bytes());

@@ -131,7 +131,7 @@ impl Shard {
             let packet_id = client.session.outgoing.next_packet_id();
             let Delivery { message, terms } = delivery;
             let limits = client.limits.queue;
-            (client.session.offer(&message, terms, &limits, now_ms), packet_id)
+            (client.session.offer(&message, terms, &limits, None, now_ms), packet_id)
         };
         let Some(durable) = &mut client.durable else { return };
         if matches!(offered, Offered::Dropped(_)) {
