@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
-use session::{LinkSettings, NEVER, Will};
+use session::{LinkSettings, NEVER, Rates, Will};
 
 use crate::client::Client;
 use crate::{Ended, Event, Limits, NO_CONNECTION, Shard};
@@ -111,13 +111,12 @@ impl Shard {
             alias_in_max: limits.alias_in_max,
             problem_info: request.problem_info,
             outbox_bytes_max: limits.outbox_bytes_max,
-            message_rate: limits.message_rate,
-            byte_rate: limits.byte_rate,
         };
+        let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let grants = self.access.grants(request.username.as_deref());
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
-        client.session.attach(settings, now_ms);
+        client.session.attach(settings, rates, now_ms);
         if let Some(link) = client.session.link_mut() {
             link.peer = request.peer.clone();
             link.auth_method = request.auth_method.clone();

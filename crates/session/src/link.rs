@@ -34,8 +34,13 @@ pub struct LinkSettings {
     pub problem_info: bool,
     /// Above this many unsent bytes a QoS 0 publish is dropped and others wait in the queue.
     pub outbox_bytes_max: u32,
-    pub message_rate: Rate,
-    pub byte_rate: Rate,
+}
+
+/// How much the client may send, as a publisher.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    pub messages: Rate,
+    pub bytes: Rate,
 }
 
 /// An acknowledgement that is owed for a publish, in the order of the publishes.
@@ -102,9 +107,9 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(settings: LinkSettings, now_ms: u64) -> Self {
-        let messages = Bucket::new(settings.message_rate, now_ms);
-        let bytes = Bucket::new(settings.byte_rate, now_ms);
+    pub fn new(settings: LinkSettings, rates: Rates, now_ms: u64) -> Self {
+        let messages = Bucket::new(rates.messages, now_ms);
+        let bytes = Bucket::new(rates.bytes, now_ms);
         let limited = messages.is_some() || bytes.is_some();
         let aliases_out = settings.version >= Version::V5 && settings.alias_out_max > 0;
         Self {
@@ -618,7 +623,7 @@ const BURST_MS: u32 = 250;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MessageParts, Rate};
+    use crate::MessageParts;
 
     fn link() -> Link {
         link_of(Version::V5, u32::MAX)
@@ -635,10 +640,8 @@ mod tests {
             alias_in_max: 0,
             problem_info: true,
             outbox_bytes_max: u32::MAX,
-            message_rate: Rate::default(),
-            byte_rate: Rate::default(),
         };
-        Link::new(settings, 0)
+        Link::new(settings, Rates::default(), 0)
     }
 
     /// The first bytes of a PUBLISH that says to be of `body` bytes.
@@ -745,6 +748,11 @@ mod tests {
         link.inbox = Vec::new();
         link.put_aside(&beginning(200_000_000, 100));
         assert_eq!(link.inbox.capacity(), 1_000_000);
+    }
+
+    #[test]
+    fn a_link_stays_small() {
+        assert!(size_of::<Link>() <= 256, "{}", size_of::<Link>());
     }
 
     #[test]

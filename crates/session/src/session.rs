@@ -4,7 +4,7 @@ use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
     Acked, Delivery, Incoming, Link, LinkSettings, Message, NEVER, Origin, Outgoing, PendingAck,
-    Publishing, Template, Terms,
+    Publishing, Rates, Template, Terms,
 };
 
 /// What happens to a delivery when the queue of its session is full.
@@ -109,9 +109,9 @@ impl Session {
     }
 
     /// A connection takes over the session. Call [`Session::pump`] after the CONNACK.
-    pub fn attach(&mut self, settings: LinkSettings, now_ms: u64) {
+    pub fn attach(&mut self, settings: LinkSettings, rates: Rates, now_ms: u64) {
         self.outgoing.resume();
-        self.link = Some(Box::new(Link::new(settings, now_ms)));
+        self.link = Some(Box::new(Link::new(settings, rates, now_ms)));
     }
 
     /// The connection is gone, and all that belonged to it.

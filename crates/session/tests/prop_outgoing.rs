@@ -4,7 +4,7 @@ use codec::{AckKind, Packet, QoS, Sender, Version};
 use proptest::prelude::*;
 use session::{
     Acked, Delivery, Identifiers, Link, LinkSettings, Message, MessageParts, NEVER, Origin,
-    Outgoing, Rate, Terms,
+    Outgoing, Rates, Terms,
 };
 
 const PACKET_IDS: u32 = 65_535;
@@ -120,10 +120,8 @@ fn link(send_max: u16) -> Link {
         alias_in_max: 0,
         problem_info: true,
         outbox_bytes_max: u32::MAX,
-        message_rate: Rate::default(),
-        byte_rate: Rate::default(),
     };
-    Link::new(settings, NOW_MS)
+    Link::new(settings, Rates::default(), NOW_MS)
 }
 
 /// Takes what was resent off the link and compares it with what the model still owes it.
