@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use broker::ShardId;
+use mio::event::Event;
+use mio::{Events, Token};
 
 use super::mailbox::Mailbox;
 use super::worker::{self, Worker};
@@ -205,10 +206,9 @@ impl Patience {
 /// The first thread at work.
 struct Lead {
     crew: Arc<Crew>,
-    /// Has the event queues of the workers as sources, while there are several.
-    poll: Poll,
+    /// Those of the first worker. Its event queue has those of the others as sources.
     signals: Events,
-    /// Those of the worker whose turn it is.
+    /// Those of another worker whose turn it is.
     events: Events,
     workers: Vec<Worker>,
     short: Meter,
@@ -220,8 +220,7 @@ impl Lead {
         let now = Instant::now();
         let mut lead = Self {
             crew,
-            poll: Poll::new()?,
-            signals: Events::with_capacity(workers.len()),
+            signals: worker::events(),
             events: worker::events(),
             workers: Vec::new(),
             short: Meter::start(now),
@@ -236,10 +235,7 @@ impl Lead {
     fn run(mut self) -> io::Result<()> {
         loop {
             self.sleep()?;
-            match self.workers.as_mut_slice() {
-                [alone] => alone.turn(&self.events),
-                _ => self.take_turns()?,
-            }
+            self.take_turns()?;
             self.let_go()?;
             self.take_inbox()?;
             if self.workers.is_empty() && self.crew.close_inbox() {
@@ -253,10 +249,8 @@ impl Lead {
         // Each one announces its sleep, also behind one that does not sleep.
         let idle_ms = self.workers.iter().map(Worker::fall_asleep).min().unwrap_or(0);
         let idle_ms = if self.crew.has_inbox.load(Ordering::SeqCst) { 0 } else { idle_ms };
-        let slept = match self.workers.as_mut_slice() {
-            [alone] => worker::poll(alone.queue(), &mut self.events, idle_ms)?,
-            _ => worker::poll(&mut self.poll, &mut self.signals, idle_ms)?,
-        };
+        let Some(first) = self.workers.first_mut() else { return Ok(()) };
+        let slept = worker::poll(first.queue(), &mut self.signals, idle_ms)?;
         self.workers.iter().for_each(Worker::wake_up);
         self.count(slept);
         Ok(())
@@ -266,8 +260,12 @@ impl Lead {
     fn take_turns(&mut self) -> io::Result<()> {
         let mut place = 0;
         while let Some(worker) = self.workers.get_mut(place) {
-            let is_signalled = self.signals.iter().any(|event| event.token() == token(worker));
-            if is_signalled || worker.has_work() {
+            let mut signals = self.signals.iter();
+            if place == 0 {
+                if signals.any(|event| !is_of_worker(event)) || worker.has_work() {
+                    worker.turn(&self.signals);
+                }
+            } else if signals.any(|event| event.token() == token(worker)) || worker.has_work() {
                 worker::poll(worker.queue(), &mut self.events, 0)?;
                 worker.turn(&self.events);
             }
@@ -278,7 +276,7 @@ impl Lead {
         for _ in 0..MAIL_PASSES_MAX {
             let mut with_mail = self.workers.iter_mut().filter(|worker| worker.has_mail());
             let Some(worker) = with_mail.next() else { break };
-            worker.turn(&self.events);
+            worker.turn_for_mail(&self.events);
             self.give_away_if_busy()?;
         }
         Ok(())
@@ -299,10 +297,7 @@ impl Lead {
         let reading = self.short.read_after(SHORT, Instant::now());
         let is_busy = reading.is_some_and(|reading| reading.busy_percent > GIVE_AWAY_PERCENT);
         if is_busy && let Some(worker) = self.workers.pop() {
-            self.unwatch(&worker)?;
-            if let [last] = self.workers.as_slice() {
-                self.unwatch(last)?;
-            }
+            self.workers[0].forget_queue(&worker)?;
             tracing::debug!(worker = worker.index(), "much to do: a worker gets its own thread");
             self.crew.berths[worker.index()].fill(Place::Filled(Box::new(worker)));
         }
@@ -319,11 +314,8 @@ impl Lead {
     }
 
     fn adopt(&mut self, worker: Worker) -> io::Result<()> {
-        if let [alone] = self.workers.as_slice() {
-            self.watch(alone)?;
-        }
-        if !self.workers.is_empty() {
-            self.watch(&worker)?;
+        if let Some(first) = self.workers.first() {
+            first.watch_queue(&worker, token(&worker))?;
         }
         self.workers.push(worker);
         Ok(())
@@ -332,7 +324,7 @@ impl Lead {
     /// Drops the workers that are over.
     fn let_go(&mut self) -> io::Result<()> {
         let crew = &self.crew;
-        let before = self.workers.len();
+        let first = self.workers.first().map(Worker::index);
         self.workers.retain_mut(|worker| {
             let is_over = worker.is_over();
             if is_over {
@@ -341,23 +333,23 @@ impl Lead {
             !is_over
         });
         match self.workers.as_slice() {
-            [alone] if before > 1 => self.unwatch(alone),
+            [new_first, others @ ..] if Some(new_first.index()) != first => {
+                others.iter().try_for_each(|other| new_first.watch_queue(other, token(other)))
+            }
             _ => Ok(()),
         }
     }
-
-    fn watch(&self, worker: &Worker) -> io::Result<()> {
-        let queue = worker.queue_fd();
-        self.poll.registry().register(&mut SourceFd(&queue), token(worker), Interest::READABLE)
-    }
-
-    fn unwatch(&self, worker: &Worker) -> io::Result<()> {
-        self.poll.registry().deregister(&mut SourceFd(&worker.queue_fd()))
-    }
 }
 
+/// What a worker is called in the event queue of the first: numbers that no connection has.
 fn token(worker: &Worker) -> Token {
-    Token(worker.index())
+    Token(worker::WAKER.0 - 1 - worker.index())
+}
+
+fn is_of_worker(event: &Event) -> bool {
+    // There are no more workers than shards.
+    const LOWEST: usize = worker::WAKER.0 - 1 - ShardId::MAX as usize;
+    (LOWEST..worker::WAKER.0).contains(&event.token().0)
 }
 
 /// How much of a while a thread did not sleep.
@@ -499,6 +491,23 @@ mod tests {
         lead.sleep().unwrap();
         lead.take_turns().unwrap();
         assert!(!lead.workers[1].has_mail());
+    }
+
+    #[test]
+    fn the_queue_of_the_first_worker_tells_of_the_others_also_when_another_is_first() {
+        let (workers, mailboxes) = idle_workers(3);
+        let mut lead = Lead::new(Arc::new(Crew::new(&mailboxes)), workers).unwrap();
+        mailboxes[0].put(Item::Shutdown);
+        lead.sleep().unwrap();
+        lead.take_turns().unwrap();
+        lead.let_go().unwrap();
+        assert_eq!(lead.workers.iter().map(Worker::index).collect::<Vec<_>>(), [1, 2]);
+        lead.workers.iter().for_each(|worker| assert_ne!(worker.fall_asleep(), 0));
+        mailboxes[2].put(Item::Release);
+        worker::poll(lead.workers[0].queue(), &mut lead.signals, 1000).unwrap();
+        let signals: Vec<_> = lead.signals.iter().map(Event::token).collect();
+        assert_eq!(signals, [token(&lead.workers[1])]);
+        assert!(lead.signals.iter().all(is_of_worker));
     }
 
     #[test]

@@ -5,13 +5,14 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use broker::{Close, Mail, Shard, ShardId};
 use mio::event::Event;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use net::{Read, Stream};
 use session::{NEVER, Outbox};
@@ -25,7 +26,7 @@ use super::reauthentication::Reauthentication;
 use super::report;
 use super::timing::Timing;
 
-/// The token of the waker; connections have the numbers below.
+/// The token of the waker. Connections count from 0; just below it are other workers (`drive`).
 pub(super) const WAKER: Token = Token(usize::MAX);
 
 const READ_BUFFER_BYTES: usize = 64 * 1024;
@@ -191,6 +192,13 @@ impl Worker {
         self.turns[self.index].note(began.elapsed());
     }
 
+    /// A turn without a look at the event queue, which may still have what did not fit.
+    pub(super) fn turn_for_mail(&mut self, nothing: &Events) {
+        let has_more_events = self.has_more_events;
+        self.turn(nothing);
+        self.has_more_events = has_more_events;
+    }
+
     fn drive_logs(&mut self) {
         if let Some(logs) = &mut self.logs {
             logs.carry_out(&mut self.shards, self.now_ms);
@@ -223,8 +231,15 @@ impl Worker {
         &mut self.poll
     }
 
-    pub(super) fn queue_fd(&self) -> RawFd {
-        self.poll.as_raw_fd()
+    /// From now on the event queue of this worker tells of the other's, too, by a token of which
+    /// this worker has no connection.
+    pub(super) fn watch_queue(&self, other: &Self, token: Token) -> io::Result<()> {
+        let queue = other.poll.as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&queue), token, Interest::READABLE)
+    }
+
+    pub(super) fn forget_queue(&self, other: &Self) -> io::Result<()> {
+        self.poll.registry().deregister(&mut SourceFd(&other.poll.as_raw_fd()))
     }
 
     pub(super) fn has_mail(&self) -> bool {
@@ -821,6 +836,18 @@ mod tests {
         assert!(workers[0].has_work(), "one more is left");
         workers[0].turn(&nothing);
         assert_eq!(workers[0].connections.len(), ARRIVALS_PER_TURN + 1);
+    }
+
+    #[test]
+    fn a_turn_for_mail_forgets_no_events_that_did_not_fit() {
+        let (mut workers, _) = idle_workers(1);
+        let nothing = events();
+        workers[0].turn(&nothing);
+        workers[0].has_more_events = true;
+        workers[0].turn_for_mail(&nothing);
+        assert_eq!(workers[0].fall_asleep(), 0);
+        workers[0].turn(&nothing);
+        assert_ne!(workers[0].fall_asleep(), 0);
     }
 
     /// Turns of a worker until something is so.
