@@ -197,12 +197,14 @@ impl Client {
         /// It is, once this part of it is full: an eighth.
         const OVERRUN_PART: u32 = 8;
         const MESSAGES_PER_MS: usize = 1_000;
-        const BYTES_PER_MS: u64 = 1 << 20;
+        const BYTES_PER_MS: u64 = 256 * 1024;
+        /// It is in any case with so many bytes.
+        const OVERRUN_BYTES: u64 = 16 * 1024 * 1024;
         let queue = &self.limits.queue;
         let messages = self.session.outgoing.queued() + backlog;
         let bytes = self.session.outgoing.queued_bytes();
         let is_calm = messages <= (queue.messages_max / OVERRUN_PART) as usize
-            && bytes <= queue.bytes_max / u64::from(OVERRUN_PART);
+            && bytes <= (queue.bytes_max / u64::from(OVERRUN_PART)).min(OVERRUN_BYTES);
         if is_calm {
             return 0;
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codec::Reason;
-use session::Message;
+use session::{LARGE_BYTES_MIN, Message};
 use topic::Cursor;
 
 use crate::group::{GroupName, Member};
@@ -114,13 +114,16 @@ pub enum Mail {
 }
 
 impl Mail {
-    /// Bytes of the message that it carries to another shard, if it does.
+    /// Bytes of the message that it carries to another shard, if it does, for what may lie before
+    /// that. A large one counts for little more than a small one: it is not copied there. Counted
+    /// whole, it would wait for a turn of each other shard by itself, and those with subscribers on
+    /// many shards would come behind all others.
     pub(crate) fn message_bytes(&self) -> usize {
         match self {
             Self::Publish { message, .. }
             | Self::Retain { message, .. }
             | Self::Offer { message, .. }
-            | Self::Park { message, .. } => message.heap_bytes(),
+            | Self::Park { message, .. } => message.heap_bytes().min(LARGE_BYTES_MIN),
             _ => 0,
         }
     }

@@ -114,10 +114,12 @@ impl Shard {
         self.pause(slot, pause_ms, now_ms);
     }
 
-    /// How many bytes are taken from a publisher in one go.
+    /// How many bytes are taken from a publisher in one go. A large packet is more than any step:
+    /// the short wait between two steps would only hide the long one that it leads to.
     pub(crate) fn allowance_bytes(&self, slot: u32) -> usize {
         let link = self.clients.get(slot).and_then(|client| client.session.link());
-        link.filter(|_| self.may_pause).map_or(usize::MAX, Link::allowance_bytes)
+        let has_steps = self.may_pause && self.packet.is_none();
+        link.filter(|_| has_steps).map_or(usize::MAX, Link::allowance_bytes)
     }
 
     /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.

@@ -2,10 +2,10 @@
 
 mod lab;
 
-use broker::{Limits, Settings};
+use broker::{Access, Limits, Settings};
 use codec::{AckKind, Packet, Version};
 use lab::{Conn, Lab, of_version, persistent, publish, request, with_limits};
-use session::LARGE_BYTES_MIN;
+use session::{LARGE_BYTES_MIN, QueueLimits};
 use storage::testing::Crash;
 
 fn payload(len: usize) -> Vec<u8> {
@@ -155,4 +155,51 @@ fn a_large_message_outlives_the_broker_in_the_log() {
     let received = lab.received(subscriber);
     assert!(received.len() == 1 && received[0].payload == large);
     lab.ack(subscriber, AckKind::Puback, received[0].packet_id);
+}
+
+/// How long the publisher of a large message waits for a subscriber with so many in its queue.
+fn wait_ms(queued: usize) -> Option<u64> {
+    let mut lab = Lab::new(1);
+    let queue = QueueLimits { bytes_max: u64::MAX, ..Limits::default().queue };
+    let slow = Limits { queue, ..Limits::default() };
+    let subscriber = lab.open(with_limits(request("s"), slow));
+    let publisher = lab.open(request("p"));
+    lab.subscribe(subscriber, "t", 1);
+    let large = payload(1024 * 1024);
+    let bytes = encoded(&[publish("t", &large, 1, 7)]);
+    // One fills the outbox, of which nothing is written.
+    for _ in 0..queued + 1 {
+        lab.pauses.clear();
+        lab.bytes(publisher, &bytes[..100_000]);
+        lab.bytes(publisher, &bytes[100_000..]);
+    }
+    lab.pauses.iter().map(|(_, until_ms)| until_ms - lab.now_ms).max()
+}
+
+#[test]
+fn publishers_of_large_messages_wait_for_the_bytes_in_a_queue_not_for_its_limit() {
+    assert_eq!(wait_ms(1), Some(2), "the outbox is full, and that is all");
+    assert!(wait_ms(20).is_some_and(|ms| ms >= 64), "{:?}", wait_ms(20));
+}
+
+#[test]
+fn large_messages_do_not_wait_for_a_turn_of_another_shard_each() {
+    let settings = Settings { mail_bytes_max: 256 * 1024, ..Settings::default() };
+    let mut lab = Lab::with(2, settings, Access::open());
+    let publisher = lab.open(request(&lab.id_on(0, "p")));
+    let subscriber = lab.open(request(&lab.id_on(1, "s")));
+    lab.subscribe(subscriber, "t", 0);
+    let large = payload(400_000);
+    let (shard, slot) = lab.place(publisher);
+    let bytes = encoded(&[publish("t", &large, 0, 0)]);
+    for _ in 0..6 {
+        lab.shards[shard].on_bytes(slot, publisher, &bytes[..1_000], lab.now_ms);
+        lab.shards[shard].on_bytes(slot, publisher, &bytes[1_000..], lab.now_ms);
+    }
+    assert_eq!(lab.total(|metrics| &metrics.mail_waits), 0);
+    for _ in 0..6 {
+        lab.shards[shard].on_bytes(slot, publisher, &bytes[..1_000], lab.now_ms);
+        lab.shards[shard].on_bytes(slot, publisher, &bytes[1_000..], lab.now_ms);
+    }
+    assert_eq!(lab.total(|metrics| &metrics.mail_waits), 1, "there is a limit for them, too");
 }
