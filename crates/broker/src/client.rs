@@ -9,7 +9,7 @@ use topic::FilterId;
 
 use crate::access::{Grants, Identity};
 use crate::durable::{Durable, Place};
-use crate::pace::{OVERRUN_MS_MAX, OVERRUN_MS_MIN};
+use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
 use crate::{Limits, RetainedQuery};
 
 /// The number of no connection.
@@ -107,10 +107,10 @@ impl Extras {
 /// How a client keeps pace with what it is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
-    /// It is behind: its publishers should wait a little.
-    pub(crate) is_congested: bool,
-    /// Milliseconds it needs for its queue, which is on the way to its limit; else 0.
-    pub(crate) overrun_ms: u32,
+    /// It is behind: its publishers should wait so many milliseconds. Else 0.
+    pub(crate) pause_ms: u32,
+    /// All of them, because the next message may find no room.
+    pub(crate) is_urgent: bool,
 }
 
 #[derive(Debug)]
@@ -187,8 +187,17 @@ impl Client {
     /// How the client keeps pace with what it has been sent.
     pub(crate) fn pace(&mut self, now_ms: u64) -> Pace {
         let backlog = self.backlog();
-        let is_congested = self.session.is_congested(backlog, now_ms);
-        Pace { is_congested, overrun_ms: self.overrun_ms(backlog) }
+        let Some(behind_ms) = self.session.behind_ms(backlog, now_ms) else {
+            return Pace::default();
+        };
+        let overrun_ms = self.overrun_ms(backlog);
+        let is_urgent = overrun_ms > 0;
+        let (least_ms, most_ms) = match is_urgent {
+            true => (overrun_ms, OVERRUN_MS_MAX),
+            false => (CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX),
+        };
+        // As long again as it has been behind: twice as long each time that this does not help.
+        Pace { pause_ms: (behind_ms as u32).clamp(least_ms, most_ms), is_urgent }
     }
 
     /// How long the queue takes at a rate that few clients reach, if it is on the way to its limit,

@@ -6,7 +6,6 @@ use topic::{Matches, Subscription};
 
 use crate::access::Action;
 use crate::client::{Client, Pace};
-use crate::pace::CONGESTION_PAUSE_MS;
 use crate::{Confirm, Ended, Event, Mail, Metrics, SessionKey, Shard, ShardId};
 
 /// Bits of `Subscription::options`.
@@ -97,7 +96,7 @@ impl Shard {
     ) -> Delivered {
         let mut matches = std::mem::take(&mut self.matches);
         self.index.matches(message.topic_bytes(), &mut matches);
-        self.is_congested = false;
+        self.pace = Pace::default();
         let taken = confirm.filter(|confirm| confirm.serial != 0);
         let keeping = Keeping::New {
             is_awaited: confirm.is_some(),
@@ -106,7 +105,7 @@ impl Shard {
         let delivered = self.deliver_matches(message, &mut matches, keeping, now_ms);
         self.matches = matches;
         self.note_slow_disk();
-        if std::mem::take(&mut self.is_congested) {
+        if self.pace.pause_ms > 0 {
             self.slow_down(message.publisher());
         }
         delivered
@@ -118,8 +117,8 @@ impl Shard {
         let publisher = SessionKey::from_u64(publisher);
         if publisher != SessionKey::NOBODY && publisher != self.slowed_last {
             self.slowed_last = publisher;
-            let overrun_ms = std::mem::take(&mut self.overrun_ms);
-            self.send(publisher.shard(), Mail::Congested { publisher, overrun_ms });
+            let Pace { pause_ms, is_urgent } = std::mem::take(&mut self.pace);
+            self.send(publisher.shard(), Mail::Congested { publisher, pause_ms, is_urgent });
         }
     }
 
@@ -246,18 +245,18 @@ impl Shard {
         let offered = session.offer(message, terms, &limits.queue, template, now_ms);
         let has_room = session.link().is_none_or(Link::has_room);
         let mut pace = client.pace(now_ms);
-        if has_no_queue && !has_room {
-            pace.overrun_ms = pace.overrun_ms.max(CONGESTION_PAUSE_MS);
-        }
+        pace.is_urgent |= has_no_queue && !has_room;
         self.note_pace(pace);
         self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 
     const fn note_pace(&mut self, pace: Pace) {
-        self.is_congested |= pace.is_congested;
-        if pace.overrun_ms > self.overrun_ms {
-            self.overrun_ms = pace.overrun_ms;
+        if pace.pause_ms > self.pace.pause_ms {
+            self.pace.pause_ms = pace.pause_ms;
         }
+        let is_urgent = pace.is_urgent && pace.pause_ms > 0;
+        self.pace.is_urgent |= is_urgent;
+        self.is_overrun |= is_urgent;
     }
 
     /// Delivers what a publisher gets of its own message, once that message is answered: many

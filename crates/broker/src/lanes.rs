@@ -18,6 +18,9 @@ use crate::{Mail, SessionKey, Shard, ShardId, Shared};
 /// Marks within what may lie before a shard.
 const MARKS: u64 = 4;
 
+/// How much later others are answered while a subscriber may soon have no room.
+const ANSWER_MS: u64 = 2;
+
 /// All ways from one shard to the others.
 #[derive(Debug)]
 pub(crate) struct Lanes {
@@ -79,8 +82,17 @@ impl Lanes {
 impl Shard {
     /// The turn is over, and what it led to is written: the driver says so before it carries out
     /// the last mail.
-    pub fn end_turn(&mut self) {
+    ///
+    /// While a subscriber here may soon have no room, others are answered a little later: a thousand
+    /// publishers that send all they can have to be told one by one, and fill its queue before.
+    pub fn end_turn(&mut self, now_ms: u64) {
         self.slowed_last = SessionKey::NOBODY;
+        if std::mem::take(&mut self.is_overrun) {
+            self.overrun_until_ms = now_ms + ANSWER_MS;
+        }
+        if now_ms < self.overrun_until_ms.min(self.marked_ms + ANSWER_MS) {
+            return;
+        }
         while let Some((from, bytes)) = self.marks.pop() {
             self.send(from, Mail::Taken { by: self.id, bytes });
         }
@@ -92,7 +104,15 @@ impl Shard {
         }
     }
 
-    pub(crate) fn on_mark(&mut self, from: ShardId, bytes: u64) {
+    /// When answers that wait are due, or [`NEVER`].
+    pub(crate) const fn answers_due_ms(&self) -> u64 {
+        if self.marks.is_empty() { NEVER } else { self.marked_ms + ANSWER_MS }
+    }
+
+    pub(crate) fn on_mark(&mut self, from: ShardId, bytes: u64, now_ms: u64) {
+        if self.marks.is_empty() {
+            self.marked_ms = now_ms;
+        }
         match self.marks.iter_mut().find(|(shard, _)| *shard == from) {
             Some((_, latest)) => *latest = bytes,
             None => self.marks.push((from, bytes)),

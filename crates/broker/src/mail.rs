@@ -80,8 +80,8 @@ pub enum Mail {
     /// The answer to a publish with `confirm`; `refused` is the message that found no room.
     Confirmed { confirm: Confirm, reason: Reason, refused: Option<Message> },
     /// A subscriber of this publisher's messages is slow: read on from it a little later.
-    /// `overrun_ms`: how long it needs for its queue, if that is on the way to its limit; else 0.
-    Congested { publisher: SessionKey, overrun_ms: u32 },
+    /// Unless that is urgent, only if it sends bursts.
+    Congested { publisher: SessionKey, pause_ms: u32, is_urgent: bool },
     /// Keep, replace or (empty payload) clear the retained message of a topic that is yours.
     Retain { message: Message, confirm: Option<Confirm> },
     /// Look up retained messages.

@@ -1,15 +1,14 @@
 //! When a publisher has to wait, and for how long it is not read.
 
-use codec::Publish;
-use session::Link;
-
+use crate::client::Pace;
 use crate::{SessionKey, Shard};
+use codec::Publish;
 
 /// How long a publisher waits for a slow subscriber before it is read on.
 pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
 
 /// The longest such wait, while the queue of the subscriber is not on the way to its limit.
-const CONGESTION_PAUSE_MS_MAX: u32 = 64;
+pub(crate) const CONGESTION_PAUSE_MS_MAX: u32 = 64;
 
 /// How long publishers wait at first, and at most, for one whose queue is.
 pub(crate) const OVERRUN_MS_MIN: u32 = 8;
@@ -29,8 +28,6 @@ pub(crate) struct Taken {
     pub(crate) publishes: u64,
     pub(crate) bytes: u64,
     pub(crate) is_burst: bool,
-    /// As much as its allowance.
-    pub(crate) is_used_up: bool,
 }
 
 impl Shard {
@@ -63,63 +60,34 @@ impl Shard {
         if taken.is_burst {
             link.note_burst(now_ms);
         }
-        if taken.is_used_up {
-            link.widen_allowance();
-        }
         if let Some(until) = link.charge(taken.publishes, taken.bytes, now_ms) {
             link.pause_until(until);
             self.effects.pauses.push((connection, until));
         }
     }
 
-    /// A subscriber is behind: does this publisher wait for it? One that sends a message now and
-    /// then is not what it cannot keep up with, and is not held up, unless the queue is about to be
-    /// full.
-    pub(crate) fn has_to_wait(&mut self, slot: u32, is_burst: bool, now_ms: u64) -> bool {
+    /// A subscriber on another shard is behind.
+    pub(crate) fn slow_publisher(&mut self, publisher: SessionKey, pace: Pace, now_ms: u64) {
+        if let Some(slot) = self.clients.slot_of(publisher) {
+            self.hold_up(slot, pace, false, now_ms);
+        }
+    }
+
+    /// A subscriber is behind: reads nothing from this publisher for a moment. One that sends a
+    /// message now and then is not what the subscriber cannot keep up with, and is only held up if
+    /// that is urgent. False: it is not held up.
+    pub(crate) fn hold_up(&mut self, slot: u32, pace: Pace, is_burst: bool, now_ms: u64) -> bool {
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
         let Some(link) = link else { return false };
-        if !is_burst && !link.sends_bursts(now_ms) {
-            return self.overrun_ms > 0;
+        if is_burst || link.sends_bursts(now_ms) {
+            // While it waits it cannot send as much as it would.
+            link.note_burst(now_ms);
+        } else if !pace.is_urgent {
+            return false;
         }
-        // While it waits it cannot send as much as it would.
-        link.note_burst(now_ms);
+        link.pause_until(now_ms + u64::from(pace.pause_ms));
+        self.pause(slot, pace.pause_ms.into(), now_ms);
         true
-    }
-
-    /// A subscriber on another shard is slow. What a publisher sends in one go is many messages, so
-    /// it waits longer if a short pause does not help.
-    pub(crate) fn slow_publisher(&mut self, publisher: SessionKey, overrun_ms: u32, now_ms: u64) {
-        let Some(slot) = self.clients.slot_of(publisher) else { return };
-        self.overrun_ms = overrun_ms;
-        if self.has_to_wait(slot, false, now_ms) {
-            self.hold_up(slot, CONGESTION_PAUSE_MS_MAX, now_ms);
-        }
-    }
-
-    /// Reads nothing from a publisher for a moment, up to `most_ms`: longer if that did not help,
-    /// or if the queue of the subscriber is on the way to its limit. Then it is let go in small
-    /// steps, too: a thousand publishers that each send a whole window would fill it at once.
-    pub(crate) fn hold_up(&mut self, slot: u32, most_ms: u32, now_ms: u64) {
-        let overrun_ms = std::mem::take(&mut self.overrun_ms);
-        let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
-        let Some(link) = link else { return };
-        if overrun_ms >= OVERRUN_MS_MIN {
-            link.narrow_allowance();
-        }
-        let pause_ms = if overrun_ms > 0 {
-            link.next_pause_ms(overrun_ms, OVERRUN_MS_MAX, now_ms)
-        } else {
-            link.next_pause_ms(CONGESTION_PAUSE_MS, most_ms, now_ms)
-        };
-        self.pause(slot, pause_ms, now_ms);
-    }
-
-    /// How many bytes are taken from a publisher in one go. A large packet is more than any step:
-    /// the short wait between two steps would only hide the long one that it leads to.
-    pub(crate) fn allowance_bytes(&self, slot: u32) -> usize {
-        let link = self.clients.get(slot).and_then(|client| client.session.link());
-        let has_steps = self.may_pause && self.packet.is_none();
-        link.filter(|_| has_steps).map_or(usize::MAX, Link::allowance_bytes)
     }
 
     /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.

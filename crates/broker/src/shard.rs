@@ -10,12 +10,12 @@ use session::{Acked, Dropped, Link, Message, NEVER, Outbox, Template};
 use topic::{Index, InterestCounts, Matches, Retained};
 
 use crate::access::Access;
-use crate::client::Client;
+use crate::client::{Client, Pace};
 use crate::clients::Clients;
 use crate::durable::Store;
 use crate::group::Groups;
 use crate::lanes::Lanes;
-use crate::pace::{CONGESTION_PAUSE_MS, Taken, is_burst};
+use crate::pace::{Taken, is_burst};
 use crate::wheel::Wheel;
 use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
 
@@ -122,10 +122,8 @@ pub struct Shard {
     spare_buffers: Vec<Vec<u8>>,
     /// Emptied batches of mail, for what is sent next.
     spare_batches: Vec<Vec<Mail>>,
-    /// A subscriber of the message just delivered is slow.
-    pub(crate) is_congested: bool,
-    /// Milliseconds it needs for its queue, which is on the way to its limit; else 0.
-    pub(crate) overrun_ms: u32,
+    /// Of the slowest subscriber of the message just delivered.
+    pub(crate) pace: Pace,
     /// False while the last packets of a connection that is gone are handled.
     pub(crate) may_pause: bool,
     /// The publisher that was told last in this turn.
@@ -134,6 +132,12 @@ pub struct Shard {
     pub(crate) lanes: Lanes,
     /// The latest marks in the mail of this turn, and whose they are.
     pub(crate) marks: Vec<(ShardId, u64)>,
+    /// When the first of them came.
+    pub(crate) marked_ms: u64,
+    /// A subscriber may soon have no room: seen in this turn.
+    pub(crate) is_overrun: bool,
+    /// Until when that counts.
+    pub(crate) overrun_until_ms: u64,
 }
 
 impl Shard {
@@ -166,12 +170,14 @@ impl Shard {
             packet: None,
             spare_buffers: Vec::new(),
             spare_batches: Vec::new(),
-            is_congested: false,
-            overrun_ms: 0,
+            pace: Pace::default(),
             may_pause: true,
             slowed_last: SessionKey::NOBODY,
             lanes: Lanes::new(&shared),
             marks: Vec::new(),
+            marked_ms: 0,
+            is_overrun: false,
+            overrun_until_ms: 0,
             shared,
         }
     }
@@ -209,13 +215,11 @@ impl Shard {
 
     /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
     fn on_packets(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> usize {
-        (self.is_congested, self.overrun_ms) = (false, 0);
-        let allowance_bytes = self.allowance_bytes(slot);
+        self.pace = Pace::default();
         let mut taken = 0;
         let mut packets = 0;
         let mut publishes = 0;
         let mut is_over = false;
-        let mut is_used_up = false;
         while taken < bytes.len() && !is_over {
             let Some(client) = self.clients.get(slot).filter(|c| c.connection == connection) else {
                 break;
@@ -255,24 +259,19 @@ impl Shard {
                 self.end_doomed(now_ms);
             }
             // The rest waits until the subscriber has caught up.
-            if std::mem::take(&mut self.is_congested)
-                && self.may_pause
-                && self.has_to_wait(slot, is_burst(publishes, bytes), now_ms)
-            {
-                self.hold_up(slot, CONGESTION_PAUSE_MS, now_ms);
-                break;
-            }
-            if taken >= allowance_bytes {
-                is_used_up = true;
-                self.pause(slot, u64::from(CONGESTION_PAUSE_MS), now_ms);
-                break;
+            if self.pace.pause_ms > 0 {
+                let pace = std::mem::take(&mut self.pace);
+                let is_burst = is_burst(publishes, bytes);
+                if self.may_pause && self.hold_up(slot, pace, is_burst, now_ms) {
+                    break;
+                }
             }
         }
         let is_burst = is_burst(publishes, bytes);
         self.note_taken(
             slot,
             connection,
-            &Taken { packets, publishes, bytes: taken as u64, is_burst, is_used_up },
+            &Taken { packets, publishes, bytes: taken as u64, is_burst },
             now_ms,
         );
         taken
@@ -504,8 +503,8 @@ impl Shard {
             Mail::Confirmed { confirm, reason, refused } => {
                 self.on_confirmed(confirm, reason, refused.as_ref(), now_ms);
             }
-            Mail::Congested { publisher, overrun_ms } => {
-                self.slow_publisher(publisher, overrun_ms, now_ms);
+            Mail::Congested { publisher, pause_ms, is_urgent } => {
+                self.slow_publisher(publisher, Pace { pause_ms, is_urgent }, now_ms);
             }
             Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
             Mail::QueryRetained(query) => self.on_retained_query(query),
@@ -533,7 +532,7 @@ impl Shard {
             }
             Mail::Waiting { group, any } => self.on_waiting(group, any, now_ms),
             Mail::Pull { group } => self.drain_group(group, now_ms),
-            Mail::Mark { from, bytes } => self.on_mark(from, bytes),
+            Mail::Mark { from, bytes } => self.on_mark(from, bytes, now_ms),
             Mail::Taken { by, bytes } => self.on_mail_taken(by, bytes, now_ms),
         }
         self.finish(now_ms);
@@ -603,7 +602,8 @@ impl Shard {
     /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
     pub fn next_deadline_ms(&self) -> u64 {
         let log = self.store.as_ref().and_then(|store| store.log.next_deadline());
-        self.wheel.next_ms().unwrap_or(NEVER).min(log.unwrap_or(NEVER))
+        let wheel = self.wheel.next_ms().unwrap_or(NEVER);
+        wheel.min(log.unwrap_or(NEVER)).min(self.answers_due_ms())
     }
 
     /// New rules; they hold for what comes from now on, also on sessions that are open.

@@ -96,12 +96,9 @@ pub struct Link {
     pub(crate) behind_since_ms: u64,
     /// Bytes it has taken since then.
     pub(crate) taken_bytes: u32,
-    /// How long it had to wait last, as a publisher, and until when.
-    pause_ms: u32,
-    /// As a publisher: so many bytes are taken from it in one go; [`FREE`] without a limit.
-    allowance_bytes: u32,
     /// When it last sent many messages in one go; of the time in milliseconds the lower half.
     burst_ms: u32,
+    /// As a publisher it had to wait until then at least.
     paused_until_ms: u64,
     rates: Option<Box<(Option<Bucket>, Option<Bucket>)>>,
 }
@@ -132,9 +129,7 @@ impl Link {
             last_packet_ms: now_ms,
             behind_since_ms: NEVER,
             taken_bytes: 0,
-            pause_ms: 0,
             // So long ago that it does not count.
-            allowance_bytes: FREE,
             burst_ms: (now_ms as u32).wrapping_sub(BURST_MS),
             paused_until_ms: 0,
             rates: limited.then(|| Box::new((messages, bytes))),
@@ -200,16 +195,6 @@ impl Link {
         (keep_alive_ms > 0).then(|| self.last_packet_ms + keep_alive_ms + keep_alive_ms / 2)
     }
 
-    /// How long the client has to wait, as a publisher, for a subscriber elsewhere: longer from
-    /// time to time while that does not help, from `least_ms` to `most_ms`.
-    pub fn next_pause_ms(&mut self, least_ms: u32, most_ms: u32, now_ms: u64) -> u64 {
-        let is_again = now_ms < self.paused_until_ms + 2 * u64::from(self.pause_ms);
-        self.pause_ms =
-            if is_again { (2 * self.pause_ms).clamp(least_ms, most_ms) } else { least_ms };
-        self.paused_until_ms = now_ms + u64::from(self.pause_ms);
-        u64::from(self.pause_ms)
-    }
-
     /// The client has to wait, as a publisher, until then at least.
     pub fn pause_until(&mut self, until_ms: u64) {
         self.paused_until_ms = self.paused_until_ms.max(until_ms);
@@ -218,22 +203,6 @@ impl Link {
     /// When it had to wait last, until when.
     pub const fn paused_until_ms(&self) -> u64 {
         self.paused_until_ms
-    }
-
-    /// How many bytes are taken from the client, as a publisher, in one go.
-    pub const fn allowance_bytes(&self) -> usize {
-        if self.allowance_bytes == FREE { usize::MAX } else { self.allowance_bytes as usize }
-    }
-
-    /// The client was held up as a publisher: at first a few messages are taken from it at a time.
-    pub const fn narrow_allowance(&mut self) {
-        self.allowance_bytes = ALLOWANCE_BYTES_MIN;
-    }
-
-    /// It used up its allowance, and nobody minded: it may send twice as much.
-    pub const fn widen_allowance(&mut self) {
-        let wider = self.allowance_bytes.saturating_mul(2);
-        self.allowance_bytes = if wider > ALLOWANCE_BYTES_MAX { FREE } else { wider };
     }
 
     /// The client, as a publisher, has just sent many messages in one go.
@@ -611,11 +580,6 @@ impl<'a> Layout<'a> {
 
 /// A larger buffer is not kept for the next message: properties may be as large as packets.
 const TEMPLATE_BYTES_MAX: usize = 64 * 1024;
-
-/// What a publisher may send in one go after it was held up: at first, and before it is free again.
-const ALLOWANCE_BYTES_MIN: u32 = 256;
-const ALLOWANCE_BYTES_MAX: u32 = 64 * 1024;
-const FREE: u32 = u32::MAX;
 
 /// How long a client counts as one that sends many messages in one go.
 const BURST_MS: u32 = 250;

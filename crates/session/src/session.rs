@@ -422,15 +422,16 @@ impl Session {
     }
 
     /// Does the client take what it is sent, but more slowly than it comes? Then its publishers
-    /// should wait a little. One that does not catch up in time holds up nobody any more.
-    /// `waiting` deliveries wait elsewhere than in its own queue.
-    pub fn is_congested(&mut self, waiting: usize, now_ms: u64) -> bool {
-        let Some(link) = self.link.as_deref_mut() else { return false };
+    /// should wait a little. Says for how many milliseconds it has been so. One that does not catch
+    /// up in time holds up nobody any more. `waiting` deliveries wait elsewhere than in its own
+    /// queue.
+    pub fn behind_ms(&mut self, waiting: usize, now_ms: u64) -> Option<u64> {
+        let link = self.link.as_deref_mut()?;
         let outbox_bytes_high = link.settings().outbox_bytes_max as usize / 2;
         let is_behind = link.outbox.len() > outbox_bytes_high
             || self.outgoing.queued() + waiting > QUEUE_CALM_MAX;
         if !is_behind {
-            return false;
+            return None;
         }
         if link.behind_since_ms == NEVER {
             (link.behind_since_ms, link.taken_bytes) = (now_ms, 0);
@@ -439,7 +440,7 @@ impl Session {
             // It reads well, and is sent more than anybody could read.
             (link.behind_since_ms, link.taken_bytes) = (now_ms, 0);
         }
-        now_ms - link.behind_since_ms < PATIENCE_MS
+        Some(now_ms - link.behind_since_ms).filter(|behind_ms| *behind_ms < PATIENCE_MS)
     }
 
     /// Unacknowledged deliveries, and how many more may be sent at once.

@@ -336,8 +336,8 @@ impl World {
             self.restart_poisoned()?;
             if !self.is_at_rest() {
                 quiet_rounds = 0;
-                if self.disks.is_some() {
-                    // Disks that were full are tried again after a time.
+                if self.disks.is_some() || !self.node.held.is_empty() {
+                    // Disks that were full are tried again after a time, and answers may wait.
                     self.pass_time(20);
                 }
                 continue;

@@ -17,6 +17,7 @@ use crate::Shard;
 use crate::client::Client;
 use crate::deliver::{Keeping, Traits, options, terms_of};
 use crate::journal::{Fact, Origin, Stage, StoredMessage};
+use crate::pace::CONGESTION_PAUSE_MS;
 
 /// Serials that a session takes from its backlogs at once.
 const BATCH_SERIALS: usize = 64;
@@ -601,7 +602,7 @@ impl Shard {
     /// With a disk that is behind, publishers are read on a little later.
     pub(crate) fn note_slow_disk(&mut self) {
         if self.store.as_ref().is_some_and(|store| store.is_behind()) {
-            self.is_congested = true;
+            self.pace.pause_ms = self.pace.pause_ms.max(CONGESTION_PAUSE_MS);
         }
     }
 }

@@ -345,7 +345,7 @@ impl Lab {
             while let Some((slot, conn)) = self.shards[shard].take_dirty() {
                 self.write(shard, slot, conn, usize::MAX);
             }
-            self.shards[shard].end_turn();
+            self.shards[shard].end_turn(self.now_ms);
         }
         self.collect_closes();
     }

@@ -621,7 +621,7 @@ impl Worker {
             while let Some((_, connection)) = self.shards[place].take_dirty() {
                 self.write(connection as usize);
             }
-            self.shards[place].end_turn();
+            self.shards[place].end_turn(self.now_ms);
         }
         self.post();
     }
