@@ -412,7 +412,8 @@ impl Shard {
         let level = self.shared.settings.level_of(publish.topic, client.limits.durability);
         let is_taken = publish.qos == QoS::ExactlyOnce && client.durable.is_some();
         publish.topic.is_empty()
-            || level > 0
+            // For QoS 2 the packet ids of its deliveries are, whatever its level.
+            || (level > 0 || publish.qos == QoS::ExactlyOnce)
                 && (is_taken
                     || publish.retain
                     || !self.groups.is_empty()
