@@ -117,7 +117,7 @@ impl Shard {
         let publisher = SessionKey::from_u64(publisher);
         if publisher != SessionKey::NOBODY && publisher != self.slowed_last {
             self.slowed_last = publisher;
-            let Pace { pause_ms, is_urgent } = std::mem::take(&mut self.pace);
+            let Pace { pause_ms, is_urgent, .. } = std::mem::take(&mut self.pace);
             self.send(publisher.shard(), Mail::Congested { publisher, pause_ms, is_urgent });
         }
     }
@@ -254,9 +254,8 @@ impl Shard {
         if pace.pause_ms > self.pace.pause_ms {
             self.pace.pause_ms = pace.pause_ms;
         }
-        let is_urgent = pace.is_urgent && pace.pause_ms > 0;
-        self.pace.is_urgent |= is_urgent;
-        self.is_overrun |= is_urgent;
+        self.pace.is_urgent |= pace.is_urgent && pace.pause_ms > 0;
+        self.is_overrun |= pace.is_filling;
     }
 
     /// Delivers what a publisher gets of its own message, once that message is answered: many

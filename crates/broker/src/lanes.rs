@@ -18,7 +18,7 @@ use crate::{Mail, SessionKey, Shard, ShardId, Shared};
 /// Marks within what may lie before a shard.
 const MARKS: u64 = 4;
 
-/// How much later others are answered while a subscriber may soon have no room.
+/// How much later others are answered while the queue of a subscriber is half full.
 const ANSWER_MS: u64 = 2;
 
 /// All ways from one shard to the others.
@@ -83,8 +83,9 @@ impl Shard {
     /// The turn is over, and what it led to is written: the driver says so before it carries out
     /// the last mail.
     ///
-    /// While a subscriber here may soon have no room, others are answered a little later: a thousand
-    /// publishers that send all they can have to be told one by one, and fill its queue before.
+    /// While the queue of a subscriber that reads is half full, others are answered a little later:
+    /// a thousand publishers that send all they can have to be told one by one, and fill its queue
+    /// before.
     pub fn end_turn(&mut self, now_ms: u64) {
         self.slowed_last = SessionKey::NOBODY;
         if std::mem::take(&mut self.is_overrun) {

@@ -134,7 +134,7 @@ pub struct Shard {
     pub(crate) marks: Vec<(ShardId, u64)>,
     /// When the first of them came.
     pub(crate) marked_ms: u64,
-    /// A subscriber may soon have no room: seen in this turn.
+    /// The queue of a subscriber that reads is half full: seen in this turn.
     pub(crate) is_overrun: bool,
     /// Until when that counts.
     pub(crate) overrun_until_ms: u64,
@@ -260,7 +260,7 @@ impl Shard {
             }
             // The rest waits until the subscriber has caught up.
             if self.pace.pause_ms > 0 {
-                let pace = std::mem::take(&mut self.pace);
+                let pace = std::mem::take(&mut self.pace).as_next_door();
                 let is_burst = is_burst(publishes, bytes);
                 if self.may_pause && self.hold_up(slot, pace, is_burst, now_ms) {
                     break;
@@ -504,7 +504,8 @@ impl Shard {
                 self.on_confirmed(confirm, reason, refused.as_ref(), now_ms);
             }
             Mail::Congested { publisher, pause_ms, is_urgent } => {
-                self.slow_publisher(publisher, Pace { pause_ms, is_urgent }, now_ms);
+                let pace = Pace { pause_ms, is_urgent, is_filling: false };
+                self.slow_publisher(publisher, pace, now_ms);
             }
             Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
             Mail::QueryRetained(query) => self.on_retained_query(query),

@@ -215,22 +215,22 @@ fn a_retained_message_waits_for_the_home_of_its_topic() {
 }
 
 #[test]
-fn while_a_queue_is_about_to_be_full_others_are_told_a_little_later_that_mail_was_taken() {
+fn while_a_queue_is_half_full_others_are_told_a_little_later_that_mail_was_taken() {
     let mut lab = lab(2);
     let mut limits = Limits { in_flight_max: 1, ..Limits::default() };
-    limits.queue.messages_max = 12_000;
+    limits.queue.messages_max = 2_400;
     let id = lab.id_on(1, "subscriber");
     let subscriber = lab.open(request_with(&id, limits));
     lab.subscribe(subscriber, "t", 1);
     let publishers: Vec<Conn> =
-        (0..120).map(|number| client_on(&mut lab, 0, &format!("p{number}"))).collect();
+        (0..200).map(|number| client_on(&mut lab, 0, &format!("p{number}"))).collect();
     let mut taken = Vec::new();
     for publisher in &publishers {
         lab.bytes(*publisher, &burst("t", 1, 0..20));
         lab.settle();
         taken.push(lab.total(|m| &m.publishes_received));
     }
-    assert_eq!(taken.last(), taken.get(110), "who comes last waits for those before");
+    assert_eq!(taken.last(), taken.get(190), "who comes last waits for those before");
     assert_eq!(lab.total(|m| &m.dropped_queue_full), 0);
     let due_ms = lab.shards[1].next_deadline_ms();
     assert!(due_ms <= lab.now_ms + 2, "{due_ms}");
@@ -290,4 +290,28 @@ fn what_waits_is_published_when_the_connection_ends() {
     lab.cut(publisher);
     lab.settle();
     assert_eq!(numbers(&mut lab, subscriber).len(), 50);
+}
+
+#[test]
+fn a_publisher_elsewhere_waits_as_long_again_as_its_subscriber_has_been_behind() {
+    let mut lab = lab_with(2, 1 << 20);
+    let id = lab.id_on(1, "subscriber");
+    let limits = Limits { outbox_bytes_max: 1000, ..Limits::default() };
+    let subscriber = lab.open(request_with(&id, limits));
+    lab.subscribe(subscriber, "t", 1);
+    let publisher = client_on(&mut lab, 0, "publisher");
+    let mut waits_ms = Vec::new();
+    for _ in 0..7 {
+        lab.bytes(publisher, &burst("t", 1, 0..10));
+        lab.settle_mail();
+        let until_ms = lab.pauses.pop().expect("a pause").1;
+        waits_ms.push(until_ms - lab.now_ms);
+        lab.now_ms = until_ms;
+        lab.shards[1].end_turn(lab.now_ms);
+    }
+    assert_eq!(waits_ms, [2, 2, 4, 8, 16, 32, 64]);
+    lab.flush();
+    lab.bytes(publisher, &burst("t", 1, 0..10));
+    lab.settle_mail();
+    assert_eq!(lab.pauses.pop(), Some((publisher, lab.now_ms + 2)), "it has caught up");
 }

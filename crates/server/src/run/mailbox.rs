@@ -48,8 +48,8 @@ pub(super) enum Item {
 
 /// A worker's mailbox. Putting costs a short lock, and a system call only if the worker sleeps.
 ///
-/// Its length is bounded by what its senders may hold: shards send mail only for packets that they
-/// read, and read again after their worker's turn.
+/// Its length is bounded by its senders: shards mail messages of publishers only as far as the
+/// other shard has dealt with what it got (`broker`, lanes), and all else in answer to something.
 pub(super) struct Mailbox {
     items: Mutex<Vec<Item>>,
     has_items: AtomicBool,
