@@ -490,10 +490,10 @@ fn is_kept_retained(message: &Message) -> bool {
 /// The reason code that tells a publisher why the log does not take its message.
 pub(crate) const fn reason_of(error: &storage::AppendError) -> Reason {
     match error {
-        storage::AppendError::TooLarge { .. } => Reason::PACKET_TOO_LARGE,
-        storage::AppendError::Backlog { .. } | storage::AppendError::Full(_) => {
-            Reason::QUOTA_EXCEEDED
-        }
+        // MQTT 5 has no "too large" for an acknowledgement (table 3-4).
+        storage::AppendError::TooLarge { .. }
+        | storage::AppendError::Backlog { .. }
+        | storage::AppendError::Full(_) => Reason::QUOTA_EXCEEDED,
         storage::AppendError::Poisoned(_) | storage::AppendError::Closed => {
             Reason::IMPLEMENTATION_SPECIFIC_ERROR
         }

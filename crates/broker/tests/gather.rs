@@ -3,8 +3,8 @@
 mod lab;
 
 use broker::{Access, Limits, Settings};
-use codec::{AckKind, Packet, Version};
-use lab::{Conn, Lab, of_version, persistent, publish, request, with_limits};
+use codec::{AckKind, Packet, Reason, Version};
+use lab::{Conn, Got, Lab, of_version, persistent, publish, request, with_limits};
 use session::{LARGE_BYTES_MIN, QueueLimits};
 use storage::testing::Crash;
 
@@ -202,4 +202,20 @@ fn large_messages_do_not_wait_for_a_turn_of_another_shard_each() {
         lab.shards[shard].on_bytes(slot, publisher, &bytes[1_000..], lab.now_ms);
     }
     assert_eq!(lab.total(|metrics| &metrics.mail_waits), 1, "there is a limit for them, too");
+}
+
+#[test]
+fn a_message_too_large_for_the_log_is_refused_by_a_reason_that_a_puback_has() {
+    let mut lab = Lab::durable(1);
+    let subscriber = lab.open(persistent("s"));
+    lab.subscribe(subscriber, "t", 1);
+    let publisher = lab.open(request("p"));
+    // Larger than a record of the small logs of the laboratory.
+    read(
+        &mut lab,
+        publisher,
+        &encoded(&[publish("t", &payload(LARGE_BYTES_MIN + 1), 1, 7)]),
+        1_000,
+    );
+    assert_eq!(lab.take(publisher), Some(Got::Ack(AckKind::Puback, 7, Reason::QUOTA_EXCEEDED)));
 }
