@@ -28,8 +28,9 @@ const SHORT: Duration = Duration::from_millis(10);
 const BRING_BACK_PERCENT: u32 = 120;
 
 /// A thread that sleeps less often has few wake-ups to save, and keeps its worker: two threads
-/// are sooner done with a burst.
+/// are sooner done with a burst. Unless both together have next to nothing to do.
 const BRING_BACK_SLEEPS_PER_SEC: u32 = 1000;
+const NEXT_TO_NOTHING_PERCENT: u32 = 20;
 const LONG: Duration = Duration::from_secs(1);
 
 /// The longest wait before a worker is brought back once more.
@@ -116,13 +117,13 @@ impl Crew {
     /// Is it better that the lead drives a worker whose thread had this to do? What the lead takes
     /// on counts at once, so that several workers do not rush to a lead that has time for one.
     fn lead_takes(&self, reading: &Reading) -> bool {
+        let has_wake_ups_to_save = reading.sleeps_per_sec >= BRING_BACK_SLEEPS_PER_SEC;
+        let sum_max =
+            if has_wake_ups_to_save { BRING_BACK_PERCENT } else { NEXT_TO_NOTHING_PERCENT };
         let add = |lead_percent| {
             let sum: u32 = reading.busy_percent + lead_percent;
-            (sum < BRING_BACK_PERCENT).then_some(sum)
+            (sum < sum_max).then_some(sum)
         };
-        if reading.sleeps_per_sec < BRING_BACK_SLEEPS_PER_SEC {
-            return false;
-        }
         self.lead_busy_percent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
@@ -444,8 +445,17 @@ mod tests {
     fn a_thread_that_seldom_sleeps_keeps_its_worker() {
         let (_, mailboxes) = idle_workers(2);
         let crew = Crew::new(&mailboxes);
-        let reading = Reading { busy_percent: 10, sleeps_per_sec: BRING_BACK_SLEEPS_PER_SEC - 1 };
+        let sleeps_per_sec = BRING_BACK_SLEEPS_PER_SEC - 1;
+        let reading = Reading { busy_percent: NEXT_TO_NOTHING_PERCENT, sleeps_per_sec };
         assert!(!crew.lead_takes(&reading));
+    }
+
+    #[test]
+    fn a_thread_with_next_to_nothing_to_do_gives_its_worker_back_even_if_it_seldom_wakes() {
+        let (_, mailboxes) = idle_workers(2);
+        let crew = Crew::new(&mailboxes);
+        let reading = Reading { busy_percent: NEXT_TO_NOTHING_PERCENT - 1, sleeps_per_sec: 1 };
+        assert!(crew.lead_takes(&reading));
     }
 
     /// A lead with two workers, as if it had been busy for a short while.
