@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codec::Reason;
+use codec::{QoS, Reason};
 use session::{LARGE_BYTES_MIN, Message};
 use topic::Cursor;
 
@@ -115,16 +115,23 @@ pub enum Mail {
 
 impl Mail {
     /// Bytes of the message that it carries to another shard, if it does, for what may lie before
-    /// that. A large one counts for little more than a small one: it is not copied there. Counted
-    /// whole, it would wait for a turn of each other shard by itself, and those with subscribers on
-    /// many shards would come behind all others.
+    /// that.
     pub(crate) fn message_bytes(&self) -> usize {
         match self {
             Self::Publish { message, .. }
             | Self::Retain { message, .. }
             | Self::Offer { message, .. }
-            | Self::Park { message, .. } => message.heap_bytes().min(LARGE_BYTES_MIN),
+            | Self::Park { message, .. } => counted_bytes(message),
             _ => 0,
         }
     }
+}
+
+/// A large message that can wait in a queue counts for little more than a small one: it is not
+/// copied there. Counted whole, it would wait for a turn of each other shard by itself, and those
+/// with subscribers on many shards would come behind all others. At QoS 0 it is dropped if too many
+/// come to an outbox at a time.
+fn counted_bytes(message: &Message) -> usize {
+    let bytes = message.heap_bytes();
+    if message.qos() == QoS::AtMostOnce { bytes } else { bytes.min(LARGE_BYTES_MIN) }
 }

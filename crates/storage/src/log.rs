@@ -386,8 +386,13 @@ impl Log {
     }
 
     /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
+    /// One that is too large is refused for good.
     pub fn would_wait(&self, record_bytes: usize) -> bool {
-        if self.poison.is_some() || self.space.full.is_some() || self.phase >= Phase::Closing {
+        let is_refused = self.poison.is_some()
+            || self.space.full.is_some()
+            || self.phase >= Phase::Closing
+            || record_bytes > self.settings.record_bytes_max as usize;
+        if is_refused {
             return false;
         }
         if self.phase == Phase::Unopened
