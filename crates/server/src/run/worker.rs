@@ -34,6 +34,10 @@ const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Reads of one connection before the others get their turn, beside those of a large packet.
 const READS_PER_TURN: usize = 1;
 
+/// A turn that has been shorter goes on reading where there is more: a read of large messages is
+/// only a few of them, and hardly worth a look at the sockets.
+const TURN_MIN: Duration = Duration::from_micros(100);
+
 /// What is read in one go from a connection that has just sent a large packet: enough to see how
 /// large the next one is, and little to move to where it is gathered.
 const LARGE_READ_BYTES: usize = 4 * 1024;
@@ -185,7 +189,7 @@ impl Worker {
         // An event queue tells of each change once: what did not fit is still there.
         self.has_more_events = events.iter().count() == EVENTS_MAX;
         self.open_arrivals();
-        self.read_on();
+        self.read_on(began);
         self.on_time();
         self.carry_out();
         self.drive_logs();
@@ -418,9 +422,11 @@ impl Worker {
     }
 
     /// Goes on with connections that had more to read than one turn gave them.
-    fn read_on(&mut self) {
+    fn read_on(&mut self, began: Instant) {
         self.large_bytes_left = LARGE_BYTES_PER_TURN;
-        for _ in 0..self.unread.len() {
+        let mut not_yet = self.unread.len();
+        while not_yet > 0 || began.elapsed() < TURN_MIN {
+            not_yet = not_yet.saturating_sub(1);
             if self.large_bytes_left == 0 {
                 // Those that are left come first in the next turn.
                 return;
