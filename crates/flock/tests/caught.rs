@@ -70,6 +70,15 @@ fn messages_to_the_wrong_client_are_counted() {
 }
 
 #[test]
+fn messages_to_the_wrong_client_do_not_stand_for_those_to_the_right_one() {
+    let last = 2 * 200;
+    let stall = Some((last, Duration::from_millis(300)));
+    let mischief = Mischief { misroute: true, stall, ..Mischief::default() };
+    let results = run_with(mischief, &pairs(4, 50, 0, 500));
+    assert_eq!((results.integrity.misrouted, total(&results).lost), (200, 0));
+}
+
+#[test]
 fn a_loss_in_a_shared_group_is_caught() {
     let text = pairs(8, 100, 1, 500)
         .replace("[subscriptions.pairs]\ntopics = \"pairs\"", "[subscriptions.pairs]\nFILTERS")

@@ -258,7 +258,10 @@ impl Broker {
         if self.mischief.misroute
             && let Some(other) = self.plain.values().flatten().find(|o| !targets.contains(o))
         {
-            targets.push(*other);
+            // First, and on its way before the others: no run ends before it was there to be seen.
+            let (to, qos) = *other;
+            self.deliver(to, qos.min(publish.qos), publish);
+            self.flush();
         }
         for (to, qos) in targets {
             self.deliver(to, qos.min(publish.qos), publish);
