@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures brokers side by side and writes the tables into docs/performance.md, between markers.
+"""Measures brokers side by side and writes the tables into docs/performance.md, between markers, and
+what messages cost in the core rows as a picture into docs/charts.
 
 `tests/bench.py peers` and `catalogue`: quelea beside the brokers that are installed, with a summary
 on top. `matrix`: quality of service, payload and version, beside mosquitto. `connections`: what
@@ -25,6 +26,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench_chart import chart
 from bench_tables import (
     Cell,
     between_markers,
@@ -38,6 +40,7 @@ from bench_tables import (
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs/performance.md"
+CHARTS = ROOT / "docs/charts"
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Row:
     brokers: tuple = ()
     # Block, column and line in a grid.
     place: tuple = ()
+    # Its line in the picture; a suite with one for each row is drawn.
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,13 +88,13 @@ def plain(*scenarios):
 
 
 P2P_1K = Row("P2P-1K", file("p2p-1k"), paced=True)
-P2P = Row("P2P-20K", file("p2p-20k"), paced=True)
-SHARE = Row("SHARE-20K", file("share-20k"), paced=True)
-FAN = Row("FAN-50K", file("fan-50k"), paced=True)
+P2P = Row("P2P-20K", file("p2p-20k"), paced=True, about="1,000 pairs, 20,000/s, QoS 1")
+SHARE = Row("SHARE-20K", file("share-20k"), paced=True, about="1,000 to a group of 50, 20,000/s")
+FAN = Row("FAN-50K", file("fan-50k"), paced=True, about="5 to 1,000 subscribers, 50,000/s")
 # As fast as it goes, with up to 1,000 in flight per publisher.
-MAX_1 = Row("MAX-1", file("max"), ("--set", "qos=1"))
-MAX_0 = Row("MAX-0", file("max"), ("--set", "qos=0"))
-ONE_1 = Row("ONE-1", file("one"))
+MAX_1 = Row("MAX-1", file("max"), ("--set", "qos=1"), about="100 pairs flat out, QoS 1")
+MAX_0 = Row("MAX-0", file("max"), ("--set", "qos=0"), about="100 pairs flat out, QoS 0")
+ONE_1 = Row("ONE-1", file("one"), about="one pair flat out, QoS 1")
 
 PEERS = ["quelea", "mosquitto", "rumqttd", "rmqttd", "nats"]
 PEERS += ["mochi", "hivemq", "rabbitmq", "aedes"]
@@ -334,6 +339,21 @@ def write(name, suite, measured, absent, arguments):
     print("\n".join(lines))
     if not arguments.print_only:
         DOCUMENT.write_text(between_markers(DOCUMENT.read_text(), name, lines))
+        if set(rows) == set(measured) and all(row.about for row in suite.rows):
+            draw(name, suite, measured, brokers, runs[0]["machine"])
+
+
+def draw(name, suite, measured, brokers, machine):
+    where = f"Two broker cores of {machine['cpu']}, commit {commit()}, one run in turns."
+    CHARTS.mkdir(exist_ok=True)
+    picture = chart(
+        "CPU per message, in microseconds: the shorter the better",
+        measured,
+        {row.name: row.about for row in suite.rows},
+        brokers,
+        where + " How it was measured: docs/performance.md",
+    )
+    (CHARTS / f"{name}.svg").write_text(picture)
 
 
 def commit():

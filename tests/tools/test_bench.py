@@ -1,6 +1,9 @@
 """The table writer of the benchmarks, and what its suites name."""
 
+from xml.etree import ElementTree
+
 import bench
+import bench_chart
 import bench_tables
 import pytest
 from bench_tables import Cell
@@ -237,3 +240,37 @@ def test_a_suite_names_each_row_once_and_only_files_that_exist(suite):
     assert set(suite.marks) <= set(names)
     for path in [*(row.scenario for row in suite.rows), *suite.brokers]:
         assert "/" not in path or (bench.ROOT / path).is_file()
+
+
+def test_a_picture_has_a_bar_for_each_that_did_the_work_and_words_for_the_others():
+    cells = {
+        "quelea": Cell([run(cost=0.43)]),
+        "slow": Cell([run(cost=43.0)]),
+        "leaky<": Cell([run(cost=1.0, integrity=LOST)]),
+    }
+    brokers = ["quelea", "slow", "leaky<", "elsewhere"]
+    picture = bench_chart.chart("Costs", {"A": cells}, {"A": "a & b"}, brokers, "here")
+    tree = ElementTree.fromstring(picture)
+    svg = "{http://www.w3.org/2000/svg}"
+    paper, *bars = tree.findall(f"{svg}rect")
+    words = [one.text for one in tree.findall(f"{svg}text")]
+    assert [float(one.get("width")) for one in bars] == [1.4, 140.0]
+    assert bars[0].get("fill") == bench_chart.OWN
+    assert bars[1].get("fill") == bench_chart.OTHER
+    assert words == [
+        *["Costs", "A", "a & b", "quelea", "0.43", "slow", "43.0"],
+        *["leaky<", "lost", "elsewhere", "not measured", "here"],
+    ]
+    bottom = max(float(one.get("y")) for one in tree.findall(f"{svg}text"))
+    assert bottom < float(paper.get("height"))
+
+
+def test_a_row_without_any_sound_run_has_no_bars():
+    cells = {"slow": Cell([], ["it crashed"])}
+    picture = bench_chart.chart("Costs", {"A": cells}, {"A": ""}, ["slow"], "here")
+    assert picture.count("<rect") == 1
+    assert ">failed<" in picture
+
+
+def test_the_core_rows_are_drawn():
+    assert all(row.about for row in bench.SUITES["peers"].rows)
