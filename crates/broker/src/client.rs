@@ -4,37 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use session::{Dropped, NEVER, Session, Will};
-use smallvec::SmallVec;
-use topic::FilterId;
 
 use crate::access::{Grants, Identity};
-use crate::durable::{Durable, Place};
+use crate::durable::Durable;
+use crate::holdings::Holdings;
 use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
 use crate::{Limits, RetainedQuery};
 
 /// The number of no connection.
 pub const NO_CONNECTION: u32 = u32::MAX;
-
-/// A subscription as the session holds it; its options stand in the index.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    pub(crate) filter: FilterId,
-    /// The shard's number of the shared group plus one, or 0.
-    pub(crate) group: u32,
-    /// Where it stands in the log.
-    pub(crate) place: Place,
-}
-
-impl Held {
-    pub(crate) const fn new(filter: FilterId, group: u32) -> Self {
-        Self { filter, group, place: Place::NOWHERE }
-    }
-
-    /// Is it the same subscription, wherever it is written?
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        self.filter == other.filter && self.group == other.group
-    }
-}
 
 /// How busy a session is, for the shards that choose among the members of a shared group.
 #[derive(Debug, Default)]
@@ -135,8 +113,7 @@ pub(crate) struct Client {
     /// The driver's number of the connection, or [`NO_CONNECTION`].
     pub(crate) connection: u32,
     pub(crate) session: Session,
-    /// The first lies in place: most sessions have one subscription.
-    pub(crate) held: SmallVec<[Held; 1]>,
+    pub(crate) held: Holdings,
     pub(crate) will: Option<Box<Will>>,
     pub(crate) gauge: Option<Arc<Gauge>>,
     pub(crate) extras: Option<Box<Extras>>,
@@ -145,7 +122,7 @@ pub(crate) struct Client {
     /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
     pub(crate) session_expiry_secs: u32,
     pub(crate) expires_at_ms: u64,
-    /// The second for which the wheel holds an entry of this client, or `u64::MAX`.
+    /// The tick for which the wheel holds an entry of this client, or `u64::MAX`.
     pub(crate) timer_at: u64,
 }
 
@@ -158,7 +135,7 @@ impl Client {
             limits,
             connection: NO_CONNECTION,
             session: Session::default(),
-            held: SmallVec::new(),
+            held: Holdings::default(),
             will: None,
             gauge: None,
             extras: None,

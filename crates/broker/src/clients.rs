@@ -67,15 +67,19 @@ impl Clients {
         slot
     }
 
-    pub(crate) fn remove(&mut self, slot: u32) -> Option<Box<Client>> {
+    /// Takes a client out. Its slot is nobody's until [`Clients::free`].
+    pub(crate) fn take(&mut self, slot: u32) -> Option<Box<Client>> {
         self.take_durable(slot);
         let hash = self.hasher.hash_one(id_at(&self.places, slot));
         if let Ok(entry) = self.by_id.find_entry(hash, |found| *found == slot) {
             entry.remove();
         }
-        let client = self.places.get_mut(slot as usize)?.client.take()?;
+        self.places.get_mut(slot as usize)?.client.take()
+    }
+
+    /// From now on the slot may be another client's.
+    pub(crate) fn free(&mut self, slot: u32) {
         self.free.push(slot);
-        Some(client)
     }
 
     pub(crate) fn find(&self, client_id: &str) -> Option<u32> {

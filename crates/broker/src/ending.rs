@@ -11,6 +11,14 @@ use crate::{
 /// A session expiry interval that means never (section 3.1.2.11.2).
 const NEVER_EXPIRES: u32 = u32::MAX;
 
+/// Clients looked at in one turn because a time has come, up to a microsecond each; the rest
+/// follows with the next. A keep-alive may thus act a little later than its tick.
+const LOOKS_PER_TURN: usize = 1_024;
+
+/// What the end of a connection or a session, or a will, counts for in that: they take some 10 us
+/// with all that follows.
+const LOOKS_PER_END: usize = 16;
+
 impl Shard {
     /// DISCONNECT from the client. Always an end: `Err` carries it to the caller.
     pub(crate) fn on_disconnect(
@@ -133,16 +141,8 @@ impl Shard {
         for origin in client.session.outgoing.shared_in_flight() {
             self.tell_home(origin.group, origin.serial, true);
         }
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        for held in std::mem::take(&mut client.held) {
-            if let Some(store) = &mut self.store {
-                store.release(held.place);
-            }
-            self.let_go(slot, held);
-        }
         self.tell_dropped(slot, now_ms);
-        self.clients.remove(slot);
-        self.metrics().sessions.sub(1);
+        self.bury(slot);
     }
 
     fn publish_will(&mut self, slot: u32, now_ms: u64) {
@@ -165,29 +165,42 @@ impl Shard {
         self.forget_will(slot);
     }
 
-    /// A second of the wheel has come that a client asked for.
-    pub(crate) fn on_due(&mut self, key: u64, second: u64, now_ms: u64) {
-        let Some(slot) = self.clients.slot_of(SessionKey::from_u64(key)) else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.timer_at != second {
-            return;
+    /// Looks at clients whose time has come, as many as one turn may. The others are late.
+    pub(crate) fn fire_timers(&mut self, now_ms: u64) {
+        let mut left = LOOKS_PER_TURN;
+        while left > 0
+            && let Some((tick, key)) = self.wheel.take_due(now_ms)
+        {
+            left = left.saturating_sub(self.on_due(key, tick, now_ms));
         }
+    }
+
+    /// A tick of the wheel has come that a client asked for. Returns what that took, in looks.
+    fn on_due(&mut self, key: u64, tick: u64, now_ms: u64) -> usize {
+        let Some(slot) = self.clients.slot_of(SessionKey::from_u64(key)) else { return 1 };
+        let Some(client) = self.clients.get_mut(slot).filter(|c| c.timer_at == tick) else {
+            return 1;
+        };
         client.timer_at = u64::MAX;
+        let mut looks = 1;
         let keep_alive = client.session.link().and_then(session::Link::keep_alive_deadline_ms);
         if keep_alive.is_some_and(|deadline_ms| deadline_ms <= now_ms) {
+            looks += LOOKS_PER_END;
             self.end(slot, Ended::KeepAlive, now_ms);
         }
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.clients.get(slot) else { return looks };
         if client.will_due_ms() <= now_ms {
+            looks += LOOKS_PER_END;
             self.publish_will(slot, now_ms);
         }
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.clients.get(slot) else { return looks };
         if client.expires_at_ms <= now_ms {
+            looks += LOOKS_PER_END;
             self.metrics().sessions_expired.add(1);
             let client_id = client.id.clone();
             self.tell(Event::SessionExpired { client_id });
             self.end_session(slot, now_ms);
-            return;
+            return looks;
         }
         if let Some(client) = self.clients.get_mut(slot) {
             client.session.shrink();
@@ -197,6 +210,7 @@ impl Shard {
         }
         self.tell_dropped(slot, now_ms);
         self.arm_timer(slot);
+        looks
     }
 
     /// AUTH after the CONNECT: re-authentication (section 4.12.1).

@@ -15,9 +15,10 @@ use foldhash::fast::FixedState;
 use session::{Delivery, Identifiers, Message, NEVER, Offered, Overflow, Terms};
 use topic::FilterId;
 
-use crate::client::{Gauge, Held};
+use crate::client::Gauge;
 use crate::deliver::{options, with_identifier};
 use crate::durable::KeptQueue;
+use crate::holdings::Held;
 use crate::{Confirm, Event, Mail, SessionKey, Shard, ShardId, ShareStrategy, Shared};
 
 /// How often a message is passed on before it is parked.
@@ -340,6 +341,7 @@ impl Shard {
         self.index.remove_group(group.filter, number);
         let lost =
             group.parked.len() as u64 + group.kept.map_or(0, |kept| self.close_group_queue(*kept));
+        self.remains.add_parked(group.parked);
         if lost > 0 {
             self.tell_group_dropped(&group.name, lost);
         }

@@ -16,6 +16,7 @@ use crate::durable::Store;
 use crate::group::Groups;
 use crate::lanes::Lanes;
 use crate::pace::{Taken, is_burst};
+use crate::remains::Remains;
 use crate::wheel::Wheel;
 use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
 
@@ -28,6 +29,9 @@ const SPARE_BUFFERS_MAX: usize = 1024;
 /// Emptied batches of mail kept for reuse, and the items that one may have room for.
 const SPARE_BATCHES_MAX: usize = 4;
 const BATCH_ITEMS_MAX: usize = 4096;
+
+/// How often expired retained messages are looked for, and groups that nobody speaks of.
+const SWEEP_EVERY_MS: u64 = 1000;
 
 /// Larger buffers are given back to the allocator, once there are [`LARGE_BUFFERS`] to reuse.
 const SPARE_BUFFER_BYTES_MAX: usize = 4 * 1024;
@@ -100,6 +104,9 @@ pub struct Shard {
     /// Where the walk that removes expired retained messages goes on.
     pub(crate) retained_sweep: Option<topic::Cursor>,
     pub(crate) wheel: Wheel,
+    pub(crate) remains: Remains,
+    /// When retained messages and groups are looked through next.
+    sweeps_at_ms: u64,
     pub(crate) random: u64,
     pub effects: Effects,
     /// Connections marked since the driver asked last: slot and connection.
@@ -156,6 +163,8 @@ impl Shard {
             late_mail: Vec::new(),
             retained_sweep: None,
             wheel: Wheel::default(),
+            remains: Remains::default(),
+            sweeps_at_ms: 0,
             random: seed | 1,
             effects: Effects { mail, ..Effects::default() },
             dirty: VecDeque::new(),
@@ -587,21 +596,24 @@ impl Shard {
         self.mark_dirty(slot);
     }
 
-    /// Time has passed. Returns when to call again at the latest.
+    /// Time has passed, or a turn was not enough for what has ended. Once a second at least.
     pub fn on_tick(&mut self, now_ms: u64) {
-        while let Some((second, keys)) = self.wheel.take_due(now_ms) {
-            for key in keys {
-                self.on_due(key, second, now_ms);
-            }
-        }
+        self.fire_timers(now_ms);
+        self.clear_remains();
         self.tick_log(now_ms);
-        self.sweep_retained(now_ms);
-        self.drain_groups(now_ms);
+        if self.sweeps_at_ms <= now_ms {
+            self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
+            self.sweep_retained(now_ms);
+            self.drain_groups(now_ms);
+        }
         self.finish(now_ms);
     }
 
     /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
     pub fn next_deadline_ms(&self) -> u64 {
+        if !self.remains.is_empty() {
+            return 0;
+        }
         let log = self.store.as_ref().and_then(|store| store.log.next_deadline());
         let wheel = self.wheel.next_ms().unwrap_or(NEVER);
         wheel.min(log.unwrap_or(NEVER)).min(self.answers_due_ms())
@@ -679,10 +691,10 @@ impl Shard {
         if due_ms == NEVER {
             return;
         }
-        let second = Wheel::second_of(due_ms);
-        if second < client.timer_at {
-            client.timer_at = second;
-            self.wheel.arm(second, key.as_u64());
+        let tick = Wheel::tick_of(due_ms);
+        if tick < client.timer_at {
+            client.timer_at = tick;
+            self.wheel.arm(tick, key.as_u64());
         }
     }
 

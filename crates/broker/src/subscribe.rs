@@ -7,8 +7,8 @@ use codec::{
 use topic::{Claim, Filter, Subscription};
 
 use crate::access::Action;
-use crate::client::Held;
 use crate::deliver::options;
+use crate::holdings::Held;
 use crate::{Ended, Event, Shard};
 
 /// For filters that were checked when they were subscribed.
@@ -33,6 +33,19 @@ pub(crate) struct Granted {
     is_newly_durable: bool,
 }
 
+/// What became of the filters of a packet, as far as it has got.
+#[derive(Debug, Default)]
+struct Done<'a> {
+    reasons: Vec<u8>,
+    /// What its acknowledgement has to wait for.
+    kept: Option<storage::Position>,
+    /// What waited in the log for the session before it lost the first subscription. Once for all
+    /// filters of the packet: it walks the whole queue.
+    before: Option<Vec<u64>>,
+    /// Filters whose retained messages are to be sent, with their option bits.
+    retained: Vec<(&'a str, u8)>,
+}
+
 impl Shard {
     pub(crate) fn on_subscribe(
         &mut self,
@@ -41,14 +54,35 @@ impl Shard {
         now_ms: u64,
     ) -> Result<(), Ended> {
         let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
-        let mut reasons = Vec::new();
-        let mut retained = Vec::new();
-        let mut kept = None;
+        let mut done = Done::default();
+        let outcome = self.subscribe_all(slot, subscribe, identifier, &mut done);
+        self.let_pending_go(slot, done.before.unwrap_or_default());
+        outcome?;
+        let suback = Suback {
+            packet_id: subscribe.packet_id,
+            properties: Properties::EMPTY,
+            reasons: &done.reasons,
+        };
+        self.answer_when_kept(slot, done.kept, &Packet::Suback(suback));
+        for (filter, bits) in done.retained {
+            self.ask_retained(slot, filter, bits, identifier);
+        }
+        self.pump(slot, now_ms);
+        Ok(())
+    }
+
+    fn subscribe_all<'a>(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'a>,
+        identifier: u32,
+        done: &mut Done<'a>,
+    ) -> Result<(), Ended> {
         for (text, options) in subscribe.filters.iter() {
             let request = match self.check_filter(slot, text, options, identifier)? {
                 Ok(request) => request,
                 Err(reason) => {
-                    reasons.push(self.suback_code(slot, reason));
+                    done.reasons.push(self.suback_code(slot, reason));
                     continue;
                 }
             };
@@ -56,20 +90,20 @@ impl Shard {
             // What waits by this filter alone is not owed any more if it becomes QoS 0.
             let qos_max = self.clients.get(slot).map(|client| client.limits.qos_max);
             let is_qos_0 = qos_max.is_none_or(|max| options.qos.min(max) == codec::QoS::AtMostOnce);
-            let loses = is_qos_0 && old.is_some();
-            let before = if loses { self.all_pending(slot) } else { Vec::new() };
+            if is_qos_0 && old.is_some() {
+                done.before.get_or_insert_with(|| self.all_pending(slot));
+            }
             let granted = self.subscribe(slot, &request);
             match self.keep_granted(slot, text, old, granted, identifier) {
-                Ok(position) => kept = position.or(kept),
+                Ok(position) => done.kept = position.or(done.kept),
                 Err(error) => {
                     self.take_subscription_back(slot, &request.filter, old);
                     let reason = crate::publish::reason_of(&error);
-                    reasons.push(self.suback_code(slot, reason));
+                    done.reasons.push(self.suback_code(slot, reason));
                     continue;
                 }
             }
-            self.let_pending_go(slot, before);
-            reasons.push(granted.qos);
+            done.reasons.push(granted.qos);
             let wants_retained = match options.retain_handling {
                 RetainHandling::Always => true,
                 RetainHandling::IfNew => granted.is_new,
@@ -77,19 +111,9 @@ impl Shard {
             };
             // MQTT-4.8: retained messages are not sent to shared subscriptions.
             if wants_retained && request.filter.group.is_none() {
-                retained.push((request.filter.filter, granted.bits));
+                done.retained.push((request.filter.filter, granted.bits));
             }
         }
-        let suback = Suback {
-            packet_id: subscribe.packet_id,
-            properties: Properties::EMPTY,
-            reasons: &reasons,
-        };
-        self.answer_when_kept(slot, kept, &Packet::Suback(suback));
-        for (filter, bits) in retained {
-            self.ask_retained(slot, filter, bits, identifier);
-        }
-        self.pump(slot, now_ms);
         Ok(())
     }
 
@@ -171,7 +195,7 @@ impl Shard {
             None => 0,
         };
         let wanted = Held::new(found, group);
-        self.clients.get(slot)?.held.iter().find(|held| held.is(&wanted)).copied()
+        self.clients.get(slot)?.held.find(&wanted)
     }
 
     /// The same, by the filter as the client wrote it.
@@ -285,7 +309,7 @@ impl Shard {
         if subscribed.is_new_subscription
             && let Some(client) = self.clients.get_mut(slot)
         {
-            client.held.push(Held::new(subscribed.filter, 0));
+            client.held.add(Held::new(subscribed.filter, 0));
         }
         let was_durable = subscribed.replaced.is_some_and(|s| s.options & options::DURABLE != 0);
         (subscribed.is_new_subscription, bits & options::DURABLE != 0 && !was_durable)
@@ -318,7 +342,7 @@ impl Shard {
         let (held, is_new) =
             self.join_group(slot, name, request.filter.filter, bits, request.identifier);
         if is_new && let Some(client) = self.clients.get_mut(slot) {
-            client.held.push(held);
+            client.held.add(held);
         }
         is_new
     }
@@ -328,14 +352,31 @@ impl Shard {
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<(), Ended> {
-        let mut reasons = Vec::new();
-        let mut kept = None;
+        let mut done = Done::default();
+        let outcome = self.unsubscribe_all(slot, unsubscribe, &mut done);
+        self.let_pending_go(slot, done.before.unwrap_or_default());
+        outcome?;
+        let unsuback = Unsuback {
+            packet_id: unsubscribe.packet_id,
+            properties: Properties::EMPTY,
+            reasons: &done.reasons,
+        };
+        self.answer_when_kept(slot, done.kept, &Packet::Unsuback(unsuback));
+        Ok(())
+    }
+
+    fn unsubscribe_all(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+        done: &mut Done<'_>,
+    ) -> Result<(), Ended> {
         for text in unsubscribe.filters.iter() {
             let Some(client) = self.clients.get(slot) else { return Ok(()) };
             let filter = match topic::parse_filter(text, &client.limits.topic) {
                 Ok(filter) => filter,
                 Err(error) if error.clause().is_empty() => {
-                    reasons.push(Reason::TOPIC_FILTER_INVALID.0);
+                    done.reasons.push(Reason::TOPIC_FILTER_INVALID.0);
                     continue;
                 }
                 Err(error) => return Err(not_well_formed(error.clause())),
@@ -343,45 +384,35 @@ impl Shard {
             let held = self.find_held(slot, &filter);
             if let Some(held) = held {
                 match self.drop_subscription(slot, held, text) {
-                    Ok(position) => kept = position.or(kept),
+                    Ok(position) => done.kept = position.or(done.kept),
                     Err(_) if !self.is_v5(slot) => return Err(Ended::LogFailed),
                     Err(_) => {
                         // An UNSUBACK has no word for a lack of room (section 3.11.3).
-                        reasons.push(Reason::IMPLEMENTATION_SPECIFIC_ERROR.0);
+                        done.reasons.push(Reason::IMPLEMENTATION_SPECIFIC_ERROR.0);
                         continue;
                     }
                 }
+                done.before.get_or_insert_with(|| self.all_pending(slot));
             }
-            let before = self.all_pending(slot);
             let was_held = self.unsubscribe(slot, &filter);
-            self.let_pending_go(slot, before);
             let reason = if was_held { Reason::SUCCESS } else { Reason::NO_SUBSCRIPTION_EXISTED };
-            reasons.push(reason.0);
+            done.reasons.push(reason.0);
         }
-        let unsuback = Unsuback {
-            packet_id: unsubscribe.packet_id,
-            properties: Properties::EMPTY,
-            reasons: &reasons,
-        };
-        self.answer_when_kept(slot, kept, &Packet::Unsuback(unsuback));
         Ok(())
     }
 
     fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
         let Some(held) = self.find_held(slot, filter) else { return false };
         if let Some(client) = self.clients.get_mut(slot) {
-            client.held.retain(|other| !other.is(&held));
-            if client.held.len() <= 1 {
-                client.held.shrink_to_fit();
-            }
+            client.held.remove(&held);
         }
+        self.metrics().subscriptions.sub(1);
         self.let_go(slot, held);
         true
     }
 
     /// Takes a subscription out of the index; the session does not hold it any more.
     pub(crate) fn let_go(&mut self, slot: u32, held: Held) {
-        self.metrics().subscriptions.sub(1);
         if held.group != 0 {
             let key = self.key(slot);
             self.leave_group(held.group - 1, key);
@@ -404,7 +435,7 @@ impl Shard {
     /// After new access rules: which subscriptions need a check for each message?
     pub(crate) fn recheck_receiving(&mut self, slot: u32) {
         let Some(client) = self.clients.get(slot) else { return };
-        let held = client.held.clone();
+        let held: Vec<Held> = client.held.iter().collect();
         let key = self.key(slot);
         for Held { filter, group, .. } in held {
             let text = self.index.text(filter).to_owned();

@@ -409,6 +409,19 @@ impl Outgoing {
         Some(delivery)
     }
 
+    /// Frees up to so many deliveries of a session that is over, in any state; returns how many.
+    /// Fewer than asked for: that were all. Nothing else may be asked of it any more.
+    pub fn discard(&mut self, count: usize) -> usize {
+        let mut freed = count.min(self.in_flight.len());
+        drop(self.in_flight.drain(..freed));
+        if let Some(waiting) = &mut self.waiting {
+            let more = (count - freed).min(waiting.queue.len());
+            drop(waiting.queue.drain(..more));
+            freed += more;
+        }
+        freed
+    }
+
     /// Takes out what belongs to shared subscriptions and may go to another member: everything
     /// queued, and QoS 1 in flight. A QoS 2 publish that was sent stays (MQTT-4.8.2-4).
     pub fn take_shared(&mut self) -> Vec<Delivery> {

@@ -162,8 +162,8 @@ impl Shard {
         self.subscribe(slot, &request);
         let Some(held) = self.held_of(slot, filter) else { return };
         let client = self.clients.get_mut(slot);
-        if let Some(known) = client.and_then(|c| c.held.iter_mut().find(|known| known.is(&held))) {
-            known.place = facts.place;
+        if let Some(place) = client.and_then(|client| client.held.place_mut(&held)) {
+            *place = facts.place;
         }
         if facts.from_serial > floor && held.group == 0 {
             since.insert((slot, held.filter), facts.from_serial);

@@ -8,8 +8,8 @@ use super::handover::Received;
 use super::promise::Promise;
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
-use crate::client::Held;
 use crate::deliver::options;
+use crate::holdings::Held;
 use crate::journal::{Fact, SessionOpened, StoredWill, Subscribed};
 use crate::{Durability, Shard};
 
@@ -173,7 +173,7 @@ impl Shard {
     /// Subscriptions that the session had before it became durable.
     fn keep_subscriptions(&mut self, slot: u32) {
         let Some(client) = self.clients.get(slot) else { return };
-        for held in client.held.clone() {
+        for held in client.held.iter().collect::<Vec<_>>() {
             let text = self.filter_text(held);
             let bits = match held.group {
                 0 => self.index.subscription(held.filter, slot).map(|s| (s.options, s.identifier)),
@@ -226,8 +226,8 @@ impl Shard {
             filter,
         });
         let place = store.append(Class::Normal, &subscribed, durable.log_level())?;
-        if let Some(known) = client.held.iter_mut().find(|known| known.is(&held)) {
-            store.release(std::mem::replace(&mut known.place, place));
+        if let Some(known) = client.held.place_mut(&held) {
+            store.release(std::mem::replace(known, place));
         }
         Ok(Some(place.position()))
     }

@@ -403,7 +403,7 @@ impl Shard {
         if let Fact::Subscribed(subscribed) = fact {
             let held = self.held_of(slot, subscribed.filter)?;
             let client = self.clients.get_mut(slot)?;
-            return client.held.iter_mut().find(|known| known.is(&held)).map(|h| &mut h.place);
+            return client.held.place_mut(&held);
         }
         let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
         match *fact {

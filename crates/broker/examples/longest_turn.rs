@@ -1,0 +1,240 @@
+//! How long a shard can be kept busy by one event: what one client or one tick leads to while
+//! everybody else waits.
+//!
+//! `cargo run --profile quick -p broker --example longest_turn -- [SIZE]` (default 100,000) prints
+//! for each kind of work the longest call, and how many calls it took in all.
+
+#[path = "../tests/lab/mod.rs"]
+mod lab;
+
+use std::time::{Duration, Instant};
+
+use broker::{Access, ConnectRequest, Durability, Limits, Settings};
+use codec::{
+    FilterBuf, Packet, Properties, QoS, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe, Version,
+};
+use lab::{Conn, Lab, persistent, publish, request, with_limits};
+
+/// Filters of one SUBSCRIBE or UNSUBSCRIBE.
+const FILTERS_PER_PACKET: u32 = 10_000;
+
+fn main() {
+    let size = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    keep_alives(size);
+    queue(size);
+    subscriptions(size, "exact", |number| format!("site/{number:06}/state"));
+    subscriptions(size, "wildcard", |number| format!("site/{number:06}/+"));
+    again(size);
+    window();
+    rules(size);
+    durable_queue(size / 10);
+}
+
+/// The longest of some calls.
+#[derive(Default)]
+struct Longest {
+    calls: u32,
+    longest: Duration,
+}
+
+impl Longest {
+    fn time<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = call();
+        self.longest = self.longest.max(began.elapsed());
+        self.calls += 1;
+        result
+    }
+
+    /// Calls until nothing more is due: the rest of what one event led to.
+    fn drain(&mut self, lab: &mut Lab) {
+        let now_ms = lab.now_ms;
+        while lab.shards[0].next_deadline_ms() <= now_ms {
+            self.time(|| lab.shards[0].on_tick(now_ms));
+            self.time(|| lab.shards[0].end_turn(now_ms));
+            lab.settle();
+        }
+    }
+
+    fn show(&self, what: &str) {
+        println!("{:>10.3} ms  {:>6} calls  {what}", self.longest.as_secs_f64() * 1e3, self.calls);
+    }
+}
+
+fn lab() -> Lab {
+    Lab::new(1)
+}
+
+fn keep_alives(size: u32) {
+    let mut lab = lab();
+    let clients: Vec<Conn> = (0..size)
+        .map(|number| {
+            let request = request(&format!("client-{number}"));
+            lab.connect_only(ConnectRequest { keep_alive_secs: 60, ..request })
+        })
+        .collect();
+    lab.settle();
+    lab.now_ms += 50_000;
+    clients.iter().for_each(|conn| lab.bytes(*conn, &[0xc0, 0]));
+    lab.settle();
+    lab.now_ms += 41_000;
+    let mut longest = Longest::default();
+    longest.drain(&mut lab);
+    longest.show(&format!("{size} keep-alives looked at in one second"));
+    lab.now_ms += 100_000;
+    let mut longest = Longest::default();
+    longest.drain(&mut lab);
+    longest.show(&format!("{size} keep-alives run out in one second"));
+}
+
+fn with_queue(lab: &mut Lab, id: &str, size: u32) {
+    let conn = lab.open(persistent(id));
+    lab.subscribe(conn, "t", 1);
+    let publisher = lab.open(request("publisher"));
+    lab.cut(conn);
+    for number in 0..size {
+        lab.bytes(publisher, &packet(&publish("t", &number.to_be_bytes(), 1, 1)));
+        if number % 500 == 0 {
+            lab.settle();
+            lab.take_all(publisher);
+        }
+    }
+    lab.settle();
+}
+
+fn packet(packet: &Packet<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    packet.encode(Version::V5, &mut bytes);
+    bytes
+}
+
+fn clean(id: &str) -> ConnectRequest {
+    ConnectRequest { clean_start: true, ..request(id) }
+}
+
+fn queue(size: u32) {
+    let mut lab = lab();
+    with_queue(&mut lab, "queue", size);
+    let mut longest = Longest::default();
+    longest.time(|| lab.connect_only(clean("queue")));
+    lab.settle();
+    longest.drain(&mut lab);
+    longest.show(&format!("clean start of a session with {size} messages in its queue"));
+}
+
+fn subscribe(lab: &mut Lab, conn: Conn, numbers: std::ops::Range<u32>, name: fn(u32) -> String) {
+    let mut filters = FilterBuf::new();
+    for number in numbers {
+        filters.push(&name(number), SubscribeOptions::new(QoS::AtLeastOnce));
+    }
+    lab.bytes(
+        conn,
+        &packet(&Packet::Subscribe(Subscribe {
+            packet_id: 1,
+            properties: Properties::EMPTY,
+            filters: filters.as_filters(),
+        })),
+    );
+}
+
+fn unsubscribe(lab: &mut Lab, conn: Conn, numbers: std::ops::Range<u32>, name: fn(u32) -> String) {
+    let mut filters = TopicBuf::new();
+    for number in numbers {
+        filters.push(&name(number));
+    }
+    lab.bytes(
+        conn,
+        &packet(&Packet::Unsubscribe(Unsubscribe {
+            packet_id: 2,
+            properties: Properties::EMPTY,
+            filters: filters.as_topics(),
+        })),
+    );
+}
+
+fn in_packets(size: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
+    (0..size.div_ceil(FILTERS_PER_PACKET))
+        .map(move |part| part * FILTERS_PER_PACKET..size.min((part + 1) * FILTERS_PER_PACKET))
+}
+
+fn subscriptions(size: u32, kind: &str, name: fn(u32) -> String) {
+    let mut lab = lab();
+    let conn = lab.open(persistent("many"));
+    for what in ["subscribe", "subscribe again"] {
+        let mut longest = Longest::default();
+        for part in in_packets(size) {
+            longest.time(|| subscribe(&mut lab, conn, part, name));
+            lab.settle();
+        }
+        longest.show(&format!("{what}: {FILTERS_PER_PACKET} of {size} {kind} filters in a packet"));
+    }
+    let mut longest = Longest::default();
+    longest.time(|| lab.connect_only(clean("many")));
+    lab.settle();
+    longest.drain(&mut lab);
+    longest.show(&format!("clean start of a session with {size} {kind} filters"));
+}
+
+fn again(size: u32) {
+    let name = |number| format!("site/{number:06}/state");
+    let mut lab = lab();
+    let conn = lab.open(request("many"));
+    for part in in_packets(size) {
+        subscribe(&mut lab, conn, part, name);
+        lab.settle();
+    }
+    let mut longest = Longest::default();
+    for part in in_packets(size) {
+        longest.time(|| unsubscribe(&mut lab, conn, part, name));
+        lab.settle();
+    }
+    longest.show(&format!("unsubscribe: {FILTERS_PER_PACKET} of {size} filters in a packet"));
+}
+
+fn window() {
+    let mut lab = lab();
+    with_queue(&mut lab, "window", 100_000);
+    let limits = Limits { in_flight_max: u16::MAX, ..Limits::default() };
+    let back = || with_limits(persistent("window"), limits.clone());
+    let mut longest = Longest::default();
+    let first = longest.time(|| lab.connect_only(back()));
+    longest.show("connect with a window of 65,535 to 100,000 messages in the queue");
+    lab.cut(first);
+    let mut longest = Longest::default();
+    longest.time(|| lab.connect_only(back()));
+    longest.show("the same once more: what was in flight is sent again");
+}
+
+fn rules(size: u32) {
+    let mut lab = lab();
+    for number in 0..size {
+        lab.connect_only(request(&format!("client-{number}")));
+    }
+    lab.settle();
+    let mut longest = Longest::default();
+    longest.time(|| lab.shards[0].set_access(Access::open()));
+    longest.show(&format!("new access rules for {size} sessions"));
+}
+
+fn durable_queue(size: u32) {
+    let limits = Limits { durability: Durability::Disk, ..Limits::default() };
+    let log_settings = storage::Settings::with_segment_bytes(1 << 20);
+    let mut lab = Lab::durable_by(1, Settings::default(), log_settings);
+    let conn = lab.open(with_limits(persistent("queue"), limits.clone()));
+    lab.subscribe(conn, "t", 1);
+    let publisher = lab.open(with_limits(request("publisher"), limits.clone()));
+    lab.cut(conn);
+    for number in 0..size {
+        lab.bytes(publisher, &packet(&publish("t", &number.to_be_bytes(), 1, 1)));
+        if number % 100 == 0 {
+            lab.settle();
+            lab.take_all(publisher);
+        }
+    }
+    lab.settle();
+    let mut longest = Longest::default();
+    longest.time(|| lab.connect_only(with_limits(clean("queue"), limits)));
+    lab.settle();
+    longest.drain(&mut lab);
+    longest.show(&format!("clean start of a kept session with {size} messages in its queue"));
+}
