@@ -102,6 +102,25 @@ fn mqtt_3_1_2_22_silence_for_one_and_a_half_keep_alives_ends_the_connection() {
 }
 
 #[test]
+fn mqtt_3_1_2_22_a_client_above_its_rate_is_not_silent_while_it_is_not_read() {
+    let limits = Limits { message_rate: Rate { per_second: 1, burst: 1 }, ..Limits::default() };
+    let mut lab = Lab::new(1);
+    let request = request_with("client", limits);
+    let client = lab.open(ConnectRequest { keep_alive_secs: 10, ..request });
+    for _ in 0..31 {
+        lab.publish(client, "t", b"", 0, 0);
+    }
+    let read_on_ms = lab.now_ms + 30_000;
+    assert_eq!(lab.pauses.last(), Some(&(client, read_on_ms)));
+    lab.pass_secs(30);
+    // What it has sent meanwhile lies in its socket; from now on it could be heard.
+    lab.pass_secs(14);
+    assert!(!lab.is_closed(client));
+    lab.pass_secs(1);
+    assert!(lab.is_closed(client));
+}
+
+#[test]
 fn a_session_ends_when_its_expiry_runs_out_and_a_disconnect_may_change_it() {
     let mut lab = Lab::new(1);
     for (at_disconnect, lives_secs) in [(None, 10), (Some(3), 3), (Some(30), 30)] {

@@ -189,10 +189,12 @@ impl Link {
         matches!(self.settings.version, Version::V5)
     }
 
-    /// When the client counts as gone, unless a packet comes first (MQTT-3.1.2-22).
+    /// When the client counts as gone, unless a packet comes first (MQTT-3.1.2-22). Nobody is
+    /// silent while nothing is read from it.
     pub fn keep_alive_deadline_ms(&self) -> Option<u64> {
         let keep_alive_ms = u64::from(self.settings.keep_alive_secs) * 1000;
-        (keep_alive_ms > 0).then(|| self.last_packet_ms + keep_alive_ms + keep_alive_ms / 2)
+        let heard_ms = self.last_packet_ms.max(self.paused_until_ms);
+        (keep_alive_ms > 0).then(|| heard_ms + keep_alive_ms + keep_alive_ms / 2)
     }
 
     /// The client has to wait, as a publisher, until then at least.
