@@ -58,12 +58,20 @@ impl<'a> Ack<'a> {
     }
 
     /// Appends the whole packet in its shortest form.
+    #[inline]
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) {
+        if version < Version::V5 || (self.reason == Reason::SUCCESS && self.properties.is_empty()) {
+            let [high, low] = self.packet_id.to_be_bytes();
+            out.extend_from_slice(&[self.kind.packet().first_byte(), 2, high, low]);
+        } else {
+            self.encode_reason(version, out);
+        }
+    }
+
+    fn encode_reason(&self, version: Version, out: &mut Vec<u8>) {
         let first = self.kind.packet().first_byte();
         let [high, low] = self.packet_id.to_be_bytes();
-        if version < Version::V5 || (self.reason == Reason::SUCCESS && self.properties.is_empty()) {
-            out.extend_from_slice(&[first, 2, high, low]);
-        } else if self.properties.is_empty() {
+        if self.properties.is_empty() {
             out.extend_from_slice(&[first, 3, high, low, self.reason.0]);
         } else {
             writer::packet(out, first, |out| {
@@ -75,6 +83,7 @@ impl<'a> Ack<'a> {
 }
 
 impl AckKind {
+    #[inline]
     const fn packet(self) -> Kind {
         match self {
             Self::Puback => Kind::Puback,

@@ -40,7 +40,8 @@ impl Header {
             return Err(too_large(sender).broken(version));
         }
         // Before CONNECT has told its version only the older, looser rule can be applied.
-        if version >= Version::V5
+        if length_bytes > 1
+            && version >= Version::V5
             && kind != Kind::Connect
             && length_bytes != varint::len(body_bytes)
         {

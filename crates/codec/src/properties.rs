@@ -105,9 +105,13 @@ impl<'a> Properties<'a> {
     /// Reads and validates the properties at the front of `reader`; none before version 5.
     #[inline]
     pub(crate) fn read(reader: &mut Reader<'a>, place: Place) -> Result<Self, Violation> {
-        if reader.version < Version::V5 {
+        if reader.version < Version::V5 || reader.skip_zero() {
             return Ok(Self::EMPTY);
         }
+        Self::read_some(reader, place)
+    }
+
+    fn read_some(reader: &mut Reader<'a>, place: Place) -> Result<Self, Violation> {
         let len = reader.varint()? as usize;
         let raw = reader.take(len)?;
         if !raw.is_empty() {

@@ -48,6 +48,14 @@ impl<'a> Reader<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
+    /// Takes the next byte if it is 0.
+    #[inline]
+    pub(crate) fn skip_zero(&mut self) -> bool {
+        let Some((0, rest)) = self.rest.split_first() else { return false };
+        self.rest = rest;
+        true
+    }
+
     #[inline]
     pub(crate) fn short(&mut self) -> Result<u16, Violation> {
         self.array().map(u16::from_be_bytes)

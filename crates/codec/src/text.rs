@@ -81,9 +81,10 @@ const fn doubt_about(bytes: [u8; 8]) -> u64 {
     let word = u64::from_le_bytes(bytes);
     let below_space = word.wrapping_sub(EACH * 0x20);
     let delete = word.wrapping_add(EACH);
-    let plus = (word ^ (EACH * b'+' as u64)).wrapping_sub(EACH);
-    let hash = (word ^ (EACH * b'#' as u64)).wrapping_sub(EACH);
-    word | below_space | delete | plus | hash
+    // `+` and `#` differ in one bit: with that bit set, each is a `+`.
+    let plus = EACH * b'+' as u64;
+    let wildcard = ((word | plus ^ (EACH * b'#' as u64)) ^ plus).wrapping_sub(EACH);
+    word | below_space | delete | wildcard
 }
 
 const EACH: u64 = 0x0101_0101_0101_0101;

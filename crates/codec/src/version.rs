@@ -46,13 +46,11 @@ pub enum QoS {
 
 impl QoS {
     /// The level that the low two bits of `bits` name, or `None` for the reserved value 3.
+    #[inline]
     pub const fn from_bits(bits: u8) -> Option<Self> {
-        match bits & 0b11 {
-            0 => Some(Self::AtMostOnce),
-            1 => Some(Self::AtLeastOnce),
-            2 => Some(Self::ExactlyOnce),
-            _ => None,
-        }
+        const LEVELS: [Option<QoS>; 4] =
+            [Some(QoS::AtMostOnce), Some(QoS::AtLeastOnce), Some(QoS::ExactlyOnce), None];
+        LEVELS[(bits & 0b11) as usize]
     }
 }
 
