@@ -160,6 +160,7 @@ impl Access {
 
 impl Grants {
     /// Whether `identity` may do `action`. Publish and receive do not allocate.
+    #[inline]
     pub fn allows(&self, identity: Identity<'_>, action: Action, topic: &str) -> bool {
         match action {
             Action::Publish => !is_broker_topic(topic) && self.permits(identity, WRITE, topic),
@@ -186,10 +187,12 @@ impl Grants {
         self.is_open
     }
 
+    #[inline]
     fn permits(&self, identity: Identity<'_>, permission: u8, topic: &str) -> bool {
-        if self.is_open {
-            return true;
-        }
+        self.is_open || self.is_granted(identity, permission, topic)
+    }
+
+    fn is_granted(&self, identity: Identity<'_>, permission: u8, topic: &str) -> bool {
         let mut is_granted = false;
         for set in [&self.own, &self.everyone].into_iter().flatten() {
             if set.denied.iter().any(|pattern| pattern.matches(identity, topic)) {
@@ -412,7 +415,12 @@ fn is_bridge_state(topic: &str) -> bool {
 }
 
 /// What the broker publishes itself, and names that no subscription can reach.
+#[inline]
 fn is_broker_topic(topic: &str) -> bool {
+    topic.starts_with('$') && is_broker_word(topic)
+}
+
+fn is_broker_word(topic: &str) -> bool {
     topic == "$SYS"
         || topic.starts_with("$SYS/") && !is_bridge_state(topic)
         || topic.starts_with("$share/")

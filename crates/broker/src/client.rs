@@ -174,6 +174,16 @@ impl Client {
         keep_alive.unwrap_or(NEVER).min(self.expires_at_ms).min(self.will_due_ms()).min(told)
     }
 
+    /// Can there be anything that waits for the session: to be sent again, in a queue, on a page?
+    #[inline]
+    pub(crate) fn may_have_waiting(&self) -> bool {
+        self.session.outgoing.queued() > 0
+            || self.session.outgoing.has_unsent()
+            || self.gauge.is_some()
+            || self.extras.is_some()
+            || self.has_backlog()
+    }
+
     /// How the client keeps pace with what it has been sent.
     pub(crate) fn pace(&mut self, now_ms: u64) -> Pace {
         let backlog = self.backlog();

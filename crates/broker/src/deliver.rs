@@ -2,7 +2,7 @@
 
 use codec::{QoS, Reason};
 use session::{Delivery, Dropped, Identifiers, Link, Message, Offered, Template, Terms};
-use topic::{Matches, Subscription};
+use topic::Subscription;
 
 use crate::access::Action;
 use crate::client::{Client, Pace};
@@ -71,7 +71,7 @@ impl Traits {
             publisher: message.publisher(),
             qos: message.qos(),
             retain: message.retain(),
-            payload_bytes: message.payload().len(),
+            payload_bytes: message.payload_len(),
         }
     }
 }
@@ -94,16 +94,15 @@ impl Shard {
         confirm: Option<Confirm>,
         now_ms: u64,
     ) -> Delivered {
-        let mut matches = std::mem::take(&mut self.matches);
-        self.index.matches(message.topic_bytes(), &mut matches);
+        self.look_at(message.topic_bytes());
+        self.find_matches();
         self.pace = Pace::default();
         let taken = confirm.filter(|confirm| confirm.serial != 0);
         let keeping = Keeping::New {
             is_awaited: confirm.is_some(),
             origin: taken.map(|confirm| (confirm.publisher.shard(), confirm.serial)),
         };
-        let delivered = self.deliver_matches(message, &mut matches, keeping, now_ms);
-        self.matches = matches;
+        let delivered = self.deliver_matches(message, keeping, now_ms);
         self.note_slow_disk();
         if self.pace.pause_ms > 0 {
             self.slow_down(message.publisher());
@@ -122,21 +121,33 @@ impl Shard {
         }
     }
 
-    /// Delivers to the subscribers in `matches` (not to the groups).
-    ///
-    /// A client with several matching subscriptions gets one copy, with the highest QoS and all
-    /// identifiers (MQTT-3.3.4-2, MQTT-3.3.4-3, MQTT-3.3.5-1 in 3.1.1).
+    /// Delivers to the subscribers in `self.matches` (not to the groups).
     pub(crate) fn deliver_matches(
         &mut self,
         message: &Message,
-        matches: &mut Matches,
         keeping: Keeping,
         now_ms: u64,
     ) -> Delivered {
-        let found = &mut matches.subscriptions;
-        if found.is_empty() {
+        if self.matches.subscriptions.is_empty() {
             return Delivered::default();
         }
+        let mut found = std::mem::take(&mut self.matches.subscriptions);
+        let delivered = self.deliver_to_all(message, &mut found, keeping, now_ms);
+        debug_assert!(self.matches.subscriptions.is_empty(), "one topic is looked up at a time");
+        self.matches.subscriptions = found;
+        delivered
+    }
+
+    /// A client with several matching subscriptions gets one copy, with the highest QoS and all
+    /// identifiers (MQTT-3.3.4-2, MQTT-3.3.4-3, MQTT-3.3.5-1 in 3.1.1).
+    #[inline]
+    fn deliver_to_all(
+        &mut self,
+        message: &Message,
+        found: &mut [Subscription],
+        keeping: Keeping,
+        now_ms: u64,
+    ) -> Delivered {
         let mut delivered = Delivered { matched: true, ..Delivered::default() };
         let is_awaited = matches!(keeping, Keeping::New { is_awaited: true, .. });
         if is_awaited && self.shared.settings.rejects && self.anybody_refuses(message, found) {
@@ -223,6 +234,7 @@ impl Shard {
     }
 
     /// Offers a message to a session, or lets the log keep it for that.
+    #[inline]
     fn offer(
         &mut self,
         slot: u32,
@@ -271,6 +283,7 @@ impl Shard {
     }
 
     /// Counts and tells what became of an offer.
+    #[inline]
     pub(crate) fn after_offer(
         &mut self,
         slot: u32,
@@ -278,13 +291,20 @@ impl Shard {
         offered: Offered,
         now_ms: u64,
     ) {
+        if offered == Offered::Written {
+            let metrics = self.metrics();
+            metrics.publishes_sent.add(1);
+            metrics.publish_bytes_sent.add(payload_bytes as u64);
+            self.mark_dirty(slot);
+        } else {
+            self.note_not_written(slot, offered, now_ms);
+        }
+    }
+
+    fn note_not_written(&mut self, slot: u32, offered: Offered, now_ms: u64) {
         let metrics = self.metrics();
         match offered {
-            Offered::Written => {
-                metrics.publishes_sent.add(1);
-                metrics.publish_bytes_sent.add(payload_bytes as u64);
-                self.mark_dirty(slot);
-            }
+            Offered::Written => {}
             Offered::Queued => metrics.publishes_queued.add(1),
             Offered::QueuedForOldest(dropped) => {
                 metrics.publishes_queued.add(1);

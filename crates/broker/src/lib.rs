@@ -30,6 +30,7 @@ mod group;
 mod holdings;
 pub mod journal;
 mod lanes;
+mod last_topic;
 mod mail;
 mod metrics;
 mod pace;

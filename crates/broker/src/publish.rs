@@ -69,19 +69,31 @@ impl Shard {
         if let Some(outcome) = self.publish_twice_safe(slot, publish, &message, now_ms) {
             return outcome;
         }
-        // What no log keeps is refused by none: it waits for nobody, and a repetition is known
-        // at once.
-        let is_unkept = self.store.is_some() && message.level() == 0;
-        let may_be_refused = self.shared.settings.rejects || self.shared.retained_is_full();
-        let confirm = self.confirm_of(slot, publish).filter(|_| !is_unkept || may_be_refused);
+        let confirm = match publish.qos {
+            QoS::AtMostOnce => None,
+            _ if self.is_awaited(&message) => self.confirm_of(slot, publish),
+            _ => None,
+        };
         self.holds_own = publish.qos != QoS::AtMostOnce;
         let routed = self.route(&message, confirm, now_ms);
         self.holds_own = false;
         let outcome = self.answer_routed(slot, publish, &message, routed, now_ms);
-        self.deliver_own(slot, now_ms);
+        if self.own_delivery.is_some() {
+            self.deliver_own(slot, now_ms);
+        }
         outcome
     }
 
+    /// What no log keeps is refused by none: it waits for nobody, and a repetition is known at
+    /// once.
+    fn is_awaited(&self, message: &Message) -> bool {
+        self.store.is_none()
+            || message.level() > 0
+            || self.shared.settings.rejects
+            || self.shared.retained_is_full()
+    }
+
+    #[inline]
     fn answer_routed(
         &mut self,
         slot: u32,
@@ -118,10 +130,9 @@ impl Shard {
     ) -> Option<Result<(), Ended>> {
         // With the retained store full its home has to be asked first: what is taken on cannot be
         // refused any more.
-        let may_lack_room = message.retain() && self.shared.retained_is_full();
         let is_taken = publish.qos == QoS::ExactlyOnce
             && message.level() > 0
-            && !may_lack_room
+            && !(message.retain() && self.shared.retained_is_full())
             && !self.shared.settings.rejects
             && self.clients.get(slot).is_some_and(|client| client.durable.is_some());
         if !is_taken {
@@ -142,7 +153,8 @@ impl Shard {
             client.session.incoming.insert(publish.packet_id);
         }
         self.holds_own = true;
-        let wants = self.shared.interest.shards(message.topic_bytes()).wants;
+        self.look_at(message.topic_bytes());
+        let wants = self.interested().wants;
         self.deliver_here(message, wants, Keeping::Kept(serial), now_ms);
         self.holds_own = false;
         self.answer_publish_waiting(slot, publish);
@@ -184,10 +196,14 @@ impl Shard {
         Some(Confirm { publisher, connection, ack_number, packet_id, serial: 0 })
     }
 
+    #[inline]
     fn answer_publish(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, waiting: u16) {
-        if publish.qos == QoS::AtMostOnce {
-            return;
+        if publish.qos != QoS::AtMostOnce {
+            self.owe_answer(slot, publish, reason, waiting);
         }
+    }
+
+    fn owe_answer(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, waiting: u16) {
         let (clients, spare_buffers) = self.clients_and_buffers();
         let Some(client) = clients.get_mut(slot) else { return };
         Self::lend_buffer(client, spare_buffers);
@@ -287,7 +303,8 @@ impl Shard {
                 return routed;
             }
         }
-        let interested = self.shared.interest.shards(message.topic_bytes());
+        self.look_at(message.topic_bytes());
+        let interested = self.interested();
         let keeping = Keeping::New { is_awaited: confirm.is_some(), origin: None };
         let delivered = self.deliver_here(message, interested.wants, keeping, now_ms);
         routed.matched |= delivered.matched;
@@ -299,8 +316,12 @@ impl Shard {
             routed.waiting += 1;
             self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
         }
-        self.route_to_groups(message, confirm, &mut routed, now_ms);
-        self.route_to_others(message, interested, confirm, &mut routed);
+        if !self.matches.groups.is_empty() {
+            self.route_to_groups(message, confirm, &mut routed, now_ms);
+        }
+        if interested.wants & !(1 << self.id) != 0 {
+            self.route_to_others(message, interested, confirm, &mut routed);
+        }
         routed
     }
 
@@ -315,16 +336,16 @@ impl Shard {
         if message.retain() {
             self.retain(message, confirm, &mut routed);
         }
-        let mut matches = std::mem::take(&mut self.matches);
-        self.index.matches(message.topic_bytes(), &mut matches);
-        self.matches = matches;
+        self.look_at(message.topic_bytes());
+        self.find_matches();
         self.route_to_groups(message, confirm, &mut routed, now_ms);
-        let interested = self.shared.interest.shards(message.topic_bytes());
+        let interested = self.interested();
         self.route_to_others(message, interested, confirm, &mut routed);
         routed
     }
 
-    /// Delivers to the subscribers of this shard, and leaves its groups in `self.matches`.
+    /// Delivers to the subscribers of this shard, and leaves its groups in `self.matches`. The
+    /// topic is [looked at](Shard::look_at).
     fn deliver_here(
         &mut self,
         message: &Message,
@@ -332,15 +353,12 @@ impl Shard {
         keeping: Keeping,
         now_ms: u64,
     ) -> Delivered {
-        self.matches.clear();
         if wants & (1 << self.id) == 0 && self.groups.is_empty() {
+            self.find_nobody();
             return Delivered::default();
         }
-        let mut matches = std::mem::take(&mut self.matches);
-        self.index.matches(message.topic_bytes(), &mut matches);
-        let delivered = self.deliver_matches(message, &mut matches, keeping, now_ms);
-        self.matches = matches;
-        delivered
+        self.find_matches();
+        self.deliver_matches(message, keeping, now_ms)
     }
 
     fn route_to_groups(
@@ -379,7 +397,7 @@ impl Shard {
 
     /// Why a message that has to be written down cannot be.
     fn lacks_disk_for(&self, message: &Message) -> Option<Reason> {
-        if message.level() == 0 || !self.shared.a_log_is_short() {
+        if !self.shared.a_log_is_short() || message.level() == 0 {
             return None;
         }
         let is_kept = is_kept_retained(message)
@@ -550,7 +568,10 @@ fn check(
             .message_expiry_secs(publishing.message_expiry_secs)
             .map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
         publisher: key.as_u64(),
-        level: settings.map_or(0, |settings| settings.level_of(topic, limits.durability)),
+        level: match settings {
+            Some(settings) => settings.level_of(topic, limits.durability),
+            None => 0,
+        },
     };
     Ok(Checked::Accept(match packet {
         Some(packet) => Message::of_packet(&parts, packet),

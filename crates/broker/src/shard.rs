@@ -15,6 +15,7 @@ use crate::clients::Clients;
 use crate::durable::Store;
 use crate::group::Groups;
 use crate::lanes::Lanes;
+use crate::last_topic::LastTopic;
 use crate::pace::{Taken, is_burst};
 use crate::remains::Remains;
 use crate::wheel::Wheel;
@@ -113,6 +114,8 @@ pub struct Shard {
     dirty: VecDeque<(u32, u32)>,
     /// Connections to be ended when the present event is done.
     pub(crate) doomed: Vec<(u32, Ended)>,
+    pub(crate) last_topic: LastTopic,
+    /// Who wants the last topic in this shard.
     pub(crate) matches: Matches,
     pub(crate) filters: Vec<topic::FilterId>,
     /// For the subscribers of a message; its buffer is used again.
@@ -169,6 +172,7 @@ impl Shard {
             effects: Effects { mail, ..Effects::default() },
             dirty: VecDeque::new(),
             doomed: Vec::new(),
+            last_topic: LastTopic::default(),
             matches: Matches::default(),
             filters: Vec::new(),
             template: Template::default(),
@@ -354,18 +358,17 @@ impl Shard {
 
     /// Moves on what waits for a session: resends, its queue, pages of retained messages, the
     /// queues of its shared groups.
+    #[inline]
     pub(crate) fn pump(&mut self, slot: u32, now_ms: u64) {
+        if self.clients.get(slot).is_some_and(Client::may_have_waiting) {
+            self.pump_waiting(slot, now_ms);
+        }
+    }
+
+    fn pump_waiting(&mut self, slot: u32, now_ms: u64) {
         let metrics = &self.shared.metrics[usize::from(self.id)];
         let Some(client) = self.clients.get_mut(slot) else { return };
         let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
-        let nothing_waits = client.session.outgoing.queued() == 0
-            && !client.session.outgoing.has_unsent()
-            && client.gauge.is_none()
-            && client.extras.is_none()
-            && !client.has_backlog();
-        if nothing_waits {
-            return;
-        }
         let before = client.session.link().map_or(0, |link| link.outbox.len());
         client.session.pump(now_ms, |outcome| match outcome {
             Ok(payload_bytes) => {

@@ -15,6 +15,45 @@ use lab::{
     read_all, request, request_with, retained, texts, window, with_limits,
 };
 use session::QueueLimits;
+// What was found for the last topic.
+
+/// Publishes on `t`, with a message on another topic before it if `alternates`; who got it.
+fn takers(lab: &mut Lab, clients: [Conn; 3], alternates: bool) -> [usize; 2] {
+    let [publisher, next_door, elsewhere] = clients;
+    if alternates {
+        lab.publish(publisher, "other", b"y", 0, 0);
+    }
+    lab.publish(publisher, "t", b"x", 0, 0);
+    [next_door, elsewhere].map(|client| lab.payloads(client).len())
+}
+
+#[test]
+fn a_change_of_subscriptions_counts_for_the_next_message_on_the_same_topic() {
+    for alternates in [false, true] {
+        let mut lab = Lab::new(2);
+        let ids = [(0, "publisher"), (0, "next-door"), (1, "elsewhere")];
+        let clients = ids.map(|(shard, name)| {
+            let id = lab.id_on(shard, name);
+            lab.open(request(&id))
+        });
+        let [_, next_door, elsewhere] = clients;
+        assert_eq!(takers(&mut lab, clients, alternates), [0, 0]);
+        lab.subscribe(next_door, "t", 0);
+        assert_eq!(takers(&mut lab, clients, alternates), [1, 0]);
+        assert_eq!(takers(&mut lab, clients, alternates), [1, 0]);
+        lab.subscribe(elsewhere, "#", 0);
+        let with_other = 1 + usize::from(alternates);
+        assert_eq!(takers(&mut lab, clients, alternates), [1, with_other]);
+        lab.unsubscribe(next_door, "t");
+        assert_eq!(takers(&mut lab, clients, alternates), [0, with_other]);
+        lab.subscribe(next_door, "$share/g/t", 0);
+        assert_eq!(takers(&mut lab, clients, alternates), [1, with_other]);
+        lab.unsubscribe(next_door, "$share/g/t");
+        lab.cut(elsewhere);
+        assert_eq!(takers(&mut lab, [clients[0], next_door, next_door], alternates), [0, 0]);
+    }
+}
+
 // Shared subscriptions.
 
 fn group_lab(strategy: ShareStrategy, limits: &Limits) -> (Lab, Vec<Conn>, Conn) {

@@ -269,6 +269,7 @@ impl Link {
 
     /// Owes an acknowledgement. It leaves at once if nothing before it waits and `waiting` is 0.
     /// Returns its number, for `Link::settle`.
+    #[inline]
     pub fn owe_ack(&mut self, ack: PendingAck) -> u64 {
         let number = self.next_ack_number();
         self.is_refusing |= ack.reason.is_error() && !self.is_v5();
@@ -312,6 +313,7 @@ impl Link {
         self.acks.len()
     }
 
+    #[inline]
     fn write_owed(&mut self, ack: PendingAck) {
         self.has_refused |= ack.reason.is_error() && !self.is_v5();
         if self.has_refused {
@@ -323,6 +325,7 @@ impl Link {
         self.write_ack(ack.kind, ack.packet_id, ack.reason);
     }
 
+    #[inline]
     pub fn write_ack(&mut self, kind: AckKind, packet_id: u16, reason: Reason) {
         let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
         let version = self.settings.version;

@@ -46,7 +46,7 @@ const SLACK_PART: usize = 8;
 const HEAD_BYTES: usize = 24;
 const EXPIRES_AT_MS: usize = 0;
 const PUBLISHER: usize = 8;
-const PROPERTIES_LEN: usize = 16;
+const FRONT_LEN: usize = 16;
 const QOS: usize = 20;
 const RETAIN: usize = 21;
 const LEVEL: usize = 22;
@@ -159,6 +159,14 @@ impl Message {
         self.parts_on_wire().2
     }
 
+    /// Bytes of the payload.
+    pub fn payload_len(&self) -> usize {
+        match &self.body {
+            Body::Small(bytes) => bytes.len() - HEAD_BYTES - front_len(self.head()),
+            Body::Large(large) => large.packet.len() - large.payload_at,
+        }
+    }
+
     /// [`Self::topic_on_wire`], [`Self::properties`] and [`Self::payload`] in one look.
     #[inline]
     pub(crate) fn parts_on_wire(&self) -> (&[u8], &[u8], &[u8]) {
@@ -233,10 +241,14 @@ impl Large {
 /// What stands behind a head: topic, properties and the rest.
 fn split_front<'a>(head: &[u8; HEAD_BYTES], bytes: &'a [u8]) -> (&'a [u8], &'a [u8], &'a [u8]) {
     let topic_len = 2 + usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
-    let properties_len = u32::from_le_bytes(field(head, PROPERTIES_LEN)) as usize;
-    let (topic, rest) = bytes.split_at(topic_len);
-    let (properties, rest) = rest.split_at(properties_len);
+    let (front, rest) = bytes.split_at(front_len(head));
+    let (topic, properties) = front.split_at(topic_len);
     (topic, properties, rest)
+}
+
+/// Bytes of topic with its length, and properties.
+fn front_len(head: &[u8; HEAD_BYTES]) -> usize {
+    u32::from_le_bytes(field(head, FRONT_LEN)) as usize
 }
 
 /// The two counters before what is shared.
@@ -261,8 +273,7 @@ impl MessageParts<'_> {
         let mut head = [0; HEAD_BYTES];
         head[EXPIRES_AT_MS..][..8].copy_from_slice(&self.expires_at_ms.to_le_bytes());
         head[PUBLISHER..][..8].copy_from_slice(&self.publisher.to_le_bytes());
-        let properties_len = self.properties.len() as u32;
-        head[PROPERTIES_LEN..][..4].copy_from_slice(&properties_len.to_le_bytes());
+        head[FRONT_LEN..][..4].copy_from_slice(&(self.front_len() as u32).to_le_bytes());
         head[QOS] = self.qos as u8;
         head[RETAIN] = u8::from(self.retain);
         head[LEVEL] = self.level;
@@ -301,6 +312,7 @@ mod tests {
         assert_eq!(message.topic_on_wire(), [&length, parts.topic.as_bytes()].concat());
         assert_eq!(message.properties(), [1, 1]);
         assert!(message.payload() == parts.payload);
+        assert_eq!(message.payload_len(), parts.payload.len());
         assert_eq!(message.topic_bytes(), parts.topic.as_bytes());
         let on_wire = (message.topic_on_wire(), message.properties(), message.payload());
         assert!(message.parts_on_wire() == on_wire);

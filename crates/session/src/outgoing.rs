@@ -136,6 +136,11 @@ struct Waiting {
 /// Packet ids run from 1 to this (MQTT-2.2.1-3).
 const PACKET_IDS: u32 = u16::MAX as u32;
 
+/// A number of less than two rounds in the ring of packet ids. Every message asks: no division.
+const fn around(number: u32) -> u16 {
+    (if number < PACKET_IDS { number } else { number - PACKET_IDS }) as u16
+}
+
 /// Above this capacity the window's memory is given back when it empties.
 const IDLE_CAPACITY_MAX: usize = 64;
 
@@ -288,13 +293,13 @@ impl Outgoing {
     }
 
     fn packet_id(&self, index: usize) -> u16 {
-        ((u32::from(self.base) + index as u32) % PACKET_IDS) as u16 + 1
+        around(u32::from(self.base) + index as u32) + 1
     }
 
     fn index(&self, packet_id: u16) -> Option<usize> {
         let zero_based = u32::from(packet_id.checked_sub(1)?);
-        let index = (zero_based + PACKET_IDS - u32::from(self.base)) % PACKET_IDS;
-        Some(index as usize).filter(|index| *index < self.in_flight.len())
+        let index = around(zero_based + PACKET_IDS - u32::from(self.base));
+        Some(usize::from(index)).filter(|index| *index < self.in_flight.len())
     }
 
     /// An acknowledgement from the client; `failed` is a PUBREC with an error reason.
@@ -333,7 +338,7 @@ impl Outgoing {
     fn drop_finished(&mut self) {
         while self.in_flight.front().is_some_and(|entry| entry.awaits == Awaits::Nothing) {
             self.in_flight.pop_front();
-            self.base = ((u32::from(self.base) + 1) % PACKET_IDS) as u16;
+            self.base = around(u32::from(self.base) + 1);
             self.resend_next = self.resend_next.saturating_sub(1);
         }
         if self.in_flight.is_empty() && self.in_flight.capacity() > IDLE_CAPACITY_MAX {

@@ -257,6 +257,7 @@ impl Session {
     /// Offers a delivery: written at once if the window is open, queued otherwise. The session
     /// takes a share in the message only if it has to keep it. With a template, it is one of many
     /// sessions that are offered the message now.
+    #[inline]
     pub fn offer(
         &mut self,
         message: &Message,
@@ -425,6 +426,7 @@ impl Session {
     /// should wait a little. Says for how many milliseconds it has been so. One that does not catch
     /// up in time holds up nobody any more. `waiting` deliveries wait elsewhere than in its own
     /// queue.
+    #[inline]
     pub fn behind_ms(&mut self, waiting: usize, now_ms: u64) -> Option<u64> {
         let link = self.link.as_deref_mut()?;
         let outbox_bytes_high = link.settings().outbox_bytes_max as usize / 2;

@@ -166,6 +166,7 @@ pub(crate) fn has_wildcard(filter: &str) -> bool {
 /// # Errors
 ///
 /// It is empty, or exceeds a limit.
+#[inline]
 pub fn check_size(text: &str, limits: &TopicLimits) -> Result<(), TopicError> {
     if text.is_empty() {
         return Err(TopicError::Empty);

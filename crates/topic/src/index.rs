@@ -28,6 +28,8 @@ pub struct Index {
     subscription_count: usize,
     /// Heap behind the entries: texts and audiences.
     entry_bytes: usize,
+    /// Grows whenever an audience changes.
+    version: u64,
 }
 
 /// One filter of an [`Index`], valid while somebody listens on it; later the number may stand for
@@ -133,7 +135,15 @@ impl Index {
             route: Vec::new(),
             subscription_count: 0,
             entry_bytes: 0,
+            version: 1,
         }
+    }
+
+    /// Another number after each change; never 0. While it is the same, [`Index::matches`] finds
+    /// the same.
+    #[inline]
+    pub const fn version(&self) -> u64 {
+        self.version
     }
 
     /// Adds a subscription, or replaces the subscriber's earlier one on the same filter
@@ -329,6 +339,7 @@ impl Index {
     }
 
     fn change_audience<R>(&mut self, id: FilterId, change: impl FnOnce(&mut Audience) -> R) -> R {
+        self.version += 1;
         let audience = &mut self.filters.at_mut(id.0).audience;
         self.entry_bytes -= audience.heap_bytes();
         let outcome = change(audience);
@@ -410,6 +421,25 @@ mod tests {
         assert_eq!(index.unsubscribe(plain.filter, 1).map(|gone| gone.is_last), Some(false));
         assert_eq!(index.remove_group(plain.filter, 40).map(|gone| gone.is_last), Some(true));
         assert_eq!(index.remove_group(plain.filter, 40), None);
+    }
+
+    #[test]
+    fn the_version_is_another_after_each_change() {
+        let mut index = Index::new(1);
+        let mut versions = vec![0, index.version()];
+        for filter in ["a/b", "a/+"] {
+            let id = index.subscribe(filter, subscription(1)).filter;
+            versions.push(index.version());
+            index.subscribe(filter, Subscription { options: 0, ..subscription(1) });
+            versions.push(index.version());
+            index.add_group(filter, 7);
+            versions.push(index.version());
+            index.remove_group(id, 7);
+            versions.push(index.version());
+            index.unsubscribe(id, 1);
+            versions.push(index.version());
+        }
+        assert!(versions.is_sorted_by(|one, next| one < next), "{versions:?}");
     }
 
     #[test]

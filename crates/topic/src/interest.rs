@@ -37,6 +37,8 @@ pub struct Interest {
     depths: [AtomicU32; DEPTHS],
     /// The most literal levels that a wildcard filter ever had.
     deepest: AtomicUsize,
+    /// Grows with each claim that is added or taken back.
+    version: AtomicU64,
 }
 
 type Page = [AtomicU64; PAGE_WORDS];
@@ -80,7 +82,15 @@ impl Interest {
             root: [const { AtomicU64::new(0) }; CLAIMS],
             depths: [const { AtomicU32::new(0) }; DEPTHS],
             deepest: AtomicUsize::new(0),
+            version: AtomicU64::new(1),
         }
+    }
+
+    /// Another number after each change; never 0. What [`Interest::shards`] said holds on while it
+    /// is the same as before that was asked.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// The shards that may want `topic`, which must have passed [`crate::check_topic`].
@@ -217,6 +227,7 @@ impl InterestCounts {
         if word.fetch_or(bit, Ordering::Release) & bit != 0 {
             self.count_further(lane as u32);
         }
+        interest.version.fetch_add(1, Ordering::Release);
     }
 
     /// Takes back one claim that was added for the same filter.
@@ -231,6 +242,7 @@ impl InterestCounts {
         if let Some(depth) = depth {
             interest.depths[depth].fetch_sub(1, Ordering::Release);
         }
+        interest.version.fetch_add(1, Ordering::Release);
     }
 
     fn count_further(&mut self, lane: u32) {
@@ -306,6 +318,22 @@ mod tests {
             last.remove(&interest, filter, Claim::Want);
             assert_eq!(wants(&interest, "a/b"), 0);
         }
+    }
+
+    #[test]
+    fn the_version_is_another_after_each_change() {
+        let interest = Interest::new(2, 16, 1);
+        let mut counts = InterestCounts::new(0, &interest);
+        let mut versions = vec![0, interest.version()];
+        for filter in ["a/b", "a/+", "#"] {
+            for claim in [Claim::Want, Claim::Promise] {
+                counts.add(&interest, filter, claim);
+                versions.push(interest.version());
+                counts.remove(&interest, filter, claim);
+                versions.push(interest.version());
+            }
+        }
+        assert!(versions.is_sorted_by(|one, next| one < next), "{versions:?}");
     }
 
     #[test]
