@@ -273,11 +273,10 @@ impl Lead {
             self.give_away_if_busy()?;
             place += 1;
         }
-        self.events.clear();
         for _ in 0..MAIL_PASSES_MAX {
             let mut with_mail = self.workers.iter_mut().filter(|worker| worker.has_mail());
             let Some(worker) = with_mail.next() else { break };
-            worker.turn_for_mail(&self.events);
+            worker.turn_for_mail();
             self.give_away_if_busy()?;
         }
         Ok(())

@@ -201,10 +201,21 @@ fn start_doors(
     for (index, made) in made.into_iter().enumerate() {
         let door =
             Door::new(made, bells.clone(), portals.take().unwrap_or_default(), context.clone());
-        threads.push(spawn(format!("door-{index}"), None, move || door.run())?);
+        let run = move || {
+            if let Err(error) = rustix::process::nice(DOOR_NICENESS) {
+                tracing::warn!(%error, "a door cannot step back behind the workers");
+            }
+            door.run()
+        };
+        threads.push(spawn(format!("door-{index}"), None, run)?);
     }
     Ok(Doors { bells, threads })
 }
+
+/// How much nicer a door is than a worker. When there are more threads than cores, a worker that
+/// wakes up does not wait for the door to have its share; and the door still gets a tenth of what a
+/// worker gets that is never idle.
+const DOOR_NICENESS: i32 = 10;
 
 impl Doors {
     /// Closes the listeners, and what is not admitted yet.
