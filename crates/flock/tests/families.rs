@@ -172,8 +172,8 @@ fn the_highest_rate_that_holds_is_found() {
     check_search(&results.rate_search.unwrap(), 500.0, 2_000.0);
 }
 
-/// Which rates hold is up to the machine. Whatever it is, the search doubles the rate until one does
-/// not hold, goes on below that, and reports the highest that held.
+/// Which rates hold is up to the machine. Whatever it is, the search doubles the rate until one
+/// does not hold, goes on below that, and reports the highest that held.
 fn check_search(found: &RateSearch, rate_min: f64, rate_max: f64) {
     assert_eq!(found.steps[0].rate, rate_min, "{found:#?}");
     let mut lowest_not_held = f64::INFINITY;
