@@ -196,9 +196,10 @@ impl Worker {
         let until_ns = self.lane.now_ns() + LAST_LOOK_NS_MAX;
         while self.lane.now_ns() < until_ns
             && self.poll.poll(&mut self.events, Some(Duration::ZERO)).is_ok()
-            && !self.events.is_empty()
+            && !(self.events.is_empty() && self.lane.again.is_empty())
         {
             self.serve();
+            self.give_turns();
         }
     }
 
