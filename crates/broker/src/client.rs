@@ -54,6 +54,12 @@ impl Gauge {
 /// Bytes of what a shard keeps for each client, without what it points to: for capacity planning.
 pub const CLIENT_BYTES: usize = size_of::<Client>();
 
+/// A queue is on the way to its limit once this part of it is full: an eighth.
+const OVERRUN_PART: u32 = 8;
+
+/// It is in any case with so many bytes.
+const OVERRUN_BYTES: u64 = 16 * 1024 * 1024;
+
 /// What only few sessions need.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
@@ -187,7 +193,8 @@ impl Client {
     /// How the client keeps pace with what it has been sent.
     pub(crate) fn pace(&mut self, now_ms: u64) -> Pace {
         let backlog = self.backlog();
-        let Some(behind_ms) = self.session.behind_ms(backlog, now_ms) else {
+        let Some(behind_ms) = self.session.behind_ms(backlog, self.long_queue_bytes(), now_ms)
+        else {
             return Pace::default();
         };
         let overrun_ms = self.overrun_ms(backlog);
@@ -201,20 +208,40 @@ impl Client {
         Pace { pause_ms, is_urgent, is_filling: is_urgent && self.is_half_full(backlog) }
     }
 
+    /// Do publishers of large messages have to be held?
+    pub(crate) fn has_long_queue(&self) -> bool {
+        self.session.outgoing.queued_bytes() > self.long_queue_bytes()
+    }
+
+    /// May they be let go? Early enough that the queue is not empty before they have sent more.
+    pub(crate) fn has_short_queue(&self) -> bool {
+        !self.session.is_online() || self.session.outgoing.queued_bytes() <= self.calm_queue_bytes()
+    }
+
+    /// Is it worth it to wait until it is? Not for a client that does not read.
+    pub(crate) fn shortens_queue(&mut self, now_ms: u64) -> bool {
+        let (backlog, calm_bytes) = (self.backlog(), self.calm_queue_bytes());
+        self.session.behind_ms(backlog, calm_bytes, now_ms).is_some()
+    }
+
+    fn calm_queue_bytes(&self) -> u64 {
+        self.long_queue_bytes() / 4
+    }
+
+    fn long_queue_bytes(&self) -> u64 {
+        (self.limits.queue.bytes_max / u64::from(OVERRUN_PART)).min(OVERRUN_BYTES)
+    }
+
     /// How long the queue takes at a rate that few clients reach, if it is on the way to its limit,
     /// in messages or bytes; else 0.
     fn overrun_ms(&self, backlog: usize) -> u32 {
-        /// It is, once this part of it is full: an eighth.
-        const OVERRUN_PART: u32 = 8;
         const MESSAGES_PER_MS: usize = 1_000;
         const BYTES_PER_MS: u64 = 256 * 1024;
-        /// It is in any case with so many bytes.
-        const OVERRUN_BYTES: u64 = 16 * 1024 * 1024;
         let queue = &self.limits.queue;
         let messages = self.session.outgoing.queued() + backlog;
         let bytes = self.session.outgoing.queued_bytes();
         let is_calm = messages <= (queue.messages_max / OVERRUN_PART) as usize
-            && bytes <= (queue.bytes_max / u64::from(OVERRUN_PART)).min(OVERRUN_BYTES);
+            && bytes <= self.long_queue_bytes();
         if is_calm {
             return 0;
         }

@@ -1,7 +1,9 @@
 //! From a matching topic to the outboxes and queues of the subscribers.
 
 use codec::{QoS, Reason};
-use session::{Delivery, Dropped, Identifiers, Link, Message, Offered, Template, Terms};
+use session::{
+    Delivery, Dropped, Identifiers, LARGE_BYTES_MIN, Link, Message, Offered, Template, Terms,
+};
 use topic::Subscription;
 
 use crate::access::Action;
@@ -258,8 +260,20 @@ impl Shard {
         let has_room = session.link().is_none_or(Link::has_room);
         let mut pace = client.pace(now_ms);
         pace.is_urgent |= has_no_queue && !has_room;
-        self.note_pace(pace);
+        let is_large = !has_no_queue && payload_bytes >= LARGE_BYTES_MIN;
+        if !is_large || pace.pause_ms == 0 || !self.holds_instead(slot, message, now_ms) {
+            self.note_pace(pace);
+        }
         self.after_offer(slot, payload_bytes, offered, now_ms);
+    }
+
+    /// While the queue is long, publishers of large messages are not paused one by one, but all
+    /// held. False: this one is paused.
+    #[cold]
+    fn holds_instead(&mut self, slot: u32, message: &Message, now_ms: u64) -> bool {
+        message.publisher() != self.key(slot).as_u64()
+            && self.clients.get(slot).is_some_and(Client::has_long_queue)
+            && self.hold_publishers(slot, message, now_ms)
     }
 
     const fn note_pace(&mut self, pace: Pace) {

@@ -183,6 +183,10 @@ impl Shard {
         };
         client.timer_at = u64::MAX;
         let mut looks = 1;
+        if let Some(link) = client.session.link_mut().filter(|link| link.waits_for_shard) {
+            // It is not silent: we do not listen.
+            link.last_packet_ms = now_ms;
+        }
         let keep_alive = client.session.link().and_then(session::Link::keep_alive_deadline_ms);
         if keep_alive.is_some_and(|deadline_ms| deadline_ms <= now_ms) {
             looks += LOOKS_PER_END;

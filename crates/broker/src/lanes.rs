@@ -71,6 +71,10 @@ impl Lanes {
         }
     }
 
+    pub(crate) const fn are_some_full(&self) -> bool {
+        self.full != 0
+    }
+
     fn next_waiting(&mut self, shard: ShardId) -> Option<(u32, u32)> {
         if self.full & (1 << shard) != 0 {
             return None;
@@ -141,7 +145,7 @@ impl Shard {
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return };
         self.effects.pauses.push((connection, NEVER));
-        if !std::mem::replace(&mut link.waits_for_mail, true) {
+        if !std::mem::replace(&mut link.waits_for_shard, true) {
             self.lanes.lanes[usize::from(shard)].waiting.push_back((slot, connection));
             self.metrics().mail_waits.add(1);
         }
@@ -154,18 +158,19 @@ impl Shard {
         while let Some((slot, connection)) = self.lanes.next_waiting(by) {
             self.read_on(slot, connection, now_ms);
         }
+        self.read_held_on(now_ms);
     }
 
-    fn read_on(&mut self, slot: u32, connection: u32, now_ms: u64) {
+    pub(crate) fn read_on(&mut self, slot: u32, connection: u32, now_ms: u64) {
         let Some(link) = self.link(slot, connection) else { return };
-        link.waits_for_mail = false;
+        link.waits_for_shard = false;
         let paused_until_ms = link.paused_until_ms();
         if paused_until_ms > now_ms {
             self.effects.pauses.push((connection, paused_until_ms));
             return;
         }
         self.on_bytes(slot, connection, &[], now_ms);
-        if self.link(slot, connection).is_some_and(|link| !link.waits_for_mail) {
+        if self.link(slot, connection).is_some_and(|link| !link.waits_for_shard) {
             self.effects.pauses.push((connection, now_ms));
         }
     }

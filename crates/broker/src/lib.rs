@@ -28,6 +28,7 @@ mod ending;
 mod event;
 mod group;
 mod holdings;
+mod holds;
 pub mod journal;
 mod lanes;
 mod last_topic;

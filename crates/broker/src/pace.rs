@@ -43,6 +43,10 @@ impl Shard {
             self.pause(slot, pause_ms, now_ms);
             return true;
         }
+        if let Some(subscriber) = self.holder_of(slot, publish) {
+            self.wait_for_subscriber(slot, subscriber);
+            return true;
+        }
         match self.full_lane_of(publish) {
             Some(shard) => {
                 self.wait_for_mail(slot, shard);

@@ -14,6 +14,7 @@ use crate::client::{Client, Pace};
 use crate::clients::Clients;
 use crate::durable::Store;
 use crate::group::Groups;
+use crate::holds::Holds;
 use crate::lanes::Lanes;
 use crate::last_topic::LastTopic;
 use crate::pace::{Taken, is_burst};
@@ -140,6 +141,7 @@ pub struct Shard {
     pub(crate) slowed_last: SessionKey,
     /// What lies before the other shards.
     pub(crate) lanes: Lanes,
+    pub(crate) holds: Holds,
     /// The latest marks in the mail of this turn, and whose they are.
     pub(crate) marks: Vec<(ShardId, u64)>,
     /// When the first of them came.
@@ -187,6 +189,7 @@ impl Shard {
             may_pause: true,
             slowed_last: SessionKey::NOBODY,
             lanes: Lanes::new(&shared),
+            holds: Holds::default(),
             marks: Vec::new(),
             marked_ms: 0,
             is_overrun: false,
@@ -380,6 +383,9 @@ impl Shard {
         let after = client.session.link().map_or(0, |link| link.outbox.len());
         client.publish_gauge();
         let has_gauge = client.gauge.is_some();
+        if !self.holds.is_empty() {
+            self.look_at_hold(slot);
+        }
         if after > before {
             self.mark_dirty(slot);
         }
@@ -547,6 +553,8 @@ impl Shard {
             Mail::Pull { group } => self.drain_group(group, now_ms),
             Mail::Mark { from, bytes } => self.on_mark(from, bytes, now_ms),
             Mail::Taken { by, bytes } => self.on_mail_taken(by, bytes, now_ms),
+            Mail::Hold { subscriber, filter } => self.on_hold(subscriber, filter),
+            Mail::LetGo { subscriber } => self.on_let_go(subscriber, now_ms),
         }
         self.finish(now_ms);
     }
@@ -604,6 +612,7 @@ impl Shard {
         self.fire_timers(now_ms);
         self.clear_remains();
         self.tick_log(now_ms);
+        self.look_at_holds(now_ms);
         if self.sweeps_at_ms <= now_ms {
             self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
             self.sweep_retained(now_ms);
@@ -619,7 +628,7 @@ impl Shard {
         }
         let log = self.store.as_ref().and_then(|store| store.log.next_deadline());
         let wheel = self.wheel.next_ms().unwrap_or(NEVER);
-        wheel.min(log.unwrap_or(NEVER)).min(self.answers_due_ms())
+        wheel.min(log.unwrap_or(NEVER)).min(self.answers_due_ms()).min(self.holds.look_ms())
     }
 
     /// New rules; they hold for what comes from now on, also on sessions that are open.

@@ -89,8 +89,8 @@ pub struct Link {
     has_refused: bool,
     /// The driver knows that there may be something in the outbox.
     pub is_dirty: bool,
-    /// As a publisher it waits until another shard has dealt with its mail.
-    pub waits_for_mail: bool,
+    /// As a publisher it waits for the word of a shard.
+    pub waits_for_shard: bool,
     pub last_packet_ms: u64,
     /// Since when the client has been behind; [`NEVER`] once it has caught up.
     pub(crate) behind_since_ms: u64,
@@ -125,7 +125,7 @@ impl Link {
             is_refusing: false,
             has_refused: false,
             is_dirty: false,
-            waits_for_mail: false,
+            waits_for_shard: false,
             last_packet_ms: now_ms,
             behind_since_ms: NEVER,
             taken_bytes: 0,
@@ -238,6 +238,11 @@ impl Link {
         let after_messages = message_bucket.as_mut().and_then(|b| b.take(messages, now_ms));
         let after_bytes = byte_bucket.as_mut().and_then(|b| b.take(bytes, now_ms));
         after_messages.max(after_bytes)
+    }
+
+    /// The topic that the client has set an alias for.
+    pub fn topic_of(&self, alias: u16) -> Option<&str> {
+        self.aliases_in.topic(alias)
     }
 
     pub(crate) fn aliases_in(&mut self) -> &mut InboundAliases {

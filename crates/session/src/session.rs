@@ -425,13 +425,14 @@ impl Session {
     /// Does the client take what it is sent, but more slowly than it comes? Then its publishers
     /// should wait a little. Says for how many milliseconds it has been so. One that does not catch
     /// up in time holds up nobody any more. `waiting` deliveries wait elsewhere than in its own
-    /// queue.
+    /// queue, which is no matter up to `calm_bytes`.
     #[inline]
-    pub fn behind_ms(&mut self, waiting: usize, now_ms: u64) -> Option<u64> {
+    pub fn behind_ms(&mut self, waiting: usize, calm_bytes: u64, now_ms: u64) -> Option<u64> {
         let link = self.link.as_deref_mut()?;
         let outbox_bytes_high = link.settings().outbox_bytes_max as usize / 2;
         let is_behind = link.outbox.len() > outbox_bytes_high
-            || self.outgoing.queued() + waiting > QUEUE_CALM_MAX;
+            || self.outgoing.queued() + waiting > QUEUE_CALM_MAX
+            || self.outgoing.queued_bytes() > calm_bytes;
         if !is_behind {
             return None;
         }
