@@ -95,7 +95,8 @@ impl Figures {
             figures.cpu_us_per_message = load.cpu_us_per_message;
             figures.memory_average_bytes = known(load.memory_bytes_average);
             figures.memory_max_bytes = known(load.memory_bytes_max as f64);
-            figures.memory_per_connection_bytes = load.memory_bytes_per_connection;
+            // A broker that was still busy with its start may have shrunk while clients connected.
+            figures.memory_per_connection_bytes = load.memory_bytes_per_connection.and_then(known);
             figures.memory_slope = MemorySlope::of(load);
         }
         figures

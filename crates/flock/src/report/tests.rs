@@ -24,6 +24,14 @@ fn what_was_queued_is_rated_by_the_seconds_in_which_it_came() {
 }
 
 #[test]
+fn a_broker_that_shrank_while_clients_connected_has_no_bytes_per_connection() {
+    let mut results = sample::results(1.0);
+    assert_eq!(Figures::of(&results).memory_per_connection_bytes, Some(2_250.0));
+    results.broker_load.as_mut().unwrap().memory_bytes_per_connection = Some(-102_000.0);
+    assert_eq!(Figures::of(&results).memory_per_connection_bytes, None);
+}
+
+#[test]
 fn the_page_is_whole_and_alone() {
     let page = html(&sample::results(1.0));
     for part in [
