@@ -213,8 +213,8 @@ fn start_doors(
 }
 
 /// How much nicer a door is than a worker. When there are more threads than cores, a worker that
-/// wakes up does not wait for the door to have its share; and the door still gets a tenth of what a
-/// worker gets that is never idle.
+/// wakes up waits less for a core; and the door still gets a tenth of what a worker gets that is
+/// never idle.
 const DOOR_NICENESS: i32 = 10;
 
 impl Doors {

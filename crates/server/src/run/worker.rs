@@ -3,6 +3,8 @@
 //! One turn: take what is ready, feed the shards, let mail flow, write each dirty connection once,
 //! sleep until something happens. No connection owns a read buffer; the worker has one.
 
+mod coming_and_going;
+
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
@@ -10,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use broker::{Close, Mail, Shard, ShardId};
+use broker::{Mail, Shard, ShardId};
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -51,22 +53,14 @@ const LARGE_BYTES_PER_TURN: usize = 1024 * 1024;
 /// when the last is dealt with.
 const EVENTS_MAX: usize = 256;
 
-/// Connections that are opened in one turn, and as many sockets are closed; the others follow with
-/// the next. Either takes some 20 us, and 10 us more for the answer.
-const ARRIVALS_PER_TURN: usize = 8;
-const CLOSINGS_PER_TURN: usize = ARRIVALS_PER_TURN;
-
 /// Slices of one write; the rest follows with the next.
 const SLICES_MAX: usize = 64;
 
 /// Rounds of mail between the shards of this worker in one turn; the rest follows with the next.
 const MAIL_ROUNDS_MAX: usize = 64;
 
-/// The longest sleep: time-driven work of the shards has a grain of a second.
+/// The longest sleep: shards sweep once a second.
 const SLEEP_MS_MAX: u64 = 1000;
-
-/// How long a connection that was told why it ends may take to read it.
-const FAREWELL_MS: u64 = 2000;
 
 struct Connection {
     stream: Stream,
@@ -357,92 +351,6 @@ impl Worker {
         &mut self.shards[place]
     }
 
-    fn open_arrivals(&mut self) {
-        if self.arrivals.is_empty() {
-            return;
-        }
-        for _ in 0..ARRIVALS_PER_TURN {
-            let Some(handover) = self.arrivals.pop_front() else { break };
-            self.on_connection(handover);
-        }
-        self.carry_out();
-    }
-
-    fn close_some(&mut self) {
-        let count = self.closing.len().min(CLOSINGS_PER_TURN);
-        for key in self.closing.drain(..count) {
-            let mut connection = self.connections.remove(key);
-            if connection.stream.has_layers() {
-                let _ = connection.stream.shutdown();
-            }
-        }
-    }
-
-    /// Nobody needs this connection any more: its socket is closed when messages are dealt with.
-    fn close_later(&mut self, key: usize) {
-        if let Some(connection) = self.connections.get_mut(key) {
-            connection.state = State::Lost;
-            self.closing.push_back(key);
-        }
-    }
-
-    fn on_connection(&mut self, handover: Handover) {
-        if self.ends_at_ms.is_some() {
-            return;
-        }
-        let place = usize::from(handover.shard) / self.mailboxes.len();
-        if let Some(old) = self.shards[place].connection_of(&handover.request.client_id) {
-            self.read_before_takeover(old as usize);
-        }
-        let entry = self.connections.vacant_entry();
-        let key = entry.key();
-        let mut stream = handover.stream;
-        let interests = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(&mut stream, Token(key), interests) {
-            tracing::warn!(%error, "cannot watch a connection; it is closed");
-            return;
-        }
-        let now_ms = self.now_ms;
-        let has_layers = stream.has_layers();
-        let shard = &mut self.shards[place];
-        let slot = shard.on_connect(key as u32, handover.request, now_ms);
-        entry.insert(Connection {
-            stream,
-            shard: place as u16,
-            slot,
-            state: State::Open,
-            is_blocked: false,
-            is_unread: false,
-            gathers: false,
-            sends_large: false,
-            _seat: handover.seat,
-        });
-        if !handover.rest.is_empty() {
-            let gathers = shard.on_bytes(slot, key as u32, &handover.rest, now_ms);
-            self.note_gathers(key, gathers, handover.rest.len());
-        }
-        if has_layers {
-            // What it has read and not handed on makes no event.
-            self.read_later(key);
-        }
-    }
-
-    /// A client connects anew while the worker still knows an older connection of it. What it sent
-    /// there comes first: a DISCONNECT that waits in the socket decides about its will.
-    fn read_before_takeover(&mut self, key: usize) {
-        for _ in 0..READS_PER_TURN {
-            let Some(connection) = self.connections.get_mut(key) else { return };
-            if !matches!(connection.state, State::Open) {
-                return;
-            }
-            match connection.stream.read(&mut self.buffer) {
-                Ok(Read::Bytes(count)) => self.give(key, count),
-                Ok(Read::WouldBlock) => return,
-                Ok(Read::Closed) | Err(_) => return self.on_lost(key),
-            }
-        }
-    }
-
     fn on_event(&mut self, event: &Event) {
         let key = event.token().0;
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -599,16 +507,6 @@ impl Worker {
         }
     }
 
-    fn on_lost(&mut self, key: usize) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if matches!(connection.state, State::Leaving { .. }) {
-            return self.close_later(key);
-        }
-        connection.state = State::Lost;
-        let (place, slot) = (usize::from(connection.shard), connection.slot);
-        self.shards[place].on_closed(slot, key as u32, self.now_ms);
-    }
-
     /// What is due: shards' timers, pauses, farewells.
     fn on_time(&mut self) {
         for shard in &mut self.shards {
@@ -707,21 +605,6 @@ impl Worker {
         }
     }
 
-    /// Writes a connection's farewell and lets it go.
-    fn close(&mut self, close: Close) {
-        let key = close.connection as usize;
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if matches!(connection.state, State::Lost) || close.farewell.is_empty() {
-            return self.close_later(key);
-        }
-        // Closing now, with bytes of the client unread, would make the kernel throw the farewell
-        // away at the client's end. So the sending side ends first, and the rest is read away.
-        let until_ms = self.now_ms + FAREWELL_MS;
-        connection.state = State::Leaving { farewell: Box::new(close.farewell), until_ms };
-        self.waiting.push(key);
-        self.write(key);
-    }
-
     /// Writes what a connection is owed, as far as it takes it.
     fn write(&mut self, key: usize) {
         loop {
@@ -794,6 +677,7 @@ mod tests {
     use codec::Version;
     use net::{ListenOptions, Listener, Progress};
 
+    use super::coming_and_going::{ARRIVALS_PER_TURN, CLOSINGS_PER_TURN};
     use super::*;
     use crate::config::CertificateIdentity;
     use crate::run::gate::{Entrance, Gate};

@@ -1,0 +1,130 @@
+//! Connections come and go: a few in each turn, behind the messages, so that nobody waits for a
+//! storm of them.
+
+use broker::Close;
+use mio::{Interest, Token};
+use net::Read;
+
+use super::{Connection, READS_PER_TURN, State, Worker};
+use crate::run::mailbox::Handover;
+
+/// Connections that are opened in one turn, and as many sockets are closed; the others follow with
+/// the next. Either takes some 20 us, and 10 us more for the answer.
+pub(super) const ARRIVALS_PER_TURN: usize = 8;
+pub(super) const CLOSINGS_PER_TURN: usize = ARRIVALS_PER_TURN;
+
+/// How long a connection that was told why it ends may take to read it.
+const FAREWELL_MS: u64 = 2000;
+
+impl Worker {
+    pub(super) fn open_arrivals(&mut self) {
+        if self.arrivals.is_empty() {
+            return;
+        }
+        for _ in 0..ARRIVALS_PER_TURN {
+            let Some(handover) = self.arrivals.pop_front() else { break };
+            self.on_connection(handover);
+        }
+        self.carry_out();
+    }
+
+    fn on_connection(&mut self, handover: Handover) {
+        if self.ends_at_ms.is_some() {
+            return;
+        }
+        let place = usize::from(handover.shard) / self.mailboxes.len();
+        if let Some(old) = self.shards[place].connection_of(&handover.request.client_id) {
+            self.read_before_takeover(old as usize);
+        }
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let mut stream = handover.stream;
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        if let Err(error) = self.poll.registry().register(&mut stream, Token(key), interests) {
+            tracing::warn!(%error, "cannot watch a connection; it is closed");
+            return;
+        }
+        let now_ms = self.now_ms;
+        let has_layers = stream.has_layers();
+        let shard = &mut self.shards[place];
+        let slot = shard.on_connect(key as u32, handover.request, now_ms);
+        entry.insert(Connection {
+            stream,
+            shard: place as u16,
+            slot,
+            state: State::Open,
+            is_blocked: false,
+            is_unread: false,
+            gathers: false,
+            sends_large: false,
+            _seat: handover.seat,
+        });
+        if !handover.rest.is_empty() {
+            let gathers = shard.on_bytes(slot, key as u32, &handover.rest, now_ms);
+            self.note_gathers(key, gathers, handover.rest.len());
+        }
+        if has_layers {
+            // What it has read and not handed on makes no event.
+            self.read_later(key);
+        }
+    }
+
+    /// A client connects anew while the worker still knows an older connection of it. What it sent
+    /// there comes first: a DISCONNECT that waits in the socket decides about its will.
+    fn read_before_takeover(&mut self, key: usize) {
+        for _ in 0..READS_PER_TURN {
+            let Some(connection) = self.connections.get_mut(key) else { return };
+            if !matches!(connection.state, State::Open) {
+                return;
+            }
+            match connection.stream.read(&mut self.buffer) {
+                Ok(Read::Bytes(count)) => self.give(key, count),
+                Ok(Read::WouldBlock) => return,
+                Ok(Read::Closed) | Err(_) => return self.on_lost(key),
+            }
+        }
+    }
+
+    pub(super) fn on_lost(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if matches!(connection.state, State::Leaving { .. }) {
+            return self.close_later(key);
+        }
+        connection.state = State::Lost;
+        let (place, slot) = (usize::from(connection.shard), connection.slot);
+        self.shards[place].on_closed(slot, key as u32, self.now_ms);
+    }
+
+    /// Writes a connection's farewell and lets it go.
+    pub(super) fn close(&mut self, close: Close) {
+        let key = close.connection as usize;
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if matches!(connection.state, State::Lost) || close.farewell.is_empty() {
+            return self.close_later(key);
+        }
+        // Closing now, with bytes of the client unread, would make the kernel throw the farewell
+        // away at the client's end. So the sending side ends first, and the rest is read away.
+        let until_ms = self.now_ms + FAREWELL_MS;
+        connection.state = State::Leaving { farewell: Box::new(close.farewell), until_ms };
+        self.waiting.push(key);
+        self.write(key);
+    }
+
+    /// Nobody needs this connection any more: its socket is closed when messages are dealt with.
+    pub(super) fn close_later(&mut self, key: usize) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.state = State::Lost;
+            self.closing.push_back(key);
+        }
+    }
+
+    pub(super) fn close_some(&mut self) {
+        let count = self.closing.len().min(CLOSINGS_PER_TURN);
+        for key in self.closing.drain(..count) {
+            let mut connection = self.connections.remove(key);
+            if connection.stream.has_layers() {
+                let _ = connection.stream.shutdown();
+            }
+        }
+    }
+}
