@@ -185,6 +185,8 @@ SUITES = {
         [
             Row("CONN-10K", file("conn-10k"), STEADY),
             Row("CONN-RATE", file("conn-rate")),
+            Row("MB-B4", "MB-B4", ("--speed", "10")),
+            Row("MB-E4", "MB-E4", ("--scale", "0.019", "--speed", "10")),
             Row("TLS-10K", file("tls-10k"), STEADY),
             Row("TLS-RATE", file("tls-rate")),
         ],

@@ -2,12 +2,14 @@
 """What a core more is worth: the broker on one, two and three cores, the load on the others, and
 the core by itself on one, two and four threads. Writes the tables into docs/performance.md.
 
-The load needs cores, too, so the rates with sockets end at what is left for it; what a message
-costs does not, and a cost that stays as cores are added is a rate that grows with them. The core by
-itself (`crates/broker/examples/scaling.rs`) needs no load, and shows the rate.
+The load needs cores, too, so the rates with sockets end at what is left for it: the bare relay of
+crates/floor, which does nearly nothing, stands beside and shows that end. What a message costs has
+none, and a cost that stays as cores are added is a rate that grows with them. The core by itself
+(`crates/broker/examples/scaling.rs`) needs no load, and shows the rate.
 """
 
 import argparse
+import itertools
 import os
 import re
 import statistics
@@ -27,7 +29,7 @@ from bench_tables import (
 )
 
 SCENARIOS = {"AIO-B100-16B": "AIO-B100-16B", "MAX-1": bench.file("max")}
-BROKERS = ["quelea"]
+BROKERS = {"quelea": "quelea", "relay": "brokers/floor.toml"}
 LINE = re.compile(r"(.+), (\d+) threads: ([\d.]+) M messages/s")
 
 
@@ -45,16 +47,16 @@ def rows():
 
 
 def with_sockets(shape, programs):
-    """Scenario and cores to cell. The numbers of cores take turns."""
+    """Scenario, broker and cores to cell. The numbers of cores and the brokers take turns."""
     measured = {}
     for number in range(1, shape.rounds + 1):
-        for name, count, row in rows():
-            cell = measured.setdefault((name, count), Cell())
-            out = bench.ROOT / "results/scaling" / f"{row.name}-{number}"
-            results, why = bench.run(row, BROKERS[0], shape, programs, out)
+        for (name, count, row), broker in itertools.product(rows(), BROKERS):
+            cell = measured.setdefault((name, broker, count), Cell())
+            out = bench.ROOT / "results/scaling" / f"{row.name}-{broker}-{number}"
+            results, why = bench.run(row, BROKERS[broker], shape, programs, out)
             (cell.failures.append(why) if why else cell.runs.append(results))
-            print(f"{row.name}, round {number}: {bench.told(results, why)}", flush=True)
-    return measured
+            print(f"{row.name}, {broker}, round {number}: {bench.told(results, why)}", flush=True)
+    return dict(sorted(measured.items()))
 
 
 def by_itself(profile, rounds):
@@ -69,12 +71,13 @@ def by_itself(profile, rounds):
 
 
 def table_with_sockets(measured):
-    yield from table_head(
-        ["scenario", "cores of the broker", "received/s", "CPU us per message", "remarks"]
-    )
-    for (name, count), cell in measured.items():
-        told = [spread(received, 0, cell.runs), spread(cost, 2, cell.runs)]
-        yield table_row([name, str(count), *told, "; ".join(cell.remarks())])
+    head = ["scenario", "broker", "cores of the broker", "received/s", "x one core"]
+    yield from table_head([*head, "CPU us per message", "remarks"])
+    for (name, broker, count), cell in measured.items():
+        one, here = (measured[name, broker, cores].median(received) for cores in (1, count))
+        factor = f"{here / one:.2f}" if one and here and count > 1 else "-"
+        told = [spread(received, 0, cell.runs), factor, spread(cost, 2, cell.runs)]
+        yield table_row([name, broker, str(count), *told, "; ".join(cell.remarks())])
 
 
 def table_by_itself(rates):
@@ -93,10 +96,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--duration", default="5s", help="of the measured part of a run")
     parser.add_argument("--profile", default="release")
-    parser.add_argument("--programs", help="folder of quelea and flock: nothing is built")
+    parser.add_argument("--programs", help="folder of quelea, flock and floor: nothing is built")
     parser.add_argument("--print-only", action="store_true", help="leave the document as it is")
     arguments = parser.parse_args()
-    programs = bench.build(arguments, BROKERS)
+    programs = bench.build(arguments, BROKERS.values())
     bench.adopt_orphans()
     rates = by_itself(arguments.profile, arguments.rounds)
     measured = with_sockets(bench.Shape(arguments.rounds, arguments.duration, "1s"), programs)
