@@ -8,7 +8,8 @@ multiple of what it is without the disturbance, in the same round.
 
 The broker has two cores, the load of the pairs the third, the disturbance the fourth, each a
 process of its own: what the disturbance costs its clients delays no measurement. Every run has a
-broker that was just started.
+broker that was just started. The bare relay of crates/floor, where it can stand in for a broker,
+shows what is the kernel's and the machine's.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from bench_tables import between_markers, faults, latency, spread, table_head, t
 
 BROKER_CPUS, PAIRS_CPU, DISTURBANCE_CPU = "0-1", "2", "3"
 CPUS_NEEDED = 4
+RELAY_THREADS = 2
 START_SECS_MAX = 10
 
 # The pairs begin so much later than the disturbance.
@@ -51,6 +53,11 @@ ON_DISK = {
 }
 
 
+BROKERS = ("quelea", "mosquitto")
+# It has neither TLS nor retained messages, and drops what a stopped subscriber does not take.
+WITH_RELAY = (*BROKERS, "relay")
+
+
 @dataclass(frozen=True)
 class Case:
     """One run: the pairs, and beside them a disturbance or nothing."""
@@ -66,7 +73,7 @@ class Case:
     lead_secs: int = LEAD_SECS
     # Keys of quelea's configuration.
     keys: dict = field(default_factory=lambda: IN_MEMORY)
-    brokers: tuple = ("quelea", "mosquitto")
+    brokers: tuple = BROKERS
 
 
 FEW = {"pairs": "10", "rate": "500/s"}
@@ -76,8 +83,8 @@ STORM, STOPPED, RETAINED, RECLAIM = (
     f"tails-{name}" for name in ("connect-storm", "stopped", "retained", "reclaim")
 )
 CASES = {
-    "quiet": Case("none, 200 pairs"),
-    "storm": Case("connect storm", "quiet", STORM),
+    "quiet": Case("none, 200 pairs", brokers=WITH_RELAY),
+    "storm": Case("connect storm", "quiet", STORM, brokers=WITH_RELAY),
     "storm-tls": Case("connect storm, TLS", "quiet", STORM, is_tls=True),
     "stopped": Case("stopped `#` subscriber", "quiet", STOPPED),
     "retained": Case("10,000 retained of 64 B", "quiet", RETAINED),
@@ -166,7 +173,11 @@ keyfile {directory}/key.pem
     return [program, "-c", config] if program else None, {}
 
 
-COMMANDS = {"quelea": quelea, "mosquitto": mosquitto}
+def relay(_case, _directory, ports, programs):
+    return [programs / "floor", f"127.0.0.1:{ports[0]}", RELAY_THREADS], {}
+
+
+COMMANDS = {"quelea": quelea, "mosquitto": mosquitto, "relay": relay}
 
 
 @contextlib.contextmanager
@@ -181,7 +192,7 @@ def running(name, case, programs, prefix):
             return
         environment = dict(os.environ, **environment)
         command = [*prefix, "taskset", "-c", BROKER_CPUS, *map(str, command)]
-        process = subprocess.Popen(command, env=environment)
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         try:
             wait_for(ports[0], process)
             yield Broker(process.pid, *ports)
@@ -351,7 +362,8 @@ def main():
     parser.add_argument("--cases", help=f"some of {','.join(CASES)}")
     parser.add_argument("--brokers", default=",".join(COMMANDS))
     parser.add_argument("--profile", default="release")
-    parser.add_argument("--programs", type=Path, help="folder of both: nothing is built")
+    built = "folder of quelea, flock and floor: nothing is built"
+    parser.add_argument("--programs", type=Path, help=built)
     urgent = "everything at real-time priority, for a machine that is not quiet"
     parser.add_argument("--urgent", action="store_true", help=urgent)
     parser.add_argument("--print-only", action="store_true", help="leave the document as it is")
@@ -374,7 +386,8 @@ def main():
 
 
 def build(profile):
-    command = ["cargo", "build", "--profile", profile, "-p", "server", "-p", "flock"]
+    command = ["cargo", "build", "--profile", profile]
+    command += [word for one in ("server", "flock", "floor") for word in ("-p", one)]
     subprocess.run(command, cwd=ROOT, check=True)
     return ROOT / "target" / profile
 
