@@ -10,13 +10,10 @@ mod lab;
 use std::time::{Duration, Instant};
 
 use broker::{Access, ConnectRequest, Durability, Limits, Settings};
-use codec::{
-    FilterBuf, Packet, Properties, QoS, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe, Version,
-};
 use lab::{Conn, Lab, persistent, publish, request, with_limits};
 
 /// Filters of one SUBSCRIBE or UNSUBSCRIBE.
-const FILTERS_PER_PACKET: u32 = 10_000;
+const FILTERS_PER_PACKET: usize = 10_000;
 
 fn main() {
     let size = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(100_000);
@@ -87,25 +84,20 @@ fn keep_alives(size: u32) {
     longest.show(&format!("{size} keep-alives run out in one second"));
 }
 
-fn with_queue(lab: &mut Lab, id: &str, size: u32) {
-    let conn = lab.open(persistent(id));
+/// A session that is away, and so many messages that wait for it.
+fn with_queue(lab: &mut Lab, id: &str, limits: &Limits, size: u32) {
+    let conn = lab.open(with_limits(persistent(id), limits.clone()));
     lab.subscribe(conn, "t", 1);
-    let publisher = lab.open(request("publisher"));
+    let publisher = lab.open(with_limits(request("publisher"), limits.clone()));
     lab.cut(conn);
     for number in 0..size {
-        lab.bytes(publisher, &packet(&publish("t", &number.to_be_bytes(), 1, 1)));
-        if number % 500 == 0 {
+        lab.send_only(publisher, &publish("t", &number.to_be_bytes(), 1, 1));
+        if number % 100 == 0 {
             lab.settle();
             lab.take_all(publisher);
         }
     }
     lab.settle();
-}
-
-fn packet(packet: &Packet<'_>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    packet.encode(Version::V5, &mut bytes);
-    bytes
 }
 
 fn clean(id: &str) -> ConnectRequest {
@@ -114,7 +106,7 @@ fn clean(id: &str) -> ConnectRequest {
 
 fn queue(size: u32) {
     let mut lab = lab();
-    with_queue(&mut lab, "queue", size);
+    with_queue(&mut lab, "queue", &Limits::default(), size);
     let mut longest = Longest::default();
     longest.time(|| lab.connect_only(clean("queue")));
     lab.settle();
@@ -122,39 +114,10 @@ fn queue(size: u32) {
     longest.show(&format!("clean start of a session with {size} messages in its queue"));
 }
 
-fn subscribe(lab: &mut Lab, conn: Conn, numbers: std::ops::Range<u32>, name: fn(u32) -> String) {
-    let mut filters = FilterBuf::new();
-    for number in numbers {
-        filters.push(&name(number), SubscribeOptions::new(QoS::AtLeastOnce));
-    }
-    lab.bytes(
-        conn,
-        &packet(&Packet::Subscribe(Subscribe {
-            packet_id: 1,
-            properties: Properties::EMPTY,
-            filters: filters.as_filters(),
-        })),
-    );
-}
-
-fn unsubscribe(lab: &mut Lab, conn: Conn, numbers: std::ops::Range<u32>, name: fn(u32) -> String) {
-    let mut filters = TopicBuf::new();
-    for number in numbers {
-        filters.push(&name(number));
-    }
-    lab.bytes(
-        conn,
-        &packet(&Packet::Unsubscribe(Unsubscribe {
-            packet_id: 2,
-            properties: Properties::EMPTY,
-            filters: filters.as_topics(),
-        })),
-    );
-}
-
-fn in_packets(size: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
-    (0..size.div_ceil(FILTERS_PER_PACKET))
-        .map(move |part| part * FILTERS_PER_PACKET..size.min((part + 1) * FILTERS_PER_PACKET))
+/// The filters of each packet.
+fn in_packets(size: u32, name: fn(u32) -> String) -> Vec<Vec<String>> {
+    let filters: Vec<String> = (0..size).map(name).collect();
+    filters.chunks(FILTERS_PER_PACKET).map(<[String]>::to_vec).collect()
 }
 
 fn subscriptions(size: u32, kind: &str, name: fn(u32) -> String) {
@@ -162,8 +125,8 @@ fn subscriptions(size: u32, kind: &str, name: fn(u32) -> String) {
     let conn = lab.open(persistent("many"));
     for what in ["subscribe", "subscribe again"] {
         let mut longest = Longest::default();
-        for part in in_packets(size) {
-            longest.time(|| subscribe(&mut lab, conn, part, name));
+        for filters in in_packets(size, name) {
+            longest.time(|| lab.subscribe_all(conn, &filters, 1));
             lab.settle();
         }
         longest.show(&format!("{what}: {FILTERS_PER_PACKET} of {size} {kind} filters in a packet"));
@@ -179,13 +142,13 @@ fn again(size: u32) {
     let name = |number| format!("site/{number:06}/state");
     let mut lab = lab();
     let conn = lab.open(request("many"));
-    for part in in_packets(size) {
-        subscribe(&mut lab, conn, part, name);
+    for filters in in_packets(size, name) {
+        lab.subscribe_all(conn, &filters, 1);
         lab.settle();
     }
     let mut longest = Longest::default();
-    for part in in_packets(size) {
-        longest.time(|| unsubscribe(&mut lab, conn, part, name));
+    for filters in in_packets(size, name) {
+        longest.time(|| lab.unsubscribe_all(conn, &filters));
         lab.settle();
     }
     longest.show(&format!("unsubscribe: {FILTERS_PER_PACKET} of {size} filters in a packet"));
@@ -193,7 +156,7 @@ fn again(size: u32) {
 
 fn window() {
     let mut lab = lab();
-    with_queue(&mut lab, "window", 100_000);
+    with_queue(&mut lab, "window", &Limits::default(), 100_000);
     let limits = Limits { in_flight_max: u16::MAX, ..Limits::default() };
     let back = || with_limits(persistent("window"), limits.clone());
     let mut longest = Longest::default();
@@ -220,18 +183,7 @@ fn durable_queue(size: u32) {
     let limits = Limits { durability: Durability::Disk, ..Limits::default() };
     let log_settings = storage::Settings::with_segment_bytes(1 << 20);
     let mut lab = Lab::durable_by(1, Settings::default(), log_settings);
-    let conn = lab.open(with_limits(persistent("queue"), limits.clone()));
-    lab.subscribe(conn, "t", 1);
-    let publisher = lab.open(with_limits(request("publisher"), limits.clone()));
-    lab.cut(conn);
-    for number in 0..size {
-        lab.bytes(publisher, &packet(&publish("t", &number.to_be_bytes(), 1, 1)));
-        if number % 100 == 0 {
-            lab.settle();
-            lab.take_all(publisher);
-        }
-    }
-    lab.settle();
+    with_queue(&mut lab, "queue", &limits, size);
     let mut longest = Longest::default();
     longest.time(|| lab.connect_only(with_limits(clean("queue"), limits)));
     lab.settle();

@@ -88,16 +88,8 @@ fn a_suback_waits_for_the_disk() {
     let mut lab = Lab::durable(1);
     let conn = lab.open(persistent("subscriber"));
     lab.disks_stand_still = true;
-    let mut filters = codec::FilterBuf::new();
-    filters.push("t", SubscribeOptions::new(level(1)));
-    lab.send(
-        conn,
-        &Packet::Subscribe(codec::Subscribe {
-            packet_id: 1,
-            properties: Properties::EMPTY,
-            filters: filters.as_filters(),
-        }),
-    );
+    lab.subscribe_all(conn, &["t"], 1);
+    lab.settle();
     assert_eq!(lab.take_all(conn), []);
     lab.disks_stand_still = false;
     lab.settle();

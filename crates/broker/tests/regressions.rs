@@ -7,8 +7,8 @@ use std::sync::Arc;
 use broker::access::{Permission, Who};
 use broker::{Access, ConnectRequest, Event, Limits, Settings};
 use codec::{
-    AckKind, Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish, Reason,
-    RetainHandling, Subscribe, SubscribeOptions, Version, Will,
+    AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, Reason, RetainHandling,
+    SubscribeOptions, Version, Will,
 };
 use lab::{
     Got, Lab, admit, connect_packet, level, persistent, publish, request, retained, rule,
@@ -360,10 +360,7 @@ fn a_page_of_retained_messages_waits_until_the_one_before_it_is_written() {
         lab.send(publisher, &retained(&format!("t/{number}"), &[1; 1000], 0, 0));
     }
     let subscriber = lab.open(request("subscriber"));
-    let mut filters = FilterBuf::new();
-    filters.push("t/+", SubscribeOptions::new(level(0)));
-    let (properties, filters) = (Properties::EMPTY, filters.as_filters());
-    lab.send_only(subscriber, &Packet::Subscribe(Subscribe { packet_id: 1, properties, filters }));
+    lab.subscribe_all(subscriber, &["t/+"], 0);
     lab.settle_mail();
     let (shard, slot) = lab.place(subscriber);
     let waiting = lab.shards[shard].outbox(slot, subscriber).expect("a connection").len();

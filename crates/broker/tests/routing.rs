@@ -207,16 +207,7 @@ fn a_retained_message_in_a_page_does_not_follow_a_newer_live_one() {
     let subscriber = lab.open(request(&subscriber_id));
     let publisher = lab.open(request(&lab.id_on(0, "publisher")));
     lab.send(publisher, &retained(&home, b"old", 0, 0));
-    let mut filters = codec::FilterBuf::new();
-    filters.push("t/+", SubscribeOptions::new(QoS::AtMostOnce));
-    lab.send_only(
-        subscriber,
-        &Packet::Subscribe(codec::Subscribe {
-            packet_id: 1,
-            properties: Properties::EMPTY,
-            filters: filters.as_filters(),
-        }),
-    );
+    lab.subscribe_all(subscriber, &["t/+"], 0);
     // The page is asked for; before it comes, a newer message is delivered live.
     lab.deliver_mail();
     lab.send_only(publisher, &retained(&home, b"new", 0, 0));

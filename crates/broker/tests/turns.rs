@@ -4,9 +4,7 @@
 mod lab;
 
 use broker::ConnectRequest;
-use codec::{
-    FilterBuf, Packet, Properties, QoS, Reason, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe,
-};
+use codec::Reason;
 use lab::{Conn, Got, Lab, persistent, publish, publish_numbers, read_all, request, with_limits};
 
 /// Calls of `on_tick` until nothing is due any more.
@@ -19,19 +17,10 @@ fn ticks(lab: &mut Lab) -> usize {
     count
 }
 
-fn subscribe_all(lab: &mut Lab, conn: Conn, filters: &[String], qos: QoS) {
-    let mut asked = FilterBuf::new();
-    for filter in filters {
-        asked.push(filter, SubscribeOptions::new(qos));
-    }
-    let packet = Packet::Subscribe(Subscribe {
-        packet_id: 1,
-        properties: Properties::EMPTY,
-        filters: asked.as_filters(),
-    });
-    lab.send(conn, &packet);
-    let granted = vec![qos as u8; filters.len()];
-    assert_eq!(lab.take(conn), Some(Got::Suback(1, granted)));
+fn subscribe_all(lab: &mut Lab, conn: Conn, filters: &[String], qos: u8) {
+    lab.subscribe_all(conn, filters, qos);
+    lab.settle();
+    assert_eq!(lab.take(conn), Some(Got::Suback(1, vec![qos; filters.len()])));
 }
 
 fn with_keep_alive(lab: &mut Lab, count: usize) -> Vec<Conn> {
@@ -77,7 +66,7 @@ fn a_session_with_many_subscriptions_is_gone_at_once_and_cleared_away_over_sever
     let publisher = lab.open(request("publisher"));
     let many = lab.open(persistent("many"));
     let filters: Vec<String> = (0..2_500).map(|number| format!("t/{number}")).collect();
-    subscribe_all(&mut lab, many, &filters, QoS::AtLeastOnce);
+    subscribe_all(&mut lab, many, &filters, 1);
     lab.subscribe(many, "$share/group/t", 1);
     assert_eq!(lab.total(|m| &m.subscriptions), 2_501);
 
@@ -112,7 +101,7 @@ fn sessions_that_end_together_share_what_a_turn_may_clear_away() {
     let clients: Vec<Conn> = (0..4)
         .map(|number| {
             let conn = lab.open(request(&format!("client-{number}")));
-            subscribe_all(&mut lab, conn, &filters, QoS::AtMostOnce);
+            subscribe_all(&mut lab, conn, &filters, 0);
             conn
         })
         .collect();
@@ -146,35 +135,18 @@ fn filters_given_up_in_one_packet_take_along_what_waits_by_them_alone() {
         let back = || with_limits(persistent("client"), lab::window(1));
         let client = lab.open(back());
         let filters: Vec<String> = ["a", "b", "+", "c"].map(String::from).into();
-        subscribe_all(&mut lab, client, &filters, QoS::AtLeastOnce);
+        subscribe_all(&mut lab, client, &filters, 1);
         lab.cut(client);
         publish_numbers(&mut lab, publisher, "a", 0..3);
         publish_numbers(&mut lab, publisher, "b", 3..6);
         publish_numbers(&mut lab, publisher, "c", 6..9);
         let client = lab.open(back());
-        if is_unsubscribed {
-            let mut gone = TopicBuf::new();
-            ["a", "+", "b"].iter().for_each(|filter| {
-                gone.push(filter);
-            });
-            let packet = Packet::Unsubscribe(Unsubscribe {
-                packet_id: 2,
-                properties: Properties::EMPTY,
-                filters: gone.as_topics(),
-            });
-            lab.send(client, &packet);
-        } else {
-            let mut less = FilterBuf::new();
-            for filter in ["a", "+", "b"] {
-                less.push(filter, SubscribeOptions::new(QoS::AtMostOnce));
-            }
-            let packet = Packet::Subscribe(Subscribe {
-                packet_id: 2,
-                properties: Properties::EMPTY,
-                filters: less.as_filters(),
-            });
-            lab.send(client, &packet);
+        let given_up = ["a", "+", "b"];
+        match is_unsubscribed {
+            true => lab.unsubscribe_all(client, &given_up),
+            false => lab.subscribe_all(client, &given_up, 0),
         }
+        lab.settle();
         let payloads = read_all(&mut lab, client);
         // The first was in flight already.
         assert_eq!(payloads, ["0", "6", "7", "8"], "{is_unsubscribed}");

@@ -305,15 +305,37 @@ impl Lab {
         reason
     }
 
-    pub(crate) fn unsubscribe(&mut self, conn: Conn, filter: &str) {
-        let mut filters = TopicBuf::new();
-        filters.push(filter);
+    /// Asks for all of them in one packet; the mail stays where it is.
+    pub(crate) fn subscribe_all(&mut self, conn: Conn, filters: &[impl AsRef<str>], qos: u8) {
+        let mut asked = FilterBuf::new();
+        for filter in filters {
+            asked.push(filter.as_ref(), SubscribeOptions::new(level(qos)));
+        }
+        let packet = Packet::Subscribe(Subscribe {
+            packet_id: 1,
+            properties: Properties::EMPTY,
+            filters: asked.as_filters(),
+        });
+        self.send_only(conn, &packet);
+    }
+
+    /// Gives all of them up in one packet; the mail stays where it is.
+    pub(crate) fn unsubscribe_all(&mut self, conn: Conn, filters: &[impl AsRef<str>]) {
+        let mut gone = TopicBuf::new();
+        for filter in filters {
+            gone.push(filter.as_ref());
+        }
         let packet = Packet::Unsubscribe(Unsubscribe {
             packet_id: 2,
             properties: Properties::EMPTY,
-            filters: filters.as_topics(),
+            filters: gone.as_topics(),
         });
-        self.send(conn, &packet);
+        self.send_only(conn, &packet);
+    }
+
+    pub(crate) fn unsubscribe(&mut self, conn: Conn, filter: &str) {
+        self.unsubscribe_all(conn, &[filter]);
+        self.settle();
     }
 
     pub(crate) fn ack(&mut self, conn: Conn, kind: AckKind, packet_id: u16) {
