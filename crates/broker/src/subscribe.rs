@@ -37,7 +37,7 @@ pub(crate) struct Granted {
 #[derive(Debug, Default)]
 struct Done<'a> {
     reasons: Vec<u8>,
-    /// What its acknowledgement has to wait for.
+    /// What its acknowledgement has to wait for: the newest record of any of them.
     kept: Option<storage::Position>,
     /// What waited in the log for the session before it lost the first subscription. Once for all
     /// filters of the packet: it walks the whole queue.
@@ -95,7 +95,7 @@ impl Shard {
             }
             let granted = self.subscribe(slot, &request);
             match self.keep_granted(slot, text, old, granted, identifier) {
-                Ok(position) => done.kept = position.or(done.kept),
+                Ok(position) => done.kept = done.kept.max(position),
                 Err(error) => {
                     self.take_subscription_back(slot, &request.filter, old);
                     let reason = crate::publish::reason_of(&error);
@@ -384,7 +384,7 @@ impl Shard {
             let held = self.find_held(slot, &filter);
             if let Some(held) = held {
                 match self.drop_subscription(slot, held, text) {
-                    Ok(position) => done.kept = position.or(done.kept),
+                    Ok(position) => done.kept = done.kept.max(position),
                     Err(_) if !self.is_v5(slot) => return Err(Ended::LogFailed),
                     Err(_) => {
                         // An UNSUBACK has no word for a lack of room (section 3.11.3).

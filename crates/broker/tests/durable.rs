@@ -97,6 +97,20 @@ fn a_suback_waits_for_the_disk() {
 }
 
 #[test]
+fn a_suback_waits_for_what_is_new_also_before_what_is_not() {
+    let mut lab = Lab::durable(1);
+    let conn = lab.open(persistent("subscriber"));
+    lab.subscribe(conn, "old", 1);
+    lab.disks_stand_still = true;
+    lab.subscribe_all(conn, &["new", "old"], 1);
+    lab.settle();
+    assert_eq!(lab.take_all(conn), []);
+    lab.disks_stand_still = false;
+    lab.settle();
+    assert_eq!(lab.take_all(conn), [Got::Suback(1, vec![1, 1])]);
+}
+
+#[test]
 fn clean_sessions_and_qos_0_write_nothing() {
     let mut lab = Lab::durable(1);
     let before = lab.shards[0].log_stats().map(|stats| stats.records_appended);
