@@ -369,6 +369,19 @@ impl Shard {
     }
 
     fn pump_waiting(&mut self, slot: u32, now_ms: u64) {
+        self.pump_session(slot, now_ms);
+        while self.supply_in_flight(slot, now_ms) {
+            self.pump_session(slot, now_ms);
+        }
+        self.pump_backlog(slot, now_ms);
+        if self.clients.get(slot).is_some_and(|client| client.extras.is_some()) {
+            self.ask_next_page(slot);
+        }
+        self.pull_for(slot, now_ms);
+    }
+
+    /// Moves on what the session itself has: resends and its queue.
+    fn pump_session(&mut self, slot: u32, now_ms: u64) {
         let metrics = &self.shared.metrics[usize::from(self.id)];
         let Some(client) = self.clients.get_mut(slot) else { return };
         let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
@@ -382,7 +395,6 @@ impl Shard {
         });
         let after = client.session.link().map_or(0, |link| link.outbox.len());
         client.publish_gauge();
-        let has_gauge = client.gauge.is_some();
         if !self.holds.is_empty() {
             self.look_at_hold(slot);
         }
@@ -396,16 +408,6 @@ impl Shard {
                 self.tell_home(origin.group, origin.serial, true);
             }
             self.note_dropped(slot, reason, now_ms);
-        }
-        if self.supply_in_flight(slot, now_ms) {
-            return self.pump(slot, now_ms);
-        }
-        self.pump_backlog(slot, now_ms);
-        if self.clients.get(slot).is_some_and(|client| client.extras.is_some()) {
-            self.ask_next_page(slot);
-        }
-        if has_gauge {
-            self.pull_for(slot, now_ms);
         }
     }
 

@@ -111,6 +111,29 @@ fn a_suback_waits_for_what_is_new_also_before_what_is_not() {
 }
 
 #[test]
+fn a_session_with_very_much_in_flight_is_sent_it_again_after_a_start() {
+    let mut lab =
+        Lab::durable_by(1, Settings::default(), storage::Settings::with_segment_bytes(1 << 24));
+    let limits = Limits { in_flight_max: u16::MAX, outbox_bytes_max: 1 << 26, ..Limits::default() };
+    let back = || with_limits(persistent("subscriber"), limits.clone());
+    let conn = lab.open(back());
+    lab.subscribe(conn, "t", 1);
+    let publisher = lab.open(request("publisher"));
+    for number in 0..40_000u32 {
+        lab.send_only(publisher, &lab::publish("t", &number.to_be_bytes(), 1, 1));
+        if number % 100 == 0 {
+            lab.settle();
+            lab.take_all(publisher);
+        }
+    }
+    lab.settle();
+    assert_eq!(lab.received(conn).len(), 40_000);
+    lab.crash(Crash::Power);
+    let conn = lab.open(back());
+    assert_eq!(lab.received(conn).len(), 40_000);
+}
+
+#[test]
 fn clean_sessions_and_qos_0_write_nothing() {
     let mut lab = Lab::durable(1);
     let before = lab.shards[0].log_stats().map(|stats| stats.records_appended);
