@@ -9,18 +9,23 @@ use std::collections::VecDeque;
 use session::{Message, Outgoing};
 
 use crate::Shard;
-use crate::client::Client;
 use crate::holdings::Released;
 
-/// Subscriptions that are taken out of the index in one turn, some 0.3 us each; the rest follows
-/// with the next.
+/// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
 const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
 
-/// Deliveries and parked messages that are freed in one turn, up to 0.1 us each; the rest follows
-/// with the next.
+/// So many deliveries and parked messages are freed in one turn, up to 0.1 us each.
 const MESSAGES_PER_TURN: usize = 5_000;
 
-/// Bounded by the limits of the sessions and groups that have ended.
+/// Or this part of all that is left, if it is more: sessions that end one after the other thus
+/// leave no more than what a hundred turns bring, however fast they come.
+const PART_PER_TURN: usize = 100;
+
+/// What a session of everyday size has goes with it: up to so many subscriptions, and messages.
+const SUBSCRIPTIONS_AT_ONCE: usize = 64;
+const MESSAGES_AT_ONCE: usize = 500;
+
+/// What goes with the next turns.
 #[derive(Debug, Default)]
 pub(crate) struct Remains {
     /// Slots, and what was held there.
@@ -34,16 +39,25 @@ impl Remains {
         self.subscriptions.is_empty() && self.queues.is_empty() && self.parked.is_empty()
     }
 
+    /// The queue of a session that is gone.
+    fn add_queue(&mut self, queue: Outgoing) {
+        if count(&queue) > MESSAGES_AT_ONCE {
+            self.queues.push(queue);
+        }
+    }
+
     /// The queue of a shared group that is gone.
     pub(crate) fn add_parked(&mut self, parked: VecDeque<Message>) {
-        if parked.len() > MESSAGES_PER_TURN {
+        if parked.len() > MESSAGES_AT_ONCE {
             self.parked.push(parked);
         }
     }
 
     /// Frees as many messages as one turn may.
     fn free_messages(&mut self) {
-        let mut left = MESSAGES_PER_TURN;
+        let queued: usize = self.queues.iter().map(count).sum();
+        let parked: usize = self.parked.iter().map(VecDeque::len).sum();
+        let mut left = MESSAGES_PER_TURN.max((queued + parked) / PART_PER_TURN);
         while left > 0 {
             if let Some(queue) = self.queues.last_mut() {
                 let freed = queue.discard(left);
@@ -65,6 +79,11 @@ impl Remains {
     }
 }
 
+/// Deliveries of a session, in any state.
+fn count(queue: &Outgoing) -> usize {
+    queue.queued() + usize::from(queue.in_flight())
+}
+
 impl Shard {
     /// Takes a session out of all tables. What is large goes in later turns.
     pub(crate) fn bury(&mut self, slot: u32) {
@@ -73,20 +92,29 @@ impl Shard {
         let metrics = self.metrics();
         metrics.sessions.sub(1);
         metrics.subscriptions.sub(held.len() as u64);
-        self.let_some_go(slot, &mut held, SUBSCRIPTIONS_PER_TURN);
-        if held.len() == 0 {
-            self.clients.free(slot);
-        } else {
+        if held.len() > SUBSCRIPTIONS_AT_ONCE {
             self.remains.subscriptions.push_back((slot, held));
+        } else {
+            self.let_some_go(slot, &mut held, SUBSCRIPTIONS_AT_ONCE);
+            self.clients.free(slot);
         }
-        self.leave_queue_behind(&mut client);
+        self.remains.add_queue(std::mem::take(&mut client.session.outgoing));
     }
 
-    fn leave_queue_behind(&mut self, client: &mut Client) {
-        let outgoing = std::mem::take(&mut client.session.outgoing);
-        // One that is small is freed here and now.
-        if outgoing.queued() + usize::from(outgoing.in_flight()) > MESSAGES_PER_TURN {
-            self.remains.queues.push(outgoing);
+    /// Goes on with what is left of sessions that have ended.
+    pub(crate) fn clear_remains(&mut self) {
+        self.remains.free_messages();
+        let all: usize = self.remains.subscriptions.iter().map(|(_, held)| held.len()).sum();
+        let mut left = SUBSCRIPTIONS_PER_TURN.max(all / PART_PER_TURN);
+        while left > 0
+            && let Some((slot, mut held)) = self.remains.subscriptions.pop_front()
+        {
+            left = self.let_some_go(slot, &mut held, left);
+            if held.len() == 0 {
+                self.clients.free(slot);
+            } else {
+                self.remains.subscriptions.push_front((slot, held));
+            }
         }
     }
 
@@ -100,21 +128,5 @@ impl Shard {
             self.let_go(slot, one);
         }
         0
-    }
-
-    /// Goes on with what is left of sessions that have ended.
-    pub(crate) fn clear_remains(&mut self) {
-        self.remains.free_messages();
-        let mut left = SUBSCRIPTIONS_PER_TURN;
-        while left > 0
-            && let Some((slot, mut held)) = self.remains.subscriptions.pop_front()
-        {
-            left = self.let_some_go(slot, &mut held, left);
-            if held.len() == 0 {
-                self.clients.free(slot);
-            } else {
-                self.remains.subscriptions.push_front((slot, held));
-            }
-        }
     }
 }
