@@ -8,6 +8,9 @@ use topic::Cursor;
 
 use crate::group::{GroupName, Member};
 
+/// What counts whole of a message that can wait in a queue.
+const WHOLE_BYTES_MAX: usize = 2 * 1024;
+
 /// The number of a shard, fixed when the broker starts. At most [`topic::SHARDS_MAX`] of them.
 pub type ShardId = u16;
 
@@ -131,11 +134,14 @@ impl Mail {
     }
 }
 
-/// A large message that can wait in a queue counts for little more than a small one: it is not
-/// copied there. Counted whole, it would wait for a turn of each other shard by itself, and those
-/// with subscribers on many shards would come behind all others. At QoS 0 it is dropped if too many
-/// come to an outbox at a time.
+/// What can wait in a queue counts for a quarter if it is large, and never for more than the
+/// smallest that need not be copied: counted whole, a few would have to wait for a turn of each
+/// other shard, and those with subscribers on many shards would come behind all others. At QoS 0 it
+/// is dropped if too many come to an outbox at a time.
 fn counted_bytes(message: &Message) -> usize {
     let bytes = message.heap_bytes();
-    if message.qos() == QoS::AtMostOnce { bytes } else { bytes.min(LARGE_BYTES_MIN) }
+    if message.qos() == QoS::AtMostOnce {
+        return bytes;
+    }
+    bytes.min(WHOLE_BYTES_MAX.max(bytes / 4)).min(LARGE_BYTES_MIN)
 }

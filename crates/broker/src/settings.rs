@@ -166,8 +166,8 @@ pub struct Settings {
     pub topic_durability: Vec<(Box<str>, Durability)>,
     pub when_full: WhenFull,
     /// Bytes of messages that all other shards together may have mailed to a shard before it has
-    /// dealt with them, of a large one of QoS 1 or 2 32 KiB; each has an equal part of it. Above
-    /// that part, publishers of more are not read until it has.
+    /// dealt with them, at QoS 1 and 2 a quarter of those above 2 KiB, 32 KiB at most; each has an
+    /// equal part of it. Above that part, publishers of more are not read until it has.
     pub mail_bytes_max: u64,
 }
 

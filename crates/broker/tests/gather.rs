@@ -182,16 +182,16 @@ fn publishers_of_large_messages_wait_for_the_bytes_in_a_queue_not_for_its_limit(
     assert!(wait_ms(20).is_some_and(|ms| ms >= 64), "{:?}", wait_ms(20));
 }
 
-/// How many large messages for a subscriber elsewhere are taken before their publisher waits.
-fn taken_before_it_waits(qos: u8) -> u64 {
+/// How many messages for a subscriber elsewhere are taken before their publisher waits.
+fn taken_before_it_waits(qos: u8, payload_bytes: usize) -> u64 {
     let settings = Settings { mail_bytes_max: 256 * 1024, ..Settings::default() };
     let mut lab = Lab::with(2, settings, Access::open());
     let publisher = lab.open(request(&lab.id_on(0, "p")));
     let subscriber = lab.open(request(&lab.id_on(1, "s")));
     lab.subscribe(subscriber, "t", qos);
-    let large = payload(400_000);
+    let large = payload(payload_bytes);
     let (shard, slot) = lab.place(publisher);
-    for packet_id in 1..=20 {
+    for packet_id in 1..=1000 {
         let bytes = encoded(&[publish("t", &large, qos, packet_id)]);
         lab.shards[shard].on_bytes(slot, publisher, &bytes[..1_000], lab.now_ms);
         lab.shards[shard].on_bytes(slot, publisher, &bytes[1_000..], lab.now_ms);
@@ -204,12 +204,20 @@ fn taken_before_it_waits(qos: u8) -> u64 {
 
 #[test]
 fn large_messages_that_can_be_queued_do_not_wait_for_a_turn_of_another_shard_each() {
-    assert!((6..12).contains(&taken_before_it_waits(1)));
+    assert!((6..12).contains(&taken_before_it_waits(1, 400_000)));
+}
+
+#[test]
+fn of_messages_above_2_kib_that_can_be_queued_a_quarter_counts_before_another_shard() {
+    let [whole, quarter] = [0, 1].map(|qos| taken_before_it_waits(qos, 8 * 1024));
+    assert!((28..=32).contains(&whole) && (112..=128).contains(&quarter), "{whole}, {quarter}");
+    let [whole, queued] = [0, 1].map(|qos| taken_before_it_waits(qos, 1500));
+    assert_eq!(whole, queued);
 }
 
 #[test]
 fn a_large_message_that_would_be_dropped_waits_until_the_one_before_it_is_dealt_with() {
-    assert_eq!(taken_before_it_waits(0), 1);
+    assert_eq!(taken_before_it_waits(0, 400_000), 1);
 }
 
 #[test]

@@ -44,10 +44,11 @@ const TURN_MIN: Duration = Duration::from_micros(100);
 /// large the next one is, and little to move to where it is gathered.
 const LARGE_READ_BYTES: usize = 4 * 1024;
 
-/// Bytes of large packets that are read in one turn, in either of its two parts; the rest follows
-/// with the next. They are written while the cache still has them, and a subscriber that many
-/// publish to does not run dry until all are read.
-const LARGE_BYTES_PER_TURN: usize = 1024 * 1024;
+/// Bytes that are read in one turn, in either of its two parts, before those that send much have
+/// to wait for the next. What they sent is written while the cache still has it, a subscriber that
+/// many publish to does not run dry until all are read, and other workers, which wait until this
+/// one has dealt with their mail, do not stand still meanwhile.
+const BYTES_PER_TURN: usize = 256 * 1024;
 
 /// Events of one turn; the rest follows with the next. What the first of them led to is written
 /// when the last is dealt with.
@@ -76,6 +77,8 @@ struct Connection {
     gathers: bool,
     /// The last packet was a large one.
     sends_large: bool,
+    /// The last read left something behind.
+    sends_much: bool,
     _seat: Seat,
 }
 
@@ -122,8 +125,8 @@ pub(super) struct Worker {
     now_ms: u64,
     /// Connections with more to read than one turn gave them.
     unread: VecDeque<usize>,
-    /// Bytes of large packets that may still be read in this part of the turn.
-    large_bytes_left: usize,
+    /// Bytes that may still be read in this part of the turn from those that send much.
+    bytes_left: usize,
     /// Connections that wait for a time: paused or leaving.
     waiting: Vec<usize>,
     local_mail: Vec<(ShardId, Vec<Mail>)>,
@@ -157,7 +160,7 @@ impl Worker {
             now_ms: parts.clock.now_ms(),
             clock: parts.clock,
             unread: VecDeque::new(),
-            large_bytes_left: 0,
+            bytes_left: 0,
             waiting: Vec::new(),
             local_mail: Vec::new(),
             has_more_events: false,
@@ -181,7 +184,7 @@ impl Worker {
         let began = Instant::now();
         self.now_ms = self.clock.ms_at(began);
         self.take_mail();
-        self.large_bytes_left = LARGE_BYTES_PER_TURN;
+        self.bytes_left = BYTES_PER_TURN;
         for event in events {
             if event.token() != WAKER {
                 self.on_event(event);
@@ -366,11 +369,11 @@ impl Worker {
 
     /// Goes on with connections that had more to read than one turn gave them.
     fn read_on(&mut self, began: Instant) {
-        self.large_bytes_left = LARGE_BYTES_PER_TURN;
+        self.bytes_left = BYTES_PER_TURN;
         let mut not_yet = self.unread.len();
         while not_yet > 0 || began.elapsed() < TURN_MIN {
             not_yet = not_yet.saturating_sub(1);
-            if self.large_bytes_left == 0 {
+            if self.bytes_left == 0 {
                 // Those that are left come first in the next turn.
                 return;
             }
@@ -401,15 +404,20 @@ impl Worker {
                 State::Open | State::Leaving { .. } => {}
                 State::Paused(_) | State::Lost => return,
             }
+            if connection.sends_much && self.bytes_left == 0 {
+                return self.read_later(key);
+            }
             let room = if connection.sends_large { LARGE_READ_BYTES } else { self.buffer.len() };
             let read = connection.stream.read(&mut self.buffer[..room]);
             match read {
                 Ok(Read::Bytes(count)) => {
-                    let is_drained = !to_the_end && connection.stream.is_drained(count, room);
+                    let is_drained = connection.stream.is_drained(count, room);
+                    connection.sends_much = !is_drained;
+                    self.bytes_left = self.bytes_left.saturating_sub(count);
                     if matches!(connection.state, State::Open) {
                         self.feed(key, count);
                     }
-                    if is_drained {
+                    if is_drained && !to_the_end {
                         return self.write_own(key);
                     }
                 }
@@ -430,7 +438,7 @@ impl Worker {
             if !connection.gathers || !matches!(connection.state, State::Open) {
                 return true;
             }
-            if self.large_bytes_left == 0 {
+            if self.bytes_left == 0 {
                 self.read_later(key);
                 return false;
             }
@@ -443,7 +451,7 @@ impl Worker {
             let room = inbox.capacity() - inbox.len();
             match connection.stream.read_onto(inbox) {
                 Ok(Read::Bytes(count)) => {
-                    self.large_bytes_left = self.large_bytes_left.saturating_sub(count);
+                    self.bytes_left = self.bytes_left.saturating_sub(count);
                     self.feed(key, 0);
                     if count < room && !to_the_end {
                         return false;
@@ -827,6 +835,40 @@ mod tests {
 
     fn count(worker: &Worker, counter: impl Fn(&Metrics) -> &Counter) -> u64 {
         worker.shards[0].shared().total(counter)
+    }
+
+    #[test]
+    fn when_much_is_read_who_sends_more_waits_for_the_next_turn_and_who_sends_little_does_not() {
+        const ROOM: usize = 1024;
+        let publish = [b"\x30\x80\x02\x00\x01t\x00".as_slice(), &[7; 252]].concat();
+        let (mut workers, mailboxes) = idle_workers(1);
+        let worker = &mut workers[0];
+        let entry = Entry::open();
+        let mut clients = ["much", "little"].map(|name| {
+            let (client, handover) = entry.connect(0, name.into());
+            mailboxes[0].put(Item::Connection(Box::new(handover)));
+            client
+        });
+        drive_until(worker, |worker| worker.connections.len() == 2);
+        let taken = |worker: &Worker| count(worker, |m| &m.publishes_received);
+        // Connections are numbered in the order in which they are opened.
+        let [much, little] = [0, 1];
+        worker.buffer = vec![0; ROOM].into();
+        worker.bytes_left = ROOM;
+
+        clients[0].write_all(&publish.repeat(8)).unwrap();
+        while taken(worker) == 0 {
+            worker.read(much, false);
+        }
+        assert_eq!((taken(worker), worker.bytes_left), (3, 0));
+        worker.read(much, false);
+        assert_eq!(taken(worker), 3, "it waits");
+        clients[1].write_all(&publish).unwrap();
+        while taken(worker) < 4 {
+            worker.read(little, false);
+        }
+        assert!(worker.has_work(), "there is more to read");
+        drive_until(worker, |worker| taken(worker) == 9);
     }
 
     #[test]

@@ -57,6 +57,7 @@ impl Worker {
             is_unread: false,
             gathers: false,
             sends_large: false,
+            sends_much: false,
             _seat: handover.seat,
         });
         if !handover.rest.is_empty() {
