@@ -366,6 +366,7 @@ impl Client {
             if let Some(Answer::Published(done)) = found.and_then(|at| self.answers.remove(at)) {
                 return Ok(Some(done));
             }
+            self.check_ended()?;
             if !self.turn(Some(deadline))? && Instant::now() >= deadline {
                 return Ok(None);
             }

@@ -125,7 +125,7 @@ impl Wire {
                 Ok(true)
             }
             Err(net::HandshakeError::Io(error)) => Err(error),
-            Err(error) => Err(io::Error::other(error)),
+            Err(error) => Err(io::Error::other(format!("{error}{}", error.client_hint()))),
         }
     }
 

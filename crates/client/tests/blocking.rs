@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use client::blocking::{Client, ClientError, Message};
@@ -158,4 +158,29 @@ fn a_closed_port_and_a_silent_server_are_told_apart() {
     drop(silent);
     let refused = Client::connect(&endpoint, &ConnectOptions::default(), WAIT);
     assert!(matches!(refused, Err(ClientError::Connect { .. })));
+}
+
+#[test]
+fn who_waits_for_an_acknowledgement_is_told_that_the_server_closed() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = Endpoint::new(server.local_addr().unwrap().to_string());
+    let closing = std::thread::spawn(move || {
+        let (mut socket, _) = server.accept().unwrap();
+        let connect = socket.read(&mut [0; 256]).unwrap();
+        assert!(connect > 0);
+        socket.write_all(&[0x20, 3, 0, 0, 0]).unwrap();
+        let publish = socket.read(&mut [0; 256]).unwrap();
+        assert!(publish > 0);
+    });
+    // On a thread of its own, so that waiting for ever would fail, too.
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut client, _) = Client::connect(&endpoint, &options(Version::V5, ""), WAIT).unwrap();
+        client.send(&Message::new("t", "x").qos(QoS::AtLeastOnce)).unwrap();
+        tell.send((client.acknowledged(WAIT), client.acknowledged(Duration::ZERO))).unwrap();
+    });
+    let (first, again) = told.recv_timeout(2 * WAIT).expect("the wait ends");
+    assert!(matches!(first, Err(ClientError::Closed)), "{first:?}");
+    assert!(matches!(again, Err(ClientError::Closed)), "{again:?}");
+    closing.join().unwrap();
 }
