@@ -36,6 +36,9 @@ const ACCEPTS_PER_TURN: usize = 256;
 /// How long accepting pauses when the process has no descriptor left.
 const EXHAUSTED_MS: u64 = 100;
 
+/// How often that is told.
+const EXHAUSTED_TOLD_MS: u64 = 10_000;
+
 /// How long a refused client may take to read why.
 const REFUSAL_MS: u64 = 1000;
 
@@ -141,8 +144,8 @@ pub(super) struct Door {
     bells: Vec<Arc<Bell>>,
     next_bell: usize,
     portals: Vec<(Portal, Option<Bucket>)>,
-    /// Listeners that have more connections waiting.
-    eager: Vec<usize>,
+    eager: Eager,
+    exhaustion: Complaint,
     /// No accepting before this time.
     accepts_at_ms: u64,
     bucket: Option<Bucket>,
@@ -155,6 +158,35 @@ pub(super) struct Door {
     scratch: Box<[u8]>,
     now_ms: u64,
     context: Arc<DoorContext>,
+}
+
+/// Listeners that have more connections waiting, each once: those that knock while accepting pauses
+/// announce themselves one by one.
+#[derive(Default)]
+struct Eager(Vec<usize>);
+
+impl Eager {
+    fn insert(&mut self, number: usize) {
+        if !self.0.contains(&number) {
+            self.0.push(number);
+        }
+    }
+}
+
+/// That the process is out of descriptors, told now and then only.
+#[derive(Default)]
+struct Complaint {
+    next_ms: u64,
+}
+
+impl Complaint {
+    fn is_due(&mut self, now_ms: u64) -> bool {
+        let is_due = now_ms >= self.next_ms;
+        if is_due {
+            self.next_ms = now_ms + EXHAUSTED_TOLD_MS;
+        }
+        is_due
+    }
 }
 
 /// A poll and the bell that wakes it.
@@ -186,7 +218,8 @@ impl Door {
             bell,
             bells,
             next_bell: 0,
-            eager: Vec::new(),
+            eager: Eager::default(),
+            exhaustion: Complaint::default(),
             portals,
             accepts_at_ms: 0,
             bucket: bucket(context.connections_per_second_max),
@@ -215,7 +248,7 @@ impl Door {
                 match event.token() {
                     WAKER => {}
                     Token(token) if token >= FIRST_LISTENER => {
-                        self.eager.push(token - FIRST_LISTENER);
+                        self.eager.insert(token - FIRST_LISTENER);
                     }
                     Token(key) => self.advance(key),
                 }
@@ -230,7 +263,7 @@ impl Door {
         let now_ms = self.context.clock.now_ms();
         let queues = [&self.deadlines, &self.refusals];
         let next_deadline = queues.into_iter().filter_map(|queue| Some(queue.front()?.0)).min();
-        let next_accept = (!self.eager.is_empty()).then_some(self.accepts_at_ms);
+        let next_accept = (!self.eager.0.is_empty()).then_some(self.accepts_at_ms);
         let next_ms = next_deadline.into_iter().chain(next_accept).min();
         let timeout = next_ms.map(|at| Duration::from_millis(at.saturating_sub(now_ms).min(1000)));
         match self.poll.poll(events, timeout) {
@@ -257,10 +290,10 @@ impl Door {
         if self.now_ms < self.accepts_at_ms {
             return;
         }
-        for number in std::mem::take(&mut self.eager) {
+        for number in std::mem::take(&mut self.eager.0) {
             for turn in 0.. {
                 if turn == ACCEPTS_PER_TURN || self.arrivals.len() >= ARRIVALS_MAX {
-                    self.eager.push(number);
+                    self.eager.insert(number);
                     break;
                 }
                 if !self.accept_one(number) {
@@ -277,13 +310,15 @@ impl Door {
             Ok(Some(handshake)) => handshake,
             Ok(None) => return false,
             Err(error) => {
-                tracing::warn!(
-                    listener = portal.entrance.name,
-                    %error,
-                    "cannot accept a connection; raise the limit of open files (ulimit -n)"
-                );
+                if self.exhaustion.is_due(self.now_ms) {
+                    tracing::warn!(
+                        listener = portal.entrance.name,
+                        %error,
+                        "cannot accept connections; raise the limit of open files (ulimit -n)"
+                    );
+                }
                 self.accepts_at_ms = self.now_ms + EXHAUSTED_MS;
-                self.eager.push(number);
+                self.eager.insert(number);
                 return false;
             }
         };
@@ -301,7 +336,7 @@ impl Door {
         }
         if let Some(until_ms) = own.max(all) {
             self.accepts_at_ms = until_ms;
-            self.eager.push(number);
+            self.eager.insert(number);
             return false;
         }
         true
@@ -702,4 +737,25 @@ fn refusal(
 ) -> Refusal {
     let version: Version = credentials.request.version;
     Refusal { reason, answer: admission::connack(version, reason), clause, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_that_knocks_again_and_again_is_eager_once() {
+        let mut eager = Eager::default();
+        for number in [1, 0, 1, 1, 0] {
+            eager.insert(number);
+        }
+        assert_eq!(eager.0, [1, 0]);
+    }
+
+    #[test]
+    fn exhaustion_is_told_at_once_and_then_at_its_pace() {
+        let mut exhaustion = Complaint::default();
+        let told = (0..2 * EXHAUSTED_TOLD_MS).step_by(EXHAUSTED_MS as usize);
+        assert_eq!(told.filter(|after_ms| exhaustion.is_due(5 + after_ms)).count(), 2);
+    }
 }
