@@ -34,7 +34,7 @@ pub struct BackupArgs {
 pub fn run(args: &BackupArgs) -> ExitCode {
     match backup(&args.dir, &args.target) {
         Ok(text) => {
-            print!("{text}");
+            crate::cli::print(text.as_bytes());
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -1,5 +1,6 @@
 //! Log lines: text for people, with colours only on a terminal, or one JSON object per line.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ pub struct Logging {
 /// Logs cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
-    #[error("cannot open log file {path}: {source}")]
-    Open { path: String, source: io::Error },
+    #[error("cannot open log file {path}: {cause}")]
+    Open { path: String, cause: io::Error },
     #[error("a logger is already installed")]
     Installed,
 }
@@ -59,8 +60,8 @@ impl Logging {
         };
         let installed = match (&config.target, &file) {
             (_, Some(file)) => install(config, file.clone(), false),
-            (LogTarget::Stdout, _) => install(config, io::stdout, io::stdout().is_terminal()),
-            _ => install(config, io::stderr, io::stderr().is_terminal()),
+            (LogTarget::Stdout, _) => install(config, io::stdout, has_colours(&io::stdout())),
+            _ => install(config, io::stderr, has_colours(&io::stderr())),
         };
         installed.map_err(|_| LoggingError::Installed)?;
         let logging = Self { file };
@@ -118,6 +119,15 @@ where
     }
 }
 
+/// Only people at a terminal are shown colours, and only those who have not said `NO_COLOR`.
+fn has_colours(stream: &impl IsTerminal) -> bool {
+    wants_colours(stream.is_terminal(), std::env::var_os("NO_COLOR").as_deref())
+}
+
+fn wants_colours(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
+    is_terminal && no_color.is_none_or(OsStr::is_empty)
+}
+
 fn level_filter(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -136,5 +146,16 @@ fn append_to(path: &Path) -> Result<File, LoggingError> {
         .create(true)
         .append(true)
         .open(path)
-        .map_err(|source| LoggingError::Open { path: path.display().to_string(), source })
+        .map_err(|cause| LoggingError::Open { path: path.display().to_string(), cause })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_of_people_who_want_them() {
+        assert!(wants_colours(true, None) && wants_colours(true, Some("".as_ref())));
+        assert!(!wants_colours(true, Some("1".as_ref())) && !wants_colours(false, None));
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use broker::{Kind, Metrics, Shared};
 
-use crate::run::{Clock, FIGURES, Gate, LogBoard, LogState, Timing, resident_bytes};
+use crate::run::{Certificates, Clock, FIGURES, Gate, LogBoard, LogState, Timing, resident_bytes};
 
 /// All metrics: each of the core's, per shard, those of the logs where there are any, then the
 /// process's own.
@@ -14,6 +14,7 @@ pub fn exposition(
     gate: &Gate,
     board: &LogBoard,
     turns: &[Timing],
+    certificates: &Certificates,
     clock: Clock,
 ) -> String {
     let mut text = String::new();
@@ -33,11 +34,25 @@ pub fn exposition(
     let name = "quelea_worker_turn_seconds_max";
     head(&mut text, name, Kind::Gauge, "The longest of these times since the start.");
     let _ = writeln!(text, "{name} {}", turns.longest_secs());
+    write_certificates(&mut text, certificates);
     for (name, kind, help, value) in own(gate, clock) {
         head(&mut text, name, kind, help);
         let _ = writeln!(text, "{name} {value}");
     }
     text
+}
+
+/// Nothing where no listener has one.
+fn write_certificates(text: &mut String, certificates: &Certificates) {
+    let name = "quelea_certificate_expiry_timestamp_seconds";
+    for (number, (listener, secs)) in certificates.expiries().into_iter().enumerate() {
+        if number == 0 {
+            let help = "When the certificate of a TLS listener expires, in seconds since 1970.";
+            head(text, name, Kind::Gauge, help);
+        }
+        let listener = listener.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let _ = writeln!(text, "{name}{{listener=\"{listener}\"}} {secs}");
+    }
 }
 
 fn write_logs(text: &mut String, board: &LogBoard) {

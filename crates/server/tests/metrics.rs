@@ -8,7 +8,7 @@ use std::path::Path;
 use broker::{Settings, Shared};
 use server::http::Health;
 use server::metrics::exposition;
-use server::run::{Clock, Gate, LogBoard, Timing};
+use server::run::{Certificates, Clock, Gate, LogBoard, Timing};
 
 const INTRODUCTION: &str = "\
 # Metrics
@@ -29,6 +29,8 @@ What is worth an alarm:
   there is no room, in a queue, in the retained store, or in memory.
 - `quelea_log_poisoned`: the disk failed, nothing that must be kept is acknowledged any more.
   `quelea_log_full`: it has no space. [Durability](durability.md) says what to do.
+- `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400`: a certificate expires within two
+  weeks, which the log says once a day, too. After renewing it, send SIGHUP.
 - `quelea_turned_away_total`: refused passwords, connection limits, broken handshakes.
 - `quelea_events_lost_total`: the log is missing lines.
 
@@ -43,7 +45,10 @@ commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seco
 fn shown(logs: u16) -> String {
     let shared = Shared::new(Settings::default(), 1, 0);
     let board = LogBoard::new(logs, Health::new());
-    exposition(&shared, &Gate::default(), &board, &[Timing::default()], Clock::start())
+    let certificates = Certificates::default();
+    certificates.set("a \"name\"", 4_102_444_800);
+    let turns = [Timing::default()];
+    exposition(&shared, &Gate::default(), &board, &turns, &certificates, Clock::start())
 }
 
 /// Every metric, in the order in which it is shown.
@@ -57,7 +62,8 @@ fn table() -> String {
         let (name, help) = help.split_once(' ').unwrap();
         let kind = lines.next().and_then(|line| line.rsplit(' ').next()).unwrap();
         let sample = if kind == "histogram" { "" } else { lines.next().unwrap() };
-        let label = if sample.contains("{shard=") { "`shard`" } else { "" };
+        let label = sample.split_once('{').and_then(|(_, rest)| rest.split_once('='));
+        let label = label.map(|(label, _)| format!("`{label}`")).unwrap_or_default();
         writeln!(table, "| `{name}` | {kind} | {label} | {help} |").unwrap();
     }
     table

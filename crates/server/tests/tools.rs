@@ -263,13 +263,14 @@ fn every_transport_reaches_the_broker() {
     ];
     let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (*name, &**text)).collect();
     let broker = Broker::start("transports", &files, TRANSPORTS);
-    let run = |index: usize, rest: &str| {
+    let output = |index: usize, rest: &str| {
         let port = if index == 5 { String::new() } else { format!("-p {}", broker.port(index)) };
         let arguments = format!("pub -h localhost {port} {rest} -m x -q 1");
         let mut command = Command::new(QUELEA);
         command.args(arguments.split_whitespace()).current_dir(&broker.dir);
-        command.stderr(Stdio::null()).status().unwrap().code().unwrap()
+        command.output().unwrap()
     };
+    let run = |index: usize, rest: &str| output(index, rest).status.code().unwrap();
     let socket = broker.dir.join("q.sock").display().to_string();
     assert_eq!(run(1, "--cafile ca.pem -t open"), 0, "TLS");
     assert_eq!(run(1, "--tls -t open"), 1, "an authority that nobody trusts");
@@ -281,6 +282,43 @@ fn every_transport_reaches_the_broker() {
     assert_eq!(run(3, "--ws --ws-path /other -t open"), 1);
     assert_eq!(run(4, "--ws --cafile ca.pem -t open"), 0, "secure WebSocket");
     assert_eq!(run(5, &format!("--unix {socket} -t open")), 0, "Unix socket");
+    for (index, flags, hint) in [
+        (1, "-t open", "does not speak MQTT"),
+        (3, "-t open", "does not speak MQTT"),
+        (1, "--tls -t open", "name the file of its authority"),
+    ] {
+        let told = String::from_utf8(output(index, flags).stderr).unwrap();
+        assert!(told.contains(hint), "listener {index}, {flags}: {told}");
+    }
+}
+
+#[test]
+fn an_expired_certificate_is_told_and_can_be_renewed() {
+    let made = |year| {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    };
+    let (old, old_key) = made(2001);
+    let files = [("server.pem", &*old), ("server.key", &*old_key)];
+    let tls = "[[listeners]]\nurl = \"tls://127.0.0.1:0\"\n\
+               tls = { certificate = \"server.pem\", key = \"server.key\" }\n";
+    let mut broker = Broker::start("expired", &files, tls);
+    let told = broker.log_until("the certificate has expired");
+    assert!(told.contains("listener=\"tls://127.0.0.1:0\""), "{told}");
+    let (port, dir) = (broker.port(1).to_owned(), broker.dir.clone());
+    let arguments = ["pub", "-p", &port, "--cafile", "server.pem", "-t", "a", "-m", "x"];
+    let publish = || Command::new(QUELEA).args(arguments).current_dir(&dir).output().unwrap();
+    let refused = String::from_utf8(publish().stderr).unwrap();
+    assert!(refused.contains("expired"), "{refused}");
+    let (new, new_key) = made(2999);
+    fs::write(dir.join("server.pem"), new).unwrap();
+    fs::write(dir.join("server.key"), new_key).unwrap();
+    broker.signal("-HUP");
+    let told = broker.log_until("certificates read again");
+    assert!(!told.contains("expired"), "{told}");
+    assert!(publish().status.success());
 }
 
 #[test]
@@ -295,11 +333,39 @@ fn wrong_usage_and_wrong_configuration_end_with_two() {
     let (code, told) = run(&["serve", "--config", "/nonexistent.toml"]);
     assert!(code == 2 && told.contains("/nonexistent.toml"), "{told}");
     assert_eq!(run(&["sub", "-t", "a/#/b"]).0, 2);
+    // What mosquitto's clients take besides: known, so that only the -c without -i is wrong.
+    let others = ["--nodelay", "-M", "20", "-x", "-1", "--tls-use-os-certs", "-u", "u", "-P", "-p"];
+    let (code, told) = run(&[&["pub", "-t", "a", "-m", "x", "-c"], &others[..]].concat());
+    assert!(code == 2 && told.contains("-c needs -i"), "{told}");
     assert_eq!(run(&["pub", "-t", "a"]).0, 2);
+    let (code, told) = run(&["pub", "-t", "a/#", "-m", "x"]);
+    assert!(code == 2 && told.contains("wildcard"), "{told}");
+    assert_eq!(run(&["pub", "-t", "", "-m", "x"]).0, 2);
     assert_eq!(run(&["pub", "-t", "a", "-m", "x", "-V", "311", "-D", "publish", "a", "b"]).0, 2);
     assert_eq!(run(&["serve", "--check-config"]).0, 0);
+    for (key, says) in [
+        ("[auth]\npassword_file", "cannot read password file"),
+        ("[access]\nacl_file", "cannot read access file"),
+        ("[[listeners]]\nurl = 'tls://[::1]:0'\ntls.key = 'k'\ntls.certificate", "cannot read"),
+    ] {
+        let file = dir.join(format!("quelea-check-{}.toml", std::process::id()));
+        fs::write(&file, format!("{key} = 'none.such'")).unwrap();
+        for only_check in [&["--check-config"][..], &[]] {
+            let config = ["serve", "--config", file.to_str().unwrap()];
+            let (code, told) = run(&[&config[..], only_check].concat());
+            assert_eq!(code, 2, "{told}");
+            let is_told_once = told.matches("No such file").count() == 1;
+            assert!(is_told_once && told.contains(says) && told.contains("none.such"), "{told}");
+        }
+        fs::remove_file(&file).unwrap();
+    }
     let printed = Command::new(QUELEA).args(["serve", "--print-config"]).output().unwrap();
     assert!(String::from_utf8(printed.stdout).unwrap().contains("qos_max = 2 # default"));
+    for long in [&["serve", "--print-config"][..], &["completions", "zsh"]] {
+        let mut child = Command::new(QUELEA).args(long).stdout(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{long:?} for a reader that went away");
+    }
     let completions = Command::new(QUELEA).args(["completions", "bash"]).output().unwrap();
     assert!(String::from_utf8(completions.stdout).unwrap().contains("quelea"));
 }

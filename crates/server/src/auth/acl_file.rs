@@ -21,8 +21,8 @@ use broker::access::{Access, Permission, Rule, Who};
 /// An access file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AclFileError {
-    #[error("cannot read access file {path}: {source}")]
-    Read { path: String, source: std::io::Error },
+    #[error("cannot read access file {path}: {cause}")]
+    Read { path: String, cause: std::io::Error },
     #[error("{path}:{line}: {detail}")]
     Line { path: String, line: usize, detail: String },
 }
@@ -36,7 +36,7 @@ pub enum AclFileError {
 pub fn load(path: &Path) -> Result<Access, AclFileError> {
     let shown = || path.display().to_string();
     let text = std::fs::read_to_string(path)
-        .map_err(|source| AclFileError::Read { path: shown(), source })?;
+        .map_err(|cause| AclFileError::Read { path: shown(), cause })?;
     compile(&text).map_err(|(line, detail)| AclFileError::Line { path: shown(), line, detail })
 }
 

@@ -105,8 +105,8 @@ impl Authenticator {
         };
         let path = || config.password_file.as_deref().unwrap_or_else(|| "".as_ref());
         let threads =
-            (0..config.threads).map(spawn).collect::<Result<_, _>>().map_err(|source| {
-                PasswordFileError::Read { path: path().display().to_string(), source }
+            (0..config.threads).map(spawn).collect::<Result<_, _>>().map_err(|cause| {
+                PasswordFileError::Read { path: path().display().to_string(), cause }
             })?;
         Ok(Self { shared, threads, offers_scram: config.scram, decoy_secret: random() })
     }

@@ -60,8 +60,8 @@ pub enum Hash {
 /// A password file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordFileError {
-    #[error("cannot read password file {path}: {source}")]
-    Read { path: String, source: std::io::Error },
+    #[error("cannot read password file {path}: {cause}; `quelea passwd` makes one")]
+    Read { path: String, cause: std::io::Error },
     #[error("{path}:{line}: {detail}")]
     Line { path: String, line: usize, detail: &'static str },
 }
@@ -76,7 +76,7 @@ impl PasswordFile {
     pub fn load(path: &Path) -> Result<Self, PasswordFileError> {
         let shown = || path.display().to_string();
         let text = std::fs::read_to_string(path)
-            .map_err(|source| PasswordFileError::Read { path: shown(), source })?;
+            .map_err(|cause| PasswordFileError::Read { path: shown(), cause })?;
         Self::parse(&text).map_err(|(line, detail)| PasswordFileError::Line {
             path: shown(),
             line,

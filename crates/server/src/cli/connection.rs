@@ -41,6 +41,7 @@ pub struct ConnectionArgs {
     pub username: Option<String>,
     /// Password.
     #[arg(short = 'P', long = "pw", value_name = "PASSWORD", requires = "username")]
+    #[arg(allow_hyphen_values = true)]
     pub password: Option<String>,
     /// Prove the password with SCRAM-SHA-256 instead of sending it (MQTT 5).
     #[arg(long, requires = "password")]
@@ -57,6 +58,7 @@ pub struct ConnectionArgs {
     pub disable_clean_session: bool,
     /// How long the session is kept, in seconds, or "never" for no expiry (MQTT 5).
     #[arg(short = 'x', long, value_parser = parse_expiry, value_name = "SECS")]
+    #[arg(allow_hyphen_values = true)]
     pub session_expiry_interval: Option<u32>,
     /// MQTT 5 property: a command (connect, will, publish, subscribe, ...), a name and a value.
     #[arg(short = 'D', long, num_args = 3..=4, action = ArgAction::Append,
@@ -65,6 +67,9 @@ pub struct ConnectionArgs {
     /// Local address to connect from.
     #[arg(short = 'A', long, value_name = "ADDRESS")]
     pub bind: Option<IpAddr>,
+    /// Taken for the sake of scripts: small packets are never held back.
+    #[arg(long, hide = true)]
+    pub nodelay: bool,
     /// Speak MQTT over WebSocket.
     #[arg(long)]
     pub ws: bool,
@@ -92,7 +97,7 @@ pub struct ConnectionArgs {
 #[command(next_help_heading = "TLS")]
 pub struct TlsArgs {
     /// Use TLS, and trust the authorities of the system.
-    #[arg(long)]
+    #[arg(long, alias = "tls-use-os-certs")]
     pub tls: bool,
     /// Use TLS, and trust the authorities of this file (PEM).
     #[arg(long, value_name = "FILE")]
@@ -119,7 +124,7 @@ pub struct WillArgs {
     #[arg(long, value_name = "TOPIC")]
     pub will_topic: Option<String>,
     /// Payload of the will.
-    #[arg(long, value_name = "PAYLOAD", requires = "will_topic")]
+    #[arg(long, value_name = "PAYLOAD", requires = "will_topic", allow_hyphen_values = true)]
     pub will_payload: Option<String>,
     /// QoS of the will.
     #[arg(long, default_value = "0", value_parser = parse_qos, value_name = "QOS")]
@@ -285,7 +290,7 @@ impl Connection {
         let opened = match self.scram {
             true => self.open_with_scram()?,
             false => Client::connect(&self.endpoint, &self.options, self.timeout)
-                .map_err(|source| self.failed(source))?,
+                .map_err(|source| self.not_opened(source))?,
         };
         let session = if opened.1.session_present { "found" } else { "new" };
         self.debug(&format_args!("connected, session {session}"));
@@ -295,6 +300,18 @@ impl Connection {
     /// An error of the client, with what its exit code depends on.
     pub(crate) fn failed(&self, source: ClientError) -> ToolError {
         ToolError::Client { source, version: self.options.version }
+    }
+
+    /// As [`Connection::failed`]. Who breaks the protocol in the first answer does not speak it.
+    fn not_opened(&self, source: ClientError) -> ToolError {
+        match source {
+            ClientError::Violation(violation) => ToolError::Failed(format!(
+                "what answers at {} does not speak MQTT ({violation}); for a port with TLS add \
+                 --tls or --cafile, for one with WebSocket --ws",
+                self.endpoint.url
+            )),
+            other => self.failed(other),
+        }
     }
 
     pub(crate) fn debug(&self, text: &dyn std::fmt::Display) {
@@ -321,7 +338,7 @@ impl Connection {
         };
         let (client, connected) =
             Client::connect_with(&self.endpoint, &options, self.timeout, &mut answer)
-                .map_err(|source| self.failed(source))?;
+                .map_err(|source| self.not_opened(source))?;
         let told =
             connected.properties.as_properties().iter().find_map(|property| match property {
                 Property::AuthData(data) => Some(data.to_vec()),
@@ -496,7 +513,7 @@ fn parse_version(text: &str) -> Result<Version, String> {
 
 fn parse_expiry(text: &str) -> Result<u32, String> {
     match text {
-        "never" | "∞" => Ok(u32::MAX),
+        "never" | "∞" | "-1" => Ok(u32::MAX),
         _ => text.parse().map_err(|_| "write a number of seconds, or never".into()),
     }
 }

@@ -14,6 +14,7 @@ mod format;
 mod property;
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -73,12 +74,20 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Log(args) => return log_tool::run(&args),
         Command::Backup(args) => return backup::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "quelea", &mut std::io::stdout());
-            0
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "quelea", &mut script);
+            print(&script);
+            EXIT_OK
         }
         Command::Serve(_) => EXIT_USAGE,
     };
     ExitCode::from(code)
+}
+
+/// Writes to standard output. `false`: whoever read it has had enough, which is no failure.
+pub fn print(text: &[u8]) -> bool {
+    let mut out = io::stdout().lock();
+    out.write_all(text).and_then(|()| out.flush()).is_ok()
 }
 
 /// Tells what went wrong, on standard error.

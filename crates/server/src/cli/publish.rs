@@ -39,6 +39,10 @@ pub struct PubArgs {
     /// The broker keeps the message for later subscribers.
     #[arg(short, long)]
     pub retain: bool,
+    /// Messages of QoS 1 and 2 that may wait for their acknowledgement.
+    #[arg(short = 'M', long, default_value_t = IN_FLIGHT_MAX, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_inflight: u16,
     /// How many times each message is published.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(value_name = "N")]
@@ -63,6 +67,8 @@ fn publish(args: &PubArgs) -> Result<(), ToolError> {
     let connection = args.connection.lower()?;
     let topic = args.topic.clone().or_else(|| connection.topic.clone());
     let topic = topic.ok_or_else(|| ToolError::Usage("a topic is needed: -t TOPIC".into()))?;
+    topic::check_topic(&topic, &topic::TopicLimits::default())
+        .map_err(|error| ToolError::Usage(format!("'{topic}': {error}")))?;
     let mut template = Message::new(topic, Vec::new()).qos(args.qos);
     template.retain = args.retain;
     template.properties = connection.properties.publish.clone();
@@ -109,7 +115,7 @@ impl Publisher {
                 message.topic,
                 message.qos as u8
             ));
-            if sent.is_some() && self.client.in_flight() >= IN_FLIGHT_MAX {
+            if sent.is_some() && self.client.in_flight() >= usize::from(args.max_inflight) {
                 self.take_acknowledgement(self.connection.timeout)?;
             }
         }
@@ -192,7 +198,7 @@ fn parse_secs(text: &str) -> Result<Duration, String> {
 const SOURCES: [&str; 5] = ["message", "file", "stdin_line", "stdin_file", "null_message"];
 
 /// Enough to fill any path, and few enough that a refusal is seen soon.
-const IN_FLIGHT_MAX: usize = 1_000;
+const IN_FLIGHT_MAX: u16 = 1_000;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::config::{ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
+use crate::run;
 
 use super::{EXIT_OK, EXIT_USAGE, complain};
 
@@ -46,7 +47,7 @@ pub struct ServeArgs {
     /// Shape of log lines: text or json.
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// Only check the configuration.
+    /// Only check the configuration, and the files it names.
     #[arg(long)]
     pub check_config: bool,
     /// Print the configuration in force, each value with where it was set, and end.
@@ -69,8 +70,15 @@ impl ServeArgs {
             complain(&error);
             ExitCode::from(EXIT_USAGE)
         })?;
+        // Before anything is touched, so that a wrong file is told as what it is.
+        if self.check_config || !self.print_config {
+            run::check_files(&loaded.config).map_err(|error| {
+                complain(&format!("{error:#}"));
+                ExitCode::from(EXIT_USAGE)
+            })?;
+        }
         if self.print_config {
-            print!("{}", print::effective(&loaded));
+            super::print(print::effective(&loaded).as_bytes());
         } else if self.check_config {
             println!("the configuration is valid");
         }

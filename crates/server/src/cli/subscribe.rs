@@ -168,6 +168,9 @@ impl Subscriber {
         for ((filter, _), reason) in filters.iter().zip(&reasons) {
             if reason.is_error() {
                 let error = ToolError::refused(&format!("the subscription to '{filter}'"), *reason);
+                if filters.len() == 1 {
+                    return Err(error);
+                }
                 if !self.args.connection.quiet {
                     super::complain(&error);
                 }

@@ -143,8 +143,8 @@ keeps its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML fil
   unit they are bytes and seconds.
 - Relative paths in a file are relative to that file; elsewhere to the working directory.
 - An unknown key or a value out of range is an error: the broker does not start with half of what
-  you meant. `quelea serve --check-config` only checks; `--print-config` shows each value in force
-  with where it was set.
+  you meant. `quelea serve --check-config` only checks, also the files that it names;
+  `--print-config` shows each value in force with where it was set.
 - `quelea.reference.toml` beside this page has all keys with their defaults.
 
 Example:

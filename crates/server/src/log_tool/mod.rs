@@ -71,12 +71,12 @@ pub fn run(args: &LogArgs) -> ExitCode {
             repair(dir, *give_up_what_follows, &mut out)
         }
     };
-    print!("{out}");
+    crate::cli::print(out.as_bytes());
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error}");
+            crate::cli::complain(&error);
             ExitCode::FAILURE
         }
     }
@@ -183,7 +183,9 @@ fn dump(dir: &Path, only: Selection, out: &mut String) -> Result<bool, DataDirEr
                 );
                 dump_segment(segment.number, &file, only.bytes, out);
                 // One segment at a time, so that a dump of many does not fill the memory.
-                print!("{}", std::mem::take(out));
+                if !crate::cli::print(std::mem::take(out).as_bytes()) {
+                    return Ok(true);
+                }
             }
         }
     }

@@ -98,7 +98,7 @@ fn options(listener: &config::Listener, tls: Option<Arc<TlsContext>>) -> ListenO
     }
 }
 
-fn load_tls(listener: &config::Listener) -> anyhow::Result<Option<Arc<TlsContext>>> {
+pub(super) fn load_tls(listener: &config::Listener) -> anyhow::Result<Option<Arc<TlsContext>>> {
     let Some(tls) = &listener.tls else { return Ok(None) };
     let options = TlsOptions {
         client_ca: tls.client_ca.clone(),

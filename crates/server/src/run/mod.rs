@@ -4,6 +4,7 @@
 //! HTTP server, one that answers backups, and the one that called [`serve`], which waits for
 //! signals and does what is due each second.
 
+mod certificates;
 mod clock;
 pub(crate) mod control;
 mod door;
@@ -30,9 +31,11 @@ use anyhow::Context;
 use broker::{Access, Shared};
 use signal_hook::iterator::Signals;
 
+use crate::auth::passwords::PasswordFile;
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
 use crate::http::{Health, HttpServer, Metrics, State};
+pub use certificates::Certificates;
 pub use clock::Clock;
 pub use gate::Gate;
 pub use logs::{FIGURES, Figure, LogBoard, LogState};
@@ -64,10 +67,13 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     let logs = store.as_ref().map_or(0, Store::shards);
     let board = Arc::new(LogBoard::new(logs, health.clone()));
     let turns: Arc<[Timing]> = (0..config.server.workers).map(|_| Timing::default()).collect();
+    let certificates = Arc::new(Certificates::default());
     let http = {
         let (shared, gate, board, turns) =
             (shared.clone(), gate.clone(), board.clone(), turns.clone());
-        let metrics = move || crate::metrics::exposition(&shared, &gate, &board, &turns, clock);
+        let own = certificates.clone();
+        let metrics =
+            move || crate::metrics::exposition(&shared, &gate, &board, &turns, &own, clock);
         start_http(&config, &health, Arc::new(metrics))?
     };
     let restored = match &store {
@@ -77,7 +83,8 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     let workers = Workers::start(&config, restored, &board, &turns, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
     let control = store.as_ref().and_then(|store| open_control(store, &workers));
-    let running = Running { config, clock, shared, gate, board, authenticator, http, health };
+    let running =
+        Running { config, clock, shared, gate, board, certificates, authenticator, http, health };
     let served = running.serve(&workers, signals);
     running.health.set(State::Stopping);
     drop(control);
@@ -93,6 +100,7 @@ struct Running {
     shared: Arc<Shared>,
     gate: Arc<Gate>,
     board: Arc<LogBoard>,
+    certificates: Arc<Certificates>,
     authenticator: Arc<Authenticator>,
     http: Option<HttpServer>,
     health: Health,
@@ -136,6 +144,7 @@ impl Running {
             shared: &self.shared,
             mailboxes: &workers.mailboxes,
             board: &self.board,
+            certificates: &self.certificates,
             authenticator: &self.authenticator,
             tls: &tls,
             clock: self.clock,
@@ -147,6 +156,19 @@ impl Running {
         doors.stop();
         Ok(())
     }
+}
+
+/// Reads the files that the configuration names: passwords, access rules, certificates.
+///
+/// # Errors
+///
+/// What [`serve`] would say of the first that cannot be used.
+pub fn check_files(config: &Config) -> anyhow::Result<()> {
+    load_access(config)?;
+    if let Some(path) = &config.auth.password_file {
+        PasswordFile::load(path)?;
+    }
+    config.listeners.iter().try_for_each(|listener| listen::load_tls(listener).map(drop))
 }
 
 fn load_access(config: &Config) -> anyhow::Result<Access> {

@@ -11,6 +11,7 @@ use session::Message;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::certificates::Certificates;
 use super::clock::Clock;
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
@@ -20,6 +21,9 @@ use crate::logging::Logging;
 
 /// How often memory is looked at.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often certificates that expire soon are told of.
+const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Publishes are taken again below this share of the memory limit, in per cent.
 const MEMORY_RELIEF_PERCENT: u64 = 95;
@@ -41,6 +45,7 @@ pub(super) struct Watch<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) mailboxes: &'a Arc<[Arc<Mailbox>]>,
     pub(super) board: &'a Arc<LogBoard>,
+    pub(super) certificates: &'a Arc<Certificates>,
     pub(super) authenticator: &'a Arc<Authenticator>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
@@ -49,6 +54,7 @@ pub(super) struct Watch<'a> {
 impl Watch<'_> {
     /// Waits for SIGTERM or SIGINT, and meanwhile does what is due.
     pub(super) fn until_stopped(&self, mut signals: Signals) {
+        self.note_certificates();
         let is_over = Arc::new(AtomicBool::new(false));
         let ticker = Ticker::start(self, is_over.clone());
         for signal in signals.forever() {
@@ -95,6 +101,14 @@ impl Watch<'_> {
                 }
             }
         }
+        self.note_certificates();
+    }
+
+    fn note_certificates(&self) {
+        for (listener, tls) in self.tls {
+            self.certificates.set(listener, tls.not_after_secs());
+        }
+        self.certificates.warn(self.clock.now_ms() / 1000);
     }
 }
 
@@ -107,15 +121,20 @@ impl Ticker {
     fn start(watch: &Watch<'_>, is_over: Arc<AtomicBool>) -> Self {
         let shared = watch.shared.clone();
         let mailboxes = watch.mailboxes.clone();
-        let board = watch.board.clone();
+        let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
         let clock = watch.clock;
         let memory_bytes_max = watch.config.limits.memory_bytes_max;
         let sys_secs = watch.config.sys.interval_secs;
         let thread = std::thread::spawn(move || {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
             let mut sys_at: Option<Instant> = None;
+            let mut warned_at = Instant::now();
             while !is_over.load(Ordering::Acquire) {
                 watch_memory(&shared, memory_bytes_max);
+                if warned_at.elapsed() >= CERTIFICATES_INTERVAL {
+                    warned_at = Instant::now();
+                    certificates.warn(clock.now_ms() / 1000);
+                }
                 let elapsed = sys_at.map_or(f64::MAX, |at| at.elapsed().as_secs_f64());
                 if sys_secs > 0 && elapsed >= f64::from(sys_secs) {
                     sys_at = Some(Instant::now());
