@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustls::CertificateError;
 use thiserror::Error;
 
 use crate::proxy::ProxyError;
@@ -24,6 +25,29 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
+    /// What whoever runs the client can do about it; empty when the error says all there is.
+    pub fn client_hint(&self) -> &'static str {
+        let Self::Tls(error) = self else {
+            return match self {
+                Self::Closed => "; is this the right port for this protocol?",
+                _ => "",
+            };
+        };
+        match error {
+            rustls::Error::InvalidMessage(_) => "; this port does not seem to speak TLS",
+            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+                "; nobody who is trusted has signed it: name the file of its authority"
+            }
+            // rustls has no name of its own for it.
+            rustls::Error::InvalidCertificate(CertificateError::Other(other))
+                if other.to_string().contains("CaUsedAsEndEntity") =>
+            {
+                "; it is an authority's certificate: give the broker one with CA:FALSE"
+            }
+            _ => "",
+        }
+    }
+
     /// One word for a metric's label.
     pub fn label(&self) -> &'static str {
         match self {

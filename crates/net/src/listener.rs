@@ -108,7 +108,9 @@ impl Listener {
         };
         let socket = socket.map_err(|error| {
             let hint = match error.kind() {
-                io::ErrorKind::AddrInUse => ": another program listens there",
+                io::ErrorKind::AddrInUse => {
+                    ": another program listens there; end it, or choose another port"
+                }
                 io::ErrorKind::PermissionDenied => ": this user may not listen there",
                 io::ErrorKind::AddrNotAvailable => ": this machine has no such address",
                 _ => "",

@@ -17,7 +17,7 @@ pub(super) fn log(event: &Event) {
             session_present,
         } => {
             tracing::debug!(
-                client = %client_id,
+                client = &**client_id,
                 user = username.as_deref().unwrap_or("-"),
                 %peer,
                 ?version,
@@ -28,28 +28,38 @@ pub(super) fn log(event: &Event) {
         }
         Event::Disconnected { client_id, peer, ended } => log_end(client_id, peer, ended),
         Event::Dropped { client_id, reason, count } => {
-            tracing::warn!(client = %client_id, ?reason, count, "deliveries dropped");
+            tracing::warn!(client = &**client_id, ?reason, count, "deliveries dropped");
         }
         Event::Denied { client_id, action, topic } => {
-            tracing::info!(client = %client_id, action, %topic, "not allowed by the access rules");
+            tracing::info!(
+                client = &**client_id,
+                action,
+                topic = &**topic,
+                "not allowed by the access rules"
+            );
         }
         Event::Refused { client_id, topic, count } => {
-            tracing::warn!(client = %client_id, topic = %topic, count, "publishes refused: no room");
+            tracing::warn!(
+                client = &**client_id,
+                topic = &**topic,
+                count,
+                "publishes refused: no room"
+            );
         }
         Event::SessionExpired { client_id } => {
-            tracing::debug!(client = %client_id, "session expired");
+            tracing::debug!(client = &**client_id, "session expired");
         }
         Event::RetainedRefused { topic } => {
-            tracing::warn!(topic = %topic, "retained message not kept: the limit is reached");
+            tracing::warn!(topic = &**topic, "retained message not kept: the limit is reached");
         }
         Event::LogUnreadable { shard, fault } => {
             tracing::error!(shard, %fault, "the log cannot be read; what waits there is tried again");
         }
         Event::NotKept { client_id, error } => {
-            tracing::error!(client = %client_id, %error, "session refused: the log cannot take it");
+            tracing::error!(client = &**client_id, %error, "session refused: the log cannot take it");
         }
         Event::GroupDropped { group, count } => {
-            tracing::warn!(group = %group, count, "messages of a shared subscription dropped");
+            tracing::warn!(group = &**group, count, "messages of a shared subscription dropped");
         }
     }
 }
