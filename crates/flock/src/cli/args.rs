@@ -53,7 +53,7 @@ pub(super) enum Command {
     /// Subscribe (emqtt-bench's flags).
     #[command(
         disable_help_flag = true,
-        after_help = "Examples:\n  $ flock sub -c 100 -t bench/%i -q 1\n  $ flock sub -c 5 -t $share/g/bench/# -q 1"
+        after_help = "Examples:\n  $ flock sub -c 100 -t bench/%i -q 1\n  $ flock sub -c 5 -t '$share/g/bench/#' -q 1"
     )]
     Sub(Box<Sub>),
     /// Wait for a commander and carry out its work packages.
@@ -84,6 +84,7 @@ pub(super) struct Show {
     /// Print the scenario's own text instead, to start a new one from.
     #[arg(long)]
     pub source: bool,
+    /// Set a parameter of the scenario.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
     pub set: Vec<(String, String)>,
 }
@@ -134,6 +135,7 @@ pub(super) struct Bend {
     /// Set a parameter of the scenario.
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
     pub set: Vec<(String, String)>,
+    /// Seed of all random choices; that of the scenario, or 1, by default.
     #[arg(long)]
     pub seed: Option<u64>,
 }
@@ -272,6 +274,7 @@ pub(super) struct Bench {
     /// User name; %i stands for the client's number.
     #[arg(short, long)]
     pub username: Option<String>,
+    /// Password; %i stands for the client's number.
     #[arg(short = 'P', long)]
     pub password: Option<String>,
     /// Keep-alive in seconds.
@@ -324,6 +327,7 @@ pub(super) struct Pub {
     /// Payload text instead.
     #[arg(short, long, conflicts_with = "size")]
     pub message: Option<String>,
+    /// QoS of the messages.
     #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     pub qos: u8,
     /// Publish retained messages.
@@ -351,6 +355,7 @@ pub(super) struct Sub {
     /// Topic filters, with the variables of `pub`.
     #[arg(short, long, required = true)]
     pub topic: Vec<String>,
+    /// Highest QoS to receive with.
     #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     pub qos: u8,
 }
@@ -414,6 +419,7 @@ pub(super) struct Compare {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Completions {
+    /// The shell to complete in.
     pub shell: clap_complete::Shell,
 }
 

@@ -131,7 +131,7 @@ fn explain(loaded: &Loaded) -> String {
     stages(loaded, &mut out);
     for (title, items) in [
         ("Chosen by us, as the source leaves it open", &about.chosen),
-        ("Contradictions in the source, and how they are read", &about.notes),
+        ("Worth knowing, and how contradictions in the source are read", &about.notes),
     ] {
         if !items.is_empty() {
             let _ = writeln!(out, "\n{title}:");
@@ -223,7 +223,7 @@ fn published_rows(published: &[Published]) -> Vec<Vec<String>> {
 }
 
 /// To standard output; a closed pipe is no error.
-fn print(text: &str) -> std::io::Result<()> {
+pub(super) fn print(text: &str) -> std::io::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other,

@@ -34,10 +34,21 @@ pub fn main() -> ExitCode {
     match carry_out(args.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("flock: {error:#}");
+            eprintln!("flock: {}", told(&error));
             ExitCode::from(BAD_INPUT)
         }
     }
+}
+
+/// The error and what led to it, each said once: many errors quote their cause already.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn carry_out(command: Command) -> anyhow::Result<ExitCode> {
@@ -56,12 +67,9 @@ fn carry_out(command: Command) -> anyhow::Result<ExitCode> {
         Command::Report(report) => tell::report(&report),
         Command::Compare(compare) => tell::compare(&compare),
         Command::Completions(shell) => {
-            clap_complete::generate(
-                shell.shell,
-                &mut Args::command(),
-                "flock",
-                &mut std::io::stdout(),
-            );
+            let mut script = Vec::new();
+            clap_complete::generate(shell.shell, &mut Args::command(), "flock", &mut script);
+            catalogue::print(&String::from_utf8_lossy(&script))?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -73,6 +81,10 @@ const NOT_VALID: u8 = 3;
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use crate::faults::FaultError;
+
     use super::*;
 
     #[test]
@@ -96,5 +108,26 @@ mod tests {
             seen += 1;
         }
         assert!(seen >= 12, "only {seen} examples found");
+    }
+
+    #[test]
+    fn every_option_says_what_it_is_for() {
+        for command in Args::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{} {}", command.get_name(), argument);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cause_that_an_error_quotes_is_not_told_again() {
+        let quoting = FaultError::Start { command: "no.such".into(), source: gone() };
+        assert_eq!(told(&quoting.into()), "cannot start the broker with `no.such`: gone");
+        let wrapped = anyhow::Error::new(gone()).context("mine.toml cannot be read");
+        assert_eq!(told(&wrapped), "mine.toml cannot be read: gone");
+    }
+
+    fn gone() -> io::Error {
+        io::Error::other("gone")
     }
 }

@@ -70,7 +70,7 @@ pub struct About {
     pub setup: String,
     /// Values that the source does not state and we chose.
     pub chosen: Vec<String>,
-    /// Contradictions in the source, and how they were read.
+    /// What is worth knowing, such as contradictions in the source and how they were read.
     pub notes: Vec<String>,
 }
 
