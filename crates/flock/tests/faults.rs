@@ -4,8 +4,11 @@
 
 mod common;
 
+use std::net::TcpListener;
+
 use common::{Draft, LASTING, Mosquitto, publish, run_on, total};
 use flock::engine::{BrokerAccess, Options, RunError, run};
+use flock::faults::{BrokerProcess, FaultError};
 use flock::measure::{LatencyKind, Outcome, Results};
 
 fn text(fault: &str) -> String {
@@ -81,6 +84,15 @@ fn a_pid_that_nobody_has_is_refused_before_anything_is_started() {
             other => panic!("{pid}: {:?}", other.map(|results| results.run)),
         }
     }
+}
+
+#[test]
+fn a_broker_is_not_started_where_another_would_be_measured() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let refused = BrokerProcess::start(vec!["no.such.program".to_owned()], &address);
+    let told = refused.unwrap_err();
+    assert!(matches!(&told, FaultError::Taken { address: taken } if *taken == address), "{told}");
 }
 
 #[test]

@@ -34,7 +34,12 @@ pub enum FaultError {
     Start { command: String, source: io::Error },
     #[error("the broker does not accept connections at {address} within {0:?}", UP_MAX)]
     NotUp { address: String },
-    #[error("the broker ended at once ({status}): see its own output")]
+    #[error(
+        "{address} accepts connections already, so the broker cannot be started there: end what is \
+         there, or choose another port, with --broker and in the broker's command"
+    )]
+    Taken { address: String },
+    #[error("the broker ended at once ({status}): set FLOCK_BROKER_OUTPUT=1 to see what it says")]
     Ended { status: String },
     #[error("cannot signal the broker: {0}")]
     Signal(#[from] rustix::io::Errno),
@@ -55,8 +60,12 @@ impl BrokerProcess {
     }
 
     /// Starts a broker and waits until it accepts connections. Its output goes to ours' error
-    /// stream only if `FLOCK_BROKER_OUTPUT` is set.
+    /// stream only if `FLOCK_BROKER_OUTPUT` is set. Refused where another broker would be measured
+    /// in its place.
     pub fn start(command: Vec<String>, address: &str) -> Result<Self, FaultError> {
+        if accepts(address) {
+            return Err(FaultError::Taken { address: address.to_owned() });
+        }
         let mut process = Self { command, address: address.to_owned(), child: None, pid: None };
         process.spawn()?;
         Ok(process)
