@@ -29,8 +29,8 @@ What is worth an alarm:
   there is no room, in a queue, in the retained store, or in memory.
 - `quelea_log_poisoned`: the disk failed, nothing that must be kept is acknowledged any more.
   `quelea_log_full`: it has no space. [Durability](durability.md) says what to do.
-- `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400`: a certificate expires within two
-  weeks, which the log says once a day, too. After renewing it, send SIGHUP.
+- `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400`: a certificate expires within
+  two weeks, which the log says once a day, too. After renewing it, send SIGHUP.
 - `quelea_turned_away_total`: refused passwords, connection limits, broken handshakes.
 - `quelea_events_lost_total`: the log is missing lines.
 

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
@@ -184,6 +185,30 @@ fn lines_files_and_properties_are_published() {
     let (text, code) = subscriber.output();
     let expected = "first|||0\nsecond|||0\nthird|||0\nfrom\na file|||0\n|text|k:v|0\n";
     assert_eq!((text.as_str(), code), (expected, 0));
+}
+
+#[test]
+fn lines_that_are_long_in_coming_do_not_cost_the_connection() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port().to_string();
+    let mut publisher = Command::new(QUELEA)
+        .args(["pub", "-h", "127.0.0.1", "-p", &port, "-t", "a", "-l", "-k", "1"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut socket, _) = server.accept().unwrap();
+    let mut bytes = [0; 256];
+    assert!(socket.read(&mut bytes).unwrap() > 0, "CONNECT");
+    socket.write_all(&[0x20, 3, 0, 0, 0]).unwrap();
+    let count = socket.read(&mut bytes).unwrap();
+    assert_eq!(bytes[..count], [0xC0, 0], "PINGREQ");
+    socket.write_all(&[0xD0, 0]).unwrap();
+    publisher.stdin.take().unwrap().write_all(b"x\n").unwrap();
+    let mut rest = Vec::new();
+    socket.read_to_end(&mut rest).unwrap();
+    let publish = [0x30, 5, 0, 1, b'a', 0, b'x'];
+    assert!(rest.windows(publish.len()).any(|window| window == publish), "{rest:?}");
+    assert!(publisher.wait().unwrap().success());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clap::{ArgAction, ArgGroup, Args};
@@ -81,15 +82,7 @@ fn publish(args: &PubArgs) -> Result<(), ToolError> {
     let mut publisher = Publisher { client, connection, refused: None };
     match payload {
         Some(payload) => publisher.repeat(&Message { payload, ..template }, args)?,
-        None => {
-            for line in io::stdin().lock().split(b'\n') {
-                let mut payload = line.map_err(|source| reading("standard input", source))?;
-                if payload.last() == Some(&b'\r') {
-                    payload.pop();
-                }
-                publisher.repeat(&Message { payload, ..template.clone() }, args)?;
-            }
-        }
+        None => publisher.lines(&template, args)?,
     }
     publisher.finish()
 }
@@ -102,6 +95,26 @@ struct Publisher {
 }
 
 impl Publisher {
+    /// A line may be long in coming, and the connection must not wait for it.
+    fn lines(&mut self, template: &Message, args: &PubArgs) -> Result<(), ToolError> {
+        let lines = lines_of_input();
+        loop {
+            match lines.recv_timeout(INPUT_SLICE) {
+                Ok(line) => {
+                    let mut payload = line.map_err(|source| reading("standard input", source))?;
+                    if payload.last() == Some(&b'\r') {
+                        payload.pop();
+                    }
+                    self.repeat(&Message { payload, ..template.clone() }, args)?;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    while self.note_acknowledgement(Duration::ZERO)? {}
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
     fn repeat(&mut self, message: &Message, args: &PubArgs) -> Result<(), ToolError> {
         for round in 0..args.repeat {
             if round > 0 && !args.repeat_delay.is_zero() {
@@ -173,6 +186,19 @@ impl Publisher {
     }
 }
 
+/// Reads standard input on a thread of its own, which ends with it or with the process.
+fn lines_of_input() -> Receiver<io::Result<Vec<u8>>> {
+    let (sender, receiver) = mpsc::sync_channel(LINES_MAX);
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().split(b'\n') {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
 fn read_payload(args: &PubArgs) -> Result<Vec<u8>, ToolError> {
     if let Some(path) = &args.file {
         return std::fs::read(path).map_err(|source| reading(&path.display().to_string(), source));
@@ -196,6 +222,12 @@ fn parse_secs(text: &str) -> Result<Duration, String> {
 
 /// Where the message comes from: exactly one of them.
 const SOURCES: [&str; 5] = ["message", "file", "stdin_line", "stdin_file", "null_message"];
+
+/// How long the connection waits to be looked after while no line comes.
+const INPUT_SLICE: Duration = Duration::from_millis(100);
+
+/// Lines that were read and not published yet; then reading waits.
+const LINES_MAX: usize = 1_000;
 
 /// Enough to fill any path, and few enough that a refusal is seen soon.
 const IN_FLIGHT_MAX: u16 = 1_000;
