@@ -22,8 +22,8 @@ pub struct SubArgs {
     /// Highest QoS to receive with.
     #[arg(short, long, default_value = "0", value_parser = parse_qos, value_name = "QOS")]
     pub qos: QoS,
-    /// Print the topic in front of the payload.
-    #[arg(short, long, conflicts_with = "format")]
+    /// Print the topic in front of the payload. -F goes over it.
+    #[arg(short, long)]
     pub verbose: bool,
     /// No line break after a message.
     #[arg(short = 'N')]
