@@ -108,7 +108,7 @@ def secured(folder, port):
     file = folder / "quelea.toml"
     file.write_text(
         f'[[listeners]]\nurl = "tls://127.0.0.1:{port}"\n[listeners.tls]\n'
-        f'certificate = "{folder}/cert.pem"\nkey = "{folder}/key.pem"\n'
+        'certificate = "cert.pem"\nkey = "key.pem"\n'
     )
     return f"--config {file}"
 
@@ -133,6 +133,7 @@ def run(id, bend, commit):
     folder = WORK / id
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    (OUT / f"{id}.json").unlink(missing_ok=True)
     port, other = free_port(), None
     broker, listen = f"127.0.0.1:{port}", f"--listen tcp://127.0.0.1:{port}"
     if id == "X-3":
@@ -188,7 +189,7 @@ def rate(series, key):
 
 
 def row(id, bend, code, commit):
-    if code is None:
+    if code is None or not (OUT / f"{id}.json").exists():
         return f"| {id} | `{bend}` | did not end | – | – | – | – | – | – | – | {commit} |"
     results = json.loads((OUT / f"{id}.json").read_text())
     merged = {latency["kind"]: latency["summary"] for latency in results["latencies"]}
@@ -247,7 +248,7 @@ def main():
         code = run(id, RUNS[id], commit)
         failed += code not in (0, 3)
         write({id: row(id, RUNS[id], code, commit)})
-        if code is not None:
+        if (OUT / f"{id}.json").exists():
             keep(id)
         print(f"{id:<14} {code} after {time.monotonic() - started:.0f} s", flush=True)
     sys.exit(1 if failed else 0)
