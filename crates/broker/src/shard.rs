@@ -272,7 +272,7 @@ impl Shard {
                 is_over = true;
             }
             if !self.doomed.is_empty() {
-                self.end_doomed(now_ms);
+                self.finish(now_ms);
             }
             // The rest waits until the subscriber has caught up.
             if self.pace.pause_ms > 0 {
@@ -661,15 +661,11 @@ impl Shard {
         self.finish(now_ms);
     }
 
-    /// Ends what was found to be at its end while something else went on.
-    pub(crate) fn end_doomed(&mut self, now_ms: u64) {
+    /// Ends the connections that were found to be at their end while something else went on.
+    pub(crate) fn finish(&mut self, now_ms: u64) {
         while let Some((slot, ended)) = self.doomed.pop() {
             self.end(slot, ended, now_ms);
         }
-    }
-
-    pub(crate) fn finish(&mut self, now_ms: u64) {
-        self.end_doomed(now_ms);
     }
 
     pub(crate) fn send(&mut self, shard: ShardId, mail: Mail) {
@@ -720,7 +716,7 @@ impl Shard {
         self.random
     }
 
-    /// An estimate of the heap behind the sessions, in bytes per session: for capacity planning.
+    /// Sessions, with or without a connection; none that has ended.
     pub fn session_count(&self) -> usize {
         self.clients.len()
     }
