@@ -1,6 +1,7 @@
 """The instruction guard: what it counts, and when it fails."""
 
 import instructions
+import pytest
 
 PROFILE = """\
 events: Ir
@@ -25,6 +26,11 @@ fn=memcpy
 def test_only_the_binary_itself_is_counted_and_no_callee_twice():
     assert instructions.instructions_of(PROFILE, "/repo/instructions") == 112
     assert instructions.instructions_of(PROFILE, "/lib/libc.so.6") == 900
+
+
+def test_a_binary_that_is_not_in_the_profile_does_not_count_as_free():
+    with pytest.raises(ValueError, match="/elsewhere/instructions"):
+        instructions.instructions_of(PROFILE, "/elsewhere/instructions")
 
 
 def baseline_with(**changes):
