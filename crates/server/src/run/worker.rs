@@ -97,6 +97,31 @@ enum State {
     Lost,
 }
 
+/// Connections that wait for a time: paused or leaving.
+struct Waiting {
+    keys: Vec<usize>,
+    /// When the first of them has waited long enough, unless it waits no more.
+    until_ms: u64,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { keys: Vec::new(), until_ms: NEVER }
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, key: usize, until_ms: u64) {
+        self.keys.push(key);
+        self.until_ms = self.until_ms.min(until_ms);
+    }
+
+    /// All of them, once one has waited long enough: who still has to wait is to be added anew.
+    fn take_if_due(&mut self, now_ms: u64) -> Vec<usize> {
+        if now_ms < self.until_ms { Vec::new() } else { std::mem::take(self).keys }
+    }
+}
+
 /// What a worker needs to start.
 pub(super) struct WorkerParts {
     pub(super) poll: Poll,
@@ -127,8 +152,7 @@ pub(super) struct Worker {
     unread: VecDeque<usize>,
     /// Bytes that may still be read in this part of the turn from those that send much.
     bytes_left: usize,
-    /// Connections that wait for a time: paused or leaving.
-    waiting: Vec<usize>,
+    waiting: Waiting,
     local_mail: Vec<(ShardId, Vec<Mail>)>,
     /// The last turn had as many events as one can have.
     has_more_events: bool,
@@ -161,7 +185,7 @@ impl Worker {
             clock: parts.clock,
             unread: VecDeque::new(),
             bytes_left: 0,
-            waiting: Vec::new(),
+            waiting: Waiting::default(),
             local_mail: Vec::new(),
             has_more_events: false,
             arrivals: VecDeque::new(),
@@ -295,13 +319,7 @@ impl Worker {
     fn idle_ms(&self) -> u64 {
         let now_ms = self.clock.now_ms();
         let shards = self.shards.iter().map(Shard::next_deadline_ms);
-        let waits = self.waiting.iter().filter_map(|key| {
-            match self.connections.get(*key).map(|connection| &connection.state) {
-                Some(State::Paused(until_ms) | State::Leaving { until_ms, .. }) => Some(*until_ms),
-                _ => None,
-            }
-        });
-        let next_ms = shards.chain(waits).chain(self.ends_at_ms).min().unwrap_or(u64::MAX);
+        let next_ms = shards.chain(self.ends_at_ms).fold(self.waiting.until_ms, u64::min);
         next_ms.saturating_sub(now_ms).min(SLEEP_MS_MAX)
     }
 
@@ -501,7 +519,7 @@ impl Worker {
             {
                 connection.state = State::Paused(until_ms);
                 if until_ms != NEVER {
-                    self.waiting.push(key);
+                    self.waiting.add(key, until_ms);
                 }
             }
         }
@@ -528,7 +546,7 @@ impl Worker {
         for place in 0..self.shards.len() {
             self.take_pauses(place);
         }
-        for key in std::mem::take(&mut self.waiting) {
+        for key in self.waiting.take_if_due(self.now_ms) {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             match connection.state {
                 State::Paused(until_ms) if until_ms <= self.now_ms => {
@@ -539,7 +557,9 @@ impl Worker {
                 State::Leaving { until_ms, .. } if until_ms <= self.now_ms => {
                     self.close_later(key);
                 }
-                State::Paused(_) | State::Leaving { .. } => self.waiting.push(key),
+                State::Paused(until_ms) | State::Leaving { until_ms, .. } => {
+                    self.waiting.add(key, until_ms);
+                }
                 State::Open | State::Lost => {}
             }
         }
@@ -810,6 +830,33 @@ mod tests {
         assert!(workers[0].has_work());
         workers[0].turn(&events());
         assert_eq!(workers[0].connections.len(), 1);
+    }
+
+    #[test]
+    fn a_worker_sleeps_until_the_first_of_its_pauses_is_over() {
+        let (mut workers, mailboxes) = idle_workers(1);
+        let worker = &mut workers[0];
+        let entry = Entry::open();
+        let _clients: Vec<_> = (0..3)
+            .map(|number| {
+                let (client, handover) = entry.connect(0, format!("client-{number}"));
+                mailboxes[0].put(Item::Connection(Box::new(handover)));
+                client
+            })
+            .collect();
+        drive_until(worker, |worker| worker.connections.len() == 3);
+        let until_ms = |ms| worker.now_ms + ms;
+        let pauses = [(0, until_ms(60_000)), (1, until_ms(30_000)), (2, NEVER)];
+        worker.shards[0].effects.pauses.extend(pauses);
+        worker.take_pauses(0);
+        assert_eq!(worker.waiting.until_ms, pauses[1].1);
+        worker.now_ms = pauses[1].1 - 1;
+        worker.on_time();
+        assert!(matches!(worker.connections[1].state, State::Paused(_)));
+        worker.now_ms = pauses[1].1;
+        worker.on_time();
+        assert!(matches!(worker.connections[1].state, State::Open));
+        assert_eq!((worker.waiting.until_ms, worker.waiting.keys.len()), (pauses[0].1, 1));
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Worker {
         // away at the client's end. So the sending side ends first, and the rest is read away.
         let until_ms = self.now_ms + FAREWELL_MS;
         connection.state = State::Leaving { farewell: Box::new(close.farewell), until_ms };
-        self.waiting.push(key);
+        self.waiting.add(key, until_ms);
         self.write(key);
     }
 
