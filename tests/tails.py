@@ -3,7 +3,7 @@
 
 Pairs of clients send 5,000 messages per second in all, first alone and then beside a disturbance: a
 storm of connections, over TCP and over TLS; a subscriber of `#` that stops reading; 10,000 retained
-messages for new subscribers; a log that is reclaimed. What counts is the p99.9 of the pairs, as a
+messages for new subscribers; messages to all of 10,000 subscribers; a log that is reclaimed. What counts is the p99.9 of the pairs, as a
 multiple of what it is without the disturbance, in the same round.
 
 The broker has two cores, the load of the pairs the third, the disturbance the fourth, each a
@@ -39,8 +39,9 @@ START_SECS_MAX = 10
 
 # The pairs begin so much later than the disturbance.
 LEAD_SECS = 1
-# It takes so long until there is something to reclaim.
+# It takes so long until there is something to reclaim, and until 10,000 have subscribed.
 RECLAIM_LEAD_SECS = 5
+BROADCAST_LEAD_SECS = 8
 
 IN_MEMORY = {"durability__level": "memory"}
 
@@ -79,8 +80,8 @@ class Case:
 FEW = {"pairs": "10", "rate": "500/s"}
 KEPT = {"expiry": "1h"}
 OWN = ("quelea",)
-STORM, STOPPED, RETAINED, RECLAIM = (
-    f"tails-{name}" for name in ("connect-storm", "stopped", "retained", "reclaim")
+STORM, STOPPED, RETAINED, RECLAIM, BROADCAST = (
+    f"tails-{name}" for name in ("connect-storm", "stopped", "retained", "reclaim", "broadcast")
 )
 CASES = {
     "quiet": Case("none, 200 pairs", brokers=WITH_RELAY),
@@ -89,6 +90,9 @@ CASES = {
     "stopped": Case("stopped `#` subscriber", "quiet", STOPPED),
     "retained": Case("10,000 retained of 64 B", "quiet", RETAINED),
     "retained-1k": Case("10,000 retained of 1 KB", "quiet", RETAINED, {"payload": "1K"}),
+    "broadcast": Case(
+        "broadcast to 10,000", "quiet", BROADCAST, lead_secs=BROADCAST_LEAD_SECS
+    ),
     "few": Case("none, 10 pairs", pairs=FEW, brokers=OWN),
     "few-stopped": Case(
         "stopped `#` subscriber, 10 pairs", "few", STOPPED, pairs=FEW, brokers=OWN

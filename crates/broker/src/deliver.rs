@@ -8,6 +8,7 @@ use topic::Subscription;
 
 use crate::access::Action;
 use crate::client::{Client, Pace};
+use crate::dirty::BROADCAST_MIN;
 use crate::{Confirm, Ended, Event, Mail, Metrics, SessionKey, Shard, ShardId};
 
 /// Bits of `Subscription::options`.
@@ -175,6 +176,7 @@ impl Shard {
             found.sort_unstable_by_key(|subscription| subscription.subscriber);
         }
         let traits = Traits::of(message);
+        let already_dirty = self.dirty.urgent();
         let mut template = is_for_many.then(|| std::mem::take(&mut self.template));
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
             self.deliver_to((message, traits), own, serial, template.as_mut(), now_ms);
@@ -182,6 +184,9 @@ impl Shard {
         if let Some(mut template) = template {
             template.clear();
             self.template = template;
+        }
+        if found.len() > BROADCAST_MIN {
+            self.dirty.set_apart(already_dirty);
         }
         self.end_delivery(message, keeping, serial);
         delivered

@@ -2,7 +2,6 @@
 
 mod gather;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
@@ -12,6 +11,7 @@ use topic::{Index, InterestCounts, Matches, Retained};
 use crate::access::Access;
 use crate::client::{Client, Pace};
 use crate::clients::Clients;
+use crate::dirty::Dirty;
 use crate::durable::Store;
 use crate::group::Groups;
 use crate::holds::Holds;
@@ -111,8 +111,7 @@ pub struct Shard {
     sweeps_at_ms: u64,
     pub(crate) random: u64,
     pub effects: Effects,
-    /// Connections marked since the driver asked last: slot and connection.
-    dirty: VecDeque<(u32, u32)>,
+    pub(crate) dirty: Dirty,
     /// Connections to be ended when the present event is done.
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) last_topic: LastTopic,
@@ -172,7 +171,7 @@ impl Shard {
             sweeps_at_ms: 0,
             random: seed | 1,
             effects: Effects { mail, ..Effects::default() },
-            dirty: VecDeque::new(),
+            dirty: Dirty::default(),
             doomed: Vec::new(),
             last_topic: LastTopic::default(),
             matches: Matches::default(),
@@ -411,22 +410,6 @@ impl Shard {
         }
     }
 
-    /// The next connection that may have something in its outbox: slot and connection. In the order
-    /// in which they got it: who waits longest is next, and a delivery is written before the
-    /// acknowledgement that its publisher gets.
-    pub fn take_dirty(&mut self) -> Option<(u32, u32)> {
-        while let Some((slot, connection)) = self.dirty.pop_front() {
-            let Some(client) = self.clients.get_mut(slot) else { continue };
-            if client.connection == connection
-                && let Some(link) = client.session.link_mut()
-            {
-                link.is_dirty = false;
-                return Some((slot, connection));
-            }
-        }
-        None
-    }
-
     /// What a connection is owed; None if the session has another connection by now.
     pub fn outbox(&mut self, slot: u32, connection: u32) -> Option<&mut Outbox> {
         self.link(slot, connection).map(|link| &mut link.outbox)
@@ -470,15 +453,6 @@ impl Shard {
     pub(crate) fn link(&mut self, slot: u32, connection: u32) -> Option<&mut Link> {
         let client = self.clients.get_mut(slot).filter(|c| c.connection == connection)?;
         client.session.link_mut()
-    }
-
-    /// Notes that the outbox of a client may have something to write.
-    pub(crate) fn mark_dirty(&mut self, slot: u32) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let connection = client.connection;
-        let Some(link) = client.session.link_mut().filter(|link| !link.is_dirty) else { return };
-        link.is_dirty = true;
-        self.dirty.push_back((slot, connection));
     }
 
     /// Lends the client's outbox a buffer if it has none.

@@ -2,7 +2,7 @@
 
 mod lab;
 
-use broker::{Access, ConnectRequest, Event, Limits, Settings};
+use broker::{Access, BROADCAST_MIN, ConnectRequest, Event, Limits, Settings};
 use codec::{AckKind, Packet, Property, PropertyBuf, Publish, QoS, Reason, Version};
 use lab::{
     Conn, Got, Lab, of_version, persistent, publish, publish_numbers, queue, read_all, request,
@@ -418,4 +418,59 @@ fn connections_are_written_in_the_order_in_which_they_got_something() {
     let dirty = std::iter::from_fn(|| lab.shards[0].take_dirty());
     // Before the acknowledgement comes what is acknowledged.
     assert_eq!(dirty.map(|(_, conn)| conn).collect::<Vec<_>>(), conns);
+}
+
+/// So many subscribers of the topic that a message for it is a broadcast.
+fn crowd(lab: &mut Lab, topic: &str) -> Vec<Conn> {
+    let subscribe = |number| {
+        let conn = lab.open(request(&format!("{topic}-{number}")));
+        lab.subscribe(conn, topic, 1);
+        conn
+    };
+    (0..=BROADCAST_MIN).map(subscribe).collect()
+}
+
+fn urgent(lab: &mut Lab) -> Vec<Conn> {
+    std::iter::from_fn(|| lab.shards[0].take_urgent()).map(|(_, conn)| conn).collect()
+}
+
+fn dirty(lab: &mut Lab) -> Vec<Conn> {
+    std::iter::from_fn(|| lab.shards[0].take_dirty()).map(|(_, conn)| conn).collect()
+}
+
+#[test]
+fn others_are_written_before_the_crowd_of_a_broadcast() {
+    let mut lab = Lab::new(1);
+    let [announcer, publisher, subscriber] = ["0", "1", "2"].map(|id| lab.open(request(id)));
+    lab.subscribe(subscriber, "a", 1);
+    let crowd = crowd(&mut lab, "news");
+    lab.send_only(announcer, &publish("news", b"x", 1, 1));
+    lab.send_only(publisher, &publish("a", b"x", 1, 1));
+    assert_eq!(urgent(&mut lab), [announcer, subscriber, publisher]);
+    assert!(lab.shards[0].has_broadcast());
+    assert_eq!(dirty(&mut lab), crowd);
+    assert!(!lab.shards[0].has_broadcast());
+}
+
+#[test]
+fn what_a_broadcast_has_left_over_is_urgent_once_the_next_one_comes() {
+    let mut lab = Lab::new(1);
+    let announcer = lab.open(request("announcer"));
+    let (first, second) = (crowd(&mut lab, "first"), crowd(&mut lab, "second"));
+    lab.send_only(announcer, &publish("first", b"x", 0, 0));
+    assert_eq!(lab.shards[0].take_dirty().map(|(_, conn)| conn), first.first().copied());
+    lab.send_only(announcer, &publish("second", b"x", 0, 0));
+    assert_eq!(urgent(&mut lab), first[1..]);
+    assert_eq!(dirty(&mut lab), second);
+}
+
+#[test]
+fn a_connection_is_dirty_once_though_several_broadcasts_are_for_it() {
+    let mut lab = Lab::new(1);
+    let announcer = lab.open(request("announcer"));
+    let crowd = crowd(&mut lab, "news");
+    for _ in 0..3 {
+        lab.send_only(announcer, &publish("news", b"x", 0, 0));
+    }
+    assert_eq!(dirty(&mut lab), crowd);
 }

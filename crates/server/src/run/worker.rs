@@ -54,6 +54,10 @@ const BYTES_PER_TURN: usize = 256 * 1024;
 /// when the last is dealt with.
 const EVENTS_MAX: usize = 256;
 
+/// Connections of a shard that get their part of a broadcast in one turn; the rest follows with the
+/// next. A write takes some microseconds, and there may be many thousands.
+const BROADCAST_WRITES_PER_TURN: usize = 64;
+
 /// Slices of one write; the rest follows with the next.
 const SLICES_MAX: usize = 64;
 
@@ -219,14 +223,15 @@ impl Worker {
         self.read_on(began);
         self.on_time();
         self.carry_out();
+        self.write_broadcasts();
         self.open_arrivals();
         self.close_some();
         self.drive_logs();
         self.turns[self.index].note(began.elapsed());
     }
 
-    /// A turn without a look at the sockets, and without those who come and go: the lead makes
-    /// several of these before it looks at the sockets again.
+    /// A turn without a look at the sockets, without those who come and go, and without a portion
+    /// of a broadcast: the lead makes several of these before it looks at the sockets again.
     pub(super) fn turn_for_mail(&mut self) {
         let began = Instant::now();
         self.now_ms = self.clock.ms_at(began);
@@ -307,7 +312,8 @@ impl Worker {
             && self.arrivals.is_empty()
             && self.closing.is_empty()
             && self.local_mail.is_empty()
-            && !self.has_more_events;
+            && !self.has_more_events
+            && !self.has_broadcast();
         !is_done
     }
 
@@ -578,18 +584,38 @@ impl Worker {
             }
         }
         for place in 0..self.shards.len() {
-            // Writing makes room, and room may make a connection dirty again.
-            while let Some((_, connection)) = self.shards[place].take_dirty() {
-                self.write(connection as usize);
-            }
+            self.write_urgent(place);
             self.close_and_report(place);
             // An answer to a re-authentication.
-            while let Some((_, connection)) = self.shards[place].take_dirty() {
-                self.write(connection as usize);
-            }
+            self.write_urgent(place);
             self.shards[place].end_turn(self.now_ms);
         }
         self.post();
+    }
+
+    /// Writing makes room, and room may make a connection dirty again.
+    fn write_urgent(&mut self, place: usize) {
+        while let Some((_, connection)) = self.shards[place].take_urgent() {
+            self.write(connection as usize);
+        }
+    }
+
+    /// A portion of what broadcasts have left over.
+    fn write_broadcasts(&mut self) {
+        if !self.has_broadcast() {
+            return;
+        }
+        for place in 0..self.shards.len() {
+            for _ in 0..BROADCAST_WRITES_PER_TURN {
+                let Some((_, connection)) = self.shards[place].take_dirty() else { break };
+                self.write(connection as usize);
+            }
+        }
+        self.carry_out();
+    }
+
+    fn has_broadcast(&self) -> bool {
+        self.shards.iter().any(Shard::has_broadcast)
     }
 
     fn post(&mut self) {
@@ -916,6 +942,41 @@ mod tests {
         }
         assert!(worker.has_work(), "there is more to read");
         drive_until(worker, |worker| taken(worker) == 9);
+    }
+
+    #[test]
+    fn a_broadcast_is_written_over_several_turns() {
+        let (mut workers, mailboxes) = idle_workers(1);
+        let entry = Entry::open();
+        let crowd = BROADCAST_WRITES_PER_TURN.max(broker::BROADCAST_MIN) + 1;
+        let clients: Vec<_> = (0..crowd)
+            .map(|number| {
+                let (client, mut handover) = entry.connect(0, format!("client-{number}"));
+                handover.rest = b"\x82\x07\x00\x01\x00\x00\x01t\x00".to_vec();
+                mailboxes[0].put(Item::Connection(Box::new(handover)));
+                client
+            })
+            .collect();
+        drive_until(&mut workers[0], |worker| {
+            count(worker, |m| &m.subscriptions) == crowd as u64 && !worker.has_work()
+        });
+        (&clients[0]).write_all(b"\x30\x05\x00\x01t\x00x").unwrap();
+        drive_until(&mut workers[0], |worker| count(worker, |m| &m.publishes_received) == 1);
+        let mut turns = 1;
+        while workers[0].has_broadcast() {
+            assert!(workers[0].has_work());
+            workers[0].turn(&events());
+            turns += 1;
+        }
+        assert_eq!(turns, crowd.div_ceil(BROADCAST_WRITES_PER_TURN));
+        for mut client in clients {
+            let mut received = Vec::new();
+            while !received.ends_with(b"t\x00x") {
+                let mut some = [0; 64];
+                let count = client.read(&mut some).unwrap();
+                received.extend_from_slice(&some[..count]);
+            }
+        }
     }
 
     #[test]
