@@ -48,7 +48,7 @@ impl Longest {
         let now_ms = lab.now_ms;
         while lab.shards[0].next_deadline_ms() <= now_ms {
             self.time(|| lab.shards[0].on_tick(now_ms));
-            self.time(|| lab.shards[0].end_turn(now_ms));
+            self.time(|| lab.shards[0].end_turn());
             lab.settle();
         }
     }

@@ -204,7 +204,7 @@ impl Driver {
                 self.write(shard, slot, conn);
             }
             self.shards[shard].effects.pauses.clear();
-            self.shards[shard].end_turn(self.now_ms);
+            self.shards[shard].end_turn();
         }
         self.post();
     }

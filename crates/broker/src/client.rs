@@ -208,20 +208,28 @@ impl Client {
         Pace { pause_ms, is_urgent, is_filling: is_urgent && self.is_half_full(backlog) }
     }
 
-    /// Do publishers of large messages have to be held?
+    /// Do publishers of large messages have to be held? The others are when it is half full.
     pub(crate) fn has_long_queue(&self) -> bool {
         self.session.outgoing.queued_bytes() > self.long_queue_bytes()
     }
 
-    /// May they be let go? Early enough that the queue is not empty before they have sent more.
+    /// May those who are held be let go? Early enough that the queue is not empty before they have
+    /// sent more.
     pub(crate) fn has_short_queue(&self) -> bool {
-        !self.session.is_online() || self.session.outgoing.queued_bytes() <= self.calm_queue_bytes()
+        let messages = self.session.outgoing.queued() + self.backlog();
+        let is_short = messages <= self.calm_queue_messages()
+            && self.session.outgoing.queued_bytes() <= self.calm_queue_bytes();
+        is_short || !self.session.is_online()
     }
 
     /// Is it worth it to wait until it is? Not for a client that does not read.
     pub(crate) fn shortens_queue(&mut self, now_ms: u64) -> bool {
         let (backlog, calm_bytes) = (self.backlog(), self.calm_queue_bytes());
         self.session.behind_ms(backlog, calm_bytes, now_ms).is_some()
+    }
+
+    fn calm_queue_messages(&self) -> usize {
+        (self.limits.queue.messages_max / OVERRUN_PART) as usize
     }
 
     fn calm_queue_bytes(&self) -> u64 {
@@ -237,11 +245,9 @@ impl Client {
     fn overrun_ms(&self, backlog: usize) -> u32 {
         const MESSAGES_PER_MS: usize = 1_000;
         const BYTES_PER_MS: u64 = 256 * 1024;
-        let queue = &self.limits.queue;
         let messages = self.session.outgoing.queued() + backlog;
         let bytes = self.session.outgoing.queued_bytes();
-        let is_calm = messages <= (queue.messages_max / OVERRUN_PART) as usize
-            && bytes <= self.long_queue_bytes();
+        let is_calm = messages <= self.calm_queue_messages() && bytes <= self.long_queue_bytes();
         if is_calm {
             return 0;
         }

@@ -253,7 +253,10 @@ impl Shard {
         if terms.serial != 0 {
             self.owe(slot, Delivery { message: message.clone(), terms }, now_ms);
             let pace = self.clients.get_mut(slot).map(|client| client.pace(now_ms));
-            self.note_pace(pace.unwrap_or_default());
+            let pace = pace.unwrap_or_default();
+            if !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
+                self.note_pace(pace);
+            }
             return;
         }
         let (clients, spare_buffers) = self.clients_and_buffers();
@@ -265,20 +268,27 @@ impl Shard {
         let has_room = session.link().is_none_or(Link::has_room);
         let mut pace = client.pace(now_ms);
         pace.is_urgent |= has_no_queue && !has_room;
-        let is_large = !has_no_queue && payload_bytes >= LARGE_BYTES_MIN;
-        if !is_large || pace.pause_ms == 0 || !self.holds_instead(slot, message, now_ms) {
+        if has_no_queue || !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
             self.note_pace(pace);
         }
         self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 
     /// While the queue is long, publishers of large messages are not paused one by one, but all
-    /// held. False: this one is paused.
-    #[cold]
-    fn holds_instead(&mut self, slot: u32, message: &Message, now_ms: u64) -> bool {
-        message.publisher() != self.key(slot).as_u64()
-            && self.clients.get(slot).is_some_and(Client::has_long_queue)
-            && self.hold_publishers(slot, message, now_ms)
+    /// held, and so are all others while it is half full. False: this one is paused.
+    #[inline]
+    fn holds_instead(
+        &mut self,
+        slot: u32,
+        (message, payload_bytes): (&Message, usize),
+        pace: Pace,
+        now_ms: u64,
+    ) -> bool {
+        let is_large = payload_bytes >= LARGE_BYTES_MIN && pace.pause_ms > 0;
+        (is_large || pace.is_filling)
+            && message.publisher() != self.key(slot).as_u64()
+            && (pace.is_filling || self.clients.get(slot).is_some_and(Client::has_long_queue))
+            && self.hold_publishers(slot, message, pace.is_filling, now_ms)
     }
 
     const fn note_pace(&mut self, pace: Pace) {
@@ -286,7 +296,6 @@ impl Shard {
             self.pace.pause_ms = pace.pause_ms;
         }
         self.pace.is_urgent |= pace.is_urgent && pace.pause_ms > 0;
-        self.is_overrun |= pace.is_filling;
     }
 
     /// Delivers what a publisher gets of its own message, once that message is answered: many

@@ -1,11 +1,13 @@
-//! Publishers of large messages are held while the queue of a subscriber that reads them is long.
+//! Publishers of large messages are held while the queue of a subscriber that reads them is long,
+//! and all publishers while it is half full.
 //!
 //! A thousand publishers need not send more than a message each to fill a queue, before any of them
 //! could be told that it is too fast. So it is not publishers that are told to wait, but shards: a
-//! *hold* names a filter of the subscriber, and a large publish of QoS 1 or 2 that it matches is
-//! not taken. Its publisher is not read on, and has no answer; what has one is delivered. The shard
-//! of the subscriber ends the hold when the queue is short again, or when the subscriber does not
-//! read: such a one holds up nobody.
+//! *hold* names a filter of the subscriber, and a publish of QoS 1 or 2 that it matches is not
+//! taken if its payload is large, or, when the queue is half full, in any case. Its publisher is
+//! not read on, and has no answer; what has one is delivered. The shard of the subscriber ends the
+//! hold when the queue is short again, or when the subscriber does not read: such a one holds up
+//! nobody.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,6 +37,8 @@ struct Hold {
     subscriber: SessionKey,
     /// What it subscribed to. Empty: the hold is over, and who waits is to be read on.
     filters: Vec<Arc<str>>,
+    /// Payloads of fewer bytes do not wait.
+    bytes_min: usize,
     /// Slots and connections. One entry for each connection, and for some that have ended.
     waiting: VecDeque<(u32, u32)>,
 }
@@ -46,8 +50,9 @@ impl Default for Holds {
 }
 
 impl Hold {
-    fn takes(&self, topic: &str) -> bool {
-        self.filters.iter().any(|filter| topic::matches(filter, topic))
+    fn is_for(&self, topic: &str, payload_bytes: usize) -> bool {
+        payload_bytes >= self.bytes_min
+            && self.filters.iter().any(|filter| topic::matches(filter, topic))
     }
 }
 
@@ -68,22 +73,32 @@ impl Holds {
         self.list.iter_mut().find(|hold| hold.subscriber == subscriber)
     }
 
-    fn are_for(&mut self, subscriber: SessionKey, topic: &str) -> bool {
-        self.of(subscriber).is_some_and(|hold| hold.takes(topic))
+    fn are_for(&mut self, subscriber: SessionKey, topic: &str, payload_bytes: usize) -> bool {
+        self.of(subscriber).is_some_and(|hold| hold.is_for(topic, payload_bytes))
     }
 
     /// The subscriber for which a message of this publisher has to wait. Nobody waits for itself.
-    fn subscriber_of(&self, publisher: SessionKey, topic: &str) -> Option<SessionKey> {
-        let hold = self.list.iter().find(|h| h.subscriber != publisher && h.takes(topic))?;
-        Some(hold.subscriber)
+    fn subscriber_of(
+        &self,
+        publisher: SessionKey,
+        topic: &str,
+        payload_bytes: usize,
+    ) -> Option<SessionKey> {
+        let is_it =
+            |hold: &&Hold| hold.subscriber != publisher && hold.is_for(topic, payload_bytes);
+        self.list.iter().find(is_it).map(|hold| hold.subscriber)
     }
 
-    fn begin(&mut self, subscriber: SessionKey, filter: Arc<str>) {
-        match self.of(subscriber) {
-            Some(hold) => hold.filters.push(filter),
-            None => {
-                self.list.push(Hold { subscriber, filters: vec![filter], waiting: VecDeque::new() })
-            }
+    /// From now on also for this filter, and for payloads of so many bytes.
+    fn begin(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
+        let Some(hold) = self.of(subscriber) else {
+            let (filters, waiting) = (vec![filter], VecDeque::new());
+            return self.list.push(Hold { subscriber, filters, bytes_min, waiting });
+        };
+        let stands = !hold.filters.is_empty();
+        hold.bytes_min = if stands { hold.bytes_min.min(bytes_min) } else { bytes_min };
+        if !hold.filters.contains(&filter) {
+            hold.filters.push(filter);
         }
     }
 
@@ -107,12 +122,20 @@ impl Holds {
 }
 
 impl Shard {
-    /// A large message was offered to a subscriber that reads: if its queue is long, others like it
-    /// are held. False: that cannot be said of them.
-    pub(crate) fn hold_publishers(&mut self, slot: u32, message: &Message, now_ms: u64) -> bool {
+    /// A message was offered to a subscriber that reads, and whose queue is long: others like it
+    /// are held, if they are large, or `all` of them. False: that cannot be said of them.
+    #[cold]
+    pub(crate) fn hold_publishers(
+        &mut self,
+        slot: u32,
+        message: &Message,
+        all: bool,
+        now_ms: u64,
+    ) -> bool {
         let subscriber = self.key(slot);
         let topic = message.topic();
-        if self.holds.are_for(subscriber, topic) {
+        let bytes_min = if all { 0 } else { LARGE_BYTES_MIN };
+        if self.holds.are_for(subscriber, topic, bytes_min) {
             return true;
         }
         if self.holds.filter_count() >= HELD_FILTERS_MAX {
@@ -124,14 +147,14 @@ impl Shard {
         let filter = own.map(|filter| Arc::<str>::from(self.index.text(*filter)));
         self.filters = filters;
         let Some(filter) = filter else { return false };
-        self.send_to_others(&Mail::Hold { subscriber, filter: filter.clone() });
-        self.holds.begin(subscriber, filter);
+        self.send_to_others(&Mail::Hold { subscriber, filter: filter.clone(), bytes_min });
+        self.holds.begin(subscriber, filter, bytes_min);
         self.holds.look_ms = self.holds.look_ms.min(now_ms + LOOK_MS);
         true
     }
 
-    pub(crate) fn on_hold(&mut self, subscriber: SessionKey, filter: Arc<str>) {
-        self.holds.begin(subscriber, filter);
+    pub(crate) fn on_hold(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
+        self.holds.begin(subscriber, filter, bytes_min);
     }
 
     /// The queue of a subscriber may have become shorter.
@@ -190,10 +213,7 @@ impl Shard {
 
     /// The subscriber with a long queue that this publish has to wait for.
     pub(crate) fn holder_of(&self, slot: u32, publish: &Publish<'_>) -> Option<SessionKey> {
-        if self.holds.is_empty()
-            || publish.qos == QoS::AtMostOnce
-            || publish.payload.len() < LARGE_BYTES_MIN
-        {
+        if self.holds.is_empty() || publish.qos == QoS::AtMostOnce {
             return None;
         }
         let topic = match publish.properties.topic_alias() {
@@ -202,7 +222,7 @@ impl Shard {
             }
             _ => publish.topic,
         };
-        self.holds.subscriber_of(self.key(slot), topic)
+        self.holds.subscriber_of(self.key(slot), topic, publish.payload.len())
     }
 
     /// Reads nothing from a publisher before the subscriber's queue is short.

@@ -18,9 +18,6 @@ use crate::{Mail, SessionKey, Shard, ShardId, Shared};
 /// Marks within what may lie before a shard.
 const MARKS: u64 = 4;
 
-/// How much later others are answered while the queue of a subscriber is half full.
-const ANSWER_MS: u64 = 2;
-
 /// All ways from one shard to the others.
 #[derive(Debug)]
 pub(crate) struct Lanes {
@@ -86,18 +83,8 @@ impl Lanes {
 impl Shard {
     /// The turn is over, and what it led to is written: the driver says so before it carries out
     /// the last mail.
-    ///
-    /// While the queue of a subscriber that reads is half full, others are answered a little later:
-    /// a thousand publishers that send all they can have to be told one by one, and fill its queue
-    /// before.
-    pub fn end_turn(&mut self, now_ms: u64) {
+    pub fn end_turn(&mut self) {
         self.slowed_last = SessionKey::NOBODY;
-        if std::mem::take(&mut self.is_overrun) {
-            self.overrun_until_ms = now_ms + ANSWER_MS;
-        }
-        if now_ms < self.overrun_until_ms.min(self.marked_ms + ANSWER_MS) {
-            return;
-        }
         while let Some((from, bytes)) = self.marks.pop() {
             self.send(from, Mail::Taken { by: self.id, bytes });
         }
@@ -109,15 +96,7 @@ impl Shard {
         }
     }
 
-    /// When answers that wait are due, or [`NEVER`].
-    pub(crate) const fn answers_due_ms(&self) -> u64 {
-        if self.marks.is_empty() { NEVER } else { self.marked_ms + ANSWER_MS }
-    }
-
-    pub(crate) fn on_mark(&mut self, from: ShardId, bytes: u64, now_ms: u64) {
-        if self.marks.is_empty() {
-            self.marked_ms = now_ms;
-        }
+    pub(crate) fn on_mark(&mut self, from: ShardId, bytes: u64) {
         match self.marks.iter_mut().find(|(shard, _)| *shard == from) {
             Some((_, latest)) => *latest = bytes,
             None => self.marks.push((from, bytes)),

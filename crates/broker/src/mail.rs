@@ -114,8 +114,9 @@ pub enum Mail {
     Mark { from: ShardId, bytes: u64 },
     /// They are dealt with.
     Taken { by: ShardId, bytes: u64 },
-    /// The queue of this subscriber of mine is long: take no large publish of QoS 1 or 2 for it.
-    Hold { subscriber: SessionKey, filter: Arc<str> },
+    /// The queue of this subscriber of mine is long: take no publish of QoS 1 or 2 for it whose
+    /// payload has so many bytes.
+    Hold { subscriber: SessionKey, filter: Arc<str>, bytes_min: usize },
     /// Take them again.
     LetGo { subscriber: SessionKey },
 }

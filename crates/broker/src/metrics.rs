@@ -128,7 +128,7 @@ metrics! {
     mail_waits: Counter "quelea_mail_waits_total",
         "Times that a publisher was not read on before another shard had dealt with its mail.";
     holds: Counter "quelea_publisher_holds_total",
-        "Times that a publisher of large messages was not read on before the queue of a subscriber was shorter.";
+        "Times that a publisher was not read on before the queue of a subscriber was shorter.";
     events_lost: Counter "quelea_events_lost_total",
         "Events that were not logged because too many came in one turn.";
 }

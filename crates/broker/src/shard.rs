@@ -143,12 +143,6 @@ pub struct Shard {
     pub(crate) holds: Holds,
     /// The latest marks in the mail of this turn, and whose they are.
     pub(crate) marks: Vec<(ShardId, u64)>,
-    /// When the first of them came.
-    pub(crate) marked_ms: u64,
-    /// The queue of a subscriber that reads is half full: seen in this turn.
-    pub(crate) is_overrun: bool,
-    /// Until when that counts.
-    pub(crate) overrun_until_ms: u64,
 }
 
 impl Shard {
@@ -190,9 +184,6 @@ impl Shard {
             lanes: Lanes::new(&shared),
             holds: Holds::default(),
             marks: Vec::new(),
-            marked_ms: 0,
-            is_overrun: false,
-            overrun_until_ms: 0,
             shared,
         }
     }
@@ -527,9 +518,11 @@ impl Shard {
             }
             Mail::Waiting { group, any } => self.on_waiting(group, any, now_ms),
             Mail::Pull { group } => self.drain_group(group, now_ms),
-            Mail::Mark { from, bytes } => self.on_mark(from, bytes, now_ms),
+            Mail::Mark { from, bytes } => self.on_mark(from, bytes),
             Mail::Taken { by, bytes } => self.on_mail_taken(by, bytes, now_ms),
-            Mail::Hold { subscriber, filter } => self.on_hold(subscriber, filter),
+            Mail::Hold { subscriber, filter, bytes_min } => {
+                self.on_hold(subscriber, filter, bytes_min);
+            }
             Mail::LetGo { subscriber } => self.on_let_go(subscriber, now_ms),
         }
         self.finish(now_ms);
@@ -604,7 +597,7 @@ impl Shard {
         }
         let log = self.store.as_ref().and_then(|store| store.log.next_deadline());
         let wheel = self.wheel.next_ms().unwrap_or(NEVER);
-        wheel.min(log.unwrap_or(NEVER)).min(self.answers_due_ms()).min(self.holds.look_ms())
+        wheel.min(log.unwrap_or(NEVER)).min(self.holds.look_ms())
     }
 
     /// New rules; they hold for what comes from now on, also on sessions that are open.

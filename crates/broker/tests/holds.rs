@@ -1,4 +1,5 @@
-//! Publishers of large messages are held while the queue of a subscriber that reads is long.
+//! Publishers are held while the queue of a subscriber that reads is long: those of large messages
+//! early, all others when it is half full.
 
 mod lab;
 
@@ -86,7 +87,7 @@ fn aliased<'a>(topic: &'a str, payload: &'a [u8], packet_id: u16) -> Packet<'a> 
 fn carry_mail(lab: &mut Lab) {
     lab.settle_mail();
     for shard in 0..lab.shards.len() {
-        lab.shards[shard].end_turn(lab.now_ms);
+        lab.shards[shard].end_turn();
     }
     lab.settle_mail();
 }
@@ -164,6 +165,58 @@ fn large_messages_that_are_acknowledged_are_held_and_no_others() {
     assert!(!is_held_everywhere(&publish("t/2", &[7; 1000], 1, 1)));
     assert!(!is_held_everywhere(&publish("u", &large, 1, 1)), "for somebody else");
     assert!(!is_held_everywhere(&publish("nobody", &large, 1, 1)));
+}
+
+/// Messages that a queue of [`small_flood`] takes.
+const QUEUE_MESSAGES_MAX: u32 = 8_000;
+
+/// A subscriber on shard 1, and publishers on both shards that each have sent it a whole window of
+/// small messages, more in all than its queue takes, before any of them could be told to wait.
+fn small_flood() -> (Lab, Conn, Vec<Conn>) {
+    const WINDOW: u16 = 40;
+    let mut lab = Lab::new(2);
+    let queue = QueueLimits { messages_max: QUEUE_MESSAGES_MAX, ..Limits::default().queue };
+    let id = lab.id_on(1, "subscriber");
+    let subscriber = lab.open(request_with(&id, Limits { queue, ..limits() }));
+    lab.subscribe(subscriber, "t/#", 1);
+    let on = |lab: &mut Lab, number| client_on(lab, number % 2, &format!("p{number}"));
+    let publishers: Vec<Conn> = (0..PUBLISHERS).map(|number| on(&mut lab, number)).collect();
+    for publisher in &publishers {
+        let packets = (1..=WINDOW).map(|packet_id| publish("t/1", &[7; 16], 1, packet_id));
+        lab.bytes(*publisher, &packets.flat_map(|packet| encoded(&packet)).collect::<Vec<_>>());
+        carry_mail(&mut lab);
+    }
+    assert!(usize::from(WINDOW) * publishers.len() > QUEUE_MESSAGES_MAX as usize);
+    (lab, subscriber, publishers)
+}
+
+#[test]
+fn small_messages_are_held_while_the_queue_of_a_subscriber_that_reads_is_half_full() {
+    let (mut lab, subscriber, publishers) = small_flood();
+    let taken = lab.total(|m| &m.publishes_received);
+    assert!(taken > u64::from(QUEUE_MESSAGES_MAX / 2), "{taken} taken");
+    let last = *publishers.last().unwrap();
+    assert!(is_held(&lab, last));
+    let mut received = 0;
+    let mut acknowledgements = 0;
+    for _ in 0..1000 {
+        lab.now_ms += 1;
+        for shard in &mut lab.shards {
+            shard.on_tick(lab.now_ms);
+        }
+        // Those whose pause had an end are read on.
+        let over = publishers.iter().filter(|publisher| !is_held(&lab, **publisher));
+        over.copied().collect::<Vec<_>>().into_iter().for_each(|conn| lab.bytes(conn, &[]));
+        lab.settle();
+        for message in lab.received(subscriber) {
+            received += 1;
+            lab.ack(subscriber, AckKind::Puback, message.packet_id);
+        }
+        acknowledgements += acknowledged(&mut lab, &publishers);
+    }
+    assert_eq!(lab.total(|m| &m.dropped_queue_full), 0);
+    assert_eq!((received, acknowledgements), (12_000, 12_000));
+    assert!(!is_held(&lab, last));
 }
 
 #[test]

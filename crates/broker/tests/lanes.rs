@@ -215,33 +215,6 @@ fn a_retained_message_waits_for_the_home_of_its_topic() {
 }
 
 #[test]
-fn while_a_queue_is_half_full_others_are_told_a_little_later_that_mail_was_taken() {
-    let mut lab = lab(2);
-    let mut limits = Limits { in_flight_max: 1, ..Limits::default() };
-    limits.queue.messages_max = 2_400;
-    let id = lab.id_on(1, "subscriber");
-    let subscriber = lab.open(request_with(&id, limits));
-    lab.subscribe(subscriber, "t", 1);
-    let publishers: Vec<Conn> =
-        (0..200).map(|number| client_on(&mut lab, 0, &format!("p{number}"))).collect();
-    let mut taken = Vec::new();
-    for publisher in &publishers {
-        lab.bytes(*publisher, &burst("t", 1, 0..20));
-        lab.settle();
-        taken.push(lab.total(|m| &m.publishes_received));
-    }
-    assert_eq!(taken.last(), taken.get(190), "who comes last waits for those before");
-    assert_eq!(lab.total(|m| &m.dropped_queue_full), 0);
-    let due_ms = lab.shards[1].next_deadline_ms();
-    assert!(due_ms <= lab.now_ms + 2, "{due_ms}");
-    lab.now_ms = due_ms;
-    lab.settle();
-    let taken_later = lab.total(|m| &m.publishes_received);
-    assert!(Some(&taken_later) > taken.last(), "{taken_later}");
-    assert!(lab.shards[1].next_deadline_ms() > lab.now_ms, "nothing is due any more");
-}
-
-#[test]
 fn what_is_no_publish_waits_for_nothing() {
     let mut lab = lab(2);
     let subscriber = subscriber_on(&mut lab, 1, "t");
@@ -307,7 +280,7 @@ fn a_publisher_elsewhere_waits_as_long_again_as_its_subscriber_has_been_behind()
         let until_ms = lab.pauses.pop().expect("a pause").1;
         waits_ms.push(until_ms - lab.now_ms);
         lab.now_ms = until_ms;
-        lab.shards[1].end_turn(lab.now_ms);
+        lab.shards[1].end_turn();
     }
     assert_eq!(waits_ms, [2, 2, 4, 8, 16, 32, 64]);
     lab.flush();

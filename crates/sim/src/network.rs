@@ -196,7 +196,7 @@ impl World {
 
     /// A turn of a shard is over.
     pub(crate) fn end_turn(&mut self, shard: usize) {
-        self.node.shards[shard].end_turn(self.now_ms);
+        self.node.shards[shard].end_turn();
         self.collect(shard as ShardId);
     }
 

@@ -367,7 +367,7 @@ impl Lab {
             while let Some((slot, conn)) = self.shards[shard].take_dirty() {
                 self.write(shard, slot, conn, usize::MAX);
             }
-            self.shards[shard].end_turn(self.now_ms);
+            self.shards[shard].end_turn();
         }
         self.collect_closes();
     }

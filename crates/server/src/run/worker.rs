@@ -588,7 +588,7 @@ impl Worker {
             self.close_and_report(place);
             // An answer to a re-authentication.
             self.write_urgent(place);
-            self.shards[place].end_turn(self.now_ms);
+            self.shards[place].end_turn();
         }
         self.post();
     }
