@@ -5,7 +5,8 @@ use broker::Close;
 use mio::{Interest, Token};
 use net::Read;
 
-use super::{Connection, READS_PER_TURN, State, Worker};
+use super::reading::READS_PER_TURN;
+use super::{Connection, State, Worker};
 use crate::run::mailbox::Handover;
 
 /// Connections that are opened in one turn, and as many sockets are closed; the others follow with

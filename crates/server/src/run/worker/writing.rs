@@ -1,0 +1,99 @@
+//! What clients are sent: each dirty connection is written once, those of a broadcast in portions.
+
+use std::io::{self, IoSlice};
+
+use broker::Shard;
+use net::Stream;
+use session::Outbox;
+
+use super::{State, Worker};
+
+/// Connections of a shard that get their part of a broadcast in one turn; the rest follows with the
+/// next. A write takes some microseconds, and there may be many thousands.
+pub(super) const BROADCAST_WRITES_PER_TURN: usize = 64;
+
+/// Slices of one write; the rest follows with the next.
+const SLICES_MAX: usize = 64;
+
+impl Worker {
+    /// Writing makes room, and room may make a connection dirty again.
+    pub(super) fn write_urgent(&mut self, place: usize) {
+        while let Some((_, connection)) = self.shards[place].take_urgent() {
+            self.write(connection as usize);
+        }
+    }
+
+    /// A portion of what broadcasts have left over.
+    pub(super) fn write_broadcasts(&mut self) {
+        if !self.has_broadcast() {
+            return;
+        }
+        for place in 0..self.shards.len() {
+            for _ in 0..BROADCAST_WRITES_PER_TURN {
+                let Some((_, connection)) = self.shards[place].take_dirty() else { break };
+                self.write(connection as usize);
+            }
+        }
+        self.carry_out();
+    }
+
+    pub(super) fn has_broadcast(&self) -> bool {
+        self.shards.iter().any(Shard::has_broadcast)
+    }
+
+    /// Writes what a connection is owed, as far as it takes it.
+    pub(super) fn write(&mut self, key: usize) {
+        loop {
+            let Some(connection) = self.connections.get_mut(key) else { return };
+            if connection.is_blocked || matches!(connection.state, State::Lost) {
+                return;
+            }
+            let (place, slot) = (usize::from(connection.shard), connection.slot);
+            let written = match &mut connection.state {
+                State::Leaving { farewell, .. } => write_outbox(&mut connection.stream, farewell),
+                _ => match self.shards[place].outbox(slot, key as u32) {
+                    Some(outbox) => write_outbox(&mut connection.stream, outbox),
+                    None => return,
+                },
+            };
+            let Ok((written, wanted)) = written else { return self.on_lost(key) };
+            connection.is_blocked = written < wanted;
+            if let State::Leaving { farewell, .. } = &mut connection.state {
+                farewell.advance(written);
+                if farewell.is_empty() {
+                    let _ = connection.stream.shutdown();
+                    return;
+                }
+            } else if written > 0 {
+                self.shards[place].on_written(slot, key as u32, written, self.now_ms);
+            }
+            if written == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Sends what the transport itself has to say, such as a WebSocket pong.
+    pub(super) fn write_own(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.stream.wants_write() && connection.stream.flush().is_err() {
+            self.on_lost(key);
+        }
+    }
+}
+
+/// One write call. Returns the bytes written and those offered.
+fn write_outbox(stream: &mut Stream, outbox: &Outbox) -> io::Result<(usize, usize)> {
+    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+    let mut count = 0;
+    let mut wanted = 0;
+    for (place, slice) in slices.iter_mut().zip(outbox.slices()) {
+        wanted += slice.len();
+        *place = IoSlice::new(slice);
+        count += 1;
+    }
+    if wanted == 0 {
+        return Ok((0, 0));
+    }
+    Ok((stream.write(&slices[..count])?, wanted))
+}
