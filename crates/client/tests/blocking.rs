@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, mpsc};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use client::blocking::{Client, ClientError, Message};
@@ -24,7 +23,7 @@ struct Mosquitto {
 
 impl Mosquitto {
     fn start() -> Self {
-        let port = free_port();
+        let port = net::free_port().unwrap();
         let config = std::env::temp_dir().join(format!("client-test-{port}.conf"));
         let mut file = std::fs::File::create(&config).unwrap();
         writeln!(file, "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false")
@@ -54,17 +53,6 @@ impl Drop for Mosquitto {
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = std::fs::remove_file(&self.config);
-    }
-}
-
-/// A port that no other test of this process has been given: mosquitto cannot be asked for any.
-fn free_port() -> u16 {
-    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if TAKEN.lock().unwrap().insert(port) {
-            return port;
-        }
     }
 }
 

@@ -155,7 +155,7 @@ fn an_agent_that_hangs_is_given_up_and_the_others_are_judged() {
 
 #[test]
 fn an_agent_that_is_not_there_is_named() {
-    let address = format!("127.0.0.1:{}", common::free_port());
+    let address = format!("127.0.0.1:{}", net::free_port().unwrap());
     let options = Options { agents: vec![address.clone()], ..Options::default() };
     match run(&scenario(&pairs(1, 1, 0, 1), "127.0.0.1:1"), options) {
         Err(RunError::Agent(error)) => assert!(error.to_string().contains(&address), "{error}"),

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up is a test that failed")]
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -90,9 +89,7 @@ fn bad_input_names_file_line_and_fix_and_exits_with_2() {
 #[test]
 fn a_broker_that_is_not_there_fails_the_run_and_keeps_the_results() {
     let folder = Folder::new("refused");
-    // A port that was free a moment ago refuses.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let broker = format!("127.0.0.1:{port}");
+    let broker = format!("127.0.0.1:{}", net::free_port().unwrap());
     let output = flock(&[
         "run",
         "MB-B1",

@@ -142,7 +142,7 @@ fn a_silent_client_is_dropped_by_the_broker() {
 #[test]
 fn a_dead_port_fails_the_run_and_says_why() {
     let draft = Draft::new(V5, 10).stage("connect", &[("pub", "{ connect = {} }")]);
-    let address = format!("127.0.0.1:{}", common::free_port());
+    let address = format!("127.0.0.1:{}", net::free_port().unwrap());
     let results = run_on(&draft.text(), &address, BrokerAccess::None);
     assert!(matches!(results.run.outcome, Outcome::Failed(_)));
     assert_eq!(results.totals.connects_failed, 10);

@@ -203,11 +203,46 @@ pub fn accepts(address: &str) -> bool {
         return UnixStream::connect(address).is_ok();
     }
     address.to_socket_addrs().is_ok_and(|mut found| {
-        found.any(|address| TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok())
+        found.any(|address| {
+            TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok_and(is_to_another)
+        })
     })
+}
+
+/// A connection from a port to the same port reaches itself: nobody accepts there, but the kernel
+/// happened to give this end the port that was asked for.
+fn is_to_another(connection: TcpStream) -> bool {
+    match (connection.local_addr(), connection.peer_addr()) {
+        (Ok(local), Ok(peer)) => local != peer,
+        _ => false,
+    }
 }
 
 const POLL: Duration = Duration::from_millis(20);
 const UP_MAX: Duration = Duration::from_secs(60);
 const DOWN_MAX: Duration = Duration::from_secs(30);
 const DROP_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+
+    use super::*;
+
+    #[test]
+    fn a_connection_to_itself_is_no_broker() {
+        let here = SocketAddrV4::new(Ipv4Addr::LOCALHOST, net::free_port().unwrap());
+        let own = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&own, &here).unwrap();
+        connect(&own, &here).unwrap();
+        assert!(!is_to_another(TcpStream::from(own)));
+
+        let broker = TcpListener::bind("127.0.0.1:0").unwrap();
+        let reaching = TcpStream::connect(broker.local_addr().unwrap()).unwrap();
+        assert!(is_to_another(reaching));
+    }
+}

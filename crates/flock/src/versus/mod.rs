@@ -87,7 +87,7 @@ fn run_one(
     cpus: &str,
     options: &mut Options<'_>,
 ) -> Result<Results, String> {
-    let port = free_port().map_err(|error| format!("no free port: {error}"))?;
+    let port = net::free_port().map_err(|error| format!("no free port: {error}"))?;
     let dir = Workspace::new(&broker.name, port).map_err(|error| error.to_string())?;
     let mut scenario = scenario.clone();
     let broker = direct(&mut scenario, broker, port, &dir.0)?;
@@ -155,10 +155,6 @@ fn confine(cpus: &str) {
     }
     // Where the system does not let us, the load runs everywhere, as without this.
     let _ = sched_setaffinity(None, &set);
-}
-
-fn free_port() -> std::io::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// A directory for one broker's files, removed with it.

@@ -6,7 +6,6 @@
 pub(crate) mod standin;
 
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::path::PathBuf;
 
 use flock::engine::{BrokerAccess, Options, run};
@@ -37,7 +36,7 @@ impl Mosquitto {
 
     /// Everything but the start.
     pub(crate) fn prepare(settings: &str) -> Self {
-        let port = free_port();
+        let port = net::free_port().unwrap();
         let directory = std::env::temp_dir().join(format!("flock-mosquitto-{port}"));
         std::fs::create_dir_all(&directory).unwrap();
         let config = directory.join("mosquitto.conf");
@@ -68,10 +67,6 @@ impl Drop for Mosquitto {
         self.process = None;
         let _ = std::fs::remove_dir_all(&self.directory);
     }
-}
-
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// The scenario of a TOML text, against the broker at `address`.
