@@ -1,7 +1,7 @@
 //! `quelea backup`: copies the logs of a data directory, also while a broker runs on it.
 //!
-//! A running broker is asked, through the socket in its data directory, to hold its logs still: it
-//! then neither removes nor reuses a file, and says how much of each belongs to the backup. What it
+//! A running broker is asked, through the socket in its data directory, to pin its logs: it then
+//! neither removes nor reuses a file, and says how much of each belongs to the backup. What it
 //! goes on writing comes behind that. Without a broker the directory is locked instead.
 
 use std::fs::{File, OpenOptions};
@@ -55,8 +55,8 @@ struct Piece {
 enum Source {
     /// Nobody else has the directory.
     Locked(DataDir),
-    /// A broker holds its logs still until it hears that we are done.
-    Held { stream: UnixStream, lines: Lines<BufReader<UnixStream>> },
+    /// A broker pins its logs until it hears that we are done.
+    Pinned { stream: UnixStream, lines: Lines<BufReader<UnixStream>> },
 }
 
 fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
@@ -65,12 +65,12 @@ fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
     let partial = partial_of(target)?;
     let (source, pieces) = match DataDir::open(dir) {
         Ok(data) => lock(data)?,
-        Err(DataDirError::Locked(_)) => hold(dir)?,
+        Err(DataDirError::Locked(_)) => pin(dir)?,
         Err(error) => return Err(error.into()),
     };
     make_private(&partial).with_context(|| partial.display().to_string())?;
     let bytes = copy_all(dir, &partial, &pieces)?;
-    source.release()?;
+    source.unpin()?;
     let mut told = String::new();
     if !log_tool::check(&partial, &mut told)? {
         bail!("the copy in {} is not in order:\n{told}", partial.display());
@@ -117,7 +117,7 @@ fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
 }
 
 /// Asks the broker that has the directory.
-fn hold(dir: &Path) -> anyhow::Result<(Source, Vec<Piece>)> {
+fn pin(dir: &Path) -> anyhow::Result<(Source, Vec<Piece>)> {
     let path = dir.join(control::SOCKET);
     let stream = UnixStream::connect(&path).with_context(|| {
         format!(
@@ -127,7 +127,7 @@ fn hold(dir: &Path) -> anyhow::Result<(Source, Vec<Piece>)> {
         )
     })?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    writeln!(&stream, "{}", control::HOLD)?;
+    writeln!(&stream, "{}", control::PIN)?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let mut pieces = Vec::new();
     loop {
@@ -135,7 +135,7 @@ fn hold(dir: &Path) -> anyhow::Result<(Source, Vec<Piece>)> {
         let line = line.context("the broker did not answer: is another backup running?")?;
         let line = line.context("the broker ended the connection; its log says why")?;
         match line.split(' ').collect::<Vec<_>>()[..] {
-            [control::HELD] => break,
+            [control::PINNED] => break,
             [control::FILE, shard, segment, bytes] => pieces.push(Piece {
                 shard: shard.parse()?,
                 segment: segment.parse()?,
@@ -144,19 +144,19 @@ fn hold(dir: &Path) -> anyhow::Result<(Source, Vec<Piece>)> {
             _ => bail!("the broker said '{line}', which this program does not understand"),
         }
     }
-    Ok((Source::Held { stream, lines }, pieces))
+    Ok((Source::Pinned { stream, lines }, pieces))
 }
 
 impl Source {
-    /// Gives the files free, and makes sure that they were held until now.
-    fn release(self) -> anyhow::Result<()> {
+    /// Gives the files free, and makes sure that they were pinned until now.
+    fn unpin(self) -> anyhow::Result<()> {
         match self {
             Self::Locked(data) => drop(data),
-            Self::Held { stream, mut lines } => {
+            Self::Pinned { stream, mut lines } => {
                 let done = writeln!(&stream, "{}", control::DONE);
                 let answer = done.ok().and_then(|()| lines.next()).transpose()?;
-                if answer.as_deref() != Some(control::RELEASED) {
-                    bail!("the broker ended, or gave up the hold, before the copy was whole");
+                if answer.as_deref() != Some(control::UNPINNED) {
+                    bail!("the broker ended, or gave up the pin, before the copy was whole");
                 }
             }
         }

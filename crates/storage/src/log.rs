@@ -332,18 +332,18 @@ impl Log {
     }
 
     /// Keeps all files as they are, for a backup: segments are neither removed nor used again while
-    /// held. Each `hold` wants its [`Log::unhold`].
-    pub fn hold(&mut self) {
-        self.space.holds += 1;
+    /// pinned. Each `pin` wants its [`Log::unpin`].
+    pub fn pin(&mut self) {
+        self.space.pins += 1;
     }
 
-    /// Ends one [`Log::hold`].
-    pub fn unhold(&mut self) {
-        self.space.holds = self.space.holds.saturating_sub(1);
+    /// Ends one [`Log::pin`].
+    pub fn unpin(&mut self) {
+        self.space.pins = self.space.pins.saturating_sub(1);
     }
 
     /// The segment files of the log, and how many bytes of each are written: what a backup copies
-    /// while it holds them.
+    /// while it pins them.
     pub fn written_files(&self) -> Vec<(u32, u64)> {
         let Some(oldest) = self.ledger.oldest() else { return Vec::new() };
         let written = (oldest..=self.head.segment)

@@ -20,7 +20,8 @@ pub(crate) struct Space {
     pub(crate) full: Option<Fault>,
     pub(crate) retry_at: Option<u64>,
     give_back_at: Option<u64>,
-    pub(crate) holds: u32,
+    /// While there are any, no file is removed or used again.
+    pub(crate) pins: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -105,7 +106,7 @@ impl Log {
     fn take_retired(&mut self) -> Option<Retired> {
         let after = self.space.retired.front()?.after?;
         let waits = self.space.give_back_at.is_some_and(|at| at > self.now_ms);
-        let gone = after <= self.commit.synced && self.space.holds == 0;
+        let gone = after <= self.commit.synced && self.space.pins == 0;
         if gone && !waits { self.space.retired.pop_front() } else { None }
     }
 

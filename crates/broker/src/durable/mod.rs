@@ -57,18 +57,18 @@ impl Shard {
         }
     }
 
-    /// Keeps the log's files as they are, for a backup, until as many [`Shard::unhold_log`].
+    /// Keeps the log's files as they are, for a backup, until as many [`Shard::unpin_log`].
     /// Returns what belongs to the backup: segment numbers and how many bytes of each.
-    pub fn hold_log(&mut self) -> Vec<(u32, u64)> {
+    pub fn pin_log(&mut self) -> Vec<(u32, u64)> {
         let Some(store) = &mut self.store else { return Vec::new() };
-        store.log.hold();
+        store.log.pin();
         store.log.written_files()
     }
 
-    /// Ends a [`Shard::hold_log`].
-    pub fn unhold_log(&mut self) {
+    /// Ends a [`Shard::pin_log`].
+    pub fn unpin_log(&mut self) {
         if let Some(store) = &mut self.store {
-            store.log.unhold();
+            store.log.unpin();
         }
     }
 

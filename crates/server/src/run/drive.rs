@@ -496,7 +496,7 @@ mod tests {
         lead.sleep().unwrap();
         lead.take_inbox().unwrap();
         assert_eq!(lead.workers.len(), 2);
-        mailboxes[1].put(Item::Release);
+        mailboxes[1].put(Item::Unpin);
         lead.sleep().unwrap();
         lead.take_turns().unwrap();
         assert!(!lead.workers[1].has_mail());
@@ -512,7 +512,7 @@ mod tests {
         lead.let_go().unwrap();
         assert_eq!(lead.workers.iter().map(Worker::index).collect::<Vec<_>>(), [1, 2]);
         lead.workers.iter().for_each(|worker| assert_ne!(worker.fall_asleep(), 0));
-        mailboxes[2].put(Item::Release);
+        mailboxes[2].put(Item::Unpin);
         worker::poll(lead.workers[0].queue(), &mut lead.signals, 1000).unwrap();
         let signals: Vec<_> = lead.signals.iter().map(Event::token).collect();
         assert_eq!(signals, [token(&lead.workers[1])]);

@@ -21,8 +21,8 @@ pub(super) struct Handover {
     pub(super) seat: Seat,
 }
 
-/// The log of a shard as it is held for a backup: segments, and bytes of each that belong to it.
-pub(super) struct Held {
+/// The log of a shard as it is pinned for a backup: segments, and bytes of each that belong to it.
+pub(super) struct Pinned {
     pub(super) shard: ShardId,
     pub(super) segments: Vec<(u32, u64)>,
 }
@@ -37,9 +37,9 @@ pub(super) enum Item {
     Access(Access),
     /// The disk of this shard's log has carried out a command.
     Disk(ShardId, Box<Completion>),
-    /// Keep the files of all logs as they are until `Release`, and say which they are.
-    Hold(Sender<Held>),
-    Release,
+    /// Keep the files of all logs as they are until `Unpin`, and say which they are.
+    Pin(Sender<Pinned>),
+    Unpin,
     /// Close everything; then end, or wait for `CloseLogs` where there are logs.
     Shutdown,
     /// Nobody sends mail any more: write what is left, then end.

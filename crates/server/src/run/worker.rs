@@ -25,7 +25,7 @@ use slab::Slab;
 use super::clock::Clock;
 use super::gate::Seat;
 use super::logs::Logs;
-use super::mailbox::{Handover, Held, Item, Mailbox};
+use super::mailbox::{Handover, Item, Mailbox, Pinned};
 use super::reauthentication::Reauthentication;
 use super::report;
 use super::timing::Timing;
@@ -333,8 +333,8 @@ impl Worker {
                 }
             }
             Item::Disk(shard, completion) => self.shard(shard).on_disk(*completion, now_ms),
-            Item::Hold(answer) => self.hold_logs(&answer),
-            Item::Release => self.shards.iter_mut().for_each(Shard::unhold_log),
+            Item::Pin(answer) => self.pin_logs(&answer),
+            Item::Unpin => self.shards.iter_mut().for_each(Shard::unpin_log),
             Item::Shutdown => {
                 self.ends_at_ms = Some(now_ms + self.shutdown_grace_ms);
                 for shard in &mut self.shards {
@@ -345,10 +345,10 @@ impl Worker {
         }
     }
 
-    fn hold_logs(&mut self, answer: &Sender<Held>) {
+    fn pin_logs(&mut self, answer: &Sender<Pinned>) {
         for shard in &mut self.shards {
-            // Who asked may be gone; it takes its hold back all the same.
-            let _ = answer.send(Held { shard: shard.id(), segments: shard.hold_log() });
+            // Who asked may be gone; it takes its pin back all the same.
+            let _ = answer.send(Pinned { shard: shard.id(), segments: shard.pin_log() });
         }
     }
 
