@@ -7,8 +7,8 @@ use session::{Dropped, NEVER, Session, Will};
 
 use crate::access::{Grants, Identity};
 use crate::durable::Durable;
-use crate::holdings::Holdings;
 use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
+use crate::subscriptions::Subscriptions;
 use crate::{Limits, RetainedQuery};
 
 /// The number of no connection.
@@ -119,7 +119,7 @@ pub(crate) struct Client {
     /// The driver's number of the connection, or [`NO_CONNECTION`].
     pub(crate) connection: u32,
     pub(crate) session: Session,
-    pub(crate) held: Holdings,
+    pub(crate) subscriptions: Subscriptions,
     pub(crate) will: Option<Box<Will>>,
     pub(crate) gauge: Option<Arc<Gauge>>,
     pub(crate) extras: Option<Box<Extras>>,
@@ -141,7 +141,7 @@ impl Client {
             limits,
             connection: NO_CONNECTION,
             session: Session::default(),
-            held: Holdings::default(),
+            subscriptions: Subscriptions::default(),
             will: None,
             gauge: None,
             extras: None,

@@ -18,7 +18,7 @@ use topic::FilterId;
 use crate::client::Gauge;
 use crate::deliver::{options, with_identifier};
 use crate::durable::KeptQueue;
-use crate::holdings::Held;
+use crate::subscriptions::Listed;
 use crate::{Confirm, Event, Mail, SessionKey, Shard, ShardId, ShareStrategy, Shared};
 
 /// How often a message is passed on before it is parked.
@@ -234,7 +234,7 @@ impl Groups {
 }
 
 impl Shard {
-    /// A session of this shard subscribes. Returns what it holds, and whether that is new.
+    /// A session of this shard subscribes. Returns what it lists then, and whether that is new.
     pub(crate) fn join_group(
         &mut self,
         slot: u32,
@@ -242,12 +242,12 @@ impl Shard {
         filter: &str,
         bits: u8,
         identifier: u32,
-    ) -> (Held, bool) {
+    ) -> (Listed, bool) {
         let name = self.group_name(share, filter);
         let key = name.key;
         let member_key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else {
-            return (Held::new(FilterId(0), 0), false);
+            return (Listed::new(FilterId(0), 0), false);
         };
         let gauge = client.gauge.get_or_insert_default().clone();
         let is_persistent = client.is_persistent();
@@ -259,7 +259,7 @@ impl Shard {
         self.send_to_others(&Mail::Join { group: name, member });
         let number = self.groups.number(key).unwrap_or_default();
         let filter = self.groups.get(number).map_or(FilterId(0), |group| group.filter);
-        (Held::new(filter, number + 1), is_new)
+        (Listed::new(filter, number + 1), is_new)
     }
 
     pub(crate) fn group_name(&self, share: &str, filter: &str) -> Arc<GroupName> {
@@ -664,8 +664,12 @@ impl Shard {
         if !client.gauge.as_ref().is_some_and(|gauge| gauge.is_available()) {
             return;
         }
-        let numbers: Vec<u32> =
-            client.held.iter().filter(|h| h.group != 0).map(|held| held.group - 1).collect();
+        let numbers: Vec<u32> = client
+            .subscriptions
+            .iter()
+            .filter(|one| one.group != 0)
+            .map(|one| one.group - 1)
+            .collect();
         for number in numbers {
             self.pull(number, now_ms);
         }

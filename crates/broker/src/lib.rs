@@ -28,7 +28,6 @@ mod durable;
 mod ending;
 mod event;
 mod group;
-mod holdings;
 mod holds;
 pub mod journal;
 mod lanes;
@@ -43,6 +42,7 @@ mod settings;
 mod shard;
 mod shared;
 mod subscribe;
+mod subscriptions;
 pub mod sys;
 mod wheel;
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use session::{Message, Outgoing};
 
 use crate::Shard;
-use crate::holdings::Released;
+use crate::subscriptions::Leaving;
 
 /// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
 const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
@@ -28,8 +28,8 @@ const MESSAGES_AT_ONCE: usize = 500;
 /// What goes with the next turns.
 #[derive(Debug, Default)]
 pub(crate) struct Remains {
-    /// Slots, and what was held there.
-    subscriptions: VecDeque<(u32, Released)>,
+    /// Slots, and what leaves the index of them.
+    subscriptions: VecDeque<(u32, Leaving)>,
     queues: Vec<Outgoing>,
     parked: Vec<VecDeque<Message>>,
 }
@@ -88,14 +88,14 @@ impl Shard {
     /// Takes a session out of all tables. What is large goes in later turns.
     pub(crate) fn bury(&mut self, slot: u32) {
         let Some(mut client) = self.clients.take(slot) else { return };
-        let mut held = std::mem::take(&mut client.held).into_iter();
+        let mut leaving = std::mem::take(&mut client.subscriptions).into_iter();
         let metrics = self.metrics();
         metrics.sessions.sub(1);
-        metrics.subscriptions.sub(held.len() as u64);
-        if held.len() > SUBSCRIPTIONS_AT_ONCE {
-            self.remains.subscriptions.push_back((slot, held));
+        metrics.subscriptions.sub(leaving.len() as u64);
+        if leaving.len() > SUBSCRIPTIONS_AT_ONCE {
+            self.remains.subscriptions.push_back((slot, leaving));
         } else {
-            self.let_some_go(slot, &mut held, SUBSCRIPTIONS_AT_ONCE);
+            self.let_some_go(slot, &mut leaving, SUBSCRIPTIONS_AT_ONCE);
             self.clients.free(slot);
         }
         self.remains.add_queue(std::mem::take(&mut client.session.outgoing));
@@ -104,24 +104,24 @@ impl Shard {
     /// Goes on with what is left of sessions that have ended.
     pub(crate) fn clear_remains(&mut self) {
         self.remains.free_messages();
-        let all: usize = self.remains.subscriptions.iter().map(|(_, held)| held.len()).sum();
+        let all: usize = self.remains.subscriptions.iter().map(|(_, leaving)| leaving.len()).sum();
         let mut left = SUBSCRIPTIONS_PER_TURN.max(all / PART_PER_TURN);
         while left > 0
-            && let Some((slot, mut held)) = self.remains.subscriptions.pop_front()
+            && let Some((slot, mut leaving)) = self.remains.subscriptions.pop_front()
         {
-            left = self.let_some_go(slot, &mut held, left);
-            if held.len() == 0 {
+            left = self.let_some_go(slot, &mut leaving, left);
+            if leaving.len() == 0 {
                 self.clients.free(slot);
             } else {
-                self.remains.subscriptions.push_front((slot, held));
+                self.remains.subscriptions.push_front((slot, leaving));
             }
         }
     }
 
     /// Takes so many subscriptions out of the index; returns how many more it might have taken.
-    fn let_some_go(&mut self, slot: u32, held: &mut Released, count: usize) -> usize {
+    fn let_some_go(&mut self, slot: u32, leaving: &mut Leaving, count: usize) -> usize {
         for left in (1..=count).rev() {
-            let Some(one) = held.next() else { return left };
+            let Some(one) = leaving.next() else { return left };
             if let Some(store) = &mut self.store {
                 store.release(one.place);
             }

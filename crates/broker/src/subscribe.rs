@@ -8,7 +8,7 @@ use topic::{Claim, Filter, Subscription};
 
 use crate::access::Action;
 use crate::deliver::options;
-use crate::holdings::Held;
+use crate::subscriptions::Listed;
 use crate::{Ended, Event, Shard};
 
 /// For filters that were checked when they were subscribed.
@@ -175,42 +175,42 @@ impl Shard {
             self.tell(Event::Denied { client_id, action: "subscribe", topic: text.into() });
             return Ok(Err(Reason::NOT_AUTHORIZED));
         }
-        if client.held.len() >= limits.subscriptions_per_client_max as usize
-            && !self.holds(slot, &filter)
+        if client.subscriptions.len() >= limits.subscriptions_per_client_max as usize
+            && !self.is_subscribed(slot, &filter)
         {
             return Ok(Err(Reason::QUOTA_EXCEEDED));
         }
         Ok(Ok(Request { filter, options, identifier }))
     }
 
-    fn holds(&self, slot: u32, filter: &Filter<'_>) -> bool {
-        self.find_held(slot, filter).is_some()
+    fn is_subscribed(&self, slot: u32, filter: &Filter<'_>) -> bool {
+        self.find_listed(slot, filter).is_some()
     }
 
-    /// What the session holds of this filter.
-    fn find_held(&self, slot: u32, filter: &Filter<'_>) -> Option<Held> {
+    /// The subscription with this filter, as the session lists it.
+    fn find_listed(&self, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
         let found = self.index.find(filter.filter)?;
         let group = match filter.group {
             Some(name) => self.groups.find(name, filter.filter)? + 1,
             None => 0,
         };
-        let wanted = Held::new(found, group);
-        self.clients.get(slot)?.held.find(&wanted)
+        let wanted = Listed::new(found, group);
+        self.clients.get(slot)?.subscriptions.find(&wanted)
     }
 
     /// The same, by the filter as the client wrote it.
-    pub(crate) fn held_of(&self, slot: u32, text: &str) -> Option<Held> {
+    pub(crate) fn listed_of(&self, slot: u32, text: &str) -> Option<Listed> {
         let filter = topic::parse_filter(text, &UNLIMITED).ok()?;
-        self.find_held(slot, &filter)
+        self.find_listed(slot, &filter)
     }
 
     /// Option bits and identifier of a subscription that the session has.
     fn subscription_of(&self, slot: u32, filter: &Filter<'_>) -> Option<(u8, u32)> {
-        let held = self.find_held(slot, filter)?;
-        match held.group.checked_sub(1) {
+        let listed = self.find_listed(slot, filter)?;
+        match listed.group.checked_sub(1) {
             Some(group) => self.groups.member_bits(group, self.key(slot)),
             None => {
-                let found = self.index.subscription(held.filter, slot)?;
+                let found = self.index.subscription(listed.filter, slot)?;
                 Some((found.options, found.identifier))
             }
         }
@@ -244,15 +244,15 @@ impl Shard {
         if self.store.is_none() {
             return Ok(None);
         }
-        let Some(held) = self.held_of(slot, text) else { return Ok(None) };
-        if old == Some((granted.bits, identifier)) && held.place.is_some() {
+        let Some(listed) = self.listed_of(slot, text) else { return Ok(None) };
+        if old == Some((granted.bits, identifier)) && listed.place.is_some() {
             // It is written as it is; perhaps not committed yet.
-            return Ok(Some(held.place.position()));
+            return Ok(Some(listed.place.position()));
         }
         if granted.is_newly_durable {
-            self.begin_filter(slot, held.filter);
+            self.begin_filter(slot, listed.filter);
         }
-        self.keep_subscription(slot, held, text, (granted.bits, identifier))
+        self.keep_subscription(slot, listed, text, (granted.bits, identifier))
     }
 
     /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).
@@ -309,7 +309,7 @@ impl Shard {
         if subscribed.is_new_subscription
             && let Some(client) = self.clients.get_mut(slot)
         {
-            client.held.add(Held::new(subscribed.filter, 0));
+            client.subscriptions.add(Listed::new(subscribed.filter, 0));
         }
         let was_durable = subscribed.replaced.is_some_and(|s| s.options & options::DURABLE != 0);
         (subscribed.is_new_subscription, bits & options::DURABLE != 0 && !was_durable)
@@ -339,10 +339,10 @@ impl Shard {
     }
 
     fn subscribe_shared(&mut self, slot: u32, name: &str, request: &Request<'_>, bits: u8) -> bool {
-        let (held, is_new) =
+        let (listed, is_new) =
             self.join_group(slot, name, request.filter.filter, bits, request.identifier);
         if is_new && let Some(client) = self.clients.get_mut(slot) {
-            client.held.add(held);
+            client.subscriptions.add(listed);
         }
         is_new
     }
@@ -381,9 +381,9 @@ impl Shard {
                 }
                 Err(error) => return Err(not_well_formed(error.clause())),
             };
-            let held = self.find_held(slot, &filter);
-            if let Some(held) = held {
-                match self.drop_subscription(slot, held, text) {
+            let listed = self.find_listed(slot, &filter);
+            if let Some(listed) = listed {
+                match self.drop_subscription(slot, listed, text) {
                     Ok(position) => done.kept = done.kept.max(position),
                     Err(_) if !self.is_v5(slot) => return Err(Ended::LogFailed),
                     Err(_) => {
@@ -394,37 +394,38 @@ impl Shard {
                 }
                 done.before.get_or_insert_with(|| self.all_pending(slot));
             }
-            let was_held = self.unsubscribe(slot, &filter);
-            let reason = if was_held { Reason::SUCCESS } else { Reason::NO_SUBSCRIPTION_EXISTED };
+            let was_subscribed = self.unsubscribe(slot, &filter);
+            let reason =
+                if was_subscribed { Reason::SUCCESS } else { Reason::NO_SUBSCRIPTION_EXISTED };
             done.reasons.push(reason.0);
         }
         Ok(())
     }
 
     fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
-        let Some(held) = self.find_held(slot, filter) else { return false };
+        let Some(listed) = self.find_listed(slot, filter) else { return false };
         if let Some(client) = self.clients.get_mut(slot) {
-            client.held.remove(&held);
+            client.subscriptions.remove(&listed);
         }
         self.metrics().subscriptions.sub(1);
-        self.let_go(slot, held);
+        self.let_go(slot, listed);
         true
     }
 
-    /// Takes a subscription out of the index; the session does not hold it any more.
-    pub(crate) fn let_go(&mut self, slot: u32, held: Held) {
-        if held.group != 0 {
+    /// Takes a subscription out of the index; the session does not list it any more.
+    pub(crate) fn let_go(&mut self, slot: u32, listed: Listed) {
+        if listed.group != 0 {
             let key = self.key(slot);
-            self.leave_group(held.group - 1, key);
+            self.leave_group(listed.group - 1, key);
             return;
         }
-        let filter = self.index.text(held.filter).to_owned();
-        let Some(gone) = self.index.unsubscribe(held.filter, slot) else { return };
+        let filter = self.index.text(listed.filter).to_owned();
+        let Some(gone) = self.index.unsubscribe(listed.filter, slot) else { return };
         if gone.is_last || gone.is_last_promise {
-            self.close_backlog(held.filter);
+            self.close_backlog(listed.filter);
         }
         let interest = &self.shared.interest;
-        if gone.is_last || self.index.subscriptions(held.filter).is_empty() {
+        if gone.is_last || self.index.subscriptions(listed.filter).is_empty() {
             self.interest_counts.remove(interest, &filter, Claim::Want);
         }
         if gone.is_last_promise {
@@ -435,9 +436,9 @@ impl Shard {
     /// After new access rules: which subscriptions need a check for each message?
     pub(crate) fn recheck_receiving(&mut self, slot: u32) {
         let Some(client) = self.clients.get(slot) else { return };
-        let held: Vec<Held> = client.held.iter().collect();
+        let listed: Vec<Listed> = client.subscriptions.iter().collect();
         let key = self.key(slot);
-        for Held { filter, group, .. } in held {
+        for Listed { filter, group, .. } in listed {
             let text = self.index.text(filter).to_owned();
             let Some(client) = self.clients.get(slot) else { return };
             let is_covered = client.grants.covers(client.identity(), &text);

@@ -314,16 +314,16 @@ impl Shard {
             return serials;
         };
         let since = durable.rare.as_ref().map_or(&[][..], |rare| &rare.since);
-        for held in client.held.iter().filter(|held| held.group == 0) {
-            let Some(backlog) = store.backlogs.get(&held.filter) else { continue };
+        for listed in client.subscriptions.iter().filter(|listed| listed.group == 0) {
+            let Some(backlog) = store.backlogs.get(&listed.filter) else { continue };
             let list = &backlog.serials;
-            let subscription = self.index.subscription(held.filter, slot);
+            let subscription = self.index.subscription(listed.filter, slot);
             if subscription.is_none_or(|s| s.options & options::DURABLE == 0) {
                 continue;
             }
             let from = since
                 .iter()
-                .find(|(filter, _)| *filter == held.filter)
+                .find(|(filter, _)| *filter == listed.filter)
                 .map_or(0, |(_, serial)| *serial)
                 .max(durable.track.cursor());
             let begin = list.partition_point(|serial| *serial <= from);
@@ -425,17 +425,17 @@ impl Shard {
 
     fn own_subscriptions(&mut self, slot: u32, topic: &str) -> Vec<Subscription> {
         let Some(client) = self.clients.get(slot) else { return Vec::new() };
-        if client.held.len() > OWN_FILTERS_MAX {
+        if client.subscriptions.len() > OWN_FILTERS_MAX {
             let mut filters = std::mem::take(&mut self.filters);
             self.index.matching_filters(topic.as_bytes(), &mut filters);
             let own = filters.iter().filter_map(|f| self.index.subscription(*f, slot)).collect();
             self.filters = filters;
             return own;
         }
-        let plain = client.held.iter().filter(|held| held.group == 0);
+        let plain = client.subscriptions.iter().filter(|listed| listed.group == 0);
         plain
-            .filter(|held| topic::matches(self.index.text(held.filter), topic))
-            .filter_map(|held| self.index.subscription(held.filter, slot))
+            .filter(|listed| topic::matches(self.index.text(listed.filter), topic))
+            .filter_map(|listed| self.index.subscription(listed.filter, slot))
             .collect()
     }
 
@@ -450,8 +450,8 @@ impl Shard {
         }
         (durable.queued, durable.queued_bytes) = (0, 0);
         durable.track.advance(store.last_serial());
-        for held in client.held.iter().filter(|held| held.group == 0) {
-            store.prune_backlog(held.filter);
+        for listed in client.subscriptions.iter().filter(|listed| listed.group == 0) {
+            store.prune_backlog(listed.filter);
         }
         if let Some(link) = client.session.link_mut().filter(|link| link.outbox.is_empty()) {
             link.has_caught_up();

@@ -160,13 +160,13 @@ impl Shard {
             identifier: facts.identifier,
         };
         self.subscribe(slot, &request);
-        let Some(held) = self.held_of(slot, filter) else { return };
+        let Some(listed) = self.listed_of(slot, filter) else { return };
         let client = self.clients.get_mut(slot);
-        if let Some(place) = client.and_then(|client| client.held.place_mut(&held)) {
+        if let Some(place) = client.and_then(|client| client.subscriptions.place_mut(&listed)) {
             *place = facts.place;
         }
-        if facts.from_serial > floor && held.group == 0 {
-            since.insert((slot, held.filter), facts.from_serial);
+        if facts.from_serial > floor && listed.group == 0 {
+            since.insert((slot, listed.filter), facts.from_serial);
         }
     }
 

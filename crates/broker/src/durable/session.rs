@@ -9,8 +9,8 @@ use super::promise::Promise;
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
 use crate::deliver::options;
-use crate::holdings::Held;
 use crate::journal::{Fact, SessionOpened, StoredWill, Subscribed};
+use crate::subscriptions::Listed;
 use crate::{Durability, Shard};
 
 /// What a durable session has more than others.
@@ -173,34 +173,36 @@ impl Shard {
     /// Subscriptions that the session had before it became durable.
     fn keep_subscriptions(&mut self, slot: u32) {
         let Some(client) = self.clients.get(slot) else { return };
-        for held in client.held.iter().collect::<Vec<_>>() {
-            let text = self.filter_text(held);
-            let bits = match held.group {
-                0 => self.index.subscription(held.filter, slot).map(|s| (s.options, s.identifier)),
+        for listed in client.subscriptions.iter().collect::<Vec<_>>() {
+            let text = self.filter_text(listed);
+            let bits = match listed.group {
+                0 => {
+                    self.index.subscription(listed.filter, slot).map(|s| (s.options, s.identifier))
+                }
                 group => self.groups.member_bits(group - 1, self.key(slot)),
             };
             let Some((bits, identifier)) = bits else { continue };
-            let is_kept = self.keep_subscription(slot, held, &text, (bits, identifier)).is_ok();
-            if is_kept && held.group == 0 {
-                self.set_durable_bit(slot, held);
+            let is_kept = self.keep_subscription(slot, listed, &text, (bits, identifier)).is_ok();
+            if is_kept && listed.group == 0 {
+                self.set_durable_bit(slot, listed);
             }
         }
     }
 
-    fn set_durable_bit(&mut self, slot: u32, held: Held) {
-        let Some(mut subscription) = self.index.subscription(held.filter, slot) else { return };
+    fn set_durable_bit(&mut self, slot: u32, listed: Listed) {
+        let Some(mut subscription) = self.index.subscription(listed.filter, slot) else { return };
         if options::qos(subscription.options) == codec::QoS::AtMostOnce {
             return;
         }
         subscription.options |= options::DURABLE | options::PROMISES;
-        let text = self.index.text(held.filter).to_owned();
+        let text = self.index.text(listed.filter).to_owned();
         self.put_subscription(&text, subscription);
     }
 
     /// The filter as the client wrote it.
-    pub(crate) fn filter_text(&self, held: Held) -> String {
-        let filter = self.index.text(held.filter);
-        match held.group.checked_sub(1).and_then(|group| self.groups.name(group)) {
+    pub(crate) fn filter_text(&self, listed: Listed) -> String {
+        let filter = self.index.text(listed.filter);
+        match listed.group.checked_sub(1).and_then(|group| self.groups.name(group)) {
             Some(name) => format!("$share/{}/{}", name.share, name.filter),
             None => filter.to_owned(),
         }
@@ -210,14 +212,14 @@ impl Shard {
     pub(crate) fn keep_subscription(
         &mut self,
         slot: u32,
-        held: Held,
+        listed: Listed,
         filter: &str,
         (bits, identifier): (u8, u32),
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
         let Some(client) = self.clients.get_mut(slot) else { return Ok(None) };
         let Some(durable) = &mut client.durable else { return Ok(None) };
-        let from_serial = durable.begin_of(held.filter);
+        let from_serial = durable.begin_of(listed.filter);
         let subscribed = Fact::Subscribed(Subscribed {
             session: durable.queue,
             options: subscribe_options(bits).to_byte(),
@@ -226,7 +228,7 @@ impl Shard {
             filter,
         });
         let place = store.append(Class::Normal, &subscribed, durable.log_level())?;
-        if let Some(known) = client.held.place_mut(&held) {
+        if let Some(known) = client.subscriptions.place_mut(&listed) {
             store.release(std::mem::replace(known, place));
         }
         Ok(Some(place.position()))
@@ -259,7 +261,7 @@ impl Shard {
     pub(crate) fn drop_subscription(
         &mut self,
         slot: u32,
-        held: Held,
+        listed: Listed,
         filter: &str,
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
@@ -267,7 +269,7 @@ impl Shard {
         let Some(durable) = durable else { return Ok(None) };
         let fact = Fact::Unsubscribed { session: durable.queue, filter };
         let position = store.append_deletion(&fact, durable.log_level())?;
-        store.release(held.place);
+        store.release(listed.place);
         Ok(Some(position))
     }
 

@@ -401,9 +401,9 @@ impl Shard {
             Owner::Session(slot) => slot,
         };
         if let Fact::Subscribed(subscribed) = fact {
-            let held = self.held_of(slot, subscribed.filter)?;
+            let listed = self.listed_of(slot, subscribed.filter)?;
             let client = self.clients.get_mut(slot)?;
-            return client.held.place_mut(&held);
+            return client.subscriptions.place_mut(&listed);
         }
         let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
         match *fact {
