@@ -233,8 +233,8 @@ impl Shard {
         if is_kept {
             terms.serial = serial;
         }
-        if is_own && self.holds_own {
-            self.hold_own(Delivery { message: message.clone(), terms });
+        if is_own && self.defers_own {
+            self.defer_own(Delivery { message: message.clone(), terms });
         } else {
             self.offer(slot, (message, traits.payload_bytes), terms, template, now_ms);
         }

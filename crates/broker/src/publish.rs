@@ -74,9 +74,9 @@ impl Shard {
             _ if self.is_awaited(&message) => self.confirm_of(slot, publish),
             _ => None,
         };
-        self.holds_own = publish.qos != QoS::AtMostOnce;
+        self.defers_own = publish.qos != QoS::AtMostOnce;
         let routed = self.route(&message, confirm, now_ms);
-        self.holds_own = false;
+        self.defers_own = false;
         let outcome = self.answer_routed(slot, publish, &message, routed, now_ms);
         if self.own_delivery.is_some() {
             self.deliver_own(slot, now_ms);
@@ -152,11 +152,11 @@ impl Shard {
         if let Some(client) = self.clients.get_mut(slot) {
             client.session.incoming.insert(publish.packet_id);
         }
-        self.holds_own = true;
+        self.defers_own = true;
         self.look_at(message.topic_bytes());
         let wants = self.interested().wants;
         self.deliver_here(message, wants, Keeping::Kept(serial), now_ms);
-        self.holds_own = false;
+        self.defers_own = false;
         self.answer_publish_waiting(slot, publish);
         self.deliver_own(slot, now_ms);
         Some(Ok(()))

@@ -124,7 +124,7 @@ pub struct Shard {
     pub(crate) has_left_behind: bool,
     /// A publish of QoS 1 or 2 is being routed: what its own publisher gets of it waits in
     /// `own_delivery` until it is answered.
-    pub(crate) holds_own: bool,
+    pub(crate) defers_own: bool,
     pub(crate) own_delivery: Option<session::Delivery>,
     pub(crate) properties: codec::PropertyBuf,
     /// The packet that is being handled, if it has its memory for itself.
@@ -172,7 +172,7 @@ impl Shard {
             filters: Vec::new(),
             template: Template::default(),
             has_left_behind: false,
-            holds_own: false,
+            defers_own: false,
             own_delivery: None,
             properties: codec::PropertyBuf::new(),
             packet: None,

@@ -198,7 +198,7 @@ impl Outgoing {
 
     /// Takes the next packet id for a QoS 2 delivery that must not leave before
     /// [`Outgoing::commit`]: a resend under another id would be taken for news.
-    pub fn start_held(&mut self, delivery: Delivery) -> u16 {
+    pub fn start_uncommitted(&mut self, delivery: Delivery) -> u16 {
         let packet_id = self.next_packet_id();
         self.push(delivery, Awaits::Commit);
         packet_id
@@ -211,8 +211,8 @@ impl Outgoing {
         self.resend_next = self.in_flight.len() as u16;
     }
 
-    /// The packet id of a held delivery is on disk. Returns what is to be written now; a delivery
-    /// that belongs to an earlier link leaves with the resends.
+    /// The packet id of an uncommitted delivery is on disk. Returns what is to be written now; a
+    /// delivery that belongs to an earlier link leaves with the resends.
     pub(crate) fn commit(&mut self, packet_id: u16) -> Option<(&Message, &Terms)> {
         let index = self.index(packet_id)?;
         let entry = &mut self.in_flight[index];

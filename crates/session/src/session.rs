@@ -364,15 +364,15 @@ impl Session {
         Offered::Written
     }
 
-    /// Puts a QoS 2 delivery in flight that must not leave before [`Session::commit_held`]. The
-    /// window must be open ([`Session::has_window`]). Returns its packet id.
-    pub fn hold(&mut self, delivery: Delivery) -> u16 {
-        self.outgoing.start_held(delivery)
+    /// Puts a QoS 2 delivery in flight that must not leave before [`Session::commit`]. The window
+    /// must be open ([`Session::has_window`]). Returns its packet id.
+    pub fn start_uncommitted(&mut self, delivery: Delivery) -> u16 {
+        self.outgoing.start_uncommitted(delivery)
     }
 
-    /// The packet id of a held delivery is on disk: the publish may leave. Err: it is larger than
-    /// the client takes, and given up.
-    pub fn commit_held(&mut self, packet_id: u16, now_ms: u64) -> Result<Option<usize>, Origin> {
+    /// The packet id of an uncommitted delivery is on disk: the publish may leave. Err: it is
+    /// larger than the client takes, and given up.
+    pub fn commit(&mut self, packet_id: u16, now_ms: u64) -> Result<Option<usize>, Origin> {
         let Some((message, terms)) = self.outgoing.commit(packet_id) else { return Ok(None) };
         let Some(link) = self.link.as_deref_mut() else { return Ok(None) };
         if link.write_publish(message, terms, (packet_id, false), now_ms) {

@@ -75,7 +75,7 @@ impl Shard {
     }
 
     /// What a publisher gets of its own message waits until that is answered.
-    pub(crate) fn hold_own(&mut self, delivery: Delivery) {
+    pub(crate) fn defer_own(&mut self, delivery: Delivery) {
         if let Some(store) = &mut self.store {
             store.need_message(delivery.terms.serial);
         }
@@ -127,7 +127,7 @@ impl Shard {
         let (offered, packet_id) = if is_expired {
             (Offered::Dropped(Dropped::Expired), 0)
         } else if delivery.terms.qos == QoS::ExactlyOnce {
-            (Offered::Queued, client.session.hold(delivery))
+            (Offered::Queued, client.session.start_uncommitted(delivery))
         } else {
             let packet_id = client.session.outgoing.next_packet_id();
             let Delivery { message, terms } = delivery;
@@ -141,8 +141,8 @@ impl Shard {
             self.note_moved(slot);
         } else {
             durable.track.hand_out(serial, packet_id);
-            let is_held = matches!(offered, Offered::Queued);
-            let then = is_held.then_some(Promise::Send { session, packet_id, serial });
+            let is_uncommitted = matches!(offered, Offered::Queued);
+            let then = is_uncommitted.then_some(Promise::Send { session, packet_id, serial });
             let (queue, stage, level) = (durable.queue, Stage::Published, durable.log_level());
             if let Some(store) = &mut self.store {
                 store.pin_in_flight(serial);

@@ -93,7 +93,7 @@ impl Shard {
             Promise::Confirm(confirm) => self.confirm(confirm, Reason::SUCCESS, now_ms),
             Promise::Route { serial } => self.pass_on_taken(serial, now_ms),
             Promise::Send { session, packet_id, serial } => {
-                self.send_held(session, packet_id, serial, now_ms);
+                self.send_committed(session, packet_id, serial, now_ms);
             }
             Promise::Received { session, packet_id } => {
                 self.release_outgoing(session, packet_id, now_ms);
@@ -144,10 +144,10 @@ impl Shard {
     }
 
     /// The packet id of a QoS 2 delivery is kept: it may leave.
-    fn send_held(&mut self, session: SessionKey, packet_id: u16, serial: u64, now_ms: u64) {
+    fn send_committed(&mut self, session: SessionKey, packet_id: u16, serial: u64, now_ms: u64) {
         let Some(slot) = self.clients.slot_of(session) else { return };
         let Some(client) = self.clients.get_mut(slot) else { return };
-        match client.session.commit_held(packet_id, now_ms) {
+        match client.session.commit(packet_id, now_ms) {
             Ok(Some(payload_bytes)) => {
                 let metrics = self.metrics();
                 metrics.publishes_sent.add(1);
