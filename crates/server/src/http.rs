@@ -229,8 +229,10 @@ mod tests {
     fn pages_say_how_the_broker_is() {
         let health = Health::new();
         let metrics: Metrics = Arc::new(|| "quelea_connections 3\n".to_owned());
+        // One that nobody else is given once the server has gone.
+        let port = net::free_port().unwrap();
         let server =
-            HttpServer::start("127.0.0.1:0".parse().unwrap(), health.clone(), metrics).unwrap();
+            HttpServer::start(([127, 0, 0, 1], port).into(), health.clone(), metrics).unwrap();
         let address = server.address();
         for (state, healthy, ready) in [
             (State::Starting, "200", "503"),
