@@ -192,7 +192,7 @@ fn lines_that_are_long_in_coming_do_not_cost_the_connection() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port().to_string();
     let mut publisher = Command::new(QUELEA)
-        .args(["pub", "-h", "127.0.0.1", "-p", &port, "-t", "a", "-l", "-k", "1"])
+        .args(["pub", "-h", "127.0.0.1", "-p", &port, "-t", "a", "-l", "-k", "4"])
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
@@ -240,7 +240,7 @@ fn passwords_scram_and_access_rules_hold_and_are_read_again() {
     assert_eq!(broker.code("pub", "-t a/x -m 1"), 0x87);
     let scram = broker.run("pub", "-u anna -P wrong --scram -t a/x -m 1");
     assert!(matches!(scram.status.code(), Some(0x86 | 0x87)), "{scram:?}");
-    for refused in ["pub -t b -m 1 -q 1", "pub -t a/no -m 1 -q 1", "sub -t b/# -W 5"] {
+    for refused in ["pub -t b -m 1 -q 1", "pub -t a/no -m 1 -q 1", "sub -t b/# -W 30"] {
         let (tool, rest) = refused.split_once(' ').unwrap();
         let output = broker.run(tool, &format!("{anna} {rest}"));
         let told = String::from_utf8(output.stderr).unwrap();
