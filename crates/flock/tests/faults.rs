@@ -14,7 +14,9 @@ use flock::measure::{LatencyKind, Outcome, Results};
 fn text(fault: &str) -> String {
     let publish = publish("qos = 1, rate = \"50/s\", count = 150, payload = 16");
     let fault = format!("{{ delay = \"1s\" }}, {fault}");
+    // A broker that forgets loses messages; nobody waits for them for long.
     Draft::new(LASTING, 10)
+        .drain("5s")
         .connected("pairs", 1)
         .stage("publish", &[("pub", &publish), ("", &fault)])
         .text()

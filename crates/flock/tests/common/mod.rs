@@ -101,7 +101,7 @@ impl Draft {
     /// `connect` has the keys of `[connect]`.
     pub(crate) fn new(connect: &str, clients: u64) -> Self {
         let text = format!(
-            "id = \"t\"\ntitle = \"t\"\ndrain = \"5s\"\n[connect]\n{connect}\n\
+            "id = \"t\"\ntitle = \"t\"\n{DRAIN}\n[connect]\n{connect}\n\
              [clients.sub]\ncount = {clients}\n[clients.pub]\ncount = {clients}\n\
              [topics.pairs]\nnames = \"pairs/{{i}}\"\ncount = {clients}\n\
              [subscriptions.pairs]\ntopics = \"pairs\"\n"
@@ -116,7 +116,7 @@ impl Draft {
     }
 
     pub(crate) fn drain(mut self, time: &str) -> Self {
-        self.text = self.text.replace("drain = \"5s\"", &format!("drain = \"{time}\""));
+        self.text = drained_for(self.text, time);
         self
     }
 
@@ -155,6 +155,15 @@ impl Draft {
         self.text
     }
 }
+
+/// The text of a draft whose drain, where something is missing, ends after so long. Who loses
+/// messages on purpose waits for all of it.
+pub(crate) fn drained_for(text: String, time: &str) -> String {
+    text.replace(DRAIN, &format!("drain = \"{time}\""))
+}
+
+/// Ends as soon as all is there: only what loses messages lasts that long.
+const DRAIN: &str = "drain = \"60s\"";
 
 /// The step that publishes to a client's own topic.
 pub(crate) fn publish(how: &str) -> String {
