@@ -1,13 +1,16 @@
 //! A port for a server that cannot choose one itself.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use socket2::{Domain, Socket, Type};
 
 /// A port of this machine at which nobody listens, and another one with every call of a process.
 /// It lies below those that the kernel gives out (`net.ipv4.ip_local_port_range`): neither a server
 /// that asks for any port nor a client's end of a connection takes it before the server has
-/// started, or while it starts again. Where that range leaves no room, it is one of the kernel's.
+/// started, or while it starts again. Where that range leaves no room, it is one of the kernel's,
+/// which this process then holds for servers with `SO_REUSEADDR` until it ends.
 /// Errors: as of a bind, where there is none at all.
 pub fn free_port() -> io::Result<u16> {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
@@ -22,7 +25,18 @@ pub fn free_port() -> io::Result<u16> {
             return Ok(port);
         }
     }
-    Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port())
+    held_port()
+}
+
+/// A socket that is bound and does not listen keeps the kernel from giving its port to another, but
+/// not a server from listening there by name, if both have said that they share it.
+fn held_port() -> io::Result<u16> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into())?;
+    let address = socket.local_addr()?.as_socket_ipv4();
+    std::mem::forget(socket);
+    address.map(|address| address.port()).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
 }
 
 /// Where the ports begin that the kernel gives out.
@@ -42,8 +56,10 @@ const FIRST_OF_KERNEL_DEFAULT: u16 = 32_768;
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use super::*;
     use std::collections::BTreeSet;
+    use std::net::TcpStream;
+
+    use super::*;
 
     #[test]
     fn a_port_is_given_once_and_can_be_listened_at() {
@@ -52,6 +68,18 @@ mod tests {
         for port in ports {
             TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
         }
+    }
+
+    #[test]
+    fn a_port_that_is_held_can_be_listened_at_and_is_given_to_nobody_else() {
+        let port = held_port().unwrap();
+        for _ in 0..3 {
+            let server = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+            TcpStream::connect(server.local_addr().unwrap()).unwrap();
+        }
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let held = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+        assert!(socket.bind(&held.into()).is_err(), "nobody who does not share it");
     }
 
     #[test]

@@ -229,6 +229,7 @@ mod tests {
 
     use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 
+    use rustix::net::sockopt::set_socket_reuseaddr;
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
     use super::*;
@@ -237,6 +238,7 @@ mod tests {
     fn a_connection_to_itself_is_no_broker() {
         let here = SocketAddrV4::new(Ipv4Addr::LOCALHOST, net::free_port().unwrap());
         let own = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        set_socket_reuseaddr(&own, true).unwrap();
         bind(&own, &here).unwrap();
         connect(&own, &here).unwrap();
         assert!(!is_to_another(TcpStream::from(own)));
