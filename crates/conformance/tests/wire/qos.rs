@@ -194,11 +194,12 @@ proves!(qos_2_packet_ids_are_free_after_pubcomp: V5 [mqtt_4_3_3_12] V311 [mqtt31
 fn mqtt_4_3_3_7_expiry_does_not_apply_to_a_message_that_was_sent() {
     let topic = fresh("expiry");
     let (connect, mut peer, mut publisher) = subscriber(Version::V5, &topic);
-    let props = Props::new().four(prop::MESSAGE_EXPIRY, 1);
+    // Enough for a busy machine to send it in time.
+    let props = Props::new().four(prop::MESSAGE_EXPIRY, 5);
     publisher.publish(Publish::new(&topic, "x").qos(2).props(props));
     let sent = peer.recv_message();
     peer.vanish();
-    sleep(Duration::from_millis(2500));
+    sleep(Duration::from_millis(6500));
     let resent = connect.open().take();
     assert_eq!((resent.packet_id, resent.dup), (sent.packet_id, true));
 }

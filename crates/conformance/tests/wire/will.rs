@@ -109,13 +109,14 @@ proves!(empty_will_payload_is_a_message: V5 [mqtt5] V311 [mqtt311]);
 fn mqtt_3_1_3_9_new_connection_before_the_delay_cancels_the_will() {
     let topic = fresh("will");
     let mut watcher = watcher(Version::V5, &topic);
-    let props = Props::new().four(prop::WILL_DELAY, 2);
+    // Enough for a busy machine to come back in time.
+    let props = Props::new().four(prop::WILL_DELAY, 5);
     let will = Will::new(&topic, "too late").props(props);
     let connect = Connect::new(Version::V5).persistent().will(will);
     connect.open().vanish();
     let mut back = Connect::new(Version::V5).id(&connect.client_id).persistent().open();
     // Longer than the delay: now is when the will would have come.
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    std::thread::sleep(std::time::Duration::from_secs(6));
     watcher.expect_nothing_from(&mut back);
 }
 
@@ -123,7 +124,8 @@ fn mqtt_3_1_3_9_new_connection_before_the_delay_cancels_the_will() {
 fn mqtt_3_1_2_8_will_comes_after_its_delay() {
     let topic = fresh("will");
     let mut watcher = watcher(Version::V5, &topic);
-    let props = Props::new().four(prop::WILL_DELAY, 1);
+    // Enough for a busy machine to see that it does not come at once.
+    let props = Props::new().four(prop::WILL_DELAY, 5);
     let will = Will::new(&topic, "after the delay").props(props);
     Connect::new(Version::V5).persistent().will(will).open().vanish();
     watcher.expect_nothing_from(&mut Peer::connect(Version::V5));
