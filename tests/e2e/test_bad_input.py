@@ -52,13 +52,13 @@ def test_byte_by_byte(plain, bystander):
     ],
 )
 def test_malformed_packets(plain, bystander, name, bytes_, reasons, clause):
-    client = fresh("bad").replace("/", "-")
+    client, seen = fresh("bad").replace("/", "-"), len(plain.log)
     with Peer(plain.port()) as peer:
         peer.accepted(client_id=client)
         where = address(peer)
         peer.send(bytes_)
         peer.expect_disconnect(*reasons)
-    event = plain.wait_for_log(lambda event: where in str(event) and clause in str(event))
+    event = plain.wait_for_log(lambda event: where in str(event) and clause in str(event), seen)
     assert client in str(event), name
 
 

@@ -68,7 +68,7 @@ def test_mosquitto_lines_and_retained(plain):
     finish(mosquitto("pub", plain, "-t", topic, "-r", "-m", "kept"))
     assert finish(mosquitto("sub", plain, "-t", topic, "-C", "1", "-F", "%r %p")) == "1 kept\n"
     finish(mosquitto("pub", plain, "-t", topic, "-r", "-n"))
-    late = mosquitto("sub", plain, "-t", topic, "-W", "1", "--retained-only", "-E")
+    late = mosquitto("sub", plain, "-t", topic, "-W", "20", "--retained-only", "-E")
     assert late.wait(PATIENCE_SECS) == 0
 
 

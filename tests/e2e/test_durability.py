@@ -12,8 +12,8 @@ import pytest
 
 from broker import PATIENCE_SECS, PLAIN, QUELEA, eventually
 from wire import (
-    PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Peer, ack, connect, fresh, packet, publish,
-    subscribe,
+    CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Peer, ack, connect, fresh, packet,
+    publish, subscribe,
 )
 
 NEVER = b"\x11\xff\xff\xff\xff"
@@ -334,8 +334,10 @@ def test_a_will_with_a_delay_survives(start, how):
     broker = start()
     watcher = subscribed_and_gone(broker, "will")
     body = connect(**session(named()), will=("will", "last words", 1, False))
-    # The delay is a property of the will, which `connect` leaves empty.
-    body = body.replace(b"\0" + b"\0\4will", b"\5\x18\0\0\0\1" + b"\0\4will")
+    # The delay is a property of the will, which `connect` leaves empty. A connection that has ended
+    # leaves so much time for the restart before its will.
+    delay = b"\1" if how == "kill" else b"\5"
+    body = body.replace(b"\0" + b"\0\4will", b"\5\x18\0\0\0" + delay + b"\0\4will")
     body = bytes([body[0], body[1] + 5]) + body[2:]
     with Peer(broker.port()) as peer:
         peer.send(body)
@@ -431,17 +433,21 @@ def test_a_full_log_may_make_publishers_wait(start):
 def test_a_publisher_that_has_to_wait_is_not_taken_for_dead(start):
     broker = start(SMALL + 'log_bytes_max = "1MiB"\nwhen_full = "wait"\n')
     own = subscribed_and_gone(broker, "a")
-    with Peer(broker.port()) as peer:
-        peer.accepted(keep_alive=1)
-        count = 0
+    with Peer(broker.port()) as filler, Peer(broker.port()) as peer:
+        filler.accepted()
+        filled = 0
         while total(broker, "quelea_log_full") == 0:
-            # More than fits: they are not read before there is space, and neither are PINGREQs.
             for _ in range(50):
-                count += 1
-                peer.send(publish("a", str(count).ljust(1000), qos=1, packet_id=count))
+                filled += 1
+                filler.send(publish("a", "x" * 1000, qos=1, packet_id=filled))
+        # They are not read before there is space, and neither are PINGREQs.
+        count = 100
+        messages = [publish("a", "y" * 1000, qos=1, packet_id=1 + at) for at in range(count)]
+        peer.send(connect(keep_alive=1), *messages)
         # Twice what a silent client is given.
         time.sleep(3)
-        assert len(received(broker, own, count)) == count
+        assert len(received(broker, own, filled + count)) == filled + count
+        assert peer.expect(CONNACK)[1] == 0
         assert [peer.expect(PUBACK)[:2] for _ in range(count)] == [
             number.to_bytes(2) for number in range(1, count + 1)
         ]
