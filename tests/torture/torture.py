@@ -54,9 +54,11 @@ EARLY_KILL_SECS = (0.001, 0.05)
 NEWCOMER_KILLS = 3
 # Those that are mostly away come back for one life of the broker in so many.
 AWAY_KILLS = 4
-RETAINED_SECS = 5
-# All is over when nothing came for so long.
+# How long a reader waits for retained messages. Only failing runs wait that long.
+RETAINED_SECS = 30
+# All is over when nothing came for so long; or, where something is missing, for so much longer.
 QUIET_SECS = 2
+MISSING_QUIET_SECS = 20
 SETTLE_SECS = 120
 
 
@@ -231,6 +233,9 @@ class Run:
         await asyncio.sleep(born_secs)
         self.renew_newcomers(kill)
         await asyncio.sleep(life_secs - born_secs)
+        if kill == 0:
+            # However busy the machine is, there is something to lose.
+            await self.until(lambda: len(self.acknowledged()) == self.topic_count())
         # A few milliseconds after the start, or it waits in vain.
         await reading
         await self.kill()
@@ -262,6 +267,9 @@ class Run:
         if len(self.newcomers) > NEWCOMER_KILLS:
             self.tasks.create_task(self.newcomers.pop(0).leave(self.acknowledged()))
 
+    def topic_count(self):
+        return sum(len(publisher.topics) for publisher in self.publishers)
+
     def acknowledged(self):
         """The highest number acknowledged of each topic. No two publishers share one."""
         return {t: n for publisher in self.publishers for t, n in publisher.acknowledged.items()}
@@ -275,8 +283,14 @@ class Run:
         await self.until(lambda: not any(publisher.open for publisher in self.publishers))
         everybody = (*self.subscribers, *self.away, *self.newcomers)
         await self.until(lambda: all(client.connected.is_set() for client in everybody))
+        await self.be_quiet(QUIET_SECS)
+        # At this level something is missing for good.
+        if self.server.level != "memory" and not h.judge(self.history).is_clean:
+            await self.be_quiet(MISSING_QUIET_SECS - QUIET_SECS)
+
+    async def be_quiet(self, secs):
         seen, quiet_since = len(self.history), time.monotonic()
-        while time.monotonic() - quiet_since < QUIET_SECS:
+        while time.monotonic() - quiet_since < secs:
             await asyncio.sleep(0.1)
             if len(self.history) > seen:
                 seen, quiet_since = len(self.history), time.monotonic()
