@@ -22,6 +22,15 @@ pub fn address() -> SocketAddr {
     *address
 }
 
+/// A server that no other test uses, where it is our own. Ends with the second value.
+pub fn undisturbed() -> (SocketAddr, Option<Quelea>) {
+    if !is_ours() {
+        return (address(), None);
+    }
+    let quelea = Quelea::start(PLAIN);
+    (quelea.address("tcp"), Some(quelea))
+}
+
 /// A server that grants QoS 2 to shared subscriptions of sessions that outlive their connection:
 /// our own does so for those that it keeps in memory. Ends with the second value.
 pub fn granting_shared_qos_2() -> (SocketAddr, Option<Quelea>) {
