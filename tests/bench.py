@@ -117,7 +117,7 @@ MARKS = {
 AIO_SIZES = ("16B", "8K", "255K")
 MANY = ("--ramp", "5s")
 AIO_SHAPES = [f"{kind}-{size}" for kind in ("FI", "B1", "B100", "FO") for size in AIO_SIZES]
-KEPT = ("quelea", "quelea-memory", "mosquitto", "mochi")
+KEPT = ("quelea", "quelea-memory", "mosquitto", "mochi", "rmqttd", "hivemq")
 CATALOGUE = [
     *(Row(f"MB-B{n}", f"MB-B{n}", paced=True) for n in (1, 2, 3)),
     Row("MB-E1", "MB-E1", ("--scale", "0.19", "--speed", "2", *MANY), paced=True),
@@ -171,7 +171,8 @@ SUITES = {
     ),
     "catalogue": Suite(
         CATALOGUE,
-        ["quelea", "mosquitto", "mochi"],
+        # NATS and rumqttd do not speak version 5.
+        ["quelea", "mosquitto", "mochi", "rmqttd", "hivemq"],
         "mosquitto",
         rounds=1,
         duration="4s",
