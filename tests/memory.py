@@ -26,6 +26,7 @@ import tomllib
 from pathlib import Path
 
 from bench_tables import between_markers
+from ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs/performance.md"
@@ -107,7 +108,7 @@ class Broker:
         described = tomllib.loads(path.read_text())
         self.name = name.partition(":")[2] or described["name"]
         self.directory = Path(tempfile.mkdtemp(prefix="quelea-memory-"))
-        self.port = free_port()
+        [self.port] = free_ports(1)
         program = find_program(described)
         variants = [one for one in described.get("variant", []) if one["name"] == self.name]
         self.words = {"program": program, "port": self.port, "dir": self.directory, "cores": cores}
@@ -172,11 +173,6 @@ def find_program(described):
         if found:
             return found
     raise OSError(f"{described['name']} is missing: {described['install']}")
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 # --- What is held

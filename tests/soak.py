@@ -11,7 +11,6 @@ was lost.
 import argparse
 import contextlib
 import json
-import socket
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,8 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+
+from ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIO = ROOT / "tests/bench/soak.toml"
@@ -86,14 +87,6 @@ class Metrics(threading.Thread):
     def stop(self):
         self._over.set()
         self.join()
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def make_certificate(directory):

@@ -3,8 +3,9 @@
 
 Pairs of clients send 5,000 messages per second in all, first alone and then beside a disturbance: a
 storm of connections, over TCP and over TLS; a subscriber of `#` that stops reading; 10,000 retained
-messages for new subscribers; messages to all of 10,000 subscribers; a log that is reclaimed. What counts is the p99.9 of the pairs, as a
-multiple of what it is without the disturbance, in the same round.
+messages for new subscribers; messages to all of 10,000 subscribers; a log that is reclaimed. What
+counts is the p99.9 of the pairs, as a multiple of what it is without the disturbance, in the same
+round.
 
 The broker has two cores, the load of the pairs the third, the disturbance the fourth, each a
 process of its own: what the disturbance costs its clients delays no measurement. Every run has a
@@ -31,6 +32,7 @@ from pathlib import Path
 
 from bench import DOCUMENT, ROOT, commit
 from bench_tables import between_markers, faults, latency, spread, table_head, table_row
+from ports import free_ports
 
 BROKER_CPUS, PAIRS_CPU, DISTURBANCE_CPU = "0-1", "2", "3"
 CPUS_NEEDED = 4
@@ -187,7 +189,7 @@ COMMANDS = {"quelea": quelea, "mosquitto": mosquitto, "relay": relay}
 @contextlib.contextmanager
 def running(name, case, programs, prefix):
     """Runs a broker in a directory of its own; gives none if it is not installed."""
-    ports = [free_port() for _ in range(3)]
+    ports = free_ports(3)
     with tempfile.TemporaryDirectory(prefix="tails-") as directory:
         make_certificate(directory)
         command, environment = COMMANDS[name](case, Path(directory), ports, programs)
@@ -203,12 +205,6 @@ def running(name, case, programs, prefix):
         finally:
             process.terminate()
             process.wait()
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def wait_for(port, process):
