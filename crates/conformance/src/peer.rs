@@ -95,9 +95,8 @@ impl Peer {
 
     fn read_byte(&mut self) -> Option<u8> {
         let mut byte = [0];
-        match self.stream.read(&mut byte) {
-            Ok(0) => None,
-            Ok(_) => Some(byte[0]),
+        match self.stream.read_exact(&mut byte) {
+            Ok(()) => Some(byte[0]),
             Err(error) if is_end(error.kind()) => None,
             Err(error) if is_timeout(error.kind()) => panic!("nothing came within {PATIENCE:?}"),
             Err(error) => panic!("reading failed: {error}"),
@@ -320,7 +319,8 @@ impl Connect {
 }
 
 fn is_end(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted)
+    use ErrorKind::{ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(kind, UnexpectedEof | ConnectionReset | ConnectionAborted)
 }
 
 fn is_timeout(kind: ErrorKind) -> bool {

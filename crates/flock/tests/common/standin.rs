@@ -96,7 +96,11 @@ impl Broker {
     fn run(&mut self, mut poll: Poll, listener: TcpListener, stop: &AtomicBool) {
         let mut events = Events::with_capacity(1024);
         while !stop.load(Ordering::Relaxed) {
-            poll.poll(&mut events, None).unwrap();
+            match poll.poll(&mut events, None) {
+                // The process was stopped and goes on.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                polled => polled.unwrap(),
+            }
             let mut ready = Vec::new();
             for event in &events {
                 match event.token() {
