@@ -22,6 +22,7 @@ fn main() {
     subscriptions(size, "exact", |number| format!("site/{number:06}/state"));
     subscriptions(size, "wildcard", |number| format!("site/{number:06}/+"));
     again(size);
+    member(size);
     window();
     rules(size);
     durable_queue(size / 10);
@@ -152,6 +153,32 @@ fn again(size: u32) {
         lab.settle();
     }
     longest.show(&format!("unsubscribe: {FILTERS_PER_PACKET} of {size} filters in a packet"));
+}
+
+/// A member of a group acknowledges, whose other subscriptions have nothing to do with it.
+fn member(size: u32) {
+    const ROUNDS: u32 = 1_000;
+    let mut lab = lab();
+    let conn = lab.open(request("member"));
+    lab.subscribe(conn, "$share/group/t", 1);
+    for filters in in_packets(size - 1, |number| format!("site/{number:06}/state")) {
+        lab.subscribe_all(conn, &filters, 1);
+        lab.settle();
+    }
+    let publisher = lab.open(request("publisher"));
+    lab.take_all(conn);
+    let (mut longest, mut total) = (Longest::default(), Duration::ZERO);
+    for _ in 0..ROUNDS {
+        lab.send(publisher, &publish("t", b"x", 1, 1));
+        let mut puback = vec![0x40, 2];
+        puback.extend_from_slice(&lab.received(conn)[0].packet_id.to_be_bytes());
+        let began = Instant::now();
+        longest.time(|| lab.bytes(conn, &puback));
+        total += began.elapsed();
+    }
+    let mean_us = total.as_secs_f64() * 1e6 / f64::from(ROUNDS);
+    longest
+        .show(&format!("a PUBACK by a member, {size} filters, one shared: {mean_us:.2} us each"));
 }
 
 fn window() {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use codec::QoS;
 use foldhash::fast::FixedState;
 use session::{Delivery, Identifiers, Message, NEVER, Offered, Overflow, Terms};
+use smallvec::SmallVec;
 use topic::FilterId;
 
 use crate::client::Gauge;
@@ -664,12 +665,8 @@ impl Shard {
         if !client.gauge.as_ref().is_some_and(|gauge| gauge.is_available()) {
             return;
         }
-        let numbers: Vec<u32> = client
-            .subscriptions
-            .iter()
-            .filter(|one| one.group != 0)
-            .map(|one| one.group - 1)
-            .collect();
+        let numbers: SmallVec<[u32; 4]> =
+            client.subscriptions.shared().map(|listed| listed.group - 1).collect();
         for number in numbers {
             self.pull(number, now_ms);
         }
@@ -686,9 +683,8 @@ impl Shard {
             }
             return;
         }
-        let can_take =
-            group.members.iter().any(|m| m.key.shard() == self.id && m.gauge.is_available());
-        if group.is_waiting && can_take {
+        let can_take = |m: &Member| m.key.shard() == self.id && m.gauge.is_available();
+        if group.is_waiting && group.members.iter().any(can_take) {
             self.send(home, Mail::Pull { group: key });
         }
     }

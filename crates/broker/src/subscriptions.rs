@@ -1,6 +1,8 @@
 //! The subscriptions of one session.
 
-use std::collections::{HashMap, hash_map};
+use std::collections::HashMap;
+use std::collections::hash_map::IntoIter;
+use std::iter::Chain;
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
@@ -28,6 +30,10 @@ impl Listed {
         Self { filter, group, place: Place::NOWHERE }
     }
 
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.group != 0
+    }
+
     /// Which subscription it is, wherever it is written.
     const fn name(&self) -> Name {
         (self.filter, self.group)
@@ -39,12 +45,33 @@ type Name = (FilterId, u32);
 
 type Table = HashMap<Name, Place, FixedState>;
 
-/// What a session is subscribed to, each once, in no particular order.
+/// What a session is subscribed to, each once. Its shared subscriptions are found without a look at
+/// the others: with each acknowledgement their groups are asked for more.
 #[derive(Debug)]
 pub(crate) enum Subscriptions {
-    /// The first lies in place: most sessions have one subscription.
+    /// Shared ones come first. One lies in place: most sessions have one subscription.
     Few(SmallVec<[Listed; 1]>),
-    Many(Box<Table>),
+    Many(Box<Tables>),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    shared: Table,
+    plain: Table,
+}
+
+impl Tables {
+    const fn of(&self, listed: &Listed) -> &Table {
+        if listed.is_shared() { &self.shared } else { &self.plain }
+    }
+
+    const fn of_mut(&mut self, listed: &Listed) -> &mut Table {
+        if listed.is_shared() { &mut self.shared } else { &mut self.plain }
+    }
+
+    fn insert(&mut self, listed: &Listed) {
+        self.of_mut(listed).insert(listed.name(), listed.place);
+    }
 }
 
 impl Default for Subscriptions {
@@ -57,7 +84,7 @@ impl Subscriptions {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Few(few) => few.len(),
-            Self::Many(many) => many.len(),
+            Self::Many(many) => many.shared.len() + many.plain.len(),
         }
     }
 
@@ -66,14 +93,19 @@ impl Subscriptions {
         if let Self::Few(few) = self
             && few.len() == FEW_MAX
         {
-            let all = few.iter().map(|listed| (listed.name(), listed.place));
-            *self = Self::Many(Box::new(all.collect()));
+            let mut many = Box::<Tables>::default();
+            few.iter().for_each(|known| many.insert(known));
+            *self = Self::Many(many);
         }
         match self {
-            Self::Few(few) => few.push(listed),
-            Self::Many(many) => {
-                many.insert(listed.name(), listed.place);
+            Self::Few(few) => {
+                let (first_plain, last) = (shared_in(few), few.len());
+                few.push(listed);
+                if listed.is_shared() {
+                    few.swap(first_plain, last);
+                }
             }
+            Self::Many(many) => many.insert(&listed),
         }
     }
 
@@ -86,8 +118,8 @@ impl Subscriptions {
                 }
             }
             Self::Many(many) => {
-                many.remove(&listed.name());
-                if many.len() <= FEW_MAX / 2 {
+                many.of_mut(listed).remove(&listed.name());
+                if self.len() <= FEW_MAX / 2 {
                     *self = Self::Few(self.iter().collect());
                 }
             }
@@ -99,7 +131,8 @@ impl Subscriptions {
         match self {
             Self::Few(few) => few.iter().find(|known| known.name() == wanted.name()).copied(),
             Self::Many(many) => {
-                many.get(&wanted.name()).map(|place| Listed { place: *place, ..*wanted })
+                let place = many.of(wanted).get(&wanted.name())?;
+                Some(Listed { place: *place, ..*wanted })
             }
         }
     }
@@ -110,18 +143,38 @@ impl Subscriptions {
                 let known = few.iter_mut().find(|known| known.name() == listed.name());
                 known.map(|known| &mut known.place)
             }
-            Self::Many(many) => many.get_mut(&listed.name()),
+            Self::Many(many) => many.of_mut(listed).get_mut(&listed.name()),
         }
     }
 
+    /// Those that are shared come first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Listed> {
-        let (few, many) = match self {
-            Self::Few(few) => (Some(few.iter()), None),
-            Self::Many(many) => (None, Some(many.iter())),
-        };
-        let many = many.into_iter().flatten().map(|(name, place)| listed_of((*name, *place)));
-        few.into_iter().flatten().copied().chain(many)
+        self.shared().chain(self.plain())
     }
+
+    pub(crate) fn shared(&self) -> impl Iterator<Item = Listed> {
+        match self {
+            Self::Few(few) => one_by_one(&few[..shared_in(few)], None),
+            Self::Many(many) => one_by_one(&[], Some(&many.shared)),
+        }
+    }
+
+    pub(crate) fn plain(&self) -> impl Iterator<Item = Listed> {
+        match self {
+            Self::Few(few) => one_by_one(&few[shared_in(few)..], None),
+            Self::Many(many) => one_by_one(&[], Some(&many.plain)),
+        }
+    }
+}
+
+/// How many of them are shared; all of these come first.
+fn shared_in(few: &[Listed]) -> usize {
+    few.partition_point(Listed::is_shared)
+}
+
+fn one_by_one<'a>(few: &'a [Listed], many: Option<&'a Table>) -> impl Iterator<Item = Listed> + 'a {
+    let many = many.into_iter().flatten().map(|(name, place)| listed_of((*name, *place)));
+    few.iter().copied().chain(many)
 }
 
 fn listed_of(((filter, group), place): (Name, Place)) -> Listed {
@@ -132,7 +185,7 @@ fn listed_of(((filter, group), place): (Name, Place)) -> Listed {
 #[derive(Debug)]
 pub(crate) enum Leaving {
     Few(smallvec::IntoIter<[Listed; 1]>),
-    Many(hash_map::IntoIter<Name, Place>),
+    Many(Chain<IntoIter<Name, Place>, IntoIter<Name, Place>>),
 }
 
 impl Iterator for Leaving {
@@ -162,7 +215,10 @@ impl IntoIterator for Subscriptions {
     fn into_iter(self) -> Leaving {
         match self {
             Self::Few(few) => Leaving::Few(few.into_iter()),
-            Self::Many(many) => Leaving::Many(many.into_iter()),
+            Self::Many(many) => {
+                let Tables { shared, plain } = *many;
+                Leaving::Many(shared.into_iter().chain(plain))
+            }
         }
     }
 }
@@ -223,5 +279,34 @@ mod tests {
             assert_eq!(leaving.len() as u32, count);
             assert_eq!(numbers(leaving), (0..count).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn shared_ones_are_found_apart_from_the_others() {
+        let mut subscriptions = Subscriptions::default();
+        let check = |subscriptions: &Subscriptions, all: std::ops::Range<u32>| {
+            let (shared, plain) = all.partition::<Vec<_>, _>(|number| listed(*number).is_shared());
+            assert_eq!(numbers(subscriptions.shared()), shared);
+            assert_eq!(numbers(subscriptions.plain()), plain);
+        };
+        for number in 0..2 * FEW_MAX as u32 {
+            subscriptions.add(listed(number));
+            if number < 100 || number % 100 == 0 {
+                check(&subscriptions, 0..number + 1);
+            }
+        }
+        // Beyond the place where they are few again.
+        for number in 0..2 * FEW_MAX as u32 {
+            subscriptions.remove(&listed(number));
+            if number % 100 == 0 {
+                check(&subscriptions, number + 1..2 * FEW_MAX as u32);
+            }
+        }
+        assert!(matches!(subscriptions, Subscriptions::Few(few) if !few.spilled()));
+    }
+
+    #[test]
+    fn what_a_session_lists_stays_small() {
+        assert!(size_of::<Subscriptions>() <= 40, "{}", size_of::<Subscriptions>());
     }
 }

@@ -142,6 +142,31 @@ fn a_group_keeps_messages_while_its_members_are_away() {
 }
 
 #[test]
+fn a_member_with_thousands_of_other_subscriptions_gets_what_its_groups_keep() {
+    let others: Vec<String> = (0..5_000).map(|number| format!("other/{number}")).collect();
+    for others in [&others[..3], &others] {
+        let (mut lab, members, publisher) = group_lab(ShareStrategy::RoundRobin, &window(2));
+        for member in &members[1..] {
+            lab.cut(*member);
+        }
+        let member = members[0];
+        lab.subscribe_all(member, others, 1);
+        lab.subscribe(member, "$share/another/elsewhere", 1);
+        lab.settle();
+        lab.take_all(member);
+        // Two are under way; its acknowledgements fetch the others from where they are kept.
+        for topic in ["t/1", "elsewhere"] {
+            publish_numbers(&mut lab, publisher, topic, 0..30);
+        }
+        let mut got = read_all(&mut lab, member);
+        let mut all = [texts(0..30), texts(0..30)].concat();
+        got.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(got, all);
+    }
+}
+
+#[test]
 fn the_queue_of_a_group_drops_its_oldest_and_says_so() {
     let share_queue = QueueLimits { messages_max: 5, ..Limits::default().queue };
     let settings = Settings { share_queue, ..Settings::default() };

@@ -314,7 +314,7 @@ impl Shard {
             return serials;
         };
         let since = durable.rare.as_ref().map_or(&[][..], |rare| &rare.since);
-        for listed in client.subscriptions.iter().filter(|listed| listed.group == 0) {
+        for listed in client.subscriptions.plain() {
             let Some(backlog) = store.backlogs.get(&listed.filter) else { continue };
             let list = &backlog.serials;
             let subscription = self.index.subscription(listed.filter, slot);
@@ -432,7 +432,7 @@ impl Shard {
             self.filters = filters;
             return own;
         }
-        let plain = client.subscriptions.iter().filter(|listed| listed.group == 0);
+        let plain = client.subscriptions.plain();
         plain
             .filter(|listed| topic::matches(self.index.text(listed.filter), topic))
             .filter_map(|listed| self.index.subscription(listed.filter, slot))
@@ -450,7 +450,7 @@ impl Shard {
         }
         (durable.queued, durable.queued_bytes) = (0, 0);
         durable.track.advance(store.last_serial());
-        for listed in client.subscriptions.iter().filter(|listed| listed.group == 0) {
+        for listed in client.subscriptions.plain() {
             store.prune_backlog(listed.filter);
         }
         if let Some(link) = client.session.link_mut().filter(|link| link.outbox.is_empty()) {
