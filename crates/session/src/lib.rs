@@ -22,6 +22,7 @@
 mod alias;
 mod bucket;
 mod incoming;
+mod layout;
 mod link;
 mod message;
 mod outbox;
@@ -32,7 +33,8 @@ mod will;
 pub use alias::{InboundAliases, OutboundAliases};
 pub use bucket::{Bucket, Rate};
 pub use incoming::Incoming;
-pub use link::{Link, LinkSettings, PendingAck, Publishing, Rates, Template, large_packet_len};
+pub use layout::Template;
+pub use link::{Link, LinkSettings, PendingAck, Publishing, Rates, large_packet_len};
 pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER};
 pub use outbox::{Outbox, SPLICE_BYTES_MIN};
 pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Terms};
