@@ -6,7 +6,7 @@ use codec::{QoS, Reason};
 use session::{LARGE_BYTES_MIN, Message};
 use topic::Cursor;
 
-use crate::group::{GroupName, Member};
+use crate::groups::{GroupName, Member};
 
 /// What counts whole of a message that can wait in a queue.
 const WHOLE_BYTES_MAX: usize = 2 * 1024;

@@ -13,7 +13,7 @@ use crate::client::{Client, Pace};
 use crate::clients::Clients;
 use crate::dirty::Dirty;
 use crate::durable::Store;
-use crate::group::Groups;
+use crate::groups::Groups;
 use crate::holds::Holds;
 use crate::lanes::Lanes;
 use crate::last_topic::LastTopic;

@@ -1,0 +1,282 @@
+//! The shared groups that a shard knows, their members, and who of them is next.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+use codec::QoS;
+use foldhash::fast::FixedState;
+use session::Message;
+use topic::FilterId;
+
+use crate::client::Gauge;
+use crate::deliver::options;
+use crate::durable::KeptQueue;
+use crate::{SessionKey, ShardId, ShareStrategy, Shared};
+
+/// What identifies a group, on every shard alike.
+#[derive(Debug)]
+pub struct GroupName {
+    pub key: u64,
+    pub share: Box<str>,
+    pub filter: Box<str>,
+}
+
+/// A member as all shards know it.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub(crate) key: SessionKey,
+    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) options: u8,
+    pub(crate) identifier: u32,
+    /// Outlives its connection: what the group cannot deliver is kept.
+    pub(crate) is_persistent: bool,
+    /// Its session is in the log, and so is what the group keeps for it.
+    pub(crate) is_durable: bool,
+}
+
+impl Member {
+    /// May the group keep messages for this member?
+    pub(crate) fn keeps(&self) -> bool {
+        options::qos(self.options) != QoS::AtMostOnce
+            && (self.is_persistent || self.gauge.is_online())
+    }
+}
+
+/// A group as one shard knows it.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) name: Arc<GroupName>,
+    pub(crate) filter: FilterId,
+    pub(crate) members: Vec<Member>,
+    /// Where the round robin goes on, or who is stuck to.
+    pub(crate) next: usize,
+    /// At home: messages that no member could take, bounded by `Settings::share_queue`.
+    pub(crate) parked: VecDeque<Message>,
+    pub(crate) parked_bytes: u64,
+    /// At home: what the log keeps for the group.
+    pub(crate) kept: Option<Box<KeptQueue>>,
+    /// At home: the other shards were told that something waits.
+    pub(crate) is_told: bool,
+    /// Elsewhere: the home has parked messages, so new ones go there, behind them.
+    pub(crate) is_waiting: bool,
+    /// Until when a group without a member is kept: its first member may be on the way, behind a
+    /// message that another shard sent. [`NEVER`](session::NEVER) while it has members.
+    pub(crate) forget_at_ms: u64,
+}
+
+impl Group {
+    /// At home: is there a message that no member could take?
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.parked.is_empty() || self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
+    }
+}
+
+/// The groups a shard knows: all of them.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    places: Vec<Option<Group>>,
+    free: Vec<u32>,
+    by_key: HashMap<u64, u32, FixedState>,
+    hasher: FixedState,
+    shard_count: ShardId,
+}
+
+impl Groups {
+    pub(crate) fn new(seed: u64, shard_count: ShardId) -> Self {
+        // Keys must be alike on all shards, and clients must not be able to guess them.
+        let hasher = FixedState::with_seed(seed & !u64::from(u16::MAX));
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+            by_key: HashMap::default(),
+            hasher,
+            shard_count,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    /// The group's key. Its remainder by the number of shards is the home, which is the same in
+    /// every life of the broker: the home's log keeps the queue.
+    pub(crate) fn key_of(&self, share: &str, filter: &str) -> u64 {
+        let mut state = self.hasher.build_hasher();
+        state.write(share.as_bytes());
+        state.write_u8(b'/');
+        state.write(filter.as_bytes());
+        let count = u64::from(self.shard_count);
+        let home = u64::from(crate::shared::home_of(share, filter, self.shard_count));
+        (state.finish() >> 8).max(1) * count + home
+    }
+
+    pub(crate) fn find(&self, share: &str, filter: &str) -> Option<u32> {
+        self.by_key.get(&self.key_of(share, filter)).copied()
+    }
+
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.by_key.keys().copied().collect()
+    }
+
+    /// The names of a group that is known.
+    pub(crate) fn name(&self, number: u32) -> Option<&Arc<GroupName>> {
+        self.get(number).map(|group| &group.name)
+    }
+
+    /// Options and identifier of a member's subscription.
+    pub(crate) fn member_bits(&self, number: u32, member: SessionKey) -> Option<(u8, u32)> {
+        let group = self.get(number)?;
+        let member = group.members.iter().find(|known| known.key == member)?;
+        Some((member.options, member.identifier))
+    }
+
+    pub(crate) fn has_durable_member(&self, number: u32) -> bool {
+        self.get(number).is_some_and(|group| {
+            group.members.iter().any(|m| m.is_durable && options::qos(m.options) > QoS::AtMostOnce)
+        })
+    }
+
+    /// The numbers of those that have been without a member for long enough.
+    pub(crate) fn forgettable(&self, now_ms: u64) -> Vec<u32> {
+        let is_over = |number: &u32| self.get(*number).is_some_and(|g| g.forget_at_ms <= now_ms);
+        (0..self.places.len() as u32).filter(is_over).collect()
+    }
+
+    /// The keys of those at home for which something waits.
+    pub(crate) fn waiting(&self) -> Vec<u64> {
+        let waiting = self.places.iter().flatten().filter(|group| group.has_waiting());
+        waiting.map(|group| group.name.key).collect()
+    }
+
+    /// Can any member take a message now?
+    pub(crate) fn has_room(&self, key: u64) -> bool {
+        let group = self.number(key).and_then(|number| self.get(number));
+        group.is_some_and(|group| group.members.iter().any(|m| m.gauge.is_available()))
+    }
+
+    /// Chooses a member for a message that the home gives out.
+    pub(crate) fn choose_for(
+        &mut self,
+        key: u64,
+        message: &Message,
+        random: u64,
+        shared: &Shared,
+    ) -> Option<(Arc<GroupName>, SessionKey)> {
+        let number = self.number(key)?;
+        let group = self.get_mut(number)?;
+        let place = choose(group, shared.settings.share_strategy, message, random)?;
+        let member = group.members.get(place)?;
+        member.gauge.assign();
+        Some((group.name.clone(), member.key))
+    }
+
+    /// What the log keeps for a group, at its home.
+    pub(crate) fn kept(&self, key: u64) -> Option<&KeptQueue> {
+        self.get(self.number(key)?)?.kept.as_deref()
+    }
+
+    pub(crate) fn kept_mut(&mut self, key: u64) -> Option<&mut KeptQueue> {
+        let number = self.number(key)?;
+        self.get_mut(number)?.kept.as_deref_mut()
+    }
+
+    pub(crate) fn set_kept(&mut self, key: u64, kept: KeptQueue) {
+        if let Some(group) = self.number(key).and_then(|number| self.get_mut(number)) {
+            group.kept = Some(Box::new(kept));
+        }
+    }
+
+    pub(crate) fn number(&self, key: u64) -> Option<u32> {
+        self.by_key.get(&key).copied()
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Group> {
+        self.places.get(number as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Group> {
+        self.places.get_mut(number as usize)?.as_mut()
+    }
+
+    pub(crate) fn next_number(&self) -> u32 {
+        self.free.last().copied().unwrap_or(self.places.len() as u32)
+    }
+
+    pub(crate) fn insert(&mut self, group: Group) -> u32 {
+        let key = group.name.key;
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.places[number as usize] = Some(group);
+                number
+            }
+            None => {
+                self.places.push(Some(group));
+                self.places.len() as u32 - 1
+            }
+        };
+        self.by_key.insert(key, number);
+        number
+    }
+
+    /// New access rules: must each message be checked for this member? Only the member's own
+    /// shard asks.
+    pub(crate) fn set_check_receive(&mut self, number: u32, member: SessionKey, checks: bool) {
+        let Some(group) = self.get_mut(number) else { return };
+        let Some(member) = group.members.iter_mut().find(|known| known.key == member) else {
+            return;
+        };
+        member.options &= !options::CHECK_RECEIVE;
+        if checks {
+            member.options |= options::CHECK_RECEIVE;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Group> {
+        let group = self.places.get_mut(number as usize)?.take()?;
+        self.by_key.remove(&group.name.key);
+        self.free.push(number);
+        Some(group)
+    }
+}
+
+/// The place of the member that gets the message, among those that can take one now.
+pub(crate) fn choose(
+    group: &mut Group,
+    strategy: ShareStrategy,
+    message: &Message,
+    random: u64,
+) -> Option<usize> {
+    let count = group.members.len();
+    if count == 0 {
+        return None;
+    }
+    let members = &group.members;
+    let can_take = |place: &usize| members[*place].gauge.is_available();
+    let from = |start: usize| (0..count).map(move |step| (start + step) % count);
+    match strategy {
+        ShareStrategy::Random => from(random as usize % count).find(can_take),
+        ShareStrategy::RoundRobin => {
+            let place = from(group.next % count).find(can_take)?;
+            group.next = place + 1;
+            Some(place)
+        }
+        ShareStrategy::Sticky => {
+            let place = from(group.next % count).find(can_take)?;
+            group.next = place;
+            Some(place)
+        }
+        ShareStrategy::LeastInFlight => from(random as usize % count)
+            .filter(can_take)
+            .min_by_key(|place| members[*place].gauge.in_flight()),
+        ShareStrategy::HashClient => from(spread(message.publisher(), count)).find(can_take),
+        ShareStrategy::HashTopic => {
+            let hash = FixedState::with_seed(0).hash_one(message.topic());
+            from(spread(hash, count)).find(can_take)
+        }
+    }
+}
+
+fn spread(hash: u64, count: usize) -> usize {
+    ((u128::from(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * count as u128) >> 64) as usize
+}
