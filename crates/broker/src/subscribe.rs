@@ -204,13 +204,16 @@ impl Shard {
         self.find_listed(slot, &filter)
     }
 
-    /// Option bits and identifier of a subscription that the session has.
+    /// Option bits and identifier of a subscription that the session has. They stand in the index,
+    /// so there is no need to look through what the session lists.
     fn subscription_of(&self, slot: u32, filter: &Filter<'_>) -> Option<(u8, u32)> {
-        let listed = self.find_listed(slot, filter)?;
-        match listed.group.checked_sub(1) {
-            Some(group) => self.groups.member_bits(group, self.key(slot)),
+        match filter.group {
+            Some(share) => {
+                let group = self.groups.find(share, filter.filter)?;
+                self.groups.member_bits(group, self.key(slot))
+            }
             None => {
-                let found = self.index.subscription(listed.filter, slot)?;
+                let found = self.index.subscription(self.index.find(filter.filter)?, slot)?;
                 Some((found.options, found.identifier))
             }
         }
