@@ -307,6 +307,6 @@ mod tests {
 
     #[test]
     fn what_a_session_lists_stays_small() {
-        assert!(size_of::<Subscriptions>() <= 40, "{}", size_of::<Subscriptions>());
+        assert!(size_of::<Subscriptions>() <= 32, "{}", size_of::<Subscriptions>());
     }
 }
