@@ -1,5 +1,6 @@
 """Ports for servers that cannot choose one themselves."""
 
+import contextlib
 import itertools
 import os
 import socket
@@ -13,14 +14,14 @@ _given = itertools.count(os.getpid() * PER_PROCESS)
 def free_ports(count):
     """Ports at which nobody listens, below those that the kernel gives out, so that no client's
     end of a connection takes one before the server has started."""
-    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    end = end if end > FIRST else LAST
+    first_of_kernel = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]
+    end = int(first_of_kernel) if int(first_of_kernel) > FIRST else LAST
     found = []
-    while len(found) < count:
+    for _ in range(FIRST, end):
+        if len(found) == count:
+            return found
         port = FIRST + next(_given) % (end - FIRST)
-        try:
+        with contextlib.suppress(OSError):
             socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        found.append(port)
-    return found
+            found.append(port)
+    raise OSError(f"no {count} free ports between {FIRST} and {end}: end what listens there")

@@ -197,7 +197,8 @@ impl Outgoing {
     }
 
     /// Takes the next packet id for a QoS 2 delivery that must not leave before
-    /// [`Session::commit`](crate::Session::commit): a resend under another id would be taken for news.
+    /// [`Session::commit`](crate::Session::commit): a resend under another id would be taken for
+    /// news.
     pub fn start_uncommitted(&mut self, delivery: Delivery) -> u16 {
         let packet_id = self.next_packet_id();
         self.push(delivery, Awaits::Commit);
