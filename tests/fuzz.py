@@ -35,8 +35,8 @@ def ensure_tools():
 
 def write_seeds():
     """Puts the seeds of every target where libFuzzer looks for them, beside what it found."""
-    seeds = ["cargo", "run", "--quiet", "--manifest-path", "fuzz/Cargo.toml"]
-    subprocess.run([*seeds, "--no-default-features", "--example", "seeds"], cwd=ROOT, check=True)
+    seeds = ["cargo", "run", "--quiet", "-p", "fuzzing", "--example", "seeds"]
+    subprocess.run(seeds, cwd=ROOT, check=True)
 
 
 def main():

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::packet::decode_client(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzzing::packet::decode_client(data));

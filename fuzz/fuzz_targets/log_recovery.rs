@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::log_recovery::log_recovery(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzzing::log_recovery::log_recovery(data));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::properties::properties(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzzing::properties::properties(data));

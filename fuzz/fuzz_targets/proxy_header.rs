@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::proxy_header::proxy_header(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzzing::proxy_header::proxy_header(data));

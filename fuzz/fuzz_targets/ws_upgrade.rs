@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::ws_upgrade::ws_upgrade(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzzing::ws_upgrade::ws_upgrade(data));

@@ -1,12 +1,12 @@
 //! A short run of every target on a stable compiler: the same inputs each time, some thousands of
 //! changes to the seeds. `FUZZ_ITERATIONS` says how many per target.
 //!
-//! `cargo test --manifest-path fuzz/Cargo.toml --no-default-features`
+//! `cargo test -p fuzzing`
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use fuzz::mutate::{Random, mutate};
-use fuzz::{TARGETS, Target};
+use fuzzing::mutate::{Random, mutate};
+use fuzzing::{TARGETS, Target};
 
 const ITERATIONS: usize = 50_000;
 
@@ -27,7 +27,7 @@ fn every_target_survives_its_changed_seeds() {
 
 #[test]
 fn every_target_has_a_fuzzer_of_its_name() {
-    let manifest = include_str!("../Cargo.toml");
+    let manifest = include_str!("../../../fuzz/Cargo.toml");
     for target in &TARGETS {
         assert!(manifest.contains(&format!("fuzz_targets/{}.rs", target.name)), "{}", target.name);
     }
