@@ -12,17 +12,11 @@ const ITERATIONS: usize = 50_000;
 
 #[test]
 fn every_target_survives_its_changed_seeds() {
-    for target in &TARGETS {
-        let seeds = (target.seeds)();
-        assert!(!seeds.is_empty(), "{} has no seeds", target.name);
-        seeds.iter().for_each(|seed| try_one(target, seed));
-        let mut random = Random::new(0x9E37_79B9_7F4A_7C15);
-        for _ in 0..iterations() {
-            let mut input = seeds[random.below(seeds.len())].clone();
-            mutate(&mut input, &mut random);
-            try_one(target, &input);
+    std::thread::scope(|scope| {
+        for target in &TARGETS {
+            scope.spawn(|| survives_its_changed_seeds(target));
         }
-    }
+    });
 }
 
 #[test]
@@ -32,6 +26,18 @@ fn every_target_has_a_fuzzer_of_its_name() {
         assert!(manifest.contains(&format!("fuzz_targets/{}.rs", target.name)), "{}", target.name);
     }
     assert_eq!(manifest.matches("path = \"fuzz_targets/").count(), TARGETS.len());
+}
+
+fn survives_its_changed_seeds(target: &Target) {
+    let seeds = (target.seeds)();
+    assert!(!seeds.is_empty(), "{} has no seeds", target.name);
+    seeds.iter().for_each(|seed| try_one(target, seed));
+    let mut random = Random::new(0x9E37_79B9_7F4A_7C15);
+    for _ in 0..iterations() {
+        let mut input = seeds[random.below(seeds.len())].clone();
+        mutate(&mut input, &mut random);
+        try_one(target, &input);
+    }
 }
 
 fn iterations() -> usize {
