@@ -116,7 +116,9 @@ MARKS = {
 # clients are made faster, so that the rate stays as far as two cores of load can make it.
 AIO_SIZES = ("16B", "8K", "255K")
 MANY = ("--ramp", "5s")
-AIO_SHAPES = [f"{kind}-{size}" for kind in ("FI", "B1", "B100", "FO") for size in AIO_SIZES]
+# As fast as each broker goes: fan-in and fan-out in a closed loop, not at their published rates.
+AIO_KINDS = (("FI", "-closed"), ("B1", ""), ("B100", ""), ("FO", "-closed"))
+AIO_SHAPES = [f"{kind}-{size}{loop}" for kind, loop in AIO_KINDS for size in AIO_SIZES]
 KEPT = ("quelea", "quelea-memory", "mosquitto", "mochi", "rmqttd", "hivemq")
 CATALOGUE = [
     *(Row(f"MB-B{n}", f"MB-B{n}", paced=True) for n in (1, 2, 3)),

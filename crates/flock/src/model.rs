@@ -26,7 +26,7 @@ mod scale;
 pub use aim::Target;
 pub use assign::{Assign, Members};
 pub use estimate::Estimate;
-pub use pattern::{Pattern, PatternError};
+pub use pattern::{Pattern, PatternError, unshared};
 pub use reach::{Hears, Listener, matches};
 
 use std::collections::BTreeMap;

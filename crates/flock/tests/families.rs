@@ -130,6 +130,33 @@ fn a_reconnect_storm_comes_back_whole() {
 }
 
 #[test]
+fn a_receive_of_none_waits_for_nothing_and_one_of_a_shared_subscription_counts() {
+    let broker = Mosquitto::start();
+    let (_, port) = broker.address.split_once(':').unwrap();
+    let text = format!(
+        r#"<scenario>
+  <brokers><broker id="b"><address>127.0.0.1</address><port>{port}</port></broker></brokers>
+  <clientGroups><clientGroup id="c"/></clientGroups>
+  <topicGroups><topicGroup id="t"><topicNamePattern>x/y</topicNamePattern></topicGroup></topicGroups>
+  <subscriptions>
+    <subscription id="own"><topicFilter>$share/g/x/#</topicFilter></subscription>
+    <subscription id="other"><topicFilter>z</topicFilter></subscription>
+  </subscriptions>
+  <stages><stage id="s"><lifeCycle id="l" clientGroup="c">
+    <connect/><subscribe to="own other" qos="1"/>
+    <receive from="other" messagePattern="never" count="0"/>
+    <publish topicGroup="t" qos="1" message="hello"/>
+    <receive from="own" messagePattern="hello" count="1" timeOut="60s"/>
+    <disconnect/>
+  </lifeCycle></stage></stages></scenario>"#
+    );
+    let scenario = flock::swarm::parse("x.xml", &text).unwrap();
+    let results = run(&scenario, Options { threads: Some(1), ..Options::default() }).unwrap();
+    assert_eq!(results.run.outcome, Outcome::Completed);
+    assert!(results.errors.is_empty(), "{:?}", results.errors);
+}
+
+#[test]
 fn a_silent_client_is_dropped_by_the_broker() {
     let silence = "{ connect = {} }, { disconnect = { how = \"silent\" } }";
     let draft = Draft::new("version = \"5\"\nkeep_alive = \"1s\"", 10)

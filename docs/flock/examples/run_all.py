@@ -50,6 +50,11 @@ RUNS = {
         for kind in ("FI", "B1", "B100", "FO")
         for size in ("16B", "8K", "255K")
     },
+    **{
+        f"AIO-{kind}-{size}-closed": "--duration 6s --ramp 1s"
+        for kind in ("FI", "FO")
+        for size in ("16B", "8K", "255K")
+    },
     "HM-200M": "--scale 0.00001 --speed 240",
     "HM-200M-even": "--scale 0.00001 --speed 240",
     "HM-R2000": "--speed 240",
@@ -62,6 +67,41 @@ RUNS = {
     "XR-3-out": SHORT,
     # The bridge needs a while until it is up.
     "XR-4": "--scale 0.2 --duration 8s --ramp 6s",
+    "EMQX-100M": "--scale 0.00004 --set rate=1/2s --duration 8s --ramp 2s",
+    "EMQX-5M": "--scale 0.002 --duration 4s --ramp 10s",
+    "EMQX-2M": f"--scale 0.02 {SHORT}",
+    **{f"EMQX-LAT-Q{qos}": SHORT for qos in (0, 1, 2)},
+    **{f"RABBIT-Q{qos}": "--scale 0.2" for qos in (1, 0)},
+    "RABBIT-1M": "--scale 0.01 --duration 4s --ramp 10s",
+    "RABBIT-200K": "--scale 0.04 --set rate=1/4s --duration 8s --ramp 4s",
+    **{
+        f"TBMQ-P2P-{step}": f"--scale {scale} {SHORT}"
+        for step, scale in (
+            ("200K", 0.04), ("400K", 0.02), ("600K", 0.013), ("800K", 0.01), ("1M", 0.008)
+        )
+    },
+    "TBMQ-100M": f"--scale 0.00005 {SHORT}",
+    "TBMQ-3M": f"--scale 0.01 {SHORT}",
+    **{
+        f"BIFRO-{step}": f"--scale {scale} {SHORT}"
+        for step, scale in (
+            ("1K-Q0-1K-50", 0.2), ("2K-Q0-32B-100", 0.05), ("5K-Q0-32B-50", 0.04),
+            ("1K-Q1-1K-50", 0.2), ("2K-Q1-32B-100", 0.05), ("5K-Q1-32B-50", 0.04),
+            ("2K-Q2-32B-100", 0.05), ("50K-Q0-1K", 0.05), ("100K-Q0-1K", 0.03),
+            ("50K-Q1-1K", 0.05), ("100K-Q1-1K", 0.03), ("50K-Q2-1K", 0.05),
+            ("KEPT-10K-Q0-32B", 0.2), ("KEPT-10K-Q0-1K", 0.2), ("KEPT-10K-Q1-32B", 0.2),
+            ("KEPT-10K-Q1-1K", 0.2), ("KEPT-7K-Q2-32B", 0.2), ("KEPT-7K-Q2-1K", 0.2),
+            ("SHARED-Q0", 0.1), ("SHARED-Q1", 0.1), ("SHARED-Q2", 0.1),
+            ("SHARED-KEPT-Q0", 0.4), ("SHARED-KEPT-Q1", 0.4), ("SHARED-KEPT-Q2", 0.4),
+        )
+    },
+    **{
+        f"BIFRO-KEPT-{step}-50": f"--scale 0.2 {SHORT}"
+        for step in (
+            "300-Q0-32B", "300-Q0-1K", "300-Q1-32B", "300-Q1-1K", "100-Q2-32B", "100-Q2-1K"
+        )
+    },
+    "BIFRO-FANOUT": SHORT,
     "SW-1": "--speed 10",
     "X-1": "--scale 0.2 --duration 15s --ramp 1s",
     "X-2": "--scale 0.2 --duration 15s --ramp 1s",

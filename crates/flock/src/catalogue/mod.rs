@@ -130,6 +130,21 @@ static FILES: &[Embedded] = embed![
     "xr-3-in.toml",
     "xr-3-out.toml",
     "xr-4.toml",
+    "emqx-100m.toml",
+    "emqx-5m.toml",
+    "emqx-2m.toml",
+    "emqx-latency.toml",
+    "rabbit-pairs.toml",
+    "rabbit-idle.toml",
+    "rabbit-slow.toml",
+    "tbmq-p2p.toml",
+    "tbmq-100m.toml",
+    "tbmq-3m.toml",
+    "bifro-pairs.toml",
+    "bifro-kept.toml",
+    "bifro-shared.toml",
+    "bifro-shared-kept.toml",
+    "bifro-fanout.toml",
     "sw-1.toml",
     "x-1.toml",
     "x-2.toml",
@@ -197,6 +212,21 @@ mod tests {
                 "XR-3",
                 "XR-4",
                 "SW-1",
+                "EMQX-100M",
+                "EMQX-5M",
+                "EMQX-2M",
+                "EMQX-LAT-Q0",
+                "RABBIT-Q0",
+                "RABBIT-Q1",
+                "RABBIT-1M",
+                "RABBIT-200K",
+                "TBMQ-P2P-1M",
+                "TBMQ-100M",
+                "TBMQ-3M",
+                "BIFRO-5K-Q0-32B-50",
+                "BIFRO-KEPT-10K-Q1-1K",
+                "BIFRO-SHARED-Q1",
+                "BIFRO-FANOUT",
             ]
             .map(str::to_owned),
         );
@@ -207,7 +237,9 @@ mod tests {
 
     #[test]
     fn durable_scenarios_leave_no_session_behind() {
-        for id in ["D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"] {
+        let ours = ["D-1-16B", "D-1-1K", "D-1-8K", "D-2", "D-3", "D-4"];
+        let published = ["TBMQ-P2P-1M", "TBMQ-100M", "BIFRO-KEPT-10K-Q1-1K"];
+        for id in ours.into_iter().chain(published) {
             let scenario = load(id).scenario;
             let subscribers = &scenario.groups[0];
             assert_eq!((subscribers.id.as_str(), subscribers.version), ("sub", Version::V311));
@@ -240,7 +272,13 @@ mod tests {
             ("EG-1", 400_004, Some((40_000.0, 80_000.0))),
             ("EG-3", 200_200, Some((40.0, 40_000.0))),
             ("EG-4", 40_001, Some((1.0, 40_000.0))),
-            ("AIO-FI-16B", 1_001, None),
+            ("AIO-FI-16B", 1_001, Some((41_352.0, 41_352.0))),
+            ("AIO-FO-16B", 1_001, Some((42.0, 42_000.0))),
+            ("AIO-FO-255K", 1_001, Some((1.0, 1_000.0))),
+            ("AIO-FI-16B-closed", 1_001, None),
+            ("AIO-FO-8K-closed", 1_001, None),
+            ("AIO-B1-16B", 2, None),
+            ("AIO-B100-8K", 200, None),
             ("HM-200M", 200_000_000, None),
             ("HM-200M-even", 200_000_000, Some((500_000.0, 500_000.0))),
             ("SOL-1K", 240, None),
@@ -252,6 +290,21 @@ mod tests {
             ("D-2", 240, None),
             ("D-3", 2_000, None),
             ("D-4", 2, None),
+            ("EMQX-100M", 100_000_000, Some((50e6 / 90.0, 50e6 / 90.0))),
+            ("EMQX-5M", 5_000_000, None),
+            ("EMQX-2M", 1_020, Some((2_000.0, 2_000_000.0))),
+            ("EMQX-LAT-Q2", 2_000, Some((1_000.0, 1_000.0))),
+            ("RABBIT-Q1", 200, None),
+            ("RABBIT-1M", 1_000_000, None),
+            ("RABBIT-200K", 200_000, Some((100_000.0 / 120.0, 100_000.0 / 120.0))),
+            ("TBMQ-P2P-200K", 200_000, Some((100_000.0, 100_000.0))),
+            ("TBMQ-P2P-1M", 1_000_000, Some((500_000.0, 500_000.0))),
+            ("TBMQ-100M", 100_000_500, Some((3e6, 3e6))),
+            ("TBMQ-3M", 3_100, Some((1_000.0, 3e6))),
+            ("BIFRO-5K-Q0-32B-50", 10_000, Some((250_000.0, 250_000.0))),
+            ("BIFRO-KEPT-300-Q1-1K-50", 600, Some((15_000.0, 15_000.0))),
+            ("BIFRO-SHARED-Q1", 40_400, Some((40_000.0, 40_000.0))),
+            ("BIFRO-FANOUT", 1_001, Some((1.0, 1_000.0))),
         ];
         for (id, clients, rates) in cases {
             let estimate = load(id).scenario.estimate();
@@ -265,6 +318,27 @@ mod tests {
                 (found, wanted) => assert_eq!(found, wanted, "{id}"),
             }
         }
+    }
+
+    #[test]
+    fn published_figures_are_those_of_the_sources() {
+        let figures = |id: &str| load(id).published;
+        let halves: Vec<_> = figures("EG-1").iter().map(|f| f.received_per_sec).collect();
+        assert_eq!(halves, [Some(20_000.0), Some(20_000.0), Some(40_000.0)], "half for each QoS");
+        assert_eq!(figures("EG-3")[0].received_per_sec, None, "no rate is published");
+        let million = figures("HM-200M");
+        assert!(million.iter().all(|figure| figure.cpu_average_percent.is_none()));
+        let notes: String = million.iter().map(|figure| figure.note.as_str()).collect();
+        for said in ["75 to 80 %", "about 55 %", "65 to 75 GB", "450,000", "the goal was 40"] {
+            assert!(notes.contains(said), "{said}");
+        }
+        assert_eq!(million, figures("HM-200M-even"));
+        // 6.27 % of 8 GiB, in decimal megabytes.
+        assert_eq!(figures("XR-1-Q0")[0].memory_average_mb, Some(539.0));
+        let notes = load("XR-1-Q1").about.notes.join(" ");
+        assert!(notes.contains("57K") && notes.contains("24K"), "the recommendations: {notes}");
+        assert!(load("XR-4").about.notes[0].contains("25K"));
+        assert_eq!(figures("MB-E4").len(), 8, "both posts");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::args;
 use crate::catalogue;
 use crate::compare::aligned;
 use crate::model::{Command, Estimate};
-use crate::report::text::{bytes, count, number};
+use crate::report::text::{count, number};
 use crate::scenario::units::show_time;
 use crate::scenario::{self, Choice, Loaded, Published, ScenarioError};
 
@@ -97,7 +97,7 @@ pub(super) fn show(args: &args::Show) -> anyhow::Result<ExitCode> {
 }
 
 fn explain(loaded: &Loaded) -> String {
-    let Loaded { scenario, about, published, .. } = loaded;
+    let Loaded { scenario, about, published, laptop, .. } = loaded;
     let mut out = format!("{}: {}\n\n", scenario.id, scenario.title);
     paragraph(&mut out, "", &about.summary);
     let estimate = scenario.estimate();
@@ -125,6 +125,9 @@ fn explain(loaded: &Loaded) -> String {
         facts.push(("delivered", rate(estimate.deliveries_per_sec)));
         facts.push(("payload", format!("{} at most", payload(estimate.payload_bytes_max))));
     }
+    if let Some(options) = laptop {
+        facts.push(("on a laptop", format!("flock run {} {options}", scenario.id)));
+    }
     for (name, value) in facts.into_iter().filter(|(_, value)| !value.is_empty()) {
         paragraph(&mut out, name, &value);
     }
@@ -142,7 +145,9 @@ fn explain(loaded: &Loaded) -> String {
     }
     if !published.is_empty() {
         out.push_str("\nPublished results (other hardware: not a comparison):\n");
-        out.push_str(&aligned(&published_rows(published)));
+        for figure in published {
+            figures(&mut out, figure);
+        }
     }
     out
 }
@@ -198,28 +203,68 @@ fn paragraph(out: &mut String, name: &str, text: &str) {
     out.push('\n');
 }
 
-fn published_rows(published: &[Published]) -> Vec<Vec<String>> {
-    let mut rows = vec![
-        ["  SYSTEM", "IN/S", "OUT/S", "AVG MS", "P99 MS", "CPU %", "MEMORY"]
-            .map(str::to_owned)
-            .to_vec(),
+/// All that was published of one system, as it was printed.
+fn figures(out: &mut String, figure: &Published) {
+    let _ = writeln!(out, "\n  {}", figure.system);
+    let list = |figures: &[(&str, Option<f64>, &str)]| {
+        let known = figures
+            .iter()
+            .filter_map(|(name, value, unit)| Some(format!("{name} {}{unit}", exact((*value)?))));
+        known.collect::<Vec<_>>().join(", ")
+    };
+    let Published { vcpus, published_per_sec, received_per_sec, average_ms, .. } = *figure;
+    let hardware = match vcpus {
+        Some(vcpus) if !figure.hardware.contains("vCPU") && !figure.hardware.contains("cores") => {
+            format!("{} ({} vCPU)", figure.hardware, exact(vcpus))
+        }
+        _ => figure.hardware.clone(),
+    };
+    let lines = [
+        ("on", hardware),
+        ("rate", list(&[("in", published_per_sec, "/s"), ("out", received_per_sec, "/s")])),
+        (
+            "latency",
+            list(&[
+                ("average", average_ms, " ms"),
+                ("p50", figure.p50_ms, ""),
+                ("p75", figure.p75_ms, ""),
+                ("p90", figure.p90_ms, ""),
+                ("p95", figure.p95_ms, ""),
+                ("p99", figure.p99_ms, ""),
+                ("max", figure.max_ms, ""),
+            ]),
+        ),
+        (
+            "acknowledged in",
+            list(&[("average", figure.ack_average_ms, " ms"), ("p95", figure.ack_p95_ms, "")]),
+        ),
+        (
+            "CPU",
+            list(&[
+                ("average", figure.cpu_average_percent, " %"),
+                ("max", figure.cpu_max_percent, " %"),
+            ]),
+        ),
+        (
+            "memory",
+            list(&[
+                ("average", figure.memory_average_mb, " MB"),
+                ("max", figure.memory_max_mb, " MB"),
+            ]),
+        ),
+        ("note", figure.note.clone()),
     ];
-    let shown = |value: Option<f64>| value.map_or("–".to_owned(), number);
-    for figure in published {
-        rows.push(vec![
-            format!("  {}", figure.system),
-            shown(figure.published_per_sec),
-            shown(figure.received_per_sec),
-            shown(figure.average_ms),
-            shown(figure.p99_ms),
-            shown(figure.cpu_average_percent),
-            figure
-                .memory_average_mb
-                .or(figure.memory_max_mb)
-                .map_or("–".to_owned(), |mb| bytes(mb * 1e6)),
-        ]);
+    for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {
+        paragraph(out, &format!("    {name}"), value);
     }
-    rows
+}
+
+/// With all its digits, and thousands set apart.
+fn exact(value: f64) -> String {
+    let text = value.to_string();
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let whole = whole.parse().map_or(whole.to_owned(), count);
+    if fraction.is_empty() { whole } else { format!("{whole}.{fraction}") }
 }
 
 /// To standard output; a closed pipe is no error.
@@ -246,10 +291,71 @@ mod tests {
     }
 
     #[test]
-    fn the_explanation_has_the_published_figures_and_the_choices() {
+    fn the_explanation_has_the_choices_and_every_published_figure() {
         let text = explain(&catalogue::find("MB-E1", &Choice::default()).unwrap());
-        for part in ["50,000/s", "VerneMQ 1.12.6.2", "2,137", "Chosen by us", "measured"] {
+        for part in [
+            "50,000/s",
+            "Chosen by us",
+            "measured",
+            "flock run MB-E1 --scale 0.08",
+            "VerneMQ 1.12.6.2",
+            "average 2,136.62 ms, p50 467, p75 2,937, p90 6,551, p95 9,517, p99 16,500",
+            "average 80 %, max 88 %",
+            "average 6,020 MB, max 6,300 MB",
+            "a single-threaded broker at its bound",
+        ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        let text = explain(&catalogue::find("RABBIT-Q1", &Choice::default()).unwrap());
+        for part in ["in 17,995.888/s", "average 2.88 ms, max 51.421", "average 5.55 ms"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        // Whatever stands in a file is shown.
+        for entry in catalogue::entries() {
+            let loaded = entry.load().unwrap();
+            let words = explain(&loaded).split_whitespace().collect::<Vec<_>>().join(" ");
+            for figure in &loaded.published {
+                let stated = serde_json::to_value(figure).unwrap();
+                for (name, value) in stated.as_object().unwrap() {
+                    let shown = match value {
+                        serde_json::Value::Number(number) => exact(number.as_f64().unwrap()),
+                        serde_json::Value::String(text) => text.clone(),
+                        _ => continue,
+                    };
+                    let is_there = name == "vcpus" || words.contains(&shown);
+                    assert!(is_there, "{}: {name} {shown} is missing in\n{words}", entry.id);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_entry_fits_a_laptop_as_it_says() {
+        use clap::Parser as _;
+        for entry in catalogue::entries() {
+            let loaded = entry.load().unwrap();
+            let options = loaded.laptop.as_deref().unwrap_or("");
+            let line = format!("flock run {} {options}", entry.id);
+            let parsed = args::Args::try_parse_from(line.split_whitespace());
+            let args::Command::Run(run) = parsed.unwrap_or_else(|e| panic!("{line}: {e}")).command
+            else {
+                panic!("{line}")
+            };
+            let loaded = load(&entry.id, &run.bend.set).unwrap();
+            let scenario = super::super::run::bent(loaded.scenario, &run.bend);
+            assert_eq!(scenario::check::check(&scenario), [], "{line}");
+            let estimate = scenario.estimate();
+            assert!(estimate.clients <= 16_000, "{line}: {} clients", estimate.clients);
+            let deliveries = estimate.deliveries_per_sec.unwrap_or(0.0);
+            assert!(deliveries <= 55_000.0, "{line}: {deliveries}/s");
+            let bytes = deliveries * f64::from(estimate.payload_bytes_max);
+            assert!(bytes <= 300e6, "{line}: {bytes} bytes per second");
+            let ramp = scenario.stages.iter().flat_map(|stage| &stage.life_cycles);
+            for step in ramp.flat_map(|cycle| &cycle.steps) {
+                if let Command::Delay(delay) = &step.command {
+                    assert!(delay.duration_us <= 200_000_000, "{line}: {delay:?}");
+                }
+            }
         }
     }
 }

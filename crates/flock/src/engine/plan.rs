@@ -303,35 +303,15 @@ impl Plan {
             Filters::Topics { topics: own, prefix } if *own == topics => {
                 visit(index, prefix.starts_with(SHARE));
             }
-            Filters::Topics { topics: own, prefix } => {
+            filters => {
                 let topic = self.scenario.topic_name(topics, index);
-                let group = self.scenario.topic_group(*own);
-                for filter in 0..group.count {
-                    if group.names.name(group.offset + filter) == topic {
-                        visit(filter, prefix.starts_with(SHARE));
-                    }
-                }
-            }
-            Filters::Pattern { pattern, offset, count, .. } => {
-                let topic = self.scenario.topic_name(topics, index);
-                let mut text = String::new();
-                for filter in 0..*count {
-                    text.clear();
-                    pattern.write(offset + filter, &mut text);
-                    let (shared, plain) = unshared(&text);
-                    if crate::model::matches(plain, &topic) {
-                        visit(filter, shared);
-                    }
-                }
+                self.scenario.each_filter_of(filters, &topic, visit);
             }
         }
     }
 
     pub fn filter_count(&self, subscription: &Subscription) -> u64 {
-        match &subscription.filters {
-            Filters::Topics { topics, .. } => self.scenario.topic_group(*topics).count,
-            Filters::Pattern { count, .. } => *count,
-        }
+        self.scenario.filters_in(&subscription.filters)
     }
 
     /// Appends filter number `filter` of a subscription as it stands in a SUBSCRIBE packet.
@@ -409,14 +389,6 @@ fn push<T>(list: &mut Vec<T>, value: T) -> Result<u16, PlanError> {
     let at = u16::try_from(list.len()).map_err(|_| PlanError::TooManyCommands)?;
     list.push(value);
     Ok(at)
-}
-
-/// Whether the filter is a shared one, and what it filters.
-fn unshared(filter: &str) -> (bool, &str) {
-    match filter.strip_prefix(SHARE).and_then(|rest| rest.split_once('/')) {
-        Some((_, plain)) => (true, plain),
-        None => (false, filter),
-    }
 }
 
 fn filler(publish: &Publish, seed: u64) -> Vec<u8> {

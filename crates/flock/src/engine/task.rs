@@ -465,6 +465,9 @@ impl Client {
     // --- Receiving
 
     fn receive(&mut self, receive: &Receive, lane: &mut Lane) {
+        if receive.count == 0 {
+            return;
+        }
         let counts_any = receive.message_pattern.is_none()
             && (receive.from.is_none() || self.hearing.len() <= 1);
         if counts_any {
@@ -524,7 +527,7 @@ impl Client {
                 lane.plan.filters_of(self.group, self.index, model).iter().any(|filter| {
                     text.clear();
                     lane.plan.write_filter(model, filter, &mut text);
-                    crate::model::matches(&text, publish.topic)
+                    crate::model::matches(crate::model::unshared(&text).1, publish.topic)
                 })
             })
     }

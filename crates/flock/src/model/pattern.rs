@@ -12,6 +12,10 @@
 //!
 //! The rightmost part counts fastest, as digits do.
 
+mod find;
+
+pub use find::unshared;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -115,7 +119,14 @@ impl Pattern {
     pub fn prefixed(&self, text: &str) -> Self {
         let mut pattern = Self::literal(text);
         pattern.source.push_str(&self.source);
-        pattern.parts.extend(self.parts.iter().cloned());
+        let mut parts = self.parts.iter();
+        if let (Some(Part::Text(own)), Some(Part::Text(first))) =
+            (pattern.parts.first_mut(), self.parts.first())
+        {
+            own.push_str(first);
+            parts.next();
+        }
+        pattern.parts.extend(parts.cloned());
         pattern
     }
 }

@@ -1,8 +1,6 @@
 //! Who hears a message: the expected fan-out, from the subscriptions in the model alone.
 
-use super::{
-    ClientGroup, Command, Filters, GroupId, Members, QoS, Scenario, SubscriptionId, TopicsId, Who,
-};
+use super::{Command, Filters, GroupId, Members, QoS, Scenario, SubscriptionId, TopicsId, Who};
 
 /// A group that subscribes somewhere in the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,27 +65,45 @@ impl Scenario {
             Filters::Topics { topics: own, prefix } if *own == topics => {
                 let count = self.topic_group(topics).count;
                 let members = subscription.assign.clients_of(index, group.count, count);
-                one_filter(members, prefix.starts_with("$share/"))
+                one_filter(members, prefix.starts_with(SHARE))
             }
-            Filters::Topics { topics: own, prefix } => {
-                let own_group = self.topic_group(*own);
-                let (a, b) = (
-                    own_group.names.literal_prefix(),
-                    self.topic_group(topics).names.literal_prefix(),
-                );
-                if !a.starts_with(b) && !b.starts_with(a) {
-                    return Hears::Nothing;
-                }
+            filters => {
                 let topic = self.topic_name(topics, index);
-                // Two topic groups overlap only where names are equal; look among the own names.
-                let filters = (0..own_group.count)
-                    .map(|i| format!("{prefix}{}", own_group.names.name(own_group.offset + i)));
-                self.several(listener, group, filters, own_group.count, &topic)
+                let mut found = Vec::new();
+                let count = self.filters_in(filters);
+                self.each_filter_of(filters, &topic, &mut |filter, shared| {
+                    found
+                        .push((subscription.assign.clients_of(filter, group.count, count), shared));
+                });
+                match found.as_slice() {
+                    [] => Hears::Nothing,
+                    [(members, shared)] => one_filter(*members, *shared),
+                    _ => Hears::Several(found),
+                }
+            }
+        }
+    }
+
+    /// How many filters there are.
+    pub fn filters_in(&self, filters: &Filters) -> u64 {
+        match filters {
+            Filters::Topics { topics, .. } => self.topic_group(*topics).count,
+            Filters::Pattern { count, .. } => *count,
+        }
+    }
+
+    /// Calls `visit` with the position and sharedness of each filter that matches the topic.
+    pub fn each_filter_of(&self, filters: &Filters, topic: &str, visit: &mut dyn FnMut(u64, bool)) {
+        match filters {
+            // Exact names, behind a share name or none.
+            Filters::Topics { topics, prefix } => {
+                let group = self.topic_group(*topics);
+                let shared = prefix.starts_with(SHARE);
+                let mut found = |filter, _| visit(filter, shared);
+                group.names.each_match(group.offset, group.count, topic, &mut found);
             }
             Filters::Pattern { pattern, offset, count, .. } => {
-                let topic = self.topic_name(topics, index);
-                let filters = (0..*count).map(|i| pattern.name(offset + i));
-                self.several(listener, group, filters, *count, &topic)
+                pattern.each_match(*offset, *count, topic, visit);
             }
         }
     }
@@ -97,29 +113,6 @@ impl Scenario {
         let group = self.topic_group(topics);
         group.names.name(group.offset + index)
     }
-
-    fn several(
-        &self,
-        listener: &Listener,
-        group: &ClientGroup,
-        filters: impl Iterator<Item = String>,
-        count: u64,
-        topic: &str,
-    ) -> Hears {
-        let assign = self.subscription(listener.subscription).assign;
-        let mut found = Vec::new();
-        for (i, filter) in filters.enumerate() {
-            let (shared, plain) = unshared(&filter);
-            if matches(plain, topic) {
-                found.push((assign.clients_of(i as u64, group.count, count), shared));
-            }
-        }
-        match found.len() {
-            0 => Hears::Nothing,
-            1 => one_filter(found[0].0, found[0].1),
-            _ => Hears::Several(found),
-        }
-    }
 }
 
 fn one_filter(members: Members, shared: bool) -> Hears {
@@ -127,14 +120,6 @@ fn one_filter(members: Members, shared: bool) -> Hears {
         (true, _) => Hears::Nothing,
         (false, true) => Hears::OneOf(members),
         (false, false) => Hears::Each(members),
-    }
-}
-
-/// Whether the filter is a shared one, and what it filters.
-fn unshared(filter: &str) -> (bool, &str) {
-    match filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/')) {
-        Some((_, plain)) => (true, plain),
-        None => (false, filter),
     }
 }
 
@@ -156,6 +141,8 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     levels.next().is_none()
 }
 
+const SHARE: &str = "$share/";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,11 +162,5 @@ mod tests {
         ] {
             assert_eq!(matches(filter, topic), expected, "{filter} {topic}");
         }
-    }
-
-    #[test]
-    fn a_share_name_is_no_part_of_the_filter() {
-        assert_eq!(unshared("$share/perf/test/#"), (true, "test/#"));
-        assert_eq!(unshared("test/#"), (false, "test/#"));
     }
 }

@@ -8,7 +8,7 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Spanned;
 
-use super::units::{Count, PerTime, QosValue, Ramp, Size, Time};
+use super::units::{Count, PerTime, PerTimeOrMax, QosValue, Ramp, Size, Time};
 
 /// A whole file.
 #[derive(Debug, Deserialize)]
@@ -56,6 +56,8 @@ pub(super) struct File {
     pub search: Option<Search>,
     #[serde(default)]
     pub published: Vec<Published>,
+    /// Options of `flock run` with which a machine of two cores can carry it.
+    pub laptop: Option<String>,
 }
 
 /// What a reader should know about a scenario; shown by `flock show`, not interpreted.
@@ -84,6 +86,8 @@ pub(super) struct Variant {
     pub params: BTreeMap<String, String>,
     #[serde(default)]
     pub published: Vec<Published>,
+    /// Goes over the file's.
+    pub laptop: Option<String>,
 }
 
 /// A figure that somebody published for this scenario. Absent means not stated.
@@ -102,9 +106,14 @@ pub struct Published {
     pub p90_ms: Option<f64>,
     pub p95_ms: Option<f64>,
     pub p99_ms: Option<f64>,
+    pub max_ms: Option<f64>,
+    /// From a publish to its acknowledgement.
+    pub ack_average_ms: Option<f64>,
+    pub ack_p95_ms: Option<f64>,
     /// Per cent of the whole machine.
     pub cpu_average_percent: Option<f64>,
     pub cpu_max_percent: Option<f64>,
+    /// Decimal megabytes.
     pub memory_average_mb: Option<f64>,
     pub memory_max_mb: Option<f64>,
     pub note: String,
@@ -317,9 +326,9 @@ pub(super) struct Publish {
     pub expiry: Option<Time>,
     pub count: Option<Count>,
     /// Per client.
-    pub rate: Option<Spanned<PerTime>>,
+    pub rate: Option<Spanned<PerTimeOrMax>>,
     /// Of all clients of the group together, before scaling.
-    pub total_rate: Option<Spanned<PerTime>>,
+    pub total_rate: Option<Spanned<PerTimeOrMax>>,
     #[serde(default)]
     pub phase: Phase,
     pub in_flight: Option<Spanned<InFlight>>,

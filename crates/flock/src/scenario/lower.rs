@@ -412,8 +412,10 @@ impl<'a> Lowering<'a> {
                 return Err(self
                     .error(total.span(), "either `rate` (per client) or `total_rate`, not both"));
             }
-            (Some(rate), None) => Some(rate.get_ref().0),
-            (None, Some(total)) => Some(split(total.get_ref().0, self.clients_of(who))),
+            (Some(rate), None) => rate.get_ref().0,
+            (None, Some(total)) => {
+                total.get_ref().0.map(|total| split(total, self.clients_of(who)))
+            }
             (None, None) => None,
         };
         Ok(Publish {

@@ -25,6 +25,9 @@ pub struct Loaded {
     pub scenario: Scenario,
     pub about: About,
     pub published: Vec<Published>,
+    /// Options of `flock run` with which a machine of two cores can carry it; `None` if it can as
+    /// it is.
+    pub laptop: Option<String>,
     /// The text as it was interpreted (parameters filled in).
     pub source: String,
 }
@@ -58,7 +61,7 @@ pub fn load(path: &Path, choice: &Choice) -> Result<Loaded, ScenarioError> {
             summary: scenario.description.clone(),
             ..About::default()
         };
-        return Ok(Loaded { scenario, about, published: Vec::new(), source: text });
+        return Ok(Loaded { scenario, about, published: Vec::new(), laptop: None, source: text });
     }
     let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
     let read = |name: &str| {
@@ -81,13 +84,14 @@ pub fn parse(
         Some(name) => swarm_body(file, &filled.text, &parsed, name, read)?,
         None => lower::lower(file, &filled.text, &parsed)?,
     };
-    let mut published = parsed.published;
+    let (mut published, mut laptop) = (parsed.published, parsed.laptop);
     if let Some(variant) = filled.variant {
         scenario.id = variant.id;
         scenario.title = variant.title.unwrap_or(scenario.title);
         published = variant.published;
+        laptop = variant.laptop.or(laptop);
     }
-    Ok(Loaded { scenario, about: parsed.about, published, source: filled.text })
+    Ok(Loaded { scenario, about: parsed.about, published, laptop, source: filled.text })
 }
 
 /// The ids that a file can be loaded as: its own, if it has no variants, or theirs.
@@ -114,7 +118,8 @@ fn swarm_body(
     let mut scenario = crate::swarm::parse(name.get_ref(), &xml)?;
     scenario.id = parsed.id.get_ref().clone();
     scenario.title.clone_from(&parsed.title);
-    scenario.description.clone_from(&parsed.about.summary);
+    let about = [parsed.about.summary.as_str(), scenario.description.as_str()];
+    scenario.description = about.join(" ").trim().to_owned();
     Ok(scenario)
 }
 

@@ -23,6 +23,10 @@ pub struct Count(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerTime(pub Rate);
 
+/// A rate, or `max`: as fast as the window and the socket allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerTimeOrMax(pub Option<Rate>);
+
 /// 0, 1 or 2; text is allowed so that a parameter can stand for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QosValue(pub QoS);
@@ -66,12 +70,19 @@ pub fn rate(text: &str) -> Result<Rate, String> {
         false => time(&format!("1{per}")).map_err(|_| wrong())?,
     };
     if count == 0 || per_us == 0 {
-        return Err(format!("the rate `{text}` is zero; leave it out to send as fast as possible"));
+        return Err(format!("the rate `{text}` is zero; write max to send as fast as possible"));
     }
     if count as f64 / per_us as f64 > RATE_MAX_PER_US {
         return Err(format!("the rate `{text}` is above {RATE_MAX_PER_US} million per second"));
     }
     Ok(Rate { count, per_us })
+}
+
+fn rate_or_max(text: &str) -> Result<PerTimeOrMax, String> {
+    match text {
+        "max" => Ok(PerTimeOrMax(None)),
+        _ => rate(text).map(|rate| PerTimeOrMax(Some(rate))),
+    }
 }
 
 pub fn size(text: &str) -> Result<u32, String> {
@@ -141,6 +152,7 @@ from_text! {
     Size, |text: &str| size(text).map(Size), "a size like 16 or \"8K\"";
     Count, |text: &str| count(text).map(Count), "a whole number above 0";
     PerTime, |text: &str| rate(text).map(PerTime), "a rate like \"1/s\"";
+    PerTimeOrMax, rate_or_max, "a rate like \"1/s\", or \"max\"";
     QosValue, |text: &str| qos(text).map(QosValue), "0, 1 or 2";
     Ramp, ramp, "a time like \"10s\" or a rate like \"100/s\"";
 }

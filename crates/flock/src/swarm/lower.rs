@@ -1,5 +1,6 @@
 //! From Swarm's elements to the model.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -16,10 +17,21 @@ use crate::scenario::{ScenarioError, did_you_mean, units};
 type Lowered<T> = Result<T, ScenarioError>;
 
 pub(super) fn lower(file: &str, text: &str, root: &Element) -> Lowered<Scenario> {
-    let mut lowering = Lowering { file, text, names: BTreeMap::new(), spans: HashMap::new() };
+    let mut lowering = Lowering {
+        file,
+        text,
+        names: BTreeMap::new(),
+        spans: HashMap::new(),
+        ignored: RefCell::default(),
+    };
     lowering.expect_name(root, "scenario")?;
-    let scenario = lowering.scenario(root)?;
+    let mut scenario = lowering.scenario(root)?;
     lowering.all_known(root)?;
+    let ignored = lowering.ignored.take();
+    if !ignored.is_empty() {
+        scenario.description =
+            format!("Ignored, as for Swarm's extensions: {}.", ignored.join(", "));
+    }
     match check(&scenario).into_iter().next() {
         None => Ok(scenario),
         Some(problem) => {
@@ -37,6 +49,8 @@ struct Lowering<'a> {
     /// fit.
     names: BTreeMap<&'static str, Vec<String>>,
     spans: HashMap<(Kind, String), Range<usize>>,
+    /// Attributes that only Swarm's extensions know.
+    ignored: RefCell<Vec<String>>,
 }
 
 impl Lowering<'_> {
@@ -141,6 +155,19 @@ impl Lowering<'_> {
             }
         }
         element.children.iter().try_for_each(|child| self.all_known(child))
+    }
+
+    /// What is left on an element whose schema ends in a wildcard goes to Swarm's extensions, and
+    /// says nothing here. It is remembered, to be told.
+    fn take_rest(&self, element: &Element) {
+        for attribute in element.attributes.iter().filter(|attribute| !attribute.taken.get()) {
+            attribute.taken.set(true);
+            let told = format!("`{}` of <{}>", attribute.name, element.name);
+            let mut ignored = self.ignored.borrow_mut();
+            if !ignored.contains(&told) {
+                ignored.push(told);
+            }
+        }
     }
 
     fn section<'e>(
@@ -397,11 +424,11 @@ impl Commands<'_, '_> {
         self.names.children(parent, COMMANDS)?;
         let mut steps = Vec::new();
         for element in &parent.children {
-            let command = self.command(element)?;
             let expected_us = match element.name.as_str() {
                 "delay" | "rampUp" => None,
                 _ => self.names.time(element, "expectedDuration")?,
             };
+            let command = self.command(element)?;
             steps.push(Step { command, expected_us });
         }
         Ok(steps)
@@ -487,7 +514,7 @@ impl Commands<'_, '_> {
         let (user, password) = credentials(element);
         let keep_alive_secs = names.time(element, "keepAlive")?.map_or(60, |us| us / 1_000_000);
         let will = element.child("will").map(|will| self.will(will)).transpose()?;
-        Ok(Connect {
+        let connect = Connect {
             brokers,
             timeout_us: names.time(element, "timeOut")?.unwrap_or(60_000_000),
             keep_alive_secs: u16::try_from(keep_alive_secs).map_err(|_| {
@@ -508,7 +535,9 @@ impl Commands<'_, '_> {
             retry_interval_us: names.time(element, "retryInterval")?.unwrap_or(1_000_000),
             fresh_id: false,
             reconnect: names.flag(element, "autoReconnect", false)?.then(Reconnect::default),
-        })
+        };
+        names.take_rest(element);
+        Ok(connect)
     }
 
     fn user_properties(&self, element: &Element) -> Lowered<Vec<(String, String)>> {
@@ -521,19 +550,43 @@ impl Commands<'_, '_> {
         list.children.iter().map(pair).collect()
     }
 
-    fn will(&self, element: &Element) -> Lowered<Will> {
+    fn will(&mut self, element: &Element) -> Lowered<Will> {
         let names = self.names;
         names.children(element, &[])?;
-        let topics = names.required(element, "topicGroup")?;
-        Ok(Will {
-            topics: TopicsId(names.reference(element, "topicGroup", topics, "topic group")?),
+        let topics = match element.attribute("topicGroup") {
+            Some(id) => TopicsId(names.reference(element, "topicGroup", id, "topic group")?),
+            None => self.own_will_topics(),
+        };
+        let will = Will {
+            topics,
             assign: Assign::Partition,
             payload: self.payload(element)?,
             qos: names.qos(element, QoS::AtMostOnce)?,
             retain: names.flag(element, "retain", false)?,
             delay_secs: 0,
             expiry_secs: names.time(element, "messageExpiry")?.map(secs),
-        })
+        };
+        names.take_rest(element);
+        Ok(will)
+    }
+
+    /// The schema lets a will do without a topic group, MQTT not without a topic: each client gets
+    /// one of its own, `will/CLIENT`.
+    fn own_will_topics(&mut self) -> TopicsId {
+        let group = self.scenario.group(self.group);
+        let id = format!("will/{}", group.id);
+        if let Some(at) = self.scenario.topics.iter().position(|topics| topics.id == id) {
+            return TopicsId(at as u32);
+        }
+        let topics = TopicGroup {
+            id,
+            names: group.client_ids.prefixed("will/"),
+            offset: group.offset,
+            count: group.count,
+            scales: group.scales,
+        };
+        self.scenario.topics.push(topics);
+        TopicsId(self.scenario.topics.len() as u32 - 1)
     }
 
     fn disconnect(&self, element: &Element) -> Lowered<Disconnect> {
@@ -557,7 +610,7 @@ impl Commands<'_, '_> {
         // The older dialect says whether a client walks its topics; both values mean what we do
         // anyway with one topic each.
         let walks = names.flag(element, "roundRobin", true)?;
-        Ok(Publish {
+        let publish = Publish {
             topics: TopicsId(names.reference(element, "topicGroup", topics, "topic group")?),
             assign: if walks { Assign::Partition } else { Assign::Pairwise },
             order: Order::RoundRobin,
@@ -569,7 +622,9 @@ impl Commands<'_, '_> {
             pace: Pace { rate, phase: Phase::Together, in_flight: waits.then_some(1) },
             topic_alias: false,
             user_properties: Vec::new(),
-        })
+        };
+        names.take_rest(element);
+        Ok(publish)
     }
 
     fn payload(&self, element: &Element) -> Lowered<Payload> {
@@ -605,7 +660,8 @@ impl Commands<'_, '_> {
             Some(id) => Some(self.subscription(element, "from", id)?),
         };
         let timeout_us = self.names.time(element, "timeOut")?.filter(|us| *us > 0);
-        let count = self.names.count(element, "count", 1)?;
+        // The one count that the schema lets be 0: it waits for nothing.
+        let count = self.names.number(element, "count", 1)?;
         Ok(Receive { from, count, message_pattern: message_pattern(element), timeout_us })
     }
 

@@ -211,6 +211,32 @@ fn the_older_dialect() {
     assert_eq!(*all[5], Command::Delay(Delay { duration_us: 1_000_000, spread: Spread::None }));
 }
 
+/// The schema of Swarm has a wildcard for attributes on these three, and lets a will do without a
+/// topic group and a `receive` wait for nothing.
+#[test]
+fn what_the_schema_allows_is_read() {
+    let text = FULL
+        .replace(r#"<will topicGroup="bye" "#, r#"<will seed="7" "#)
+        .replace(r#"username="u""#, r#"username="u" keyStore="a.jks""#)
+        .replace(r#"<publish topicGroup="t""#, r#"<publish min="1" topicGroup="t""#)
+        .replace(r#"count="4" timeOut="9s""#, r#"count="0""#);
+    let scenario = parse("full.xml", &text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(
+        scenario.description,
+        "Ignored, as for Swarm's extensions: `seed` of <will>, `keyStore` of <connect>, `min` of <publish>."
+    );
+    let Command::Connect(connect) = commands(&scenario, 0)[2] else { panic!("connect expected") };
+    let will = connect.will.as_ref().expect("a will without a topic group is one");
+    let group = scenario.topic_group(will.topics);
+    assert_eq!((group.count, group.names.name(group.offset)), (10, "will/a-005".into()));
+    let Command::Receive(receive) = commands(&scenario, 0)[6] else { panic!("receive expected") };
+    assert_eq!(receive.count, 0);
+    // Elsewhere the schema has no wildcard.
+    let wrong = FULL.replace(r#"spread="linear""#, r#"spread="linear" shape="round""#);
+    let error = parse("full.xml", &wrong).unwrap_err().to_string();
+    assert!(error.contains("`shape` is not known on <delay>"), "{error}");
+}
+
 #[test]
 fn two_hundred_million_clients_as_published() {
     let scenario = parse("hm-200m.xml", HM_200M).unwrap();
