@@ -161,7 +161,18 @@ fn check_sans_io(file: &File, rules: &Rules, faults: &mut Vec<String>) {
             let at = format!("{}:{}", file.path, index + 1);
             faults.push(format!("{at}: `{outside}` in a crate without input and output"));
         }
+        if ["HashMap", "HashSet"].iter().any(|table| hashes_at_random(code, table)) {
+            let at = format!("{}:{}", file.path, index + 1);
+            faults.push(format!("{at}: a table that names no hasher takes a random one"));
+        }
     }
+}
+
+/// Is the table named without its hasher, or made by a function that only the random one has?
+fn hashes_at_random(code: &str, table: &str) -> bool {
+    let mut uses = code.split(table).skip(1);
+    let is_bare = |rest: &str| rest.starts_with('<') && !rest.contains("State");
+    uses.any(|rest| is_bare(rest) || rest.starts_with("::new") || rest.starts_with("::with_cap"))
 }
 
 /// Files that a document links to, or names in its `docs/` or `crates/` form, exist.
@@ -290,7 +301,7 @@ const SAFETY_LINES_MAX: usize = 6;
 const REMINDERS: [&str; 5] = ["TODO", "FIXME", "XXX", "dbg!(", "HACK:"];
 
 /// What a state machine must not touch.
-const OUTSIDE: [&str; 14] = [
+const OUTSIDE: [&str; 15] = [
     "std::net",
     "std::fs",
     "std::thread",
@@ -303,6 +314,7 @@ const OUTSIDE: [&str; 14] = [
     "mio::",
     "rand::",
     "getrandom",
+    "RandomState",
     "println!",
     "async fn",
 ];
@@ -364,6 +376,11 @@ mod tests {
         let mut faults = Vec::new();
         check_sans_io(&file("crates/server/src/a.rs", text), &rules(), &mut faults);
         assert!(faults.is_empty());
+        let tables = "use std::collections::HashMap;\na: HashMap<u64, u64, FixedState>,\n\
+                      HashMap::with_hasher(state)\nb: HashMap<u64, u64>,\nHashSet::new()\n\
+                      foldhash::fast::RandomState\n";
+        check_sans_io(&file("crates/topic/src/a.rs", tables), &rules(), &mut faults);
+        assert_eq!(faults.len(), 3, "{faults:?}");
     }
 
     #[test]

@@ -127,7 +127,7 @@ fn open_log(shard: &mut Shard, limits: &Arc<Limits>) {
     let recovery = storage::Recovery::new((shard.id(), SHARDS), &settings, Vec::new());
     let recovered = recovery.expect("no files are in order").finish(identity);
     shard
-        .open_log(recovered, settings, Replay::new(), limits, NOW_MS)
+        .open_log(recovered, settings, Replay::new(7), limits, NOW_MS)
         .expect("an empty log has no unreadable record");
     drain(shard);
 }

@@ -81,14 +81,11 @@ impl Shard {
         }
         // The connection may have ended the session already.
         let Some(client) = self.clients.get_mut(slot) else { return };
-        // It may have expired before anybody looked: right after a start, or between two ticks.
+        // Its time may have come before anybody looked: right after a start, or between two ticks.
         if clean_start || client.expires_at_ms <= now_ms {
             self.end_session(slot, now_ms);
-        } else {
-            // MQTT-3.1.3-9: back before the delay has passed, so no will is sent.
-            client.will = None;
-            client.expires_at_ms = NEVER;
-            self.forget_will(slot);
+        } else if client.will_due_ms() <= now_ms {
+            self.publish_will(slot, now_ms);
         }
     }
 
@@ -116,7 +113,7 @@ impl Shard {
         let grants = self.access.grants(request.username.as_deref());
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
-        client.session.attach(settings, rates, now_ms);
+        client.session.attach(settings, rates, self.shared.seed, now_ms);
         if let Some(link) = client.session.link_mut() {
             link.peer = request.peer.clone();
             link.auth_method = request.auth_method.clone();
@@ -128,10 +125,11 @@ impl Shard {
         client.limits = request.limits.clone();
         client.grants = grants;
         client.username = request.username.clone();
-        client.will = request.will.clone();
+        // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
+        let old_will = std::mem::replace(&mut client.will, request.will.clone());
         let kept = self.keep_session(slot, request.version, now_ms);
         if let Err(error) = &kept {
-            self.refuse_session(slot, error, session_present);
+            self.refuse_session(slot, error, session_present, old_will);
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
         let fits = kept.is_err() || write_connack(client, &request, session_present);
@@ -159,9 +157,15 @@ impl Shard {
 
 impl Shard {
     /// The log cannot take a session that is to outlive its connection: no promise is made of it.
-    fn refuse_session(&mut self, slot: u32, error: &storage::AppendError, session_present: bool) {
+    fn refuse_session(
+        &mut self,
+        slot: u32,
+        error: &storage::AppendError,
+        session_present: bool,
+        old_will: Option<Box<Will>>,
+    ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.will = None;
+        client.will = old_will;
         if !session_present {
             client.session_expiry_secs = 0;
         }

@@ -9,7 +9,8 @@ use topic::Subscription;
 use crate::access::Action;
 use crate::client::{Client, Pace};
 use crate::dirty::BROADCAST_MIN;
-use crate::{Confirm, Ended, Event, Mail, Metrics, SessionKey, Shard, ShardId};
+use crate::journal::Origin;
+use crate::{Confirm, Ended, Event, Mail, Metrics, SessionKey, Shard};
 
 /// Bits of `Subscription::options`.
 pub(crate) mod options {
@@ -82,11 +83,18 @@ impl Traits {
 /// How a message that durable sessions are owed comes into the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keeping {
-    /// It is written if one of them is found. `origin`: the shard that took it on, and its serial
-    /// there. If nobody awaits the outcome, and it cannot be written, it is kept in memory.
-    New { is_awaited: bool, origin: Option<(ShardId, u64)> },
+    /// It is written if one of them is found. If nobody awaits the outcome, and it cannot be
+    /// written, it is kept in memory. `may_refuse`: the publisher can be told that a subscriber has
+    /// no room.
+    New { is_awaited: bool, may_refuse: bool, origin: Option<Origin> },
     /// It is there, with this serial.
     Kept(u64),
+}
+
+impl Keeping {
+    pub(crate) const fn of_published(is_awaited: bool) -> Self {
+        Self::New { is_awaited, may_refuse: is_awaited, origin: None }
+    }
 }
 
 impl Shard {
@@ -100,11 +108,9 @@ impl Shard {
         self.look_at(message.topic_bytes());
         self.find_matches();
         self.pace = Pace::default();
-        let taken = confirm.filter(|confirm| confirm.serial != 0);
-        let keeping = Keeping::New {
-            is_awaited: confirm.is_some(),
-            origin: taken.map(|confirm| (confirm.publisher.shard(), confirm.serial)),
-        };
+        let origin = confirm.and_then(|confirm| self.origin_of(confirm));
+        let (is_awaited, may_refuse) = (confirm.is_some(), confirm.is_some() && origin.is_none());
+        let keeping = Keeping::New { is_awaited, may_refuse, origin };
         let delivered = self.deliver_matches(message, keeping, now_ms);
         self.note_slow_disk();
         if self.pace.pause_ms > 0 {
@@ -153,7 +159,8 @@ impl Shard {
     ) -> Delivered {
         let mut delivered = Delivered { matched: true, ..Delivered::default() };
         let is_awaited = matches!(keeping, Keeping::New { is_awaited: true, .. });
-        if is_awaited && self.shared.settings.rejects && self.anybody_refuses(message, found) {
+        let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
+        if may_refuse && self.shared.settings.rejects && self.anybody_refuses(message, found) {
             delivered.refused = Some(Reason::QUOTA_EXCEEDED);
             return delivered;
         }

@@ -1,7 +1,7 @@
 //! How connections and sessions end: DISCONNECT, loss, violation, takeover, expiry; and the will.
 
 use codec::{Auth, Disconnect, Packet, Property, PropertyBuf, Reason, Violation};
-use session::Message;
+use session::{Message, NEVER};
 
 use crate::access::Action;
 use crate::{
@@ -119,12 +119,12 @@ impl Shard {
         if client.session_expiry_secs != NEVER_EXPIRES {
             client.expires_at_ms = now_ms + u64::from(client.session_expiry_secs) * 1000;
         }
-        let delay_secs =
-            client.will.as_ref().map(|will| will.delay_secs.min(client.limits.will_delay_max_secs));
-        if let (Some(will), Some(secs)) = (&mut client.will, delay_secs) {
-            will.due_ms = now_ms + u64::from(secs) * 1000;
+        let delay_max_secs = client.limits.will_delay_max_secs;
+        // One whose delay runs already is that of an earlier connection: this one was refused.
+        if let Some(will) = client.will.as_mut().filter(|will| will.due_ms == NEVER) {
+            will.due_ms = now_ms + u64::from(will.delay_secs.min(delay_max_secs)) * 1000;
         }
-        if delay_secs == Some(0) {
+        if client.will_due_ms() <= now_ms {
             self.publish_will(slot, now_ms);
         }
         self.keep_detached(slot, now_ms);
@@ -145,7 +145,7 @@ impl Shard {
         self.bury(slot);
     }
 
-    fn publish_will(&mut self, slot: u32, now_ms: u64) {
+    pub(crate) fn publish_will(&mut self, slot: u32, now_ms: u64) {
         let key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(will) = client.will.take() else { return };
@@ -153,6 +153,7 @@ impl Shard {
             let client_id = client.id.clone();
             self.metrics().publishes_denied.add(1);
             self.tell(Event::Denied { client_id, action: "will", topic: will.topic });
+            self.forget_will(slot);
             return;
         }
         let level = match self.store {
@@ -161,8 +162,10 @@ impl Shard {
         };
         let message = Message::new(&will.parts(key.as_u64(), level, now_ms));
         self.metrics().wills.add(1);
-        self.route(&message, None, now_ms);
-        self.forget_will(slot);
+        if !self.publish_kept_will(slot, &message, now_ms) {
+            self.route(&message, None, now_ms);
+            self.forget_will(slot);
+        }
     }
 
     /// Looks at clients whose time has come, as many as one turn may. The others are late.

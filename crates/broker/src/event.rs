@@ -108,6 +108,11 @@ pub enum Event {
         client_id: Box<str>,
         error: storage::AppendError,
     },
+    /// The will of a session could not be written into the log: it is lost with the process.
+    WillNotKept {
+        client_id: Box<str>,
+        error: storage::AppendError,
+    },
     /// A message of a shared group was dropped.
     GroupDropped {
         group: Box<str>,

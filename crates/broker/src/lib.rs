@@ -51,7 +51,7 @@ pub use access::Access;
 pub use client::{CLIENT_BYTES, Gauge, NO_CONNECTION};
 pub use connect::ConnectRequest;
 pub use dirty::BROADCAST_MIN;
-pub use durable::{Replay, Restored, settle};
+pub use durable::{Replay, Restored, Unreadable, settle};
 pub use event::{Ended, Event};
 pub use groups::{GroupName, Member};
 pub use mail::{Confirm, Mail, RetainedQuery, SessionKey, ShardId};

@@ -56,9 +56,11 @@ pub struct Confirm {
     pub ack_number: u64,
     /// Of the publish: a refusal that comes after its connection is gone frees the id.
     pub packet_id: u16,
-    /// Of a QoS 2 message that the publisher's shard has in its log: told apart by it from one
-    /// that was mailed before. 0: none.
+    /// Of a message that the publisher's shard has in its log until all have it, a QoS 2 publish
+    /// or a will: told apart by it from one that was mailed before. 0: none.
     pub serial: u64,
+    /// It is a will. Their serials grow by themselves: they do not wait for a commit.
+    pub is_will: bool,
 }
 
 /// A request for retained messages, page by page.

@@ -193,7 +193,7 @@ impl Shard {
         let ack_number = client.session.link()?.next_ack_number();
         let connection = client.connection;
         let packet_id = publish.packet_id;
-        Some(Confirm { publisher, connection, ack_number, packet_id, serial: 0 })
+        Some(Confirm { publisher, connection, ack_number, packet_id, serial: 0, is_will: false })
     }
 
     #[inline]
@@ -305,7 +305,7 @@ impl Shard {
         }
         self.look_at(message.topic_bytes());
         let interested = self.interested();
-        let keeping = Keeping::New { is_awaited: confirm.is_some(), origin: None };
+        let keeping = Keeping::of_published(confirm.is_some());
         let delivered = self.deliver_here(message, interested.wants, keeping, now_ms);
         routed.matched |= delivered.matched;
         if delivered.refused.is_some() {
@@ -346,7 +346,7 @@ impl Shard {
 
     /// Delivers to the subscribers of this shard, and leaves its groups in `self.matches`. The
     /// topic is [looked at](Shard::look_at).
-    fn deliver_here(
+    pub(crate) fn deliver_here(
         &mut self,
         message: &Message,
         wants: u64,

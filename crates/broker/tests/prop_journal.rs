@@ -88,7 +88,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
     let [properties, payload] = [p.blobs[0].as_slice(), p.blobs[1].as_slice()];
     let message = StoredMessage {
         serial: session,
-        origin: p.origin.map(|(shard, serial)| Origin { shard, serial }),
+        origin: p.origin.map(|(source, serial)| Origin { source, serial }),
         queue: b,
         qos,
         retain,
@@ -108,6 +108,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
         }),
         Fact::SessionDetached { session, at_ms: b, expiry_secs: p.small },
         Fact::Taken { session, packet_id, message },
+        Fact::WillTaken { session, message },
         Fact::SessionEnded { session },
         Fact::Subscribed(Subscribed {
             session,

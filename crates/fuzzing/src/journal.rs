@@ -37,7 +37,7 @@ fn write(fact: Fact<'_>) -> Vec<u8> {
 pub fn seeds() -> Vec<Vec<u8>> {
     let message = StoredMessage {
         serial: 300,
-        origin: Some(Origin { shard: 3, serial: 70_000 }),
+        origin: Some(Origin { source: 3, serial: 70_000 }),
         queue: u64::MAX,
         qos: QoS::ExactlyOnce,
         retain: true,

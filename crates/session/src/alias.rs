@@ -32,7 +32,6 @@ impl InboundAliases {
 /// At the limit new topics are sent by name: replacing aliases would cost a name each time too.
 #[derive(Debug)]
 pub struct OutboundAliases {
-    /// Hashed without a seed, as this crate knows no random source: there are `alias_max` at most.
     aliases: HashMap<Box<[u8]>, u16, FixedState>,
     alias_max: u16,
 }
@@ -49,8 +48,9 @@ pub enum AliasUse {
 }
 
 impl OutboundAliases {
-    pub fn new(alias_max: u16) -> Self {
-        Self { aliases: HashMap::default(), alias_max }
+    /// `seed`: a number that those who choose the topics cannot guess.
+    pub fn new(alias_max: u16, seed: u64) -> Self {
+        Self { aliases: HashMap::with_hasher(FixedState::with_seed(seed)), alias_max }
     }
 
     /// Chooses how to send `topic`. A choice of `AliasUse::Set` holds once it is
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn mqtt_3_1_2_26_no_more_aliases_than_the_client_takes() {
-        let mut aliases = OutboundAliases::new(2);
+        let mut aliases = OutboundAliases::new(2, 7);
         assert_eq!(aliases.choose(b"a"), AliasUse::Set(1));
         aliases.remember(b"a", 1);
         assert_eq!(aliases.choose(b"b"), AliasUse::Set(2));

@@ -105,7 +105,7 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(settings: LinkSettings, rates: Rates, now_ms: u64) -> Self {
+    pub fn new(settings: LinkSettings, rates: Rates, seed: u64, now_ms: u64) -> Self {
         let messages = Bucket::new(rates.messages, now_ms);
         let bytes = Bucket::new(rates.bytes, now_ms);
         let limited = messages.is_some() || bytes.is_some();
@@ -119,7 +119,7 @@ impl Link {
             gathered_bytes_max: 0,
             aliases_in: InboundAliases::default(),
             aliases_out: aliases_out
-                .then(|| Box::new(OutboundAliases::new(settings.alias_out_max))),
+                .then(|| Box::new(OutboundAliases::new(settings.alias_out_max, seed))),
             acks: VecDeque::new(),
             acks_taken: 0,
             unacked_in: 0,
@@ -455,7 +455,7 @@ mod tests {
             problem_info: true,
             outbox_bytes_max: u32::MAX,
         };
-        Link::new(settings, Rates::default(), 0)
+        Link::new(settings, Rates::default(), 0, 0)
     }
 
     /// The first bytes of a PUBLISH that says to be of `body` bytes.

@@ -108,10 +108,11 @@ impl Session {
         self.is_resumed = true;
     }
 
-    /// A connection takes over the session. Call [`Session::pump`] after the CONNACK.
-    pub fn attach(&mut self, settings: LinkSettings, rates: Rates, now_ms: u64) {
+    /// A connection takes over the session. Call [`Session::pump`] after the CONNACK. `seed`: a
+    /// number that clients cannot guess.
+    pub fn attach(&mut self, settings: LinkSettings, rates: Rates, seed: u64, now_ms: u64) {
         self.outgoing.resume();
-        self.link = Some(Box::new(Link::new(settings, rates, now_ms)));
+        self.link = Some(Box::new(Link::new(settings, rates, seed, now_ms)));
     }
 
     /// The connection is gone, and all that belonged to it.

@@ -121,7 +121,7 @@ fn link(send_max: u16) -> Link {
         problem_info: true,
         outbox_bytes_max: u32::MAX,
     };
-    Link::new(settings, Rates::default(), NOW_MS)
+    Link::new(settings, Rates::default(), 0, NOW_MS)
 }
 
 /// Takes what was resent off the link and compares it with what the model still owes it.

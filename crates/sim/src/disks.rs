@@ -171,7 +171,7 @@ impl Disks {
 
     /// What is on the disk of a shard, and the state that follows from it.
     pub(crate) fn recover(&mut self, shard: ShardId) -> Result<(Recovered, Replay), Refusal> {
-        let mut replay = Replay::new();
+        let mut replay = Replay::new(u64::from(shard));
         let mut random = self.random.clone();
         let sabotage = self.sabotage;
         let newest = match sabotage {

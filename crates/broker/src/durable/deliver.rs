@@ -16,7 +16,7 @@ use super::store::{Loaded, Noted};
 use crate::Shard;
 use crate::client::Client;
 use crate::deliver::{Keeping, Traits, options, terms_of};
-use crate::journal::{Fact, Origin, Stage, StoredMessage};
+use crate::journal::{Fact, Stage, StoredMessage};
 use crate::pace::CONGESTION_PAUSE_MS;
 
 /// Serials that a session takes from its backlogs at once.
@@ -55,7 +55,6 @@ impl Shard {
         if !is_owed {
             return Ok(None);
         }
-        let origin = origin.map(|(shard, serial)| Origin { shard, serial });
         let (serial, position) = store
             .keep_message(message, |message| Fact::Message(StoredMessage { origin, ..message }))?;
         Ok(Some((serial, Some(position))))

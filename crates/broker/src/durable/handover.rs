@@ -1,8 +1,10 @@
-//! QoS 2 publishes of durable sessions: taken on in one record, then passed to the other shards.
+//! QoS 2 publishes of durable sessions, and wills: taken on in one record, then passed to the other
+//! shards.
 //!
-//! The record holds the message and its packet id, so that both survive a crash or neither. Only
-//! when it is committed is the message mailed, with its serial: a shard that has had this serial
-//! knows it for a repetition. So it enters each log once, however often it has to be mailed.
+//! The record of a publish holds the message and its packet id, so that both survive a crash or
+//! neither. Only when it is committed is the message mailed, with its serial: a shard that has had
+//! this serial knows it for a repetition. So it enters each log once, however often it has to be
+//! mailed. A will is mailed at once (`will.rs`): if its record is lost, it is published again.
 
 use std::collections::HashMap;
 
@@ -14,7 +16,7 @@ use storage::AppendError;
 use super::promise::Promise;
 use super::store::{HANDOVER, Loaded, level_of};
 use super::track::{Place, Track};
-use crate::journal::Fact;
+use crate::journal::{Fact, Origin};
 use crate::{Confirm, Mail, SessionKey, Shard};
 
 /// A message that is not yet known to be held by all who owe it.
@@ -26,9 +28,15 @@ struct Handover {
     message: Option<Message>,
     /// Shards that have yet to answer.
     waiting: u16,
+    is_will: bool,
 }
 
-/// All of them. Bounded by the receive maxima of the publishers.
+/// Kinds of serials that a shard gets from each other: of QoS 2 publishes, the same to be retained,
+/// of wills, the same to be retained. Each kind comes in order.
+pub(crate) const SOURCES: usize = 4;
+
+/// All of them. Bounded by the receive maxima of the publishers, and for wills by what the log has
+/// room for.
 #[derive(Debug, Default)]
 pub(crate) struct Handovers {
     by_serial: HashMap<u64, Handover, FixedState>,
@@ -50,11 +58,24 @@ pub(crate) struct Received {
 
 impl Handovers {
     /// One that was under way when the broker ended.
-    pub(crate) fn restore(&mut self, serial: u64) {
-        let handover = Handover { confirm: None, message: None, waiting: 0 };
+    pub(crate) fn restore(&mut self, serial: u64, is_will: bool) {
+        let handover = Handover { confirm: None, message: None, waiting: 0, is_will };
         self.by_serial.insert(serial, handover);
         self.track.hand_out(serial, 0);
         self.is_resuming = true;
+    }
+
+    /// A will has become a message.
+    pub(crate) fn begin_will(&mut self, serial: u64, message: &Message) {
+        let message = Some(message.clone());
+        let handover = Handover { confirm: None, message, waiting: 0, is_will: true };
+        self.by_serial.insert(serial, handover);
+        self.track.hand_out(serial, 0);
+    }
+
+    /// Has it yet to reach somebody?
+    pub(crate) fn is_under_way(&self, serial: u64) -> bool {
+        self.by_serial.contains_key(&serial)
     }
 
     /// A repetition of the publish waits, instead of the connection that is gone.
@@ -84,6 +105,7 @@ impl Shard {
         message: &Message,
         confirm: Option<Confirm>,
     ) -> Result<u64, AppendError> {
+        let level = level_of(message.level());
         let session = self.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
         let (Some(session), Some(store)) = (session, &mut self.store) else {
             return Err(AppendError::Closed);
@@ -92,10 +114,11 @@ impl Shard {
             store.keep_message(message, |message| Fact::Taken { session, packet_id, message })?;
         // One reference for the handover, which keep_message has counted, one for the packet id.
         store.pin_message(serial);
-        let handover = Handover { confirm, message: Some(message.clone()), waiting: 0 };
+        let message = Some(message.clone());
+        let handover = Handover { confirm, message, waiting: 0, is_will: false };
         store.handovers.by_serial.insert(serial, handover);
         store.handovers.track.hand_out(serial, 0);
-        store.promises.push(position, level_of(message.level()), Promise::Route { serial });
+        store.promises.push(position, level, Promise::Route { serial });
         if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             let (place, is_released) = (Place::default(), false);
             durable.rare().received.push(Received { packet_id, serial, place, is_released });
@@ -103,7 +126,8 @@ impl Shard {
         Ok(serial)
     }
 
-    /// The record is committed: the other shards, the groups and the retained store get it.
+    /// The other shards, the groups and the retained store get it. The record of a QoS 2 publish is
+    /// committed.
     pub(crate) fn pass_on_taken(&mut self, serial: u64, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
         let Some(handover) = store.handovers.by_serial.get_mut(&serial) else { return };
@@ -114,6 +138,7 @@ impl Shard {
             ack_number: 0,
             packet_id: 0,
             serial,
+            is_will: handover.is_will,
         };
         // One more than there are, so that answers of this very shard do not end it too early.
         handover.waiting = 1;
@@ -215,14 +240,26 @@ impl Shard {
 
     /// Mail of a serial that this shard has had: nothing is to be done for it again.
     pub(crate) fn is_repetition(&self, confirm: Option<Confirm>) -> bool {
-        confirm.is_some_and(|confirm| self.has_seen(confirm.publisher.shard(), confirm.serial))
+        confirm.is_some_and(|confirm| self.has_seen(self.source_of(confirm, 0), confirm.serial))
     }
 
     /// Remembers the serial of mail that was accepted.
     pub(crate) fn note_seen(&mut self, confirm: Option<Confirm>) {
         if let Some(confirm) = confirm {
-            self.note_seen_at(confirm.publisher.shard(), confirm.serial);
+            self.note_seen_at(self.source_of(confirm, 0), confirm.serial);
         }
+    }
+
+    /// What is written with a message that has a serial where it comes from.
+    pub(crate) fn origin_of(&self, confirm: Confirm) -> Option<Origin> {
+        let Confirm { serial, .. } = confirm;
+        (serial != 0).then(|| Origin { source: self.source_of(confirm, 0), serial })
+    }
+
+    /// The number of one of the [`SOURCES`]. `step` 1: of what is to be retained.
+    fn source_of(&self, confirm: Confirm, step: u16) -> u16 {
+        let kind = 2 * u16::from(confirm.is_will) + step;
+        kind * self.shared.shard_count + confirm.publisher.shard()
     }
 
     /// A message to be retained. One that is mailed again must not replace what came after it.
@@ -232,7 +269,7 @@ impl Shard {
             return;
         }
         let serial = confirm.map_or(0, |confirm| confirm.serial);
-        let source = self.shared.shard_count + confirm.map_or(0, |c| c.publisher.shard());
+        let source = confirm.map_or(0, |confirm| self.source_of(confirm, 1));
         if self.has_seen(source, serial) {
             self.answer(confirm, Reason::SUCCESS, message);
             return;
@@ -250,7 +287,6 @@ impl Shard {
         self.note_seen_at(source, serial);
     }
 
-    /// Sources are the shards, for messages, then the shards again, for what is to be retained.
     fn has_seen(&self, source: u16, serial: u64) -> bool {
         let seen = self.store.as_ref().and_then(|store| store.seen.get(usize::from(source)));
         serial != 0 && seen.is_some_and(|seen| serial <= seen.serial)

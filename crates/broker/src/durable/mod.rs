@@ -4,6 +4,7 @@
 //!
 //! - `store.rs`: the log with its tables: where each message stands, who needs it,
 //! - `session.rs`: what is written of a session,
+//! - `will.rs`: its will, from there to those who are owed it,
 //! - `deliver.rs`: messages that sessions are owed: in flight, or waiting in the log,
 //! - `promise.rs`: acknowledgements and packets that wait for a commit,
 //! - `handover.rs`: QoS 2 publishes on their way to other shards,
@@ -22,12 +23,13 @@ mod session;
 mod store;
 mod track;
 mod turn;
+mod will;
 
 use storage::Status;
 
 pub(crate) use group::KeptQueue;
 pub(crate) use promise::Promise;
-pub use replay::{Replay, Restored};
+pub use replay::{Replay, Restored, Unreadable};
 pub(crate) use session::Durable;
 pub(crate) use store::{Class, Owner, Store, level_of};
 pub(crate) use track::Place;

@@ -5,18 +5,19 @@
 //! what has no owner is only dropped when all have been read.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::hash::BuildHasher;
 
-use foldhash::fast::RandomState;
+use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use session::{Message, NEVER, Will};
-use storage::{Ledger, Record, weight};
+use storage::{Ledger, Position, Record, weight};
 
 use super::store::{HANDOVER, SEEN, message_of};
 use super::track::Place;
 use super::turn::Shares;
 use crate::journal::{
-    Fact, GroupOpened, Malformed, Sent, SessionOpened, StoredMessage, StoredWill, Subscribed,
+    Fact, GroupOpened, Sent, SessionOpened, StoredMessage, StoredWill, Subscribed,
 };
 
 /// What recovery read, collected until the shard can be rebuilt from it.
@@ -30,19 +31,39 @@ pub struct Replay {
     /// The topics of messages, each once.
     pub(super) topics: Vec<Box<str>>,
     topic_numbers: HashTable<u32>,
-    topic_hasher: RandomState,
-    pub(super) retained: HashMap<Box<str>, (Message, Place), RandomState>,
+    topic_hasher: FixedState,
+    pub(super) retained: HashMap<Box<str>, (Message, Place), FixedState>,
     /// By queue number, those of no session among them.
-    pub(super) progress: HashMap<u64, ProgressFacts, RandomState>,
-    /// Serials of QoS 2 publishes that this shard took on.
-    pub(super) taken: Vec<u64>,
-    pub(super) seen: HashMap<u16, u64, RandomState>,
+    pub(super) progress: HashMap<u64, ProgressFacts, FixedState>,
+    /// Serials that this shard took on, of QoS 2 publishes and of wills (true).
+    pub(super) taken: Vec<(u64, bool)>,
+    pub(super) seen: HashMap<u16, u64, FixedState>,
     pub(super) last_queue: u64,
     pub(super) last_serial: u64,
     /// The newest time in the log, in milliseconds since the Unix epoch.
     newest_ms: u64,
-    malformed: Option<Malformed>,
+    unreadable: Option<Unreadable>,
 }
+
+/// A record with a right checksum that says nothing this program understands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    pub(super) at: Position,
+    pub(super) why: Box<str>,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, why } = self;
+        write!(
+            f,
+            "the record at {at} cannot be read: {why}; start the version of the program that \
+             wrote it, or restore a backup (`quelea log dump` shows the record)"
+        )
+    }
+}
+
+impl std::error::Error for Unreadable {}
 
 /// What was rebuilt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,8 +143,11 @@ pub(super) struct ProgressFacts {
 }
 
 impl Replay {
-    pub fn new() -> Self {
-        Self::default()
+    /// `seed`: a number that clients cannot guess, for tables of what they have named.
+    pub fn new(seed: u64) -> Self {
+        let topic_hasher = FixedState::with_seed(seed);
+        let retained = HashMap::with_hasher(topic_hasher.clone());
+        Self { topic_hasher, retained, ..Self::default() }
     }
 
     /// Takes the next record of the log, in order.
@@ -132,14 +156,15 @@ impl Replay {
         match Fact::decode(record.kind.get(), record.bytes) {
             Ok(fact) => self.on_fact(&fact, place, ledger),
             Err(malformed) => {
-                self.malformed.get_or_insert(malformed);
+                let (at, why) = (record.position, malformed.to_string().into());
+                self.unreadable.get_or_insert(Unreadable { at, why });
             }
         }
     }
 
     /// The first record that could not be read.
-    pub(super) fn check(&self) -> Result<(), Malformed> {
-        self.malformed.map_or(Ok(()), Err)
+    pub(super) fn check(&mut self) -> Result<(), Unreadable> {
+        self.unreadable.take().map_or(Ok(()), Err)
     }
 
     /// Drops what was said of sessions that were never opened, or have ended.
@@ -158,7 +183,8 @@ impl Replay {
     /// Of several sessions of one client id the last opened is the one: the end of the others found
     /// no room in the log. Returns those that have to be ended.
     pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<u64> {
-        let mut newest: HashMap<Box<str>, u64, RandomState> = HashMap::default();
+        let mut newest: HashMap<Box<str>, u64, FixedState> =
+            HashMap::with_hasher(self.topic_hasher.clone());
         let mut namesakes = Vec::new();
         for (queue, facts) in &self.sessions {
             if let Some(opened) = &facts.opened {
@@ -193,10 +219,15 @@ impl Replay {
             Fact::Message(message) => self.on_message(message, place, ledger),
             Fact::Taken { session, packet_id, message } => {
                 self.on_message(message, place, ledger);
-                self.taken.push(message.serial);
+                self.taken.push((message.serial, false));
                 let facts = self.session(session).rare();
                 let received = (message.serial, Place::default());
                 release(ledger, facts.received.insert(packet_id, received).map(|(_, p)| p));
+            }
+            Fact::WillTaken { session, message } => {
+                self.on_message(message, place, ledger);
+                self.taken.push((message.serial, true));
+                self.clear_will(session, ledger);
             }
             Fact::Received { session, packet_id, serial } => {
                 self.last_serial = self.last_serial.max(serial);
@@ -264,10 +295,7 @@ impl Replay {
             Fact::RetainedCleared { topic } => {
                 release(ledger, self.retained.remove(topic).map(|(_, place)| place));
             }
-            Fact::WillCleared { session } => {
-                let will = self.session(session).rare.as_mut().and_then(|rare| rare.will.take());
-                release(ledger, will.map(|(_, place)| place));
-            }
+            Fact::WillCleared { session } => self.clear_will(session, ledger),
             Fact::GroupClosed { queue } => {
                 self.note_queue(queue);
                 release(ledger, self.groups.remove(&queue).map(|facts| facts.place));
@@ -316,7 +344,7 @@ impl Replay {
     fn on_message(&mut self, message: StoredMessage<'_>, place: Place, ledger: &mut Ledger) {
         self.last_serial = self.last_serial.max(message.serial);
         if let Some(origin) = message.origin {
-            let seen = self.seen.entry(origin.shard).or_default();
+            let seen = self.seen.entry(origin.source).or_default();
             *seen = (*seen).max(origin.serial);
         }
         let topic = self.topic_number(message.topic);
@@ -356,6 +384,12 @@ impl Replay {
         });
         let old = self.session(stored.session).rare().will.replace((will, place));
         release(ledger, old.map(|(_, place)| place));
+    }
+
+    fn clear_will(&mut self, session: u64, ledger: &mut Ledger) {
+        self.note_queue(session);
+        let rare = self.sessions.get_mut(&session).and_then(|facts| facts.rare.as_mut());
+        release(ledger, rare.and_then(|rare| rare.will.take()).map(|(_, place)| place));
     }
 
     fn on_group(&mut self, group: GroupOpened<'_>, place: Place, ledger: &mut Ledger) {

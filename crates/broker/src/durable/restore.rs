@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
+use foldhash::fast::FixedState;
 use storage::{Log, Recovered};
 use topic::FilterId;
 
 use super::handover::Received;
-use super::replay::{MessageFacts, ProgressFacts, RareFacts, Replay, Restored, SessionFacts};
+use super::replay::{
+    MessageFacts, ProgressFacts, RareFacts, Replay, Restored, SessionFacts, Unreadable,
+};
 use super::session::Durable;
 use super::store::{HANDOVER, SEEN, Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::client::Client;
 use crate::deliver::options;
-use crate::journal::{Malformed, Sent, Stage};
+use crate::journal::{Sent, Stage};
 use crate::{Durability, Limits, Mail, Shard, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
@@ -24,7 +26,7 @@ const NEVER_EXPIRES: u32 = u32::MAX;
 type Owed = Vec<(u32, FilterId, u64)>;
 
 /// Subscriptions that do not go back as far as their session: the serial they count from.
-type Since = HashMap<(u32, FilterId), u64, RandomState>;
+type Since = HashMap<(u32, FilterId), u64, FixedState>;
 
 /// A session as it was found.
 struct Found {
@@ -50,7 +52,7 @@ impl Shard {
         mut replay: Replay,
         limits: &Arc<Limits>,
         now_ms: u64,
-    ) -> Result<Restored, Malformed> {
+    ) -> Result<Restored, Unreadable> {
         replay.check()?;
         replay.drop_unopened(&mut recovered.ledger);
         let namesakes = replay.drop_namesakes(&mut recovered.ledger);
@@ -64,7 +66,7 @@ impl Shard {
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
             let progress = replay.progress.remove(&queue).unwrap_or_default();
             let found = Found { queue, facts: *facts, progress };
-            self.restore_session(found, limits, &mut since, now_ms);
+            self.restore_session(found, limits, &mut since, now_ms)?;
         }
         self.restore_groups(&mut replay, now_ms);
         self.restore_retained(&mut replay, now_ms);
@@ -93,9 +95,9 @@ impl Shard {
         limits: &Arc<Limits>,
         since: &mut Since,
         now_ms: u64,
-    ) {
+    ) -> Result<(), Unreadable> {
         let Found { queue, mut facts, progress } = found;
-        let Some(opened) = facts.opened.take() else { return };
+        let Some(opened) = facts.opened.take() else { return Ok(()) };
         let mut rare = facts.take_rare();
         let mut client = Client::new(opened.client_id, limits.clone());
         client.username = Some(opened.username).filter(|name| !name.is_empty());
@@ -137,9 +139,10 @@ impl Shard {
             store.undetached.push(slot);
         }
         for (filter, subscribed) in facts.subscriptions.into_iter() {
-            self.restore_subscription(slot, &filter, &subscribed, since, progress.floor);
+            self.restore_subscription(slot, &filter, &subscribed, since, progress.floor)?;
         }
         self.arm_timer(slot);
+        Ok(())
     }
 
     fn restore_subscription(
@@ -149,18 +152,23 @@ impl Shard {
         facts: &super::replay::SubscribedFacts,
         since: &mut Since,
         floor: u64,
-    ) {
-        let Ok(parsed) = topic::parse_filter(filter, &crate::subscribe::UNLIMITED) else {
-            return;
+    ) -> Result<(), Unreadable> {
+        let parsed = topic::parse_filter(filter, &crate::subscribe::UNLIMITED);
+        let asked = codec::SubscribeOptions::from_byte(facts.options);
+        let (Ok(parsed), Some(asked)) = (parsed, asked) else {
+            // Going on without it would lose what the session is owed, and nobody would be told.
+            let id = self.clients.get(slot).map_or("", |client| &client.id);
+            let options = facts.options;
+            let why = format!("{id:?} is subscribed to {filter:?} with options {options:#04x}");
+            return Err(Unreadable { at: facts.place.position(), why: why.into() });
         };
-        let Some(asked) = codec::SubscribeOptions::from_byte(facts.options) else { return };
         let request = crate::subscribe::Request {
             filter: parsed,
             options: asked,
             identifier: facts.identifier,
         };
         self.subscribe(slot, &request);
-        let Some(listed) = self.listed_of(slot, filter) else { return };
+        let Some(listed) = self.listed_of(slot, filter) else { return Ok(()) };
         let client = self.clients.get_mut(slot);
         if let Some(place) = client.and_then(|client| client.subscriptions.place_mut(&listed)) {
             *place = facts.place;
@@ -168,6 +176,7 @@ impl Shard {
         if facts.from_serial > floor && listed.group == 0 {
             since.insert((slot, listed.filter), facts.from_serial);
         }
+        Ok(())
     }
 
     fn restore_groups(&mut self, replay: &mut Replay, now_ms: u64) {
@@ -215,16 +224,16 @@ impl Shard {
             *serial <= handed_over.floor
                 || runs.any(|(from, through)| (from..=through).contains(&serial))
         };
-        replay.taken.retain(|serial| !is_done(serial) && replay.messages.contains_key(serial));
+        replay.taken.retain(|(serial, _)| !is_done(serial) && replay.messages.contains_key(serial));
         store.handovers.track = Track::starting_at(handed_over.floor);
         store.handovers.track.place = handed_over.place;
-        for serial in &replay.taken {
-            store.handovers.restore(*serial);
+        for (serial, is_will) in &replay.taken {
+            store.handovers.restore(*serial, *is_will);
         }
         store.handovers.track.advance(replay.last_serial);
-        for (shard, seen) in store.seen.iter_mut().enumerate() {
-            let progress = replay.progress.remove(&(SEEN + shard as u64)).unwrap_or_default();
-            let newest = replay.seen.get(&(shard as u16)).copied().unwrap_or_default();
+        for (source, seen) in store.seen.iter_mut().enumerate() {
+            let progress = replay.progress.remove(&(SEEN + source as u64)).unwrap_or_default();
+            let newest = replay.seen.get(&(source as u16)).copied().unwrap_or_default();
             seen.serial = progress.floor.max(newest);
             seen.place = progress.place;
         }
@@ -278,9 +287,9 @@ impl Shard {
 
     /// How often each message is needed by what is in flight, by packet ids and by handovers:
     /// references, and how many of them are pins.
-    fn pinned_messages(&mut self, replay: &Replay) -> HashMap<u64, (u32, u32), RandomState> {
-        let mut needs: HashMap<u64, (u32, u32), RandomState> = HashMap::default();
-        for serial in &replay.taken {
+    fn pinned_messages(&mut self, replay: &Replay) -> HashMap<u64, (u32, u32), FixedState> {
+        let mut needs: HashMap<u64, (u32, u32), FixedState> = HashMap::default();
+        for (serial, _) in &replay.taken {
             needs.entry(*serial).or_default().0 += 1;
         }
         for slot in self.clients.slots() {

@@ -1,7 +1,6 @@
 //! What the log is told of a session: that it is there, its subscriptions, its will, its end.
 
 use codec::{SubscribeOptions, Version};
-use session::Will;
 use storage::{AppendError, Level, Position};
 
 use super::handover::Received;
@@ -9,7 +8,7 @@ use super::promise::Promise;
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
 use crate::deliver::options;
-use crate::journal::{Fact, SessionOpened, StoredWill, Subscribed};
+use crate::journal::{Fact, SessionOpened, Subscribed};
 use crate::subscriptions::Listed;
 use crate::{Durability, Shard};
 
@@ -163,7 +162,10 @@ impl Shard {
         for place in old {
             store.release(place);
         }
-        self.keep_will(slot);
+        match self.keep_will(slot, class) {
+            Err(error) if was_durable => self.tell_will_not_kept(slot, error),
+            kept => kept?,
+        }
         if !was_durable {
             self.keep_subscriptions(slot);
         }
@@ -303,35 +305,6 @@ impl Shard {
         self.promise(position, level, promise);
     }
 
-    /// Writes the will down that the session has, and takes away the one it had.
-    fn keep_will(&mut self, slot: u32) {
-        self.forget_will(slot);
-        let Some(store) = &mut self.store else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let (Some(will), Some(durable)) = (&client.will, &mut client.durable) else { return };
-        let fact = Fact::Will(stored_will(will, durable.queue));
-        // Without room for it the will lives as long as the process, like that of a clean session.
-        if let Ok(place) = store.append(Class::Normal, &fact, durable.log_level()) {
-            durable.rare().will = place;
-        }
-    }
-
-    /// The will is published, or withdrawn.
-    pub(crate) fn forget_will(&mut self, slot: u32) {
-        let Some(store) = &mut self.store else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(durable) = &mut client.durable else { return };
-        let level = durable.log_level();
-        let Some(rare) = &mut durable.rare else { return };
-        let place = std::mem::take(&mut rare.will);
-        if place.is_some() {
-            store.release(place);
-            let fact = Fact::WillCleared { session: durable.queue };
-            // Should it be lost, the will is published once more after the next start.
-            let _ = store.append_deletion(&fact, level);
-        }
-    }
-
     /// The connection has ended: from now on the session's expiry runs.
     pub(crate) fn keep_detached(&mut self, slot: u32, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
@@ -373,15 +346,23 @@ impl Shard {
                 }
             }
         }
-        let ended = Fact::SessionEnded { session: durable.queue };
-        if store.append_deletion(&ended, durable.log_level()).is_err() {
-            store.late_ends.push(durable.queue);
+        if !store.end_waits_for_will(durable.queue) {
+            self.end_queue(durable.queue, durable.log_level());
         }
     }
 
-    /// What found no room in the log is tried again: ends of sessions, and PUBRELs whose connection
-    /// still waits.
-    pub(crate) fn try_late_facts(&mut self) {
+    /// Writes down that a session has ended, now or when there is room for it.
+    pub(crate) fn end_queue(&mut self, session: u64, level: Level) {
+        let Some(store) = &mut self.store else { return };
+        if store.append_deletion(&Fact::SessionEnded { session }, level).is_err() {
+            store.late_ends.push(session);
+        }
+    }
+
+    /// What found no room in the log is tried again: wills, ends of sessions, and PUBRELs whose
+    /// connection still waits.
+    pub(crate) fn try_late_facts(&mut self, now_ms: u64) {
+        self.try_late_wills(now_ms);
         let Some(store) = &mut self.store else { return };
         while let Some(&session) = store.late_ends.last() {
             if store.append_deletion(&Fact::SessionEnded { session }, Level::Disk).is_err() {
@@ -406,18 +387,5 @@ fn subscribe_options(bits: u8) -> SubscribeOptions {
         no_local: bits & options::NO_LOCAL != 0,
         retain_as_published: bits & options::RETAIN_AS_PUBLISHED != 0,
         retain_handling: codec::RetainHandling::Always,
-    }
-}
-
-fn stored_will(will: &Will, session: u64) -> StoredWill<'_> {
-    StoredWill {
-        session,
-        delay_secs: will.delay_secs,
-        message_expiry_secs: will.message_expiry_secs,
-        qos: will.qos,
-        retain: will.retain,
-        topic: &will.topic,
-        properties: &will.properties,
-        payload: &will.payload,
     }
 }

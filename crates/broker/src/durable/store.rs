@@ -7,9 +7,10 @@ use session::{Message, MessageParts, NEVER};
 use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status, weight};
 use topic::FilterId;
 
-use super::handover::Handovers;
+use super::handover::{Handovers, SOURCES};
 use super::promise::{Promise, Promises};
 use super::track::Place;
+use super::will::LateWill;
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::{Durability, SessionKey, ShardId};
 
@@ -128,7 +129,7 @@ pub(crate) struct Store {
     pub(crate) noted: Vec<Noted>,
     pub(crate) promises: Promises,
     pub(crate) handovers: Handovers,
-    /// The highest serials that came from each shard: of messages, then of retained ones.
+    /// The highest serials that came from each of the sources (`handover.rs`).
     pub(crate) seen: Vec<Seen>,
     fetched: HashMap<u64, Message, FixedState>,
     fetched_bytes: usize,
@@ -151,6 +152,8 @@ pub(crate) struct Store {
     pub(crate) undetached: Vec<u32>,
     /// Sessions whose end found no room in the log.
     pub(crate) late_ends: Vec<u64>,
+    /// By the queues of their sessions.
+    pub(crate) late_wills: BTreeMap<u64, LateWill>,
     /// PUBRELs that found no room: session, connection, packet id. Bounded by what the clients may
     /// have in flight.
     pub(crate) late_pubrels: Vec<(SessionKey, u32, u16)>,
@@ -191,7 +194,7 @@ impl Store {
             noted: Vec::new(),
             promises: Promises::default(),
             handovers: Handovers::default(),
-            seen: vec![Seen::default(); 2 * usize::from(shard_count)],
+            seen: vec![Seen::default(); SOURCES * usize::from(shard_count)],
             fetched: HashMap::default(),
             fetched_bytes: 0,
             fetched_order: VecDeque::new(),
@@ -202,6 +205,7 @@ impl Store {
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
             undetached: Vec::new(),
             late_ends: Vec::new(),
+            late_wills: BTreeMap::new(),
             late_pubrels: Vec::new(),
             told: Status::Opening,
         }
@@ -281,9 +285,18 @@ impl Store {
         message: &Message,
         make: impl FnOnce(StoredMessage<'_>) -> Fact<'_>,
     ) -> Result<(u64, Position), AppendError> {
+        self.keep_message_as(Class::Normal, message, make)
+    }
+
+    pub(crate) fn keep_message_as(
+        &mut self,
+        class: Class,
+        message: &Message,
+        make: impl FnOnce(StoredMessage<'_>) -> Fact<'_>,
+    ) -> Result<(u64, Position), AppendError> {
         let serial = self.last_serial + 1;
         let fact = make(stored_message(message, serial));
-        let place = self.append(Class::Normal, &fact, level_of(message.level()))?;
+        let place = self.append(class, &fact, level_of(message.level()))?;
         self.last_serial = serial;
         self.messages.insert(serial, Stored { place, refs: 1, pins: 0 });
         self.note_expiry(serial, message.expires_at_ms());
@@ -568,9 +581,11 @@ pub(crate) fn message_of(stored: &StoredMessage<'_>) -> Message {
 
 fn message_in(kind: Kind, bytes: &[u8]) -> Option<(u64, Message)> {
     match Fact::decode(kind.get(), bytes) {
-        Ok(Fact::Message(stored) | Fact::Taken { message: stored, .. }) => {
-            Some((stored.serial, message_of(&stored)))
-        }
+        Ok(
+            Fact::Message(stored)
+            | Fact::Taken { message: stored, .. }
+            | Fact::WillTaken { message: stored, .. },
+        ) => Some((stored.serial, message_of(&stored))),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@ use storage::{AppendError, Chunk, Command, Completion, Fault, FaultKind, Level, 
 use super::store::{Class, HANDOVER, Noted, Owner, SEEN, Store};
 use super::track::Place;
 use crate::Shard;
-use crate::journal::{Fact, InFlightBuf, ProgressBuf, Sent};
+use crate::journal::{Fact, InFlightBuf, ProgressBuf, Sent, StoredMessage};
 
 impl Shard {
     /// Moves what the disk has to do to the end of `out`. Call it once per turn, after everything
@@ -50,7 +50,7 @@ impl Shard {
         self.keep_promises(now_ms);
         self.note_log_status(now_ms);
         self.resume_queues(waiters, now_ms);
-        self.try_late_facts();
+        self.try_late_facts(now_ms);
         self.try_late_mail(now_ms);
         self.finish(now_ms);
     }
@@ -70,7 +70,7 @@ impl Shard {
         waiters.extend(store.take_unreadable());
         self.resume_queues(waiters, now_ms);
         self.resume_handovers(now_ms);
-        self.try_late_facts();
+        self.try_late_facts(now_ms);
         self.try_late_mail(now_ms);
     }
 
@@ -251,6 +251,7 @@ impl Shard {
             Fact::Taken { session, packet_id, message } => {
                 self.copy_taken(record, session, packet_id, message.serial)
             }
+            Fact::WillTaken { message, .. } => self.copy_will(record, message),
             Fact::Progress(progress) => {
                 for entry in progress.iter() {
                     self.rewrite_progress(entry.queue, record);
@@ -321,6 +322,27 @@ impl Shard {
             return Ok(());
         };
         let place = store.append(Class::Copy, &Fact::Message(message), Level::Disk)?;
+        store.move_message(serial, place);
+        Ok(())
+    }
+
+    /// A will that all have who owe it is a message like others. The session may have another one by
+    /// now.
+    fn copy_will(
+        &mut self,
+        record: &Record<'_>,
+        message: StoredMessage<'_>,
+    ) -> Result<(), AppendError> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let serial = message.serial;
+        if !store.stored(serial).is_some_and(|stored| stored.place.is_at(record.position)) {
+            return Ok(());
+        }
+        let fact = match store.handovers.is_under_way(serial) {
+            true => Fact::WillTaken { session: 0, message },
+            false => Fact::Message(message),
+        };
+        let place = store.append(Class::Copy, &fact, Level::Disk)?;
         store.move_message(serial, place);
         Ok(())
     }

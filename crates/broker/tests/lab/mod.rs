@@ -153,7 +153,7 @@ impl Lab {
         let (settings, limits) = (self.log_settings.clone(), Arc::new(Limits::default()));
         let shards = self.shared.shard_count;
         for (shard, disk) in self.shards.iter_mut().zip(&self.disks) {
-            let (id, mut replay) = (shard.id(), Replay::new());
+            let (id, mut replay) = (shard.id(), Replay::new(7));
             let mut recovery =
                 Recovery::new((id, shards), &settings, disk.files()).expect("a sound log");
             while let Some(number) = recovery.wants() {

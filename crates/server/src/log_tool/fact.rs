@@ -39,6 +39,9 @@ fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
         Fact::Taken { session, packet_id, message } => {
             format!("taken: session {session} packet {packet_id} {}", of_message(message, bytes))
         }
+        Fact::WillTaken { session, message } => {
+            format!("will taken: session {session} {}", of_message(message, bytes))
+        }
         Fact::Retained(message) => format!("retained: {}", of_message(message, bytes)),
         Fact::RetainedCleared { topic } => format!("retained cleared: topic {topic:?}"),
         Fact::Progress(list) => format!("progress:{}", joined(list.iter().map(of_progress))),
@@ -62,7 +65,7 @@ fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
 fn of_message(message: &StoredMessage<'_>, bytes: usize) -> String {
     let mut text = format!("serial {}", message.serial);
     if let Some(origin) = message.origin {
-        let _ = write!(text, " from shard {} serial {}", origin.shard, origin.serial);
+        let _ = write!(text, " from source {} serial {}", origin.source, origin.serial);
     }
     if message.queue != 0 {
         let _ = write!(text, " queue {}", message.queue);

@@ -58,6 +58,13 @@ pub(super) fn log(event: &Event) {
         Event::NotKept { client_id, error } => {
             tracing::error!(client = &**client_id, %error, "session refused: the log cannot take it");
         }
+        Event::WillNotKept { client_id, error } => {
+            tracing::warn!(
+                client = &**client_id,
+                %error,
+                "the log cannot take the will of a session: it is lost with the process"
+            );
+        }
         Event::GroupDropped { group, count } => {
             tracing::warn!(group = &**group, count, "messages of a shared subscription dropped");
         }

@@ -143,7 +143,7 @@ impl Reading<'_> {
         let Store { data, shards, settings } = self.store;
         let files = data.log_files(id)?;
         let fresh = Identity { id: crate::auth::random(), shard: id, shards: *shards };
-        let mut replay = Replay::new();
+        let mut replay = Replay::new(u64::from_ne_bytes(crate::auth::random()));
         let mut sink = |record: Record<'_>, ledger: &mut storage::Ledger| {
             replay.on_record(record, ledger);
         };
