@@ -234,7 +234,7 @@ impl World {
         }
         let loses_written = crash == Crash::Power && !has_synced;
         let kept = if loses_written { Durability::Fsync } else { Durability::Disk };
-        self.oracle.on_crash(kept);
+        self.oracle.on_crash(kept, has_synced);
         if self.oracle.terms.level < kept {
             // Nobody can tell what the broker still knows of the sessions.
             for client in self.clients.iter_mut().filter(|client| client.is_persistent()) {
@@ -316,6 +316,7 @@ impl World {
         for client in &mut self.clients {
             client.fate.on_restart(self.now_ms);
         }
+        self.oracle.on_will_start();
         self.note(|| "the broker is up".into());
         Ok(())
     }

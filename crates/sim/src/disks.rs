@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use broker::journal::Fact;
 use broker::{Replay, ShardId};
 use storage::testing::{Crash, SimDisk};
 use storage::{
@@ -188,7 +189,16 @@ impl Disks {
                 Some(Sabotage::SkipSegment) => record.position.segment().is_multiple_of(3),
                 _ => false,
             };
-            if !is_forgotten {
+            if sabotage == Some(Sabotage::ClearWillsEarly)
+                && let Ok(Fact::WillTaken { session, .. }) =
+                    Fact::decode(record.kind.get(), record.bytes)
+            {
+                let fact = Fact::WillCleared { session };
+                let mut bytes = Vec::new();
+                fact.encode(&mut bytes);
+                let kind = Kind::new(fact.kind());
+                replay.on_record(Record { kind, bytes: &bytes, ..record }, ledger);
+            } else if !is_forgotten {
                 replay.on_record(record, ledger);
             }
         })?;

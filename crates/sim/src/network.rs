@@ -1,7 +1,8 @@
 //! What moves between clients and shards: bytes, mail, and the ends of connections.
 
 use broker::admission::{Admission, admit};
-use broker::{Close, Mail, ShardId};
+use broker::{Close, Ended, Event, Mail, ShardId};
+use codec::Reason;
 use session::NEVER;
 
 use crate::node::Place;
@@ -60,7 +61,10 @@ impl World {
         let now_ms = self.now_ms;
         let mut request = credentials.request;
         let client = &mut self.clients[who];
-        client.fate.on_admitted(connection, request.clean_start, client.expiry_secs, now_ms);
+        let is_clean = request.clean_start;
+        client.fate.on_admitted(connection, is_clean, client.expiry_secs, now_ms);
+        self.oracle.on_will_admitted(client.number, connection, is_clean);
+        self.admitting_clean = Some(is_clean);
         if self.node.sabotage == Some(Sabotage::LoseSession) && self.random.chance(10) {
             request.clean_start = true;
         }
@@ -72,6 +76,7 @@ impl World {
         }
         self.note(|| format!("connection {connection} of client {who} is admitted"));
         self.collect(shard);
+        self.admitting_clean = None;
     }
 
     /// Some bytes of the outbox reach the client, if the shard said that there are any.
@@ -215,7 +220,17 @@ impl World {
                 queue.extend(mails.drain(..));
             }
         }
-        core.effects.events.clear();
+        let mut ends = Vec::new();
+        for event in core.effects.events.drain(..) {
+            match event {
+                Event::Disconnected { client_id, ended, .. } => ends.push((client_id, ended)),
+                Event::WillNotKept { client_id, .. } => {
+                    let client = self.clients.iter().find(|client| *client.id == *client_id);
+                    client.into_iter().for_each(|c| self.oracle.on_will_not_kept(c.number));
+                }
+                _ => {}
+            }
+        }
         for (connection, until_ms) in core.effects.pauses.drain(..) {
             if until_ms != NEVER {
                 self.node.held.remove(&connection);
@@ -224,8 +239,22 @@ impl World {
                 self.node.held.insert(connection);
             }
         }
-        for close in std::mem::take(&mut core.effects.closes) {
-            self.on_close(&close);
+        for (close, (client_id, ended)) in std::mem::take(&mut core.effects.closes).iter().zip(ends)
+        {
+            self.end_will(close.connection, &client_id, &ended);
+            self.on_close(close);
+        }
+    }
+
+    /// What a connection's end is to its will.
+    fn end_will(&mut self, connection: u32, client_id: &str, ended: &Ended) {
+        let is_goodbye = *ended == Ended::Client(Reason::NORMAL_DISCONNECTION);
+        let next = self.admitting_clean.filter(|_| *ended == Ended::TakenOver);
+        self.oracle.on_will_ended(connection, is_goodbye, next);
+        if *ended == Ended::NotKept
+            && let Some(client) = self.clients.iter().find(|client| *client.id == *client_id)
+        {
+            self.oracle.on_will_unsure(client.number);
         }
     }
 

@@ -18,6 +18,8 @@ pub enum Sabotage {
     LoseCompletion,
     /// Some facts of this record kind are not found at a start.
     ForgetFact(u8),
+    /// A will is cleared in the log, and those who are owed it are not yet told.
+    ClearWillsEarly,
     /// The newest record is not found at a start.
     ForgetNewest,
     /// Nothing is found at a start.
@@ -37,6 +39,9 @@ pub mod fact {
     pub const RELEASED: u8 = 10;
     pub const RETAINED: u8 = 11;
     pub const RETAINED_CLEARED: u8 = 12;
+    pub const WILL: u8 = 13;
+    pub const WILL_CLEARED: u8 = 14;
     pub const GROUP_OPENED: u8 = 15;
     pub const TAKEN: u8 = 17;
+    pub const WILL_TAKEN: u8 = 18;
 }

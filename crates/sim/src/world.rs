@@ -7,7 +7,7 @@ use broker::{Durability, Limits, Settings, ShareStrategy, WhenFull};
 use codec::{QoS, Version};
 use session::{Overflow, QueueLimits};
 
-use crate::client::{Draft, ModelClient, NEVER_SECS};
+use crate::client::{Draft, Habit, ModelClient, NEVER_SECS};
 use crate::crash::Calamities;
 use crate::disks::Disks;
 use crate::node::Node;
@@ -64,6 +64,8 @@ pub struct Report {
     pub takeovers: u64,
     /// How often publishers waited for another shard to deal with its mail.
     pub mail_waits: u64,
+    /// Wills that somebody was owed.
+    pub wills: u64,
     pub durable: crate::crash::Toll,
 }
 
@@ -98,6 +100,7 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
             dropped: world.oracle.dropped,
             takeovers: world.node.shared.total(|metrics| &metrics.takeovers),
             mail_waits: world.node.shared.total(|metrics| &metrics.mail_waits),
+            wills: world.oracle.wills_owed(),
             durable: world.toll,
         }),
         Err(rule) => {
@@ -124,6 +127,8 @@ pub(crate) struct World {
     padding_max: usize,
     /// How often clients come and go: 100 is very often.
     pub(crate) unrest_percent: usize,
+    /// The CONNECT that is being admitted asks for a new session, or not.
+    pub(crate) admitting_clean: Option<bool>,
     /// Found where it could not be returned.
     pub(crate) broken_rule: Option<String>,
 }
@@ -169,6 +174,7 @@ impl World {
         let mut clients: Vec<ModelClient> = (0..3 + random.below(8) as u32)
             .map(|n| new_client(n, options.durable, &mut random))
             .collect();
+        clients.iter_mut().for_each(|client| leave_wills(client, &mut random));
         if settings.rejects {
             // Refusing a 3.1.1 publisher means to cut it: it comes back with the same message
             // before it acknowledges what fills its own queue, and so on for ever.
@@ -189,6 +195,7 @@ impl World {
             oracle: Oracle::new(terms, BEGIN_MS, options.trace_lines),
             padding_max,
             unrest_percent,
+            admitting_clean: None,
             broken_rule: None,
         }
     }
@@ -250,6 +257,7 @@ impl World {
             96 => self.notice_broken(),
             98..=99 => self.pass_time(3000),
             _ if !self.random.chance(self.unrest_percent) => {}
+            94 if self.random.chance(20) => self.clients[who].leave_badly(),
             94 => self.clients[who].disconnect(),
             95 => self.break_connection(who),
             _ => self.clients[who].is_deaf = self.random.chance(50),
@@ -454,6 +462,16 @@ fn new_client(number: u32, is_durable: bool, random: &mut Random) -> ModelClient
         client.want("t/+/+", QoS::ExactlyOnce);
     }
     client
+}
+
+/// Some clients leave a will with each connection, and some watch for them.
+fn leave_wills(client: &mut ModelClient, random: &mut Random) {
+    if random.chance(60) {
+        client.habit = Some(Habit::new(client.number, client.version, random));
+    }
+    if random.chance(50) {
+        client.want("w/#", QoS::ExactlyOnce);
+    }
 }
 
 fn pick<T: Copy>(choices: &[T], random: &mut Random) -> T {

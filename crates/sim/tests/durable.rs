@@ -32,6 +32,7 @@ fn what_was_promised_outlives_every_end() {
         toll.segments_reclaimed,
     ];
     assert!(counts.iter().all(|count| *count > 0), "{toll:?}");
+    assert!(reports.iter().any(|report| report.wills > 0));
 }
 
 #[test]
@@ -75,6 +76,11 @@ fn the_oracle_sees_a_commit_that_is_never_reported() {
 }
 
 #[test]
+fn the_oracle_sees_wills_that_are_cleared_before_others_have_them() {
+    is_caught(Sabotage::ClearWillsEarly);
+}
+
+#[test]
 fn the_oracle_sees_a_newest_record_that_is_not_read() {
     is_caught(Sabotage::ForgetNewest);
 }
@@ -96,6 +102,8 @@ fn the_oracle_sees_forgotten_facts_of_each_kind() {
         fact::RELEASED,
         fact::RETAINED,
         fact::RETAINED_CLEARED,
+        fact::WILL,
+        fact::WILL_CLEARED,
         fact::GROUP_OPENED,
         fact::TAKEN,
     ] {

@@ -326,8 +326,8 @@ impl Shard {
         Ok(())
     }
 
-    /// A will that all have who owe it is a message like others. The session may have another one by
-    /// now.
+    /// A will that all have who owe it is a message like others. The session may have another one
+    /// by now.
     fn copy_will(
         &mut self,
         record: &Record<'_>,

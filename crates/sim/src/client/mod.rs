@@ -3,12 +3,13 @@
 mod fate;
 mod publishing;
 mod subscribing;
+mod will;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use codec::{
     Ack, AckKind, Connack, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, Publish,
-    QoS, Reason, Sender, Version,
+    QoS, Reason, Sender, Version, Will,
 };
 
 use crate::oracle::{Oracle, Payload};
@@ -17,6 +18,7 @@ use publishing::Publishing;
 pub use publishing::{Draft, OwnedPublish};
 pub use subscribing::Filter;
 use subscribing::Subscribing;
+pub use will::Habit;
 
 /// A session that never expires.
 pub const NEVER_SECS: u32 = u32::MAX;
@@ -55,6 +57,8 @@ pub struct ModelClient {
     /// Reads nothing while set.
     pub is_deaf: bool,
     pub fate: Fate,
+    /// The will of each connection, if it leaves any.
+    pub habit: Option<Habit>,
     subscribing: Subscribing,
     publishing: Publishing,
     next_packet_id: u16,
@@ -77,6 +81,7 @@ impl ModelClient {
             wire: None,
             is_deaf: false,
             fate: Fate::default(),
+            habit: None,
             subscribing: Subscribing::default(),
             publishing: Publishing::default(),
             next_packet_id: 0,
@@ -128,13 +133,25 @@ impl ModelClient {
                 properties.push(Property::SessionExpirySecs(self.expiry_secs));
             }
         }
+        let will = self.next_will(connection, is_clean, oracle);
+        let payload = will.as_ref().map(|will| will.payload.to_bytes(will.padding));
+        let mut will_properties = PropertyBuf::new();
+        if let Some(habit) = self.habit.as_ref().filter(|habit| habit.delay_secs > 0) {
+            will_properties.push(Property::WillDelaySecs(habit.delay_secs));
+        }
         let connect = Connect {
             version: self.version,
             clean_start: is_clean,
             keep_alive_secs: 0,
             client_id: &self.id,
             properties: properties.as_properties(),
-            will: None,
+            will: will.as_ref().map(|will| Will {
+                topic: &will.topic,
+                payload: payload.as_deref().unwrap_or_default(),
+                qos: will.qos,
+                retain: will.retain,
+                properties: will_properties.as_properties(),
+            }),
             username: None,
             password: None,
             bridge: false,
@@ -173,8 +190,20 @@ impl ModelClient {
     }
 
     pub fn disconnect(&mut self) {
+        self.leave(Reason::NORMAL_DISCONNECTION);
+    }
+
+    /// A goodbye that asks for the will to be published, which only MQTT 5 knows.
+    pub fn leave_badly(&mut self) {
+        match self.version {
+            Version::V5 => self.leave(Reason::DISCONNECT_WITH_WILL),
+            _ => self.disconnect(),
+        }
+    }
+
+    /// DISCONNECT, and nothing behind it.
+    fn leave(&mut self, reason: Reason) {
         if let Some(wire) = &mut self.wire {
-            let reason = Reason::NORMAL_DISCONNECTION;
             let packet = Packet::Disconnect(Disconnect { reason, properties: Properties::EMPTY });
             packet.encode(self.version, &mut wire.to_broker);
             wire.is_leaving = true;

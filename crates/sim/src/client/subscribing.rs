@@ -136,6 +136,9 @@ impl ModelClient {
             if !Reason(*reason).is_error() {
                 filter.is_confirmed = true;
                 self.fate.on_promise();
+                if let Some(wire) = &self.wire {
+                    oracle.on_will_firm(wire.connection);
+                }
                 oracle.on_subscribed(self.number, &filter.name);
             } else if !oracle.terms.may_refuse {
                 return Err(format!("{}: subscription refused", self.id));

@@ -3,6 +3,7 @@
 mod payload;
 mod retained;
 mod session;
+mod wills;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +15,8 @@ use crate::trace::Trace;
 pub use payload::Payload;
 use retained::Retained;
 use session::Session;
+pub use wills::Offer;
+use wills::Wills;
 
 type MessageId = (String, Payload);
 
@@ -71,6 +74,7 @@ pub struct Oracle {
     group_owed: BTreeSet<MessageId>,
     group_seen: BTreeSet<MessageId>,
     retained: Retained,
+    wills: Wills,
     /// Deliveries that the broker has said it dropped.
     pub dropped: u64,
     pub received: u64,
@@ -207,7 +211,8 @@ impl Oracle {
     }
 
     /// The broker ended, and what it kept less firmly than `kept` may be gone.
-    pub fn on_crash(&mut self, kept: Durability) {
+    pub fn on_crash(&mut self, kept: Durability, has_synced: bool) {
+        self.crash_wills(has_synced, self.terms.level < kept);
         let terms = self.terms.clone();
         let is_lost = |topic: &str| terms.level_of(topic).min(terms.level) < kept;
         for (id, message) in self.messages.iter_mut().filter(|((topic, _), _)| is_lost(topic)) {
@@ -236,6 +241,7 @@ impl Oracle {
         let Some(message) = self.messages.get(&id) else {
             return Err(format!("{name}: nobody sent it"));
         };
+        let is_will = self.judge_will(&id).map_err(|rule| format!("{name}: {rule}"))?;
         if publish.qos > message.qos {
             return Err(format!("{name}: a higher QoS than published"));
         }
@@ -262,6 +268,9 @@ impl Oracle {
             if *times > 1 && !message.may_repeat {
                 return Err(format!("{name}: QoS 2, received {times} times (MQTT-4.3.3)"));
             }
+        }
+        if is_will {
+            return Ok(());
         }
         // A publish that came before the subscription may rightly be repeated after newer ones.
         let may_be_first_repeat = publish.qos == QoS::AtMostOnce && message.qos > publish.qos;
@@ -309,6 +318,7 @@ impl Oracle {
 
     /// After everybody has read and acknowledged everything.
     pub fn judge(&mut self) -> Result<(), String> {
+        self.settle_wills();
         let mut missing = Vec::new();
         for (id, message) in self.messages.iter().filter(|(_, m)| m.is_promised(self.now_ms)) {
             for (session, qos) in message.owed.iter().filter(|(_, qos)| **qos > QoS::AtMostOnce) {

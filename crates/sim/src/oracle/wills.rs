@@ -1,0 +1,280 @@
+//! Wills: which have to come, which may, and which must not.
+
+use std::collections::BTreeMap;
+
+use codec::QoS;
+
+use super::{Message, MessageId, Oracle};
+use crate::client::OwnedPublish;
+
+/// The wills of all connections, by the number of the connection.
+#[derive(Debug, Default)]
+pub(super) struct Wills {
+    by_connection: BTreeMap<u32, Will>,
+    by_id: BTreeMap<MessageId, u32>,
+    /// The connection of each client that was admitted last.
+    admitted: BTreeMap<u32, u32>,
+}
+
+/// What a CONNECT said.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer {
+    pub client: u32,
+    pub connection: u32,
+    /// The session outlives the connection.
+    pub is_kept: bool,
+    pub delay_ms: u64,
+}
+
+#[derive(Debug)]
+struct Will {
+    offer: Offer,
+    id: MessageId,
+    retain: bool,
+    state: State,
+    /// An acknowledgement that waited for the log came on its connection.
+    is_firm: bool,
+    /// What its state says is on the medium.
+    is_settled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It must not come, and why.
+    Void(&'static str),
+    /// Its connection ended without a goodbye: it comes at a time between these, unless the client
+    /// is back before.
+    Due { min_ms: u64, max_ms: u64 },
+    /// It has to come.
+    Published,
+    /// It may come.
+    Open,
+}
+
+const NOT_ADMITTED: &str = "its CONNECT never came";
+const CONNECTED: &str = "its client is there";
+
+impl Oracle {
+    /// A CONNECT with a will is about to be written.
+    pub fn on_will_offered(&mut self, offer: Offer, publish: &OwnedPublish) {
+        self.now += 1;
+        self.trace.note(|| format!("a will: {publish}, {offer:?}"));
+        let message = Message {
+            qos: publish.qos,
+            sent: self.now,
+            sent_ms: self.now_ms,
+            expiry_secs: None,
+            acknowledged_ms: None,
+            has_group: false,
+            owed: BTreeMap::new(),
+            may_repeat: false,
+        };
+        let id = (publish.topic.clone(), publish.payload);
+        self.messages.insert(id.clone(), message);
+        if publish.retain {
+            self.retained.on_sent(&publish.topic, publish.payload.sequence, false);
+        }
+        let will = Will {
+            offer,
+            id: id.clone(),
+            retain: publish.retain,
+            state: State::Void(NOT_ADMITTED),
+            is_firm: false,
+            is_settled: true,
+        };
+        self.wills.by_connection.insert(offer.connection, will);
+        self.wills.by_id.insert(id, offer.connection);
+    }
+
+    /// The broker takes a connection on: what was due by then comes, what was not does not.
+    pub fn on_will_admitted(&mut self, client: u32, connection: u32, is_clean: bool) {
+        let before = self.wills.admitted.insert(client, connection);
+        if let Some(before) = before {
+            self.return_within(before, is_clean);
+        }
+        if let Some(will) = self.wills.by_connection.get_mut(&connection) {
+            (will.state, will.is_settled) = (State::Void(CONNECTED), false);
+        }
+    }
+
+    fn return_within(&mut self, connection: u32, is_clean: bool) {
+        let Some(will) = self.wills.by_connection.get_mut(&connection) else { return };
+        let State::Due { min_ms, max_ms } = will.state else { return };
+        let now_ms = self.now_ms;
+        if is_clean || now_ms >= max_ms {
+            self.on_will_published(connection);
+        } else if now_ms < min_ms {
+            self.set_will(connection, State::Void("its client was back in time"));
+        } else {
+            self.set_will(connection, State::Open);
+        }
+    }
+
+    fn set_will(&mut self, connection: u32, state: State) {
+        let Some(will) = self.wills.by_connection.get_mut(&connection) else { return };
+        (will.state, will.is_settled) = (state, false);
+        if let Some(message) = self.messages.get_mut(&will.id) {
+            message.owed.clear();
+        }
+    }
+
+    fn on_will_published(&mut self, connection: u32) {
+        let Some(will) = self.wills.by_connection.get_mut(&connection) else { return };
+        (will.state, will.is_settled) = (State::Published, false);
+        let id = will.id.clone();
+        self.trace.note(|| format!("published: will {id:?}"));
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.acknowledged_ms = Some(self.now_ms);
+        }
+    }
+
+    /// The broker has ended a connection. `next_is_clean`: another one took over.
+    pub fn on_will_ended(
+        &mut self,
+        connection: u32,
+        is_goodbye: bool,
+        next_is_clean: Option<bool>,
+    ) {
+        let Some(will) = self.wills.by_connection.get(&connection) else { return };
+        let delay_ms = will.offer.delay_ms;
+        if is_goodbye {
+            self.set_will(connection, State::Void("it was withdrawn"));
+            return;
+        }
+        self.make_due(connection, delay_ms);
+        if delay_ms == 0 {
+            self.on_will_published(connection);
+        } else if let Some(is_clean) = next_is_clean {
+            self.return_within(connection, is_clean);
+        }
+    }
+
+    /// From now on it may be published at any time after its delay: for whoever is subscribed.
+    fn make_due(&mut self, connection: u32, delay_ms: u64) {
+        let Some(will) = self.wills.by_connection.get_mut(&connection) else { return };
+        let due_ms = self.now_ms + delay_ms;
+        (will.state, will.is_settled) = (State::Due { min_ms: due_ms, max_ms: due_ms }, false);
+        let Some(message) = self.messages.get_mut(&will.id) else { return };
+        self.now += 1;
+        for (number, session) in &self.sessions {
+            if let Some(granted) = session.granted(&will.id.0, self.now) {
+                message.owed.insert(*number, granted.min(message.qos));
+            }
+        }
+    }
+
+    /// The client was told that its session cannot be kept: who can tell what holds of its wills?
+    pub fn on_will_unsure(&mut self, client: u32) {
+        let of_client = self.wills.by_connection.iter().filter(|(_, w)| w.offer.client == client);
+        let unsure = of_client.filter(|(_, will)| will.state != State::Published);
+        for connection in unsure.map(|(connection, _)| *connection).collect::<Vec<_>>() {
+            self.set_will(connection, State::Open);
+        }
+    }
+
+    /// What came before an acknowledgement on this connection is in the log.
+    pub fn on_will_firm(&mut self, connection: u32) {
+        if let Some(will) = self.wills.by_connection.get_mut(&connection) {
+            will.is_firm = true;
+        }
+    }
+
+    /// The log has no room for the will of the client's connection.
+    pub fn on_will_not_kept(&mut self, client: u32) {
+        if let Some(connection) = self.wills.admitted.get(&client).copied()
+            && let Some(will) = self.wills.by_connection.get_mut(&connection)
+        {
+            will.offer.is_kept = false;
+        }
+    }
+
+    /// The broker ends. `has_synced`: all that was written is on the medium; `is_lossy`: nothing
+    /// else is.
+    pub(super) fn crash_wills(&mut self, has_synced: bool, is_lossy: bool) {
+        let may_refuse = self.terms.may_refuse;
+        for connection in self.wills.by_connection.keys().copied().collect::<Vec<_>>() {
+            let Some(will) = self.wills.by_connection.get(&connection) else { continue };
+            let (state, offer) = (will.state, will.offer);
+            let is_settled = has_synced || will.is_settled && !is_lossy;
+            let is_known = offer.is_kept && !is_lossy && (has_synced || will.is_firm);
+            match state {
+                State::Void(NOT_ADMITTED) | State::Open => {}
+                State::Void(CONNECTED) if is_known => self.make_due(connection, offer.delay_ms),
+                State::Due { .. } if is_known => {}
+                State::Void(CONNECTED) | State::Due { .. } => {
+                    self.set_will(connection, State::Open);
+                }
+                State::Void(_) if is_settled && !may_refuse => {}
+                State::Void(_) => self.set_will(connection, State::Open),
+                State::Published if is_settled => {}
+                State::Published if is_known && !may_refuse => {
+                    if let Some(message) = self.messages.get_mut(&will.id) {
+                        message.may_repeat = true;
+                    }
+                }
+                State::Published => {
+                    if let Some(message) = self.messages.get_mut(&will.id) {
+                        message.may_repeat = true;
+                    }
+                    self.set_will(connection, State::Open);
+                }
+            }
+            self.may_repeat_will(connection, !has_synced);
+        }
+    }
+
+    /// One that is being published when the broker ends may be published again.
+    fn may_repeat_will(&mut self, connection: u32, may_repeat: bool) {
+        let Some(will) = self.wills.by_connection.get(&connection) else { return };
+        if let Some(message) = self.messages.get_mut(&will.id).filter(|_| !will.is_settled) {
+            message.may_repeat |= may_repeat;
+        }
+    }
+
+    /// A new process counts the delay of those who were connected from its start.
+    pub fn on_will_start(&mut self) {
+        let now_ms = self.now_ms;
+        for will in self.wills.by_connection.values_mut() {
+            if let State::Due { max_ms, .. } = &mut will.state {
+                *max_ms = (*max_ms).max(now_ms + will.offer.delay_ms);
+            }
+        }
+    }
+
+    /// All is at rest: what holds now outlives what comes.
+    pub(super) fn settle_wills(&mut self) {
+        for will in self.wills.by_connection.values_mut() {
+            if matches!(will.state, State::Void(why) if why == CONNECTED) {
+                continue;
+            }
+            will.is_settled = true;
+            if will.state == State::Published && will.retain {
+                self.retained.on_acknowledged(&will.id.0, will.id.1.sequence);
+            } else if will.retain {
+                self.retained.on_maybe_refused(&will.id.0, will.id.1.sequence);
+            }
+        }
+    }
+
+    /// Is this a will? Err: it must not come.
+    pub(super) fn judge_will(&self, id: &MessageId) -> Result<bool, String> {
+        let Some(connection) = self.wills.by_id.get(id) else { return Ok(false) };
+        match self.wills.by_connection.get(connection).map(|will| will.state) {
+            Some(State::Void(why)) => Err(format!("a will that must not come: {why}")),
+            Some(State::Due { min_ms, .. }) if self.now_ms < min_ms => {
+                Err(format!("a will, {} ms before its time", min_ms - self.now_ms))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// How many wills had to come to somebody.
+    pub fn wills_owed(&self) -> u64 {
+        let published = self.wills.by_connection.values().filter(|w| w.state == State::Published);
+        let owed = published.filter(|will| {
+            let message = self.messages.get(&will.id);
+            message.is_some_and(|m| m.owed.values().any(|qos| *qos > QoS::AtMostOnce))
+        });
+        owed.count() as u64
+    }
+}
