@@ -248,14 +248,14 @@ impl World {
 
     /// What a connection's end is to its will.
     fn end_will(&mut self, connection: u32, client_id: &str, ended: &Ended) {
+        if *ended == Ended::NotKept {
+            let client = self.clients.iter().find(|client| *client.id == *client_id);
+            client.into_iter().for_each(|client| self.oracle.on_will_unsure(client.number));
+            return;
+        }
         let is_goodbye = *ended == Ended::Client(Reason::NORMAL_DISCONNECTION);
         let next = self.admitting_clean.filter(|_| *ended == Ended::TakenOver);
         self.oracle.on_will_ended(connection, is_goodbye, next);
-        if *ended == Ended::NotKept
-            && let Some(client) = self.clients.iter().find(|client| *client.id == *client_id)
-        {
-            self.oracle.on_will_unsure(client.number);
-        }
     }
 
     /// The broker has ended a connection.
