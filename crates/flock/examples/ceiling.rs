@@ -1,21 +1,18 @@
 //! How much one core of the lab can drive: `cargo run --profile quick -p flock --example ceiling`.
 //!
-//! The other side is the stand-in broker of the tests on a thread of its own, which decodes every
-//! packet and routes by exact topic, or, with an address as argument, any broker.
+//! The other side is the stand-in broker of the self-test on a thread of its own, which decodes
+//! every packet and routes by exact topic, or, with an address as argument, any broker.
 
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
-#![allow(dead_code, reason = "the tests use more of it")]
-
-#[path = "../tests/common/standin.rs"]
-mod standin;
 
 use flock::engine::{Options, run};
 use flock::measure::Results;
 use flock::scenario::{Choice, parse};
+use flock::standin::{Mischief, StandIn};
 
 fn main() {
     let given = std::env::args().nth(1);
-    let stand_in = standin::StandIn::start(standin::Mischief::default());
+    let stand_in = StandIn::start(Mischief::default()).unwrap();
     let address = given.unwrap_or_else(|| stand_in.address.clone());
     println!("| work | published/s | received/s | load CPU us per message | p99 us |");
     println!("|---|---|---|---|---|");

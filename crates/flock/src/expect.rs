@@ -1,6 +1,6 @@
 //! Did the run show what its scenario expects?
 
-use crate::measure::{LatencyKind, Results};
+use crate::measure::{LatencyKind, Outcome, Results};
 use crate::model::Expect;
 use crate::report::text::{count, micros};
 
@@ -19,6 +19,15 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
         .filter(|(_, found, max)| found > max)
         .map(|(what, found, max)| format!("{} {what}, {} allowed", count(found), count(max)))
         .collect();
+    // Publishers that were cut off in the middle, by a fault or the user, leave some open.
+    let is_whole = results.run.outcome == Outcome::Completed && results.faults.is_empty();
+    let refused = results.totals.publishes_refused;
+    let open = results.integrity.unacknowledged.saturating_sub(refused);
+    if is_whole && open > 0 {
+        unmet.push(format!("{} never acknowledged, 0 allowed", count(open)));
+    }
+    let wrongs = results.integrity.wrongs().into_iter().filter(|(_, count_of)| *count_of > 0);
+    unmet.extend(wrongs.map(|(what, count_of)| format!("{} {what}, 0 allowed", count(count_of))));
     let latency = results.latency_merged(LatencyKind::EndToEnd);
     for (percentile, max_us) in &expect.latency_max_us {
         // The names were checked when the scenario was read.

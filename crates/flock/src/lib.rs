@@ -19,5 +19,7 @@ pub mod model;
 pub mod prometheus;
 pub mod report;
 pub mod scenario;
+pub mod selftest;
+pub mod standin;
 pub mod swarm;
 pub mod versus;

@@ -333,6 +333,9 @@ pub struct Stage {
     pub life_cycles: Vec<LifeCycle>,
 }
 
+/// The length of a stage that the user ends, with Ctrl-C.
+pub const FOR_EVER_US: u64 = 365 * 86_400_000_000;
+
 impl Stage {
     pub fn has_client_steps(&self) -> bool {
         self.life_cycles.iter().any(|cycle| matches!(cycle.who, Who::Clients(_)))

@@ -6,14 +6,31 @@ mod common;
 
 use std::time::Duration;
 
-use common::standin::{Mischief, StandIn};
 use common::{pairs, run_on, total};
 use flock::engine::BrokerAccess;
+use flock::expect::unmet;
 use flock::measure::{LatencyKind, Outcome, Results};
+use flock::model::Expect;
+use flock::report::figures::verdicts;
+use flock::standin::{Damage, Mischief, StandIn};
 
 fn run_with(mischief: Mischief, text: &str) -> Results {
-    let broker = StandIn::start(mischief);
+    let broker = StandIn::start(mischief).unwrap();
     run_on(text, &broker.address, BrokerAccess::None)
+}
+
+/// Publishers with a topic each, and one group of as many members that shares them all.
+fn shared(clients: u64, count: u64, qos: u8) -> String {
+    let filters = format!("filter = \"$share/g/pairs/{{i}}\"\ncount = {clients}\nassign = \"all\"");
+    pairs(clients, count, qos, 500)
+        .replace("[subscriptions.pairs]\ntopics = \"pairs\"", "[subscriptions.pairs]\nFILTERS")
+        .replace("FILTERS", &filters)
+}
+
+/// Pairs whose publishers go on until the stage ends.
+fn lasting(pairs: String, time: &str) -> String {
+    let measured = format!("measured = true\nduration = \"{time}\"");
+    pairs.replace("measured = true", &measured).replace("count = 1, ", "")
 }
 
 /// For what does not come; longer than a busy machine keeps the rest from coming.
@@ -40,6 +57,38 @@ fn lost_messages_are_counted_and_named() {
         assert_eq!(named, 10);
         let sample = &results.integrity.worst[0];
         assert!(sample.topic.starts_with("pairs/") && !sample.missing.is_empty(), "{sample:?}");
+    }
+}
+
+#[test]
+fn the_missing_end_of_a_stream_is_lost_at_every_qos() {
+    let mischief = Mischief { lose_after: 300, ..Mischief::default() };
+    for qos in 0..3 {
+        let results = run_with(mischief, &brief(pairs(10, 100, qos, 500)));
+        let total = total(&results);
+        assert_eq!((total.expected, total.received, total.lost), (1_000, 300, 700), "QoS {qos}");
+        assert_eq!(total.unjudged, 0);
+        assert_eq!(unmet(&Expect::default(), &results), ["700 lost, 0 allowed"]);
+    }
+}
+
+#[test]
+fn where_nothing_arrives_everything_is_lost() {
+    let mischief = Mischief { lose_every: 1, ..Mischief::default() };
+    for qos in 0..3 {
+        let results = run_with(mischief, &brief(pairs(10, 20, qos, 500)));
+        let total = total(&results);
+        assert_eq!((total.expected, total.received, total.lost), (200, 0, 200), "QoS {qos}");
+    }
+}
+
+#[test]
+fn the_missing_end_is_lost_in_a_shared_group_as_well() {
+    let mischief = Mischief { lose_after: 300, ..Mischief::default() };
+    for qos in 0..2 {
+        let results = run_with(mischief, &brief(shared(10, 100, qos)));
+        let total = total(&results);
+        assert_eq!((total.expected, total.received, total.lost), (1_000, 300, 700), "QoS {qos}");
     }
 }
 
@@ -81,9 +130,7 @@ fn messages_to_the_wrong_client_do_not_stand_for_those_to_the_right_one() {
 
 #[test]
 fn a_loss_in_a_shared_group_is_caught() {
-    let text = pairs(8, 100, 1, 500)
-        .replace("[subscriptions.pairs]\ntopics = \"pairs\"", "[subscriptions.pairs]\nFILTERS")
-        .replace("FILTERS", "filter = \"$share/g/pairs/{i}\"\ncount = 8\nassign = \"all\"");
+    let text = shared(8, 100, 1);
     let honest = run_with(Mischief::default(), &text);
     assert!(honest.integrity.is_clean(), "{:?}", honest.integrity);
     assert_eq!(total(&honest).expected, 800);
@@ -136,6 +183,166 @@ fn a_broker_that_dies_leaves_what_was_measured() {
     assert!(results.errors.iter().any(|error| error.what == "connection"));
 }
 
+#[test]
+fn every_kind_of_damage_is_seen_and_named() {
+    let all = [
+        (Damage::Payload, "damaged"),
+        (Damage::Shortened, "damaged"),
+        (Damage::Lengthened, "damaged"),
+        (Damage::DueTime, "damaged"),
+        (Damage::Sequence, "damaged"),
+        (Damage::Topic, "with a wrong topic"),
+        (Damage::LowerQos, "with a wrong QoS"),
+        (Damage::RetainFlag, "with a wrong retain flag"),
+    ];
+    for (damage, named) in all {
+        let mischief = Mischief { damage: Some(damage), damage_every: 20, ..Mischief::default() };
+        let text = pairs(10, 20, 1, 500);
+        let payload = if damage == Damage::Payload { "payload = 300" } else { "payload = 16" };
+        let results = run_with(mischief, &text.replace("payload = 16", payload));
+        let integrity = &results.integrity;
+        for (what, times) in integrity.wrongs() {
+            assert_eq!(times, if what == named { 10 } else { 0 }, "{damage:?}: {what}");
+        }
+        // Whatever is not what was sent stands for nothing that was.
+        let is_lost = named == "damaged" || damage == Damage::Topic;
+        assert_eq!(total(&results).lost, if is_lost { 10 } else { 0 }, "{damage:?}");
+        let expected = unmet(&Expect::default(), &results);
+        assert!(expected.contains(&format!("10 {named}, 0 allowed")), "{expected:?}");
+        let told = verdicts(&results);
+        let line = told.iter().find(|(_, words)| words.contains(&format!("10 {named}")));
+        assert!(line.is_some_and(|(good, _)| !good), "{told:?}");
+    }
+}
+
+#[test]
+fn damage_in_a_shared_group_is_seen() {
+    for damage in [Damage::Payload, Damage::Sequence] {
+        let mischief = Mischief { damage: Some(damage), damage_every: 20, ..Mischief::default() };
+        let results = run_with(mischief, &shared(10, 20, 1));
+        assert_eq!((results.integrity.damaged, total(&results).lost), (10, 10), "{damage:?}");
+    }
+}
+
+#[test]
+fn a_lower_quality_of_service_is_seen_at_2_as_well() {
+    let mischief =
+        Mischief { damage: Some(Damage::LowerQos), damage_every: 1, ..Mischief::default() };
+    let results = run_with(mischief, &pairs(4, 10, 2, 500));
+    assert_eq!((results.integrity.wrong_qos, total(&results).lost), (40, 0));
+}
+
+#[test]
+fn what_goes_to_the_wrong_client_only_is_lost_and_fails_the_run() {
+    let mischief = Mischief { misdirect: true, ..Mischief::default() };
+    let results = run_with(mischief, &brief(pairs(4, 10, 0, 500)));
+    assert_eq!((results.integrity.misrouted, total(&results).lost), (40, 40));
+    let expected = unmet(&Expect::default(), &results);
+    assert!(expected.contains(&"40 misrouted, 0 allowed".to_owned()), "{expected:?}");
+}
+
+#[test]
+fn a_run_in_which_the_broker_died_is_not_valid_and_says_so_first() {
+    let mischief = Mischief { die_after: 300, ..Mischief::default() };
+    let text = lasting(pairs(10, 1, 1, 100), "2s");
+    let results = run_with(mischief, &brief(text));
+    assert!(!results.validity.valid);
+    let (good, words) = &verdicts(&results)[0];
+    assert!(!good && words.contains("connections lost that no fault step cut: 20"), "{words}");
+    // 200 messages of each were due, and count.
+    assert!(words.contains("of 2,000 messages were due and not sent"), "{words}");
+    let totals = &results.totals;
+    assert_eq!(totals.published_all() + totals.publishes_skipped, 2_000);
+    assert_eq!(totals.programs_cut_short, 10);
+}
+
+#[test]
+fn one_connection_lost_makes_a_run_invalid() {
+    let mischief = Mischief { hang_up_after: 50, ..Mischief::default() };
+    let results = run_with(mischief, &brief(pairs(10, 20, 0, 500)));
+    let reason = &results.validity.reasons[0];
+    assert_eq!(reason, "connections lost that no fault step cut: 1");
+}
+
+#[test]
+fn subscriptions_that_are_refused_make_a_run_invalid() {
+    let mischief = Mischief { refuse_subscriptions: true, ..Mischief::default() };
+    let results = run_with(mischief, &brief(pairs(4, 5, 1, 500)));
+    assert_eq!(results.validity.reasons[0], "subscriptions refused: 4");
+}
+
+#[test]
+fn what_was_due_at_the_end_and_not_sent_counts_with_its_wait() {
+    // The broker hangs from the middle of the stage to long after it, and takes one message of each
+    // publisher at a time.
+    let stall = Some((200, Duration::from_secs(5)));
+    let mischief = Mischief { stall, ..Mischief::default() };
+    let text =
+        lasting(pairs(4, 1, 1, 100), "1s").replace("payload = 16", "payload = 16, in_flight = 1");
+    let results = run_with(mischief, &brief(text));
+    let skipped = results.totals.publishes_skipped;
+    assert!(skipped >= 150, "{skipped}");
+    assert_eq!(results.totals.published_all() + skipped, 400);
+    assert!(!results.validity.valid);
+    let (good, words) = &verdicts(&results)[0];
+    let told = format!("{skipped} of 400 messages were due and not sent");
+    assert!(!good && words.contains(&told), "{words}");
+    for kind in [LatencyKind::EndToEnd, LatencyKind::PublishAck] {
+        let latency = results.latency(kind, Some(1)).unwrap();
+        assert!(latency.unfinished >= skipped, "{kind:?}: {}", latency.unfinished);
+        // They waited a second after the stage at least.
+        assert!(latency.summary.p90_us >= 1_000_000, "{kind:?}: {:?}", latency.summary);
+    }
+}
+
+#[test]
+fn what_is_never_acknowledged_has_a_latency_and_fails_the_run() {
+    let mischief = Mischief { acknowledge_after: u64::MAX, lose_after: 50, ..Mischief::default() };
+    let results = run_with(mischief, &brief(pairs(10, 10, 1, 500)));
+    assert_eq!(results.integrity.unacknowledged, 100);
+    // Half of them came; the others have waited until the end.
+    assert_eq!(total(&results).lost, 0);
+    let latency = results.latency(LatencyKind::EndToEnd, Some(1)).unwrap();
+    assert_eq!((latency.summary.count, latency.unfinished), (100, 50));
+    let expected = unmet(&Expect::default(), &results);
+    assert_eq!(expected, ["100 never acknowledged, 0 allowed"]);
+}
+
+#[test]
+fn a_receive_that_gave_up_makes_a_run_invalid() {
+    let receive = "{ receive = { count = 6, timeout = \"500ms\" } }";
+    let text = common::Draft::new(common::V5, 2)
+        .connected("pairs", 0)
+        .stage("both", &[("pub", &common::publish("count = 5, payload = 16")), ("sub", receive)])
+        .leaving()
+        .text();
+    let results = run_with(Mischief::default(), &text);
+    let reason = &results.validity.reasons[0];
+    assert_eq!(reason, "receives that waited in vain: 2");
+}
+
+#[test]
+fn a_closed_loop_is_marked() {
+    let text = pairs(2, 20, 1, 500).replace("rate = \"500/s\"", "in_flight = 2");
+    let results = run_with(Mischief::default(), &text);
+    assert!(results.scenario.closed_loop);
+    assert!(verdicts(&results).iter().any(|(_, words)| words.starts_with("closed loop")));
+    assert!(flock::report::Format::Markdown.render(&results).contains("| loop | closed"));
+}
+
+#[test]
+fn a_run_without_a_latency_does_not_say_that_the_tool_kept_up() {
+    let text = common::Draft::new(common::V5, 2)
+        .stage("connect", &[("pub", "{ connect = {} }")])
+        .publishing("qos = 0, rate = \"100/s\", count = 10, payload = 16")
+        .stage("disconnect", &[("pub", "{ disconnect = {} }")])
+        .text();
+    let results = run_with(Mischief::default(), &text);
+    assert_eq!(results.totals.published_all(), 20);
+    let told = verdicts(&results);
+    assert!(!told.iter().any(|(_, words)| words.contains("kept up: figures")), "{told:?}");
+}
+
 /// Ten clients publish three messages each, as fast as they can, and say good-bye.
 fn publish_and_leave() -> String {
     pairs(10, 3, 1, 500)
@@ -149,7 +356,7 @@ fn a_client_that_leaves_waits_for_its_acknowledgements() {
     let results = run_with(mischief, &publish_and_leave());
     assert_eq!(results.run.outcome, Outcome::Completed);
     assert_eq!((results.totals.acknowledged, results.integrity.unacknowledged), (30, 0));
-    assert_eq!(results.totals.disconnects, 10);
+    assert_eq!(results.totals.disconnects, 20);
     assert!(results.integrity.is_clean(), "{:?}", results.integrity);
 }
 
@@ -159,7 +366,7 @@ fn a_client_that_is_never_acknowledged_leaves_all_the_same() {
     let results = run_with(mischief, &brief(publish_and_leave()));
     assert_eq!(results.run.outcome, Outcome::Completed);
     assert_eq!((results.totals.acknowledged, results.integrity.unacknowledged), (0, 30));
-    assert_eq!(results.totals.disconnects, 10);
+    assert_eq!(results.totals.disconnects, 20);
 }
 
 #[test]
@@ -179,7 +386,8 @@ fn disorder_within_a_shared_group_is_told_apart() {
 #[test]
 fn a_rate_that_did_not_hold_leaves_nothing_behind_for_the_next() {
     let pause = Duration::from_millis(1_500);
-    let broker = StandIn::start(Mischief { stall: Some((100, pause)), ..Mischief::default() });
+    let broker =
+        StandIn::start(Mischief { stall: Some((100, pause)), ..Mischief::default() }).unwrap();
     let text = common::searching(10, "latency_max = \"1s\"\nrate_min = 400\nrate_max = 400");
     let results = run_on(&text, &broker.address, BrokerAccess::None);
     let found = results.rate_search.unwrap();

@@ -132,6 +132,15 @@ fn a_file_that_is_no_results_is_refused() {
 }
 
 #[test]
+fn the_self_test_sees_what_a_broker_does_wrong() {
+    let output = flock(&["self-test", "--short"]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    let last = out(&output).lines().last().unwrap().to_owned();
+    let numbers: Vec<u64> = last.split(' ').filter_map(|word| word.parse().ok()).collect();
+    assert!(numbers.len() == 2 && numbers[0] == numbers[1] && numbers[0] >= 10, "{last}");
+}
+
+#[test]
 fn help_and_completions() {
     assert!(out(&flock(&["--help"])).contains("flock run MB-B1"));
     assert!(out(&flock(&["pub", "--help"])).contains("%rand_N"));

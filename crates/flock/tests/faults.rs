@@ -115,6 +115,8 @@ fn the_user_can_stop_a_run_and_keeps_what_was_measured() {
     let model = common::scenario(&text("{ delay = \"1ms\" }"), &broker.address);
     let results = run(&model, options).unwrap();
     assert!(matches!(results.run.outcome, Outcome::Interrupted(_)));
+    assert!(!results.validity.valid);
+    assert_eq!(results.validity.reasons[0], "stopped by the user");
     let published = results.totals.published_all();
     assert!(published > 0 && published < 1_500, "{published}");
     assert_eq!(results.run.threads, 1);

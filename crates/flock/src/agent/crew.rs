@@ -341,7 +341,7 @@ fn share_out(agents: &mut Vec<Agent>, offer: impl Fn(u64, u64) -> Offer) -> Resu
 fn start(agent: &mut Agent, clock: Clock) -> Result<(), AgentError> {
     let epoch_ns = clock.epoch_ns() + agent.offset_ns;
     let address = agent.info.address.clone();
-    let answer = ask(agent, Some(&ToAgent::Start { epoch_ns }));
+    let answer = ask(agent, Some(&ToAgent::Start { epoch_ns, wall_ns: clock.wall_ns() }));
     match answer.and_then(|answer| agent.stream.set_read_timeout(None).map(|()| answer)) {
         Ok(FromAgent::Started) => Ok(()),
         Ok(_) => {

@@ -53,11 +53,11 @@ fn attend(stream: &TcpStream) -> io::Result<()> {
                 offer = matches!(answer, FromAgent::Accepted { .. }).then_some(package);
                 send(&mut out, &answer)?;
             }
-            ToAgent::Start { epoch_ns } => {
+            ToAgent::Start { epoch_ns, wall_ns } => {
                 let Some(package) = offer.take() else {
                     return Err(io::Error::other("told to start without a work package"));
                 };
-                let crew = start(&package, Clock::from_epoch(epoch_ns))?;
+                let crew = start(&package, Clock::from_epoch(epoch_ns, wall_ns))?;
                 send(&mut out, &FromAgent::Started)?;
                 return carry_out(crew, &orders, &mut out);
             }

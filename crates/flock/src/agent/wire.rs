@@ -25,6 +25,8 @@ pub(super) enum ToAgent {
     Start {
         /// The run's beginning on the agent's monotonic clock.
         epoch_ns: i64,
+        /// The commander's wall clock then.
+        wall_ns: u64,
     },
     Order(CrewOrder),
     Finish,
@@ -106,9 +108,9 @@ mod tests {
     #[test]
     fn messages_survive_the_wire_and_garbage_does_not() {
         let mut bytes = Vec::new();
-        send(&mut bytes, &ToAgent::Start { epoch_ns: -5 }).unwrap();
+        send(&mut bytes, &ToAgent::Start { epoch_ns: -5, wall_ns: 7 }).unwrap();
         let back: ToAgent = receive(&mut bytes.as_slice()).unwrap().unwrap();
-        assert!(matches!(back, ToAgent::Start { epoch_ns: -5 }));
+        assert!(matches!(back, ToAgent::Start { epoch_ns: -5, wall_ns: 7 }));
         assert!(receive::<ToAgent>(&mut &b""[..]).unwrap().is_none());
         assert!(receive::<ToAgent>(&mut &b"GET / HTTP/1.1"[..]).is_err());
         assert!(receive::<ToAgent>(&mut &b"\0\0\0\x02{}"[..]).is_err());

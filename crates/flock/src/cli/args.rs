@@ -30,7 +30,7 @@ pub(super) enum Command {
     Show(Show),
     /// Run a scenario: a built-in id, a .toml file, or a HiveMQ Swarm .xml file.
     #[command(
-        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n\nExit code: 0 completed as expected, 1 not, 2 bad input, 3 completed but not valid as a measurement."
+        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n\nExit code: 0 completed as expected, 1 not, 2 bad input, 3 not valid as a measurement (stopped early, say)."
     )]
     Run(Box<Run>),
     /// Run scenarios against several brokers in turn, each on the same cores, and compare.
@@ -65,9 +65,22 @@ pub(super) enum Command {
     /// Draw runs side by side, with ratios to the first.
     #[command(after_help = "Examples:\n  $ flock compare a.json b.json --out comparison.html")]
     Compare(Compare),
+    /// Try on this machine whether the lab sees what a broker may do wrong: a built-in broker
+    /// loses, doubles, damages, misdirects, stalls and dies, one thing at a time.
+    #[command(
+        after_help = "Examples:\n  $ flock self-test\n  $ flock self-test --short\n\nExit code: 0 everything was caught, 1 something was not."
+    )]
+    SelfTest(SelfTest),
     /// Print a completion script for a shell.
     #[command(after_help = "Examples:\n  $ flock completions bash")]
     Completions(Completions),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct SelfTest {
+    /// Only a dozen of the cases, a few seconds.
+    #[arg(long)]
+    pub short: bool,
 }
 
 #[derive(Debug, clap::Args)]

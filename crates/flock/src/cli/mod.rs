@@ -9,6 +9,7 @@ mod catalogue;
 mod progress;
 mod quick;
 mod run;
+mod selftest;
 mod tell;
 mod versus;
 
@@ -21,7 +22,7 @@ use args::{Args, Command};
 /// Runs the program with the arguments of the process.
 ///
 /// Exit codes: 0 for a run that completed and met its expectations, 1 for one that did not, 2 for
-/// bad input, 3 for a run that completed but is not valid as a measurement.
+/// bad input, 3 for a run that is not valid as a measurement.
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -66,6 +67,7 @@ fn carry_out(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Report(report) => tell::report(&report),
         Command::Compare(compare) => tell::compare(&compare),
+        Command::SelfTest(args) => selftest::self_test(&args),
         Command::Completions(shell) => {
             let mut script = Vec::new();
             clap_complete::generate(shell.shell, &mut Args::command(), "flock", &mut script);

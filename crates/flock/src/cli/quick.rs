@@ -9,8 +9,8 @@ use super::args::{Bench, Conn, Pub, Sub};
 use super::run::carry_out;
 use crate::model::{
     Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Disconnect, Expect,
-    Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS, Rate,
-    Reconnect, STAMP_BYTES, Scenario, Slice, Spread, Stage, Step, Subscribe, Subscription,
+    FOR_EVER_US, Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS,
+    Rate, Reconnect, STAMP_BYTES, Scenario, Slice, Spread, Stage, Step, Subscribe, Subscription,
     SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who,
 };
 use crate::scenario::check::check;
@@ -298,9 +298,6 @@ fn variables(
 fn qos(value: u8) -> QoS {
     QoS::try_from(value).unwrap_or(QoS::AtMostOnce)
 }
-
-/// Ended by Ctrl-C.
-const FOR_EVER_US: u64 = 365 * 86_400_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -15,10 +15,10 @@ use mio::{Interest, Token};
 use super::lane::{Kind, Lane};
 use super::plan::Plan;
 use super::publish::{Flight, Publishing};
-use super::stamp::{Stamp, WILL_STREAM};
+use super::stamp::{Reading, WILL_STREAM};
 use super::task::{Task, Wait};
 use crate::measure::LatencyKind;
-use crate::measure::ledger::{Path, Received};
+use crate::measure::ledger::{Path, Received, StreamId};
 use crate::model::{Connect, GroupId, SubscriptionId, Version};
 
 pub(super) struct Client {
@@ -44,9 +44,14 @@ pub(super) struct Client {
     attempts: u16,
     /// How often the program has begun to connect.
     calls: u32,
-    /// Breaks over which a session was lost, and connections of any kind.
+    /// Returns to a session that was lost, and returns of any kind: what came between may have been
+    /// missed by right.
     generation: u16,
+    returns: u16,
+    /// Number of the connection.
     pub(super) link_generation: u16,
+    /// When the broker last granted a subscription.
+    pub(super) subscribed_ns: u64,
     was_up: bool,
     stalled: bool,
     link_since_ns: u64,
@@ -113,7 +118,9 @@ impl Client {
             attempts: 0,
             calls: 0,
             generation: 0,
+            returns: 0,
             link_generation: 0,
+            subscribed_ns: 0,
             was_up: false,
             stalled: false,
             link_since_ns: 0,
@@ -137,10 +144,10 @@ impl Client {
         }
     }
 
-    /// How the client is to be judged over breaks: QoS 0 may be missed in any, the rest only in one
-    /// that lost the session.
-    pub(super) fn generation_for(&self, qos: u8) -> u16 {
-        if qos == 0 { self.link_generation } else { self.generation }
+    /// How the client is to be judged over breaks from which it came back: QoS 0 may be missed in
+    /// any, the rest only in one that lost the session. A break that lasts excuses nothing.
+    pub(super) fn generations(&self) -> (u16, u16) {
+        (self.returns, self.generation)
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -239,6 +246,8 @@ impl Client {
             return self.link_failed(reason, lane);
         }
         lane.tally.totals.connections_lost += 1;
+        let is_planned = reason == CUT || lane.plan.is_taken_over(self.group);
+        lane.tally.totals.connections_cut += u64::from(is_planned);
         lane.tally.error("connection", reason, || self.id(&lane.plan));
         self.link_down(lane);
         let policy = self.connect_command(lane).and_then(|command| command.reconnect);
@@ -299,6 +308,9 @@ impl Client {
         lane.tally.connections += 1;
         self.link = Link::Up;
         self.set_keep_alive(lane);
+        if self.is_subscribed() {
+            self.returns = self.returns.wrapping_add(1);
+        }
         let again = self.was_up;
         lane.tally.totals.reconnects += u64::from(again);
         if session_present {
@@ -318,7 +330,7 @@ impl Client {
     /// A session that was meant to end with its connection excuses what was missed meanwhile. One
     /// that was meant to last does not: its broker forgot it, and what was missed is lost.
     fn on_session_gone(&mut self, lane: &mut Lane) {
-        if self.hearing.is_empty() {
+        if !self.is_subscribed() {
             return;
         }
         let asked_to_last = self.is_lasting(lane)
@@ -329,6 +341,11 @@ impl Client {
         } else {
             self.generation = self.generation.wrapping_add(1);
         }
+    }
+
+    /// Whether a subscription of an earlier connection is still to be heard.
+    fn is_subscribed(&self) -> bool {
+        self.hearing.iter().any(|hearing| hearing.until_ns == u64::MAX)
     }
 
     /// Whether the session outlives its connection.
@@ -387,7 +404,7 @@ impl Client {
     /// A fault: the socket is closed under the client's feet.
     pub(super) fn cut(&mut self, lane: &mut Lane) {
         if self.link == Link::Up {
-            self.link_lost("cut on purpose", lane);
+            self.link_lost(CUT, lane);
         }
     }
 
@@ -564,33 +581,61 @@ impl Client {
         if qos > 0 && self.machine.leaves_acks() {
             self.hold_ack(publish, now_ns, lane);
         }
-        let stamp = Stamp::read(publish.payload).filter(|stamp| stamp.tag == lane.tag);
-        let Some(stamp) = stamp else {
-            lane.tally.totals.received_foreign += u64::from(lane.plan.all_stamped);
-            return;
+        let topic_of = |stream: StreamId| lane.plan.topic_name_of(stream);
+        let read = lane.stamps.read(publish.topic, publish.payload, now_ns, topic_of);
+        let (stamp, is_early) = match read {
+            Reading::Ours { stamp, is_early } => (stamp, is_early),
+            wrong => return book_unreadable(wrong, lane),
         };
         if stamp.stream == WILL_STREAM {
             lane.tally.totals.wills_received += 1;
             return;
         }
-        if publish.retain && !self.keeps_retain_flag(lane) {
+        if self.is_retained_copy(publish, stamp.stream, stamp.due_ns, lane) {
             lane.tally.totals.received_retained += 1;
             return;
         }
+        lane.tally.totals.received_early += u64::from(is_early);
         let received = Received {
             client: self.at,
             stream: stamp.stream,
             sequence: stamp.sequence,
             dup: publish.dup,
-            generation: self.generation_for(qos),
+            qos,
+            generations: self.generations(),
         };
         let (plan, group, index) = (&lane.plan, self.group, self.index);
         let path = lane.ledger.receive(received, || plan.path(group, index, stamp.stream));
         let kind = match path {
-            Path::Plain { routed: true } | Path::Shared { routed: true, .. } => LatencyKind::Routed,
-            _ => LatencyKind::EndToEnd,
+            Path::Plain { routed: true, .. } | Path::Shared { routed: true, .. } => {
+                LatencyKind::Routed
+            }
+            Path::Plain { .. } | Path::Shared { .. } => LatencyKind::EndToEnd,
+            // It is no delivery that anybody waited for.
+            Path::Misrouted => return,
         };
-        lane.tally.latency(kind, qos, now_ns.saturating_sub(stamp.due_ns));
+        lane.tally.message_latency(kind, qos, stamp.due_ns, now_ns);
+    }
+
+    /// Whether the broker sent it because it had it in store. Counts a retain flag that is wrong.
+    fn is_retained_copy(
+        &self,
+        publish: &Publish<'_>,
+        stream: StreamId,
+        due_ns: u64,
+        lane: &mut Lane,
+    ) -> bool {
+        if !publish.retain && !lane.plan.any_retained {
+            return false;
+        }
+        let sent_so = lane.plan.retains(stream);
+        let as_published = self.keeps_retain_flag(lane);
+        // In store can only be what was published so; and what was published after the last
+        // subscription comes as it is published.
+        let is_live = !sent_so || due_ns > self.subscribed_ns;
+        let expected = if is_live { as_published && sent_so } else { publish.retain };
+        lane.ledger.wrong_retain += u64::from(publish.retain != expected);
+        publish.retain && !is_live && !as_published
     }
 
     fn keeps_retain_flag(&self, lane: &Lane) -> bool {
@@ -718,6 +763,20 @@ pub(super) fn wire_version(version: Version) -> codec::Version {
     }
 }
 
+/// Counts what cannot be laid to the account of any message.
+fn book_unreadable(read: Reading, lane: &mut Lane) {
+    match read {
+        Reading::Foreign => lane.tally.totals.received_foreign += 1,
+        Reading::WrongTopic => lane.ledger.wrong_topic += 1,
+        // Where nobody stamps, or not everybody, it may well be what was sent.
+        Reading::Damaged if lane.plan.all_stamped && lane.plan.streams() > 0 => {
+            lane.ledger.damaged += 1;
+        }
+        Reading::Damaged => lane.tally.totals.received_foreign += u64::from(lane.plan.all_stamped),
+        Reading::Ours { .. } => {}
+    }
+}
+
 fn described(reason: Reason, text: Option<&str>) -> String {
     match text {
         Some(text) => format!("{reason} (0x{:02x}), {text}", reason.0),
@@ -726,6 +785,8 @@ fn described(reason: Reason, text: Option<&str>) -> String {
 }
 
 const NO_CONNECT: u16 = u16::MAX;
+/// Why a connection ended that a fault of the scenario cut.
+const CUT: &str = "cut on purpose";
 /// Unsent bytes at which a client holds back further messages: they keep their due time.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024;
 /// Buffers that one client may read before others have their turn.

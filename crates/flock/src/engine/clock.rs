@@ -10,17 +10,27 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Clock {
     /// The monotonic clock when the run began.
     epoch_ns: i64,
+    /// The wall clock then, of whoever leads the run.
+    wall_ns: u64,
 }
 
 impl Clock {
     /// A run that begins now.
     pub fn start() -> Self {
-        Self { epoch_ns: monotonic_ns() }
+        let wall = clock_gettime(ClockId::Realtime);
+        let wall_ns = (wall.tv_sec * 1_000_000_000 + wall.tv_nsec).max(0) as u64;
+        Self { epoch_ns: monotonic_ns(), wall_ns }
     }
 
-    /// A run that began when this machine's monotonic clock showed `epoch_ns`.
-    pub fn from_epoch(epoch_ns: i64) -> Self {
-        Self { epoch_ns }
+    /// A run that began when this machine's monotonic clock showed `epoch_ns`, and the leader's
+    /// wall clock `wall_ns`.
+    pub fn from_epoch(epoch_ns: i64, wall_ns: u64) -> Self {
+        Self { epoch_ns, wall_ns }
+    }
+
+    /// The leader's wall clock when the run began: what stamps count from.
+    pub fn wall_ns(&self) -> u64 {
+        self.wall_ns
     }
 
     pub fn epoch_ns(&self) -> i64 {

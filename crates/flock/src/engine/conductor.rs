@@ -14,7 +14,7 @@ use super::tally::{Tick, add_totals};
 use super::worker::Standing;
 use crate::faults::BrokerProcess;
 use crate::measure::{FaultRecord, LatencyHistogram, LatencyPoint, Outcome, Phase, Second, Totals};
-use crate::model::Fault;
+use crate::model::{FOR_EVER_US, Fault};
 
 /// What a run tells about itself once a second.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +63,11 @@ pub struct Conductor<'a> {
     /// End-to-end latency since it was last taken, for the rate search.
     pub(super) recent: LatencyHistogram,
     done: DoneCount,
+    /// Whether the stage under way lasts until the user ends it, and whether that happened.
+    is_endless: bool,
+    pub(super) is_ended_as_planned: bool,
+    /// Connections that nobody planned to lose, by the second.
+    pub(super) lost_by_second: Vec<(u32, u64)>,
 }
 
 #[derive(Default)]
@@ -143,6 +148,9 @@ impl<'a> Conductor<'a> {
             thread_cpu: Vec::new(),
             recent: LatencyHistogram::new(),
             done: DoneCount::default(),
+            is_endless: false,
+            is_ended_as_planned: false,
+            lost_by_second: Vec::new(),
         }
     }
 
@@ -200,9 +208,10 @@ impl<'a> Conductor<'a> {
         self.stage_name.clone_from(&model.id);
         self.done = DoneCount { stage, threads: 0 };
         let at_ns = self.clock.now_ns() + LEAD_NS;
-        self.crew.order(&CrewOrder::Begin { stage, at_ns, pace });
         let duration_us = self.duration_us.take().or(model.duration_us);
         let end_ns = duration_us.map(|us| at_ns + us * 1_000);
+        self.crew.order(&CrewOrder::Begin { stage, at_ns, end_ns, pace });
+        self.is_endless = duration_us.is_some_and(|us| us >= FOR_EVER_US);
         // Where clients have nothing to do, the point of the stage is its length.
         let is_hold = end_ns.is_some() && !model.has_client_steps();
         let mut script = script::of_stage(&model).into_iter().peekable();
@@ -322,6 +331,8 @@ impl<'a> Conductor<'a> {
         }
         if self.stop.load(Ordering::Relaxed) && !self.is_over() {
             self.outcome = Outcome::Interrupted("stopped by the user".into());
+            // Some stages have no other end.
+            self.is_ended_as_planned = self.is_endless;
         }
     }
 
@@ -421,6 +432,10 @@ impl<'a> Conductor<'a> {
             lateness_p99_us: tick.lateness.micros_at(99.0),
         };
         self.totals.connections_max = self.totals.connections_max.max(second.connections);
+        let unplanned = totals.connections_lost - totals.connections_cut;
+        if unplanned > 0 {
+            self.lost_by_second.push((at_secs, unplanned));
+        }
         if self.is_measuring() {
             self.thread_cpu.push(gathered.thread_cpu_max);
         }

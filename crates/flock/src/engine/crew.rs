@@ -49,6 +49,8 @@ pub enum CrewOrder {
     Begin {
         stage: usize,
         at_ns: u64,
+        /// When it is to end, if it has a length.
+        end_ns: Option<u64>,
         pace: StagePace,
     },
     End,
@@ -161,7 +163,9 @@ impl LocalCrew {
 impl Crew for LocalCrew {
     fn order(&mut self, order: &CrewOrder) {
         self.send(&match order.clone() {
-            CrewOrder::Begin { stage, at_ns, pace } => Order::Begin { stage, at_ns, pace },
+            CrewOrder::Begin { stage, at_ns, end_ns, pace } => {
+                Order::Begin { stage, at_ns, end_ns, pace }
+            }
             CrewOrder::End => Order::End,
             CrewOrder::Cut { group, share } => Order::Cut { group, share },
             CrewOrder::Measure(measured) => Order::Measure(measured),

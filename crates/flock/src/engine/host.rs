@@ -164,11 +164,8 @@ impl Sampler {
         let mean = |of: fn(&HostSample) -> f64| {
             within.iter().map(|sample| of(sample)).sum::<f64>() / within.len().max(1) as f64
         };
-        let busy: Vec<&&HostSample> =
-            within.iter().filter(|sample| sample.cpu_percent > 0.0).collect();
         HostLoad {
-            cpu_percent_average: busy.iter().map(|sample| sample.cpu_percent).sum::<f64>()
-                / busy.len().max(1) as f64,
+            cpu_percent_average: cpu_percent_between(within.first(), within.last()),
             cpu_percent_max: within.iter().map(|s| s.cpu_percent).fold(0.0, f64::max),
             memory_bytes_average: mean(|sample| sample.memory_bytes as f64),
             memory_bytes_max: self.samples.iter().map(|s| s.memory_bytes).max().unwrap_or(0),
@@ -191,6 +188,17 @@ impl Sampler {
 /// User and system together.
 pub fn cpu_secs(sample: &HostSample) -> f64 {
     sample.cpu_user_secs + sample.cpu_system_secs
+}
+
+/// All that was spent between two samples, idle seconds included; 0 where they are too close to
+/// tell.
+fn cpu_percent_between(first: Option<&&HostSample>, last: Option<&&HostSample>) -> f64 {
+    let (Some(first), Some(last)) = (first, last) else { return 0.0 };
+    let span_secs = last.at_secs - first.at_secs;
+    if span_secs < SPAN_SECS_MIN {
+        return last.cpu_percent;
+    }
+    (cpu_secs(last) - cpu_secs(first)).max(0.0) / span_secs * 100.0
 }
 
 /// Least squares over time.
@@ -355,6 +363,22 @@ mod tests {
         for at in [1.0, 1.001, 1.002] {
             assert_eq!(sampler.sample(at).unwrap().cpu_percent, 0.0);
         }
+    }
+
+    #[test]
+    fn idle_seconds_are_part_of_the_average() {
+        let mut sampler = Sampler::of_process(1);
+        sampler.samples = (0..=10)
+            .map(|second| HostSample {
+                at_secs: f64::from(second),
+                // Busy in the first two seconds, idle after that.
+                cpu_user_secs: f64::from(second.min(2)),
+                cpu_percent: if (1..=2).contains(&second) { 100.0 } else { 0.0 },
+                ..HostSample::default()
+            })
+            .collect();
+        let average = sampler.load(0.0, 10.0).cpu_percent_average;
+        assert!((average - 20.0).abs() < 1e-9, "{average}");
     }
 
     #[test]

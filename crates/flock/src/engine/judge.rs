@@ -9,9 +9,11 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Hearer, Plan};
+use super::tally::Measured;
 use super::worker::{Harvest, HeardEntry};
 use crate::measure::ledger::{
-    Heard, Sent, SentTable, ShareKey, SharedTrack, StreamId, Verdict, judge, judge_shared,
+    Heard, Sent, SentTable, ShareKey, SharedTrack, StreamId, Unpromised, Verdict, judge,
+    judge_shared,
 };
 use crate::measure::{
     ErrorCount, Integrity, IntegrityCount, IntegritySample, LatencyHistogram, LatencyKind,
@@ -25,7 +27,7 @@ pub struct Part {
     pub integrity: Integrity,
     pub shared: Vec<(ShareKey, StreamId, SharedTrack)>,
     pub shared_heard: Vec<(ShareKey, Heard)>,
-    pub latencies: Vec<(LatencyKind, u8, LatencyHistogram)>,
+    pub latencies: Vec<Measured>,
     pub timers: Vec<LatencyHistogram>,
     pub errors: Vec<ErrorCount>,
 }
@@ -43,8 +45,8 @@ impl Part {
         for (key, heard) in other.shared_heard {
             add_heard(&mut self.shared_heard, key, heard);
         }
-        for (kind, qos, histogram) in other.latencies {
-            add_latency(&mut self.latencies, kind, qos, &histogram);
+        for measured in &other.latencies {
+            add_latency(&mut self.latencies, measured);
         }
         for (at, timer) in other.timers.into_iter().enumerate() {
             match self.timers.get_mut(at) {
@@ -67,15 +69,13 @@ fn add_heard(all: &mut Vec<(ShareKey, Heard)>, key: ShareKey, heard: Heard) {
     }
 }
 
-fn add_latency(
-    all: &mut Vec<(LatencyKind, u8, LatencyHistogram)>,
-    kind: LatencyKind,
-    qos: u8,
-    histogram: &LatencyHistogram,
-) {
-    match all.iter_mut().find(|known| (known.0, known.1) == (kind, qos)) {
-        Some(known) => known.2.merge(histogram),
-        None => all.push((kind, qos, histogram.clone())),
+fn add_latency(all: &mut Vec<Measured>, other: &Measured) {
+    match all.iter_mut().find(|known| (known.kind, known.qos) == (other.kind, other.qos)) {
+        Some(known) => {
+            known.histogram.merge(&other.histogram);
+            known.unfinished += other.unfinished;
+        }
+        None => all.push(other.clone()),
     }
 }
 
@@ -87,6 +87,10 @@ fn merge_integrity(mine: &mut Integrity, other: Integrity) {
     keep_worst(&mut mine.worst);
     mine.unacknowledged += other.unacknowledged;
     mine.misrouted += other.misrouted;
+    mine.damaged += other.damaged;
+    mine.wrong_topic += other.wrong_topic;
+    mine.wrong_qos += other.wrong_qos;
+    mine.wrong_retain += other.wrong_retain;
     mine.reordered_in_groups += other.reordered_in_groups;
     mine.joined_late += other.joined_late;
     mine.interrupted += other.interrupted;
@@ -112,14 +116,18 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
     let judge = PartJudge::new(plan, harvests);
     let mut part = Part::default();
     for (&stream, entry) in &sent.streams {
-        judge.judge_stream(stream, entry, sent.unpromised_of(stream), &mut part.integrity);
+        judge.judge_stream(stream, (entry, sent.unpromised_of(stream)), &mut part);
     }
     keep_worst(&mut part.integrity.worst);
     for harvest in harvests {
         part.integrity.misrouted += harvest.ledger.misrouted;
+        part.integrity.damaged += harvest.ledger.damaged;
+        part.integrity.wrong_topic += harvest.ledger.wrong_topic;
+        part.integrity.wrong_qos += harvest.ledger.wrong_qos;
+        part.integrity.wrong_retain += harvest.ledger.wrong_retain;
         part.integrity.reordered_in_groups += harvest.ledger.reordered_in_groups;
-        for (kind, qos, histogram) in &harvest.latencies {
-            add_latency(&mut part.latencies, *kind, *qos, histogram);
+        for measured in &harvest.latencies {
+            add_latency(&mut part.latencies, measured);
         }
         for (at, timer) in harvest.timers.iter().enumerate() {
             match part.timers.get_mut(at) {
@@ -156,7 +164,7 @@ fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
                 let mine = heard.entry(key).or_insert_with(|| entry.strictness(0));
                 mine.since_ns = mine.since_ns.min(entry.since_ns);
                 mine.until_ns = mine.until_ns.max(entry.until_ns);
-                mine.generation = mine.generation.max(entry.link_generation);
+                mine.generation = mine.generation.max(entry.returns);
             }
         }
     }
@@ -190,7 +198,7 @@ impl<'a> PartJudge<'a> {
         Self { plan, harvests, heard }
     }
 
-    fn judge_stream(&self, stream: StreamId, sent: &Sent, unpromised: &[u32], all: &mut Integrity) {
+    fn judge_stream(&self, stream: StreamId, sent: SentOn<'_>, part: &mut Part) {
         let Some((topics, index)) = self.plan.topic_of(stream) else { return };
         let mut plain: Vec<(&Hearer, u64)> = Vec::new();
         for hearer in self.plan.listeners() {
@@ -214,7 +222,7 @@ impl<'a> PartJudge<'a> {
                         (other.subscription, *other_filter) != (hearer.subscription, *filter)
                             && other.group == hearer.group
                     });
-                self.judge_pair(stream, sent, unpromised, (hearer, client, repeats), all);
+                self.judge_pair(stream, sent, (hearer, client, repeats), part);
                 if several {
                     judged.push((hearer.group, client));
                 }
@@ -225,10 +233,9 @@ impl<'a> PartJudge<'a> {
     fn judge_pair(
         &self,
         stream: StreamId,
-        sent: &Sent,
-        unpromised: &[u32],
+        (sent, unpromised): SentOn<'_>,
         (hearer, client, repeats): (&Hearer, u64, bool),
-        all: &mut Integrity,
+        part: &mut Part,
     ) {
         let Some((thread, at)) = self.find(hearer.group, client) else { return };
         let Some((entry, times)) = self.heard[thread].get(&(at, hearer.subscription)) else {
@@ -246,10 +253,12 @@ impl<'a> PartJudge<'a> {
             // It left and came back, perhaps often: what it missed in between is not known.
             verdict.interrupted = true;
             verdict.count.expected -= verdict.count.lost.min(verdict.count.expected);
-            verdict.count.lost = 0;
+            verdict.count.unjudged += std::mem::take(&mut verdict.count.lost);
         }
+        let routed = self.plan.scenario.subscription(hearer.subscription).routed;
+        add_waits(&mut part.latencies, &verdict, routed);
         let subscriber = || client_name(self.plan, hearer.group, client);
-        book(self.plan, stream, &verdict, subscriber, all);
+        book(self.plan, stream, &verdict, subscriber, &mut part.integrity);
     }
 
     /// Where a client ran, if in this process.
@@ -291,12 +300,30 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
                     plan.write_filter(subscription, filter, &mut text);
                     text
                 };
+                add_waits(&mut part.latencies, &verdict, subscription.routed);
                 book(plan, stream, &verdict, group, &mut part.integrity);
             });
         }
     }
     part.integrity.unacknowledged = sent.unpromised_count();
     keep_worst(&mut part.integrity.worst);
+}
+
+/// What was sent on a stream, and what of it nobody promised.
+type SentOn<'a> = (&'a Sent, &'a [Unpromised]);
+
+/// What never came has waited at least until the end.
+fn add_waits(all: &mut Vec<Measured>, verdict: &Verdict, routed: bool) {
+    let kind = if routed { LatencyKind::Routed } else { LatencyKind::EndToEnd };
+    let mut histogram = LatencyHistogram::new();
+    if verdict.waited_ns.is_empty() {
+        return;
+    }
+    for &waited_ns in &verdict.waited_ns {
+        histogram.record_nanos(waited_ns);
+    }
+    let unfinished = verdict.waited_ns.len() as u64;
+    add_latency(all, &Measured { kind, qos: verdict.count.qos, histogram, unfinished });
 }
 
 fn book(
@@ -310,6 +337,7 @@ fn book(
     add_count(&mut all.by_qos, count);
     all.joined_late += u64::from(verdict.joined_late);
     all.interrupted += u64::from(verdict.interrupted);
+    all.damaged += verdict.invented;
     if count.lost + count.duplicated + count.reordered == 0 {
         return;
     }

@@ -11,15 +11,16 @@ use hashbrown::HashMap;
 use super::clock::Clock;
 use super::crew::StagePace;
 use super::plan::{Plan, Random};
+use super::stamp::Stamps;
 use super::tally::Tally;
-use crate::measure::ledger::{Ledger, Sent, StreamId};
-use crate::model::TopicsId;
+use crate::measure::ledger::{Ledger, Sent, StreamId, Unpromised};
+use crate::model::{FOR_EVER_US, TopicsId};
 
 /// See the module's text. Passed to every call on a client.
 pub(super) struct Lane {
     pub(super) plan: Arc<Plan>,
     pub(super) clock: Clock,
-    pub(super) tag: u16,
+    pub(super) stamps: Stamps,
     /// By broker, then by address.
     pub(super) routes: Arc<Vec<Vec<Route>>>,
     pub(super) sources: Arc<Vec<IpAddr>>,
@@ -29,10 +30,12 @@ pub(super) struct Lane {
     pub(super) ledger: Ledger,
     /// By family, then by slot of the client x stride + topic.
     pub(super) sent: Vec<Vec<Sent>>,
-    pub(super) unpromised: Vec<(StreamId, u32)>,
+    pub(super) unpromised: Vec<(StreamId, Unpromised)>,
     pub(super) random: Random,
     pub(super) stage: usize,
     pub(super) stage_at_ns: u64,
+    /// When the stage is to end, if the plan says so.
+    pub(super) stage_end_ns: Option<u64>,
     pub(super) pace: StagePace,
     /// Clients with steps left in this stage.
     pub(super) active: usize,
@@ -56,10 +59,10 @@ impl Lane {
         Self {
             tally: Tally::new(setting.plan.timers.len()),
             random: Random::new(setting.plan.scenario.seed ^ (thread << 32)),
+            stamps: Stamps::new(setting.tag, setting.clock, setting.plan.streams()),
             sent: setting.plan.families.iter().map(|_| Vec::new()).collect(),
             plan: setting.plan,
             clock: setting.clock,
-            tag: setting.tag,
             routes: setting.routes,
             sources: setting.sources,
             registry,
@@ -68,6 +71,7 @@ impl Lane {
             unpromised: Vec::new(),
             stage: 0,
             stage_at_ns: 0,
+            stage_end_ns: None,
             pace: StagePace::Own,
             active: 0,
             again: Vec::new(),
@@ -100,6 +104,22 @@ impl Lane {
             buffer.clear();
             self.buffers.push(buffer);
         }
+    }
+
+    /// When the stage is to end; of one that lasts until the user ends it, nothing is planned
+    /// beyond now. The end of time where a count is all there is.
+    pub(super) fn planned_end_ns(&self) -> u64 {
+        let endless_ns = FOR_EVER_US * 1_000;
+        match self.stage_end_ns {
+            Some(end_ns) if end_ns - self.stage_at_ns >= endless_ns => self.now_ns(),
+            Some(end_ns) => end_ns,
+            None => u64::MAX,
+        }
+    }
+
+    /// Nobody promised this message. `waited_ns` as in [`Unpromised`].
+    pub(super) fn give_up_on(&mut self, stream: StreamId, sequence: u32, waited_ns: u64) {
+        self.unpromised.push((stream, Unpromised { sequence, waited_ns }));
     }
 
     /// How many deliveries a message on this topic owes.

@@ -21,6 +21,7 @@ mod search;
 mod stamp;
 pub mod tally;
 mod task;
+mod valid;
 mod worker;
 
 pub use conductor::Progress;

@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use crate::measure::ledger::{Path, ShareKey, StreamId};
+use super::stamp::{STAMP_BYTES, STREAMS_MAX, Sum};
+use crate::measure::LatencyKind;
+use crate::measure::ledger::{Agreed, Path, ShareKey, StreamId};
 use crate::model::{
     Assign, Command, Connect, Content, Delay, Disconnect, Filters, GroupId, Members, Publish, QoS,
     Rate, Receive, Scenario, Step, Subscribe, Subscription, SubscriptionId, TopicsId, Who,
@@ -24,17 +26,24 @@ pub struct Plan {
     pub timers: Vec<String>,
     /// Whether every message of the run carries a stamp.
     pub all_stamped: bool,
+    /// Whether any is published to be retained.
+    pub any_retained: bool,
     listeners: Vec<Hearer>,
+    /// By group: whether another has the same client ids.
+    taken_over: Vec<bool>,
     /// By stage, then by group.
     programs: Vec<Vec<Vec<Op>>>,
 }
 
-/// All streams of one group on one topic group by one rule.
+/// All streams of one group on one topic group by one rule, at one QoS: order is promised for each
+/// QoS by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family {
     pub group: GroupId,
     pub topics: TopicsId,
     pub assign: Assign,
+    pub qos: QoS,
+    pub retain: bool,
     pub base: StreamId,
     /// Numbers per client: the most topics that any client has.
     pub stride: u32,
@@ -49,6 +58,8 @@ pub struct PublishPlan {
     pub family: usize,
     /// Whole payload, or the longest of them; the stamp overwrites its beginning.
     pub filler: Vec<u8>,
+    /// Of the filler behind the stamp, where it is the same for every message.
+    pub(super) rest: Option<Sum>,
 }
 
 /// A group that listens by a subscription.
@@ -104,6 +115,8 @@ impl Plan {
             subscribes: Vec::new(),
             timers: Vec::new(),
             all_stamped: true,
+            any_retained: false,
+            taken_over: Vec::new(),
             listeners: Vec::new(),
             programs: Vec::new(),
             scenario,
@@ -120,6 +133,8 @@ impl Plan {
             plan.programs.push(programs);
         }
         plan.scenario.stages = stages;
+        plan.any_retained = plan.families.iter().any(|family| family.retain);
+        plan.taken_over = taken_over(&plan.scenario);
         plan.all_stamped = plan.publishes.iter().all(|planned| planned.command.payload.stamped);
         Ok(Arc::new(plan))
     }
@@ -138,8 +153,7 @@ impl Plan {
                 Command::Disconnect(how) => ops.push(Op::Disconnect(*how)),
                 Command::Publish(publish) => {
                     let family = self.family(group, publish)?;
-                    let filler = filler(publish, self.scenario.seed);
-                    let planned = PublishPlan { command: publish.clone(), family, filler };
+                    let planned = PublishPlan::new(publish, family, self.scenario.seed);
                     ops.push(Op::Publish(push(&mut self.publishes, planned)?));
                 }
                 Command::Subscribe(subscribe) => {
@@ -180,7 +194,8 @@ impl Plan {
 
     fn family(&mut self, group: GroupId, publish: &Publish) -> Result<usize, PlanError> {
         let same = |family: &Family| {
-            (family.group, family.topics, family.assign) == (group, publish.topics, publish.assign)
+            (family.group, family.topics, family.assign, family.qos, family.retain)
+                == (group, publish.topics, publish.assign, publish.qos, publish.retain)
         };
         if let Some(at) = self.families.iter().position(same) {
             return Ok(at);
@@ -193,10 +208,7 @@ impl Plan {
             Assign::Partition => topic_count.div_ceil(clients.max(1)).max(1),
             Assign::Window { each } => u64::from(each).min(topic_count),
         };
-        let used = self
-            .families
-            .last()
-            .map_or(0, |last| u64::from(last.base) + u64::from(last.stride) * last.clients);
+        let used = self.streams();
         if used.saturating_add(stride.saturating_mul(clients)) > STREAMS_MAX {
             return Err(PlanError::TooManyStreams);
         }
@@ -204,12 +216,38 @@ impl Plan {
             group,
             topics: publish.topics,
             assign: publish.assign,
+            qos: publish.qos,
+            retain: publish.retain,
             base: used as StreamId,
             stride: stride as u32,
             clients,
             topic_count,
         });
         Ok(self.families.len() - 1)
+    }
+
+    /// How many numbers were given to streams.
+    pub fn streams(&self) -> u64 {
+        self.families
+            .last()
+            .map_or(0, |last| u64::from(last.base) + u64::from(last.stride) * last.clients)
+    }
+
+    /// Whether the messages of a stream are published to be retained.
+    pub fn retains(&self, stream: StreamId) -> bool {
+        self.locate(stream).is_some_and(|(family, ..)| family.retain)
+    }
+
+    /// Whether other clients of the scenario connect under the ids of this group's, which ends its
+    /// connections.
+    pub fn is_taken_over(&self, group: GroupId) -> bool {
+        self.taken_over[group.index()]
+    }
+
+    /// The name of the topic that a stream is published on.
+    pub fn topic_name_of(&self, stream: StreamId) -> Option<String> {
+        let (topics, index) = self.topic_of(stream)?;
+        Some(self.scenario.topic_name(topics, index))
     }
 
     fn add_listeners(&mut self, group: GroupId, subscribe: &Subscribe) {
@@ -252,6 +290,12 @@ impl Plan {
             .filter(|(_, ops)| ops.iter().any(|op| matches!(op, Op::Publish(_))))
             .map(|(group, _)| group.count)
             .sum()
+    }
+
+    /// Whether some publisher sends as soon as it may, and not by a schedule.
+    pub fn is_closed_loop(&self) -> bool {
+        let closed = |planned: &PublishPlan| planned.command.pace.rate.is_none();
+        self.scenario.search.is_none() && self.publishes.iter().any(closed)
     }
 
     /// Messages per second that all publishers of this stage together are asked for; `None` where a
@@ -340,26 +384,52 @@ impl Plan {
 
     /// How a client comes to hear a stream.
     pub fn path(&self, group: GroupId, client: u64, stream: StreamId) -> Path {
+        let Some((family, ..)) = self.locate(stream) else { return Path::Misrouted };
         let Some((topics, index)) = self.topic_of(stream) else { return Path::Misrouted };
-        let mut found = Path::Misrouted;
+        let sent_at = family.qos as u8;
+        let (mut found, mut agreed) = (Path::Misrouted, Agreed { low: u8::MAX, high: 0 });
         for hearer in self.listeners.iter().filter(|hearer| hearer.group == group) {
             let subscription = self.scenario.subscription(hearer.subscription);
             let routed = subscription.routed;
             self.each_match(subscription, topics, index, &mut |filter, shared| {
                 let members = self.clients_of(group, filter, subscription);
-                if members.position(client).is_none() || matches!(found, Path::Plain { .. }) {
+                if members.position(client).is_none() {
+                    return;
+                }
+                let qos = sent_at.min(hearer.qos as u8);
+                agreed = Agreed { low: agreed.low.min(qos), high: agreed.high.max(qos) };
+                if matches!(found, Path::Plain { .. }) {
                     return;
                 }
                 found = if shared {
                     let key =
                         ShareKey { subscription: hearer.subscription.0, filter: filter as u32 };
-                    Path::Shared { key, routed }
+                    Path::Shared { key, routed, qos: agreed }
                 } else {
-                    Path::Plain { routed }
+                    Path::Plain { routed, qos: agreed }
                 };
             });
         }
+        match &mut found {
+            Path::Plain { qos, .. } | Path::Shared { qos, .. } => *qos = agreed,
+            Path::Misrouted => {}
+        }
         found
+    }
+
+    /// The kind of latency that a message on this topic has, and the QoS of its deliveries: those
+    /// of the first subscription that hears it.
+    pub fn heard_at(&self, topics: TopicsId, index: u64, qos: QoS) -> Option<(LatencyKind, u8)> {
+        self.listeners.iter().find_map(|hearer| {
+            let subscription = self.scenario.subscription(hearer.subscription);
+            let mut hears = false;
+            self.each_match(subscription, topics, index, &mut |filter, _| {
+                hears |= !self.clients_of(hearer.group, filter, subscription).is_empty();
+            });
+            let kind =
+                if subscription.routed { LatencyKind::Routed } else { LatencyKind::EndToEnd };
+            hears.then_some((kind, qos.min(hearer.qos) as u8))
+        })
     }
 
     /// Copies that a message on this topic makes once everybody has subscribed.
@@ -383,6 +453,32 @@ impl Plan {
         }
         copies
     }
+}
+
+impl PublishPlan {
+    pub(super) fn new(publish: &Publish, family: usize, seed: u64) -> Self {
+        let filler = filler(publish, seed);
+        let is_same = !matches!(publish.payload.content, Content::RandomSize { .. });
+        let rest = filler.get(STAMP_BYTES..).filter(|_| is_same).map(Sum::of);
+        Self { command: publish.clone(), family, filler, rest }
+    }
+
+    /// The checksum of what is behind the stamp in a payload of so many bytes.
+    pub(super) fn rest_of(&self, bytes: usize) -> Sum {
+        self.rest.unwrap_or_else(|| Sum::of(self.filler.get(STAMP_BYTES..bytes).unwrap_or(&[])))
+    }
+}
+
+fn taken_over(scenario: &Scenario) -> Vec<bool> {
+    let ids = |at: usize| {
+        let group = &scenario.groups[at];
+        (group.client_ids.name(group.offset), group.count)
+    };
+    let all = 0..scenario.groups.len();
+    let shares = |at: usize| {
+        all.clone().any(|other| other != at && ids(at).1 > 0 && ids(at).0 == ids(other).0)
+    };
+    all.clone().map(shares).collect()
 }
 
 fn push<T>(list: &mut Vec<T>, value: T) -> Result<u16, PlanError> {
@@ -427,5 +523,3 @@ impl Random {
 
 const SHARE: &str = "$share/";
 const TEXT: &[u8] = b"the quelea flies in flocks of millions; ";
-/// Stream numbers are 32 bits in the payload; the last one marks wills.
-const STREAMS_MAX: u64 = u32::MAX as u64 - 1;

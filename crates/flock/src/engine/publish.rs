@@ -13,7 +13,7 @@ use codec::{Properties, Property, PropertyBuf, QoS, Reason};
 use super::client::Client;
 use super::lane::Lane;
 use super::plan::PublishPlan;
-use super::stamp::{STAMP_BYTES, Stamp};
+use super::stamp::{STAMP_BYTES, Stamp, Stamps, Sum};
 use super::task::{Wait, wire_qos};
 use crate::measure::LatencyKind;
 use crate::measure::ledger::{Sent, StreamId};
@@ -54,6 +54,7 @@ struct Head {
     position: u64,
     stream: StreamId,
     copies: u32,
+    topic: Sum,
     bytes: Vec<u8>,
     /// Where the packet identifier stands; 0 for QoS 0.
     id_at: usize,
@@ -75,6 +76,13 @@ enum Pumped {
 
 impl Client {
     pub(super) fn begin_publishing(&mut self, command: u16, lane: &mut Lane) {
+        let publishing = self.publishing_of(command, lane);
+        lane.tally.wanted_per_sec += publishing.rate.map_or(0.0, Rate::per_sec);
+        self.publishing = Some(Box::new(publishing));
+        self.task.wait = Wait::Publishing;
+    }
+
+    fn publishing_of(&mut self, command: u16, lane: &Lane) -> Publishing {
         let planned = &lane.plan.publishes[usize::from(command)];
         let clients = lane.plan.scenario.group(self.group).count;
         let topics = lane.plan.scenario.topic_group(planned.command.topics).count;
@@ -94,8 +102,7 @@ impl Client {
                 heads = before.heads;
             }
         }
-        lane.tally.wanted_per_sec += rate.map_or(0.0, Rate::per_sec);
-        self.publishing = Some(Box::new(Publishing {
+        Publishing {
             command,
             active: true,
             next: 0,
@@ -107,8 +114,7 @@ impl Client {
             is_blocked: false,
             walk,
             heads,
-        }));
-        self.task.wait = Wait::Publishing;
+        }
     }
 
     /// Sends what is due and can be sent.
@@ -128,7 +134,12 @@ impl Client {
             }
             Pumped::Later(due_ns) => self.wake_at(due_ns, lane),
             Pumped::Again => lane.again.push(self.at),
-            Pumped::Blocked => publishing.is_blocked = true,
+            Pumped::Blocked => {
+                publishing.is_blocked = true;
+                if let Some(give_up_ns) = self.task.give_up_ns {
+                    self.wake_at(give_up_ns, lane);
+                }
+            }
         }
         self.publishing = Some(publishing);
     }
@@ -198,7 +209,10 @@ impl Client {
         if publishing.rate.is_some() && due_ns > publishing.excused_ns {
             lane.tally.latency(LatencyKind::Lateness, 0, now_ns - due_ns);
         }
-        let sequence = self.book(planned, head, now_ns, lane);
+        let Some(sequence) = self.book(planned, head, now_ns, lane) else {
+            publishing.count = publishing.next;
+            return Err(NotSent::WindowFull);
+        };
         let flight = Flight { due_ns, stream: head.stream, sequence, command: publishing.command };
         let packet_id = match qos {
             QoS::AtMostOnce => 0,
@@ -206,7 +220,7 @@ impl Client {
                 Ok(packet_id) => packet_id,
                 Err(refused) => {
                     // All identifiers are taken: the number is spent, and nobody promised it.
-                    lane.unpromised.push((flight.stream, sequence));
+                    lane.give_up_on(flight.stream, sequence, 0);
                     return Err(refused);
                 }
             },
@@ -216,7 +230,8 @@ impl Client {
         if packet_id != 0 {
             self.outbox[start + id_at..start + id_at + 2].copy_from_slice(&packet_id.to_be_bytes());
         }
-        self.append_payload(planned, &flight, lane);
+        let topic = head.topic;
+        self.append_payload(planned, &flight, topic, lane);
         if matches!(planned.command.payload.content, Content::RandomSize { .. }) {
             // Such a payload has a length of its own, and its head is made for it alone.
             publishing.heads.pop();
@@ -224,44 +239,58 @@ impl Client {
         Ok(())
     }
 
-    /// Counts a message, and gives its number in the stream.
-    fn book(&mut self, planned: &PublishPlan, head: &Head, now_ns: u64, lane: &mut Lane) -> u32 {
+    /// Counts a message, and gives its number in the stream; `None` when all numbers are used up.
+    fn book(
+        &self,
+        planned: &PublishPlan,
+        head: &Head,
+        now_ns: u64,
+        lane: &mut Lane,
+    ) -> Option<u32> {
         let qos = planned.command.qos as u8;
+        let mut sequence = 0;
+        if planned.command.payload.stamped {
+            let family = &lane.plan.families[planned.family];
+            let slot = self.slot as usize * family.stride as usize + head.position as usize;
+            let sent = &mut lane.sent[planned.family];
+            if slot >= sent.len() {
+                sent.resize(slot + 1, Sent::default());
+            }
+            let entry = &mut sent[slot];
+            sequence = entry.count;
+            if sequence >= lane.stamps.sequences_max() {
+                lane.tally.totals.programs_cut_short += 1;
+                let told = "a publisher has used up the numbers of its stream, and sends no more";
+                lane.tally.error("publish", told, || self.id(&lane.plan));
+                return None;
+            }
+            if sequence == 0 {
+                entry.first_ns = now_ns;
+            }
+            entry.qos = qos;
+            entry.last_ns = now_ns;
+            entry.count += 1;
+        }
         let tally = &mut lane.tally;
         tally.totals.publishes_scheduled += 1;
         tally.totals.published[usize::from(qos)] += 1;
         tally.owed += u64::from(head.copies);
-        if !planned.command.payload.stamped {
-            return 0;
-        }
-        let family = &lane.plan.families[planned.family];
-        let slot = self.slot as usize * family.stride as usize + head.position as usize;
-        let sent = &mut lane.sent[planned.family];
-        if slot >= sent.len() {
-            sent.resize(slot + 1, Sent::default());
-        }
-        let entry = &mut sent[slot];
-        if entry.count == 0 {
-            entry.first_ns = now_ns;
-        }
-        entry.qos = qos;
-        entry.last_ns = now_ns;
-        entry.count += 1;
-        entry.count - 1
+        Some(sequence)
     }
 
-    fn append_payload(&mut self, planned: &PublishPlan, flight: &Flight, lane: &mut Lane) {
+    fn append_payload(
+        &mut self,
+        planned: &PublishPlan,
+        flight: &Flight,
+        topic: Sum,
+        lane: &mut Lane,
+    ) {
         let bytes = self.payload_bytes(planned, flight);
         lane.tally.totals.published_bytes += bytes as u64;
         let filler = &planned.filler[..bytes];
         if planned.command.payload.stamped && bytes >= STAMP_BYTES {
-            let stamp = Stamp {
-                tag: lane.tag,
-                due_ns: flight.due_ns,
-                stream: flight.stream,
-                sequence: flight.sequence,
-            };
-            self.outbox.extend_from_slice(&stamp.to_bytes());
+            let rest = planned.rest_of(bytes);
+            self.outbox.extend_from_slice(&lane.stamps.write(flight.stamp(), topic, rest));
             self.outbox.extend_from_slice(&filler[STAMP_BYTES..]);
         } else {
             self.outbox.extend_from_slice(filler);
@@ -320,7 +349,17 @@ impl Client {
         };
         let (bytes, id_at) = encode(&name, alias);
         let short = alias.map(|alias| encode("", Some(alias)));
-        heads.push(Head { position, stream, copies, bytes, id_at, short, known_to: None });
+        let sum = Sum::of(name.as_bytes());
+        heads.push(Head {
+            position,
+            stream,
+            copies,
+            topic: sum,
+            bytes,
+            id_at,
+            short,
+            known_to: None,
+        });
         heads.len() - 1
     }
 
@@ -334,12 +373,11 @@ impl Client {
         now_ns: u64,
         lane: &mut Lane,
     ) {
-        let waited_ns = now_ns.saturating_sub(flight.due_ns);
         if reason.is_error() {
             lane.tally.totals.publishes_refused += 1;
             // What was refused may still have reached some subscribers, so that it stays owed: a
             // drain that waits too long does no harm, one that ends too early invents losses.
-            lane.unpromised.push((flight.stream, flight.sequence));
+            lane.give_up_on(flight.stream, flight.sequence, 0);
             let text = format!("refused: {reason} (0x{:02x})", reason.0);
             lane.tally.error("publish", &text, || self.id(&lane.plan));
             return;
@@ -348,7 +386,7 @@ impl Client {
         if reason == Reason::NO_MATCHING_SUBSCRIBERS {
             lane.tally.totals.acknowledged_no_subscribers += 1;
         }
-        lane.tally.latency(LatencyKind::PublishAck, qos as u8, waited_ns);
+        lane.tally.message_latency(LatencyKind::PublishAck, qos as u8, flight.due_ns, now_ns);
     }
 
     /// The session is there: repeats what was not acknowledged, with its identifiers.
@@ -359,7 +397,7 @@ impl Client {
             match open {
                 Unacknowledged::Publish { packet_id, token, .. } => {
                     lane.tally.totals.publishes_repeated += 1;
-                    self.encode_again(token, (true, packet_id), &plan, lane.tag, &mut outbox);
+                    self.encode_again(token, (true, packet_id), &plan, lane.stamps, &mut outbox);
                 }
                 Unacknowledged::Pubrel { packet_id } => {
                     self.machine.repeat_pubrel(packet_id, &mut outbox);
@@ -378,11 +416,11 @@ impl Client {
                 Ok(packet_id) => {
                     lane.tally.totals.publishes_repeated += 1;
                     let mut outbox = std::mem::take(&mut self.outbox);
-                    self.encode_again(&flight, (false, packet_id), &plan, lane.tag, &mut outbox);
+                    self.encode_again(&flight, (false, packet_id), &plan, lane.stamps, &mut outbox);
                     self.outbox = outbox;
                 }
                 // The new window is smaller than the old one.
-                Err(_) => lane.unpromised.push((flight.stream, flight.sequence)),
+                Err(_) => lane.give_up_on(flight.stream, flight.sequence, 0),
             }
         }
     }
@@ -392,26 +430,22 @@ impl Client {
         flight: &Flight,
         (dup, packet_id): (bool, u16),
         plan: &super::plan::Plan,
-        tag: u16,
+        stamps: Stamps,
         out: &mut Vec<u8>,
     ) {
         let planned = &plan.publishes[usize::from(flight.command)];
         let Some((topics, index)) = plan.topic_of(flight.stream) else { return };
+        let topic = plan.scenario.topic_name(topics, index);
         let mut payload = planned.filler[..self.payload_bytes(planned, flight)].to_vec();
         if planned.command.payload.stamped && payload.len() >= STAMP_BYTES {
-            let stamp = Stamp {
-                tag,
-                due_ns: flight.due_ns,
-                stream: flight.stream,
-                sequence: flight.sequence,
-            };
-            payload[..STAMP_BYTES].copy_from_slice(&stamp.to_bytes());
+            let (sum, rest) = (Sum::of(topic.as_bytes()), planned.rest_of(payload.len()));
+            payload[..STAMP_BYTES].copy_from_slice(&stamps.write(flight.stamp(), sum, rest));
         }
         let publish = codec::Publish {
             dup,
             qos: wire_qos(planned.command.qos),
             retain: planned.command.retain,
-            topic: &plan.scenario.topic_name(topics, index),
+            topic: &topic,
             packet_id,
             properties: Properties::EMPTY,
             payload: &payload,
@@ -419,35 +453,138 @@ impl Client {
         publish.encode(self.machine.version(), out);
     }
 
-    /// Stops where it is; what was due by now and not sent is counted as skipped.
+    /// The stage is over: what was due by then and was held back has a little more time to be sent.
+    /// `false` if there is nothing such.
+    pub(super) fn catch_up(&mut self, lane: &mut Lane) -> bool {
+        let is_reachable = self.is_reachable();
+        let (Some(end_ns), Some(publishing)) = (lane.stage_end_ns, &mut self.publishing) else {
+            return false;
+        };
+        if !publishing.active || publishing.rate.is_none() || !is_reachable {
+            return false;
+        }
+        // A run that is cut short ends before its stage does.
+        let due = publishing.due_by(end_ns.min(lane.clock.now_ns()));
+        publishing.count = due.max(publishing.next);
+        if publishing.next >= publishing.count {
+            return false;
+        }
+        self.task.give_up_ns = Some(lane.now_ns() + CATCH_UP_NS_MAX);
+        lane.again.push(self.at);
+        true
+    }
+
+    /// Stops where it is; what was due by now, or by the end of the stage if that has passed, and
+    /// was not sent counts as skipped. In a closed loop nothing is due.
     pub(super) fn stop_publishing(&mut self, lane: &mut Lane) {
-        let now = lane.now_ns();
+        if let Some(publishing) = self.publishing.as_mut().filter(|one| one.rate.is_none()) {
+            publishing.active = false;
+        }
+        let until_ns = lane.now_ns().min(lane.stage_end_ns.unwrap_or(u64::MAX));
+        self.end_publishing(until_ns, lane);
+    }
+
+    /// Stops for good, and counts all that the stage had still planned as skipped.
+    pub(super) fn abandon_publishing(&mut self, lane: &mut Lane) {
+        self.end_publishing(lane.planned_end_ns(), lane);
+    }
+
+    fn end_publishing(&mut self, until_ns: u64, lane: &mut Lane) {
         let Some(publishing) = &mut self.publishing else { return };
-        if !std::mem::take(&mut publishing.active) {
-            return;
+        if std::mem::take(&mut publishing.active) {
+            lane.tally.wanted_per_sec -= publishing.rate.map_or(0.0, Rate::per_sec);
+            skip(publishing, until_ns, lane);
         }
-        if let Some(rate) = publishing.rate {
-            lane.tally.wanted_per_sec -= rate.per_sec();
-            let elapsed_us = u128::from(now.saturating_sub(publishing.start_ns)) / 1_000;
-            let due = elapsed_us * u128::from(rate.count) / u128::from(rate.per_us);
-            let due = (due as u64).min(publishing.count);
-            let skipped = due.saturating_sub(publishing.next);
-            lane.tally.totals.publishes_skipped += skipped;
-            lane.tally.totals.publishes_scheduled += skipped;
-        }
+    }
+
+    /// A publish command that will not be begun in this stage.
+    pub(super) fn skip_publishing(&mut self, command: u16, lane: &mut Lane) {
+        let publishing = self.publishing_of(command, lane);
+        skip(&publishing, lane.planned_end_ns(), lane);
     }
 
     /// Messages without an acknowledgement at the end of the run.
     pub(super) fn unacknowledged(&mut self, lane: &mut Lane) {
+        let now_ns = lane.now_ns();
         for open in self.machine.unacknowledged() {
-            if let Unacknowledged::Publish { token, .. } = open {
-                lane.unpromised.push((token.stream, token.sequence));
+            let Unacknowledged::Publish { token, .. } = open else { continue };
+            let waited_ns = if lane.tally.was_measured(token.due_ns) {
+                now_ns.saturating_sub(token.due_ns)
+            } else {
+                0
+            };
+            let qos = lane.plan.publishes[usize::from(token.command)].command.qos as u8;
+            if waited_ns > 0 {
+                lane.tally.unfinished(LatencyKind::PublishAck, qos, waited_ns, 1);
             }
+            lane.give_up_on(token.stream, token.sequence, waited_ns);
         }
     }
 }
 
+impl Flight {
+    fn stamp(&self) -> Stamp {
+        Stamp { due_ns: self.due_ns, stream: self.stream, sequence: self.sequence }
+    }
+}
+
+/// Counts what was due by `until_ns` and was never sent. Its latency is what it has waited, or will
+/// have by then, at least.
+fn skip(publishing: &Publishing, until_ns: u64, lane: &mut Lane) {
+    let due = publishing.due_by(until_ns);
+    let skipped = due.saturating_sub(publishing.next);
+    if skipped == 0 || publishing.own.is_empty() {
+        return;
+    }
+    lane.tally.totals.publishes_skipped += skipped;
+    lane.tally.totals.publishes_scheduled += skipped;
+    if publishing.rate.is_none() || until_ns == u64::MAX {
+        // They were not due at any known time.
+        return;
+    }
+    let plan = Arc::clone(&lane.plan);
+    let command = &plan.publishes[usize::from(publishing.command)].command;
+    let topic = publishing.own.nth(publishing.walk % publishing.own.len());
+    let copies = u64::from(lane.copies(command.topics, topic));
+    let heard = plan.heard_at(command.topics, topic, command.qos);
+    let seen_ns = until_ns.max(lane.now_ns());
+    // Long waits are told in steps, each message with the wait of the youngest of its step.
+    let step = skipped.div_ceil(SKIPPED_STEPS);
+    let mut from = publishing.next;
+    while from < due {
+        let to = (from + step).min(due);
+        let due_ns = publishing.due_ns(to - 1).unwrap_or(until_ns);
+        if lane.tally.was_measured(due_ns) {
+            let waited_ns = seen_ns.saturating_sub(due_ns);
+            if command.qos != crate::model::QoS::AtMostOnce {
+                let kind = LatencyKind::PublishAck;
+                lane.tally.unfinished(kind, command.qos as u8, waited_ns, to - from);
+            }
+            if let Some((kind, qos)) = heard {
+                lane.tally.unfinished(kind, qos, waited_ns, (to - from) * copies);
+            }
+        }
+        from = to;
+    }
+}
+
 impl Publishing {
+    pub(super) fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// How many messages are due before this time; all, where a closed loop decides.
+    fn due_by(&self, at_ns: u64) -> u64 {
+        let Some(rate) = self.rate else {
+            // Without an end there is no number that was planned.
+            return if self.count == u64::MAX { self.next } else { self.count };
+        };
+        let elapsed_ns = u128::from(at_ns.saturating_sub(self.start_ns));
+        let interval_ns = u128::from(rate.per_us) * 1_000;
+        let due = (elapsed_ns * u128::from(rate.count)).div_ceil(interval_ns);
+        u64::try_from(due).unwrap_or(u64::MAX).min(self.count)
+    }
+
     /// When message `k` is due; `None` in a closed loop, where that is when it can be sent.
     #[inline]
     fn due_ns(&self, k: u64) -> Option<u64> {
@@ -511,6 +648,10 @@ fn encode_head(
 
 /// Messages of one client in one go, before others have their turn.
 const BURST_MAX: usize = 2_048;
+/// What was due in a stage and held back may be sent for so long after its end.
+const CATCH_UP_NS_MAX: u64 = 1_000_000_000;
+/// Steps in which the waits of messages are told that were never sent.
+const SKIPPED_STEPS: u64 = 1_000;
 /// Topics per client whose packet heads are kept.
 const HEADS_MAX: usize = 16;
 
@@ -534,7 +675,7 @@ mod tests {
             topic_alias: false,
             user_properties: vec![("k".into(), "v".into())],
         };
-        let planned = PublishPlan { command, family: 0, filler: vec![0; 16] };
+        let planned = PublishPlan::new(&command, 0, 1);
         let head = |version| encode_head(version, &planned, "t", None, 16).0;
         assert_eq!(head(codec::Version::V311), b"\x30\x13\x00\x01t");
         let properties = b"\x0c\x02\x00\x00\x00\x3c\x26\x00\x01k\x00\x01v";

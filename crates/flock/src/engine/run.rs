@@ -13,11 +13,12 @@ use super::host::{self, Sampler};
 use super::judge::{Part, judge_shared_groups};
 use super::plan::{Plan, PlanError};
 use super::preflight::{self, Refusal};
+use super::valid::validity;
 use crate::agent::{AgentError, RemoteCrew};
 use crate::faults::{BrokerProcess, FaultError};
 use crate::measure::{
-    BrokerInfo, HostLoad, Latency, LatencyHistogram, LatencyKind, Outcome, RESULTS_FORMAT, Results,
-    RunInfo, ScenarioInfo, Timer, ToolInfo, Validity,
+    BrokerInfo, HostLoad, Latency, LatencyKind, Outcome, RESULTS_FORMAT, Results, RunInfo,
+    ScenarioInfo, Timer, ToolInfo,
 };
 use crate::model::Scenario;
 
@@ -111,7 +112,7 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     results.run.started_unix_ms = started_unix_ms;
     results.run.threads = threads as u32;
     results.run.agents = crew.agents();
-    results.scenario = scenario_info(&scenario, options.source, options.parameters);
+    results.scenario = scenario_info(&plan, &scenario, options.source, options.parameters);
     let addresses = scenario.brokers.iter().flat_map(|broker| broker.addresses.clone());
     let found = std::mem::take(&mut results.broker);
     results.broker = BrokerInfo {
@@ -265,56 +266,21 @@ fn add_unit_costs(load: &mut HostLoad, conductor: &Conductor<'_>) {
 fn latencies(part: &Part) -> Vec<Latency> {
     part.latencies
         .iter()
-        .filter(|(_, _, histogram)| !histogram.is_empty())
-        .map(|(kind, qos, histogram)| {
+        .filter(|one| !one.histogram.is_empty())
+        .map(|one| {
             let has_qos = matches!(
-                kind,
+                one.kind,
                 LatencyKind::PublishAck | LatencyKind::EndToEnd | LatencyKind::Routed
             );
             Latency {
-                kind: *kind,
-                qos: has_qos.then_some(*qos),
-                summary: histogram.summary(),
-                histogram: histogram.clone(),
+                kind: one.kind,
+                qos: has_qos.then_some(one.qos),
+                summary: one.histogram.summary(),
+                histogram: one.histogram.clone(),
+                unfinished: one.unfinished,
             }
         })
         .collect()
-}
-
-/// Was the tool the bottleneck? The thresholds are those of the catalogue's method: 99 % of the
-/// messages at most 1 ms late, and no load thread over 80 % busy.
-fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
-    let mut reasons = conductor.reasons.clone();
-    let mut lateness = LatencyHistogram::new();
-    for (_, _, histogram) in
-        part.latencies.iter().filter(|latency| latency.0 == LatencyKind::Lateness)
-    {
-        lateness.merge(histogram);
-    }
-    let late_us = lateness.micros_at(99.0);
-    if late_us > LATENESS_MAX_US {
-        reasons.push(format!(
-            "1 % of the messages were sent more than {late_us} us late: the tool or its machine could \
-             not keep the schedule"
-        ));
-    }
-    let mut busy = conductor.thread_cpu.clone();
-    busy.sort_by(f64::total_cmp);
-    // The median over the seconds: one busy second does not spoil a run.
-    let cpu = busy.get(busy.len() / 2).copied().unwrap_or(0.0);
-    if cpu > THREAD_CPU_MAX_PERCENT {
-        reasons.push(format!("the busiest load thread used {cpu:.0} % of a core"));
-    }
-    if let Outcome::Failed(why) = &conductor.outcome {
-        reasons.push(why.clone());
-    }
-    Validity {
-        valid: reasons.is_empty(),
-        reasons,
-        notes: conductor.notes.clone(),
-        lateness: lateness.summary(),
-        thread_cpu_percent_max: busy.last().copied().unwrap_or(0.0),
-    }
 }
 
 /// What each fault led to, read off the series.
@@ -348,6 +314,7 @@ fn judge_faults(results: &mut Results) {
 }
 
 fn scenario_info(
+    plan: &Plan,
     scenario: &Scenario,
     source: String,
     parameters: std::collections::BTreeMap<String, String>,
@@ -364,6 +331,7 @@ fn scenario_info(
         subscribers: estimate.subscribers,
         clients: estimate.clients,
         topics: estimate.topics,
+        closed_loop: plan.is_closed_loop(),
     }
 }
 
@@ -376,6 +344,4 @@ pub fn save(results: &Results, path: &Path) -> io::Result<()> {
     std::fs::write(path, text)
 }
 
-const LATENESS_MAX_US: u64 = 1_000;
-const THREAD_CPU_MAX_PERCENT: f64 = 80.0;
 const FAULT_EFFECT_SECS: f64 = 10.0;

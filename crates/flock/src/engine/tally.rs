@@ -27,7 +27,21 @@ pub struct Tally {
     /// Messages per second that open-loop publishers want to send at the moment.
     pub wanted_per_sec: f64,
     /// Whether latencies count for the report at the moment.
-    pub measured: bool,
+    measured: bool,
+    /// From the first measured stage to the end of the last.
+    measured_ns: (u64, u64),
+    /// Samples of `whole` that are lower bounds.
+    unfinished: Vec<u64>,
+}
+
+/// Latencies of one kind and QoS.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    pub kind: LatencyKind,
+    pub qos: u8,
+    pub histogram: LatencyHistogram,
+    /// Of them: lower bounds, of what had not come to its end.
+    pub unfinished: u64,
 }
 
 /// One second of one thread: differences to the second before.
@@ -68,13 +82,20 @@ impl Tally {
             duplicated_reported: 0,
             wanted_per_sec: 0.0,
             measured: false,
+            measured_ns: (u64::MAX, 0),
+            unfinished: vec![0; LatencyKind::ALL.len() * 3],
         }
     }
 
     #[inline]
     pub fn latency(&mut self, kind: LatencyKind, qos: u8, nanos: u64) {
         let connecting = matches!(kind, LatencyKind::Connect | LatencyKind::Subscribe);
-        if self.measured || connecting {
+        self.record(kind, qos, nanos, self.measured || connecting);
+    }
+
+    #[inline]
+    fn record(&mut self, kind: LatencyKind, qos: u8, nanos: u64, counts: bool) {
+        if counts {
             self.whole[kind as usize * 3 + usize::from(qos)]
                 .get_or_insert_with(Box::default)
                 .record_nanos(nanos);
@@ -82,6 +103,41 @@ impl Tally {
         if let Some(at) = SECOND_KINDS.iter().position(|&wanted| wanted == kind) {
             self.second[at].record_nanos(nanos);
         }
+    }
+
+    /// The latency of a message that was due at `due_ns`, at `now_ns`. It counts for the report if
+    /// it was due in a measured stage or arrives in one: what a broker holds back until the stage
+    /// is over is not forgotten.
+    #[inline]
+    pub fn message_latency(&mut self, kind: LatencyKind, qos: u8, due_ns: u64, now_ns: u64) {
+        let nanos = now_ns.saturating_sub(due_ns);
+        self.record(kind, qos, nanos, self.was_measured(due_ns));
+    }
+
+    /// Whether a message that was due then is one of the measured stages.
+    #[inline]
+    pub fn was_measured(&self, due_ns: u64) -> bool {
+        self.measured || (self.measured_ns.0..self.measured_ns.1).contains(&due_ns)
+    }
+
+    /// Latencies count from now on, or no longer.
+    pub fn set_measured(&mut self, measured: bool, now_ns: u64) {
+        match (measured, self.measured) {
+            (true, false) if self.measured_ns.0 == u64::MAX => {
+                self.measured_ns = (now_ns, u64::MAX)
+            }
+            (false, true) => self.measured_ns.1 = now_ns,
+            _ => {}
+        }
+        self.measured = measured;
+    }
+
+    /// Messages that had not been sent, or had not arrived, when the run was over.
+    pub fn unfinished(&mut self, kind: LatencyKind, qos: u8, waited_ns: u64, count: u64) {
+        let at = kind as usize * 3 + usize::from(qos);
+        let histogram = self.whole[at].get_or_insert_with(Box::default);
+        histogram.record_micros_n(waited_ns / 1_000, count);
+        self.unfinished[at] += count;
     }
 
     /// Counts a failure. At most `REASONS_MAX` different reasons are told apart.
@@ -132,12 +188,14 @@ impl Tally {
     }
 
     /// The whole run's histograms, by kind and QoS.
-    pub fn latencies(&self) -> Vec<(LatencyKind, u8, LatencyHistogram)> {
+    pub fn latencies(&self) -> Vec<Measured> {
         let mut all = Vec::new();
         for kind in LatencyKind::ALL {
             for qos in 0..3 {
-                if let Some(histogram) = &self.whole[kind as usize * 3 + usize::from(qos)] {
-                    all.push((kind, qos, (**histogram).clone()));
+                let at = kind as usize * 3 + usize::from(qos);
+                if let Some(histogram) = &self.whole[at] {
+                    let (histogram, unfinished) = ((**histogram).clone(), self.unfinished[at]);
+                    all.push(Measured { kind, qos, histogram, unfinished });
                 }
             }
         }
@@ -176,10 +234,11 @@ macro_rules! each_total {
     ($apply:ident) => {
         $apply! {
             connects_started, connects_ok, connects_failed, reconnects, disconnects,
-            connections_lost, subscribes_ok, subscribes_failed, unsubscribes_ok,
+            connections_lost, connections_cut, subscribes_ok, subscribes_failed, unsubscribes_ok,
             publishes_scheduled, published_bytes, publishes_repeated, acknowledged,
             acknowledged_no_subscribers, publishes_refused, publishes_skipped, received_bytes,
-            received_retained, received_foreign, wills_received, bytes_in, bytes_out
+            programs_cut_short, receives_failed, received_retained, received_foreign,
+            received_early, wills_received, bytes_in, bytes_out
         }
     };
 }

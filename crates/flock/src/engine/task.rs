@@ -13,7 +13,7 @@ use codec::{SubscribeOptions, TopicBuf};
 use super::client::{Client, Hearing, Link, SILENCE_MAX, wire_version};
 use super::lane::{Kind, Lane};
 use super::plan::{Op, Plan};
-use super::stamp::{STAMP_BYTES, Stamp, WILL_STREAM};
+use super::stamp::{STAMP_BYTES, Stamp, Sum, WILL_STREAM};
 use crate::measure::LatencyKind;
 use crate::model::{Content, Disconnect, Rate, Receive, Subscribe, SubscriptionId, Version, Will};
 
@@ -29,6 +29,8 @@ pub(super) struct Task {
     /// When the request that is waited for was sent.
     asked_ns: u64,
     loops: Vec<Round>,
+    /// The stage is over, and until then the client may send what was due in it.
+    pub(super) give_up_ns: Option<u64>,
 }
 
 /// What the program waits for.
@@ -97,6 +99,9 @@ impl Client {
         if self.task.wait == Wait::Stalled {
             self.set_stalled(false, lane);
         }
+        if self.task.wait == Wait::Publishing && self.catch_up(lane) {
+            return;
+        }
         self.stop_publishing(lane);
         self.finish(lane);
     }
@@ -105,6 +110,7 @@ impl Client {
         self.task.wait = Wait::Idle;
         self.task.timer_ns = u64::MAX;
         self.task.loops = Vec::new();
+        self.task.give_up_ns = None;
         lane.active -= 1;
     }
 
@@ -123,7 +129,18 @@ impl Client {
         lane.tally.error("program", "not connected, the rest of the stage was skipped", || {
             self.id(&lane.plan)
         });
-        self.stop_publishing(lane);
+        lane.tally.totals.programs_cut_short += 1;
+        let from = self.task.pc as usize;
+        if self.publishing.as_ref().is_some_and(|publishing| publishing.is_active()) {
+            self.abandon_publishing(lane);
+        }
+        let plan = std::sync::Arc::clone(&lane.plan);
+        let ops = plan.program(lane.stage, self.group.index());
+        for op in ops.iter().skip(from) {
+            if let Op::Publish(command) = op {
+                self.skip_publishing(*command, lane);
+            }
+        }
         self.finish(lane);
     }
 
@@ -152,7 +169,12 @@ impl Client {
                 self.close(lane);
                 self.task.ready(lane.now_ns());
             }
+            Wait::Publishing if self.task.give_up_ns.is_some_and(|at| at <= lane.now_ns()) => {
+                self.stop_publishing(lane);
+                self.finish(lane);
+            }
             Wait::Messages(_) | Wait::AnyMessages(_) => {
+                lane.tally.totals.receives_failed += 1;
                 lane.tally
                     .error("receive", "not all messages came in time", || self.id(&lane.plan));
                 self.task.ready(lane.now_ns());
@@ -172,6 +194,9 @@ impl Client {
             if self.task.wait != Wait::Ready {
                 return;
             }
+            if self.task.give_up_ns.is_some() {
+                return self.finish(lane);
+            }
             match ops.get(self.task.pc as usize) {
                 Some(op) => {
                     self.task.pc += 1;
@@ -187,6 +212,8 @@ impl Client {
         let needs_link =
             matches!(op, Op::Publish(_) | Op::Subscribe(_) | Op::Unsubscribe(_) | Op::Receive(_));
         if needs_link && !self.is_reachable() {
+            // The step itself is one of those that are left out.
+            self.task.pc -= 1;
             return self.give_up(lane);
         }
         match op {
@@ -406,6 +433,7 @@ impl Client {
 
     pub(super) fn on_subscribed(&mut self, reasons: &[u8], now_ns: u64, lane: &mut Lane) {
         lane.tally.latency(LatencyKind::Subscribe, 0, now_ns.saturating_sub(self.task.asked_ns));
+        self.subscribed_ns = now_ns;
         let refused = reasons.iter().filter(|&&reason| reason >= 0x80).count() as u64;
         lane.tally.totals.subscribes_failed += refused;
         lane.tally.totals.subscribes_ok += reasons.len() as u64 - refused;
@@ -559,25 +587,23 @@ impl Client {
         let count = scenario.topic_group(will.topics).count;
         let own = will.assign.topics_of(self.index, clients, count);
         let index = if own.is_empty() { 0 } else { own.nth(0) };
+        let topic = scenario.topic_name(will.topics, index);
         let mut payload = match &will.payload.content {
             Content::Fixed(bytes) => bytes.clone(),
             _ => vec![b'w'; will.payload.bytes_max() as usize],
         };
         if will.payload.stamped && payload.len() >= STAMP_BYTES {
-            let stamp = Stamp {
-                tag: lane.tag,
-                due_ns: lane.now_ns(),
-                stream: WILL_STREAM,
-                sequence: self.index as u32,
-            };
-            payload[..STAMP_BYTES].copy_from_slice(&stamp.to_bytes());
+            let sequence = self.index as u32 & lane.stamps.sequences_max();
+            let stamp = Stamp { due_ns: lane.now_ns(), stream: WILL_STREAM, sequence };
+            let (sum, rest) = (Sum::of(topic.as_bytes()), Sum::of(&payload[STAMP_BYTES..]));
+            payload[..STAMP_BYTES].copy_from_slice(&lane.stamps.write(stamp, sum, rest));
         }
         let mut properties = PropertyBuf::new();
         if let Some(secs) = will.expiry_secs {
             properties.push(Property::MessageExpirySecs(secs));
         }
         client::WillOptions {
-            topic: scenario.topic_name(will.topics, index),
+            topic,
             payload,
             qos: wire_qos(will.qos),
             retain: will.retain,

@@ -16,18 +16,18 @@ use rustix::time::{
 use super::client::Client;
 use super::crew::StagePace;
 use super::lane::{Lane, Setting};
-use super::tally::Tick;
+use super::tally::{Measured, Tick};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::ledger::{Heard, Ledger, SentTable};
-use crate::measure::{ErrorCount, LatencyHistogram, LatencyKind};
+use crate::measure::{ErrorCount, LatencyHistogram};
 use crate::model::{GroupId, SubscriptionId};
 
 /// What a load thread is told.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     /// Start stage `stage` at `at_ns`, with publishers at this pace.
-    Begin { stage: usize, at_ns: u64, pace: StagePace },
+    Begin { stage: usize, at_ns: u64, end_ns: Option<u64>, pace: StagePace },
     /// The stage is over.
     End,
     /// Close the sockets of this share of a group.
@@ -75,7 +75,7 @@ pub(super) struct Harvest {
     pub(super) heard: Vec<HeardEntry>,
     /// Position in the thread's list by group and slot.
     pub(super) bases: Vec<u32>,
-    pub(super) latencies: Vec<(LatencyKind, u8, LatencyHistogram)>,
+    pub(super) latencies: Vec<Measured>,
     pub(super) timers: Vec<LatencyHistogram>,
     pub(super) errors: Vec<ErrorCount>,
 }
@@ -90,8 +90,10 @@ pub(super) struct HeardEntry {
     pub(super) subscription: SubscriptionId,
     pub(super) since_ns: u64,
     pub(super) until_ns: u64,
+    /// Breaks in which nothing is owed, and those in which QoS 0 is not: those that it came back
+    /// from.
     pub(super) generation: u16,
-    pub(super) link_generation: u16,
+    pub(super) returns: u16,
 }
 
 impl HeardEntry {
@@ -100,7 +102,7 @@ impl HeardEntry {
         Heard {
             since_ns: self.since_ns,
             until_ns: self.until_ns,
-            generation: if qos == 0 { self.link_generation } else { self.generation },
+            generation: if qos == 0 { self.returns } else { self.generation },
             copies_may_repeat: false,
         }
     }
@@ -207,9 +209,10 @@ impl Worker {
     fn take_orders(&mut self) -> bool {
         loop {
             match self.orders.try_recv() {
-                Ok(Order::Begin { stage, at_ns, pace }) => {
+                Ok(Order::Begin { stage, at_ns, end_ns, pace }) => {
                     self.lane.stage = stage;
                     self.lane.stage_at_ns = at_ns;
+                    self.lane.stage_end_ns = end_ns;
                     self.lane.pace = pace;
                     self.stage_open = true;
                     for client in &mut self.clients {
@@ -225,7 +228,10 @@ impl Worker {
                 Ok(Order::Probe) => {
                     let _ = self.news.send(News::Standing(self.standing()));
                 }
-                Ok(Order::Measure(measured)) => self.lane.tally.measured = measured,
+                Ok(Order::Measure(measured)) => {
+                    let now = self.lane.now_ns();
+                    self.lane.tally.set_measured(measured, now);
+                }
                 Ok(Order::Finish) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
@@ -342,11 +348,13 @@ impl Worker {
     }
 
     fn harvest(mut self) -> Harvest {
-        let now = self.lane.now_ns();
-        self.tick(self.next_tick_secs, now);
         for client in &mut self.clients {
+            // A run that was cut short ends in the middle of things.
+            client.stop_publishing(&mut self.lane);
             client.unacknowledged(&mut self.lane);
         }
+        let now = self.lane.now_ns();
+        self.tick(self.next_tick_secs, now);
         let sent = self.sent_table();
         let mut heard = Vec::new();
         for client in &self.clients {
@@ -358,8 +366,8 @@ impl Worker {
                     subscription: hearing.subscription,
                     since_ns: hearing.since_ns,
                     until_ns: hearing.until_ns,
-                    generation: client.generation_for(1),
-                    link_generation: client.generation_for(0),
+                    generation: client.generations().1,
+                    returns: client.generations().0,
                 });
             }
         }
@@ -389,8 +397,8 @@ impl Worker {
                 table.streams.insert(stream, std::mem::take(entry));
             }
         }
-        for (stream, sequence) in self.lane.unpromised.drain(..) {
-            table.unpromised.entry(stream).or_default().push(sequence);
+        for (stream, unpromised) in self.lane.unpromised.drain(..) {
+            table.unpromised.entry(stream).or_default().push(unpromised);
         }
         table.sort();
         table

@@ -36,7 +36,16 @@ pub struct Sent {
 pub struct SentTable {
     pub streams: BTreeMap<StreamId, Sent>,
     /// QoS 1 and 2 messages that were never acknowledged, or refused: nobody promised them.
-    pub unpromised: BTreeMap<StreamId, Vec<u32>>,
+    pub unpromised: BTreeMap<StreamId, Vec<Unpromised>>,
+}
+
+/// A message that its publisher has no promise for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unpromised {
+    pub sequence: u32,
+    /// How long it had waited, since it was due, when the run ended or it was refused; 0 where that
+    /// is no latency of the measured stages.
+    pub waited_ns: u64,
 }
 
 impl SentTable {
@@ -51,11 +60,11 @@ impl SentTable {
     pub fn sort(&mut self) {
         for sequences in self.unpromised.values_mut() {
             sequences.sort_unstable();
-            sequences.dedup();
+            sequences.dedup_by_key(|unpromised| unpromised.sequence);
         }
     }
 
-    pub fn unpromised_of(&self, stream: StreamId) -> &[u32] {
+    pub fn unpromised_of(&self, stream: StreamId) -> &[Unpromised] {
         self.unpromised.get(&stream).map_or(&[], Vec::as_slice)
     }
 
@@ -111,7 +120,7 @@ impl Track {
             // What came before is judged at the end, when it is known who came first.
         }
         if sequence == self.next {
-            self.next = self.next.wrapping_add(1);
+            self.next = self.next.saturating_add(1);
             self.received += 1;
             self.generation = generation;
             return Receipt::InOrder;
@@ -124,7 +133,7 @@ impl Track {
                 self.skipped += gap;
                 self.generation = generation;
             }
-            self.next = sequence + 1;
+            self.next = sequence.saturating_add(1);
             self.received += 1;
             return Receipt::Gap(gap);
         }
@@ -198,56 +207,71 @@ impl Ranges {
     }
 }
 
-/// What a shared group received of one stream: a bit per message.
+/// What a shared group received of one stream: a bit per message, in pages, so that a number out of
+/// all proportion costs one page.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedTrack {
-    words: Vec<u64>,
+    /// By number of the page; [`PAGE_WORDS`] each.
+    pages: BTreeMap<u32, Vec<u64>>,
     duplicated: u32,
     duplicated_marked: u32,
 }
 
 impl SharedTrack {
     pub fn receive(&mut self, sequence: u32, dup: bool) -> Receipt {
-        let (word, bit) = (sequence as usize / 64, 1_u64 << (sequence % 64));
-        if word >= self.words.len() {
-            self.words.resize(word + 1, 0);
-        }
-        if self.words[word] & bit != 0 {
+        let (page, word, bit) = place(sequence);
+        let words = self.pages.entry(page).or_insert_with(|| vec![0; PAGE_WORDS]);
+        if words[word] & bit != 0 {
             self.duplicated += 1;
             self.duplicated_marked += u32::from(dup);
             return Receipt::Duplicate;
         }
-        self.words[word] |= bit;
+        words[word] |= bit;
         Receipt::InOrder
     }
 
     /// Joins what another thread saw of the same group and stream.
     pub fn merge(&mut self, other: &Self) {
-        if self.words.len() < other.words.len() {
-            self.words.resize(other.words.len(), 0);
-        }
         self.duplicated += other.duplicated;
         self.duplicated_marked += other.duplicated_marked;
-        for (mine, theirs) in self.words.iter_mut().zip(&other.words) {
-            self.duplicated += (*mine & theirs).count_ones();
-            *mine |= theirs;
+        for (&page, theirs) in &other.pages {
+            let words = self.pages.entry(page).or_insert_with(|| vec![0; PAGE_WORDS]);
+            for (mine, theirs) in words.iter_mut().zip(theirs) {
+                self.duplicated += (*mine & theirs).count_ones();
+                *mine |= theirs;
+            }
         }
     }
 
     fn has(&self, sequence: u32) -> bool {
-        let word = self.words.get(sequence as usize / 64).copied().unwrap_or(0);
-        word & (1 << (sequence % 64)) != 0
+        let (page, word, bit) = place(sequence);
+        self.pages.get(&page).is_some_and(|words| words[word] & bit != 0)
     }
 
     fn first(&self) -> Option<u32> {
-        let word = self.words.iter().position(|&word| word != 0)?;
-        Some(word as u32 * 64 + self.words[word].trailing_zeros())
+        self.numbers().next()
     }
 
-    fn last(&self) -> Option<u32> {
-        let word = self.words.iter().rposition(|&word| word != 0)?;
-        Some(word as u32 * 64 + 63 - self.words[word].leading_zeros())
+    /// The last one below `end`.
+    fn last_below(&self, end: u32) -> Option<u32> {
+        (0..end).rev().find(|&sequence| self.has(sequence))
     }
+
+    /// All numbers received, rising.
+    fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.pages.iter().flat_map(|(&page, words)| {
+            let bits = words.iter().enumerate().flat_map(|(at, &word)| {
+                (0..64_u32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| (at, bit))
+            });
+            bits.map(move |(at, bit)| page * PAGE_NUMBERS + at as u32 * 64 + bit)
+        })
+    }
+}
+
+/// Page, word in it, bit in that.
+fn place(sequence: u32) -> (u32, usize, u64) {
+    let within = sequence % PAGE_NUMBERS;
+    (sequence / PAGE_NUMBERS, within as usize / 64, 1 << (within % 64))
 }
 
 /// When a subscriber listened, and how strictly it is judged.
@@ -257,7 +281,7 @@ pub struct Heard {
     pub since_ns: u64,
     /// When the subscriber began to leave; `u64::MAX`: still there at the end.
     pub until_ns: u64,
-    /// The client's breaks at the end of the run.
+    /// How often the client came back after a break in which it was owed nothing.
     pub generation: u16,
     /// Several filters of the client match, so that a broker may send several copies.
     pub copies_may_repeat: bool,
@@ -271,18 +295,66 @@ pub struct Verdict {
     pub missing: Vec<(u32, u32)>,
     pub joined_late: bool,
     pub interrupted: bool,
+    /// Numbers that nobody sent.
+    pub invented: u64,
+    /// How long those had waited that did not come and were never acknowledged: lower bounds of
+    /// their latency.
+    pub waited_ns: Vec<u64>,
+}
+
+impl Verdict {
+    fn new(sent: &Sent, heard: Heard, qos: u8) -> Self {
+        let count = IntegrityCount { qos, ..IntegrityCount::default() };
+        Self { count, joined_late: heard.since_ns > sent.first_ns, ..Self::default() }
+    }
+
+    /// Books what is missing in the part of the stream that is owed. `here` is how many of the
+    /// unpromised it holds.
+    fn settle(&mut self, missing: &[(u32, u32)], unpromised: &[Unpromised], here: u64) {
+        let all_missing: u64 = missing.iter().map(|&(a, b)| u64::from(b - a) + 1).sum();
+        let forgiven = self.forgive(missing, unpromised);
+        let count = &mut self.count;
+        count.lost += all_missing - forgiven;
+        count.unacknowledged_received = here.saturating_sub(forgiven);
+        count.expected =
+            (count.received + count.lost).saturating_sub(count.unacknowledged_received);
+    }
+
+    /// Counts the missing messages that nobody promised, and keeps a sample of the others.
+    fn forgive(&mut self, missing: &[(u32, u32)], unpromised: &[Unpromised]) -> u64 {
+        let mut forgiven = 0;
+        for &(from, to) in missing {
+            let low = unpromised.partition_point(|excused| excused.sequence < from);
+            let high = unpromised.partition_point(|excused| excused.sequence <= to);
+            forgiven += (high - low) as u64;
+            let mut start = from;
+            for excused in &unpromised[low..high] {
+                let sequence = excused.sequence;
+                keep(&mut self.missing, start, sequence.wrapping_sub(1), sequence > start);
+                start = sequence.saturating_add(1);
+                if excused.waited_ns > 0 {
+                    self.waited_ns.push(excused.waited_ns);
+                }
+            }
+            keep(&mut self.missing, start, to, start <= to);
+        }
+        forgiven
+    }
 }
 
 /// Judges a track; `None` stands for "nothing was received".
+///
+/// A subscriber is owed all that was sent, but for what it may rightly have missed: what came
+/// before it subscribed, after it left, or while it was away. Where that cannot be told from loss,
+/// it is counted as not judged. That it left when all was sent excuses nothing.
 pub fn judge(
     sent: &Sent,
-    unpromised: &[u32],
+    unpromised: &[Unpromised],
     track: Option<&Track>,
     heard: Heard,
     qos: u8,
 ) -> Verdict {
-    let mut verdict = Verdict { joined_late: heard.since_ns > sent.first_ns, ..Verdict::default() };
-    verdict.count.qos = qos;
+    let mut verdict = Verdict::new(sent, heard, qos);
     let left_early = heard.until_ns < sent.last_ns;
     let empty = Track { generation: heard.generation, ..Track::default() };
     let seen = track.unwrap_or(&empty);
@@ -290,57 +362,68 @@ pub fn judge(
     verdict.interrupted = broken_tail || seen.skipped > 0;
     if track.is_none() && (verdict.joined_late || left_early || heard.generation > 0) {
         verdict.interrupted |= heard.generation > 0;
+        verdict.count.unjudged = u64::from(sent.count);
         return verdict;
     }
-    let from = if verdict.joined_late { seen.first } else { 0 };
-    let to = if left_early || broken_tail { seen.next } else { sent.count.max(seen.next) };
+    // Beyond what was sent there is nothing to be missed.
+    let next = seen.next.min(sent.count);
+    let first = seen.first.min(sent.count);
+    verdict.invented = u64::from(seen.next > sent.count);
+    let from = if verdict.joined_late { first } else { 0 };
+    let to = if left_early || broken_tail { next } else { sent.count };
+    verdict.count.unjudged =
+        u64::from(from) + u64::from(sent.count - to) + u64::from(seen.skipped.min(sent.count));
     let mut missing = Vec::new();
-    if track.is_some() && seen.first > from {
-        // A subscriber that broke off and came back before its first message is not owed these.
-        missing.push((from, seen.first - 1));
+    if track.is_some() && first > from {
+        missing.push((from, first - 1));
     }
     if let Some(ranges) = &seen.missing {
-        missing.extend_from_slice(&ranges.ranges);
-        verdict.count.lost += ranges.overflowed;
+        let within = ranges.ranges.iter().filter(|range| range.0 < sent.count);
+        missing.extend(within.map(|&(a, b)| (a, b.min(sent.count - 1))));
+        verdict.count.lost += ranges.overflowed.min(u64::from(sent.count));
     }
-    if seen.next < to {
-        missing.push((seen.next, to - 1));
+    if next < to {
+        missing.push((next, to - 1));
     }
     let count = &mut verdict.count;
-    count.received = u64::from(seen.received);
+    count.received = u64::from(seen.received) - verdict.invented;
     count.reordered = u64::from(seen.reordered);
     if !heard.copies_may_repeat {
         count.duplicated = u64::from(seen.duplicated);
         count.duplicated_marked = u64::from(seen.duplicated_marked);
     }
-    let unpromised_here =
-        unpromised.iter().filter(|&&sequence| (from..to).contains(&sequence)).count() as u64;
-    let forgiven = forgive(&missing, unpromised, &mut verdict.missing);
-    let all_missing: u64 = missing.iter().map(|&(a, b)| u64::from(b - a) + 1).sum();
-    count.lost += all_missing - forgiven;
-    count.unacknowledged_received = unpromised_here.saturating_sub(forgiven);
-    count.expected = (count.received + count.lost).saturating_sub(count.unacknowledged_received);
+    let here = from..to;
+    let came = unpromised.iter().filter(|excused| here.contains(&excused.sequence)).count();
+    verdict.settle(&missing, unpromised, came as u64);
     verdict
 }
 
-/// Judges a shared group, by its bitmap.
+/// Judges a shared group, by its bitmap. As long as one member is there, the group is owed all.
 pub fn judge_shared(
     sent: &Sent,
-    unpromised: &[u32],
+    unpromised: &[Unpromised],
     track: Option<&SharedTrack>,
     heard: Heard,
     qos: u8,
 ) -> Verdict {
-    let mut verdict = Verdict { joined_late: heard.since_ns > sent.first_ns, ..Verdict::default() };
-    verdict.count.qos = qos;
+    let mut verdict = Verdict::new(sent, heard, qos);
     verdict.interrupted = heard.generation > 0;
-    let left_early = heard.until_ns < sent.last_ns || (heard.generation > 0 && qos == 0);
+    let left_early = heard.until_ns < sent.last_ns;
     let empty = SharedTrack::default();
     let seen = track.unwrap_or(&empty);
-    let from = if verdict.joined_late { seen.first().unwrap_or(sent.count) } else { 0 };
-    let to = if left_early { seen.last().map_or(from, |last| last + 1) } else { sent.count };
+    let from = match verdict.joined_late {
+        true => seen.first().unwrap_or(sent.count).min(sent.count),
+        false => 0,
+    };
+    let to = match left_early {
+        true => seen.last_below(sent.count).map_or(from, |last| last + 1),
+        false => sent.count,
+    };
+    let all = seen.numbers().count() as u64;
+    verdict.invented = seen.numbers().filter(|&number| number >= sent.count).count() as u64;
     let count = &mut verdict.count;
-    count.received = seen.words.iter().map(|word| u64::from(word.count_ones())).sum();
+    count.received = all - verdict.invented;
+    count.unjudged = u64::from(from) + u64::from(sent.count - to);
     count.duplicated = u64::from(seen.duplicated);
     count.duplicated_marked = u64::from(seen.duplicated_marked);
     let mut missing: Vec<(u32, u32)> = Vec::new();
@@ -350,30 +433,10 @@ pub fn judge_shared(
             _ => missing.push((sequence, sequence)),
         }
     }
-    let forgiven = forgive(&missing, unpromised, &mut verdict.missing);
-    let all_missing: u64 = missing.iter().map(|&(a, b)| u64::from(b - a) + 1).sum();
-    count.lost = all_missing - forgiven;
-    count.unacknowledged_received =
-        unpromised.iter().filter(|&&sequence| seen.has(sequence)).count() as u64;
-    count.expected = (count.received + count.lost).saturating_sub(count.unacknowledged_received);
+    let here = from..to;
+    let came = unpromised.iter().filter(|excused| here.contains(&excused.sequence)).count();
+    verdict.settle(&missing, unpromised, came as u64);
     verdict
-}
-
-/// Counts the missing messages that nobody promised, and keeps a sample of the others.
-fn forgive(missing: &[(u32, u32)], unpromised: &[u32], sample: &mut Vec<(u32, u32)>) -> u64 {
-    let mut forgiven = 0;
-    for &(from, to) in missing {
-        let low = unpromised.partition_point(|&sequence| sequence < from);
-        let high = unpromised.partition_point(|&sequence| sequence <= to);
-        forgiven += (high - low) as u64;
-        let mut start = from;
-        for &excused in &unpromised[low..high] {
-            keep(sample, start, excused.wrapping_sub(1), excused > start);
-            start = excused.saturating_add(1);
-        }
-        keep(sample, start, to, start <= to);
-    }
-    forgiven
 }
 
 fn keep(sample: &mut Vec<(u32, u32)>, from: u32, to: u32, some: bool) {
@@ -394,13 +457,33 @@ pub struct ShareKey {
 pub enum Path {
     Plain {
         routed: bool,
+        qos: Agreed,
     },
     Shared {
         key: ShareKey,
         routed: bool,
+        qos: Agreed,
     },
     /// No subscription of the client's matches.
     Misrouted,
+}
+
+/// The QoS that deliveries may have: that of the publish, or that of the subscription if it is
+/// lower. Where several subscriptions of a client match, each may bring a copy of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    pub low: u8,
+    pub high: u8,
+}
+
+impl Path {
+    /// What was agreed; nothing where nobody asked.
+    pub fn agreed(self) -> Option<Agreed> {
+        match self {
+            Self::Plain { qos, .. } | Self::Shared { qos, .. } => Some(qos),
+            Self::Misrouted => None,
+        }
+    }
 }
 
 /// One thread's receipts.
@@ -412,6 +495,12 @@ pub struct Ledger {
     pub lost_so_far: i64,
     pub duplicated_so_far: u64,
     pub misrouted: u64,
+    /// Came with another QoS than was agreed.
+    pub wrong_qos: u64,
+    pub wrong_topic: u64,
+    pub wrong_retain: u64,
+    /// Not what was sent.
+    pub damaged: u64,
     /// Came to a member of a shared group after a later message of the same stream.
     pub reordered_in_groups: u64,
 }
@@ -430,7 +519,10 @@ pub struct Received {
     pub stream: StreamId,
     pub sequence: u32,
     pub dup: bool,
-    pub generation: u16,
+    pub qos: u8,
+    /// The client's count of breaks over which QoS 0 may be missed, and of those over which
+    /// everything may.
+    pub generations: (u16, u16),
 }
 
 impl Ledger {
@@ -441,9 +533,14 @@ impl Ledger {
             .tracks
             .entry((message.client, message.stream))
             .or_insert_with(|| Entry { path: find(), track: Track::default() });
+        if let Some(agreed) = entry.path.agreed() {
+            self.wrong_qos += u64::from(!(agreed.low..=agreed.high).contains(&message.qos));
+        }
         let receipt = match entry.path {
-            Path::Plain { .. } => {
-                entry.track.receive(message.sequence, message.dup, message.generation)
+            Path::Plain { qos, .. } => {
+                let (fleeting, kept) = message.generations;
+                let generation = if qos.high == 0 { fleeting } else { kept };
+                entry.track.receive(message.sequence, message.dup, generation)
             }
             Path::Shared { key, .. } => {
                 let track = self.shared.entry((key, message.stream)).or_default();
@@ -483,6 +580,9 @@ impl Ledger {
     }
 }
 
+/// A page has so many words of 64 numbers.
+const PAGE_WORDS: usize = 64;
+const PAGE_NUMBERS: u32 = PAGE_WORDS as u32 * 64;
 /// Ranges of missing messages that one track keeps; a subscriber with more holes than that has lost
 /// its claim to a precise account, not to the count.
 const RANGES_MAX: usize = 4_096;
@@ -509,7 +609,11 @@ mod tests {
     }
 
     fn verdict(count: u32, unpromised: &[u32], sequences: &[u32]) -> IntegrityCount {
-        judge(&sent(count), unpromised, Some(&track_of(sequences)), THERE, 1).count
+        judge(&sent(count), &excused(unpromised), Some(&track_of(sequences)), THERE, 1).count
+    }
+
+    fn excused(sequences: &[u32]) -> Vec<Unpromised> {
+        sequences.iter().map(|&sequence| Unpromised { sequence, waited_ns: 0 }).collect()
     }
 
     #[test]
@@ -567,7 +671,49 @@ mod tests {
     fn a_subscriber_that_left_is_owed_nothing_after() {
         let left = Heard { until_ns: 60, ..THERE };
         let verdict = judge(&sent(9), &[], Some(&track_of(&[0, 2])), left, 1);
-        assert_eq!(verdict.count.lost, 1);
+        // Of the six behind the last it is not known how many were sent before it left.
+        assert_eq!((verdict.count.lost, verdict.count.unjudged), (1, 6));
+    }
+
+    #[test]
+    fn a_planned_end_excuses_nothing() {
+        let left = Heard { until_ns: 101, ..THERE };
+        for qos in 0..3 {
+            let verdict = judge(&sent(9), &[], Some(&track_of(&[0, 2])), left, qos);
+            assert_eq!((verdict.count.lost, verdict.count.unjudged), (7, 0));
+            assert_eq!(judge(&sent(9), &[], None, left, qos).count.lost, 9);
+            let mut track = SharedTrack::default();
+            track.receive(0, false);
+            let left = Heard { generation: 3, ..left };
+            let shared = judge_shared(&sent(9), &[], Some(&track), left, qos);
+            assert_eq!((shared.count.lost, shared.count.unjudged), (8, 0));
+        }
+    }
+
+    #[test]
+    fn a_number_that_nobody_sent_costs_a_page_and_makes_no_losses() {
+        let mut track = track_of(&[0, 1]);
+        track.receive(u32::MAX - 5, false, 0);
+        track.receive(2, false, 0);
+        let verdict = judge(&sent(3), &[], Some(&track), THERE, 0);
+        assert_eq!((verdict.count.lost, verdict.invented), (0, 1));
+        assert_eq!((verdict.count.received, verdict.count.expected), (3, 3));
+        let mut shared = SharedTrack::default();
+        for sequence in [0, u32::MAX, 1, 2] {
+            shared.receive(sequence, false);
+        }
+        assert_eq!(shared.pages.len(), 2);
+        let verdict = judge_shared(&sent(3), &[], Some(&shared), THERE, 0);
+        assert_eq!((verdict.count.lost, verdict.invented, verdict.count.received), (0, 1, 3));
+    }
+
+    #[test]
+    fn what_was_never_acknowledged_and_did_not_come_has_waited() {
+        let waiting = [Unpromised { sequence: 1, waited_ns: 70 }];
+        let verdict = judge(&sent(2), &waiting, Some(&track_of(&[0])), THERE, 1);
+        assert_eq!((verdict.count.lost, verdict.waited_ns), (0, vec![70]));
+        let verdict = judge(&sent(2), &waiting, Some(&track_of(&[0, 1])), THERE, 1);
+        assert!(verdict.waited_ns.is_empty());
     }
 
     #[test]
@@ -595,7 +741,7 @@ mod tests {
         let verdict = judge_shared(&sent(200), &[], Some(&left), THERE, 1);
         assert_eq!((verdict.count.lost, verdict.count.duplicated), (1, 1));
         assert_eq!(verdict.missing, [(77, 77)]);
-        assert_eq!(judge_shared(&sent(200), &[77], Some(&left), THERE, 1).count.lost, 0);
+        assert_eq!(judge_shared(&sent(200), &excused(&[77]), Some(&left), THERE, 1).count.lost, 0);
         assert_eq!(judge_shared(&sent(5), &[], None, THERE, 1).count.lost, 5);
     }
 

@@ -124,6 +124,10 @@ pub struct ScenarioInfo {
     pub subscribers: u64,
     pub clients: u64,
     pub topics: u64,
+    /// Some publisher sent as soon as it might, not by a schedule: what the broker made it wait
+    /// before it sent is in no latency.
+    #[serde(default)]
+    pub closed_loop: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -155,6 +159,7 @@ pub struct MachineInfo {
 
 /// Counts over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Totals {
     pub connects_started: u64,
     pub connects_ok: u64,
@@ -163,6 +168,8 @@ pub struct Totals {
     pub disconnects: u64,
     /// Connections that ended without being asked to.
     pub connections_lost: u64,
+    /// Of those: cut or taken over, as the scenario plans.
+    pub connections_cut: u64,
     pub connections_max: u64,
     pub subscribes_ok: u64,
     pub subscribes_failed: u64,
@@ -178,15 +185,22 @@ pub struct Totals {
     pub acknowledged_no_subscribers: u64,
     /// Acknowledged with an error code.
     pub publishes_refused: u64,
-    /// Scheduled while the client was not connected or its window full, and dropped at the end.
+    /// Due and never sent: the client was not connected, or the broker held it back (window,
+    /// socket) until the stage was over and a second more.
     pub publishes_skipped: u64,
+    /// Clients that had no connection, and left out the rest of a stage.
+    pub programs_cut_short: u64,
+    /// `receive` steps that gave up.
+    pub receives_failed: u64,
     /// PUBLISH packets received, by the QoS of the delivery.
     pub received: [u64; 3],
     pub received_bytes: u64,
     /// Of those: retained messages, delivered on subscribing.
     pub received_retained: u64,
-    /// Of those: not from this run, or too short for a header.
+    /// Of those: of another run.
     pub received_foreign: u64,
+    /// Of those: due after they arrived, by the clocks of two machines.
+    pub received_early: u64,
     pub wills_received: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
@@ -263,6 +277,10 @@ pub struct Latency {
     pub qos: Option<u8>,
     pub summary: LatencySummary,
     pub histogram: LatencyHistogram,
+    /// Of the messages in it: those that had not been sent, or had not arrived, when the run was
+    /// over. They count with what they had waited until then, which is less than the truth.
+    #[serde(default)]
+    pub unfinished: u64,
 }
 
 /// Was anything lost, doubled or disordered? Counted in deliveries: one message to one subscriber
@@ -277,6 +295,19 @@ pub struct Integrity {
     pub unacknowledged: u64,
     /// Deliveries to a client that had not asked for the topic.
     pub misrouted: u64,
+    /// Deliveries that were not what was sent: their checksum does not fit, or nobody sent their
+    /// number. They stand for no message: what should have come counts as lost.
+    #[serde(default)]
+    pub damaged: u64,
+    /// Deliveries that were as sent but for their topic. They stand for no message either.
+    #[serde(default)]
+    pub wrong_topic: u64,
+    /// Deliveries with another QoS than publish and subscription agree on.
+    #[serde(default)]
+    pub wrong_qos: u64,
+    /// Deliveries that say they were retained and were not, or the other way round.
+    #[serde(default)]
+    pub wrong_retain: u64,
     /// Deliveries to a member of a shared group that came after a later message of the same
     /// publisher and topic to the same member. No standard promises this order, so that these count
     /// neither as [`IntegrityCount::reordered`] nor against a run.
@@ -301,7 +332,19 @@ impl Integrity {
     /// Nothing missing and nothing extra that the QoS does not allow.
     pub fn is_clean(&self) -> bool {
         let total = self.total();
-        total.lost == 0 && total.duplicated == 0 && total.reordered == 0 && self.misrouted == 0
+        let whole = total.lost == 0 && total.duplicated == 0 && total.reordered == 0;
+        whole && self.wrongs().iter().all(|(_, count)| *count == 0)
+    }
+
+    /// What no broker may ever do, in words, and how often it was done.
+    pub fn wrongs(&self) -> [(&'static str, u64); 5] {
+        [
+            ("damaged", self.damaged),
+            ("with a wrong topic", self.wrong_topic),
+            ("with a wrong QoS", self.wrong_qos),
+            ("with a wrong retain flag", self.wrong_retain),
+            ("misrouted", self.misrouted),
+        ]
     }
 }
 
@@ -321,6 +364,10 @@ pub struct IntegrityCount {
     pub reordered: u64,
     /// Arrived although the publisher had no acknowledgement for it (allowed).
     pub unacknowledged_received: u64,
+    /// Did not arrive, and nobody can say whether they should have: the subscriber was away, or
+    /// came later or left earlier than others published.
+    #[serde(default)]
+    pub unjudged: u64,
 }
 
 impl IntegrityCount {
@@ -332,6 +379,7 @@ impl IntegrityCount {
         self.duplicated_marked += other.duplicated_marked;
         self.reordered += other.reordered;
         self.unacknowledged_received += other.unacknowledged_received;
+        self.unjudged += other.unjudged;
     }
 }
 
@@ -473,6 +521,7 @@ mod tests {
                 qos: Some(1),
                 summary: histogram.summary(),
                 histogram,
+                unfinished: 0,
             }],
             run: RunInfo { outcome: Outcome::Failed("broker gone".into()), ..RunInfo::default() },
             series: vec![Second { at_secs: 3, backlog: -4, ..Second::default() }],

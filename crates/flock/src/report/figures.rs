@@ -152,14 +152,24 @@ pub fn verdicts(results: &Results) -> Vec<(bool, String)> {
         Outcome::Failed(why) => all.push((false, format!("failed: {why}"))),
     }
     match results.validity.valid {
-        true => all.push((true, "the tool kept up: figures are the broker's".to_owned())),
+        true => all.push(valid_verdict(results)),
         false => {
             let why = results.validity.reasons.join("; ");
             all.push((false, format!("not valid as a measurement: {why}")));
         }
     }
-    if results.integrity.total().expected > 0 {
+    let integrity = &results.integrity;
+    let total = integrity.total();
+    if total.expected + total.unjudged > 0 || integrity.wrongs().iter().any(|(_, n)| *n > 0) {
         all.push(integrity_verdict(results));
+    }
+    if integrity.unacknowledged > 0 {
+        let refused = match results.totals.publishes_refused {
+            0 => String::new(),
+            refused => format!(" ({} of them refused)", text::count(refused)),
+        };
+        let open = text::count(integrity.unacknowledged);
+        all.push((false, format!("{open} messages were never acknowledged{refused}")));
     }
     if results.totals.connects_failed > 0 {
         all.push((
@@ -178,15 +188,15 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
         && results.integrity.by_qos.iter().all(|count| count.qos == 1 || count.duplicated == 0);
     let again = if at_least_once { integrity.duplicated } else { 0 };
     let bad = [
-        (integrity.lost, "lost"),
-        (integrity.duplicated - again, "duplicated"),
-        (integrity.reordered, "out of order"),
-        (results.integrity.misrouted, "misrouted"),
+        ("lost", integrity.lost),
+        ("duplicated", integrity.duplicated - again),
+        ("out of order", integrity.reordered),
     ];
     let found: Vec<String> = bad
-        .iter()
-        .filter(|(n, _)| *n > 0)
-        .map(|(n, what)| format!("{} {what}", text::count(*n)))
+        .into_iter()
+        .chain(results.integrity.wrongs())
+        .filter(|(_, n)| *n > 0)
+        .map(|(what, n)| format!("{} {what}", text::count(n)))
         .collect();
     let words = match (found.is_empty(), again) {
         (true, 0) => format!("nothing lost, duplicated or out of order in {owed} deliveries"),
@@ -200,5 +210,34 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
             text::count(again)
         ),
     };
-    (found.is_empty(), words + &repeats)
+    let unjudged = match integrity.unjudged {
+        0 => String::new(),
+        n => format!(
+            "; {} more did not come, and subscribers may have missed them by right: they were away, or \
+             came later or left earlier than others published",
+            text::count(n)
+        ),
+    };
+    // Where nothing at all could be judged, nothing is known to be well.
+    (found.is_empty() && integrity.expected > 0, words + &repeats + &unjudged)
+}
+
+/// The figures are the broker's, as far as can be told.
+fn valid_verdict(results: &Results) -> (bool, String) {
+    let kinds = [LatencyKind::EndToEnd, LatencyKind::Routed, LatencyKind::PublishAck];
+    let has_messages = results.totals.published_all() + results.totals.received_all() > 0;
+    let has_sample = kinds.iter().any(|kind| !results.latency_merged(*kind).is_empty());
+    if has_messages && !has_sample {
+        let words = "not one latency of a message was measured: how the broker kept up is unknown";
+        return (false, words.to_owned());
+    }
+    if results.scenario.closed_loop {
+        let words = format!(
+            "closed loop: publishers waited for the broker, which no latency shows; the tool had time \
+             to spare ({:.0} % of a core at most)",
+            results.validity.thread_cpu_percent_max
+        );
+        return (true, words);
+    }
+    (true, "the tool kept up: figures are the broker's".to_owned())
 }

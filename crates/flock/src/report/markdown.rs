@@ -91,7 +91,10 @@ pub(super) fn latency_rows(results: &Results) -> Vec<Vec<String>> {
         let mut row = vec![
             latency.kind.title().to_owned(),
             latency.qos.map_or(String::new(), |qos| qos.to_string()),
-            count(s.count),
+            match latency.unfinished {
+                0 => count(s.count),
+                open => format!("{}, {} of them unfinished", count(s.count), count(open)),
+            },
             micros(s.average_us),
         ];
         let all = [s.p50_us, s.p75_us, s.p90_us, s.p95_us, s.p99_us, s.p999_us, s.max_us];
@@ -113,7 +116,7 @@ pub(super) fn latency_rows(results: &Results) -> Vec<Vec<String>> {
     results.latencies.iter().map(row).chain(results.timers.iter().map(timer)).collect()
 }
 
-pub(super) const INTEGRITY_HEAD: [&str; 8] = [
+pub(super) const INTEGRITY_HEAD: [&str; 9] = [
     "QoS",
     "Owed",
     "Arrived",
@@ -122,6 +125,7 @@ pub(super) const INTEGRITY_HEAD: [&str; 8] = [
     "of those marked DUP",
     "Out of order",
     "Arrived unacknowledged",
+    "Not judged",
 ];
 
 pub(super) fn integrity_rows(results: &Results) -> Vec<Vec<String>> {
@@ -135,6 +139,7 @@ pub(super) fn integrity_rows(results: &Results) -> Vec<Vec<String>> {
             c.duplicated_marked,
             c.reordered,
             c.unacknowledged_received,
+            c.unjudged,
         ];
         row.extend(all.map(count));
         row
@@ -149,6 +154,13 @@ pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
         ("tool", format!("{} {}", results.tool.name, results.tool.version)),
         ("command", results.run.command.join(" ")),
         ("load threads", results.run.threads.to_string()),
+        (
+            "loop",
+            match results.scenario.closed_loop {
+                true => "closed: latency counts from when a message could be sent".to_owned(),
+                false => String::new(),
+            },
+        ),
         (
             "scenario",
             format!(

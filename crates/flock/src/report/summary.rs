@@ -14,6 +14,10 @@ pub fn summary(results: &Results) -> String {
         // One blank at least: some kinds of latency have long names.
         let _ = writeln!(out, "{name:<21} {value}");
     };
+    // What speaks against a run is said before any figure of it.
+    for (_, words) in verdicts(results).into_iter().filter(|(good, _)| !good) {
+        line("NOT OK", words);
+    }
     line("scenario", format!("{}, scale {}", results.scenario.id, number(results.scenario.scale)));
     line("ran for", seconds(results.run.duration_secs));
     line("connections", count(figures.connections_max));
@@ -44,8 +48,8 @@ pub fn summary(results: &Results) -> String {
     if let Some(search) = &results.rate_search {
         line("highest rate held", format!("{}/s", number(search.rate_held)));
     }
-    for (good, words) in verdicts(results) {
-        line(if good { "ok" } else { "NOT OK" }, words);
+    for (_, words) in verdicts(results).into_iter().filter(|(good, _)| *good) {
+        line("ok", words);
     }
     for error in results.errors.iter().take(5) {
         line(

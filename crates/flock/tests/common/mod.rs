@@ -3,8 +3,6 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-pub(crate) mod standin;
-
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -151,6 +149,12 @@ impl Draft {
         self.stage("publish", &[("pub", &publish(how))])
     }
 
+    /// All say good-bye, as scenarios of the catalogue end.
+    pub(crate) fn leaving(self) -> Self {
+        let leave = "{ disconnect = {} }";
+        self.stage("disconnect", &[("pub", leave), ("sub", leave)])
+    }
+
     pub(crate) fn text(self) -> String {
         self.text
     }
@@ -172,18 +176,22 @@ pub(crate) fn publish(how: &str) -> String {
 
 /// Pairs of a publisher and a subscriber, `count` messages each.
 pub(crate) fn pairs(clients: u64, count: u64, qos: u8, rate: u64) -> String {
+    measured(publishing_pairs(clients, count, qos, rate).leaving())
+}
+
+fn publishing_pairs(clients: u64, count: u64, qos: u8, rate: u64) -> Draft {
     let how = format!("qos = {qos}, rate = \"{rate}/s\", count = {count}, payload = 16");
-    Draft::new(V5, clients)
-        .connected("pairs", qos)
-        .publishing(&how)
-        .text()
-        .replace("name = \"publish\"\n", "name = \"publish\"\nmeasured = true\n")
+    Draft::new(V5, clients).connected("pairs", qos).publishing(&how)
+}
+
+fn measured(draft: Draft) -> String {
+    draft.text().replace("name = \"publish\"\n", "name = \"publish\"\nmeasured = true\n")
 }
 
 /// Pairs that publish until the stage ends, and a search with these keys.
 pub(crate) fn searching(clients: u64, keys: &str) -> String {
     let search = format!("[search]\npercentile = 99\nstep = \"500ms\"\n{keys}\n");
-    pairs(clients, 1, 0, 1)
+    measured(publishing_pairs(clients, 1, 0, 1))
         .replace("count = 1, payload", "payload")
         .replace("measured = true", "measured = true\nduration = \"1s\"")
         + &search

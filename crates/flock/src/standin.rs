@@ -1,9 +1,12 @@
-//! A broker of two hundred lines that misbehaves on request, so that the lab can be caught asleep.
+//! A broker of a few hundred lines that misbehaves on request, so that the lab can be caught
+//! asleep.
 //!
-//! One thread, exact topics and `$share` groups only, no sessions, no retained messages.
+//! One thread, exact topics and `$share` groups only, no sessions, no retained messages. Tests use
+//! it, and `flock self-test` does on the user's machine.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,43 +21,73 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 /// What the stand-in does wrong. Numbers count deliveries; 0 never.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mischief {
-    pub(crate) lose_every: u64,
-    pub(crate) duplicate_every: u64,
+pub struct Mischief {
+    pub lose_every: u64,
+    /// Delivers so many, and no more.
+    pub lose_after: u64,
+    pub duplicate_every: u64,
     /// Holds a delivery back until after the next one to the same subscriber.
-    pub(crate) swap_every: u64,
+    pub swap_every: u64,
+    pub damage: Option<Damage>,
+    pub damage_every: u64,
     /// Does nothing at all for so long, after so many deliveries.
-    pub(crate) stall: Option<(u64, Duration)>,
-    pub(crate) refuse: bool,
-    pub(crate) answer_garbage: bool,
+    pub stall: Option<(u64, Duration)>,
+    pub refuse: bool,
+    pub refuse_subscriptions: bool,
+    pub answer_garbage: bool,
     /// Sends each message to a client that did not ask for it as well.
-    pub(crate) misroute: bool,
+    pub misroute: bool,
+    /// Sends each message to a client that did not ask for it instead.
+    pub misdirect: bool,
     /// Closes all connections and ends after so many messages.
-    pub(crate) die_after: u64,
+    pub die_after: u64,
+    /// Closes the connection of whoever sent this message, and goes on.
+    pub hang_up_after: u64,
     /// Acknowledges nothing until so many QoS 1 messages have come in.
-    pub(crate) acknowledge_after: u64,
+    pub acknowledge_after: u64,
 }
 
-pub(crate) struct StandIn {
-    pub(crate) address: String,
+/// What is done to a delivery before it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// A bit of the last byte is flipped.
+    Payload,
+    /// The last byte is missing.
+    Shortened,
+    /// A byte too many.
+    Lengthened,
+    /// The last character of the topic is another.
+    Topic,
+    /// One lower than was agreed, if there is a lower one.
+    LowerQos,
+    /// Set where it should not be.
+    RetainFlag,
+    /// A bit of the due time in the stamp.
+    DueTime,
+    /// The highest byte of the number in the stream.
+    Sequence,
+}
+
+pub struct StandIn {
+    pub address: String,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl StandIn {
-    pub(crate) fn start(mischief: Mischief) -> Self {
-        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let mut listener = TcpListener::bind(any).unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let poll = Poll::new().unwrap();
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE).unwrap();
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
+    /// On a free port of this machine, until it is dropped.
+    pub fn start(mischief: Mischief) -> io::Result<Self> {
+        let mut listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let address = listener.local_addr()?.to_string();
+        let poll = Poll::new()?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&stop);
         let mut broker = Broker { mischief, ..Broker::default() };
         let thread = std::thread::spawn(move || broker.run(poll, listener, &seen));
-        Self { address, stop, waker, thread: Some(thread) }
+        Ok(Self { address, stop, waker, thread: Some(thread) })
     }
 }
 
@@ -99,7 +132,9 @@ impl Broker {
             match poll.poll(&mut events, None) {
                 // The process was stopped and goes on.
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                polled => polled.unwrap(),
+                // Its clients see it dead.
+                Err(_) => return,
+                Ok(()) => {}
             }
             let mut ready = Vec::new();
             for event in &events {
@@ -124,7 +159,9 @@ impl Broker {
             let _ = stream.set_nodelay(true);
             self.next += 1;
             let both = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(&mut stream, Token(self.next), both).unwrap();
+            if poll.registry().register(&mut stream, Token(self.next), both).is_err() {
+                continue;
+            }
             let peer = Peer {
                 stream,
                 version: Version::V5,
@@ -195,6 +232,10 @@ impl Broker {
             Packet::Subscribe(subscribe) => {
                 let mut reasons = Vec::new();
                 for (filter, options) in subscribe.filters.iter() {
+                    if mischief.refuse_subscriptions {
+                        reasons.push(Reason::NOT_AUTHORIZED.0);
+                        continue;
+                    }
                     reasons.push(options.qos as u8);
                     let shared = filter.strip_prefix("$share/").and_then(|f| f.split_once('/'));
                     match shared {
@@ -214,7 +255,7 @@ impl Broker {
             }
             Packet::Publish(publish) => {
                 self.on_publish(at, publish);
-                true
+                self.messages != mischief.hang_up_after
             }
             Packet::Ack(ack) => {
                 let answer = match ack.kind {
@@ -259,13 +300,16 @@ impl Broker {
             *turn += 1;
             targets.push(members[*turn % members.len()]);
         }
-        if self.mischief.misroute
+        if (self.mischief.misroute || self.mischief.misdirect)
             && let Some(other) = self.plain.values().flatten().find(|o| !targets.contains(o))
         {
             // First, and on its way before the others: no run ends before it was there to be seen.
             let (to, qos) = *other;
             self.deliver(to, qos.min(publish.qos), publish);
             self.flush();
+            if self.mischief.misdirect {
+                return;
+            }
         }
         for (to, qos) in targets {
             self.deliver(to, qos.min(publish.qos), publish);
@@ -284,16 +328,29 @@ impl Broker {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        if hits(self.mischief.lose_every) {
+        let is_beyond = self.mischief.lose_after > 0 && self.deliveries > self.mischief.lose_after;
+        if hits(self.mischief.lose_every) || is_beyond {
             return;
         }
         let copies = 1 + usize::from(hits(self.mischief.duplicate_every));
         let hold = hits(self.mischief.swap_every);
+        let damage = self.mischief.damage.filter(|_| hits(self.mischief.damage_every));
         let Some(peer) = self.peers.get_mut(&to) else { return };
+        let (mut topic, mut payload) = (Cow::from(publish.topic), Cow::from(publish.payload));
+        if let Some(damage) = damage {
+            damage.hurt(topic.to_mut(), payload.to_mut());
+        }
+        let qos = match damage {
+            Some(Damage::LowerQos) if qos == QoS::ExactlyOnce => QoS::AtLeastOnce,
+            Some(Damage::LowerQos) => QoS::AtMostOnce,
+            _ => qos,
+        };
+        let retain = damage == Some(Damage::RetainFlag);
         for _ in 0..copies {
             peer.packet_id = peer.packet_id.checked_add(1).unwrap_or(1);
             let packet_id = if qos == QoS::AtMostOnce { 0 } else { peer.packet_id };
-            let copy = Publish { qos, dup: false, packet_id, retain: false, ..*publish };
+            let (topic, payload) = (&*topic, &*payload);
+            let copy = Publish { qos, dup: false, packet_id, retain, topic, payload, ..*publish };
             if hold {
                 let mut held = Vec::new();
                 copy.encode(peer.version, &mut held);
@@ -323,10 +380,38 @@ impl Broker {
     }
 }
 
+impl Damage {
+    fn hurt(self, topic: &mut String, payload: &mut Vec<u8>) {
+        let flip = |payload: &mut Vec<u8>, at: usize, bits: u8| {
+            if let Some(byte) = payload.get_mut(at) {
+                *byte ^= bits;
+            }
+        };
+        match self {
+            Self::Payload => flip(payload, payload.len().saturating_sub(1), 0x10),
+            Self::Shortened => {
+                payload.pop();
+            }
+            Self::Lengthened => payload.push(b'!'),
+            Self::Topic => {
+                let last = topic.pop().and_then(|last| last.to_digit(10)).unwrap_or(0);
+                topic.push_str(&((last + 1) % 10).to_string());
+            }
+            Self::DueTime => flip(payload, STAMP_DUE_AT, 0x01),
+            Self::Sequence => flip(payload, STAMP_SEQUENCE_AT, 0xFF),
+            Self::LowerQos | Self::RetainFlag => {}
+        }
+    }
+}
+
 fn acknowledge(peer: &mut Peer, kind: AckKind, packet_id: u16) {
     let ack = Ack { kind, packet_id, reason: Reason::SUCCESS, properties: Properties::EMPTY };
     ack.encode(peer.version, &mut peer.outbox);
 }
 
+/// Where the stamp has the middle of the due time, and the highest byte of the number: see
+/// `engine/stamp.rs`.
+const STAMP_DUE_AT: usize = 5;
+const STAMP_SEQUENCE_AT: usize = 12;
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);

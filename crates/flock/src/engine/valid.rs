@@ -1,0 +1,117 @@
+//! May the figures be believed? Was the plan carried out, and was the tool not the bottleneck?
+
+use super::conductor::Conductor;
+use super::judge::Part;
+use crate::measure::{FaultRecord, LatencyHistogram, LatencyKind, Outcome, Validity};
+use crate::report::text::count;
+
+/// What was planned and not done comes first; then the thresholds of the catalogue's method: 99 %
+/// of the messages at most 1 ms late, and no load thread over 80 % busy.
+pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
+    let mut reasons = shortfalls(conductor);
+    reasons.extend(conductor.reasons.iter().cloned());
+    let mut lateness = LatencyHistogram::new();
+    for one in part.latencies.iter().filter(|one| one.kind == LatencyKind::Lateness) {
+        lateness.merge(&one.histogram);
+    }
+    let late_us = lateness.micros_at(99.0);
+    if late_us > LATENESS_MAX_US {
+        reasons.push(format!(
+            "1 % of the messages were sent more than {late_us} us late: the tool or its machine could \
+             not keep the schedule"
+        ));
+    }
+    let mut busy = conductor.thread_cpu.clone();
+    busy.sort_by(f64::total_cmp);
+    // The median over the seconds: one busy second does not spoil a run.
+    let cpu = busy.get(busy.len() / 2).copied().unwrap_or(0.0);
+    if cpu > THREAD_CPU_MAX_PERCENT {
+        reasons.push(format!("the busiest load thread used {cpu:.0} % of a core"));
+    }
+    Validity {
+        valid: reasons.is_empty(),
+        reasons,
+        notes: conductor.notes.clone(),
+        lateness: lateness.summary(),
+        thread_cpu_percent_max: busy.last().copied().unwrap_or(0.0),
+    }
+}
+
+/// What the plan asked for and did not come about, in words.
+fn shortfalls(conductor: &Conductor<'_>) -> Vec<String> {
+    let totals = &conductor.totals;
+    let mut found = Vec::new();
+    match &conductor.outcome {
+        Outcome::Completed => {}
+        Outcome::Interrupted(_) if conductor.is_ended_as_planned => {}
+        Outcome::Interrupted(why) | Outcome::Failed(why) => found.push(why.clone()),
+    }
+    let lost = unplanned_losses(&conductor.lost_by_second, &conductor.faults);
+    let failed = totals.connects_failed;
+    let connects_max = conductor.plan.scenario.expect.connect_failures_max;
+    let counts = [
+        ("connections lost that no fault step cut", lost),
+        ("connects failed", if failed > connects_max { failed } else { 0 }),
+        ("subscriptions refused", totals.subscribes_failed),
+        ("clients that could not go on with their stage", totals.programs_cut_short),
+        ("receives that waited in vain", totals.receives_failed),
+    ];
+    let told = counts.iter().filter(|(_, times)| *times > 0);
+    found.extend(told.map(|(what, times)| format!("{what}: {}", count(*times))));
+    if totals.publishes_skipped > 0 {
+        let (skipped, all) = (count(totals.publishes_skipped), count(totals.publishes_scheduled));
+        found.push(format!(
+            "{skipped} of {all} messages were due and not sent: latencies hold what they had waited, \
+             which is less than the truth"
+        ));
+    }
+    found
+}
+
+/// Connections that were lost when no fault of the scenario was at work. A broker that was killed,
+/// stopped or paused has an excuse until it is back, and a little longer.
+fn unplanned_losses(by_second: &[(u32, u64)], faults: &[FaultRecord]) -> u64 {
+    let mut excused: Vec<(f64, f64)> = Vec::new();
+    let mut down_since = None;
+    for fault in faults {
+        match fault.what.as_str() {
+            "kill" | "stop" | "pause" => down_since = down_since.or(Some(fault.at_secs)),
+            "restart" | "resume" => {
+                let from = down_since.take().unwrap_or(fault.at_secs);
+                excused.push((from, fault.at_secs + RECOVERY_SECS));
+            }
+            _ => {}
+        }
+    }
+    excused.extend(down_since.map(|from| (from, f64::INFINITY)));
+    // What is told of second `n` happened between `n - 1` and `n`.
+    let is_excused = |at_secs: u32| {
+        let at = f64::from(at_secs);
+        excused.iter().any(|&(from, to)| at >= from && at - 1.0 <= to)
+    };
+    by_second.iter().filter(|(at_secs, _)| !is_excused(*at_secs)).map(|(_, lost)| lost).sum()
+}
+
+const LATENESS_MAX_US: u64 = 1_000;
+const THREAD_CPU_MAX_PERCENT: f64 = 80.0;
+/// After its return a broker may still be seen to break connections that it had before.
+const RECOVERY_SECS: f64 = 10.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(what: &str, at_secs: f64) -> FaultRecord {
+        FaultRecord { what: what.to_owned(), at_secs, ..FaultRecord::default() }
+    }
+
+    #[test]
+    fn a_fault_excuses_the_losses_of_its_own_time() {
+        let lost = [(3, 1), (21, 10), (22, 100), (40, 1_000)];
+        assert_eq!(unplanned_losses(&lost, &[]), 1_111);
+        let killed = [fault("kill", 20.3), fault("restart", 22.5)];
+        assert_eq!(unplanned_losses(&lost, &killed), 1_001);
+        assert_eq!(unplanned_losses(&lost, &killed[..1]), 1);
+        assert_eq!(unplanned_losses(&lost, &[fault("cut", 20.3)]), 1_111);
+    }
+}

@@ -1,0 +1,319 @@
+//! `flock self-test`: is the lab awake on this machine?
+//!
+//! The [stand-in](crate::standin) does its whole repertoire of mischief, one thing at a time, and
+//! each must be found in the words of the report. An honest stand-in must be found honest.
+
+use crate::engine::{Options, RunError, run};
+use crate::expect::unmet;
+use crate::measure::{LatencyKind, Outcome, Results};
+use crate::model::Scenario;
+use crate::report::figures::verdicts;
+use crate::scenario::{Choice, parse};
+use crate::standin::{Damage, Mischief, StandIn};
+use std::time::Duration;
+
+/// One thing that a broker may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What the stand-in does, for the table.
+    pub title: &'static str,
+    /// Part of the short form.
+    pub is_short: bool,
+    mischief: Mischief,
+    load: Load,
+    sign: Sign,
+}
+
+/// What the clients do meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    qos: u8,
+    is_shared: bool,
+    /// The other keys of `publish`.
+    publish: &'static str,
+    /// Of the stage that publishes, where it has one.
+    duration: &'static str,
+}
+
+/// How it must show.
+#[derive(Clone, Copy, Debug)]
+enum Sign {
+    /// Nothing is found.
+    Clean,
+    /// These words stand in what speaks against the run.
+    Words(&'static str),
+    /// Some latency is as long as that.
+    Waited(Duration),
+}
+
+/// What came of a case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub title: &'static str,
+    pub is_caught: bool,
+    /// The report's words.
+    pub told: String,
+}
+
+/// Why a case could not be tried.
+#[derive(Debug, thiserror::Error)]
+pub enum SelfTestError {
+    #[error("cannot start the stand-in broker on this machine: {0}")]
+    StandIn(#[from] std::io::Error),
+    #[error("the scenario of the self-test: {0}")]
+    Scenario(String),
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// Tries every case, or those of the short form, some at a time.
+pub fn self_test(is_short: bool) -> Result<Vec<Finding>, SelfTestError> {
+    let all = cases();
+    let chosen: Vec<&Case> = all.iter().filter(|case| case.is_short || !is_short).collect();
+    let mut findings = Vec::new();
+    for some in chosen.chunks(AT_ONCE) {
+        let tried: Vec<Result<Finding, SelfTestError>> = std::thread::scope(|scope| {
+            let running: Vec<_> =
+                some.iter().map(|case| scope.spawn(move || case.try_it())).collect();
+            running.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        });
+        for finding in tried {
+            findings.push(finding?);
+        }
+    }
+    Ok(findings)
+}
+
+impl Case {
+    fn try_it(&self) -> Result<Finding, SelfTestError> {
+        let broker = StandIn::start(self.mischief)?;
+        let scenario = self.load.scenario(&broker.address)?;
+        let results = run(&scenario, Options { threads: Some(2), ..Options::default() })?;
+        let (is_caught, told) = self.sign.is_in(&scenario, &results);
+        Ok(Finding { title: self.title, is_caught, told })
+    }
+}
+
+impl Sign {
+    /// Whether it is there, and what there is to be read.
+    fn is_in(self, scenario: &Scenario, results: &Results) -> (bool, String) {
+        let unmet = unmet(&scenario.expect, results);
+        let bad = verdicts(results).into_iter().filter(|(good, _)| !good);
+        let against: Vec<String> = bad.map(|(_, words)| words).chain(unmet.clone()).collect();
+        match self {
+            Self::Clean => {
+                let total = results.integrity.total();
+                let is_clean = results.integrity.is_clean() && total.expected == total.received;
+                let whole = results.run.outcome == Outcome::Completed && unmet.is_empty();
+                let told = format!("{} of {} arrived as sent", total.received, total.expected);
+                (is_clean && whole && total.expected > 0, told)
+            }
+            Self::Words(words) => {
+                let found = against.iter().find(|line| line.contains(words));
+                (found.is_some(), found.cloned().unwrap_or_else(|| against.join("; ")))
+            }
+            Self::Waited(at_least) => {
+                let max_us = results.latency_merged(LatencyKind::EndToEnd).summary().max_us;
+                let told = format!("latency of {} ms at most", max_us / 1_000);
+                (u128::from(max_us) >= at_least.as_micros(), told)
+            }
+        }
+    }
+}
+
+impl Load {
+    fn scenario(self, address: &str) -> Result<Scenario, SelfTestError> {
+        let Self { qos, publish, .. } = self;
+        let duration = match self.duration {
+            "" => String::new(),
+            time => format!("duration = \"{time}\"\n"),
+        };
+        let subscription = match self.is_shared {
+            true => "filter = \"$share/g/pairs/{i}\"\ncount = 10\nassign = \"all\"",
+            false => "topics = \"pairs\"",
+        };
+        let leave = "steps = [{ disconnect = {} }]";
+        let text = format!(
+            r#"
+id = "self-test"
+title = "the stand-in's repertoire"
+drain = "2s"
+[connect]
+version = "5"
+[clients.sub]
+count = 10
+[clients.pub]
+count = 10
+[topics.pairs]
+names = "pairs/{{i}}"
+count = 10
+[subscriptions.pairs]
+{subscription}
+[[stage]]
+name = "connect"
+[[stage.do]]
+clients = "sub"
+steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {qos} }} }}]
+[[stage.do]]
+clients = "pub"
+steps = [{{ connect = {{}} }}]
+[[stage]]
+name = "publish"
+measured = true
+{duration}[[stage.do]]
+clients = "pub"
+steps = [{{ publish = {{ to = "pairs", qos = {qos}, {publish} }} }}]
+[[stage]]
+name = "disconnect"
+[[stage.do]]
+clients = "pub"
+{leave}
+[[stage.do]]
+clients = "sub"
+{leave}
+"#
+        );
+        let no_file = |name: &str| Err(format!("no file {name}"));
+        let loaded = parse("self-test.toml", &text, &Choice::default(), &no_file)
+            .map_err(|error| SelfTestError::Scenario(error.to_string()))?;
+        let mut scenario = loaded.scenario;
+        for broker in &mut scenario.brokers {
+            broker.addresses = vec![address.to_owned()];
+        }
+        Ok(scenario)
+    }
+}
+
+/// Twenty messages from each of ten publishers.
+const fn pairs(qos: u8) -> Load {
+    Load { qos, is_shared: false, publish: TWENTY, duration: "" }
+}
+
+const fn shared(qos: u8) -> Load {
+    Load { is_shared: true, ..pairs(qos) }
+}
+
+fn case(title: &'static str, mischief: Mischief, load: Load, sign: Sign) -> Case {
+    Case { title, is_short: false, mischief, load, sign }
+}
+
+fn damage(title: &'static str, what: Damage, load: Load, words: &'static str) -> Case {
+    let mischief = Mischief { damage: Some(what), damage_every: 20, ..Mischief::default() };
+    case(title, mischief, load, Sign::Words(words))
+}
+
+/// The whole repertoire.
+pub fn cases() -> Vec<Case> {
+    let mut all = honest();
+    all.extend(losses());
+    all.extend(damages());
+    all.extend(strays());
+    all.extend(standstills());
+    all.extend(breakdowns());
+    all
+}
+
+fn honest() -> Vec<Case> {
+    let honest = |title, load| case(title, Mischief::default(), load, Sign::Clean);
+    vec![
+        in_short(honest("honest, QoS 0", pairs(0))),
+        honest("honest, QoS 1", pairs(1)),
+        honest("honest, QoS 2", pairs(2)),
+        honest("honest, a shared group", shared(1)),
+    ]
+}
+
+fn losses() -> Vec<Case> {
+    let every = Mischief { lose_every: 20, ..Mischief::default() };
+    let end = Mischief { lose_after: 50, ..Mischief::default() };
+    let all = Mischief { lose_every: 1, ..Mischief::default() };
+    let ten = Sign::Words("10 lost in 200 deliveries");
+    let most = Sign::Words("150 lost in 200 deliveries");
+    vec![
+        case("loses one in twenty, QoS 0", every, pairs(0), ten),
+        in_short(case("loses one in twenty, QoS 1", every, pairs(1), ten)),
+        case("loses one in twenty, QoS 2", every, pairs(2), ten),
+        in_short(case("loses the last three quarters, QoS 0", end, pairs(0), most)),
+        case("loses the last three quarters, QoS 1", end, pairs(1), most),
+        case("loses the last three quarters, shared", end, shared(0), most),
+        case("delivers nothing, QoS 0", all, pairs(0), Sign::Words("200 lost in 200 deliveries")),
+    ]
+}
+
+fn damages() -> Vec<Case> {
+    let long = Load { publish: TWENTY_LONG, ..pairs(1) };
+    vec![
+        in_short(damage("flips a bit of the payload", Damage::Payload, long, "10 damaged")),
+        damage("flips a bit of a payload of 16 B", Damage::Payload, pairs(0), "10 damaged"),
+        damage("cuts the last byte off", Damage::Shortened, long, "10 damaged"),
+        damage("adds a byte", Damage::Lengthened, long, "10 damaged"),
+        damage("changes the due time", Damage::DueTime, pairs(1), "10 damaged"),
+        damage("changes the number", Damage::Sequence, pairs(1), "10 damaged"),
+        damage("changes the number, shared", Damage::Sequence, shared(1), "10 damaged"),
+        in_short(damage("changes the topic", Damage::Topic, pairs(1), "10 with a wrong topic")),
+        in_short(damage("lowers the QoS", Damage::LowerQos, pairs(2), "10 with a wrong QoS")),
+        damage("sets the retain flag", Damage::RetainFlag, pairs(1), "10 with a wrong retain flag"),
+    ]
+}
+
+fn strays() -> Vec<Case> {
+    let twice = Mischief { duplicate_every: 20, ..Mischief::default() };
+    let swapped = Mischief { swap_every: 33, ..Mischief::default() };
+    let aside = Mischief { misroute: true, ..Mischief::default() };
+    let instead = Mischief { misdirect: true, ..Mischief::default() };
+    vec![
+        in_short(case("sends twice", twice, pairs(1), Sign::Words("10 duplicated"))),
+        case("changes the order", swapped, pairs(1), Sign::Words("out of order")),
+        case("sends to others as well", aside, pairs(0), Sign::Words("200 misrouted")),
+        in_short(case("sends to others instead", instead, pairs(0), Sign::Words("200 misrouted"))),
+    ]
+}
+
+fn standstills() -> Vec<Case> {
+    let pause = Duration::from_millis(400);
+    let short = Mischief { stall: Some((100, pause)), ..Mischief::default() };
+    let over_the_end = Mischief { stall: Some((500, Duration::from_secs(4))), ..short };
+    let windowed = Load { publish: ONE_AT_A_TIME, duration: "1s", ..pairs(1) };
+    let deaf = Mischief { acknowledge_after: u64::MAX, ..Mischief::default() };
+    let silent = Sign::Words("200 messages were never acknowledged");
+    let unsent = Sign::Words("of 1,000 messages were due and not sent");
+    vec![
+        case("stands still for 400 ms", short, pairs(0), Sign::Waited(pause * 9 / 10)),
+        in_short(case("stands still over the end", over_the_end, windowed, unsent)),
+        case("acknowledges nothing", deaf, pairs(1), silent),
+    ]
+}
+
+fn breakdowns() -> Vec<Case> {
+    let going_on = Load { publish: STEADY, duration: "2s", ..pairs(1) };
+    let dead = Mischief { die_after: 500, ..Mischief::default() };
+    let curt = Mischief { hang_up_after: 50, ..Mischief::default() };
+    let shut = Mischief { refuse: true, ..Mischief::default() };
+    let strict = Mischief { refuse_subscriptions: true, ..Mischief::default() };
+    let alien = Mischief { answer_garbage: true, ..Mischief::default() };
+    let lost = Sign::Words("connections lost that no fault step cut");
+    let none = Sign::Words("no client could connect");
+    vec![
+        in_short(case("dies", dead, going_on, lost)),
+        case("closes one connection", curt, pairs(0), lost),
+        case("refuses all clients", shut, pairs(1), none),
+        case(
+            "refuses all subscriptions",
+            strict,
+            pairs(1),
+            Sign::Words("subscriptions refused: 10"),
+        ),
+        case("does not speak MQTT", alien, pairs(1), none),
+    ]
+}
+
+fn in_short(case: Case) -> Case {
+    Case { is_short: true, ..case }
+}
+
+const TWENTY: &str = "rate = \"200/s\", count = 20, payload = 16";
+const TWENTY_LONG: &str = "rate = \"200/s\", count = 20, payload = 300";
+const STEADY: &str = "rate = \"100/s\", payload = 16";
+const ONE_AT_A_TIME: &str = "rate = \"100/s\", payload = 16, in_flight = 1";
+/// Cases that are tried side by side. Most of their time they wait for what does not come.
+const AT_ONCE: usize = 6;
