@@ -245,3 +245,23 @@ steps = [{ publish = { to = "pairs", qos = 0, rate = "4/s", payload = 16 } }]
 const CONNECT_FAST: &str = "[[stage]]\nname = \"connect-fast\"\n[[stage.do]]\n\
                             clients = \"fast\"\nsteps = [{ connect = {} }]\n\
                             [[stage]]\nname = \"connect\"";
+
+#[test]
+fn retained_messages_are_judged_where_a_subscriber_comes_after_them() {
+    let draft = Draft::new(V5, 10)
+        .subscription("all", "pairs/#")
+        .stage(
+            "retain",
+            &[(
+                "pub",
+                "{ connect = {} }, { publish = { to = \"pairs\", qos = 1, retain = true, \
+                 count = 3, payload = 16 } }",
+            )],
+        )
+        .stage("ask", &[("sub", "{ connect = {} }, { subscribe = { to = \"all\", qos = 1 } }")])
+        .stage("wait", &[("sub", "{ receive = { count = 10, timeout = \"20s\" } }")])
+        .leaving();
+    let results = run_clean(draft);
+    assert_eq!((delivered(&results), total(&results).unjudged), ((100, 100), 0));
+    assert_eq!(results.totals.received_retained, 100);
+}

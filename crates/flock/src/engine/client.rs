@@ -593,6 +593,7 @@ impl Client {
         }
         if self.is_retained_copy(publish, stamp.stream, stamp.due_ns, lane) {
             lane.tally.totals.received_retained += 1;
+            lane.ledger.receive_stored(self.at, stamp.stream);
             return;
         }
         lane.tally.totals.received_early += u64::from(is_early);

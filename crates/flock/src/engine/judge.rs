@@ -13,7 +13,7 @@ use super::tally::Measured;
 use super::worker::{Harvest, HeardEntry};
 use crate::measure::ledger::{
     Heard, Sent, SentTable, ShareKey, SharedTrack, StreamId, Unpromised, Verdict, judge,
-    judge_shared,
+    judge_shared, judge_stored,
 };
 use crate::measure::{
     ErrorCount, Integrity, IntegrityCount, IntegritySample, LatencyHistogram, LatencyKind,
@@ -248,7 +248,11 @@ impl<'a> PartJudge<'a> {
         let qos = sent.qos.min(hearer.qos as u8);
         let track = self.harvests[thread].ledger.track(at, stream);
         let heard = Heard { copies_may_repeat: repeats, ..entry.strictness(qos) };
-        let mut verdict = judge(sent, unpromised, track, heard, qos);
+        let is_owed_the_stored = entry.since_ns > sent.last_ns && self.plan.retains_one(stream);
+        let mut verdict = match is_owed_the_stored && track.is_none() {
+            true => judge_stored(self.harvests[thread].ledger.has_stored(at, stream), qos),
+            false => judge(sent, unpromised, track, heard, qos),
+        };
         if *times > 1 {
             // It left and came back, perhaps often: what it missed in between is not known.
             verdict.interrupted = true;

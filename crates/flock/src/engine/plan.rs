@@ -238,6 +238,21 @@ impl Plan {
         self.locate(stream).is_some_and(|(family, ..)| family.retain)
     }
 
+    /// Whether the last message of the stream is what a broker has in store for its topic: it is
+    /// retained, does not expire, and nobody else publishes there.
+    pub fn retains_one(&self, stream: StreamId) -> bool {
+        let Some((family, ..)) = self.locate(stream) else { return false };
+        let is_alone = match family.assign {
+            Assign::Partition => true,
+            Assign::Pairwise => family.clients <= family.topic_count,
+            Assign::All | Assign::Window { .. } => family.clients == 1,
+        };
+        let same = self.families.iter().filter(|other| other.topics == family.topics).count() == 1;
+        let mut commands = self.publishes.iter().map(|planned| &planned.command);
+        let expires = commands.any(|publish| publish.retain && publish.expiry_secs.is_some());
+        family.retain && is_alone && same && !expires
+    }
+
     /// Whether other clients of the scenario connect under the ids of this group's, which ends its
     /// connections.
     pub fn is_taken_over(&self, group: GroupId) -> bool {

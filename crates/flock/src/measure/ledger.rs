@@ -362,7 +362,9 @@ pub fn judge(
     verdict.interrupted = broken_tail || seen.skipped > 0;
     if track.is_none() && (verdict.joined_late || left_early || heard.generation > 0) {
         verdict.interrupted |= heard.generation > 0;
-        verdict.count.unjudged = u64::from(sent.count);
+        // Who came when all was sent is owed nothing.
+        let came_after = heard.since_ns > sent.last_ns;
+        verdict.count.unjudged = if came_after { 0 } else { u64::from(sent.count) };
         return verdict;
     }
     // Beyond what was sent there is nothing to be missed.
@@ -396,6 +398,20 @@ pub fn judge(
     let came = unpromised.iter().filter(|excused| here.contains(&excused.sequence)).count();
     verdict.settle(&missing, unpromised, came as u64);
     verdict
+}
+
+/// Judges a subscriber that came when all was sent, and is owed the one message that the broker
+/// retained. Nobody waits until all that is retained has come, so what did not is not yet lost.
+pub fn judge_stored(has_come: bool, qos: u8) -> Verdict {
+    let came = u64::from(has_come);
+    let count = IntegrityCount {
+        qos,
+        expected: came,
+        received: came,
+        unjudged: 1 - came,
+        ..IntegrityCount::default()
+    };
+    Verdict { count, joined_late: true, ..Verdict::default() }
 }
 
 /// Judges a shared group, by its bitmap. As long as one member is there, the group is owed all.
@@ -492,6 +508,8 @@ pub struct Ledger {
     /// By local client and stream.
     tracks: HashMap<(u32, StreamId), Entry>,
     pub shared: HashMap<(ShareKey, StreamId), SharedTrack>,
+    /// By local client: the streams of which it got what the broker had retained, a bit each.
+    stored: HashMap<u32, SharedTrack>,
     pub lost_so_far: i64,
     pub duplicated_so_far: u64,
     pub misrouted: u64,
@@ -564,6 +582,15 @@ impl Ledger {
             Receipt::Duplicate => self.duplicated_so_far += 1,
         }
         entry.path
+    }
+
+    /// A retained message came because the client subscribed.
+    pub fn receive_stored(&mut self, client: u32, stream: StreamId) {
+        self.stored.entry(client).or_default().receive(stream, false);
+    }
+
+    pub fn has_stored(&self, client: u32, stream: StreamId) -> bool {
+        self.stored.get(&client).is_some_and(|streams| streams.has(stream))
     }
 
     pub fn track(&self, client: u32, stream: StreamId) -> Option<&Track> {
@@ -664,7 +691,10 @@ mod tests {
         let verdict = judge(&sent(5), &[], Some(&track_of(&[2, 4])), late, 1);
         assert!(verdict.joined_late);
         assert_eq!((verdict.count.lost, verdict.count.expected), (1, 3));
-        assert_eq!(judge(&sent(5), &[], None, late, 1).count.lost, 0);
+        let nothing = judge(&sent(5), &[], None, late, 1).count;
+        assert_eq!((nothing.lost, nothing.unjudged), (0, 5));
+        let after = Heard { since_ns: 101, ..THERE };
+        assert_eq!(judge(&sent(5), &[], None, after, 1).count.unjudged, 0);
     }
 
     #[test]

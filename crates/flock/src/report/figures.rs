@@ -213,8 +213,8 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
     let unjudged = match integrity.unjudged {
         0 => String::new(),
         n => format!(
-            "; {} more did not come, and subscribers may have missed them by right: they were away, or \
-             came later or left earlier than others published",
+            "; {} more did not come, and subscribers may have missed them by right: they were away, \
+             came later or left earlier than others published, or were still to get what is retained",
             text::count(n)
         ),
     };
