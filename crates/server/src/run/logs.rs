@@ -27,6 +27,8 @@ pub(super) struct Logs {
     mailbox: Arc<Mailbox>,
     board: Arc<LogBoard>,
     figures_at_ms: u64,
+    /// Something may have changed since figures were shown.
+    is_stale: bool,
     /// Where to tell the end of each phase of this worker's life.
     phases: Sender<Phase>,
     is_open: bool,
@@ -81,6 +83,7 @@ impl Logs {
             mailbox: mailbox.clone(),
             board: board.clone(),
             figures_at_ms: 0,
+            is_stale: false,
             phases: phases.clone(),
             is_open: false,
             is_quiet: false,
@@ -93,6 +96,7 @@ impl Logs {
         if shows_figures {
             self.figures_at_ms = now_ms + FIGURES_INTERVAL_MS;
         }
+        self.is_stale = !shows_figures;
         for (place, shard) in shards.iter_mut().enumerate() {
             shard.take_disk_commands(&mut self.commands, now_ms);
             for command in self.commands.drain(..) {
@@ -111,6 +115,12 @@ impl Logs {
         if !self.is_open {
             self.tell_open(shards);
         }
+    }
+
+    /// When figures have to be shown, should nothing else happen: the last turn before a rest must
+    /// not leave them behind for ever.
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        self.is_stale.then_some(self.figures_at_ms)
     }
 
     fn tell_open(&mut self, shards: &[Shard]) {
@@ -350,6 +360,22 @@ mod tests {
         assert_eq!(lines, [(0, true), (10_100, false), (20_200, true)]);
         told.look(0, &Status::Poisoned(fault()), start_ms + 30_000);
         assert!(told.is_poisoned, "at once");
+    }
+
+    #[test]
+    fn a_turn_too_early_for_figures_is_followed_by_one_that_shows_them() {
+        let poll = mio::Poll::new().unwrap();
+        let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
+        let mailbox = Arc::new(Mailbox::new(waker));
+        let board = Arc::new(LogBoard::new(0, Health::new()));
+        let (phases, _ends) = std::sync::mpsc::channel();
+        let mut logs = Logs::start([], &mailbox, &board, &phases).unwrap();
+        logs.carry_out(&mut [], 1000);
+        assert_eq!(logs.next_deadline_ms(), None);
+        logs.carry_out(&mut [], 1001);
+        assert_eq!(logs.next_deadline_ms(), Some(1000 + FIGURES_INTERVAL_MS));
+        logs.carry_out(&mut [], 1000 + FIGURES_INTERVAL_MS);
+        assert_eq!(logs.next_deadline_ms(), None);
     }
 
     #[test]

@@ -304,7 +304,9 @@ impl Worker {
     fn idle_ms(&self) -> u64 {
         let now_ms = self.clock.now_ms();
         let shards = self.shards.iter().map(Shard::next_deadline_ms);
-        let next_ms = shards.chain(self.ends_at_ms).fold(self.waiting.until_ms, u64::min);
+        let logs = self.logs.as_ref().and_then(Logs::next_deadline_ms);
+        let others = self.ends_at_ms.into_iter().chain(logs);
+        let next_ms = shards.chain(others).fold(self.waiting.until_ms, u64::min);
         next_ms.saturating_sub(now_ms).min(SLEEP_MS_MAX)
     }
 
