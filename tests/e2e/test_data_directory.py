@@ -23,6 +23,14 @@ def test_a_directory_has_one_broker_at_a_time(start):
     broker.restart()
 
 
+def test_a_lock_file_that_is_deleted_lets_nobody_in(start):
+    broker = start()
+    (broker.data / "lock").unlink()
+    ran = serve(broker.data)
+    assert ran.returncode == 1
+    assert "in use by another process" in ran.stderr
+
+
 def test_the_number_of_shards_is_that_of_the_directory(start):
     broker = start(arguments=["--shards=3", "--workers=2"])
     assert sorted(path.name for path in broker.data.glob("shard-*")) == [

@@ -529,6 +529,94 @@ def test_damage_is_refused_and_mended_only_on_demand(start):
     assert waiting(broker, own) == (True, ["before"])
 
 
+def newest_file(data, shard=0):
+    """The last file of a log that was begun: its header has its own number."""
+    files = sorted((data / f"shard-{shard:03}").glob("*.log"))
+    begun = [file for file in files if header_number(file) == int(file.stem)]
+    return begun[-1]
+
+
+def header_number(file):
+    with file.open("rb") as content:
+        return int.from_bytes(content.read(36)[32:], "little")
+
+
+def cut(file, size):
+    with file.open("r+b") as content:
+        content.truncate(size)
+
+
+LOSSES = {
+    "removed": lambda file, older: file.unlink(),
+    "cut short": lambda file, older: cut(file, file.stat().st_size // 2),
+    "emptied": lambda file, older: cut(file, 0),
+    "an older copy": lambda file, older: file.write_bytes(older),
+    "without a manifest": lambda file, older: (file.parent / "manifest").unlink(),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_newest_file_is_refused_and_given_up_on_demand(start, how, loss):
+    broker = start(SMALL)
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["first"])
+    broker.restart()
+    older = newest_file(broker.data).read_bytes()
+    payloads = [str(number).ljust(1000) for number in range(300)]
+    put_all(broker, "a", payloads)
+    if loss == "an older copy":
+        # Of this very file: it was not the newest one any more.
+        older = newest_file(broker.data).read_bytes()
+        broker.restart()
+        put_all(broker, "a", ["last"])
+    getattr(broker, how)()
+    broker.wait()
+    assert run("log", "check", broker.data).returncode == 0
+    LOSSES[loss](newest_file(broker.data), older)
+
+    ran = run("serve", "--port=0", "--http=off", f"--data={broker.data}", f"--config={broker.config}")
+    assert ran.returncode == 1, ran.stderr
+    assert "shard-000" in ran.stderr and "quelea log repair" in ran.stderr
+    checked = run("log", "check", broker.data)
+    assert checked.returncode == 1 and "REFUSED" in checked.stdout, checked.stdout
+    assert run("log", "repair", broker.data).returncode == 1
+    assert run("log", "repair", broker.data, "--give-up-what-follows").returncode == 0
+    assert run("log", "check", broker.data).returncode == 0
+    broker._launch()
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        # The last file that is left may be full to the brim.
+        eventually(lambda: put(peer, "kept", "x", retain=True) < 0x80, "room in the log")
+    present, got = waiting(broker, own)
+    everything = ["first", *payloads, "last"]
+    assert present and got == everything[: len(got)]
+
+
+def test_a_start_reads_what_is_used_of_the_files(start):
+    broker = start()
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["x", "y", "z"])
+    broker.restart()
+    size = sum(file.stat().st_size for file in broker.data.glob("shard-*/*.log"))
+    with open(f"/proc/{broker.process.pid}/io") as file:
+        read = int(file.readline().removeprefix("rchar: "))
+    assert read < 8 << 20 < 100 << 20 < size
+    assert waiting(broker, own) == (True, ["x", "y", "z"])
+
+
+def test_a_file_that_cannot_be_read_is_named(start):
+    broker = start(PLAIN + "[server]\nshards = 1\n")
+    broker.terminate()
+    assert broker.wait() == 0
+    file = log_file(broker.data, 0, 1)
+    file.unlink()
+    file.mkdir()
+    ran = run("serve", "--port=0", "--http=off", f"--data={broker.data}")
+    assert ran.returncode == 1
+    assert f"cannot read {file} at offset 0" in ran.stderr, ran.stderr
+
+
 def test_a_dump_says_what_the_records_say(start):
     broker = start()
     own = subscribed_and_gone(broker, "some/+/filter")
@@ -595,6 +683,44 @@ def test_space_comes_back_after_a_backup(start):
         assert len(waiting(broker, own)[1]) == 300
     reclaimed = "quelea_log_segments_reclaimed_total"
     eventually(lambda: total(broker, reclaimed) > 0, "a file that came back")
+
+
+def test_backups_of_a_log_that_is_reclaimed_all_the_time(start):
+    broker = start(SMALL)
+    own = session(named())
+    is_over = threading.Event()
+
+    def flow():
+        with Peer(broker.port()) as reader, Peer(broker.port()) as peer:
+            reader.accepted(**own).subscribed("a", 1)
+            peer.accepted()
+            while not is_over.is_set():
+                put(peer, "a", "x" * 4000)
+                first, body = reader.recv()
+                taken(reader, first, body)
+
+    thread = threading.Thread(target=flow, daemon=True)
+    thread.start()
+    try:
+        for number in range(20):
+            ran = run("backup", broker.data, broker.directory / f"copy-{number}")
+            assert ran.returncode == 0, ran.stderr
+    finally:
+        is_over.set()
+        thread.join(PATIENCE_SECS)
+
+
+def test_what_a_backup_that_did_not_end_has_left_is_replaced(start):
+    broker = start()
+    own = subscribed_and_gone(broker, "a")
+    put_all(broker, "a", ["x"])
+    left = broker.directory / "copy.partial" / "shard-000"
+    left.mkdir(parents=True)
+    (left / "0000000007.log").write_bytes(b"half of it")
+    ran = run("backup", broker.data, broker.directory / "copy")
+    assert ran.returncode == 0, ran.stderr
+    assert not left.parent.exists()
+    assert waiting(start(data=broker.directory / "copy"), own) == (True, ["x"])
 
 
 def test_a_backup_of_a_stopped_broker(start):

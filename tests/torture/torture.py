@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -148,6 +149,40 @@ class Server:
             raise Broken(f"its log is not sound: {done.stdout}{done.stderr}")
 
 
+    def check_losses(self, rng):
+        """Whether a start would notice that the newest file of a log is gone, or cut short."""
+        folders = sorted(self.data.glob("shard-*"))
+        files = [file for folder in folders for file in folder.glob("*.log") if is_begun(file)]
+        if not files:
+            return
+        folder = rng.choice(folders)
+        newest = max((file for file in files if file.parent == folder), default=None)
+        if newest is None:
+            return
+        before = self.records_found()
+        aside = newest.with_suffix(".aside")
+        newest.rename(aside)
+        if rng.random() < 0.5:
+            shutil.copy(aside, newest)
+            os.truncate(newest, rng.randrange(newest.stat().st_size))
+        after = self.records_found()
+        aside.replace(newest)
+        if after is not None and after != before:
+            raise Broken(f"nobody notices that {newest} is gone: {before} records, {after} after")
+
+    def records_found(self):
+        """The records of each log as `quelea log check` counts them; none if it refuses."""
+        command = [QUELEA, "log", "check", str(self.data)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return re.findall(r"(\d+) records", done.stdout) if done.returncode == 0 else None
+
+
+def is_begun(file):
+    """Not a spare: its header has its own number."""
+    with file.open("rb") as content:
+        return int.from_bytes(content.read(36)[32:], "little") == int(file.stem)
+
+
 class Run:
     """One level: the cast, the kills, the end."""
 
@@ -239,6 +274,8 @@ class Run:
         # A few milliseconds after the start, or it waits in vain.
         await reading
         await self.kill()
+        if self.server.level != "memory":
+            self.server.check_losses(self.rng)
         while self.rng.random() < EARLY_KILL_SHARE:
             await self.server.start()
             await asyncio.sleep(self.rng.uniform(*EARLY_KILL_SECS))

@@ -124,7 +124,7 @@ fn client_id(number: u32) -> String {
 fn open_log(shard: &mut Shard, limits: &Arc<Limits>) {
     let settings = storage::Settings { cache_bytes_max: 0, ..storage::Settings::default() };
     let identity = storage::Identity { id: [1; 16], shard: shard.id(), shards: SHARDS };
-    let recovery = storage::Recovery::new((shard.id(), SHARDS), &settings, Vec::new());
+    let recovery = storage::Recovery::new((shard.id(), SHARDS), &settings, Vec::new(), None);
     let recovered = recovery.expect("no files are in order").finish(identity);
     shard
         .open_log(recovered, settings, Replay::new(7), limits, NOW_MS)

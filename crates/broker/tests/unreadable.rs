@@ -12,7 +12,8 @@ fn start(facts: &[Fact<'_>]) -> Result<u64, String> {
     let shared = Shared::new(Settings::default(), 1, 7);
     let mut shard = Shard::new(0, shared, Access::open());
     let settings = storage::Settings::with_segment_bytes(64 * 1024);
-    let recovery = storage::Recovery::new((0, 1), &settings, Vec::new()).expect("no log is sound");
+    let recovery =
+        storage::Recovery::new((0, 1), &settings, Vec::new(), None).expect("no log is sound");
     let mut recovered = recovery.finish(storage::Identity { id: [7; 16], shard: 0, shards: 1 });
     let mut replay = Replay::new(7);
     for (number, fact) in (1..).zip(facts) {

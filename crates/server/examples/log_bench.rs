@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use server::disk::{DataDir, LogDisk};
 use storage::{
-    Command, Completion, Identity, Kind, Level, Log, Position, Settings, Status, Step, weight,
+    Command, Completion, Identity, Kind, Level, Log, Position, Settings, Status, weight,
 };
 
 fn main() -> Result<()> {
@@ -199,10 +199,7 @@ impl Bench {
 
     fn note(&mut self, command: &Command) {
         let Command::Commit { steps, .. } = command else { return };
-        let bytes = steps.iter().map(|step| match step {
-            Step::Write { bytes, .. } => bytes.len() as u32,
-            Step::Sync { .. } => 0,
-        });
+        let bytes = steps.iter().map(|step| step.bytes() as u32);
         self.measured.groups.push(bytes.sum());
     }
 }

@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::cli::complain;
-use crate::disk::{DataDir, DataDirError, make_private};
+use crate::disk::{DataDir, DataDirError, LogFiles, sync_entry};
 use crate::log_tool;
 use crate::run::control;
 
@@ -44,11 +44,19 @@ pub fn run(args: &BackupArgs) -> ExitCode {
     }
 }
 
-/// One file of the backup: `bytes` of the segment, the rest is not part of it.
+/// One file of the backup.
 struct Piece {
     shard: u16,
-    segment: u32,
-    bytes: u64,
+    content: Content,
+}
+
+enum Content {
+    /// `bytes` of the segment; the rest is not part of it.
+    Segment {
+        segment: u32,
+        bytes: u64,
+    },
+    Manifest(Vec<u8>),
 }
 
 /// What keeps the files in place while they are copied.
@@ -63,22 +71,24 @@ fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
     let began = Instant::now();
     std::fs::metadata(dir).with_context(|| dir.display().to_string())?;
     let partial = partial_of(target)?;
-    let (source, pieces) = match DataDir::open(dir) {
-        Ok(data) => lock(data)?,
-        Err(DataDirError::Locked(_)) => pin(dir)?,
+    let broker = match DataDir::open(dir) {
+        Ok(data) => Ok(data),
+        Err(DataDirError::Locked(_)) => Err(connect(dir)?),
         Err(error) => return Err(error.into()),
     };
-    make_private(&partial).with_context(|| partial.display().to_string())?;
-    let bytes = copy_all(dir, &partial, &pieces)?;
+    let copy = begin_copy(&partial)?;
+    let (source, pieces) = match broker {
+        Ok(data) => lock(data)?,
+        Err(stream) => pin(stream)?,
+    };
+    let bytes = copy_all(dir, &copy, &pieces)?;
     source.unpin()?;
     let mut told = String::new();
-    if !log_tool::check(&partial, &mut told)? {
+    if !log_tool::check_data(&copy, &mut told)? {
         bail!("the copy in {} is not in order:\n{told}", partial.display());
     }
     std::fs::rename(&partial, target).with_context(|| target.display().to_string())?;
-    if let Some(parent) = target.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        File::open(parent)?.sync_all()?;
-    }
+    sync_entry(target).with_context(|| target.display().to_string())?;
     let (files, secs) = (pieces.len(), began.elapsed().as_secs_f64());
     let target = target.display();
     Ok(format!("{told}{target}: {files} files, {bytes} bytes, {secs:.1} s\n"))
@@ -97,11 +107,45 @@ fn partial_of(target: &Path) -> anyhow::Result<PathBuf> {
     let name = target.file_name().context("the target has no name")?;
     let mut name = name.to_owned();
     name.push(".partial");
-    let partial = target.with_file_name(name);
-    if partial.exists() {
-        bail!("{} is left from a backup that did not end: remove it", partial.display());
+    Ok(target.with_file_name(name))
+}
+
+/// The copy is a data directory, and locked as such. What a backup that did not end has left there
+/// goes; what no backup has made stays, and is in the way.
+fn begin_copy(partial: &Path) -> anyhow::Result<DataDir> {
+    let copy = match DataDir::open(partial) {
+        Err(DataDirError::Locked(path)) => bail!(
+            "another backup is writing to {}: wait for its end, or name another target",
+            path.display()
+        ),
+        opened => opened?,
+    };
+    clear(partial).with_context(|| partial.display().to_string())?;
+    Ok(copy)
+}
+
+fn clear(partial: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(partial)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("shard-") {
+            clear_log(&partial.join(&*name))?;
+        } else if name != "lock" {
+            return Err(io::Error::other(format!("no backup has made '{name}' there: remove it")));
+        }
     }
-    Ok(partial)
+    Ok(())
+}
+
+fn clear_log(path: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        if name.ends_with(".log") || name.starts_with("manifest") {
+            std::fs::remove_file(path.join(&*name))?;
+        }
+    }
+    std::fs::remove_dir(path)
 }
 
 fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
@@ -109,23 +153,30 @@ fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
     for shard in data.shards()? {
         let files = data.log_files(shard)?;
         let list = files.list().with_context(|| files.path().display().to_string())?;
-        let piece =
-            |file: storage::SegmentFile| Piece { shard, segment: file.number, bytes: file.bytes };
-        pieces.extend(list.into_iter().map(piece));
+        let segments = list
+            .into_iter()
+            .map(|file| Content::Segment { segment: file.number, bytes: file.bytes });
+        let manifest = files.manifest().with_context(|| files.path().display().to_string())?;
+        let all = segments.chain(manifest.map(Content::Manifest));
+        pieces.extend(all.map(|content| Piece { shard, content }));
     }
     Ok((Source::Locked(data), pieces))
 }
 
-/// Asks the broker that has the directory.
-fn pin(dir: &Path) -> anyhow::Result<(Source, Vec<Piece>)> {
+/// Finds the broker that has the directory.
+fn connect(dir: &Path) -> anyhow::Result<UnixStream> {
     let path = dir.join(control::SOCKET);
-    let stream = UnixStream::connect(&path).with_context(|| {
+    UnixStream::connect(&path).with_context(|| {
         format!(
             "{} is in use, and {} does not answer: is it a broker? Stop it, and try again",
             dir.display(),
             path.display()
         )
-    })?;
+    })
+}
+
+/// Asks it to keep its files as they are.
+fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     writeln!(&stream, "{}", control::PIN)?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
@@ -136,11 +187,15 @@ fn pin(dir: &Path) -> anyhow::Result<(Source, Vec<Piece>)> {
         let line = line.context("the broker ended the connection; its log says why")?;
         match line.split(' ').collect::<Vec<_>>()[..] {
             [control::PINNED] => break,
-            [control::FILE, shard, segment, bytes] => pieces.push(Piece {
-                shard: shard.parse()?,
-                segment: segment.parse()?,
-                bytes: bytes.parse()?,
-            }),
+            [control::FILE, shard, segment, bytes] => {
+                let (segment, bytes) = (segment.parse()?, bytes.parse()?);
+                let content = Content::Segment { segment, bytes };
+                pieces.push(Piece { shard: shard.parse()?, content });
+            }
+            [control::MANIFEST, shard, content] => {
+                let content = control::from_hex(content).context("the manifest is no text")?;
+                pieces.push(Piece { shard: shard.parse()?, content: Content::Manifest(content) });
+            }
             _ => bail!("the broker said '{line}', which this program does not understand"),
         }
     }
@@ -164,25 +219,33 @@ impl Source {
     }
 }
 
-fn copy_all(from: &Path, to: &Path, pieces: &[Piece]) -> anyhow::Result<u64> {
+fn copy_all(from: &Path, to: &DataDir, pieces: &[Piece]) -> anyhow::Result<u64> {
     // Also those of logs that have no file yet: their number is the number of shards.
     let last = pieces.iter().map(|piece| piece.shard).chain(shards_in(from)?).max();
-    for shard in 0..last.map_or(0, |last| last + 1) {
-        let path = DataDir::log_path_in(to, shard);
-        make_private(&path).with_context(|| path.display().to_string())?;
-    }
+    let shards = 0..last.map_or(0, |last| last + 1);
+    let logs: Vec<LogFiles> = shards.map(|shard| to.log_files(shard)).collect::<Result<_, _>>()?;
     let mut bytes = 0;
-    for piece in pieces {
-        let name = format!("{:010}.log", piece.segment);
-        let source = DataDir::log_path_in(from, piece.shard).join(&name);
-        let target = DataDir::log_path_in(to, piece.shard).join(&name);
-        bytes += copy_one(&source, &target, piece.bytes)
-            .with_context(|| format!("{} to {}", source.display(), target.display()))?;
+    for Piece { shard, content } in pieces {
+        let log = &logs[usize::from(*shard)];
+        match content {
+            Content::Segment { segment, bytes: count } => {
+                let target = log.segment_path(*segment);
+                let name = target.file_name().unwrap_or_default();
+                let source = DataDir::log_path_in(from, *shard).join(name);
+                bytes += copy_one(&source, &target, *count)
+                    .with_context(|| format!("{} to {}", source.display(), target.display()))?;
+            }
+            Content::Manifest(content) => {
+                let mut content = content.clone();
+                content.resize(storage::MANIFEST_BYTES, 0);
+                log.replace_manifest(&content)
+                    .with_context(|| log.manifest_path().display().to_string())?;
+            }
+        }
     }
-    for shard in 0..last.map_or(0, |last| last + 1) {
-        File::open(DataDir::log_path_in(to, shard))?.sync_all()?;
+    for log in &logs {
+        File::open(log.path())?.sync_all()?;
     }
-    File::open(to)?.sync_all()?;
     Ok(bytes)
 }
 
@@ -229,6 +292,8 @@ mod tests {
         assert!(told.contains("shard 0: ok") && told.contains("5 records"), "{told}");
         let read = |dir: &Path| std::fs::read(segment(dir)).unwrap();
         assert_eq!(read(dir.path()), read(&target));
+        let manifest = |dir: &Path| std::fs::read(dir.join("shard-000/manifest")).unwrap();
+        assert_eq!(manifest(dir.path()), manifest(&target));
         assert!(!partial_of(&dir.path().join("other")).unwrap().exists());
         let again = backup(dir.path(), &target).unwrap_err().to_string();
         assert!(again.contains("not empty"), "{again}");
@@ -260,8 +325,44 @@ mod tests {
         let told = backup(dir.path(), &target).unwrap_err().to_string();
         assert!(told.contains("not in order") && told.contains("REFUSED"), "{told}");
         assert!(!target.exists());
-        let again = backup(dir.path(), &target).unwrap_err().to_string();
-        assert!(again.contains("remove it"), "{again}");
+        assert!(dir.path().join("copy.partial").exists(), "to be looked at");
+    }
+
+    #[test]
+    fn what_a_dead_backup_left_is_replaced() {
+        let dir = directory();
+        let target = dir.path().join("copy");
+        let left = dir.path().join("copy.partial/shard-007");
+        std::fs::create_dir_all(&left).unwrap();
+        std::fs::write(left.join("0000000009.log"), b"half of it").unwrap();
+        std::fs::write(left.join("manifest.new"), b"half of it").unwrap();
+        backup(dir.path(), &target).unwrap();
+        assert_eq!(DataDir::shards_in(&target).unwrap(), [0]);
+    }
+
+    #[test]
+    fn what_no_backup_has_made_is_not_removed() {
+        let dir = directory();
+        let target = dir.path().join("copy");
+        for name in ["copy.partial/diary", "copy.partial/shard-000/diary"] {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, b"dear").unwrap();
+            backup(dir.path(), &target).unwrap_err();
+            assert_eq!(std::fs::read(&path).unwrap(), b"dear");
+            std::fs::remove_dir_all(dir.path().join("copy.partial")).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_living_backup_makes_is_left_alone() {
+        let dir = directory();
+        let target = dir.path().join("copy");
+        let living = begin_copy(&partial_of(&target).unwrap()).unwrap();
+        let told = backup(dir.path(), &target).unwrap_err().to_string();
+        assert!(told.contains("another backup is writing"), "{told}");
+        drop(living);
+        backup(dir.path(), &target).unwrap();
     }
 
     #[test]

@@ -4,7 +4,8 @@ use broker::{Durability, Replay, ShardId, settle};
 use storage::testing::Crash;
 use storage::{Recovered, Status};
 
-use crate::disks::{Flip, SYNC_INTERVAL_MS};
+use crate::damage::Damage;
+use crate::disks::SYNC_INTERVAL_MS;
 use crate::node::Node;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -17,6 +18,7 @@ pub(crate) struct Calamities {
     crash_percent: usize,
     fills: bool,
     fails: bool,
+    /// The medium is damaged while the broker is down.
     flips: bool,
 }
 
@@ -33,6 +35,10 @@ pub struct Toll {
     pub flips_refused: u64,
     pub flips_harmless: u64,
     pub flips_in_tail: u64,
+    /// Newest segments and manifests that were lost or put back in time.
+    pub losses_refused: u64,
+    pub losses_harmless: u64,
+    pub losses_of_tail: u64,
     pub segments_reclaimed: u64,
 }
 
@@ -52,7 +58,7 @@ impl Calamities {
             crash_percent,
             fills: random.chance(25) && !is_calm,
             fails: random.chance(20) && !is_calm,
-            flips: random.chance(20) && !is_calm,
+            flips: random.chance(20) && (!is_calm || sabotage == Some(Sabotage::IgnoreManifests)),
         }
     }
 
@@ -75,6 +81,9 @@ impl Toll {
             flips_refused: self.flips_refused + other.flips_refused,
             flips_harmless: self.flips_harmless + other.flips_harmless,
             flips_in_tail: self.flips_in_tail + other.flips_in_tail,
+            losses_refused: self.losses_refused + other.losses_refused,
+            losses_harmless: self.losses_harmless + other.losses_harmless,
+            losses_of_tail: self.losses_of_tail + other.losses_of_tail,
             segments_reclaimed: self.segments_reclaimed + other.segments_reclaimed,
         }
     }
@@ -325,6 +334,7 @@ impl World {
     fn try_start(&mut self) -> Result<bool, String> {
         if self.calamities.flips {
             self.flip_a_bit()?;
+            self.lose_the_end()?;
         }
         let shard_count = self.node.shards.len() as ShardId;
         self.node = Node::new(&self.settings, shard_count, self.random.next());
@@ -393,9 +403,19 @@ impl World {
     fn flip_a_bit(&mut self) -> Result<(), String> {
         let Some(disks) = &mut self.disks else { return Ok(()) };
         match disks.flip_a_bit()? {
-            Flip::Refused => self.toll.flips_refused += 1,
-            Flip::Harmless => self.toll.flips_harmless += 1,
-            Flip::Tail => self.toll.flips_in_tail += 1,
+            Damage::Refused => self.toll.flips_refused += 1,
+            Damage::Harmless => self.toll.flips_harmless += 1,
+            Damage::Tail => self.toll.flips_in_tail += 1,
+        }
+        Ok(())
+    }
+
+    fn lose_the_end(&mut self) -> Result<(), String> {
+        let Some(disks) = &mut self.disks else { return Ok(()) };
+        match disks.lose_the_end()? {
+            Damage::Refused => self.toll.losses_refused += 1,
+            Damage::Harmless => self.toll.losses_harmless += 1,
+            Damage::Tail => self.toll.losses_of_tail += 1,
         }
         Ok(())
     }

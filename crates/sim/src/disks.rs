@@ -7,7 +7,7 @@ use broker::{Replay, ShardId};
 use storage::testing::{Crash, SimDisk};
 use storage::{
     Command, CommandId, Completion, Identity, Kind, Ledger, Outcome, Position, Record, Recovered,
-    Recovery, Refusal, Settings,
+    Refusal, Settings,
 };
 
 use crate::random::Random;
@@ -15,28 +15,19 @@ use crate::sabotage::Sabotage;
 
 pub(crate) struct Disks {
     pub(crate) settings: Settings,
-    disks: Vec<SimDisk>,
+    pub(crate) disks: Vec<SimDisk>,
+    /// Of each disk, the newest segment as it was at some earlier start.
+    pub(crate) copies: Vec<Option<(u32, Vec<u8>)>>,
     /// Done by the disk, and not yet told to the shard.
     completions: Vec<VecDeque<Completion>>,
     sabotage: Option<Sabotage>,
     /// Commands that were reported before they were done.
     early: BTreeSet<(usize, CommandId)>,
-    random: Random,
-}
-
-/// What a turned bit did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flip {
-    /// The start is refused.
-    Refused,
-    /// Nothing that matters was hit.
-    Harmless,
-    /// It cannot be told from a torn tail: nothing was written after it.
-    Tail,
+    pub(crate) random: Random,
 }
 
 /// A record as recovery hands it out: place, kind, content.
-type Found = (Position, Kind, Vec<u8>);
+pub(crate) type Found = (Position, Kind, Vec<u8>);
 
 impl Disks {
     pub(crate) fn new(shards: ShardId, sabotage: Option<Sabotage>, random: &mut Random) -> Self {
@@ -44,6 +35,7 @@ impl Disks {
         let disk = |random: &mut Random| {
             let mut disk = SimDisk::new(random.next());
             disk.faults.ignore_syncs = ignore_syncs;
+            disk.faults.ignore_manifests = sabotage == Some(Sabotage::IgnoreManifests);
             disk
         };
         let settings = Settings {
@@ -55,6 +47,7 @@ impl Disks {
         Self {
             settings,
             disks: (0..shards).map(|_| disk(random)).collect(),
+            copies: vec![None; usize::from(shards)],
             completions: (0..shards).map(|_| VecDeque::new()).collect(),
             sabotage,
             early: BTreeSet::new(),
@@ -213,54 +206,18 @@ impl Disks {
     ) -> Result<Recovered, Refusal> {
         let disk = &self.disks[usize::from(shard)];
         let shards = self.disks.len() as ShardId;
-        let mut recovery = Recovery::new((shard, shards), &self.settings, disk.files())?;
-        while let Some(number) = recovery.wants() {
-            recovery.on_segment(disk.content(number), sink)?;
-        }
+        let recovery = disk.read_back((shard, shards), &self.settings, sink)?;
         let mut id = *b"log 00 of a sim.";
         id[5] += shard as u8;
         Ok(recovery.finish(Identity { id, shard, shards }))
     }
 
-    fn survey(&self, shard: ShardId) -> Result<(Vec<Found>, storage::Report), Refusal> {
+    pub(crate) fn survey(&self, shard: ShardId) -> Result<(Vec<Found>, storage::Report), Refusal> {
         let mut found = Vec::new();
         let recovered = self.read_log(shard, &mut |record, _| {
             found.push((record.position, record.kind, record.bytes.to_vec()));
         })?;
         Ok((found, recovered.report))
-    }
-
-    /// Turns a bit of the medium over, looks at what a start would make of it, and turns it back.
-    /// Err: it would begin with less than there was.
-    pub(crate) fn flip_a_bit(&mut self) -> Result<Flip, String> {
-        let shard = self.random.below(self.disks.len());
-        let files = self.disks[shard].files();
-        if files.is_empty() {
-            return Ok(Flip::Harmless);
-        }
-        let number = files[self.random.below(files.len())].number;
-        let written = self.disks[shard].content(number).iter().rposition(|byte| *byte != 0);
-        let byte = self.random.below(written.map_or(1, |last| last + 1));
-        let bit = self.random.below(8) as u8;
-        let (before, report) =
-            self.survey(shard as ShardId).map_err(|refusal| refusal.to_string())?;
-        self.disks[shard].flip_bit(number, byte, bit);
-        let after = self.survey(shard as ShardId);
-        self.disks[shard].flip_bit(number, byte, bit);
-        let Ok((after, _)) = after else { return Ok(Flip::Refused) };
-        if after == before {
-            return Ok(Flip::Harmless);
-        }
-        let is_tail = !report.sealed && before.starts_with(&after);
-        match is_tail && before.last().is_some_and(|(at, ..)| at.segment() == number) {
-            true => Ok(Flip::Tail),
-            false => Err(format!(
-                "bit {bit} of byte {byte} of segment {number} of shard {shard} turns: {} records \
-                 of {} are found, and nobody is told",
-                after.len(),
-                before.len()
-            )),
-        }
     }
 
     fn shards(&self) -> std::ops::Range<usize> {

@@ -16,6 +16,7 @@
 
 pub mod client;
 mod crash;
+mod damage;
 mod disks;
 mod many;
 mod network;

@@ -12,6 +12,8 @@ pub enum Sabotage {
     LoseSession,
     /// Disks report syncs that they have not done.
     IgnoreSyncs,
+    /// Disks report manifests that they have not written, all but the first.
+    IgnoreManifests,
     /// Commits are reported when they are handed to the disk.
     CommitEarly,
     /// A commit is never reported.

@@ -29,6 +29,8 @@ fn what_was_promised_outlives_every_end() {
         toll.logs_poisoned,
         toll.logs_full,
         toll.flips_refused,
+        toll.losses_refused,
+        toll.losses_harmless,
         toll.segments_reclaimed,
     ];
     assert!(counts.iter().all(|count| *count > 0), "{toll:?}");
@@ -63,6 +65,11 @@ fn the_oracle_sees_a_broker_that_forgets_everything() {
 #[test]
 fn the_oracle_sees_syncs_that_are_none() {
     is_caught(Sabotage::IgnoreSyncs);
+}
+
+#[test]
+fn the_oracle_sees_manifests_that_are_none() {
+    is_caught(Sabotage::IgnoreManifests);
 }
 
 #[test]

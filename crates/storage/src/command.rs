@@ -36,14 +36,18 @@ pub enum Step {
     Write { segment: u32, offset: u32, bytes: Arc<Vec<u8>> },
     /// Makes all that was written to a segment's file durable (fdatasync).
     Sync { segment: u32 },
+    /// Writes `bytes` at `offset` of the manifest, in place, and makes them durable. If there is
+    /// no manifest it is made: whole ([`manifest_file`](crate::manifest_file)) or not at all, and
+    /// with its entry in the directory durable.
+    Manifest { offset: u32, bytes: Arc<Vec<u8>> },
 }
 
 impl Step {
-    /// Bytes that it writes.
+    /// Bytes of the log that it writes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Write { bytes, .. } => bytes.len(),
-            Self::Sync { .. } => 0,
+            Self::Sync { .. } | Self::Manifest { .. } => 0,
         }
     }
 }

@@ -76,9 +76,14 @@ impl Log {
         self.commit.retry_at = None;
         self.close_batches();
         let mut steps: Vec<Step> = self.queue.drain(..).collect();
-        if self.commit.sync_target > self.commit.synced && self.phase > Phase::Unopened {
+        let is_due = self.upkeep.is_due;
+        let is_behind = self.commit.sync_target > self.commit.synced;
+        if is_due || is_behind && self.phase > Phase::Unopened {
             steps.push(Step::Sync { segment: self.head.segment });
             self.stats.syncs += 1;
+        }
+        if is_due {
+            steps.push(self.state_end());
         }
         if steps.is_empty() {
             return;
@@ -108,6 +113,7 @@ impl Log {
     fn close_batches(&mut self) {
         if self.phase == Phase::Unopened && self.make_control_room() {
             self.close_batch(FLAG_OPEN);
+            self.upkeep.is_due = true;
             self.phase = Phase::Opening;
         }
         if self.open.is_some() {
@@ -121,6 +127,7 @@ impl Log {
             self.commit.sync_target = self.end();
         } else if self.phase == Phase::Closing && self.make_control_room() {
             self.close_batch(FLAG_SEAL);
+            self.upkeep.is_due = true;
             self.commit.sync_target = self.end();
             self.phase = Phase::Sealing;
         }
@@ -144,6 +151,7 @@ impl Log {
                 }
                 // Steps are done in order, so a sync covers every write before it.
                 Step::Sync { .. } => self.commit.synced = self.commit.written,
+                Step::Manifest { bytes, .. } => self.upkeep.note_durable(&bytes),
             }
         }
         self.on_not_done(steps.collect(), fault);
@@ -162,7 +170,7 @@ impl Log {
             Some(fault) => fault,
             None => Fault { kind: FaultKind::Io, detail: "a commit ended early".to_owned() },
         };
-        let was_write = matches!(rest.first(), Some(Step::Write { .. }));
+        let was_write = matches!(rest.first(), Some(Step::Write { .. } | Step::Manifest { .. }));
         match fault.kind {
             FaultKind::NoSpace if was_write => {
                 let retry_at = self.now_ms + u64::from(self.settings.retry_ms);

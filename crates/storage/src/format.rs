@@ -255,7 +255,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
@@ -263,7 +263,7 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
@@ -273,6 +273,8 @@ pub const FLAG_OPEN: u16 = 1;
 pub const FLAG_SEAL: u16 = 2;
 /// The batch only carries `synced` or `oldest`, and holds no records.
 pub const FLAG_MARK: u16 = 4;
+/// There was a manifest when the batch was closed. Goes with records and with the other flags.
+pub const FLAG_MANIFEST: u16 = 8;
 
 /// A segment's header has a block to itself, so that no batch ever shares a sector with it.
 pub(crate) const HEADER_BLOCK_BYTES: u32 = 4096;

@@ -1,6 +1,10 @@
 //! Mending a damaged log offline: where the undamaged part ends, and what makes it a log again.
 
-use crate::format::{BATCH_HEADER_BYTES, BatchHeader, FLAG_MARK, HeaderRead, SegmentHeader};
+use crate::format::{
+    BATCH_HEADER_BYTES, BatchHeader, FLAG_MANIFEST, FLAG_MARK, HeaderRead, Identity, SegmentHeader,
+    crc32c,
+};
+use crate::manifest::Manifest;
 use crate::position::Position;
 use crate::scan::{Chain, Scan};
 
@@ -32,6 +36,8 @@ pub struct Repair {
     pub write: Vec<u8>,
     /// The last segment that is kept; files with higher numbers are to be set aside.
     pub last_kept: u32,
+    /// The manifest of what is left, which replaces the one there is.
+    pub manifest: Vec<u8>,
 }
 
 impl Survey {
@@ -53,33 +59,49 @@ impl Survey {
         }
         let mut scan = Scan::new(file, &header);
         while scan.next_batch().is_some() {}
-        let (chain, end) = (scan.chain, scan.position());
+        let (chain, end) = (scan.walk.chain, scan.position());
+        // What is cut off at its end is made up for; so it has to be the last.
+        self.ended = file.len() < header.segment_bytes as usize;
         self.good = Some(Good { header, chain, end, file_bytes: file.len() as u32 });
     }
 
     /// What to do. Behind the last unbroken batch everything is given up, also what is whole in
-    /// itself: records mean something only in their order.
-    pub fn finish(self) -> Repair {
+    /// itself: records mean something only in their order. Where nothing is left, the log begins
+    /// anew as `fresh`, whose `id` must be random.
+    pub fn finish(self, fresh: Identity) -> Repair {
         let Some(good) = self.good else {
-            return Repair { end: None, write: Vec::new(), last_kept: 0 };
+            let manifest = Manifest::of_nothing(fresh).file();
+            return Repair { end: None, write: Vec::new(), last_kept: 0, manifest };
         };
-        let mut write = vec![0; BATCH_HEADER_BYTES as usize];
-        let seed = good.header.identity.seed(good.header.number);
+        let Good { header, chain, end, file_bytes } = good;
+        let seed = header.identity.seed(header.number);
         let mark = BatchHeader {
-            flags: FLAG_MARK,
-            epoch: good.chain.epoch.wrapping_add(1),
-            sequence: good.chain.sequence,
+            flags: FLAG_MARK | FLAG_MANIFEST,
+            epoch: chain.epoch.wrapping_add(1),
+            sequence: chain.sequence,
             // True once the repair is synced, and until then nothing relies on it.
-            synced: good.end,
-            oldest: good.chain.oldest.max(self.lowest),
-            previous: good.chain.previous,
-            body_crc: crate::format::crc32c(&[]) ^ seed,
+            synced: end,
+            oldest: chain.oldest.max(self.lowest),
+            previous: chain.previous,
+            body_crc: crc32c(&[]) ^ seed,
             ..BatchHeader::default()
         };
-        mark.write_to(&mut write, seed);
-        let rest = good.file_bytes.saturating_sub(good.end.offset()) as usize;
-        write.resize(rest.max(write.len()), 0);
-        Repair { end: Some(good.end), write, last_kept: good.header.number }
+        let mut write = vec![0; BATCH_HEADER_BYTES as usize];
+        let crc = mark.write_to(&mut write, seed);
+        let whole = header.segment_bytes.max(file_bytes);
+        write.resize((whole.saturating_sub(end.offset()) as usize).max(write.len()), 0);
+        let behind = Position::new(end.segment(), end.offset() + BATCH_HEADER_BYTES);
+        let manifest = Manifest {
+            identity: header.identity,
+            number: 1,
+            end: behind,
+            sequence: mark.sequence.wrapping_add(1),
+            previous: crc,
+            epoch: mark.epoch,
+            reach: behind,
+        };
+        let manifest = manifest.file();
+        Repair { end: Some(end), write, last_kept: header.number, manifest }
     }
 
     fn continues(&self, header: &SegmentHeader) -> bool {

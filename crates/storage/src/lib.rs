@@ -11,7 +11,8 @@
 //! # The use of it
 //!
 //! ```text
-//! start   Recovery::new(shard, settings, files) -> wants() / on_segment(bytes, sink) -> finish()
+//! start   Recovery::new(shard, settings, files, manifest)
+//!         wants() / on_bytes(bytes, sink) until nothing is wanted -> finish()
 //!         Log::open(recovered, settings)         then commands until status() is Ready
 //! turn    append(kind, parts, level) -> Position (the ticket of the record)
 //!         take_commands(&mut out)                once per turn: its appends share a write
@@ -26,7 +27,8 @@
 //! # Where to start reading
 //!
 //! [`Log`] (`log.rs`), then `commit.rs` for group commit, `recovery.rs` for how a torn tail is told
-//! from damage, `space.rs` and `reclaim.rs` for the life of a segment, `format.rs` for the bytes.
+//! from damage, `manifest.rs` for how a missing end is noticed, `space.rs` and `reclaim.rs` for the
+//! life of a segment, `format.rs` for the bytes.
 //! The format is described field by field in `docs/internals/log-format.md`.
 //!
 //! # Invariants
@@ -36,6 +38,7 @@
 //! - What recovery yields is a prefix of what was appended (records copied by reclaiming counted at
 //!   their new place), and contains every record before the last `synced_upto` reported.
 //! - A failed sync or write ends all promises; nothing after it is reported as committed.
+//! - A log that does not come as far as its manifest says is refused.
 //! - A segment file goes only when it is durable on the medium that the log begins behind it.
 
 mod chunk;
@@ -45,10 +48,13 @@ mod format;
 mod inspect;
 mod ledger;
 mod log;
+mod manifest;
+mod part;
 mod position;
 mod recent;
 mod reclaim;
 mod recovery;
+mod refusal;
 mod scan;
 mod settings;
 mod space;
@@ -60,13 +66,15 @@ pub use command::{
     Command, CommandId, CommitGate, Completion, Fault, FaultKind, Lane, Outcome, Step,
 };
 pub use format::{
-    BatchHeader, FLAG_MARK, FLAG_OPEN, FLAG_SEAL, FORMAT_VERSION, HeaderRead, Identity, Kind,
-    Record, SegmentHeader,
+    BatchHeader, FLAG_MANIFEST, FLAG_MARK, FLAG_OPEN, FLAG_SEAL, FORMAT_VERSION, HeaderRead,
+    Identity, Kind, Record, SegmentHeader,
 };
 pub use inspect::{Repair, Survey};
 pub use ledger::{Ledger, weight};
 pub use log::{AppendError, Level, Log, ReadBack, Stats, Status};
+pub use manifest::{MANIFEST_BYTES, Manifest, manifest_file};
 pub use position::Position;
-pub use recovery::{Recovered, Recovery, Refusal, Report, SegmentFile};
+pub use recovery::{Recovered, Recovery, Report, SegmentFile, Want};
+pub use refusal::Refusal;
 pub use scan::{Scan, ScannedBatch};
 pub use settings::{Settings, SettingsError};

@@ -7,10 +7,11 @@ use crate::chunk::Chunk;
 use crate::command::{Command, CommandId, Completion, Fault, Outcome, Step};
 use crate::commit::Commit;
 use crate::format::{
-    BATCH_HEADER_BYTES, BatchHeader, FLAG_OPEN, Identity, Kind, Record, SegmentHeader, crc32c,
-    push_record,
+    BATCH_HEADER_BYTES, BatchHeader, FLAG_MANIFEST, FLAG_OPEN, Identity, Kind, Record,
+    SegmentHeader, crc32c, push_record,
 };
 use crate::ledger::{Ledger, weight};
+use crate::manifest::{Manifest, Upkeep};
 use crate::position::Position;
 use crate::recent::{Recent, read_in, trim};
 use crate::reclaim::Reclaim;
@@ -40,6 +41,7 @@ pub struct Log {
     pub(crate) reclaim: Reclaim,
     pub(crate) reads: Vec<(CommandId, Position)>,
     pub(crate) phase: Phase,
+    pub(crate) upkeep: Upkeep,
     pub(crate) poison: Option<Fault>,
     pub(crate) commands: Vec<Command>,
     pub(crate) stats: Stats,
@@ -168,15 +170,15 @@ impl Log {
     pub fn create(identity: Identity, settings: Settings) -> Self {
         let head =
             Head { segment: 0, seed: 0, capacity: 0, next: 0, sequence: 1, previous: 0, epoch: 1 };
-        Self::with(identity, settings, head, Ledger::default(), Space::default())
+        Self::with(identity, settings, head, Ledger::default(), Space::default(), None)
     }
 
     /// Goes on with a log that was recovered. Nothing that recovery found may be relied upon before
     /// [`Log::status`] is past `Opening`: only then is it known to be durable.
     pub fn open(recovered: Recovered, settings: Settings) -> Self {
-        let Recovered { identity, head, ledger, space, .. } = recovered;
+        let Recovered { identity, head, ledger, space, manifest, .. } = recovered;
         let segment = head.segment;
-        let mut log = Self::with(identity, settings, head, ledger, space);
+        let mut log = Self::with(identity, settings, head, ledger, space, manifest);
         if segment != 0 {
             // Its header may be in the hands of the operating system only, if the process ended in
             // between: no batch may be on the medium before it.
@@ -185,7 +187,14 @@ impl Log {
         log
     }
 
-    fn with(id: Identity, settings: Settings, head: Head, ledger: Ledger, space: Space) -> Self {
+    fn with(
+        id: Identity,
+        settings: Settings,
+        head: Head,
+        ledger: Ledger,
+        space: Space,
+        manifest: Option<Manifest>,
+    ) -> Self {
         let written = Position::new(head.segment, head.next);
         Self {
             identity: id,
@@ -201,6 +210,7 @@ impl Log {
             reclaim: Reclaim::default(),
             reads: Vec::new(),
             phase: Phase::Unopened,
+            upkeep: Upkeep::new(manifest),
             poison: None,
             commands: Vec::new(),
             stats: Stats::default(),
@@ -312,12 +322,15 @@ impl Log {
         self.now_ms = self.now_ms.max(now_ms);
         self.grant_reclaim_time(elapsed);
         self.on_tick_commit();
+        self.on_tick_manifest();
     }
 
     /// When [`Log::on_tick`] has something to do at the latest, if nothing else happens.
     pub fn next_deadline(&self) -> Option<u64> {
         let reclaim = self.reclaim_waits().then_some(self.now_ms + RECLAIM_TICK_MS);
-        [self.commit_deadline(), self.space.retry_at, reclaim].into_iter().flatten().min()
+        let commit = [self.commit_deadline(), self.manifest_deadline()];
+        let space = [self.space.retry_at, self.space.give_back_deadline(), reclaim];
+        commit.into_iter().chain(space).flatten().min()
     }
 
     /// Makes everything appended so far durable, whatever its level.
@@ -343,12 +356,19 @@ impl Log {
     }
 
     /// The segment files of the log, and how many bytes of each are written: what a backup copies
-    /// while it pins them.
+    /// while it pins them. Those that have just been emptied belong to it, as long as what is
+    /// written does not say that the log begins behind them.
     pub fn written_files(&self) -> Vec<(u32, u64)> {
         let Some(oldest) = self.ledger.oldest() else { return Vec::new() };
+        let emptied = self.space.still_needed(self.commit.written);
         let written = (oldest..=self.head.segment)
-            .filter_map(|segment| self.written_end(segment).map(|end| (segment, u64::from(end))));
-        written.collect()
+            .filter_map(|segment| self.written_end(segment).map(|end| (segment, end)));
+        emptied.chain(written).map(|(segment, end)| (segment, u64::from(end))).collect()
+    }
+
+    /// The manifest file that belongs to them: it states no more than they hold.
+    pub fn manifest(&self) -> Option<Vec<u8>> {
+        self.upkeep.file()
     }
 
     /// The state the log is in.
@@ -540,6 +560,9 @@ impl Log {
             self.begin_batch();
         }
         let Some(Batch { start, mut bytes, records }) = self.open.take() else { return };
+        let end = Position::new(start.segment(), start.offset() + bytes.len() as u32);
+        self.extend_reach(end);
+        let flags = if self.upkeep.exists() { flags | FLAG_MANIFEST } else { flags };
         let (prefix, body) = bytes.split_at_mut(BATCH_HEADER_BYTES as usize);
         let header = BatchHeader {
             flags,
@@ -609,6 +632,11 @@ impl Log {
         }
         self.queue.push_back(Step::Write { segment: number, offset: 0, bytes });
         self.queue.push_back(Step::Sync { segment: number });
+        // Before the first batch there, so that no segment with batches can be lost unnoticed.
+        if self.upkeep.exists() {
+            let step = self.state_end();
+            self.queue.push_back(step);
+        }
         true
     }
 

@@ -131,7 +131,7 @@ impl Log {
 
     fn retire_oldest(&mut self) {
         if let Some((number, usage)) = self.ledger.pop_oldest() {
-            self.space.retire(number, usage.capacity);
+            self.space.retire(number, usage);
         }
         self.reclaim.victim = None;
     }

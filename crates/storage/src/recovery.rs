@@ -14,16 +14,30 @@
 //! - The oldest segment that is needed is stated by the last batch; a file missing from there on is
 //!   a loss, a file before it is a leftover.
 //!
+//! - The manifest states a position that the log must reach (`manifest.rs`). So the loss of the
+//!   newest segment, or of its end, is noticed.
+//!
 //! What cannot be told from a torn tail is damage to the very last synced batches while nothing was
 //! written behind them. After an orderly close, or one quiet second, there always is.
+//!
+//! # How much is read
+//!
+//! Of each segment its batches, in growing parts, and not what comes behind them. Behind the end of
+//! the last one, and in files that look unused, nothing can stand that matters, except before the
+//! position that the manifest gives as its reach; without a manifest all of it is read.
 
 use std::collections::VecDeque;
 
-use crate::format::{FLAG_SEAL, HEADER_BLOCK_BYTES, HeaderRead, Identity, Record, SegmentHeader};
+use crate::format::{
+    FLAG_MANIFEST, FLAG_SEAL, HEADER_BLOCK_BYTES, HeaderRead, Identity, Record, SegmentHeader,
+};
 use crate::ledger::{Ledger, weight};
 use crate::log::Head;
+use crate::manifest::Manifest;
+use crate::part::Part;
 use crate::position::Position;
-use crate::scan::{Chain, Scan, has_lost_header};
+use crate::refusal::Refusal;
+use crate::scan::{Scan, Walk, has_lost_header};
 use crate::settings::Settings;
 use crate::space::Space;
 
@@ -34,8 +48,16 @@ pub struct SegmentFile {
     pub bytes: u64,
 }
 
-/// The state machine of recovery: it says which segment it wants to see, is given the file's bytes,
-/// and in the end gives a log.
+/// Bytes of a segment file that recovery wants to see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Want {
+    pub segment: u32,
+    pub offset: u32,
+    pub bytes: u32,
+}
+
+/// The state machine of recovery: it says which bytes of which segment it wants to see, is given
+/// them, and in the end gives a log.
 ///
 /// The newest segments come first, to find the end of the log; then all from the oldest needed on,
 /// whose records are handed out in order.
@@ -46,14 +68,21 @@ pub struct Recovery {
     segment_bytes: u32,
     /// In order of their numbers.
     files: Vec<SegmentFile>,
+    manifest: Option<Manifest>,
     stage: Stage,
-    /// Files above the last segment which look unused.
-    blanks: Vec<SegmentFile>,
-    /// Those of them that are not empty and want a second look.
-    suspects: Vec<u32>,
+    /// What is at hand of the segment that is looked at.
+    part: Part,
+    /// How far its batches have been walked, once its header is known.
+    walking: Option<(SegmentHeader, Walk)>,
+    /// Files above the last segment, the highest first.
+    unused: Vec<SegmentFile>,
+    /// Those of them that want a second look.
+    suspects: Vec<SegmentFile>,
     last: Option<Last>,
     /// How the segment replayed last ended.
-    link: Option<(u32, Chain, Position)>,
+    link: Option<Walk>,
+    /// A batch says that there was a manifest.
+    had_manifest: bool,
     ledger: Ledger,
     report: Report,
 }
@@ -69,41 +98,8 @@ pub struct Report {
     pub cut: Option<Position>,
     /// The log had been closed in order.
     pub sealed: bool,
-}
-
-/// Why a log is not opened. Nothing was changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
-    #[error(
-        "segment {0} has a damaged header: run `quelea log check` on the data directory, \
-         then restore a backup or `quelea log repair`"
-    )]
-    Header(u32),
-    #[error(
-        "segment {0} has format version {1}, this program reads version {version}: \
-         use the program version that wrote it",
-        version = crate::format::FORMAT_VERSION
-    )]
-    Version(u32, u16),
-    #[error(
-        "the log is damaged at {0}, in data that had been durable: run `quelea log check` on the \
-         data directory, then restore a backup or `quelea log repair`"
-    )]
-    Damaged(Position),
-    #[error(
-        "the file of segment {0} is missing: put it back, or restore a backup, or run \
-         `quelea log repair`"
-    )]
-    Missing(u32),
-    #[error(
-        "segment {segment} belongs to shard {shard} of {shards}, not to shard {expected} of \
-         {expected_shards}: the number of shards is fixed when a data directory is made"
-    )]
-    Shard { segment: u32, shard: u16, shards: u16, expected: u16, expected_shards: u16 },
-    #[error("segment {0} belongs to another log: keep the files of different logs apart")]
-    Foreign(u32),
-    #[error("segment {0} is not a file this program can have written (number or size): remove it")]
-    Impossible(u32),
+    /// There were neither segments nor a manifest.
+    pub is_new: bool,
 }
 
 /// A log as recovered, to be opened with [`Log::open`](crate::Log::open).
@@ -115,6 +111,7 @@ pub struct Recovered {
     pub(crate) identity: Identity,
     pub(crate) head: Head,
     pub(crate) space: Space,
+    pub(crate) manifest: Option<Manifest>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,19 +124,22 @@ enum Stage {
     Done,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Last {
     header: SegmentHeader,
-    end: Position,
-    chain: Chain,
+    end: Walk,
+    /// What was read of it to find its end.
+    part: Part,
 }
 
 impl Recovery {
-    /// Begins with the files found. `shard` of `shards` is what the log must belong to.
+    /// Begins with the files found, and the content of the manifest if there is one. `shard` of
+    /// `shards` is what the log must belong to.
     pub fn new(
         (shard, shards): (u16, u16),
         settings: &Settings,
         mut files: Vec<SegmentFile>,
+        manifest: Option<&[u8]>,
     ) -> Result<Self, Refusal> {
         files.sort_unstable_by_key(|file| file.number);
         let possible = |file: &&SegmentFile| {
@@ -149,124 +149,251 @@ impl Recovery {
             return Err(Refusal::Impossible(file.number));
         }
         files.dedup_by_key(|file| file.number);
-        let stage = Stage::Last(files.len());
-        Ok(Self {
+        let is_new = files.is_empty() && manifest.is_none();
+        let mut recovery = Self {
             expected: (shard, shards),
             segment_bytes: settings.segment_bytes,
             files,
-            stage: if stage == Stage::Last(0) { Stage::Done } else { stage },
-            blanks: Vec::new(),
+            manifest: manifest.map(Manifest::read).transpose()?,
+            stage: Stage::Done,
+            part: Part::default(),
+            walking: None,
+            unused: Vec::new(),
             suspects: Vec::new(),
             last: None,
             link: None,
+            had_manifest: false,
             ledger: Ledger::default(),
-            report: Report::default(),
-        })
+            report: Report { is_new, ..Report::default() },
+        };
+        recovery.look_at_file(recovery.files.len())?;
+        // Empty files are done with already; no record can come of them.
+        recovery.advance(&mut |_, _| {})?;
+        Ok(recovery)
     }
 
-    /// The segment whose whole file it wants to see next. `None`: it is done.
-    pub fn wants(&self) -> Option<u32> {
-        match self.stage {
-            Stage::Last(left) => Some(self.files[left - 1].number),
-            Stage::Suspects(left) => Some(self.suspects[left - 1]),
-            Stage::Replay(number) => Some(number),
-            Stage::Done => None,
-        }
+    /// What it wants to see next. `None`: it is done.
+    pub fn wants(&self) -> Option<Want> {
+        if self.stage == Stage::Done { None } else { self.part.wants() }
     }
 
-    /// Takes the bytes of the segment it wanted, and hands its records, in order, to `sink`, which
-    /// may release what each record makes superfluous.
-    pub fn on_segment(
+    /// Takes the bytes that it wanted, fewer where the file ends before, and hands the records
+    /// found, in order, to `sink`, which may release what each record makes superfluous.
+    pub fn on_bytes(
         &mut self,
-        file: &[u8],
+        bytes: &[u8],
         sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
     ) -> Result<(), Refusal> {
-        match self.stage {
-            Stage::Last(left) => self.on_last(left, file),
-            Stage::Suspects(left) => {
-                self.check_suspect(self.suspects[left - 1], file)?;
-                self.after_suspects(left - 1)
-            }
-            Stage::Replay(number) => self.on_replay(number, file, sink),
-            Stage::Done => Ok(()),
-        }
+        self.part.take(bytes);
+        self.advance(sink)
     }
 
     /// What was recovered. An empty directory gives a new log of identity `fresh`, whose `id` must
     /// be random.
     ///
     /// # Panics
-    /// If the recovery still wants a segment.
+    /// If the recovery still wants something.
     pub fn finish(self, fresh: Identity) -> Recovered {
         assert_eq!(self.stage, Stage::Done, "recovery ended before all segments were seen");
         let mut head =
             Head { segment: 0, seed: 0, capacity: 0, next: 0, sequence: 1, previous: 0, epoch: 1 };
-        let mut identity = fresh;
-        if let Some(Last { header, end, chain }) = self.last {
+        let mut identity = self.manifest.map_or(fresh, |manifest| manifest.identity);
+        let mut oldest = 0;
+        if let Some(Last { header, end, .. }) = self.last {
             identity = header.identity;
             head = Head {
                 segment: header.number,
                 seed: identity.seed(header.number),
                 capacity: header.segment_bytes,
-                next: end.offset(),
-                sequence: chain.sequence,
-                previous: chain.previous,
-                epoch: chain.epoch.wrapping_add(1),
+                next: end.position.offset(),
+                sequence: end.chain.sequence,
+                previous: end.chain.previous,
+                epoch: end.chain.epoch.wrapping_add(1),
             };
+            oldest = end.chain.oldest;
         }
-        let oldest = self.last.map_or(0, |last| last.chain.oldest);
         let mut spares = VecDeque::new();
-        let mut garbage: Vec<u32> = self.files.iter().map(|file| file.number).collect();
-        garbage.retain(|&number| number < oldest);
-        for blank in self.blanks.iter().rev() {
+        let mut misfits = Vec::new();
+        for file in self.unused.iter().rev() {
             let next = head.segment + 1 + spares.len() as u32;
-            if blank.number == next && blank.bytes == u64::from(self.segment_bytes) {
-                spares.push_back(blank.number);
+            if file.number == next && file.bytes == u64::from(self.segment_bytes) {
+                spares.push_back(file.number);
             } else {
-                garbage.push(blank.number);
+                misfits.push(file.number);
             }
         }
+        let mut garbage: Vec<u32> = self.files.iter().map(|file| file.number).collect();
+        garbage.retain(|&number| number < oldest);
+        // The highest goes first, so that an end in between leaves no gap: that would be a loss.
+        garbage.extend(misfits.iter().rev());
         Recovered {
             report: self.report,
             ledger: self.ledger,
             identity,
             head,
             space: Space::with_garbage(spares, garbage),
+            manifest: self.manifest,
         }
     }
 
-    fn on_last(&mut self, left: usize, file: &[u8]) -> Result<(), Refusal> {
-        let entry = self.files[left - 1];
-        match SegmentHeader::decode(file) {
-            HeaderRead::Valid(header) if header.number == entry.number => {
-                return self.found_last(file, header);
+    /// Goes on until bytes are wanted that are not at hand.
+    fn advance(&mut self, sink: &mut dyn FnMut(Record<'_>, &mut Ledger)) -> Result<(), Refusal> {
+        while self.part.wants().is_none() {
+            match self.stage {
+                Stage::Last(left) => self.look_for_last(left)?,
+                Stage::Suspects(left) => self.look_at_suspect(left)?,
+                Stage::Replay(number) => self.replay(number, sink)?,
+                Stage::Done => return Ok(()),
             }
-            HeaderRead::Blank => {
-                if file.iter().any(|&byte| byte != 0) {
-                    self.suspects.push(entry.number);
-                }
+        }
+        Ok(())
+    }
+
+    /// Looks whether the last of so many files is the last segment.
+    fn look_at_file(&mut self, left: usize) -> Result<(), Refusal> {
+        if left == 0 {
+            return self.after_last();
+        }
+        self.stage = Stage::Last(left);
+        self.part = Part::begin(self.files[left - 1]);
+        Ok(())
+    }
+
+    fn look_for_last(&mut self, left: usize) -> Result<(), Refusal> {
+        let entry = self.files[left - 1];
+        if let Some((header, walk)) = self.walking {
+            return self.walk_to_end(header, walk);
+        }
+        match SegmentHeader::decode(self.part.bytes()) {
+            HeaderRead::Valid(header) if header.number == entry.number => {
+                self.check_begun(&header)?;
+                self.walking = Some((header, Walk::new(&header)));
+                return Ok(());
             }
             // A file to be used again, which still has the header of its former use.
             HeaderRead::Valid(header) if header.number < entry.number => {
                 self.check_shard(entry.number, &header)?;
-                self.suspects.push(entry.number);
             }
+            HeaderRead::Valid(_) => return Err(Refusal::Header(entry.number)),
             HeaderRead::Version(version) => return Err(Refusal::Version(entry.number, version)),
             // Perhaps a header that was being written: then there is no batch.
-            HeaderRead::Damaged => self.suspects.push(entry.number),
-            HeaderRead::Valid(_) => return Err(Refusal::Header(entry.number)),
+            HeaderRead::Blank | HeaderRead::Damaged => {}
         }
-        self.blanks.push(entry);
-        if left > 1 {
-            self.stage = Stage::Last(left - 1);
+        self.unused.push(entry);
+        self.look_at_file(left - 1)
+    }
+
+    /// Walks the batches of the last segment, to where they end.
+    fn walk_to_end(&mut self, header: SegmentHeader, mut walk: Walk) -> Result<(), Refusal> {
+        let mut scan = Scan::resume(self.part.bytes(), 0, &header.identity, walk);
+        loop {
+            let next = scan.next_batch();
+            if self.manifest.is_some_and(|manifest| manifest.contradicts(walk, scan.walk)) {
+                return Err(Refusal::Replaced(header.number));
+            }
+            walk = scan.walk;
+            let Some(batch) = next else { break };
+            self.report.sealed = batch.header.flags & FLAG_SEAL != 0;
+        }
+        self.walking = Some((header, walk));
+        let lacks = scan.lacks();
+        let is_damaged = scan.is_damaged();
+        let is_torn = scan.is_torn();
+        if lacks.is_some_and(|needed| self.part.ask(needed, u32::MAX)) {
             return Ok(());
         }
-        self.after_suspects(self.suspects.len())
+        // The batches end here. What stands behind them tells a torn tail from damage.
+        if self.part.ask(0, self.reach(header.number, &walk)) {
+            return Ok(());
+        }
+        if is_damaged {
+            return Err(Refusal::Damaged(walk.position));
+        }
+        if !(1..=header.number).contains(&walk.chain.oldest) {
+            return Err(Refusal::Header(header.number));
+        }
+        self.check_manifest(&header, walk.position)?;
+        self.report.cut = is_torn.then_some(walk.position);
+        let part = std::mem::take(&mut self.part);
+        self.last = Some(Last { header, end: walk, part });
+        self.walking = None;
+        self.after_last()
+    }
+
+    /// Offset up to which batches may stand in the last segment, behind those that were found.
+    fn reach(&self, segment: u32, end: &Walk) -> u32 {
+        match self.manifest {
+            Some(manifest) if manifest.is_current(end) && manifest.reach.segment() == segment => {
+                manifest.reach.offset()
+            }
+            _ => u32::MAX,
+        }
+    }
+
+    fn check_manifest(&self, header: &SegmentHeader, end: Position) -> Result<(), Refusal> {
+        let Some(manifest) = self.manifest else { return Ok(()) };
+        if manifest.identity != header.identity {
+            return Err(Refusal::ForeignManifest);
+        }
+        if manifest.end.segment() > header.number {
+            return Err(self.lost(manifest.end.segment()));
+        }
+        if manifest.end > end {
+            return Err(Refusal::Lost { found: end, durable: manifest.end });
+        }
+        Ok(())
+    }
+
+    /// A segment that was begun once, and is not one now.
+    fn lost(&self, segment: u32) -> Refusal {
+        match self.files.iter().any(|file| file.number == segment) {
+            true => Refusal::Header(segment),
+            false => Refusal::Missing(segment),
+        }
+    }
+
+    /// The last segment is known, if there is one.
+    fn after_last(&mut self) -> Result<(), Refusal> {
+        let is_current = match (&self.last, self.manifest) {
+            (Some(last), Some(manifest)) => manifest.is_current(&last.end),
+            (None, Some(manifest)) if manifest.end.segment() > 0 => {
+                return Err(self.lost(manifest.end.segment()));
+            }
+            _ => false,
+        };
+        if !is_current {
+            self.suspects.clone_from(&self.unused);
+        }
+        self.look_again(self.suspects.len())
+    }
+
+    /// Looks once more at the last of so many files that seemed unused.
+    fn look_again(&mut self, left: usize) -> Result<(), Refusal> {
+        if left > 0 {
+            self.stage = Stage::Suspects(left);
+            self.part = Part::begin(self.suspects[left - 1]);
+            return Ok(());
+        }
+        self.stage = Stage::Done;
+        let Some(last) = &self.last else { return Ok(()) };
+        let oldest = last.end.chain.oldest;
+        self.check_complete(oldest)?;
+        self.begin_replay(oldest);
+        Ok(())
+    }
+
+    fn look_at_suspect(&mut self, left: usize) -> Result<(), Refusal> {
+        if !self.part.ask(u32::MAX, u32::MAX) {
+            self.check_suspect(self.suspects[left - 1].number)?;
+            self.look_again(left - 1)?;
+        }
+        Ok(())
     }
 
     /// Refuses a file that looked unused if it is not.
-    fn check_suspect(&self, number: u32, file: &[u8]) -> Result<(), Refusal> {
-        let identity = self.last.map(|last| last.header.identity);
+    fn check_suspect(&self, number: u32) -> Result<(), Refusal> {
+        let file = self.part.bytes();
+        let identity = self.last.as_ref().map(|last| last.header.identity);
         let lost = match (SegmentHeader::decode(file), identity) {
             // A log has at least one begun segment before any file is used again.
             (HeaderRead::Valid(_), None) => return Err(Refusal::Missing(number - 1)),
@@ -283,64 +410,47 @@ impl Recovery {
         if lost { Err(Refusal::Header(number)) } else { Ok(()) }
     }
 
-    fn found_last(&mut self, file: &[u8], header: SegmentHeader) -> Result<(), Refusal> {
-        self.check_shard(header.number, &header)?;
-        let mut scan = Scan::new(file, &header);
-        while let Some(batch) = scan.next_batch() {
-            self.report.sealed = batch.header.flags & FLAG_SEAL != 0;
+    /// Files are made and removed one after the other: from the oldest needed on there is no gap,
+    /// also not before a file that is not used yet.
+    fn check_complete(&self, oldest: u32) -> Result<(), Refusal> {
+        let needed = self.files.iter().filter(|file| file.number >= oldest);
+        for (expected, file) in (oldest..).zip(needed) {
+            if file.number != expected {
+                return Err(Refusal::Missing(expected));
+            }
         }
-        let (end, chain) = (scan.position(), scan.chain);
-        if scan.is_damaged() {
-            return Err(Refusal::Damaged(end));
-        }
-        let plausible = (1..=header.number).contains(&chain.oldest)
-            && u64::from(header.segment_bytes) <= FILE_BYTES_MAX;
-        if !plausible {
-            return Err(Refusal::Header(header.number));
-        }
-        self.report.cut = scan.is_torn().then_some(end);
-        self.last = Some(Last { header, end, chain });
-        self.after_suspects(self.suspects.len())
-    }
-
-    fn after_suspects(&mut self, left: usize) -> Result<(), Refusal> {
-        if left > 0 {
-            self.stage = Stage::Suspects(left);
-            return Ok(());
-        }
-        let Some(last) = self.last else {
-            self.stage = Stage::Done;
-            return Ok(());
-        };
-        self.check_complete(last.chain.oldest, last.header.number)?;
-        self.stage = Stage::Replay(last.chain.oldest);
         Ok(())
     }
 
-    fn check_complete(&self, oldest: u32, newest: u32) -> Result<(), Refusal> {
-        let mut expected = oldest;
-        for file in &self.files {
-            if (oldest..=newest).contains(&file.number) {
-                if file.number != expected {
-                    return Err(Refusal::Missing(expected));
-                }
-                expected += 1;
-            }
-        }
-        if expected <= newest { Err(Refusal::Missing(expected)) } else { Ok(()) }
+    fn begin_replay(&mut self, number: u32) {
+        self.stage = Stage::Replay(number);
+        let last = self.last.as_mut().filter(|last| last.header.number == number);
+        let file = self.files.iter().find(|file| file.number == number);
+        self.part = match (last, file) {
+            (Some(last), _) => std::mem::take(&mut last.part),
+            (None, Some(file)) => Part::begin(*file),
+            (None, None) => Part::default(),
+        };
     }
 
-    fn on_replay(
+    fn replay(
         &mut self,
         number: u32,
-        file: &[u8],
         sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
     ) -> Result<(), Refusal> {
-        let header = self.header_for_replay(number, file)?;
-        self.ledger.push(number, header.segment_bytes);
-        let mut scan = Scan::new(file, &header);
+        let (header, walk) = match self.walking {
+            Some(walking) => walking,
+            None => {
+                let header = self.header_for_replay(number)?;
+                self.ledger.push(number, header.segment_bytes);
+                (header, Walk::new(&header))
+            }
+        };
+        let (bytes, base) = (self.part.bytes(), self.part.base());
+        let mut scan = Scan::resume(bytes, base, &header.identity, walk);
         while let Some(batch) = scan.next_batch() {
             self.report.batches += 1;
+            self.had_manifest |= batch.header.flags & FLAG_MANIFEST != 0;
             for record in batch.records() {
                 self.ledger.add(number, weight(record.bytes.len()));
                 self.report.records += 1;
@@ -348,42 +458,72 @@ impl Recovery {
                 sink(record, &mut self.ledger);
             }
         }
-        let end = scan.position();
-        self.ledger.set_end(number, end.offset());
+        let (end, lacks) = (scan.walk, scan.lacks());
+        self.walking = Some((header, end));
+        if lacks.is_some_and(|needed| self.part.ask(needed, u32::MAX)) {
+            self.part.forget_before(end.position.offset());
+            return Ok(());
+        }
+        self.after_replay(number, end)
+    }
+
+    fn after_replay(&mut self, number: u32, end: Walk) -> Result<(), Refusal> {
+        self.walking = None;
+        self.ledger.set_end(number, end.position.offset());
         self.report.segments += 1;
-        self.link = Some((number, scan.chain, end));
-        self.stage = Stage::Replay(number + 1);
-        if let Some(last) = self.last
-            && last.header.number == number
-        {
-            self.stage = Stage::Done;
-            if end != last.end {
-                return Err(Refusal::Damaged(end));
+        self.link = Some(end);
+        match &self.last {
+            Some(last) if last.header.number == number => {
+                self.stage = Stage::Done;
+                if last.end != end {
+                    return Err(Refusal::Damaged(end.position));
+                }
+                match self.had_manifest && self.manifest.is_none() {
+                    true => Err(Refusal::NoManifest),
+                    false => Ok(()),
+                }
+            }
+            _ => {
+                self.begin_replay(number + 1);
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// The header of the segment, which must take up where the one before ended.
-    fn header_for_replay(&self, number: u32, file: &[u8]) -> Result<SegmentHeader, Refusal> {
-        let header = match SegmentHeader::decode(file) {
+    fn header_for_replay(&self, number: u32) -> Result<SegmentHeader, Refusal> {
+        let header = match SegmentHeader::decode(self.part.bytes()) {
             HeaderRead::Valid(header) if header.number == number => header,
             HeaderRead::Version(version) => return Err(Refusal::Version(number, version)),
             _ => return Err(Refusal::Header(number)),
         };
-        if u64::from(header.segment_bytes) > FILE_BYTES_MAX {
-            return Err(Refusal::Header(number));
-        }
-        if self.last.is_some_and(|last| last.header.identity != header.identity) {
+        if self.last.as_ref().is_some_and(|last| last.header.identity != header.identity) {
             return Err(Refusal::Foreign(number));
         }
+        self.check_begun(&header)?;
         match self.link {
-            Some((_, chain, end))
+            Some(Walk { position, chain })
                 if chain.sequence != header.first_sequence || chain.previous != header.previous =>
             {
-                Err(Refusal::Damaged(end))
+                Err(Refusal::Damaged(position))
             }
             _ => Ok(header),
+        }
+    }
+
+    /// Files have their full size before they are begun, and keep it.
+    fn check_begun(&self, header: &SegmentHeader) -> Result<(), Refusal> {
+        let (segment, expected) = (header.number, header.segment_bytes);
+        self.check_shard(segment, header)?;
+        if u64::from(expected) > FILE_BYTES_MAX {
+            return Err(Refusal::Header(segment));
+        }
+        let file = self.files.iter().find(|file| file.number == segment);
+        match file.map_or(0, |file| file.bytes) {
+            bytes if bytes < u64::from(expected) => {
+                Err(Refusal::Short { segment, bytes, expected })
+            }
+            _ => Ok(()),
         }
     }
 

@@ -9,10 +9,19 @@ use crate::format::{
 /// Walks the unbroken chain of batches of one segment.
 #[derive(Clone, Debug)]
 pub struct Scan<'a> {
+    /// The file, or a stretch of it.
     file: &'a [u8],
-    segment: u32,
+    /// Offset in the file of what is at hand.
+    base: u32,
     seed: u32,
     at: usize,
+    pub(crate) walk: Walk,
+}
+
+/// How far a walk over a segment has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Walk {
+    pub(crate) position: Position,
     pub(crate) chain: Chain,
 }
 
@@ -36,29 +45,20 @@ pub struct ScannedBatch<'a> {
 impl<'a> Scan<'a> {
     /// Begins behind the header, which must be that of `file`.
     pub fn new(file: &'a [u8], header: &SegmentHeader) -> Self {
-        Self {
-            file,
-            segment: header.number,
-            seed: header.identity.seed(header.number),
-            at: HEADER_BLOCK_BYTES as usize,
-            chain: Chain {
-                sequence: header.first_sequence,
-                previous: header.chain(),
-                epoch: header.epoch,
-                oldest: header.oldest,
-            },
-        }
+        Self::resume(file, 0, &header.identity, Walk::new(header))
+    }
+
+    /// Goes on with a walk over a part of a file that begins at offset `base`.
+    pub(crate) fn resume(part: &'a [u8], base: u32, identity: &Identity, walk: Walk) -> Self {
+        let seed = identity.seed(walk.position.segment());
+        let at = walk.position.offset().saturating_sub(base) as usize;
+        Self { file: part, base, seed, at, walk }
     }
 
     /// The next batch, or nothing where the chain ends.
     pub fn next_batch(&mut self) -> Option<ScannedBatch<'a>> {
         let (header, crc) = BatchHeader::decode(self.file.get(self.at..)?, self.seed)?;
-        let chain = self.chain;
-        if header.sequence != chain.sequence
-            || header.previous != chain.previous
-            || header.epoch < chain.epoch
-            || header.oldest < chain.oldest
-        {
+        if !self.continues(&header) {
             return None;
         }
         let begin = self.at + BATCH_HEADER_BYTES as usize;
@@ -68,27 +68,47 @@ impl<'a> Scan<'a> {
         }
         let position = self.position();
         self.at = begin + body.len();
-        self.chain = Chain {
-            sequence: header.sequence.wrapping_add(1),
-            previous: crc,
-            epoch: header.epoch,
-            oldest: header.oldest,
-        };
+        let end = Position::new(position.segment(), self.base + self.at as u32);
+        self.walk = Walk { position: end, chain: Chain::behind(&header, crc) };
         Some(ScannedBatch { position, header, body })
+    }
+
+    /// Up to which offset of the file bytes are needed to know whether a batch follows, if they are
+    /// not at hand.
+    pub(crate) fn lacks(&self) -> Option<u32> {
+        let rest = self.file.get(self.at..).unwrap_or_default();
+        let head = BATCH_HEADER_BYTES;
+        let needed = if rest.len() < head as usize {
+            head
+        } else {
+            let (header, _) = BatchHeader::decode(rest, self.seed)?;
+            self.continues(&header).then_some(head.saturating_add(header.body_bytes))?
+        };
+        (rest.len() < needed as usize)
+            .then_some((self.base + self.at as u32).saturating_add(needed))
+    }
+
+    fn continues(&self, header: &BatchHeader) -> bool {
+        let chain = self.walk.chain;
+        header.sequence == chain.sequence
+            && header.previous == chain.previous
+            && header.epoch >= chain.epoch
+            && header.oldest >= chain.oldest
     }
 
     /// Where the walk stands: behind the last batch handed out.
     pub fn position(&self) -> Position {
-        Position::new(self.segment, self.at as u32)
+        self.walk.position
     }
 
     /// Batch headers at or behind the walk's position that this segment's log wrote, whether or not
     /// they continue the chain: what a torn or damaged place is judged by.
     pub fn beyond(&self) -> impl Iterator<Item = (Position, BatchHeader)> + use<'a> {
-        let (segment, seed, file) = (self.segment, self.seed, self.file);
+        let (segment, seed, file) = (self.walk.position.segment(), self.seed, self.file);
+        let base = self.base;
         candidates(file, self.at).filter_map(move |at| {
             let (header, _) = BatchHeader::decode(&file[at..], seed)?;
-            Some((Position::new(segment, at as u32), header))
+            Some((Position::new(segment, base + at as u32), header))
         })
     }
 
@@ -102,8 +122,34 @@ impl<'a> Scan<'a> {
     /// Whether there is the beginning of a batch of this very stretch of the log behind the end.
     pub fn is_torn(&self) -> bool {
         self.beyond().any(|(_, header)| {
-            header.sequence >= self.chain.sequence && header.epoch >= self.chain.epoch
+            let chain = self.walk.chain;
+            header.sequence >= chain.sequence && header.epoch >= chain.epoch
         })
+    }
+}
+
+impl Walk {
+    /// Right behind the header of a segment.
+    pub(crate) fn new(header: &SegmentHeader) -> Self {
+        let chain = Chain {
+            sequence: header.first_sequence,
+            previous: header.chain(),
+            epoch: header.epoch,
+            oldest: header.oldest,
+        };
+        Self { position: Position::new(header.number, HEADER_BLOCK_BYTES), chain }
+    }
+}
+
+impl Chain {
+    /// Behind a batch whose header has this checksum.
+    fn behind(header: &BatchHeader, crc: u32) -> Self {
+        Self {
+            sequence: header.sequence.wrapping_add(1),
+            previous: crc,
+            epoch: header.epoch,
+            oldest: header.oldest,
+        }
     }
 }
 

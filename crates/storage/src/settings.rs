@@ -37,6 +37,11 @@ pub struct Settings {
     pub retry_ms: u32,
     /// Milliseconds after which records of level `disk` are synced too. Default 1000.
     pub sync_interval_ms: u32,
+    /// Bytes that the manifest is ahead of what is written, at least. Default 64 KiB.
+    pub manifest_ahead_bytes: u32,
+    /// Milliseconds after which the manifest states how far the log is durable, if it has grown.
+    /// Default 60,000.
+    pub manifest_interval_ms: u32,
 }
 
 impl Default for Settings {
@@ -56,6 +61,8 @@ impl Default for Settings {
             reclaim_chunk_bytes: MIB,
             retry_ms: 1000,
             sync_interval_ms: 1000,
+            manifest_ahead_bytes: 64 * KIB,
+            manifest_interval_ms: 60_000,
         }
     }
 }
@@ -71,6 +78,7 @@ impl Settings {
             reserve_bytes: segment_bytes / 8,
             cache_bytes_max: segment_bytes as usize / 8,
             reclaim_chunk_bytes: (segment_bytes / 16).min(MIB),
+            manifest_ahead_bytes: (segment_bytes / 16).min(64 * KIB),
             ..Self::default()
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::command::{Command, CommandId, Fault, FaultKind};
 use crate::format::{BATCH_HEADER_BYTES, HEADER_BLOCK_BYTES};
+use crate::ledger::Usage;
 use crate::log::{CONTROL_BYTES, Class, Log};
 use crate::position::Position;
 
@@ -28,6 +29,8 @@ pub(crate) struct Space {
 struct Retired {
     number: u32,
     capacity: u32,
+    /// Offset behind the last batch.
+    end: u32,
     /// The file may go once this is durable: a batch that states that the log begins behind it.
     /// None: no such batch has been closed yet.
     after: Option<Position>,
@@ -43,12 +46,20 @@ enum Work {
 impl Space {
     /// Files that recovery found and the log has no use for.
     pub(crate) fn with_garbage(spares: VecDeque<u32>, garbage: Vec<u32>) -> Self {
-        let stale = |number| Retired { number, capacity: 0, after: Some(Position::default()) };
+        let after = Some(Position::default());
+        let stale = |number| Retired { number, capacity: 0, end: 0, after };
         Self { spares, retired: garbage.into_iter().map(stale).collect(), ..Self::default() }
     }
 
-    pub(crate) fn retire(&mut self, number: u32, capacity: u32) {
-        self.retired.push_back(Retired { number, capacity, after: None });
+    pub(crate) fn retire(&mut self, number: u32, usage: Usage) {
+        let Usage { capacity, end, .. } = usage;
+        self.retired.push_back(Retired { number, capacity, end, after: None });
+    }
+
+    /// Segments that a log written up to `written` does not say yet that it can do without.
+    pub(crate) fn still_needed(&self, written: Position) -> impl Iterator<Item = (u32, u32)> {
+        let needed = self.retired.iter().filter(move |it| it.after.is_none_or(|at| at > written));
+        needed.map(|retired| (retired.number, retired.end))
     }
 
     pub(crate) fn oldest_is_unwritten(&self) -> bool {
@@ -63,6 +74,11 @@ impl Space {
             waits = true;
         }
         waits
+    }
+
+    /// When a file that could not be given back is tried again.
+    pub(crate) fn give_back_deadline(&self) -> Option<u64> {
+        self.give_back_at.filter(|_| self.work.is_none() && self.pins == 0)
     }
 
     pub(crate) fn set_full(&mut self, fault: Fault, retry_at: u64) {
@@ -107,7 +123,11 @@ impl Log {
         let after = self.space.retired.front()?.after?;
         let waits = self.space.give_back_at.is_some_and(|at| at > self.now_ms);
         let gone = after <= self.commit.synced && self.space.pins == 0;
-        if gone && !waits { self.space.retired.pop_front() } else { None }
+        if waits || !gone {
+            return None;
+        }
+        self.space.give_back_at = None;
+        self.space.retired.pop_front()
     }
 
     fn give_back(&mut self, retired: Retired) {

@@ -198,6 +198,29 @@ fn space_follows_live_data() {
 }
 
 #[test]
+fn a_backup_of_any_moment_opens() {
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut model = Model::new(seed, settings());
+        model.settle();
+        for _ in 0..60 {
+            // Hardly any keys: segments are emptied all the time.
+            for _ in 0..rng.below(60) {
+                model.append(rng.below(4) as u16, Some(rng.below(3000) as usize), Level::Fsync);
+                model.turn();
+                model.step();
+                model.tick(1);
+            }
+            let copy = model.backup(rng.next_u64());
+            if let Err(refusal) = model::replay(&copy, &model.settings) {
+                panic!("seed {seed}: {refusal}");
+            }
+        }
+        assert!(model.log.stats().segments_reclaimed > 0, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_closed_log_is_sealed_and_opens_without_a_cut() {
     let mut model = Model::new(1, settings());
     model.settle();

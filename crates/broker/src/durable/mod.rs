@@ -60,11 +60,12 @@ impl Shard {
     }
 
     /// Keeps the log's files as they are, for a backup, until as many [`Shard::unpin_log`].
-    /// Returns what belongs to the backup: segment numbers and how many bytes of each.
-    pub fn pin_log(&mut self) -> Vec<(u32, u64)> {
-        let Some(store) = &mut self.store else { return Vec::new() };
+    /// Returns what belongs to the backup: segment numbers and how many bytes of each, and the
+    /// content of the manifest.
+    pub fn pin_log(&mut self) -> (Vec<(u32, u64)>, Option<Vec<u8>>) {
+        let Some(store) = &mut self.store else { return Default::default() };
         store.log.pin();
-        store.log.written_files()
+        (store.log.written_files(), store.log.manifest())
     }
 
     /// Ends a [`Shard::pin_log`].

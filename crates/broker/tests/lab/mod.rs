@@ -19,8 +19,8 @@ use codec::{
 };
 
 use session::{Overflow, QueueLimits};
+use storage::Identity;
 use storage::testing::{Crash, SimDisk};
-use storage::{Identity, Recovery};
 
 /// Rounds of mail after which shards that still write to each other are taken to go in circles.
 const ROUNDS_MAX: usize = 10_000;
@@ -154,15 +154,11 @@ impl Lab {
         let shards = self.shared.shard_count;
         for (shard, disk) in self.shards.iter_mut().zip(&self.disks) {
             let (id, mut replay) = (shard.id(), Replay::new(7));
-            let mut recovery =
-                Recovery::new((id, shards), &settings, disk.files()).expect("a sound log");
-            while let Some(number) = recovery.wants() {
-                recovery
-                    .on_segment(disk.content(number), &mut |record, ledger| {
-                        replay.on_record(record, ledger);
-                    })
-                    .expect("a sound log");
-            }
+            let recovery = disk
+                .read_back((id, shards), &settings, &mut |record, ledger| {
+                    replay.on_record(record, ledger);
+                })
+                .expect("a sound log");
             let identity = Identity { id: [7; 16], shard: id, shards };
             let recovered = recovery.finish(identity);
             shard

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
-use storage::{Command, Completion, Fault, FaultKind, Outcome, SegmentFile, Step};
+use storage::{
+    Command, Completion, Fault, FaultKind, Outcome, SegmentFile, Step, Want, manifest_file,
+};
 
 /// The files of one log, and the system calls on them.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ impl LogFiles {
     pub fn open(path: &Path) -> io::Result<Self> {
         super::make_private(path)?;
         let directory = File::open(path)?;
+        // What an earlier process renamed or removed, and did not live to sync, counts from now on.
+        directory.sync_all()?;
         Ok(Self { path: path.to_owned(), directory, open: Mutex::default() })
     }
 
@@ -40,8 +44,13 @@ impl LogFiles {
 
     /// The segment files there are. Other files are left alone.
     pub fn list(&self) -> io::Result<Vec<SegmentFile>> {
+        Self::list_in(&self.path)
+    }
+
+    /// The same for the directory of a log that is not opened.
+    pub fn list_in(path: &Path) -> io::Result<Vec<SegmentFile>> {
         let mut files = Vec::new();
-        for entry in std::fs::read_dir(&self.path)? {
+        for entry in std::fs::read_dir(path)? {
             let entry = entry?;
             let name = entry.file_name();
             let Some(number) = name.to_str().and_then(segment_number) else { continue };
@@ -51,16 +60,59 @@ impl LogFiles {
         Ok(files)
     }
 
-    /// Reads a whole segment file into `buffer`, from the medium where possible: after a failed
-    /// sync the page cache may hold what the medium does not.
-    pub fn read_whole(&self, number: u32, buffer: &mut Vec<u8>) -> io::Result<()> {
+    /// Opens a segment file to read it from the medium where possible: after a failed sync the page
+    /// cache may hold what the medium does not.
+    pub fn reader(&self, number: u32) -> io::Result<File> {
         let file = File::open(self.segment_path(number))?;
         // Only advice: pages that are still to be written are kept, and rightly so.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
-        let _ = fadvise(&file, 0, None, Advice::Sequential);
+        Ok(file)
+    }
+
+    /// Reads a whole segment file into `buffer`.
+    pub fn read_whole(&self, number: u32, buffer: &mut Vec<u8>) -> io::Result<()> {
         buffer.clear();
-        io::Read::read_to_end(&mut &file, buffer)?;
+        io::Read::read_to_end(&mut self.reader(number)?, buffer)?;
         Ok(())
+    }
+
+    /// The manifest of the log.
+    pub fn manifest_path(&self) -> PathBuf {
+        self.path.join("manifest")
+    }
+
+    /// The content of the manifest, if there is one.
+    pub fn manifest(&self) -> io::Result<Option<Vec<u8>>> {
+        match std::fs::read(self.manifest_path()) {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the manifest anew: whole and durable, or not at all.
+    pub fn replace_manifest(&self, content: &[u8]) -> io::Result<()> {
+        let new = self.path.join("manifest.new");
+        let mut options = OpenOptions::new();
+        let file = options.create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+        file.write_all_at(content, 0)?;
+        file.sync_all()?;
+        std::fs::rename(&new, self.manifest_path())?;
+        self.directory.sync_all()
+    }
+
+    /// Writes a part of the manifest in place: it takes no space, which a full disk would not give.
+    fn write_manifest(&self, offset: u32, bytes: &[u8]) -> io::Result<()> {
+        match OpenOptions::new().write(true).open(self.manifest_path()) {
+            Ok(file) => {
+                file.write_all_at(bytes, u64::from(offset))?;
+                file.sync_data()
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.replace_manifest(&manifest_file(offset, bytes))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Carries out a command.
@@ -107,6 +159,9 @@ impl LogFiles {
                     .file(*segment)
                     .and_then(|file| file.sync_data())
                     .map_err(fault("sync", *segment)),
+                Step::Manifest { offset, bytes } => {
+                    self.write_manifest(*offset, bytes).map_err(failed("write the manifest"))
+                }
             };
             if let Err(fault) = done {
                 return Outcome::Committed { steps_done, fault: Some(fault) };
@@ -156,17 +211,9 @@ impl LogFiles {
 
     fn read(&self, number: u32, offset: u32, bytes: u32) -> io::Result<Vec<u8>> {
         let file = self.file(number)?;
-        let mut buffer = vec![0; bytes as usize];
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match file.read_at(&mut buffer[filled..], u64::from(offset) + filled as u64) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        buffer.truncate(filled);
+        let mut buffer = Vec::new();
+        let want = Want { segment: number, offset, bytes };
+        read_part(&file, want, &mut buffer).map_err(|(error, _)| error)?;
         Ok(buffer)
     }
 
@@ -194,6 +241,29 @@ impl LogFiles {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(known, _)| *known != number);
     }
+}
+
+/// Reads bytes of a segment's file into `buffer`, fewer where the file ends before. An error comes
+/// with the offset at which it was met.
+pub(super) fn read_part(
+    file: &File,
+    want: Want,
+    buffer: &mut Vec<u8>,
+) -> Result<(), (io::Error, u64)> {
+    buffer.clear();
+    buffer.resize(want.bytes as usize, 0);
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let offset = u64::from(want.offset) + filled as u64;
+        match file.read_at(&mut buffer[filled..], offset) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err((error, offset)),
+        }
+    }
+    buffer.truncate(filled);
+    Ok(())
 }
 
 fn allocate(
@@ -237,13 +307,18 @@ fn segment_number(name: &str) -> Option<u32> {
 }
 
 fn fault(verb: &'static str, segment: u32) -> impl Fn(io::Error) -> Fault {
+    move |error| failed(&format!("{verb} segment {segment}"))(error)
+}
+
+/// A fault of what was tried.
+fn failed(what: &str) -> impl Fn(io::Error) -> Fault + use<'_> {
     move |error| Fault {
         kind: match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FaultKind::NoSpace,
             io::ErrorKind::NotFound => FaultKind::Missing,
             _ => FaultKind::Io,
         },
-        detail: format!("cannot {verb} segment {segment}: {error}"),
+        detail: format!("cannot {what}: {error}"),
     }
 }
 

@@ -2,8 +2,10 @@
 //! [`storage::Log`] asks for.
 //!
 //! ```text
-//! DIR/lock                      held by the process that uses the directory
+//! DIR                           locked by the process that uses it
+//! DIR/lock                      locked too, where file systems lock no directories
 //! DIR/shard-000/0000000001.log  segment 1 of the log of shard 0
+//! DIR/shard-000/manifest        how far that log reaches at least
 //! ```
 //!
 //! [`DataDir::open`] locks the directory, [`DataDir::recover`] reads one log back,
@@ -18,7 +20,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Settings};
+use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Report, Settings};
 
 pub use files::LogFiles;
 pub use thread::LogDisk;
@@ -27,8 +29,8 @@ pub use thread::LogDisk;
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// The lock goes with the handle.
-    _lock: File,
+    /// The locks go with the handles.
+    _locks: [File; 2],
 }
 
 /// Why a data directory or a log in it cannot be used.
@@ -36,6 +38,12 @@ pub struct DataDir {
 pub enum DataDirError {
     #[error("{path}: {error}", path = path.display())]
     Io { path: PathBuf, error: io::Error },
+    #[error(
+        "cannot read {path} at offset {offset}: {error}; the disk may be failing: copy the data \
+         directory to another one and start on that, or restore a backup",
+        path = path.display()
+    )]
+    Read { path: PathBuf, offset: u64, error: io::Error },
     #[error(
         "{path} is in use by another process: stop it, or give this one a data directory of its \
          own",
@@ -55,6 +63,12 @@ pub enum DataDirError {
         path = .0.display()
     )]
     Missing(PathBuf),
+    #[error(
+        "{path} has no log, and other shards hold records: put its files back, or restore a \
+         backup, or run `quelea log repair`",
+        path = .0.display()
+    )]
+    Emptied(PathBuf),
 }
 
 impl DataDir {
@@ -62,6 +76,13 @@ impl DataDir {
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let fail = |error| DataDirError::Io { path: path.to_owned(), error };
         make_private(path).map_err(fail)?;
+        sync_entry(path).map_err(fail)?;
+        // The directory itself: a file in it may be removed, and the next process would make and
+        // lock another one. Some file systems lock files only, NFS for one.
+        let directory = File::open(path).map_err(fail)?;
+        if matches!(directory.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(DataDirError::Locked(path.to_owned()));
+        }
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -69,7 +90,7 @@ impl DataDir {
             .open(path.join("lock"))
             .map_err(fail)?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), _locks: [directory, lock] }),
             Err(TryLockError::WouldBlock) => Err(DataDirError::Locked(path.to_owned())),
             Err(TryLockError::Error(error)) => Err(fail(error)),
         }
@@ -164,15 +185,41 @@ impl DataDir {
         let refused = |refusal| DataDirError::Refused { path: path.clone(), refusal };
         let failed = |error| DataDirError::Io { path: path.clone(), error };
         let list = files.list().map_err(failed)?;
+        let manifest = files.manifest().map_err(|error| {
+            let path = files.manifest_path();
+            DataDirError::Io { path, error }
+        })?;
         let owner = (fresh.shard, fresh.shards);
-        let mut recovery = Recovery::new(owner, settings, list).map_err(refused)?;
-        let mut buffer = Vec::new();
-        while let Some(number) = recovery.wants() {
-            files.read_whole(number, &mut buffer).map_err(failed)?;
-            recovery.on_segment(&buffer, sink).map_err(refused)?;
+        let recovery = Recovery::new(owner, settings, list, manifest.as_deref());
+        let mut recovery = recovery.map_err(refused)?;
+        let (mut open, mut buffer) = (None, Vec::new());
+        while let Some(want) = recovery.wants() {
+            let unreadable = |(error, offset)| {
+                let path = files.segment_path(want.segment);
+                DataDirError::Read { path, offset, error }
+            };
+            let file = match open.take() {
+                Some((segment, file)) if segment == want.segment => file,
+                _ => files.reader(want.segment).map_err(|error| unreadable((error, 0)))?,
+            };
+            files::read_part(&file, want, &mut buffer).map_err(unreadable)?;
+            recovery.on_bytes(&buffer, sink).map_err(refused)?;
             progress(buffer.len() as u64);
+            open = Some((want.segment, file));
         }
         Ok(recovery.finish(fresh))
+    }
+
+    /// Refuses logs of which one is new and another is not: all are made before the first record.
+    pub fn check_together<'a>(
+        &self,
+        reports: impl Iterator<Item = (u16, &'a Report)> + Clone,
+    ) -> Result<(), DataDirError> {
+        let has_records = reports.clone().any(|(_, report)| report.records > 0);
+        match reports.clone().find(|(_, report)| report.is_new && has_records) {
+            Some((shard, _)) => Err(DataDirError::Emptied(self.log_path(shard))),
+            None => Ok(()),
+        }
     }
 
     fn fail(&self, error: io::Error) -> DataDirError {
@@ -183,7 +230,23 @@ impl DataDir {
 /// Makes a directory for our eyes only: what is in it are other people's messages. One that exists
 /// stays as it is.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
+    let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    missing.into_iter().try_for_each(sync_entry)
+}
+
+/// Makes the entry of a directory durable, so that a loss of power does not take it away with all
+/// that is in it.
+pub(crate) fn sync_entry(path: &Path) -> io::Result<()> {
+    let parent = std::fs::canonicalize(path)?.parent().map(Path::to_owned);
+    let Some(parent) = parent else { return Ok(()) };
+    match File::open(parent) {
+        Ok(parent) => parent.sync_all(),
+        // Whoever may not read the parent did not make the directory there either.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

@@ -128,6 +128,43 @@ fn a_directory_has_one_user_at_a_time() {
 }
 
 #[test]
+fn a_lock_file_that_was_deleted_lets_nobody_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = DataDir::open(dir.path()).unwrap();
+    std::fs::remove_file(dir.path().join("lock")).unwrap();
+    assert!(matches!(DataDir::open(dir.path()), Err(DataDirError::Locked(_))));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named_with_the_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open(dir.path()).unwrap();
+    let files = data.log_files(0).unwrap();
+    // Its entry is there, and reading fails.
+    std::fs::create_dir(files.segment_path(1)).unwrap();
+    let read = data.recover(&files, identity(), &settings(), &mut |_, _| {}, &|_| {});
+    let told = read.unwrap_err().to_string();
+    assert!(told.contains("shard-000/0000000001.log at offset 0: "), "{told}");
+}
+
+#[test]
+fn a_newest_file_that_is_lost_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = DataDir::open(dir.path()).unwrap();
+    drop(Driven::open(&data));
+    let files = data.log_files(0).unwrap();
+    let path = files.segment_path(1);
+    let recover = || data.recover(&files, identity(), &settings(), &mut |_, _| {}, &|_| {});
+    let refusal = || recover().unwrap_err().to_string();
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(5000).unwrap();
+    assert!(refusal().contains("segment 1 has 5000 bytes, and had 262144"), "{}", refusal());
+    std::fs::remove_file(&path).unwrap();
+    assert!(refusal().contains("the file of segment 1 is missing"), "{}", refusal());
+    std::fs::write(files.manifest_path(), b"rubbish").unwrap();
+    assert!(refusal().contains("`manifest` of the log is damaged"), "{}", refusal());
+}
+
+#[test]
 fn the_number_of_shards_is_fixed_by_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path()).unwrap();

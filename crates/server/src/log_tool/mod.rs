@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use broker::journal::{Fact, Malformed};
 use clap::{Args, Subcommand};
 use storage::{
-    HeaderRead, Identity, Position, Record, Refusal, Repair, Report, Scan, SegmentHeader, Settings,
-    Survey,
+    HeaderRead, Identity, Manifest, Position, Record, Refusal, Repair, Report, Scan, SegmentHeader,
+    Settings, Survey,
 };
 
 use crate::disk::{DataDir, DataDirError, LogFiles};
@@ -93,6 +93,7 @@ struct Selection {
 /// One shard's log and what a start would make of it.
 struct Checked {
     shard: u16,
+    shards: u16,
     files: LogFiles,
     fault: Option<LogFault>,
 }
@@ -104,11 +105,17 @@ enum LogFault {
     Log(Refusal),
     #[error("the record at {0}: {1}")]
     Record(Position, Malformed),
+    #[error("{0}")]
+    Emptied(DataDirError),
 }
 
-pub(crate) fn check(dir: &Path, out: &mut String) -> Result<bool, DataDirError> {
-    let data = open_existing(dir)?;
-    let checked = check_all(&data, out)?;
+fn check(dir: &Path, out: &mut String) -> Result<bool, DataDirError> {
+    check_data(&open_existing(dir)?, out)
+}
+
+/// Whether a start would find all logs in order.
+pub(crate) fn check_data(data: &DataDir, out: &mut String) -> Result<bool, DataDirError> {
+    let checked = check_all(data, out)?;
     Ok(checked.iter().all(|log| log.fault.is_none()))
 }
 
@@ -118,15 +125,27 @@ fn check_all(data: &DataDir, out: &mut String) -> Result<Vec<Checked>, DataDirEr
     if shards.is_empty() {
         let _ = writeln!(out, "no logs here");
     }
-    let mut checked = Vec::new();
+    let mut logs = Vec::new();
     for shard in shards {
         let files = data.log_files(shard)?;
         let read = check_one(data, &files, Identity { id: [0; 16], shard, shards: count })?;
+        logs.push((shard, files, read));
+    }
+    let sound: Vec<(u16, Report)> =
+        logs.iter().filter_map(|(shard, _, read)| Some((*shard, *read.as_ref().ok()?))).collect();
+    let together = |shard: u16, report: Report| {
+        let others = sound.iter().filter(|(other, report)| *other != shard && !report.is_new);
+        let both = others.map(|(other, report)| (*other, report)).chain([(shard, &report)]);
+        data.check_together(both).map(|()| report).map_err(LogFault::Emptied)
+    };
+    let mut checked = Vec::new();
+    for (shard, files, read) in logs {
+        let read = read.and_then(|report| together(shard, report));
         let _ = match &read {
             Ok(report) => writeln!(out, "shard {shard}: ok, {}", report_text(report)),
             Err(fault) => writeln!(out, "shard {shard}: REFUSED, {fault}"),
         };
-        checked.push(Checked { shard, files, fault: read.err() });
+        checked.push(Checked { shard, shards: count, files, fault: read.err() });
     }
     Ok(checked)
 }
@@ -173,6 +192,11 @@ fn dump(dir: &Path, only: Selection, out: &mut String) -> Result<bool, DataDirEr
         }
         let files = data.log_files(shard)?;
         let fail = failing(files.path());
+        if let Some(content) = files.manifest().map_err(&fail)?
+            && only.segment.is_none()
+        {
+            dump_manifest(shard, &content, out);
+        }
         for segment in files.list().map_err(&fail)? {
             if only.segment.is_none_or(|wanted| wanted == segment.number) {
                 files.read_whole(segment.number, &mut file).map_err(&fail)?;
@@ -190,6 +214,16 @@ fn dump(dir: &Path, only: Selection, out: &mut String) -> Result<bool, DataDirEr
         }
     }
     Ok(true)
+}
+
+fn dump_manifest(shard: u16, content: &[u8], out: &mut String) {
+    let _ = match Manifest::read(content) {
+        Ok(Manifest { number, end, reach, .. }) => writeln!(
+            out,
+            "shard {shard} manifest {number}: durable before {end}, nothing from {reach} on"
+        ),
+        Err(refusal) => writeln!(out, "shard {shard}: {refusal}"),
+    };
 }
 
 fn dump_segment(number: u32, file: &[u8], bytes: usize, out: &mut String) {
@@ -241,14 +275,20 @@ fn repair(dir: &Path, really: bool, out: &mut String) -> Result<bool, DataDirErr
     let mut whole = true;
     for log in check_all(&data, out)? {
         let Some(fault) = log.fault else { continue };
-        use Refusal::{Damaged, Header, Missing};
-        if !matches!(fault, LogFault::Log(Damaged(_) | Header(_) | Missing(_))) {
+        let can_mend = match &fault {
+            LogFault::Log(refusal) => refusal.is_loss(),
+            LogFault::Emptied(_) => true,
+            LogFault::Record(..) => false,
+        };
+        if !can_mend {
             let _ = writeln!(out, "shard {}: nothing that repair could mend", log.shard);
             whole = false;
             continue;
         }
         let fail = failing(log.files.path());
-        let plan = plan_repair(&log.files).map_err(&fail)?;
+        let Checked { shard, shards, .. } = log;
+        let fresh = Identity { id: crate::auth::random(), shard, shards };
+        let plan = plan_repair(&log.files, fresh).map_err(&fail)?;
         match plan.end {
             Some(end) => writeln!(out, "shard {}: undamaged up to {end}", log.shard),
             None => writeln!(out, "shard {}: nothing undamaged: it begins anew", log.shard),
@@ -270,14 +310,14 @@ fn repair(dir: &Path, really: bool, out: &mut String) -> Result<bool, DataDirErr
     Ok(whole)
 }
 
-fn plan_repair(files: &LogFiles) -> io::Result<Repair> {
+fn plan_repair(files: &LogFiles, fresh: Identity) -> io::Result<Repair> {
     let mut survey = Survey::default();
     let mut buffer = Vec::new();
     for segment in files.list()? {
         files.read_whole(segment.number, &mut buffer)?;
         survey.on_segment(segment.number, &buffer);
     }
-    Ok(survey.finish())
+    Ok(survey.finish(fresh))
 }
 
 /// Sets aside first and writes last, so that a repair that is cut short can be repeated.
@@ -298,7 +338,7 @@ fn apply_repair(files: &LogFiles, plan: &Repair) -> io::Result<()> {
         file.write_all_at(&plan.write, u64::from(end.offset()))?;
         file.sync_all()?;
     }
-    std::fs::File::open(files.path())?.sync_all()
+    files.replace_manifest(&plan.manifest)
 }
 
 /// A directory to look at is not to be made by looking at it.
@@ -332,14 +372,14 @@ pub(crate) mod tests {
 
     /// A directory with one log of five records, each in a batch of its own, closed in order.
     pub(crate) fn directory() -> tempfile::TempDir {
-        directory_with(RETAINED_CLEARED)
+        directory_with(RETAINED_CLEARED, 1)
     }
 
-    fn directory_with(kind: u8) -> tempfile::TempDir {
+    fn directory_with(kind: u8, shards: u16) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap();
         let files = data.log_files(0).unwrap();
-        let identity = Identity { id: [9; 16], shard: 0, shards: 1 };
+        let identity = Identity { id: [9; 16], shard: 0, shards };
         let (sender, completions) = channel();
         let disk = LogDisk::spawn(files, "tool", move |done, _| {
             let _ = sender.send(done);
@@ -421,13 +461,47 @@ pub(crate) mod tests {
 
     #[test]
     fn records_of_another_program_are_found_and_not_repaired() {
-        let dir = directory_with(99);
+        let dir = directory_with(99, 1);
         let mut out = String::new();
         assert!(!check(dir.path(), &mut out).unwrap());
         assert!(out.contains("REFUSED, the record at segment 1"), "{out}");
         out.clear();
         assert!(!repair(dir.path(), true, &mut out).unwrap());
         assert!(out.contains("nothing that repair could mend"), "{out}");
+    }
+
+    #[test]
+    fn a_newest_file_that_is_lost_is_told_and_given_up_on_demand() {
+        let losses: [fn(&Path); 4] = [
+            |file| std::fs::remove_file(file).unwrap(),
+            |file| OpenOptions::new().write(true).open(file).unwrap().set_len(4200).unwrap(),
+            |file| OpenOptions::new().write(true).open(file).unwrap().set_len(0).unwrap(),
+            |file| std::fs::remove_file(file.with_file_name("manifest")).unwrap(),
+        ];
+        for (which, lose) in losses.into_iter().enumerate() {
+            let dir = directory();
+            lose(&segment(&dir));
+            let mut out = String::new();
+            assert!(!check(dir.path(), &mut out).unwrap(), "{which}: {out}");
+            assert!(out.contains("shard 0: REFUSED"), "{which}: {out}");
+            assert!(repair(dir.path(), true, &mut out).unwrap(), "{which}: {out}");
+            out.clear();
+            assert!(check(dir.path(), &mut out).unwrap(), "{which}: {out}");
+            assert_eq!(out.contains("5 records"), which == 3, "{which}: {out}");
+        }
+    }
+
+    #[test]
+    fn a_log_without_any_file_is_told_and_begun_anew_on_demand() {
+        let dir = directory_with(RETAINED_CLEARED, 2);
+        drop(DataDir::open(dir.path()).unwrap().log_files(1).unwrap());
+        let mut out = String::new();
+        assert!(!check(dir.path(), &mut out).unwrap());
+        assert!(out.contains("shard 0: ok") && out.contains("shard 1: REFUSED"), "{out}");
+        assert!(out.contains("shard-001 has no log"), "{out}");
+        assert!(repair(dir.path(), true, &mut out).unwrap(), "{out}");
+        out.clear();
+        assert!(check(dir.path(), &mut out).unwrap(), "{out}");
     }
 
     #[test]

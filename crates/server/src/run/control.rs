@@ -18,8 +18,10 @@ pub(crate) const SOCKET: &str = "control";
 /// What a tool writes first, and when it is through.
 pub(crate) const PIN: &str = "pin";
 pub(crate) const DONE: &str = "done";
-/// What it is answered: lines `file SHARD SEGMENT BYTES`, then `pinned`, then `unpinned`.
+/// What it is answered: lines `file SHARD SEGMENT BYTES` and `manifest SHARD CONTENT`, in
+/// hexadecimal without the zeros at its end; then `pinned`, then `unpinned`.
 pub(crate) const FILE: &str = "file";
+pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const PINNED: &str = "pinned";
 pub(crate) const UNPINNED: &str = "unpinned";
 
@@ -93,9 +95,12 @@ fn serve(stream: &UnixStream, shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::
     let logs = pin_all(shards, mailboxes)?;
     tracing::info!("the logs are pinned for a backup");
     let mut text = String::new();
-    for Pinned { shard, segments } in logs {
+    for Pinned { shard, segments, manifest } in logs {
         for (segment, bytes) in segments {
             text.push_str(&format!("{FILE} {shard} {segment} {bytes}\n"));
+        }
+        if let Some(manifest) = manifest {
+            text.push_str(&format!("{MANIFEST} {shard} {}\n", to_hex(&manifest)));
         }
     }
     (&mut &*stream).write_all(format!("{text}{PINNED}\n").as_bytes())?;
@@ -110,6 +115,19 @@ fn serve(stream: &UnixStream, shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::
         }
         _ => Err(io::Error::other("its connection ended before it was done")),
     }
+}
+
+/// Bytes in hexadecimal, without the zeros at their end.
+fn to_hex(bytes: &[u8]) -> String {
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    bytes[..end].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The inverse of [`to_hex`]. `None`: it is no such text.
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    let byte = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok();
+    digits.map(byte).collect()
 }
 
 /// Asks all workers, and waits for the logs of all shards.
@@ -167,7 +185,8 @@ mod tests {
                             self.pins.fetch_add(1, Ordering::SeqCst);
                             for shard in [1, 0] {
                                 let segments = vec![(7, 4096), (8, 10)];
-                                answer.send(Pinned { shard, segments }).unwrap();
+                                let manifest = Some(vec![7, 200, 0, 0]);
+                                answer.send(Pinned { shard, segments, manifest }).unwrap();
                             }
                         }
                         Item::Unpin => {
@@ -196,7 +215,11 @@ mod tests {
             let mut lines = BufReader::new(stream).lines();
             let told: Vec<String> =
                 lines.by_ref().map(Result::unwrap).take_while(|line| line != PINNED).collect();
-            assert_eq!(told, ["file 0 7 4096", "file 0 8 10", "file 1 7 4096", "file 1 8 10"]);
+            let files = |shard| [format!("file {shard} 7 4096"), format!("file {shard} 8 10")];
+            let manifest = |shard| [format!("manifest {shard} 07c8")];
+            assert_eq!(told, [&files(0)[..], &manifest(0), &files(1), &manifest(1)].concat());
+            assert_eq!(from_hex("07c8"), Some(vec![7, 200]));
+            assert_eq!(from_hex("07x"), None);
         };
 
         let stream = connect();

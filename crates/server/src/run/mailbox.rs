@@ -21,10 +21,12 @@ pub(super) struct Handover {
     pub(super) seat: Seat,
 }
 
-/// The log of a shard as it is pinned for a backup: segments, and bytes of each that belong to it.
+/// The log of a shard as it is pinned for a backup: segments, and bytes of each that belong to it;
+/// and the manifest.
 pub(super) struct Pinned {
     pub(super) shard: ShardId,
     pub(super) segments: Vec<(u32, u64)>,
+    pub(super) manifest: Option<Vec<u8>>,
 }
 
 /// One thing for a worker to do.

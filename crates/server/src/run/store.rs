@@ -111,7 +111,9 @@ impl Store {
             collect(&results, &reading.bytes_read, bytes)
         })?;
         read.sort_by_key(|log| log.shard.id());
-        report(&read, bytes, began.elapsed(), reading.now_ms);
+        self.data.check_together(read.iter().map(|log| (log.shard.id(), &log.report)))?;
+        let bytes_read = reading.bytes_read.load(Ordering::Relaxed);
+        report(&read, bytes_read, began.elapsed(), reading.now_ms);
         let (mut shards, files): (Vec<_>, Vec<_>) =
             read.into_iter().map(|log| (log.shard, Some(log.files))).unzip();
         broker::settle(&mut shards, reading.now_ms);
@@ -121,8 +123,8 @@ impl Store {
     fn file_bytes(&self) -> anyhow::Result<u64> {
         let mut bytes = 0;
         for shard in 0..self.shards {
-            let files = self.data.log_files(shard)?;
-            let list = files.list().with_context(|| files.path().display().to_string())?;
+            let path = self.data.log_path(shard);
+            let list = LogFiles::list_in(&path).with_context(|| path.display().to_string())?;
             bytes += list.iter().map(|file| file.bytes).sum::<u64>();
         }
         Ok(bytes)
@@ -173,7 +175,7 @@ fn collect(
             Ok(Ok(log)) => read.push(log),
             Ok(Err(error)) => failures.push(format!("{error:#}")),
             Err(RecvTimeoutError::Timeout) => {
-                // The newest files are read twice, to find the end of the log first.
+                // Of files that are not full, less is read.
                 let bytes_read = bytes_read.load(Ordering::Relaxed).min(bytes);
                 tracing::info!(bytes_read, bytes, "reading the logs");
             }

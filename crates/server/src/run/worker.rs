@@ -350,7 +350,8 @@ impl Worker {
     fn pin_logs(&mut self, answer: &Sender<Pinned>) {
         for shard in &mut self.shards {
             // Who asked may be gone; it takes its pin back all the same.
-            let _ = answer.send(Pinned { shard: shard.id(), segments: shard.pin_log() });
+            let (segments, manifest) = shard.pin_log();
+            let _ = answer.send(Pinned { shard: shard.id(), segments, manifest });
         }
     }
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::Rng;
 use crate::{
-    Command, CommandId, CommitGate, Completion, Fault, FaultKind, Lane, Outcome, SegmentFile, Step,
+    Command, CommandId, CommitGate, Completion, Fault, FaultKind, Lane, Ledger, Outcome, Record,
+    Recovery, Refusal, SegmentFile, Settings, Step, Want, manifest_file,
 };
 
 /// Segment files in memory, with a page cache that a crash may lose in any pattern of sectors.
@@ -14,6 +15,7 @@ use crate::{
 #[derive(Debug)]
 pub struct SimDisk {
     files: BTreeMap<u32, SimFile>,
+    manifest: Option<Vec<u8>>,
     commits: VecDeque<Command>,
     background: VecDeque<Command>,
     gate: CommitGate,
@@ -37,6 +39,8 @@ pub struct Faults {
     pub fail_next_write: bool,
     /// A sync is reported as done and is not: the planted bug that an oracle has to notice.
     pub ignore_syncs: bool,
+    /// The same for the manifest, after the first one.
+    pub ignore_manifests: bool,
 }
 
 /// How a life of the log ends.
@@ -66,6 +70,7 @@ impl Default for Faults {
             fail_next_sync: false,
             fail_next_write: false,
             ignore_syncs: false,
+            ignore_manifests: false,
         }
     }
 }
@@ -74,6 +79,7 @@ impl SimDisk {
     pub fn new(seed: u64) -> Self {
         Self {
             files: BTreeMap::new(),
+            manifest: None,
             commits: VecDeque::new(),
             background: VecDeque::new(),
             gate: CommitGate::default(),
@@ -112,6 +118,7 @@ impl SimDisk {
             self.step_background();
         }
         self.tear_write_under_way();
+        self.tear_manifest_under_way();
         self.commits.clear();
         self.background.clear();
         self.steps_done = 0;
@@ -133,6 +140,33 @@ impl SimDisk {
     /// The content of a file as a reader sees it.
     pub fn content(&self, number: u32) -> &[u8] {
         self.files.get(&number).map_or(&[], |file| &file.visible)
+    }
+
+    /// The manifest, if there is one.
+    pub fn manifest(&self) -> Option<&[u8]> {
+        self.manifest.as_deref()
+    }
+
+    /// Replaces, makes or removes the manifest.
+    pub fn put_manifest(&mut self, content: Option<Vec<u8>>) {
+        self.manifest = content;
+    }
+
+    /// Reads back what a start would find; ask the result to finish.
+    pub fn read_back(
+        &self,
+        owner: (u16, u16),
+        settings: &Settings,
+        sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
+    ) -> Result<Recovery, Refusal> {
+        let mut recovery = Recovery::new(owner, settings, self.files(), self.manifest())?;
+        while let Some(Want { segment, offset, bytes }) = recovery.wants() {
+            let content = self.content(segment);
+            let begin = content.len().min(offset as usize);
+            let end = content.len().min(offset as usize + bytes as usize);
+            recovery.on_bytes(&content[begin..end], sink)?;
+        }
+        Ok(recovery)
     }
 
     /// Replaces or makes a file, on the medium too.
@@ -204,8 +238,55 @@ impl SimDisk {
                     file.sync();
                 }
             }
+            Step::Manifest { offset, bytes } => {
+                if self.rng.chance(self.faults.write_no_space_percent) {
+                    return Err(fault(FaultKind::NoSpace, "simulated full disk"));
+                }
+                if std::mem::take(&mut self.faults.fail_next_sync) {
+                    self.tear_manifest(*offset, bytes);
+                    return Err(fault(FaultKind::Io, "simulated sync error"));
+                }
+                if !self.faults.ignore_manifests || self.manifest.is_none() {
+                    self.write_manifest(*offset, bytes);
+                }
+            }
         }
         Ok(())
+    }
+
+    fn write_manifest(&mut self, offset: u32, bytes: &[u8]) {
+        match &mut self.manifest {
+            Some(file) => {
+                let at = offset as usize;
+                file[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            None => self.manifest = Some(manifest_file(offset, bytes)),
+        }
+    }
+
+    /// A write to the manifest that ended early: it is there, or not, or in part. A new file is
+    /// made whole or not at all.
+    fn tear_manifest(&mut self, offset: u32, bytes: &[u8]) {
+        match self.rng.below(3) {
+            0 => self.write_manifest(offset, bytes),
+            1 if self.manifest.is_some() => {
+                let torn = self.rng.below(bytes.len() as u64) as usize;
+                self.write_manifest(offset, &bytes[..torn]);
+            }
+            _ => {}
+        }
+    }
+
+    fn tear_manifest_under_way(&mut self) {
+        let Some(front) = self.commits.front() else { return };
+        let refused = self.gate.refuse(front).is_some();
+        let Command::Commit { steps, .. } = front else { return };
+        if let Some(Step::Manifest { offset, bytes }) = steps.get(self.steps_done).cloned()
+            && !refused
+            && !self.faults.ignore_manifests
+        {
+            self.tear_manifest(offset, &bytes);
+        }
     }
 
     fn file(&mut self, segment: u32) -> Result<&mut SimFile, Fault> {

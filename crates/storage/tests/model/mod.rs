@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use storage::testing::{Crash, Rng, SimDisk};
 use storage::{
-    AppendError, Chunk, Command, Identity, Kind, Ledger, Level, Log, Position, Record, Recovery,
-    Refusal, Settings, Status, weight,
+    AppendError, Chunk, Command, Identity, Kind, Ledger, Level, Log, Position, Record, Refusal,
+    Settings, Status, weight,
 };
 
 pub(crate) const SEGMENT_BYTES: u32 = 64 * 1024;
@@ -210,6 +210,19 @@ impl Model {
         self.disk.crash(crash);
     }
 
+    /// A disk with what a backup made now has.
+    pub(crate) fn backup(&self, seed: u64) -> SimDisk {
+        let mut copy = SimDisk::new(seed);
+        for (number, bytes) in self.log.written_files() {
+            let whole = self.disk.content(number);
+            let mut content = whole[..bytes as usize].to_vec();
+            content.resize(whole.len(), 0);
+            copy.put(number, content);
+        }
+        copy.put_manifest(self.log.manifest());
+        copy
+    }
+
     /// Starts again, and checks everything that must be true.
     pub(crate) fn recover(&mut self, crash: Crash) -> Result<(), String> {
         let (recovered, seen) = replay(&self.disk, &self.settings).map_err(|r| r.to_string())?;
@@ -271,18 +284,15 @@ pub(crate) fn replay(
     disk: &SimDisk,
     settings: &Settings,
 ) -> Result<(storage::Recovered, Seen), Refusal> {
-    let mut recovery = Recovery::new((1, 4), settings, disk.files())?;
     let mut seen = Seen { state: State::new(), max_op: 0 };
-    while let Some(number) = recovery.wants() {
-        recovery.on_segment(disk.content(number), &mut |record, ledger: &mut Ledger| {
-            let op = Op::decode(record);
-            assert_eq!(op.encode().1, record.bytes, "a record that was never appended");
-            seen.max_op = seen.max_op.max(op.op);
-            apply(&mut seen.state, op, record.position, &mut |position, bytes| {
-                ledger.release(position, bytes);
-            });
-        })?;
-    }
+    let recovery = disk.read_back((1, 4), settings, &mut |record, ledger: &mut Ledger| {
+        let op = Op::decode(record);
+        assert_eq!(op.encode().1, record.bytes, "a record that was never appended");
+        seen.max_op = seen.max_op.max(op.op);
+        apply(&mut seen.state, op, record.position, &mut |position, bytes| {
+            ledger.release(position, bytes);
+        });
+    })?;
     Ok((recovery.finish(IDENTITY), seen))
 }
 
