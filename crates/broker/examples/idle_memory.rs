@@ -76,7 +76,7 @@ fn main() {
         subscribe(&mut shards, &shared, number, *slot);
         if is_durable {
             let shard = &mut shards[usize::from(shared.shard_of_client(&client_id(number)))];
-            shard.on_closed(*slot, number, NOW_MS);
+            shard.on_closed(*slot, number.into(), NOW_MS);
             drain(shard);
         }
     }
@@ -184,7 +184,7 @@ fn connect(
         panic!("a CONNECT that is in order was not admitted");
     };
     let shard = &mut shards[usize::from(shared.shard_of_client(&id))];
-    let slot = shard.on_connect(number, credentials.request, NOW_MS);
+    let slot = shard.on_connect(number.into(), credentials.request, NOW_MS);
     drain(shard);
     slot
 }
@@ -198,7 +198,7 @@ fn subscribe(shards: &mut [Shard], shared: &Shared, number: u32, slot: u32) {
         Subscribe { packet_id: 1, properties: Properties::EMPTY, filters: filters.as_filters() };
     Packet::Subscribe(subscribe).encode(Version::V5, &mut bytes);
     let shard = usize::from(shared.shard_of_client(&id));
-    shards[shard].on_bytes(slot, number, &bytes, NOW_MS);
+    shards[shard].on_bytes(slot, number.into(), &bytes, NOW_MS);
     shards.iter_mut().for_each(drain);
     // The retained messages of the topic are asked for, and the answer comes back.
     for _ in 0..2 {

@@ -140,7 +140,7 @@ struct Driver {
 struct Client {
     shard: usize,
     slot: u32,
-    conn: u32,
+    conn: u64,
     role: Role,
 }
 
@@ -256,7 +256,7 @@ impl Driver {
     }
 
     /// A client gets what it is owed: publishes of one length, or acknowledgements.
-    fn write(&mut self, shard: usize, slot: u32, conn: u32) {
+    fn write(&mut self, shard: usize, slot: u32, conn: u64) {
         let shard = &mut self.shards[shard];
         let len = shard.outbox(slot, conn).map_or(0, |outbox| outbox.len());
         match &mut self.clients[self.places[conn as usize]].role {

@@ -9,10 +9,7 @@ use crate::access::{Grants, Identity};
 use crate::durable::Durable;
 use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
 use crate::subscriptions::Subscriptions;
-use crate::{Limits, RetainedQuery};
-
-/// The number of no connection.
-pub const NO_CONNECTION: u32 = u32::MAX;
+use crate::{Limits, NO_CONNECTION, RetainedQuery};
 
 /// How busy a session is, for the shards that choose among the members of a shared group.
 #[derive(Debug, Default)]
@@ -116,8 +113,8 @@ pub(crate) struct Client {
     pub(crate) username: Option<Box<str>>,
     pub(crate) grants: Grants,
     pub(crate) limits: Arc<Limits>,
-    /// The driver's number of the connection, or [`NO_CONNECTION`].
-    pub(crate) connection: u32,
+    /// The number of the connection, or [`NO_CONNECTION`].
+    pub(crate) connection: u64,
     pub(crate) session: Session,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) will: Option<Box<Will>>,

@@ -59,7 +59,7 @@ impl Clients {
         });
         let place = &mut self.places[slot as usize];
         // Generation 0 is never handed out, so that no key is SessionKey::NOBODY.
-        place.generation = place.generation.wrapping_add(1).max(1);
+        place.generation += 1;
         place.client = Some(Box::new(client));
         let places = &self.places;
         let hasher = &self.hasher;
@@ -77,9 +77,12 @@ impl Clients {
         self.places.get_mut(slot as usize)?.client.take()
     }
 
-    /// From now on the slot may be another client's.
+    /// From now on the slot may be another client's. One whose generations are used up is nobody's
+    /// any more: a key is never given twice. That costs a place for 65,535 sessions.
     pub(crate) fn free(&mut self, slot: u32) {
-        self.free.push(slot);
+        if self.places.get(slot as usize).is_some_and(|place| place.generation < u16::MAX) {
+            self.free.push(slot);
+        }
     }
 
     pub(crate) fn find(&self, client_id: &str) -> Option<u32> {
@@ -152,4 +155,26 @@ fn id_at(places: &[Place], slot: u32) -> &str {
         .get(slot as usize)
         .and_then(|place| place.client.as_ref())
         .map_or("", |client| &client.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_sessions_have_the_same_key() {
+        let mut clients = Clients::new(3, 0);
+        let mut last = SessionKey::NOBODY;
+        for _ in 0..=u32::from(u16::MAX) + 1 {
+            let slot = clients.insert(Client::new("one".into(), Default::default()));
+            let key = clients.key(slot);
+            // Keys grow: by generations, then by places.
+            assert!((key.slot(), key.generation()) > (last.slot(), last.generation()));
+            assert_eq!((clients.slot_of(key), clients.slot_of(last)), (Some(slot), None));
+            clients.take(slot);
+            clients.free(slot);
+            last = key;
+        }
+        assert_eq!((last.slot(), clients.len()), (1, 0));
+    }
 }

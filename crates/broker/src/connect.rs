@@ -41,9 +41,9 @@ pub struct ConnectRequest {
 }
 
 impl Shard {
-    /// A connection has been admitted. Returns the client's slot, by which the driver names it
-    /// from now on.
-    pub fn on_connect(&mut self, connection: u32, request: ConnectRequest, now_ms: u64) -> u32 {
+    /// A connection has been admitted, which the driver has given a [number](crate::Numbers) of its
+    /// own. Returns the client's slot, by which the driver names it from now on.
+    pub fn on_connect(&mut self, connection: u64, request: ConnectRequest, now_ms: u64) -> u32 {
         let existing = self.clients.find(&request.client_id);
         if let Some(slot) = existing {
             self.take_over(slot, request.clean_start, now_ms);
@@ -67,7 +67,7 @@ impl Shard {
     }
 
     /// The connection that a client id has now.
-    pub fn connection_of(&self, client_id: &str) -> Option<u32> {
+    pub fn connection_of(&self, client_id: &str) -> Option<u64> {
         let client = self.clients.get(self.clients.find(client_id)?)?;
         Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
     }
@@ -92,7 +92,7 @@ impl Shard {
     fn open(
         &mut self,
         slot: u32,
-        connection: u32,
+        connection: u64,
         request: ConnectRequest,
         session_present: bool,
         now_ms: u64,

@@ -14,9 +14,9 @@ pub const BROADCAST_MIN: usize = 128;
 /// Slot and connection of each, once.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
-    urgent: VecDeque<(u32, u32)>,
+    urgent: VecDeque<(u32, u64)>,
     /// Of the last broadcast.
-    broadcast: VecDeque<(u32, u32)>,
+    broadcast: VecDeque<(u32, u64)>,
 }
 
 impl Dirty {
@@ -37,7 +37,7 @@ impl Dirty {
         self.broadcast.extend(self.urgent.drain(first..end));
     }
 
-    fn next(&mut self) -> Option<(u32, u32)> {
+    fn next(&mut self) -> Option<(u32, u64)> {
         self.urgent.pop_front().or_else(|| self.broadcast.pop_front())
     }
 }
@@ -46,7 +46,7 @@ impl Shard {
     /// The next connection that may have something in its outbox: slot and connection. In the order
     /// in which they got it: who waits longest is next, and a delivery is written before the
     /// acknowledgement that its publisher gets. Those of a broadcast come last.
-    pub fn take_dirty(&mut self) -> Option<(u32, u32)> {
+    pub fn take_dirty(&mut self) -> Option<(u32, u64)> {
         loop {
             let (slot, connection) = self.dirty.next()?;
             if self.unmark(slot, connection) {
@@ -56,7 +56,7 @@ impl Shard {
     }
 
     /// As [`Shard::take_dirty`], but for those of a broadcast.
-    pub fn take_urgent(&mut self) -> Option<(u32, u32)> {
+    pub fn take_urgent(&mut self) -> Option<(u32, u64)> {
         loop {
             let (slot, connection) = self.dirty.urgent.pop_front()?;
             if self.unmark(slot, connection) {
@@ -71,7 +71,7 @@ impl Shard {
     }
 
     /// Takes the mark of a connection; false if it is gone.
-    fn unmark(&mut self, slot: u32, connection: u32) -> bool {
+    fn unmark(&mut self, slot: u32, connection: u64) -> bool {
         let Some(link) = self.link(slot, connection) else { return false };
         link.is_dirty = false;
         true

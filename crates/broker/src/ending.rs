@@ -47,7 +47,7 @@ impl Shard {
     }
 
     /// The network connection is gone.
-    pub fn on_closed(&mut self, slot: u32, connection: u32, now_ms: u64) {
+    pub fn on_closed(&mut self, slot: u32, connection: u64, now_ms: u64) {
         // What was put aside while the client had to wait came before the end, its DISCONNECT too.
         self.may_pause = false;
         self.on_bytes(slot, connection, &[], now_ms);
@@ -255,7 +255,7 @@ impl Shard {
     pub fn on_reauthenticated(
         &mut self,
         slot: u32,
-        connection: u32,
+        connection: u64,
         answer: &Reauthenticated,
         now_ms: u64,
     ) {

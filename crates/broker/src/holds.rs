@@ -40,7 +40,7 @@ struct Hold {
     /// Payloads of fewer bytes do not wait.
     bytes_min: usize,
     /// Slots and connections. One entry for each connection, and for some that have ended.
-    waiting: VecDeque<(u32, u32)>,
+    waiting: VecDeque<(u32, u64)>,
 }
 
 impl Default for Holds {
@@ -109,7 +109,7 @@ impl Holds {
     }
 
     /// The next publisher for whom no hold stands any more.
-    fn next_let_go(&mut self) -> Option<(u32, u32)> {
+    fn next_let_go(&mut self) -> Option<(u32, u64)> {
         loop {
             let over = self.list.iter().position(|hold| hold.filters.is_empty())?;
             let next = self.list[over].waiting.pop_front();

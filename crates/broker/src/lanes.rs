@@ -35,7 +35,7 @@ struct Lane {
     marked_bytes: u64,
     taken_bytes: u64,
     /// Slots and connections. One entry for each connection, and for some that have ended.
-    waiting: VecDeque<(u32, u32)>,
+    waiting: VecDeque<(u32, u64)>,
 }
 
 impl Lanes {
@@ -72,7 +72,7 @@ impl Lanes {
         self.full != 0
     }
 
-    fn next_waiting(&mut self, shard: ShardId) -> Option<(u32, u32)> {
+    fn next_waiting(&mut self, shard: ShardId) -> Option<(u32, u64)> {
         if self.full & (1 << shard) != 0 {
             return None;
         }
@@ -140,7 +140,7 @@ impl Shard {
         self.read_held_on(now_ms);
     }
 
-    pub(crate) fn read_on(&mut self, slot: u32, connection: u32, now_ms: u64) {
+    pub(crate) fn read_on(&mut self, slot: u32, connection: u64, now_ms: u64) {
         let Some(link) = self.link(slot, connection) else { return };
         link.waits_for_shard = false;
         let paused_until_ms = link.paused_until_ms();

@@ -52,9 +52,9 @@ impl SessionKey {
 pub struct Confirm {
     pub publisher: SessionKey,
     /// Tells the publisher's connections apart: an answer for an earlier one is void.
-    pub connection: u32,
-    pub ack_number: u64,
-    /// Of the publish: a refusal that comes after its connection is gone frees the id.
+    pub connection: u64,
+    /// Of the acknowledgement that waits on that connection.
+    pub ack_number: u32,
     pub packet_id: u16,
     /// Of a message that the publisher's shard has in its log until all have it, a QoS 2 publish
     /// or a will: told apart by it from one that was mailed before. 0: none.

@@ -57,7 +57,7 @@ impl Shard {
     }
 
     /// Counts what was taken from a connection.
-    pub(crate) fn note_taken(&mut self, slot: u32, connection: u32, taken: &Taken, now_ms: u64) {
+    pub(crate) fn note_taken(&mut self, slot: u32, connection: u64, taken: &Taken, now_ms: u64) {
         self.metrics().packets_received.add(taken.packets);
         self.metrics().bytes_received.add(taken.bytes);
         let Some(link) = self.link(slot, connection) else { return };

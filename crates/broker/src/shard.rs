@@ -46,7 +46,7 @@ const LARGE_BUFFER_BYTES_MAX: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Close {
     pub slot: u32,
-    pub connection: u32,
+    pub connection: u64,
     pub farewell: Outbox,
 }
 
@@ -55,7 +55,7 @@ pub struct Close {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reauthenticate {
     pub slot: u32,
-    pub connection: u32,
+    pub connection: u64,
     /// False: the client goes on with an exchange under way.
     pub is_start: bool,
     pub client_id: Box<str>,
@@ -80,7 +80,7 @@ pub struct Effects {
     pub mail: Vec<Vec<Mail>>,
     /// Read nothing from the connection before the time; [`NEVER`]: before another word about it.
     /// A pause with an end stands against later words until it is over.
-    pub pauses: Vec<(u32, u64)>,
+    pub pauses: Vec<(u64, u64)>,
     pub events: Vec<Event>,
     pub reauthentications: Vec<Reauthenticate>,
 }
@@ -203,7 +203,7 @@ impl Shard {
     /// Bytes came from a connection. They may hold any part of any number of packets. After a
     /// pause call it even without bytes: some may have been put aside. True: a large packet is
     /// under way, and what it lacks may be read right into [`Shard::inbox`].
-    pub fn on_bytes(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> bool {
+    pub fn on_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> bool {
         let Some(link) = self.link(slot, connection) else { return false };
         // A client whose packets wait here, put aside, is not silent: we do not listen.
         if !bytes.is_empty() || !link.inbox.is_empty() {
@@ -220,7 +220,7 @@ impl Shard {
     }
 
     /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
-    fn on_packets(&mut self, slot: u32, connection: u32, bytes: &[u8], now_ms: u64) -> usize {
+    fn on_packets(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> usize {
         self.pace = Pace::default();
         let mut taken = 0;
         let mut packets = 0;
@@ -402,12 +402,12 @@ impl Shard {
     }
 
     /// What a connection is owed; None if the session has another connection by now.
-    pub fn outbox(&mut self, slot: u32, connection: u32) -> Option<&mut Outbox> {
+    pub fn outbox(&mut self, slot: u32, connection: u64) -> Option<&mut Outbox> {
         self.link(slot, connection).map(|link| &mut link.outbox)
     }
 
     /// The driver has written `count` bytes of the outbox.
-    pub fn on_written(&mut self, slot: u32, connection: u32, count: usize, now_ms: u64) {
+    pub fn on_written(&mut self, slot: u32, connection: u64, count: usize, now_ms: u64) {
         self.metrics().bytes_sent.add(count as u64);
         let Some(client) = self.clients.get_mut(slot).filter(|c| c.connection == connection) else {
             return;
@@ -441,7 +441,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn link(&mut self, slot: u32, connection: u32) -> Option<&mut Link> {
+    pub(crate) fn link(&mut self, slot: u32, connection: u64) -> Option<&mut Link> {
         let client = self.clients.get_mut(slot).filter(|c| c.connection == connection)?;
         client.session.link_mut()
     }

@@ -43,9 +43,9 @@ const ROUNDS: u64 = 100;
 /// One publisher and its subscribers on one shard, driven without the laboratory's own allocations.
 struct Fan {
     shard: Shard,
-    publisher: (u32, u32),
+    publisher: (u32, u64),
     /// Slot and connection of each subscriber, and the packet id it is to acknowledge next.
-    subscribers: Vec<(u32, u32, u16)>,
+    subscribers: Vec<(u32, u64, u16)>,
     publish: Vec<u8>,
     qos: u8,
     now_ms: u64,

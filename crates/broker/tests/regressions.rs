@@ -115,7 +115,7 @@ fn each_delivery_that_makes_room_for_a_large_one_is_counted() {
 }
 
 /// A shard other than the publisher's refuses.
-fn refused_elsewhere(version: Version) -> (Lab, u32) {
+fn refused_elsewhere(version: Version) -> (Lab, u64) {
     let mut lab = Lab::with(2, rejecting(), Access::open());
     let id = lab.id_on(0, "subscriber");
     let limits = queue(1, Overflow::Reject);

@@ -81,7 +81,7 @@ pub struct Link {
     aliases_out: Option<Box<OutboundAliases>>,
     acks: VecDeque<PendingAck>,
     /// The number of the ack at the front of `acks`, counted from the start of the link.
-    acks_taken: u64,
+    acks_taken: u32,
     /// Publishes of QoS 1 and 2 that the client waits for.
     unacked_in: u16,
     /// A publish of a 3.1.1 client was refused, of which only the end of its connection tells.
@@ -276,11 +276,11 @@ impl Link {
     /// Owes an acknowledgement. It leaves at once if nothing before it waits and `waiting` is 0.
     /// Returns its number, for `Link::settle`.
     #[inline]
-    pub fn owe_ack(&mut self, ack: PendingAck) -> u64 {
+    pub fn owe_ack(&mut self, ack: PendingAck) -> u32 {
         let number = self.next_ack_number();
         self.is_refusing |= ack.reason.is_error() && !self.is_v5();
         if self.acks.is_empty() && ack.waiting == 0 {
-            self.acks_taken += 1;
+            self.acks_taken = self.acks_taken.wrapping_add(1);
             self.write_owed(ack);
         } else {
             self.acks.push_back(ack);
@@ -289,9 +289,9 @@ impl Link {
     }
 
     /// One place has answered for the acknowledgement `number`: accepted it, or not.
-    pub(crate) fn settle(&mut self, number: u64, reason: Reason) {
-        let Some(index) = number.checked_sub(self.acks_taken) else { return };
-        let Some(ack) = self.acks.get_mut(index as usize) else { return };
+    pub(crate) fn settle(&mut self, number: u32, reason: Reason) {
+        let index = self.ack_index(number);
+        let Some(ack) = self.acks.get_mut(index) else { return };
         ack.waiting = ack.waiting.saturating_sub(1);
         if reason.is_error() || !ack.reason.is_error() && ack.reason != Reason::SUCCESS {
             ack.reason = reason;
@@ -299,19 +299,24 @@ impl Link {
         self.is_refusing |= reason.is_error() && !self.is_v5();
         while let Some(ack) = self.acks.front().copied().filter(|ack| ack.waiting == 0) {
             self.acks.pop_front();
-            self.acks_taken += 1;
+            self.acks_taken = self.acks_taken.wrapping_add(1);
             self.write_owed(ack);
         }
     }
 
     /// The number that the next owed acknowledgement will get.
-    pub fn next_ack_number(&self) -> u64 {
-        self.acks_taken + self.acks.len() as u64
+    pub fn next_ack_number(&self) -> u32 {
+        self.acks_taken.wrapping_add(self.acks.len() as u32)
+    }
+
+    /// Numbers go round, but not while one waits: fewer do than there are packet ids.
+    const fn ack_index(&self, number: u32) -> usize {
+        number.wrapping_sub(self.acks_taken) as usize
     }
 
     /// The acknowledgement `number`, if it still waits.
-    pub(crate) fn pending_ack(&self, number: u64) -> Option<&PendingAck> {
-        self.acks.get(number.checked_sub(self.acks_taken)? as usize)
+    pub(crate) fn pending_ack(&self, number: u32) -> Option<&PendingAck> {
+        self.acks.get(self.ack_index(number))
     }
 
     /// Acknowledgements that are held back by one before them or by a place that has to answer.

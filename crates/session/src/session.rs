@@ -157,7 +157,7 @@ impl Session {
     /// Owes the answer to an accepted PUBLISH. Returns the number to settle it by.
     ///
     /// An accepted QoS 2 id is remembered at once, so that a repetition is not passed on twice.
-    pub fn owe_answer(&mut self, qos: QoS, packet_id: u16, reason: Reason, waiting: u16) -> u64 {
+    pub fn owe_answer(&mut self, qos: QoS, packet_id: u16, reason: Reason, waiting: u16) -> u32 {
         let kind = match qos {
             QoS::AtMostOnce => return 0,
             QoS::AtLeastOnce => AckKind::Puback,
@@ -184,7 +184,7 @@ impl Session {
     }
 
     /// One of the places that a publish waits for has answered: accepted it, or not.
-    pub fn settle(&mut self, number: u64, reason: Reason) {
+    pub fn settle(&mut self, number: u32, reason: Reason) {
         let Some(link) = self.link.as_deref_mut() else { return };
         let pending = link.pending_ack(number).copied();
         if let Some(ack) = pending.filter(|ack| ack.kind == AckKind::Pubrec) {

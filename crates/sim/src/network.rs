@@ -16,13 +16,17 @@ impl World {
         if self.clients[who].wire.is_some() && !may_take_over {
             return;
         }
-        if let Some(connection) = self.clients[who].wire.as_ref().map(|wire| wire.connection) {
-            self.node.door.remove(&connection);
+        self.arrive(who);
+    }
+
+    fn arrive(&mut self, who: usize) {
+        if let Some(arrival) = self.clients[who].wire.as_ref().map(|wire| wire.arrival) {
+            self.node.door.remove(&arrival);
         }
-        self.next_connection += 1;
-        let connection = self.next_connection;
-        self.clients[who].connect(connection, &mut self.oracle);
-        self.note(|| format!("client {who} connects as connection {connection}"));
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        self.clients[who].connect(arrival, &mut self.oracle);
+        self.note(|| format!("client {who} connects, arrival {arrival}"));
     }
 
     /// Some bytes of the client reach the broker.
@@ -33,22 +37,21 @@ impl World {
         }
         let count = 1 + self.random.below(wire.to_broker.len());
         let bytes: Vec<u8> = wire.to_broker.drain(..count).collect();
-        let connection = wire.connection;
-        match wire.slot {
-            Some(slot) => {
-                let shard = self.node.shared.shard_of_client(&self.clients[who].id);
+        let arrival = wire.arrival;
+        match wire.place {
+            Some(Place { shard, slot, connection }) => {
                 self.carry_mail_to(shard);
                 let core = &mut self.node.shards[usize::from(shard)];
                 core.on_bytes(slot, connection, &bytes, self.now_ms);
                 self.collect(shard);
             }
-            None => self.knock(who, connection, &bytes),
+            None => self.knock(who, arrival, &bytes),
         }
     }
 
     /// Bytes of a connection that is not admitted.
-    fn knock(&mut self, who: usize, connection: u32, bytes: &[u8]) {
-        let waiting = self.node.door.entry(connection).or_default();
+    fn knock(&mut self, who: usize, arrival: u32, bytes: &[u8]) {
+        let waiting = self.node.door.entry(arrival).or_default();
         waiting.extend_from_slice(bytes);
         let Admission::Connect(credentials, len) =
             admit(waiting, &self.limits, "sim", || "assigned".into())
@@ -56,25 +59,31 @@ impl World {
             return;
         };
         let rest = waiting.split_off(len);
-        self.node.door.remove(&connection);
+        self.node.door.remove(&arrival);
         let shard = self.node.shared.shard_of_client(&credentials.request.client_id);
         let now_ms = self.now_ms;
         let mut request = credentials.request;
         let client = &mut self.clients[who];
         let is_clean = request.clean_start;
-        client.fate.on_admitted(connection, is_clean, client.expiry_secs, now_ms);
-        self.oracle.on_will_admitted(client.number, connection, is_clean);
+        client.fate.on_admitted(arrival, is_clean, client.expiry_secs, now_ms);
+        self.oracle.on_will_admitted(client.number, arrival, is_clean);
         self.admitting_clean = Some(is_clean);
         if self.node.sabotage == Some(Sabotage::LoseSession) && self.random.chance(10) {
             request.clean_start = true;
         }
+        let sabotage = self.node.sabotage;
+        let worker = self.node.worker(shard);
+        worker.close_some(&mut self.random);
+        let connection = worker.open(sabotage);
         let core = &mut self.node.shards[usize::from(shard)];
         let slot = core.on_connect(connection, request, now_ms);
         core.on_bytes(slot, connection, &rest, now_ms);
+        let place = Place { shard, slot, connection };
+        self.node.connections.insert(place, arrival);
         if let Some(wire) = &mut self.clients[who].wire {
-            wire.slot = Some(slot);
+            wire.place = Some(place);
         }
-        self.note(|| format!("connection {connection} of client {who} is admitted"));
+        self.note(|| format!("arrival {arrival} of client {who} is connection {connection}"));
         self.collect(shard);
         self.admitting_clean = None;
     }
@@ -104,10 +113,7 @@ impl World {
     }
 
     fn place(&self, who: usize) -> Option<Place> {
-        let client = &self.clients[who];
-        let wire = client.wire.as_ref()?;
-        let shard = self.node.shared.shard_of_client(&client.id);
-        Some(Place { shard, slot: wire.slot?, connection: wire.connection })
+        self.clients[who].wire.as_ref()?.place
     }
 
     pub(crate) fn read(&mut self, who: usize) -> Result<(), String> {
@@ -167,9 +173,28 @@ impl World {
             self.node.broken.push(place);
         }
         if let Some(wire) = self.clients[who].lose_wire(&mut self.oracle) {
-            self.node.door.remove(&wire.connection);
-            self.note(|| format!("connection {} of client {who} breaks", wire.connection));
+            self.node.door.remove(&wire.arrival);
+            self.note(|| format!("arrival {} of client {who} breaks", wire.arrival));
         }
+    }
+
+    /// A client loses its connection and is back at once, with all that it has to say: what the
+    /// connection before has asked for may still be on its way to a disk, or to another shard.
+    pub(crate) fn come_back(&mut self, who: usize) -> Result<(), String> {
+        self.break_connection(who);
+        if self.random.chance(70) {
+            // Else the broker sees it when it is taken over.
+            while !self.node.broken.is_empty() {
+                self.notice_broken();
+            }
+        }
+        self.arrive(who);
+        while self.clients[who].wire.as_ref().is_some_and(|wire| !wire.to_broker.is_empty()) {
+            self.carry_to_broker(who);
+            self.carry_to_client(who);
+            self.read(who)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn notice_broken(&mut self) {
@@ -186,11 +211,9 @@ impl World {
     /// Publishers that had to wait for a slow subscriber are read on.
     pub(crate) fn read_on(&mut self) {
         for (shard, connection) in std::mem::take(&mut self.node.paused) {
-            let slot = self.clients.iter().find_map(|client| {
-                let wire = client.wire.as_ref().filter(|wire| wire.connection == connection)?;
-                wire.slot
-            });
-            if let Some(slot) = slot {
+            let mut places = self.node.connections.keys();
+            let place = places.find(|p| p.shard == shard && p.connection == connection);
+            if let Some(slot) = place.map(|place| place.slot) {
                 self.carry_mail_to(shard);
                 let core = &mut self.node.shards[usize::from(shard)];
                 core.on_bytes(slot, connection, &[], self.now_ms);
@@ -233,21 +256,26 @@ impl World {
         }
         for (connection, until_ms) in core.effects.pauses.drain(..) {
             if until_ms != NEVER {
-                self.node.held.remove(&connection);
+                self.node.held.remove(&(shard, connection));
                 self.node.paused.push((shard, connection));
             } else if !self.node.paused.contains(&(shard, connection)) {
-                self.node.held.insert(connection);
+                self.node.held.insert((shard, connection));
             }
         }
         for (close, (client_id, ended)) in std::mem::take(&mut core.effects.closes).iter().zip(ends)
         {
-            self.end_will(close.connection, &client_id, &ended);
-            self.on_close(close);
+            let place = Place { shard, slot: close.slot, connection: close.connection };
+            let Some(arrival) = self.node.connections.remove(&place) else {
+                self.broken_rule.get_or_insert(format!("{place:?} is closed, and is none"));
+                continue;
+            };
+            self.end_will(arrival, &client_id, &ended);
+            self.on_close(place, arrival, close);
         }
     }
 
     /// What a connection's end is to its will.
-    fn end_will(&mut self, connection: u32, client_id: &str, ended: &Ended) {
+    fn end_will(&mut self, arrival: u32, client_id: &str, ended: &Ended) {
         if *ended == Ended::NotKept {
             let client = self.clients.iter().find(|client| *client.id == *client_id);
             client.into_iter().for_each(|client| self.oracle.on_will_unsure(client.number));
@@ -255,17 +283,20 @@ impl World {
         }
         let is_goodbye = *ended == Ended::Client(Reason::NORMAL_DISCONNECTION);
         let next = self.admitting_clean.filter(|_| *ended == Ended::TakenOver);
-        self.oracle.on_will_ended(connection, is_goodbye, next);
+        self.oracle.on_will_ended(arrival, is_goodbye, next);
     }
 
     /// The broker has ended a connection.
-    fn on_close(&mut self, close: &Close) {
-        self.node.dirty.retain(|place| place.connection != close.connection);
-        self.node.broken.retain(|place| place.connection != close.connection);
-        self.node.held.remove(&close.connection);
+    fn on_close(&mut self, place: Place, arrival: u32, close: &Close) {
+        let Place { shard, connection, .. } = place;
+        self.node.dirty.remove(&place);
+        self.node.broken.retain(|broken| *broken != place);
+        self.node.held.remove(&(shard, connection));
+        self.node.paused.retain(|paused| *paused != (shard, connection));
+        self.node.worker(shard).close_later(connection);
         for client in &mut self.clients {
-            client.fate.on_closed(close.connection, self.now_ms);
-            let wire = client.wire.as_mut().filter(|wire| wire.connection == close.connection);
+            client.fate.on_closed(arrival, self.now_ms);
+            let wire = client.wire.as_mut().filter(|wire| wire.arrival == arrival);
             let Some(wire) = wire else { continue };
             // What was written last may still be read, or be lost with the connection.
             if self.random.chance(70) {

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use broker::{Access, Mail, Settings, Shard, ShardId, Shared};
+use broker::{Access, Mail, NO_CONNECTION, Numbers, Settings, Shard, ShardId, Shared, key_of};
 
+use crate::random::Random;
 use crate::sabotage::Sabotage;
 
 /// A connection as the broker knows it.
@@ -12,21 +13,61 @@ use crate::sabotage::Sabotage;
 pub(crate) struct Place {
     pub(crate) shard: ShardId,
     pub(crate) slot: u32,
-    pub(crate) connection: u32,
+    pub(crate) connection: u64,
+}
+
+/// What the workers of the server are here: they number the connections of their shards.
+///
+/// As there, a key is the next connection's as soon as nobody needs the one before.
+#[derive(Debug, Default)]
+pub(crate) struct Worker {
+    numbers: Numbers,
+    keys: usize,
+    /// The last one to become free is taken first.
+    free: Vec<usize>,
+    /// Of those whose socket is still to be closed.
+    closing: VecDeque<usize>,
+}
+
+impl Worker {
+    pub(crate) fn open(&mut self, sabotage: Option<Sabotage>) -> u64 {
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.keys += 1;
+            self.keys - 1
+        });
+        if sabotage == Some(Sabotage::ReuseNumbers) {
+            return key as u64;
+        }
+        self.numbers.give(key).unwrap_or(NO_CONNECTION)
+    }
+
+    pub(crate) fn close_later(&mut self, connection: u64) {
+        self.closing.push_back(key_of(connection));
+    }
+
+    /// Sockets are closed at the end of a turn, but not all in the same one.
+    pub(crate) fn close_some(&mut self, random: &mut Random) {
+        let count = random.below(self.closing.len() + 1);
+        self.free.extend(self.closing.drain(..count));
+    }
 }
 
 pub(crate) struct Node {
     pub(crate) shared: Arc<Shared>,
     pub(crate) shards: Vec<Shard>,
     pub(crate) mail: BTreeMap<(ShardId, ShardId), VecDeque<Mail>>,
-    /// First bytes of connections that are not admitted.
+    /// Shard `n` lives on worker `n % workers`.
+    pub(crate) workers: Vec<Worker>,
+    /// First bytes of connections that are not admitted, by arrival.
     pub(crate) door: BTreeMap<u32, Vec<u8>>,
+    /// All connections, and as what they arrived.
+    pub(crate) connections: BTreeMap<Place, u32>,
     /// Connections that the shards said have something to write.
     pub(crate) dirty: BTreeSet<Place>,
     /// Connections that are not read for a while.
-    pub(crate) paused: Vec<(ShardId, u32)>,
+    pub(crate) paused: Vec<(ShardId, u64)>,
     /// Connections that are not read before their shard says so.
-    pub(crate) held: BTreeSet<u32>,
+    pub(crate) held: BTreeSet<(ShardId, u64)>,
     /// Connections that broke, and of which the broker does not know yet.
     pub(crate) broken: Vec<Place>,
     /// What is wrong with it.
@@ -35,6 +76,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(settings: &Settings, shard_count: ShardId, seed: u64) -> Self {
+        let worker_count = 1 + Random::new(seed).below(usize::from(shard_count));
         let shared = Shared::new(settings.clone(), shard_count, seed);
         let shards = (0..shard_count)
             .map(|number| Shard::new(number, shared.clone(), Access::open()))
@@ -43,13 +85,20 @@ impl Node {
             shared,
             shards,
             mail: BTreeMap::new(),
+            workers: (0..worker_count).map(|_| Worker::default()).collect(),
             door: BTreeMap::new(),
+            connections: BTreeMap::new(),
             dirty: BTreeSet::new(),
             paused: Vec::new(),
             held: BTreeSet::new(),
             broken: Vec::new(),
             sabotage: None,
         }
+    }
+
+    pub(crate) fn worker(&mut self, shard: ShardId) -> &mut Worker {
+        let index = usize::from(shard) % self.workers.len();
+        &mut self.workers[index]
     }
 
     pub(crate) fn is_quiet(&self) -> bool {

@@ -10,6 +10,8 @@ pub enum Sabotage {
     LoseTaken,
     ForgetDirty,
     LoseSession,
+    /// Connections have the numbers of those before them.
+    ReuseNumbers,
     /// Disks report syncs that they have not done.
     IgnoreSyncs,
     /// Disks report manifests that they have not written, all but the first.

@@ -120,7 +120,8 @@ pub(crate) struct World {
     pub(crate) calamities: Calamities,
     pub(crate) toll: crate::crash::Toll,
     pub(crate) clients: Vec<ModelClient>,
-    pub(crate) next_connection: u32,
+    /// Connections so far.
+    pub(crate) arrivals: u32,
     pub(crate) now_ms: u64,
     pub(crate) oracle: Oracle,
     /// Bytes of the largest messages.
@@ -190,7 +191,7 @@ impl World {
             calamities,
             toll: crate::crash::Toll::default(),
             clients,
-            next_connection: 0,
+            arrivals: 0,
             now_ms: BEGIN_MS,
             oracle: Oracle::new(terms, BEGIN_MS, options.trace_lines),
             padding_max,
@@ -238,6 +239,9 @@ impl World {
             return self.step_durable();
         }
         let who = self.random.below(self.clients.len());
+        if self.random.chance(1) && self.random.chance(self.unrest_percent) {
+            return self.come_back(who);
+        }
         match self.random.below(100) {
             0..=24 => self.carry_to_broker(who),
             25..=44 => self.carry_to_client(who),

@@ -78,6 +78,11 @@ fn the_oracle_sees_acknowledgements_before_the_commit() {
 }
 
 #[test]
+fn the_oracle_sees_a_connection_that_has_the_number_of_one_before() {
+    is_caught(Sabotage::ReuseNumbers);
+}
+
+#[test]
 fn the_oracle_sees_a_commit_that_is_never_reported() {
     is_caught(Sabotage::LoseCompletion);
 }

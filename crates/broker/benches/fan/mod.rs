@@ -12,8 +12,8 @@ use lab::{Lab, of_version, publish};
 /// One publisher and its subscribers on one shard.
 pub(crate) struct Fan {
     shard: Shard,
-    publisher: (u32, u32),
-    subscribers: Vec<(u32, u32, u16)>,
+    publisher: (u32, u64),
+    subscribers: Vec<(u32, u64, u16)>,
     publish: Vec<u8>,
     qos: u8,
     now_ms: u64,

@@ -19,9 +19,9 @@ pub(crate) enum Promise {
     /// A PUBREC: the PUBREL may leave.
     Received { session: SessionKey, packet_id: u16 },
     /// A PUBREL: the PUBCOMP may leave.
-    Released { session: SessionKey, connection: u32, packet_id: u16, serial: u64 },
+    Released { session: SessionKey, connection: u64, packet_id: u16, serial: u64 },
     /// A packet as it stands: SUBACK, UNSUBACK.
-    Packet { session: SessionKey, connection: u32, packet: Box<[u8]> },
+    Packet { session: SessionKey, connection: u64, packet: Box<[u8]> },
 }
 
 /// What waits, in the order of the log, per level.
@@ -180,7 +180,7 @@ impl Shard {
     fn complete_incoming(
         &mut self,
         session: SessionKey,
-        connection: u32,
+        connection: u64,
         packet_id: u16,
         serial: u64,
     ) {

@@ -156,7 +156,7 @@ pub(crate) struct Store {
     pub(crate) late_wills: BTreeMap<u64, LateWill>,
     /// PUBRELs that found no room: session, connection, packet id. Bounded by what the clients may
     /// have in flight.
-    pub(crate) late_pubrels: Vec<(SessionKey, u32, u16)>,
+    pub(crate) late_pubrels: Vec<(SessionKey, u64, u16)>,
     /// The state that was told last.
     pub(crate) told: Status,
 }

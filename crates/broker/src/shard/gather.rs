@@ -9,12 +9,12 @@ use super::Shard;
 impl Shard {
     /// Where a packet of this connection is gathered. What was read into it is told by
     /// [`Shard::on_bytes`] without bytes.
-    pub fn inbox(&mut self, slot: u32, connection: u32) -> Option<&mut Vec<u8>> {
+    pub fn inbox(&mut self, slot: u32, connection: u64) -> Option<&mut Vec<u8>> {
         self.link(slot, connection).map(|link| &mut link.inbox)
     }
 
     /// Keeps what has to wait. True: the beginning of a large packet.
-    pub(super) fn put_aside(&mut self, slot: u32, connection: u32, bytes: &[u8]) -> bool {
+    pub(super) fn put_aside(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> bool {
         if bytes.is_empty() {
             return false;
         }
@@ -28,7 +28,7 @@ impl Shard {
     pub(super) fn on_more_bytes(
         &mut self,
         slot: u32,
-        connection: u32,
+        connection: u64,
         bytes: &[u8],
         now_ms: u64,
     ) -> bool {
@@ -53,7 +53,7 @@ impl Shard {
     fn on_large_packet(
         &mut self,
         slot: u32,
-        connection: u32,
+        connection: u64,
         (inbox, rest): (Vec<u8>, &[u8]),
         now_ms: u64,
     ) -> bool {
@@ -77,7 +77,7 @@ impl Shard {
     }
 
     /// What was put aside, of which so much was taken, waits on.
-    fn put_back(&mut self, slot: u32, connection: u32, mut inbox: Vec<u8>, taken: usize) -> bool {
+    fn put_back(&mut self, slot: u32, connection: u64, mut inbox: Vec<u8>, taken: usize) -> bool {
         if taken == inbox.len() {
             return false;
         }

@@ -63,7 +63,7 @@ struct Peer {
 }
 
 /// A connection of the laboratory.
-pub(crate) type Conn = u32;
+pub(crate) type Conn = u64;
 
 pub(crate) struct Lab {
     pub(crate) shards: Vec<Shard>,

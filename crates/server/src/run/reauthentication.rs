@@ -16,7 +16,7 @@ const EXCHANGES_MAX: usize = 10_000;
 pub(super) struct Reauthentication {
     authenticator: Arc<Authenticator>,
     /// By shard, slot and connection.
-    exchanges: HashMap<(ShardId, u32, u32), Exchange>,
+    exchanges: HashMap<(ShardId, u32, u64), Exchange>,
 }
 
 impl Reauthentication {
@@ -47,7 +47,7 @@ impl Reauthentication {
     }
 
     /// A connection is gone, and with it an exchange that it may have begun.
-    pub(super) fn forget(&mut self, shard: ShardId, slot: u32, connection: u32) {
+    pub(super) fn forget(&mut self, shard: ShardId, slot: u32, connection: u64) {
         if !self.exchanges.is_empty() {
             self.exchanges.remove(&(shard, slot, connection));
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use broker::{Mail, Shard, ShardId};
+use broker::{Mail, Numbers, Shard, ShardId, key_of};
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -48,6 +48,8 @@ const SLEEP_MS_MAX: u64 = 1000;
 
 struct Connection {
     stream: Stream,
+    /// What its shard knows it by.
+    number: u64,
     /// The place of its shard in `Worker::shards`.
     shard: u16,
     slot: u32,
@@ -128,6 +130,7 @@ pub(super) struct Worker {
     /// Shard `n` lives on worker `n % workers`, as its shard `n / workers`.
     shards: Vec<Shard>,
     connections: Slab<Connection>,
+    numbers: Numbers,
     buffer: Box<[u8]>,
     clock: Clock,
     now_ms: u64,
@@ -163,6 +166,7 @@ impl Worker {
             mailboxes: parts.mailboxes,
             shards: parts.shards,
             connections: Slab::new(),
+            numbers: Numbers::default(),
             buffer: vec![0; READ_BUFFER_BYTES].into(),
             now_ms: parts.clock.now_ms(),
             clock: parts.clock,
@@ -375,8 +379,9 @@ impl Worker {
 
     fn take_pauses(&mut self, place: usize) {
         for (paused, until_ms) in self.shards[place].effects.pauses.drain(..) {
-            let key = paused as usize;
+            let key = key_of(paused);
             if let Some(connection) = self.connections.get_mut(key)
+                && connection.number == paused
                 && matches!(connection.state, State::Open | State::Paused(NEVER))
             {
                 connection.state = State::Paused(until_ms);

@@ -16,8 +16,8 @@ pub struct Fate {
     /// An answer that would have told whether the session was still there was lost.
     is_unsure: bool,
     expected: Presence,
-    /// The last admitted connection, when the client lost it, and when the broker knew.
-    connection: u32,
+    /// The last admitted arrival, when the client lost it, and when the broker knew.
+    arrival: u32,
     left_ms: Option<u64>,
     /// When it had lost the one before.
     left_before_ms: Option<u64>,
@@ -36,13 +36,13 @@ impl Fate {
     /// The broker takes a connection on.
     pub(crate) fn on_admitted(
         &mut self,
-        connection: u32,
+        arrival: u32,
         is_clean: bool,
         expiry_secs: u32,
         now_ms: u64,
     ) {
         self.expected = self.expectation(is_clean, expiry_secs, now_ms);
-        self.connection = connection;
+        self.arrival = arrival;
         self.left_before_ms = self.left_ms;
         self.gone_ms = None;
     }
@@ -83,8 +83,8 @@ impl Fate {
     }
 
     /// The broker has ended a connection.
-    pub(crate) fn on_closed(&mut self, connection: u32, now_ms: u64) {
-        if connection == self.connection {
+    pub(crate) fn on_closed(&mut self, arrival: u32, now_ms: u64) {
+        if arrival == self.arrival {
             self.gone_ms.get_or_insert(now_ms);
         }
     }

@@ -12,6 +12,7 @@ use codec::{
     QoS, Reason, Sender, Version, Will,
 };
 
+use crate::node::Place;
 use crate::oracle::{Oracle, Payload};
 use fate::Fate;
 use publishing::Publishing;
@@ -30,10 +31,11 @@ const PACKET_IDS: u16 = 50;
 /// The client's end of a connection.
 #[derive(Debug)]
 pub struct Wire {
-    pub connection: u32,
+    /// The number of the connection at the door: none is given twice.
+    pub arrival: u32,
     pub opened_ms: u64,
-    /// The client's slot at its shard, once admitted.
-    pub slot: Option<u32>,
+    /// As the broker knows it, once admitted.
+    pub(crate) place: Option<Place>,
     /// Written by the client, not yet taken by the broker.
     pub to_broker: Vec<u8>,
     /// Written by the broker, not yet looked at by the client.
@@ -123,7 +125,7 @@ impl ModelClient {
     }
 
     /// Opens a connection; whatever was under way on an old one is lost with it.
-    pub fn connect(&mut self, connection: u32, oracle: &mut Oracle) {
+    pub fn connect(&mut self, arrival: u32, oracle: &mut Oracle) {
         self.lose_wire(oracle);
         let is_clean = !self.is_persistent() || self.fate.begins_anew;
         let mut properties = PropertyBuf::new();
@@ -133,7 +135,7 @@ impl ModelClient {
                 properties.push(Property::SessionExpirySecs(self.expiry_secs));
             }
         }
-        let will = self.next_will(connection, is_clean, oracle);
+        let will = self.next_will(arrival, is_clean, oracle);
         let payload = will.as_ref().map(|will| will.payload.to_bytes(will.padding));
         let mut will_properties = PropertyBuf::new();
         if let Some(habit) = self.habit.as_ref().filter(|habit| habit.delay_secs > 0) {
@@ -159,9 +161,9 @@ impl ModelClient {
         let mut to_broker = Vec::new();
         Packet::Connect(connect).encode(self.version, &mut to_broker);
         self.wire = Some(Wire {
-            connection,
+            arrival,
             opened_ms: oracle.now_ms,
-            slot: None,
+            place: None,
             to_broker,
             to_client: Vec::new(),
             is_acknowledged: false,
@@ -177,7 +179,7 @@ impl ModelClient {
         self.unacknowledged.clear();
         self.subscribing.forget_requests();
         self.publishing.for_each_unanswered(|publish| oracle.on_unanswered(publish));
-        if wire.slot.is_some() {
+        if wire.place.is_some() {
             self.fate.on_lost(wire.is_acknowledged, oracle.now_ms);
         }
         Some(wire)

@@ -137,7 +137,7 @@ impl ModelClient {
                 filter.is_confirmed = true;
                 self.fate.on_promise();
                 if let Some(wire) = &self.wire {
-                    oracle.on_will_firm(wire.connection);
+                    oracle.on_will_firm(wire.arrival);
                 }
                 oracle.on_subscribed(self.number, &filter.name);
             } else if !oracle.terms.may_refuse {

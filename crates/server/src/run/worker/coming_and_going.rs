@@ -1,7 +1,7 @@
 //! Connections come and go: a few in each turn, behind the messages, so that nobody waits for a
 //! storm of them.
 
-use broker::Close;
+use broker::{Close, key_of};
 use mio::{Interest, Token};
 use net::Read;
 
@@ -35,10 +35,15 @@ impl Worker {
         }
         let place = usize::from(handover.shard) / self.mailboxes.len();
         if let Some(old) = self.shards[place].connection_of(&handover.request.client_id) {
-            self.read_before_takeover(old as usize);
+            self.read_before_takeover(key_of(old));
         }
         let entry = self.connections.vacant_entry();
         let key = entry.key();
+        let Some(number) = self.numbers.give(key) else {
+            tracing::warn!(client = %handover.request.client_id,
+                "a worker has as many connections as it can; another one is closed");
+            return;
+        };
         let mut stream = handover.stream;
         let interests = Interest::READABLE | Interest::WRITABLE;
         if let Err(error) = self.poll.registry().register(&mut stream, Token(key), interests) {
@@ -48,9 +53,10 @@ impl Worker {
         let now_ms = self.now_ms;
         let has_layers = stream.has_layers();
         let shard = &mut self.shards[place];
-        let slot = shard.on_connect(key as u32, handover.request, now_ms);
+        let slot = shard.on_connect(number, handover.request, now_ms);
         entry.insert(Connection {
             stream,
+            number,
             shard: place as u16,
             slot,
             state: State::Open,
@@ -62,7 +68,7 @@ impl Worker {
             _seat: handover.seat,
         });
         if !handover.rest.is_empty() {
-            let gathers = shard.on_bytes(slot, key as u32, &handover.rest, now_ms);
+            let gathers = shard.on_bytes(slot, number, &handover.rest, now_ms);
             self.note_gathers(key, gathers, handover.rest.len());
         }
         if has_layers {
@@ -94,13 +100,17 @@ impl Worker {
         }
         connection.state = State::Lost;
         let (place, slot) = (usize::from(connection.shard), connection.slot);
-        self.shards[place].on_closed(slot, key as u32, self.now_ms);
+        let number = connection.number;
+        self.shards[place].on_closed(slot, number, self.now_ms);
     }
 
     /// Writes a connection's farewell and lets it go.
     pub(super) fn close(&mut self, close: Close) {
-        let key = close.connection as usize;
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let key = key_of(close.connection);
+        let known = self.connections.get_mut(key);
+        let Some(connection) = known.filter(|known| known.number == close.connection) else {
+            return;
+        };
         if matches!(connection.state, State::Lost) || close.farewell.is_empty() {
             return self.close_later(key);
         }

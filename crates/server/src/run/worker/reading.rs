@@ -100,7 +100,7 @@ impl Worker {
                 return false;
             }
             let (place, slot) = (usize::from(connection.shard), connection.slot);
-            let inbox = self.shards[place].inbox(slot, key as u32);
+            let inbox = self.shards[place].inbox(slot, connection.number);
             let Some(inbox) = inbox.filter(|inbox| inbox.len() < inbox.capacity()) else {
                 connection.gathers = false;
                 return true;
@@ -135,8 +135,8 @@ impl Worker {
     pub(super) fn give(&mut self, key: usize, count: usize) {
         let Some(connection) = self.connections.get(key) else { return };
         let (place, slot) = (usize::from(connection.shard), connection.slot);
-        let shard = &mut self.shards[place];
-        let gathers = shard.on_bytes(slot, key as u32, &self.buffer[..count], self.now_ms);
+        let (shard, number) = (&mut self.shards[place], connection.number);
+        let gathers = shard.on_bytes(slot, number, &self.buffer[..count], self.now_ms);
         self.take_pauses(place);
         self.note_gathers(key, gathers, count);
     }

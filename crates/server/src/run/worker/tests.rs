@@ -148,7 +148,8 @@ fn a_worker_sleeps_until_the_first_of_its_pauses_is_over() {
         .collect();
     drive_until(worker, |worker| worker.connections.len() == 3);
     let until_ms = |ms| worker.now_ms + ms;
-    let pauses = [(0, until_ms(60_000)), (1, until_ms(30_000)), (2, NEVER)];
+    let number = |key: usize| worker.connections[key].number;
+    let pauses = [(number(0), until_ms(60_000)), (number(1), until_ms(30_000)), (number(2), NEVER)];
     worker.shards[0].effects.pauses.extend(pauses);
     worker.take_pauses(0);
     assert_eq!(worker.waiting.until_ms, pauses[1].1);

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 
-use broker::Shard;
+use broker::{Shard, key_of};
 use net::Stream;
 use session::Outbox;
 
@@ -19,7 +19,7 @@ impl Worker {
     /// Writing makes room, and room may make a connection dirty again.
     pub(super) fn write_urgent(&mut self, place: usize) {
         while let Some((_, connection)) = self.shards[place].take_urgent() {
-            self.write(connection as usize);
+            self.write(key_of(connection));
         }
     }
 
@@ -31,7 +31,7 @@ impl Worker {
         for place in 0..self.shards.len() {
             for _ in 0..BROADCAST_WRITES_PER_TURN {
                 let Some((_, connection)) = self.shards[place].take_dirty() else { break };
-                self.write(connection as usize);
+                self.write(key_of(connection));
             }
         }
         self.carry_out();
@@ -49,9 +49,10 @@ impl Worker {
                 return;
             }
             let (place, slot) = (usize::from(connection.shard), connection.slot);
+            let number = connection.number;
             let written = match &mut connection.state {
                 State::Leaving { farewell, .. } => write_outbox(&mut connection.stream, farewell),
-                _ => match self.shards[place].outbox(slot, key as u32) {
+                _ => match self.shards[place].outbox(slot, number) {
                     Some(outbox) => write_outbox(&mut connection.stream, outbox),
                     None => return,
                 },
@@ -65,7 +66,7 @@ impl Worker {
                     return;
                 }
             } else if written > 0 {
-                self.shards[place].on_written(slot, key as u32, written, self.now_ms);
+                self.shards[place].on_written(slot, number, written, self.now_ms);
             }
             if written == 0 {
                 return;
