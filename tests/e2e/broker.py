@@ -29,7 +29,7 @@ allow_anonymous = true
 class Broker:
     """Runs until `stop` or the end of the test. `{dir}` in the configuration is its directory."""
 
-    def __init__(self, config=PLAIN, files=None, arguments=(), data=None):
+    def __init__(self, config=PLAIN, files=None, arguments=(), data=None, environment=None):
         self.directory = Path(tempfile.mkdtemp(prefix="quelea-e2e-"))
         self.data = data or self.directory / "data"
         for name, content in (files or {}).items():
@@ -40,6 +40,7 @@ class Broker:
         self.config.write_text(config.replace("{dir}", str(self.directory)))
         self.log = []
         self.arguments = arguments
+        self.environment = {**os.environ, **(environment or {})}
         self._launch()
 
     def _launch(self):
@@ -58,6 +59,7 @@ class Broker:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            env=self.environment,
             # Python ignores SIGXFSZ; so does the child, which a test makes fail to write.
             restore_signals=False,
         )

@@ -71,7 +71,7 @@ impl World {
         if self.node.sabotage == Some(Sabotage::LoseSession) && self.random.chance(10) {
             request.clean_start = true;
         }
-        let sabotage = self.node.sabotage;
+        let sabotage = self.options.sabotage;
         let worker = self.node.worker(shard);
         worker.close_some(&mut self.random);
         let connection = worker.open(sabotage);

@@ -1,0 +1,155 @@
+"""A client is back while what it asked for before is on its way to the disk.
+
+The disk stands still when the test says so, so that nothing here depends on time.
+"""
+
+import pytest
+
+from broker import PLAIN, Broker, eventually
+from slow_sync import Gate
+from wire import (
+    PINGRESP, PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, Peer, ack, fresh, packet, publish, subscribe,
+)
+
+NEVER = b"\x11\xff\xff\xff\xff"
+
+# All connections are numbered by one worker, all that is kept goes into one log.
+ONE = PLAIN + """
+[server]
+shards = 1
+workers = 1
+[sys]
+interval_secs = "off"
+[durability]
+level = "fsync"
+"""
+
+
+@pytest.fixture
+def gate():
+    with Gate() as gate:
+        yield gate
+
+
+@pytest.fixture
+def broker(gate):
+    broker = Broker(ONE, environment=gate.environment)
+    yield broker
+    gate.open()
+    broker.stop()
+
+
+def session(client_id):
+    return {"client_id": client_id, "clean": False, "properties": NEVER}
+
+
+def kept_topic(broker):
+    """A topic that a persistent session without a connection is subscribed to."""
+    topic = fresh()
+    with Peer(broker.port()) as peer:
+        peer.accepted(**session("keeper")).subscribed(topic, 2)
+    gone(broker)
+    return topic
+
+
+def count(broker, name):
+    return sum(value for key, value in broker.metrics().items() if key.split("{")[0] == name)
+
+
+def gone(broker, left=0):
+    """Waits until the broker knows that connections are gone."""
+    eventually(lambda: count(broker, "quelea_connections") == left, "the end of a connection")
+
+
+def dealt_with(peer):
+    """Waits until the broker has dealt with all that was sent; what came before the answer."""
+    peer.send(packet(0xC0))
+    before = []
+    while (received := peer.recv())[0] != PINGRESP:
+        before.append(received)
+    return before
+
+
+def stop_disk(gate, other):
+    """From now on what is kept has to wait; a sync that is none of the client's has begun. Its
+    number."""
+    gate.shut()
+    number = gate.begun() + 1
+    other.send(publish(fresh(), b"kept", qos=1, packet_id=9, retain=True))
+    gate.wait_for(number)
+    return number
+
+
+def let_pass(gate, number):
+    """The sync of this number is done, and the broker has been told: the next one has begun."""
+    gate.release(number)
+    gate.wait_for(number + 1)
+
+
+def back_while_it_waits(broker, gate, client, *packets):
+    """A client sends packets, and has a new connection while they wait for the disk. Returns that,
+    and the number of the sync that they wait for."""
+    other = Peer(broker.port()).accepted()
+    first = Peer(broker.port()).accepted(**session(client))
+    number = stop_disk(gate, other)
+    first.send(*packets)
+    assert dealt_with(first) == []
+    # What is sent from now on is part of a later sync than that.
+    let_pass(gate, number)
+    first.close()
+    gone(broker, left=1)
+    return Peer(broker.port()).accepted(**session(client)), number + 1
+
+
+@pytest.mark.parametrize("qos, answer", [(1, PUBACK), (2, PUBREC)])
+def test_a_late_commit_does_not_acknowledge_the_publish_of_a_later_connection(
+    broker, gate, qos, answer
+):
+    topic = kept_topic(broker)
+    old = publish(topic, b"old", qos=qos, packet_id=1)
+    peer, number = back_while_it_waits(broker, gate, "client", old)
+    peer.send(publish(topic, b"new", qos=qos, packet_id=2))
+    assert dealt_with(peer) == []
+    let_pass(gate, number)
+    assert dealt_with(peer) == [], "the sync was the one of the message before"
+    gate.open()
+    first, body = peer.recv()
+    assert (first, body[:2]) == (answer, b"\0\2")
+
+
+def test_a_late_commit_does_not_confirm_a_subscription_to_a_later_connection(broker, gate):
+    old = subscribe(fresh(), 1, packet_id=1)
+    peer, number = back_while_it_waits(broker, gate, "client", old)
+    peer.send(subscribe(fresh(), 1, packet_id=2))
+    assert dealt_with(peer) == []
+    let_pass(gate, number)
+    assert dealt_with(peer) == [], "the sync was the one of the subscription before"
+    gate.open()
+    first, body = peer.recv()
+    assert (first, body[:2]) == (SUBACK, b"\0\2")
+
+
+def test_a_pubrel_that_is_repeated_on_a_new_connection_is_completed_once(broker, gate):
+    topic = kept_topic(broker)
+    with Peer(broker.port()) as peer:
+        peer.accepted(**session("client"))
+        peer.send(publish(topic, b"once", qos=2, packet_id=1))
+        peer.expect(PUBREC)
+    gone(broker)
+    peer, _ = back_while_it_waits(broker, gate, "client", ack(PUBREL, 1))
+    peer.send(ack(PUBREL, 1))
+    assert dealt_with(peer) == []
+    gate.open()
+    assert peer.expect(PUBCOMP)[:2] == b"\0\1"
+    # A sync that comes behind: what else there is to say was said before.
+    assert [first for first, _ in published(peer, topic)] == []
+    peer.close()
+
+
+def published(peer, topic):
+    """Publishes one more message; what came before its acknowledgement."""
+    peer.send(publish(topic, b"more", qos=1, packet_id=7))
+    before = []
+    while (received := peer.recv())[0] != PUBACK:
+        before.append(received)
+    return before
