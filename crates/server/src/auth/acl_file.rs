@@ -12,11 +12,15 @@
 //! pattern write devices/%c/up
 //! ```
 //!
-//! What the rules mean is said in [`broker::access`].
+//! What the rules mean is said in [`broker::access`]. As in mosquitto, a permission word may be left
+//! out before a filter without spaces only: of two words the first is the permission, so that
+//! `topic Deny home/secret` is a mistake to be told and not a grant of the topic "Deny home/secret".
 
 use std::path::Path;
 
 use broker::access::{Access, Permission, Rule, Who};
+
+use crate::config::source::nearest;
 
 /// An access file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +72,6 @@ pub fn parse(text: &str) -> Result<Vec<(usize, Rule)>, (usize, String)> {
         }
         let fail = |detail: String| (index + 1, detail);
         let (keyword, rest) = first_word(line);
-        let (permission, filter) = permission_and_filter(rest);
         let about = match keyword {
             "user" if rest.is_empty() => return Err(fail("a user line needs a name".into())),
             "user" => {
@@ -78,28 +81,53 @@ pub fn parse(text: &str) -> Result<Vec<(usize, Rule)>, (usize, String)> {
             "topic" => who.clone(),
             "pattern" => Who::Everyone,
             _ => {
-                let detail = format!("'{keyword}' is none of `user`, `topic`, `pattern`");
-                return Err(fail(detail));
+                let meant = meant(keyword, KEYWORDS.into_iter());
+                let known = "`user`, `topic`, `pattern`";
+                return Err(fail(format!("'{keyword}' is none of {known}{meant}")));
             }
         };
-        if filter.is_empty() {
-            return Err(fail(format!("a {keyword} line needs a topic filter")));
-        }
+        let (permission, filter) = permission_and_filter(keyword, rest).map_err(fail)?;
         rules.push((index + 1, Rule { who: about, permission, filter: filter.into() }));
     }
     Ok(rules)
 }
 
-/// Without a permission word, the whole text is the filter, and it may be read and written.
-fn permission_and_filter(text: &str) -> (Permission, &str) {
+const KEYWORDS: [&str; 3] = ["user", "topic", "pattern"];
+
+const PERMISSIONS: [(&str, Permission); 4] = [
+    ("read", Permission::Read),
+    ("write", Permission::Write),
+    ("readwrite", Permission::ReadWrite),
+    ("deny", Permission::Deny),
+];
+
+/// One word alone is a filter that may be read and written.
+fn permission_and_filter<'a>(
+    keyword: &str,
+    text: &'a str,
+) -> Result<(Permission, &'a str), String> {
     let (word, rest) = first_word(text);
-    match word {
-        "read" => (Permission::Read, rest),
-        "write" => (Permission::Write, rest),
-        "readwrite" => (Permission::ReadWrite, rest),
-        "deny" => (Permission::Deny, rest),
-        _ => (Permission::ReadWrite, text),
+    let known = PERMISSIONS.into_iter().find(|(name, _)| *name == word);
+    match known {
+        Some((_, permission)) if !rest.is_empty() => Ok((permission, rest)),
+        None if rest.is_empty() && !word.is_empty() => Ok((Permission::ReadWrite, word)),
+        None if !rest.is_empty() => {
+            let meant = meant(word, PERMISSIONS.into_iter().map(|(name, _)| name));
+            Err(format!(
+                "'{word}' is none of `read`, `write`, `readwrite`, `deny`{meant} (a topic with a \
+                 space needs the word before it: `{keyword} readwrite {text}`)"
+            ))
+        }
+        _ => Err(format!("a {keyword} line needs a topic filter")),
     }
+}
+
+/// What to add about a word that is not known: the one it is nearest to, or begins with.
+fn meant(word: &str, known: impl Iterator<Item = &'static str> + Clone) -> String {
+    let word = word.to_lowercase();
+    let longest_start = known.clone().filter(|name| word.starts_with(name)).max_by_key(|n| n.len());
+    let meant = nearest(&word, known).or(longest_start);
+    meant.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
 fn first_word(text: &str) -> (&str, &str) {
@@ -115,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    const FILE: &str = "# all\ntopic read public/#\n\n  user anna maria\r\ntopic home/a b/#\n\
+    const FILE: &str = "# all\ntopic read public/#\n\n  user anna maria\r\ntopic readwrite home/a b/#\n\
                         topic deny home/a b/x\ntopic\twrite\tout\nuser bob\ntopic readwrite b\n\
                         pattern write devices/%c/up\npattern %u/#\n";
 
@@ -153,9 +181,25 @@ mod tests {
             ("topic read", 1, "needs a topic filter"),
             ("topic read a/#/b", 1, "`#` must be the last level"),
             ("topic read a/%u", 1, "pattern"),
+            ("Topic read a", 1, "did you mean `topic`?"),
+            ("users anna", 1, "did you mean `user`?"),
         ] {
             let (at, detail) = compile(text).unwrap_err();
             assert!(at == line && detail.contains(what), "{text}: {at} {detail}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_permission_is_refused_and_never_part_of_a_topic() {
+        for (text, meant) in [
+            ("topic Deny tele/secret", "did you mean `deny`?"),
+            ("topic readonly tele/#", "did you mean `read`?"),
+            ("pattern raedwrite tele/%c", "did you mean `readwrite`?"),
+            ("topic DENY\ttele/a b", "did you mean `deny`?"),
+            ("topic subscribe tele/#", "`topic readwrite subscribe tele/#`"),
+        ] {
+            let (at, detail) = compile(&format!("user anna\n{text}\n")).unwrap_err();
+            assert!(at == 2 && detail.contains(meant), "{text}: {at} {detail}");
         }
     }
 
