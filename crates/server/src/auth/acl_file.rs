@@ -12,9 +12,9 @@
 //! pattern write devices/%c/up
 //! ```
 //!
-//! What the rules mean is said in [`broker::access`]. As in mosquitto, a permission word may be left
-//! out before a filter without spaces only: of two words the first is the permission, so that
-//! `topic Deny home/secret` is a mistake to be told and not a grant of the topic "Deny home/secret".
+//! What the rules mean is said in [`broker::access`]. As in mosquitto, a permission word may be
+//! left out before a filter without spaces only: of two words the first is the permission, so that
+//! `topic Deny home/x` is a mistake to be told, and not a grant of the topic "Deny home/x".
 
 use std::path::Path;
 
@@ -143,7 +143,8 @@ mod tests {
 
     use super::*;
 
-    const FILE: &str = "# all\ntopic read public/#\n\n  user anna maria\r\ntopic readwrite home/a b/#\n\
+    const FILE: &str = "# all\ntopic read public/#\n\n  user anna maria\r\ntopic readwrite \
+                        home/a b/#\n\
                         topic deny home/a b/x\ntopic\twrite\tout\nuser bob\ntopic readwrite b\n\
                         pattern write devices/%c/up\npattern %u/#\n";
 
