@@ -20,4 +20,4 @@ mod wire;
 
 pub use machine::{Acks, Event, Machine, NotSent, Unacknowledged};
 pub use options::{ConnectOptions, WillOptions};
-pub use wire::{Endpoint, Read, Route, TlsOptions, Wire};
+pub use wire::{Endpoint, Read, Route, TlsOptions, TlsVersion, Wire};

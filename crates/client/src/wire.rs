@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
-pub use net::Read;
 use net::{Connect, ConnectOptions, Connector, Handshake, Progress, Stream};
+pub use net::{Read, TlsVersion};
 use net::{TlsClientContext, TlsClientOptions};
 
 /// Where a broker listens and how to talk to it.
@@ -34,6 +34,10 @@ pub struct TlsOptions {
     pub server_name: Option<String>,
     /// Offer to resume the last session on a new connection.
     pub resume: bool,
+    /// Speak this version only.
+    pub version: Option<TlsVersion>,
+    /// Names of the cipher suites to offer; all that are safe if empty.
+    pub ciphers: Vec<String>,
 }
 
 impl Endpoint {
@@ -66,6 +70,9 @@ impl TlsOptions {
             certificate: self.cert_file.as_ref().map(PathBuf::from),
             key: self.key_file.as_ref().map(PathBuf::from),
             sessions_max: if self.resume { SESSIONS_MAX } else { 0 },
+            version_min: self.version.unwrap_or_default(),
+            is_version_12_only: self.version == Some(TlsVersion::V12),
+            ciphers: self.ciphers.clone(),
             ..TlsClientOptions::default()
         };
         TlsClientContext::load(&options).map_err(io::Error::other)

@@ -43,6 +43,7 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
             ));
         }
     }
+    unmet.extend(expect.metrics.iter().filter_map(|threshold| threshold.unmet(results)));
     unmet
 }
 

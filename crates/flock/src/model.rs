@@ -35,6 +35,8 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::threshold::Threshold;
+
 /// Everything that a run needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
@@ -207,6 +209,18 @@ pub struct Tls {
     pub key_file: Option<String>,
     /// Offer session resumption (tickets) on reconnects.
     pub resume: bool,
+    /// Speak this version only.
+    pub version: Option<TlsVersion>,
+    /// The cipher suites to offer, by their IANA names; empty for all that are safe.
+    pub ciphers: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TlsVersion {
+    #[serde(rename = "1.2")]
+    V12,
+    #[serde(rename = "1.3")]
+    V13,
 }
 
 /// Clients that behave alike.
@@ -661,6 +675,8 @@ pub enum Spread {
     Linear,
     /// The other way round: client `n - 1` goes first.
     LinearDown,
+    /// Each client waits a part of it, evenly distributed; the same one in every run.
+    Random,
 }
 
 impl Delay {
@@ -674,8 +690,17 @@ impl Delay {
             Spread::None => self.duration_us,
             Spread::Linear => part(i),
             Spread::LinearDown => part(n.saturating_sub(1 + i)),
+            Spread::Random => ((u128::from(mixed(i)) * u128::from(self.duration_us)) >> 64) as u64,
         }
     }
+}
+
+/// A number that looks like a random one (splitmix64).
+fn mixed(i: u64) -> u64 {
+    let z = i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }
 
 /// Something bad that is done on purpose. The broker process must be under the lab's control (its
@@ -711,6 +736,8 @@ pub struct Expect {
     pub connect_failures_max: u64,
     /// Upper limits by percentile, in microseconds: `"99" -> 10_000`.
     pub latency_max_us: BTreeMap<String, u64>,
+    /// Limits of any other figure.
+    pub metrics: Vec<Threshold>,
 }
 
 impl Default for Expect {
@@ -722,6 +749,7 @@ impl Default for Expect {
             reordered_max: Some(0),
             connect_failures_max: 0,
             latency_max_us: BTreeMap::new(),
+            metrics: Vec::new(),
         }
     }
 }

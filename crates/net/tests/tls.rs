@@ -100,6 +100,29 @@ fn sessions_are_resumed_until_a_reload() {
 }
 
 #[test]
+fn only_the_named_cipher_suites_are_offered() {
+    let authority = authority();
+    let context = context(server_options(&authority));
+    for (named, is_version_12_only) in [
+        ("TLS_CHACHA20_POLY1305_SHA256", false),
+        ("TLS_AES_256_GCM_SHA384", false),
+        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", true),
+    ] {
+        let (mut listener, url) = listen_with(&context);
+        let ciphers = vec![named.to_owned()];
+        let options =
+            TlsClientOptions { ciphers, is_version_12_only, ..client_options(&authority) };
+        let ((_, peer), _) = good_pair(&mut listener, &connect_with(&url, &options));
+        let used = peer.tls.expect("TLS").cipher.replacen("TLS13_", "TLS_", 1);
+        assert_eq!(used, named);
+    }
+    let ciphers = vec!["TLS_NULL".to_owned()];
+    let options = TlsClientOptions { ciphers, ..client_options(&authority) };
+    let error = TlsClientContext::load(&options).err().expect("refused").to_string();
+    assert!(error.contains("TLS_NULL") && error.contains("TLS_AES_128_GCM_SHA256"), "{error}");
+}
+
+#[test]
 fn client_certificates_are_asked_for_as_configured() {
     let authority = authority();
     let stranger = Authority::new();

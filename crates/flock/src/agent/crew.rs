@@ -40,6 +40,8 @@ struct Agent {
 pub enum AgentError {
     #[error("cannot reach agent {address}: {source} (is `flock agent` running there?)")]
     Unreachable { address: String, source: io::Error },
+    #[error("cannot find agents by the name {name}: {source}")]
+    Unknown { name: String, source: io::Error },
     #[error("{address} does not answer as an agent: {source}")]
     NoAgent { address: String, source: io::Error },
     #[error("agent {address} is version {theirs}, this is {ours}: run the same version")]

@@ -14,8 +14,10 @@
 //! on trusted networks only.
 
 mod crew;
+mod discover;
 mod serve;
 mod wire;
 
 pub use crew::{AgentError, RemoteCrew};
+pub use discover::discover;
 pub use serve::serve;

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::model::{Target, Tls, Transport};
+use crate::export::Sink;
+use crate::model::{Target, Tls, TlsVersion, Transport};
 use crate::scenario::units;
+use crate::threshold::Threshold;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -30,7 +32,7 @@ pub(super) enum Command {
     Show(Show),
     /// Run a scenario: a built-in id, a .toml file, or a HiveMQ Swarm .xml file.
     #[command(
-        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n\nExit code: 0 completed as expected, 1 not, 2 bad input, 3 not valid as a measurement (stopped early, say)."
+        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n  $ flock run MB-B1 --expect 'p99<=10ms' --expect 'received_per_sec>=990'\n\nExit code: 0 completed as expected, 1 not, 2 bad input, 3 not valid as a measurement (stopped early, say)."
     )]
     Run(Box<Run>),
     /// Run scenarios against several brokers in turn, each on the same cores, and compare.
@@ -122,8 +124,20 @@ pub(super) struct Run {
     #[arg(long, default_value_t = 1_000_000, requires = "find_rate")]
     pub rate_max: u64,
     /// How long each rate is held.
-    #[arg(long, default_value = "10s", value_parser = units::time, value_name = "TIME", requires = "find_rate")]
+    #[arg(
+        long,
+        default_value = "10s",
+        value_parser = units::time,
+        value_name = "TIME",
+        requires = "find_rate"
+    )]
     pub rate_step: u64,
+    /// A limit of any figure, as 'p99<=10ms'; broken, the run ends with exit code 1.
+    #[arg(long, value_parser = Threshold::parse, value_name = "LIMIT")]
+    pub expect: Vec<Threshold>,
+    /// A file of names and passwords for all clients, a line name,password for each.
+    #[arg(long, value_name = "FILE")]
+    pub credentials: Option<PathBuf>,
     #[command(flatten)]
     pub secure: Secure,
     #[command(flatten)]
@@ -177,13 +191,19 @@ pub(super) struct Secure {
     /// Name to ask for and to check in the certificate.
     #[arg(long)]
     pub server_name: Option<String>,
+    /// Connect with this version of TLS only: tlsv1.2 or tlsv1.3.
+    #[arg(long, visible_alias = "ssl-version", value_parser = tls_version, value_name = "VERSION")]
+    pub tls_version: Option<TlsVersion>,
+    /// Cipher suites to offer, by their IANA names, as TLS_AES_256_GCM_SHA384.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub ciphers: Vec<String>,
 }
 
 impl Secure {
     /// `None` leaves the scenario's choice.
     pub(super) fn transport(&self) -> Option<Transport> {
         let path = "/mqtt".to_owned();
-        match (self.tls, self.ws) {
+        match (self.tls || self.tls_version.is_some(), self.ws) {
             (false, false) => None,
             (true, false) => Some(Transport::Tls),
             (false, true) => Some(Transport::Ws { path }),
@@ -192,8 +212,12 @@ impl Secure {
     }
 
     pub(super) fn tls(&self) -> Option<Tls> {
-        let given =
-            self.insecure || self.ca.is_some() || self.cert.is_some() || self.server_name.is_some();
+        let given = self.insecure
+            || self.ca.is_some()
+            || self.cert.is_some()
+            || self.server_name.is_some()
+            || self.tls_version.is_some()
+            || !self.ciphers.is_empty();
         given.then(|| Tls {
             ca_file: self.ca.clone(),
             insecure: self.insecure,
@@ -201,6 +225,8 @@ impl Secure {
             cert_file: self.cert.clone(),
             key_file: self.key.clone(),
             resume: false,
+            version: self.tls_version,
+            ciphers: self.ciphers.clone(),
         })
     }
 }
@@ -211,7 +237,8 @@ pub(super) struct Lab {
     /// Load threads; the cores by default.
     #[arg(long)]
     pub threads: Option<usize>,
-    /// Agents that share the load: host:port, separated by commas.
+    /// Agents that share the load: host:port, separated by commas; dns://name:port stands for all
+    /// addresses of the name.
     #[arg(long, value_delimiter = ',', value_name = "HOST:PORT")]
     pub agents: Vec<String>,
     /// Local addresses to connect from, in turn.
@@ -239,8 +266,15 @@ pub(super) struct Lab {
     #[arg(long)]
     pub name: Option<String>,
     /// Serve metrics of the running load for Prometheus at this address.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
     pub prometheus: Option<String>,
+    /// Push live figures as InfluxDB lines to this address, http://host:8086/write?db=NAME, or
+    /// into this file. INFLUX_TOKEN is sent as the token.
+    #[arg(long, value_name = "URL|FILE", value_parser = Sink::influx)]
+    pub influx: Option<Sink>,
+    /// Push live figures to this OpenTelemetry collector, http://host:4318.
+    #[arg(long, value_name = "URL", value_parser = Sink::otlp)]
+    pub otlp: Option<Sink>,
     /// Seconds between progress lines; 1 on a terminal, 5 in a pipe.
     #[arg(long, value_name = "SECONDS")]
     pub interval: Option<u32>,
@@ -293,11 +327,14 @@ pub(super) struct Bench {
     /// Keep-alive in seconds.
     #[arg(short, long, default_value_t = 300)]
     pub keepalive: u16,
+    /// A file of names and passwords for the clients, a line name,password for each.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["username", "password"])]
+    pub credentials: Option<PathBuf>,
     /// Clean start.
     #[arg(short = 'C', long, default_value_t = true, action = clap::ArgAction::Set)]
     pub clean: bool,
     /// Session expiry in seconds.
-    #[arg(short = 'x', long, default_value_t = 0)]
+    #[arg(short = 'x', long, visible_alias = "session-expiry", default_value_t = 0)]
     pub expiry: u32,
     /// Attempts to connect after the first that failed.
     #[arg(long = "num-retry-connect", default_value_t = 0)]
@@ -308,6 +345,26 @@ pub(super) struct Bench {
     /// Stop after this time; else at Ctrl-C.
     #[arg(long, value_parser = units::time, value_name = "TIME")]
     pub duration: Option<u64>,
+    /// The client id is just the prefix, if one is given, and the client's number.
+    #[arg(
+        long,
+        num_args = 0..=1,
+        default_missing_value = "true",
+        default_value_t = false,
+        action = clap::ArgAction::Set
+    )]
+    pub shortids: bool,
+    /// Serve metrics at IP:PORT, or at a port of all addresses, below /metrics.
+    #[arg(long, value_name = "[IP:]PORT")]
+    pub restapi: Option<String>,
+    /// Where the progress goes: console, or null for nowhere.
+    #[arg(
+        long = "log_to",
+        visible_alias = "log-to",
+        default_value = "console",
+        value_parser = ["console", "null"]
+    )]
+    pub log_to: String,
     /// With TLS (the short form of --tls).
     #[arg(short = 'S', hide = true)]
     pub ssl_short: bool,
@@ -327,10 +384,16 @@ pub(super) struct Conn {
 pub(super) struct Pub {
     #[command(flatten)]
     pub bench: Bench,
+    #[command(flatten)]
+    pub waits: Waits,
     /// Topic: %i number of the client, %c its id, %u its user name, %s number of the message,
     /// %rand_N a random number below N.
-    #[arg(short, long)]
-    pub topic: String,
+    #[arg(short, long, required_unless_present = "topics_payload")]
+    pub topic: Option<String>,
+    /// A JSON file of topics, each with interval, QoS and payload of its own, all of which every
+    /// client publishes to; emqtt-bench's format.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["topic", "message", "limit"])]
+    pub topics_payload: Option<PathBuf>,
     /// Milliseconds between the messages of a client; 0 is as fast as possible.
     #[arg(short = 'I', long = "interval-of-msg", default_value_t = 1000)]
     pub interval_of_msg: u64,
@@ -361,6 +424,45 @@ pub(super) struct Pub {
     pub inflight: u16,
 }
 
+/// When publishing begins and what is there at its end.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Waits {
+    /// Publish when all are connected, which is the default here; with false, each client as soon
+    /// as it is.
+    #[arg(
+        short = 'w',
+        long = "wait-before-publishing",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        default_value_t = true,
+        action = clap::ArgAction::Set
+    )]
+    pub wait_before_publishing: bool,
+    /// Milliseconds that each client waits at random before it publishes, at least.
+    #[arg(long, default_value_t = 0)]
+    pub min_random_wait: u64,
+    /// And at most.
+    #[arg(long, default_value_t = 0)]
+    pub max_random_wait: u64,
+    /// Stay connected when all messages of -L are sent, until --duration or Ctrl-C.
+    #[arg(
+        long,
+        num_args = 0..=1,
+        default_missing_value = "true",
+        default_value_t = false,
+        action = clap::ArgAction::Set
+    )]
+    pub keep_connected: bool,
+    /// Only 0 is taken: nothing is sent again on an open connection, which MQTT 5 forbids
+    /// (MQTT-4.4.0-1); after a reconnect it is, always.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=0))]
+    pub retry_interval: u64,
+    /// Counter and timestamp in each message, cnt64 and ts: both are always there, in a stamp of
+    /// 16 bytes that only flock reads.
+    #[arg(long, value_delimiter = ',', value_parser = ["cnt64", "ts"])]
+    pub payload_hdrs: Vec<String>,
+}
+
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Sub {
     #[command(flatten)]
@@ -368,6 +470,10 @@ pub(super) struct Sub {
     /// Topic filters, with the variables of `pub`.
     #[arg(short, long, required = true)]
     pub topic: Vec<String>,
+    /// Counter and timestamp in each message, cnt64 and ts: both are always looked at, in messages
+    /// of flock.
+    #[arg(long, value_delimiter = ',', value_parser = ["cnt64", "ts"])]
+    pub payload_hdrs: Vec<String>,
     /// Highest QoS to receive with.
     #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     pub qos: u8,
@@ -434,6 +540,18 @@ pub(super) struct Compare {
 pub(super) struct Completions {
     /// The shell to complete in.
     pub shell: clap_complete::Shell,
+}
+
+/// By emqtt-bench's names.
+fn tls_version(text: &str) -> Result<TlsVersion, String> {
+    match text {
+        "tlsv1.2" | "1.2" => Ok(TlsVersion::V12),
+        "tlsv1.3" | "tlsv1.3_nocompat" | "1.3" => Ok(TlsVersion::V13),
+        "tlsv1.1" | "tlsv1" => {
+            Err("versions before 1.2 are unsafe (RFC 8996), and not spoken".to_owned())
+        }
+        _ => Err("write tlsv1.2 or tlsv1.3".to_owned()),
+    }
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {

@@ -11,6 +11,7 @@ mod quick;
 mod run;
 mod selftest;
 mod tell;
+mod topics;
 mod versus;
 
 use std::process::ExitCode;

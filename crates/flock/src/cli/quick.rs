@@ -5,8 +5,11 @@
 
 use std::process::ExitCode;
 
-use super::args::{Bench, Conn, Pub, Sub};
-use super::run::carry_out;
+use anyhow::Context as _;
+
+use super::args::{Bench, Conn, Lab, Pub, Sub, Waits};
+use super::run::{carry_out, equip};
+use super::topics;
 use crate::model::{
     Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Disconnect, Expect,
     FOR_EVER_US, Filters, GroupId, LifeCycle, Order, Pace, Pattern, Payload, Phase, Publish, QoS,
@@ -31,7 +34,25 @@ fn go(scenario: &Scenario, bench: &Bench) -> anyhow::Result<ExitCode> {
     if let Some(problem) = check(scenario).into_iter().next() {
         anyhow::bail!("{}", problem.message);
     }
-    carry_out(scenario, "", &bench.lab)
+    let mut scenario = scenario.clone();
+    if let Some(file) = &bench.credentials {
+        equip(&mut scenario, file)?;
+    }
+    carry_out(&scenario, "", &lab(bench)?)
+}
+
+/// How the run is told about, by emqtt-bench's names for it.
+fn lab(bench: &Bench) -> anyhow::Result<Lab> {
+    let mut lab = bench.lab.clone();
+    lab.quiet |= bench.log_to == "null";
+    match &bench.restapi {
+        Some(port) if port.parse::<u16>().is_ok() => {
+            lab.prometheus = Some(format!("0.0.0.0:{port}"))
+        }
+        Some(address) => lab.prometheus = Some(address.clone()),
+        None => {}
+    }
+    Ok(lab)
 }
 
 fn conn_scenario(args: &Conn) -> anyhow::Result<Scenario> {
@@ -40,8 +61,9 @@ fn conn_scenario(args: &Conn) -> anyhow::Result<Scenario> {
 
 fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
     let bench = &args.bench;
+    let Some(asked) = &args.topic else { return many_topics(args) };
     let each = (args.limit > 0).then(|| args.limit.div_ceil(bench.count));
-    let topic = variables(&args.topic, "pub", bench, each)?;
+    let topic = variables(asked, "pub", bench, each)?;
     let content = match &args.message {
         Some(text) => Content::Fixed(text.clone().into_bytes()),
         None => Content::Filler { bytes: args.size },
@@ -66,7 +88,7 @@ fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
         topic_alias: false,
         user_properties: Vec::new(),
     };
-    let mut scenario = base("pub", &format!("publishing to {}", args.topic), bench, Vec::new())?;
+    let mut scenario = base("pub", &format!("publishing to {asked}"), bench, Vec::new())?;
     scenario.topics.push(TopicGroup {
         id: "topics".to_owned(),
         names: topic.pattern,
@@ -79,8 +101,76 @@ fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
     if each.is_some() && bench.duration.is_none() {
         stage.duration_us = None;
     }
-    stage.life_cycles.push(cycle("publish", vec![Command::Publish(publish).into()]));
+    let mut steps = random_wait(&args.waits)?;
+    steps.push(Command::Publish(publish).into());
+    stage.life_cycles.push(cycle("publish", steps));
+    timed(&mut scenario, args);
     Ok(scenario)
+}
+
+/// Every client publishes to all topics of a file.
+fn many_topics(args: &Pub) -> anyhow::Result<Scenario> {
+    let Some(file) = &args.topics_payload else { anyhow::bail!("a topic is needed, -t") };
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("{} cannot be read", file.display()))?;
+    let specs = topics::parse(&text).with_context(|| file.display().to_string())?;
+    let title = format!("publishing to the topics of {}", file.display());
+    let mut scenario = base("pub", &title, &args.bench, Vec::new())?;
+    let mut publishes = Vec::new();
+    for (n, spec) in specs.topics.iter().enumerate() {
+        let names = variables(&spec.name, "pub", &args.bench, None)?;
+        publishes.push((TopicsId(n as u32), names.assign));
+        scenario.topics.push(TopicGroup {
+            id: format!("topics-{n}"),
+            names: names.pattern,
+            offset: 0,
+            count: names.count,
+            scales: true,
+        });
+    }
+    let in_flight = (args.inflight > 0).then_some(args.inflight);
+    let round = topics::round(&specs, &publishes, in_flight, None)
+        .with_context(|| file.display().to_string())?;
+    let mut steps = random_wait(&args.waits)?;
+    steps.push(round.into());
+    let stage = &mut scenario.stages[1];
+    stage.id = "publish".to_owned();
+    stage.life_cycles.push(cycle("publish", steps));
+    timed(&mut scenario, args);
+    Ok(scenario)
+}
+
+/// A pause of so many milliseconds at random, from the least to the most.
+fn random_wait(waits: &Waits) -> anyhow::Result<Vec<Step>> {
+    let (min, max) = (waits.min_random_wait, waits.max_random_wait);
+    anyhow::ensure!(max == 0 || min <= max, "--min-random-wait is above --max-random-wait");
+    let pauses = [(min, Spread::None), (max.saturating_sub(min), Spread::Random)];
+    let pauses = pauses.into_iter().filter(|(ms, _)| *ms > 0);
+    Ok(pauses
+        .map(|(ms, spread)| Command::Delay(Delay { duration_us: ms * 1_000, spread }).into())
+        .collect())
+}
+
+/// When publishing begins, and whether clients stay when it is over.
+fn timed(scenario: &mut Scenario, args: &Pub) {
+    if !args.waits.wait_before_publishing {
+        let mut opening = scenario.stages.remove(0).life_cycles;
+        for (cycle, opening) in scenario.stages[0].life_cycles.iter_mut().zip(&mut opening) {
+            opening.steps.append(&mut cycle.steps);
+            cycle.steps = std::mem::take(&mut opening.steps);
+        }
+    }
+    let at = scenario.stages.len() - 1;
+    if args.waits.keep_connected && scenario.stages[at - 1].duration_us.is_none() {
+        let hold = Stage {
+            id: "hold".to_owned(),
+            duration_us: Some(FOR_EVER_US),
+            measured: false,
+            expected_us: None,
+            life_cycles: Vec::new(),
+        };
+        scenario.stages.insert(at, hold);
+    }
 }
 
 fn sub_scenario(args: &Sub) -> anyhow::Result<Scenario> {
@@ -216,6 +306,10 @@ fn client_ids(what: &str, bench: &Bench) -> anyhow::Result<Pattern> {
 }
 
 fn id_source(what: &str, bench: &Bench) -> String {
+    if bench.shortids {
+        let prefix = Pattern::literal(bench.prefix.as_deref().unwrap_or(""));
+        return format!("{}{{{}..}}", prefix.source(), bench.startnumber);
+    }
     let prefix = match &bench.prefix {
         Some(prefix) => prefix.clone(),
         None => format!("flock_bench_{what}"),
@@ -303,6 +397,7 @@ fn qos(value: u8) -> QoS {
 mod tests {
     use super::super::args::{Args, Command as Asked};
     use super::*;
+    use crate::model::TlsVersion;
     use clap::Parser as _;
 
     fn scenario(line: &str) -> anyhow::Result<Scenario> {
@@ -421,8 +516,68 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_topics() {
+        let path = std::env::temp_dir().join(format!("flock-topics-{}.json", std::process::id()));
+        std::fs::write(&path, r#"{"topics": [
+            {"name": "a/%c", "interval_ms": "100", "inject_timestamp": true, "QoS": 1, "payload": {"k": "0123456789"}},
+            {"name": "b", "interval_ms": 50, "QoS": 0, "payload": "short"}]}"#).unwrap();
+        let made = scenario(&format!("pub -c 3 --topics-payload {}", path.display())).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(check(&made), []);
+        assert_eq!(made.topic_name(TopicsId(0), 2), "a/flock_bench_pub_2");
+        assert!(matches!(made.stages[1].life_cycles[0].steps[0].command, Command::For(_)));
+        assert!(scenario("pub -c 3 --topics-payload no-such-file").is_err());
+    }
+
+    #[test]
+    fn when_to_begin_and_what_to_be_called() {
+        let made = scenario("pub -V 5 --ssl-version tlsv1.3 --ciphers TLS_AES_256_GCM_SHA384 -c 4 -t t/%c -L 8 -w false --shortids --prefix p --min-random-wait 100 --max-random-wait 300 --keep-connected --payload-hdrs cnt64,ts --retry-interval 0 --log_to null").unwrap();
+        assert_eq!(check(&made), []);
+        let broker = &made.brokers[0];
+        assert_eq!(
+            (&broker.transport, broker.tls.version),
+            (&Transport::Tls, Some(TlsVersion::V13))
+        );
+        assert_eq!(broker.tls.ciphers, ["TLS_AES_256_GCM_SHA384"]);
+        assert!(scenario("pub -t t --ssl-version tlsv1.1").is_err());
+        assert_eq!(made.groups[0].client_ids.name(3), "p3");
+        assert_eq!(made.topic_name(TopicsId(0), 3), "t/p3");
+        let names: Vec<&str> = made.stages.iter().map(|stage| stage.id.as_str()).collect();
+        assert_eq!(names, ["publish", "hold", "disconnect"]);
+        let steps = &made.stages[0].life_cycles[0].steps;
+        let pauses: Vec<&Command> = steps.iter().map(|step| &step.command).collect();
+        let pause = |duration_us, spread| Command::Delay(Delay { duration_us, spread });
+        assert!(
+            matches!(pauses[1], Command::Connect(_)) && matches!(pauses[4], Command::Publish(_))
+        );
+        assert_eq!(
+            (pauses[2], pauses[3]),
+            (&pause(100_000, Spread::None), &pause(200_000, Spread::Random))
+        );
+        let random = Delay { duration_us: 200_000, spread: Spread::Random };
+        let waits: Vec<u64> = (0..1000).map(|i| random.wait_us(i, 1000)).collect();
+        assert!(waits.iter().all(|us| *us < 200_000));
+        let average = waits.iter().sum::<u64>() / 1000;
+        assert!((90_000..110_000).contains(&average), "{average}");
+        let stays = scenario("pub -c 4 -t t").unwrap();
+        let names: Vec<&str> = stays.stages.iter().map(|stage| stage.id.as_str()).collect();
+        assert_eq!(names, ["connect", "publish", "disconnect"], "all wait for each other");
+    }
+
+    #[test]
     fn bad_flags_are_refused() {
-        for line in ["pub -q 3 -t x", "pub", "sub", "conn -c 0", "conn -V 6", "pub -t x -s 1G"] {
+        for line in [
+            "pub -q 3 -t x",
+            "pub",
+            "sub",
+            "conn -c 0",
+            "conn -V 6",
+            "pub -t x -s 1G",
+            "pub -t x --retry-interval 5",
+            "pub -t x --payload-hdrs size",
+            "pub -t x --min-random-wait 9 --max-random-wait 3",
+            "pub -t x --log_to file",
+        ] {
             assert!(scenario(line).is_err(), "{line}");
         }
         assert!(check(&scenario("sub -t a#").unwrap())[0].message.contains("level of its own"));

@@ -11,11 +11,13 @@ use super::progress::ProgressLine;
 use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, BrokerAccess, Options};
 use crate::expect::unmet;
+use crate::export::Exporter;
 use crate::measure::{BrokerInfo, Outcome, Results};
-use crate::model::{Scenario, Search};
+use crate::model::{Command, Scenario, Search};
 use crate::prometheus::Endpoint;
 use crate::report::{Format, summary, text};
 use crate::scenario::check::check;
+use crate::scenario::credentials::credentials;
 use crate::scenario::units::show_time;
 
 pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
@@ -40,10 +42,29 @@ fn prepared(mut scenario: Scenario, args: &args::Run) -> anyhow::Result<Scenario
             precision: 0.05,
         });
     }
+    scenario.expect.metrics.extend(args.expect.iter().cloned());
+    if let Some(file) = &args.credentials {
+        equip(&mut scenario, file)?;
+    }
     if let Some(problem) = check(&scenario).into_iter().next() {
         anyhow::bail!("{}: {}", scenario.id, problem.message);
     }
     Ok(scenario)
+}
+
+/// Gives the clients names and passwords from a file.
+pub(super) fn equip(scenario: &mut Scenario, file: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("{} cannot be read", file.display()))?;
+    let (names, passwords) =
+        credentials(&text).map_err(|message| anyhow::anyhow!("{}: {message}", file.display()))?;
+    scenario.each_command_mut(&mut |command| {
+        if let Command::Connect(connect) = command {
+            connect.username = Some(names.clone());
+            connect.password = Some(passwords.clone());
+        }
+    });
+    Ok(())
 }
 
 /// Counts, times and seed as asked for.
@@ -75,12 +96,18 @@ pub(super) fn carry_out(
         scenario.source_addresses.clone_from(&lab.ifaddr);
     }
     let path = results_path(&scenario, lab);
-    let endpoint = match &lab.prometheus {
+    let endpoint = match lab.prometheus.as_deref() {
+        Some("") => anyhow::bail!("--prometheus needs an address, HOST:PORT, or --restapi one"),
         Some(address) => {
             Some(Endpoint::start(address).with_context(|| format!("--prometheus {address}"))?)
         }
         None => None,
     };
+    let mut exporters = Vec::new();
+    for sink in lab.influx.iter().chain(&lab.otlp) {
+        let exporter = Exporter::start(sink.clone(), &scenario.id);
+        exporters.push(exporter.with_context(|| format!("{sink:?} cannot be written"))?);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second one ends the program at once.
@@ -96,7 +123,7 @@ pub(super) fn carry_out(
         source: source.to_owned(),
         parameters: parameters(&scenario),
         threads: lab.threads,
-        agents: lab.agents.clone(),
+        agents: crate::agent::discover(&lab.agents)?,
         broker: access(lab),
         broker_info: BrokerInfo {
             name: lab.broker_name.clone(),
@@ -109,10 +136,16 @@ pub(super) fn carry_out(
             if let Some(endpoint) = &endpoint {
                 endpoint.update(progress);
             }
+            for exporter in &mut exporters {
+                exporter.update(progress);
+            }
         })),
     };
     let results = engine::run(&scenario, options)?;
     line.end();
+    for told in exporters.into_iter().filter_map(Exporter::finish) {
+        eprintln!("flock: {told}");
+    }
     engine::save(&results, &path)
         .with_context(|| format!("{} cannot be written", path.display()))?;
     write_reports(&results, &path)?;

@@ -22,7 +22,7 @@ use super::tally::Tick;
 use super::worker::{Harvest, News, Order, Standing, Worker};
 use crate::measure::AgentInfo;
 use crate::measure::ledger::SentTable;
-use crate::model::{Broker, GroupId, Rate, Transport};
+use crate::model::{Broker, GroupId, Rate, TlsVersion, Transport};
 
 /// Those who carry out a run.
 pub trait Crew {
@@ -254,6 +254,11 @@ pub fn endpoint(broker: &Broker, address: &str) -> Endpoint {
         key_file: broker.tls.key_file.clone(),
         server_name: broker.tls.server_name.clone(),
         resume: broker.tls.resume,
+        version: broker.tls.version.map(|version| match version {
+            TlsVersion::V12 => client::TlsVersion::V12,
+            TlsVersion::V13 => client::TlsVersion::V13,
+        }),
+        ciphers: broker.tls.ciphers.clone(),
     };
     Endpoint { url, tls, source: None }
 }

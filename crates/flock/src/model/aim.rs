@@ -120,7 +120,7 @@ impl Scenario {
         let mut scenario = self.clone();
         scenario.each_command_mut(&mut |command| {
             if let Command::Delay(delay) = command
-                && delay.spread != Spread::None
+                && matches!(delay.spread, Spread::Linear | Spread::LinearDown)
             {
                 delay.duration_us = duration_us;
             }

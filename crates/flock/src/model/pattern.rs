@@ -72,6 +72,24 @@ impl Pattern {
         Self { source, parts: vec![Part::Text(text.to_owned())] }
     }
 
+    /// A pattern with these names, in this order.
+    pub fn list(names: Vec<String>) -> Self {
+        let mut source = String::from("(");
+        for (n, name) in names.iter().enumerate() {
+            if n > 0 {
+                source.push('|');
+            }
+            for symbol in name.chars() {
+                if "[](){}|\\".contains(symbol) {
+                    source.push('\\');
+                }
+                source.push(symbol);
+            }
+        }
+        source.push(')');
+        Self { source, parts: vec![Part::OneOf(names)] }
+    }
+
     /// As it was written.
     pub fn source(&self) -> &str {
         &self.source

@@ -8,6 +8,8 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Spanned;
 
+use crate::model::TlsVersion;
+
 use super::units::{Count, PerTime, PerTimeOrMax, QosValue, Ramp, Size, Time};
 
 /// A whole file.
@@ -152,6 +154,8 @@ pub(super) struct Tls {
     pub cert_file: Option<String>,
     pub key_file: Option<String>,
     pub resume: bool,
+    pub version: Option<TlsVersion>,
+    pub ciphers: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -252,6 +256,7 @@ pub(super) enum Step {
     Delay(Time),
     Spread(Time),
     SpreadDown(Time),
+    SpreadRandom(Time),
     StartTimer(String),
     StopTimer(String),
     Stall(Time),
@@ -271,6 +276,8 @@ pub(super) struct Connect {
     pub receive_max: Option<u16>,
     pub username: Option<Spanned<String>>,
     pub password: Option<Spanned<String>>,
+    /// A file of names and passwords, a line for each client.
+    pub credentials: Option<Spanned<String>>,
     pub will: Option<Will>,
     pub user_properties: Option<BTreeMap<String, String>>,
     pub retries: Option<u32>,
@@ -405,6 +412,8 @@ pub(super) struct Expect {
     pub reordered_max: Option<AnyOr>,
     pub connect_failures_max: Option<u64>,
     pub latency_max: BTreeMap<String, Time>,
+    /// By name, limits like `<= 10ms`.
+    pub metrics: BTreeMap<String, Spanned<String>>,
 }
 
 /// A limit, or `"any"`.

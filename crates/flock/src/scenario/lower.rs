@@ -16,14 +16,24 @@ use crate::model::{
     SubscriptionId, Tls, TopicGroup, TopicsId, Transport, Version, Who, Will,
 };
 
+use super::ReadFile;
+use super::credentials::credentials;
+use crate::threshold::Threshold;
+
 type Lowered<T> = Result<T, ScenarioError>;
 
 /// The scenario of a file that has stages of its own.
-pub(super) fn lower(file: &str, text: &str, parsed: &File) -> Lowered<Scenario> {
+pub(super) fn lower(
+    file: &str,
+    text: &str,
+    parsed: &File,
+    read: ReadFile<'_>,
+) -> Lowered<Scenario> {
     let mut lowering = Lowering {
         file,
         text,
         parsed,
+        read,
         brokers: in_order(&parsed.brokers),
         groups: in_order(&parsed.clients),
         topics: in_order(&parsed.topics),
@@ -45,6 +55,7 @@ struct Lowering<'a> {
     file: &'a str,
     text: &'a str,
     parsed: &'a File,
+    read: ReadFile<'a>,
     brokers: Vec<&'a str>,
     groups: Vec<&'a str>,
     topics: Vec<&'a str>,
@@ -155,6 +166,8 @@ impl<'a> Lowering<'a> {
                     cert_file: broker.tls.cert_file.clone(),
                     key_file: broker.tls.key_file.clone(),
                     resume: broker.tls.resume,
+                    version: broker.tls.version,
+                    ciphers: broker.tls.ciphers.clone(),
                 },
             }
         });
@@ -327,6 +340,7 @@ impl<'a> Lowering<'a> {
             format::Step::Delay(time) => delay(time.0, Spread::None),
             format::Step::Spread(time) => delay(time.0, Spread::Linear),
             format::Step::SpreadDown(time) => delay(time.0, Spread::LinearDown),
+            format::Step::SpreadRandom(time) => delay(time.0, Spread::Random),
             format::Step::StartTimer(name) => Command::StartTimer(name.clone()),
             format::Step::StopTimer(name) => Command::StopTimer(name.clone()),
             format::Step::Stall(time) => Command::Stall { duration_us: time.0 },
@@ -357,6 +371,13 @@ impl<'a> Lowering<'a> {
         })?;
         let will = step.will.as_ref().or(file.will.as_ref());
         let properties = step.user_properties.as_ref().or(file.user_properties.as_ref());
+        let (mut username, mut password) =
+            (pattern(&step.username, &file.username)?, pattern(&step.password, &file.password)?);
+        if let Some(name) = step.credentials.as_ref().or(file.credentials.as_ref()) {
+            let found = (self.read)(name.get_ref()).and_then(|text| credentials(&text));
+            let found = found.map_err(|message| self.error(name.span(), message))?;
+            (username, password) = (Some(found.0), Some(found.1));
+        }
         let reconnects = step.reconnect.or(file.reconnect).unwrap_or(false);
         Ok(Connect {
             brokers,
@@ -365,8 +386,8 @@ impl<'a> Lowering<'a> {
             clean_start: step.clean_start.or(file.clean_start).unwrap_or(true),
             session_expiry_secs: u32::try_from(expiry_us / 1_000_000).unwrap_or(u32::MAX),
             receive_max: step.receive_max.or(file.receive_max),
-            username: pattern(&step.username, &file.username)?,
-            password: pattern(&step.password, &file.password)?,
+            username,
+            password,
             will: will.map(|will| self.will(will)).transpose()?,
             user_properties: pairs(properties),
             retries: step.retries.or(file.retries).unwrap_or(0),
@@ -528,6 +549,11 @@ impl<'a> Lowering<'a> {
                 return Err(ScenarioError::new(self.file, message));
             }
         }
+        let metrics = given.metrics.iter().map(|(name, limit)| {
+            Threshold::new(name, limit.get_ref())
+                .map_err(|message| self.error(limit.span(), message))
+        });
+        let metrics = metrics.collect::<Lowered<_>>()?;
         Ok(Expect {
             copies_per_message: given.copies,
             lost_max: given.lost_max.unwrap_or(0),
@@ -535,6 +561,7 @@ impl<'a> Lowering<'a> {
             reordered_max: limit(given.reordered_max),
             connect_failures_max: given.connect_failures_max.unwrap_or(0),
             latency_max_us: given.latency_max.iter().map(|(k, v)| (k.clone(), v.0)).collect(),
+            metrics,
         })
     }
 

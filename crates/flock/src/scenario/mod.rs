@@ -5,6 +5,7 @@
 //! line, and suggest a fix where there is a likely one.
 
 pub mod check;
+pub mod credentials;
 mod error;
 mod format;
 mod lower;
@@ -82,7 +83,7 @@ pub fn parse(
     let parsed: format::File = from_toml(file, &filled.text)?;
     let mut scenario = match &parsed.swarm {
         Some(name) => swarm_body(file, &filled.text, &parsed, name, read)?,
-        None => lower::lower(file, &filled.text, &parsed)?,
+        None => lower::lower(file, &filled.text, &parsed, read)?,
     };
     let (mut published, mut laptop) = (parsed.published, parsed.laptop);
     if let Some(variant) = filled.variant {

@@ -8,7 +8,8 @@ use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::crypto::{self, CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedCipherSuite,
+    SupportedProtocolVersion,
 };
 
 use super::files::{self, TlsError};
@@ -30,6 +31,9 @@ pub struct TlsClientOptions {
     pub version_min: TlsVersion,
     /// Do not offer TLS 1.3, to see how a server copes. Default off.
     pub is_version_12_only: bool,
+    /// Names of the cipher suites to offer, as IANA has them (`TLS_AES_256_GCM_SHA384`). Default:
+    /// all that are safe.
+    pub ciphers: Vec<String>,
     /// Sessions remembered for resumption. Default 256; 0 turns resumption off.
     pub sessions_max: usize,
 }
@@ -50,6 +54,7 @@ impl Default for TlsClientOptions {
             alpn: Vec::new(),
             version_min: TlsVersion::V12,
             is_version_12_only: false,
+            ciphers: Vec::new(),
             sessions_max: 256,
         }
     }
@@ -58,7 +63,7 @@ impl Default for TlsClientOptions {
 impl TlsClientContext {
     /// Reads the files.
     pub fn load(options: &TlsClientOptions) -> Result<Self, TlsError> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(provider(&options.ciphers)?);
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(match options.is_version_12_only {
                 true => VERSION_12,
@@ -94,6 +99,28 @@ impl TlsClientContext {
 pub(crate) fn parse_server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
     let host = if host.is_empty() { "localhost" } else { host };
     ServerName::try_from(host.to_owned()).map_err(|_| TlsError::ServerName(host.to_owned()))
+}
+
+/// Only these cipher suites; all if none is named.
+fn provider(ciphers: &[String]) -> Result<CryptoProvider, TlsError> {
+    let mut provider = aws_lc_rs::default_provider();
+    let name_of = |suite: &SupportedCipherSuite| {
+        let name = format!("{:?}", suite.suite());
+        // rustls tells those of TLS 1.3 apart; IANA does not.
+        name.replacen("TLS13_", "TLS_", 1)
+    };
+    if let Some(unknown) = ciphers.iter().find(|cipher| {
+        !provider.cipher_suites.iter().any(|suite| name_of(suite).eq_ignore_ascii_case(cipher))
+    }) {
+        let known: Vec<String> = provider.cipher_suites.iter().map(name_of).collect();
+        return Err(TlsError::Cipher { name: unknown.clone(), known: known.join(", ") });
+    }
+    if !ciphers.is_empty() {
+        provider.cipher_suites.retain(|suite| {
+            ciphers.iter().any(|cipher| name_of(suite).eq_ignore_ascii_case(cipher))
+        });
+    }
+    Ok(provider)
 }
 
 fn roots(options: &TlsClientOptions) -> Result<RootCertStore, TlsError> {

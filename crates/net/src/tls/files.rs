@@ -38,6 +38,8 @@ pub enum TlsError {
     SystemCaMissing,
     #[error("`{0}` is not a host name or IP address that a certificate could be for")]
     ServerName(String),
+    #[error("there is no cipher suite `{name}` here; there are {known}")]
+    Cipher { name: String, known: String },
     #[error("TLS: {0}")]
     Other(#[from] rustls::Error),
 }

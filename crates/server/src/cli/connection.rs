@@ -273,7 +273,7 @@ impl ConnectionArgs {
             cert_file: tls.cert.clone(),
             key_file: tls.key.clone(),
             server_name: tls.server_name.clone(),
-            resume: false,
+            ..TlsOptions::default()
         };
         Endpoint { url, tls, source: self.bind }
     }

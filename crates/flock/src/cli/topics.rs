@@ -1,0 +1,214 @@
+//! emqtt-bench's `--topics-payload`: a JSON file of topics, each with an interval, a QoS and a
+//! payload of its own, all of them published by every client.
+//!
+//! A client's steps come one after another, so that the intervals become one round: from the start
+//! to where all of them end together, every message at its time.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::model::{
+    Command, Content, Delay, Order, Pace, Payload, Phase, Publish, QoS, Rate, Repeat, STAMP_BYTES,
+    Spread, Step, TopicsId,
+};
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Specs {
+    pub topics: Vec<Spec>,
+}
+
+/// One topic. What only QUIC has (`stream`, `stream_priority`) says nothing here.
+#[derive(Debug, Deserialize)]
+pub(super) struct Spec {
+    pub name: String,
+    #[serde(deserialize_with = "whole_number")]
+    interval_ms: u64,
+    #[serde(default)]
+    inject_timestamp: Value,
+    #[serde(rename = "QoS", default)]
+    qos: u8,
+    #[serde(default)]
+    retain: bool,
+    #[serde(default)]
+    payload_encoding: String,
+    #[serde(default)]
+    payload: Value,
+    #[serde(default)]
+    render: Option<String>,
+}
+
+/// emqtt-bench writes it as text.
+fn whole_number<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    let number = value.as_u64().or_else(|| value.as_str()?.parse().ok());
+    number.filter(|ms| *ms > 0).ok_or_else(|| {
+        serde::de::Error::custom("`interval_ms` is a whole number of milliseconds above 0")
+    })
+}
+
+pub(super) fn parse(text: &str) -> anyhow::Result<Specs> {
+    let specs: Specs = serde_json::from_str(text)?;
+    anyhow::ensure!(!specs.topics.is_empty(), "the list `topics` is empty");
+    for spec in &specs.topics {
+        spec.check()?;
+    }
+    Ok(specs)
+}
+
+impl Spec {
+    fn check(&self) -> anyhow::Result<()> {
+        let name = &self.name;
+        anyhow::ensure!(self.qos <= 2, "{name}: QoS is 0, 1 or 2, not {}", self.qos);
+        anyhow::ensure!(
+            matches!(self.payload_encoding.as_str(), "" | "json"),
+            "{name}: the payload encoding `{}` is Erlang's own; use json",
+            self.payload_encoding
+        );
+        anyhow::ensure!(
+            self.render.is_none(),
+            "{name}: `render` differs from client to client, which payloads here do not"
+        );
+        Ok(())
+    }
+
+    /// The text as it is sent. A time is asked for by `inject_timestamp`: the stamp of flock, which
+    /// begins the payload, has it.
+    fn payload(&self) -> Payload {
+        let text = match &self.payload {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        let is_timed = match &self.inject_timestamp {
+            Value::Bool(is_timed) => *is_timed,
+            other => !other.is_null(),
+        };
+        let stamped = is_timed && text.len() >= STAMP_BYTES as usize;
+        Payload { content: Content::Fixed(text.into_bytes()), stamped }
+    }
+}
+
+/// One round of all topics, repeated `times` (or until the stage ends).
+pub(super) fn round(
+    specs: &Specs,
+    publishes: &[(TopicsId, crate::model::Assign)],
+    in_flight: Option<u16>,
+    times: Option<u64>,
+) -> anyhow::Result<Command> {
+    let too_many = || {
+        anyhow::anyhow!(
+            "the intervals meet again only after more than {MESSAGES_MAX} messages: choose such as are multiples of each other"
+        )
+    };
+    let mut round_ms = 1_u64;
+    for spec in &specs.topics {
+        let common = gcd(round_ms, spec.interval_ms);
+        round_ms = (round_ms / common).checked_mul(spec.interval_ms).ok_or_else(too_many)?;
+    }
+    let messages: u64 = specs.topics.iter().map(|spec| round_ms / spec.interval_ms).sum();
+    anyhow::ensure!(messages <= MESSAGES_MAX, too_many());
+    let mut due: Vec<(u64, usize)> = Vec::new();
+    for (at, spec) in specs.topics.iter().enumerate() {
+        due.extend((0..round_ms / spec.interval_ms).map(|k| (k * spec.interval_ms, at)));
+    }
+    due.sort_unstable();
+    let (mut steps, mut now_ms): (Vec<Step>, u64) = (Vec::new(), 0);
+    for (at_ms, at) in due {
+        if at_ms > now_ms {
+            let duration_us = (at_ms - now_ms) * 1_000;
+            steps.push(Command::Delay(Delay { duration_us, spread: Spread::None }).into());
+            now_ms = at_ms;
+        }
+        let spec = &specs.topics[at];
+        let (topics, assign) = publishes[at];
+        let publish = Publish {
+            topics,
+            assign,
+            order: Order::RoundRobin,
+            qos: QoS::try_from(spec.qos).unwrap_or(QoS::AtMostOnce),
+            retain: spec.retain,
+            payload: spec.payload(),
+            expiry_secs: None,
+            count: Some(1),
+            pace: Pace {
+                // Due at its time in the round, whatever the broker does; one message a round.
+                rate: Some(Rate { count: 1, per_us: round_ms * 1_000 }),
+                phase: Phase::Together,
+                in_flight,
+            },
+            topic_alias: false,
+            user_properties: Vec::new(),
+        };
+        steps.push(Command::Publish(publish).into());
+    }
+    let rate = Some(Rate { count: 1, per_us: round_ms * 1_000 });
+    Ok(Command::For(Repeat { times, rate, steps }))
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Of one round: each is a command of the program.
+const MESSAGES_MAX: u64 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Assign;
+
+    const FILE: &str = r#"{ "topics": [
+        { "name": "t1/%i", "interval_ms": "200", "inject_timestamp": "ms", "QoS": 1,
+          "payload_encoding": "json", "stream": 0, "stream_priority": 1,
+          "payload": { "timestamp": 1, "foo": "bar", "VIN": "%i" } },
+        { "name": "t2", "interval_ms": 500, "inject_timestamp": false, "QoS": 0, "retain": true,
+          "payload_encoding": "json", "stream": 0, "stream_priority": 1, "payload": "x" } ] }"#;
+
+    #[test]
+    fn intervals_become_one_round() {
+        let specs = parse(FILE).unwrap();
+        let publishes = [(TopicsId(0), Assign::Pairwise), (TopicsId(1), Assign::All)];
+        let Command::For(repeat) = round(&specs, &publishes, Some(5), None).unwrap() else {
+            panic!("a repetition expected");
+        };
+        assert_eq!(repeat.rate, Some(Rate { count: 1, per_us: 1_000_000 }));
+        let (mut at_us, mut seen) = (0, Vec::new());
+        for step in &repeat.steps {
+            match &step.command {
+                Command::Delay(delay) => at_us += delay.duration_us,
+                Command::Publish(publish) => {
+                    seen.push((at_us / 1_000, publish.topics.0, publish.payload.stamped));
+                    assert_eq!((publish.count, publish.retain), (Some(1), publish.topics.0 == 1));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let first = [0, 200, 400, 600, 800].map(|ms| (ms, 0, true));
+        let mut expected: Vec<_> =
+            first.into_iter().chain([(0, 1, false), (500, 1, false)]).collect();
+        expected.sort_unstable();
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn bad_files_are_refused() {
+        for (from, to, said) in [
+            ("\"200\"", "\"0\"", "above 0"),
+            ("\"QoS\": 1", "\"QoS\": 3", "QoS is 0, 1 or 2"),
+            (
+                "json\", \"stream\": 0, \"stream_priority\": 1, \"payload\": \"x\"",
+                "eterm\"",
+                "Erlang",
+            ),
+            ("\"retain\": true", "\"render\": \"VIN\"", "differs from client"),
+        ] {
+            let text = FILE.replace(from, to);
+            assert_ne!(text, FILE, "{from}");
+            assert!(parse(&text).unwrap_err().to_string().contains(said), "{to}");
+        }
+        let text = FILE.replace("\"200\"", "\"9973\"").replace("500", "9967");
+        let publishes = [(TopicsId(0), Assign::Pairwise), (TopicsId(1), Assign::All)];
+        let error = round(&parse(&text).unwrap(), &publishes, None, None).unwrap_err().to_string();
+        assert!(error.contains("multiples"), "{error}");
+    }
+}

@@ -1,0 +1,436 @@
+//! Live figures pushed to where others are kept: InfluxDB's line protocol and OpenTelemetry
+//! (OTLP over HTTP, JSON). One line or request a second, from a thread of its own, so that a slow
+//! receiver delays no load; what it cannot take in time is left out and counted.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::engine::Progress;
+
+/// Where the figures go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sink {
+    /// The line protocol to an `http://` write address, with a token if the database wants one.
+    Influx { url: Url, token: Option<String> },
+    /// The line protocol into a file, line after line.
+    InfluxFile(String),
+    /// OTLP/HTTP with JSON.
+    Otlp(Url),
+}
+
+/// `http://host:port/path?query`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    host: String,
+    path: String,
+}
+
+/// Pushes until it is dropped.
+pub struct Exporter {
+    queue: Option<SyncSender<String>>,
+    thread: Option<JoinHandle<Told>>,
+    form: Form,
+    scenario: String,
+    started_ns: u128,
+    left_out: u64,
+}
+
+enum Form {
+    Lines,
+    Otlp,
+}
+
+/// What became of the figures.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    failed: u64,
+    last: String,
+}
+
+impl Url {
+    /// `path` stands for a path that is not given.
+    pub fn parse(text: &str, path: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("`{text}` is no address; write one like http://127.0.0.1:8086{path}");
+        let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
+        let (host, own) = match rest.find('/') {
+            Some(at) => (&rest[..at], &rest[at..]),
+            None => (rest, path),
+        };
+        let own = if own == "/" { path } else { own };
+        if host.is_empty() || text.contains(char::is_whitespace) {
+            return Err(wrong());
+        }
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let host = if has_port { host.to_owned() } else { format!("{host}:80") };
+        Ok(Self { host, path: own.to_owned() })
+    }
+}
+
+impl Sink {
+    /// An `http://` address, or else a file.
+    pub fn influx(text: &str) -> Result<Self, String> {
+        match text.contains("://") {
+            true => {
+                let token = std::env::var("INFLUX_TOKEN").ok();
+                Ok(Self::Influx { url: Url::parse(text, "/write?db=flock")?, token })
+            }
+            false => Ok(Self::InfluxFile(text.to_owned())),
+        }
+    }
+
+    pub fn otlp(text: &str) -> Result<Self, String> {
+        Url::parse(text, "/v1/metrics").map(Self::Otlp)
+    }
+}
+
+impl Exporter {
+    pub fn start(sink: Sink, scenario: &str) -> io::Result<Self> {
+        let (queue, bodies) = sync_channel(QUEUE_MAX);
+        let form = if matches!(sink, Sink::Otlp(_)) { Form::Otlp } else { Form::Lines };
+        let file = match &sink {
+            Sink::InfluxFile(path) => Some(File::create(path)?),
+            _ => None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("export".to_owned())
+            .spawn(move || push_all(&sink, file, &bodies))?;
+        Ok(Self {
+            queue: Some(queue),
+            thread: Some(thread),
+            form,
+            scenario: scenario.to_owned(),
+            started_ns: now_ns(),
+            left_out: 0,
+        })
+    }
+
+    pub fn update(&mut self, progress: &Progress<'_>) {
+        let figures = figures(progress);
+        let body = match self.form {
+            Form::Lines => line(&self.scenario, progress.stage, &figures, now_ns()),
+            Form::Otlp => {
+                let times = (self.started_ns, now_ns());
+                otlp(&self.scenario, progress.stage, &figures, times).to_string()
+            }
+        };
+        let sent = self.queue.as_ref().map(|queue| queue.try_send(body));
+        if let Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) = sent {
+            self.left_out += 1;
+        }
+    }
+
+    /// Waits until all is sent, and says what was not.
+    pub fn finish(mut self) -> Option<String> {
+        self.queue = None;
+        let told = self.thread.take()?.join().unwrap_or_default();
+        let missing = told.failed + self.left_out;
+        (missing > 0).then(|| {
+            let why = if told.last.is_empty() { "the receiver was too slow" } else { &told.last };
+            format!("{missing} seconds of live figures did not arrive: {why}")
+        })
+    }
+}
+
+fn push_all(sink: &Sink, mut file: Option<File>, bodies: &Receiver<String>) -> Told {
+    let mut told = Told::default();
+    for body in bodies {
+        let pushed = match sink {
+            Sink::InfluxFile(_) => match &mut file {
+                Some(file) => file.write_all(body.as_bytes()),
+                None => Ok(()),
+            },
+            Sink::Influx { url, token } => {
+                post(url, "text/plain; charset=utf-8", token.as_deref(), &body)
+            }
+            Sink::Otlp(url) => post(url, "application/json", None, &body),
+        };
+        if let Err(error) = pushed {
+            told.failed += 1;
+            told.last = error.to_string();
+        }
+    }
+    told
+}
+
+fn post(url: &Url, kind: &str, token: Option<&str>, body: &str) -> io::Result<()> {
+    let mut last = io::Error::other(format!("{}: no address for this name", url.host));
+    for address in url.host.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, TIMEOUT) {
+            Ok(stream) => return exchange(&stream, url, kind, token, body),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn exchange(
+    mut stream: &TcpStream,
+    url: &Url,
+    kind: &str,
+    token: Option<&str>,
+    body: &str,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let authorization = token.map_or(String::new(), |t| format!("Authorization: Token {t}\r\n"));
+    let head = format!(
+        "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{authorization}Connection: close\r\n\r\n",
+        url.path,
+        url.host,
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    let mut status = String::new();
+    BufReader::new(stream.take(STATUS_BYTES_MAX)).read_line(&mut status)?;
+    let code = status.split_whitespace().nth(1).and_then(|code| code.parse::<u16>().ok());
+    match code {
+        Some(200..=299) => Ok(()),
+        _ => Err(io::Error::other(format!("{} answered `{}`", url.host, status.trim()))),
+    }
+}
+
+fn now_ns() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos())
+}
+
+/// One live figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Figure {
+    name: &'static str,
+    unit: &'static str,
+    value: f64,
+    /// Counts from the start of the run on, and only rises.
+    is_total: bool,
+}
+
+fn figures(progress: &Progress<'_>) -> Vec<Figure> {
+    let (second, totals) = (progress.second, progress.totals);
+    let gauge = |name, unit, value: f64| Figure { name, unit, value, is_total: false };
+    let total = |name, value: u64| Figure { name, unit: "1", value: value as f64, is_total: true };
+    let mut all = vec![
+        gauge("connections", "1", second.connections as f64),
+        gauge("scheduled_per_sec", "1/s", second.scheduled as f64),
+        gauge("published_per_sec", "1/s", second.published as f64),
+        gauge("received_per_sec", "1/s", second.received as f64),
+        gauge("backlog", "1", second.backlog as f64),
+        gauge("lost", "1", second.lost_so_far as f64),
+        gauge("duplicated", "1", second.duplicated_so_far as f64),
+        total("connects_total", totals.connects_ok),
+        total("connect_failures_total", totals.connects_failed),
+        total("connections_lost_total", totals.connections_lost),
+        total("published_total", totals.published_all()),
+        total("acknowledged_total", totals.acknowledged),
+        total("received_total", totals.received_all()),
+    ];
+    if second.end_to_end.count > 0 {
+        all.push(gauge("latency_average_us", "us", second.end_to_end.average_us));
+        all.push(gauge("latency_p50_us", "us", second.end_to_end.p50_us as f64));
+        all.push(gauge("latency_p99_us", "us", second.end_to_end.p99_us as f64));
+        all.push(gauge("latency_max_us", "us", second.end_to_end.max_us as f64));
+    }
+    if second.connect.count > 0 {
+        all.push(gauge("connect_latency_p99_us", "us", second.connect.p99_us as f64));
+    }
+    if let Some(percent) = progress.broker_cpu_percent {
+        all.push(gauge("broker_cpu_cores", "1", percent / 100.0));
+    }
+    if let Some(memory) = progress.broker_memory_bytes {
+        all.push(gauge("broker_memory_bytes", "By", memory as f64));
+    }
+    all
+}
+
+/// The line protocol: measurement, tags, fields, time.
+fn line(scenario: &str, stage: &str, figures: &[Figure], at_ns: u128) -> String {
+    let tag = |text: &str| {
+        let mut out = String::new();
+        for symbol in text.chars().filter(|symbol| *symbol != '\n') {
+            if ",= \\".contains(symbol) {
+                out.push('\\');
+            }
+            out.push(symbol);
+        }
+        if out.is_empty() { "none".to_owned() } else { out }
+    };
+    let mut text = format!("flock,scenario={},stage={}", tag(scenario), tag(stage));
+    for (n, figure) in figures.iter().enumerate() {
+        let separator = if n == 0 { ' ' } else { ',' };
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{separator}{}={}", figure.name, figure.value);
+    }
+    let _ = writeln!(text, " {at_ns}");
+    text
+}
+
+fn otlp(scenario: &str, stage: &str, figures: &[Figure], times: (u128, u128)) -> Value {
+    let (started_ns, at_ns) = (times.0.to_string(), times.1.to_string());
+    let attribute = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
+    let metrics: Vec<Value> = figures
+        .iter()
+        .map(|figure| {
+            let point = json!({
+                "attributes": [attribute("stage", stage)],
+                "startTimeUnixNano": started_ns,
+                "timeUnixNano": at_ns,
+                "asDouble": figure.value,
+            });
+            let (kind, data) = match figure.is_total {
+                true => (
+                    "sum",
+                    // 2 is cumulative.
+                    json!({"dataPoints": [point], "aggregationTemporality": 2, "isMonotonic": true}),
+                ),
+                false => ("gauge", json!({"dataPoints": [point]})),
+            };
+            let name = format!("flock.{}", figure.name);
+            json!({"name": name, "unit": figure.unit, kind: data})
+        })
+        .collect();
+    json!({"resourceMetrics": [{
+        "resource": {"attributes": [
+            attribute("service.name", "flock"),
+            attribute("flock.scenario", scenario),
+        ]},
+        "scopeMetrics": [{
+            "scope": {"name": "flock", "version": env!("CARGO_PKG_VERSION")},
+            "metrics": metrics,
+        }],
+    }]})
+}
+
+/// Seconds that wait for the receiver; later ones are left out.
+const QUEUE_MAX: usize = 60;
+const TIMEOUT: Duration = Duration::from_secs(5);
+const STATUS_BYTES_MAX: u64 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::measure::{LatencyPoint, Second, Totals};
+
+    fn second() -> (Second, Totals) {
+        let end_to_end = LatencyPoint { count: 3, p99_us: 70, ..LatencyPoint::default() };
+        let second = Second { published: 5, received: 10, end_to_end, ..Second::default() };
+        (second, Totals { acknowledged: 9, ..Totals::default() })
+    }
+
+    fn progress<'a>(second: &'a Second, totals: &'a Totals) -> Progress<'a> {
+        Progress {
+            stage: "pub lish",
+            second,
+            totals,
+            clients: 2,
+            broker_cpu_percent: Some(150.0),
+            broker_memory_bytes: None,
+        }
+    }
+
+    /// Takes requests until one says stop, and gives back head and body of each.
+    fn receiver(answers: usize) -> (String, JoinHandle<Vec<(String, String)>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let thread = std::thread::spawn(move || {
+            let mut seen = Vec::new();
+            for _ in 0..answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let (mut head, mut length) = (String::new(), 0);
+                loop {
+                    let mut line = String::new();
+                    reader.read_line(&mut line).unwrap();
+                    if let Some(value) = line.strip_prefix("Content-Length: ") {
+                        length = value.trim().parse().unwrap();
+                    }
+                    if line.trim().is_empty() {
+                        break;
+                    }
+                    head.push_str(&line);
+                }
+                let mut body = vec![0; length];
+                reader.read_exact(&mut body).unwrap();
+                stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+                seen.push((head, String::from_utf8(body).unwrap()));
+            }
+            seen
+        });
+        (address, thread)
+    }
+
+    #[test]
+    fn influx_gets_a_line_a_second() {
+        let (address, seen) = receiver(2);
+        let sink = Sink::influx(&format!("http://{address}")).unwrap();
+        let mut exporter = Exporter::start(sink, "MB-B1").unwrap();
+        let (second, totals) = second();
+        exporter.update(&progress(&second, &totals));
+        exporter.update(&progress(&second, &totals));
+        assert_eq!(exporter.finish(), None);
+        let seen = seen.join().unwrap();
+        assert!(seen[0].0.starts_with("POST /write?db=flock HTTP/1.1"), "{}", seen[0].0);
+        let line = &seen[1].1;
+        assert!(line.starts_with("flock,scenario=MB-B1,stage=pub\\ lish connections=0,"), "{line}");
+        for part in ["published_per_sec=5", "latency_p99_us=70", "broker_cpu_cores=1.5"] {
+            assert!(line.contains(part), "{part} is missing in {line}");
+        }
+        let time = line.trim().rsplit(' ').next().unwrap();
+        assert!(line.ends_with('\n') && time.parse::<u128>().unwrap() > 1_000_000_000_000_000_000);
+    }
+
+    #[test]
+    fn open_telemetry_gets_gauges_and_sums() {
+        let (address, seen) = receiver(1);
+        let sink = Sink::otlp(&format!("http://{address}/")).unwrap();
+        let mut exporter = Exporter::start(sink, "MB-B1").unwrap();
+        let (second, totals) = second();
+        exporter.update(&progress(&second, &totals));
+        assert_eq!(exporter.finish(), None);
+        let seen = seen.join().unwrap();
+        assert!(seen[0].0.starts_with("POST /v1/metrics HTTP/1.1"), "{}", seen[0].0);
+        let body: Value = serde_json::from_str(&seen[0].1).unwrap();
+        let metrics = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"].as_array().unwrap();
+        let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap();
+        let sum = &named("flock.acknowledged_total")["sum"];
+        assert_eq!(
+            (&sum["isMonotonic"], &sum["aggregationTemporality"]),
+            (&json!(true), &json!(2))
+        );
+        assert_eq!(sum["dataPoints"][0]["asDouble"], json!(9.0));
+        let gauge = &named("flock.received_per_sec")["gauge"]["dataPoints"][0];
+        assert_eq!(gauge["asDouble"], json!(10.0));
+    }
+
+    #[test]
+    fn a_receiver_that_is_not_there_is_told_and_holds_nothing_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let sink = Sink::otlp(&format!("http://{address}")).unwrap();
+        let mut exporter = Exporter::start(sink, "x").unwrap();
+        let (second, totals) = second();
+        for _ in 0..QUEUE_MAX * 3 {
+            exporter.update(&progress(&second, &totals));
+        }
+        let said = exporter.finish().unwrap();
+        assert!(said.starts_with(&format!("{} seconds", QUEUE_MAX * 3)), "{said}");
+    }
+
+    #[test]
+    fn addresses() {
+        let url = |text: &str| Url::parse(text, "/x").map(|url| (url.host, url.path));
+        assert_eq!(url("http://h").unwrap(), ("h:80".into(), "/x".into()));
+        assert_eq!(url("http://h:9/a?b=c").unwrap(), ("h:9".into(), "/a?b=c".into()));
+        assert!(url("https://h").is_err() && url("http://").is_err());
+        assert_eq!(Sink::influx("a.txt"), Ok(Sink::InfluxFile("a.txt".to_owned())));
+    }
+}

@@ -1,0 +1,296 @@
+//! Limits that a scenario or a command line sets to any figure of a run: `p99 <= 10ms`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::measure::{HostLoad, LatencyKind, LatencySummary, Results};
+use crate::report::figures::Figures;
+use crate::report::text::{bytes, micros, number};
+
+/// One limit, such as `received_per_sec >= 40000`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Threshold {
+    pub metric: String,
+    pub comparison: Comparison,
+    /// Times in microseconds, sizes in bytes.
+    pub limit: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Comparison {
+    AtMost,
+    AtLeast,
+    Below,
+    Above,
+    Equal,
+}
+
+impl Comparison {
+    const ALL: [(&str, Self); 5] = [
+        ("<=", Self::AtMost),
+        (">=", Self::AtLeast),
+        ("==", Self::Equal),
+        ("<", Self::Below),
+        (">", Self::Above),
+    ];
+
+    fn holds(self, found: f64, limit: f64) -> bool {
+        match self {
+            Self::AtMost => found <= limit,
+            Self::AtLeast => found >= limit,
+            Self::Below => found < limit,
+            Self::Above => found > limit,
+            Self::Equal => (found - limit).abs() <= f64::EPSILON * limit.abs().max(1.0),
+        }
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::ALL.iter().find(|(_, comparison)| comparison == self);
+        f.write_str(named.map_or("", |(sign, _)| sign))
+    }
+}
+
+impl Threshold {
+    /// Reads a metric's name and a limit like `<= 10ms`.
+    pub fn new(metric: &str, limit: &str) -> Result<Self, String> {
+        let (metric, limit) = (metric.trim(), limit.trim());
+        let signs = Comparison::ALL.iter();
+        let Some((sign, comparison)) = signs.into_iter().find(|(sign, _)| limit.starts_with(sign))
+        else {
+            return Err(format!(
+                "`{limit}` is no limit; write one like \"<= 10ms\", \">= 40000\" or \"== 0\""
+            ));
+        };
+        if !is_known(metric) {
+            return Err(format!(
+                "there is no metric `{metric}`: {FIGURES}, a latency like end_to_end.p99, timer.NAME.p99, or a path in the results like totals.connections_lost"
+            ));
+        }
+        Ok(Self {
+            metric: metric.to_owned(),
+            comparison: *comparison,
+            limit: quantity(limit[sign.len()..].trim())?,
+        })
+    }
+
+    /// Reads both in one, as `p99<=10ms`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.find(['<', '>', '=']) {
+            Some(at) => Self::new(&text[..at], &text[at..]),
+            None => Err(format!("`{text}` is no limit; write one like p99<=10ms")),
+        }
+    }
+
+    /// What is wrong, in words; `None` if the limit holds.
+    pub fn unmet(&self, results: &Results) -> Option<String> {
+        let Self { metric, comparison, limit } = self;
+        let Some(found) = found(metric, results) else {
+            return Some(format!(
+                "{metric} was not measured, {comparison} {} expected",
+                self.shown(*limit)
+            ));
+        };
+        (!comparison.holds(found, *limit)).then(|| {
+            format!(
+                "{metric} is {}, {comparison} {} expected",
+                self.shown(found),
+                self.shown(*limit)
+            )
+        })
+    }
+
+    /// A value in the metric's unit.
+    fn shown(&self, value: f64) -> String {
+        let name = self.metric.as_str();
+        let behind = name.split_once('.').map_or(name, |(_, rest)| rest);
+        let last = behind.rsplit('.').next().unwrap_or(behind);
+        let is_time = |name: &str| name.ends_with("_us") || name != "count" && is_statistic(name);
+        match name {
+            _ if last.ends_with("bytes") || last.contains("_bytes_") => bytes(value),
+            _ if [name, behind, last].into_iter().any(is_time) => micros(value),
+            _ => number(value),
+        }
+    }
+}
+
+/// A number, with a unit of time, of size, or none.
+fn quantity(text: &str) -> Result<f64, String> {
+    let wrong =
+        || format!("`{text}` is no quantity; write one like 40000, 10ms, 2.5s, 300MB or 75%");
+    let split = text.find(|c: char| c.is_ascii_alphabetic() || c == '%' || c == '/');
+    let (digits, unit) = text.split_at(split.unwrap_or(text.len()));
+    let digits: String = digits.trim().chars().filter(|c| *c != '_' && *c != ',').collect();
+    let value: f64 = digits.parse().map_err(|_| wrong())?;
+    let factor = match unit.trim() {
+        "" | "%" | "us" | "B" | "/s" => 1.0,
+        "ms" | "KB" => 1e3,
+        "s" | "MB" => 1e6,
+        "m" => 60e6,
+        "GB" => 1e9,
+        "KiB" => 1024.0,
+        "MiB" => 1_048_576.0,
+        "GiB" => 1_073_741_824.0,
+        _ => return Err(wrong()),
+    };
+    Ok(value * factor)
+}
+
+fn is_known(metric: &str) -> bool {
+    if figure(metric, &Figures::default()).is_some() {
+        return true;
+    }
+    match metric.split_once('.') {
+        Some(("timer", rest)) => rest.rsplit_once('.').is_some_and(|(_, last)| is_statistic(last)),
+        Some((kind, last)) if kind_of(kind).is_some() => is_statistic(last),
+        _ => {
+            let empty = Results { broker_load: Some(HostLoad::default()), ..Results::default() };
+            serde_json::to_value(empty).is_ok_and(|empty| match at_path(&empty, metric) {
+                Some(value) => value.is_number() || value.is_null(),
+                None => false,
+            })
+        }
+    }
+}
+
+fn is_statistic(name: &str) -> bool {
+    statistic(&LatencySummary::default(), name).is_some()
+        || name.strip_prefix('p').is_some_and(|p| percentile(p).is_some())
+}
+
+/// The value of a metric; `None` if the run has none.
+fn found(metric: &str, results: &Results) -> Option<f64> {
+    if let Some(value) = figure(metric, &Figures::of(results)) {
+        return value;
+    }
+    match metric.split_once('.') {
+        Some(("timer", rest)) => {
+            let (name, last) = rest.rsplit_once('.')?;
+            let timer = results.timers.iter().find(|timer| timer.name == name)?;
+            (timer.summary.count > 0).then(|| statistic(&timer.summary, last))?
+        }
+        Some((kind, last)) if kind_of(kind).is_some() => {
+            let histogram = results.latency_merged(kind_of(kind)?);
+            if histogram.is_empty() {
+                return None;
+            }
+            let exact = last.strip_prefix('p').and_then(percentile);
+            match exact {
+                Some(at) => Some(histogram.micros_at(at) as f64),
+                None => statistic(&histogram.summary(), last),
+            }
+        }
+        _ => at_path(&serde_json::to_value(results).ok()?, metric)?.as_f64(),
+    }
+}
+
+fn percentile(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|p| *p > 0.0 && *p <= 100.0)
+}
+
+fn kind_of(name: &str) -> Option<LatencyKind> {
+    serde_json::from_value(Value::String(name.to_owned())).ok()
+}
+
+fn statistic(summary: &LatencySummary, name: &str) -> Option<f64> {
+    let fields = serde_json::to_value(summary).ok()?;
+    let of = |name: &str| fields.get(name).and_then(Value::as_f64);
+    of(name).or_else(|| of(&format!("{name}_us")))
+}
+
+fn at_path<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(value, |value, name| match value {
+        Value::Array(list) => list.get(name.parse::<usize>().ok()?),
+        _ => value.get(name),
+    })
+}
+
+/// A headline figure by name: `Some(None)` if the run has none.
+fn figure(name: &str, figures: &Figures) -> Option<Option<f64>> {
+    Some(match name {
+        "published_per_sec" => figures.published_per_sec,
+        "received_per_sec" => figures.received_per_sec,
+        "average" => figures.average_us,
+        "p50" => figures.p50_us,
+        "p75" => figures.p75_us,
+        "p90" => figures.p90_us,
+        "p95" => figures.p95_us,
+        "p99" => figures.p99_us,
+        "p99.9" => figures.p999_us,
+        "max" => figures.max_us,
+        "cpu_average_percent" => figures.cpu_average_percent,
+        "cpu_max_percent" => figures.cpu_max_percent,
+        "cpu_us_per_message" => figures.cpu_us_per_message,
+        "memory_average_bytes" => figures.memory_average_bytes,
+        "memory_max_bytes" => figures.memory_max_bytes,
+        "memory_per_connection_bytes" => figures.memory_per_connection_bytes,
+        "connections_max" => Some(figures.connections_max as f64),
+        "lost" => Some(figures.lost as f64),
+        "duplicated" => Some(figures.duplicated as f64),
+        "reordered" => Some(figures.reordered as f64),
+        _ => return None,
+    })
+}
+
+const FIGURES: &str = "one of published_per_sec, received_per_sec, average, p50, p75, p90, p95, p99, p99.9, max, cpu_average_percent, cpu_max_percent, cpu_us_per_message, memory_average_bytes, memory_max_bytes, memory_per_connection_bytes, connections_max, lost, duplicated, reordered";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    fn unmet(text: &str) -> Option<String> {
+        Threshold::parse(text).unwrap().unmet(&sample::results(1.0))
+    }
+
+    #[test]
+    fn any_metric_can_have_a_limit() {
+        let results = sample::results(1.0);
+        let rate = Figures::of(&results).received_per_sec.unwrap();
+        for holds in [
+            format!("received_per_sec >= {rate}"),
+            "lost<=2".to_owned(),
+            "lost == 2".to_owned(),
+            "end_to_end.p99.9 <= 1h".replace("1h", "60m"),
+            "end_to_end.average < 10s".to_owned(),
+            "totals.connects_failed <= 1000000".to_owned(),
+            "run.duration_secs > 0".to_owned(),
+        ] {
+            assert_eq!(unmet(&holds), None, "{holds}");
+        }
+        assert_eq!(unmet("lost <= 1"), Some("lost is 2, <= 1 expected".to_owned()));
+        let late = unmet("p99 < 1us").unwrap();
+        assert!(late.starts_with("p99 is ") && late.ends_with("< 1 us expected"), "{late}");
+        assert!(unmet("timer.nobody.p50 <= 1s").unwrap().contains("was not measured"));
+    }
+
+    #[test]
+    fn what_is_not_measured_holds_no_limit() {
+        let empty = Results::default();
+        for text in ["cpu_us_per_message <= 100", "p99 <= 10s", "broker_load.cpu_percent_max < 50"]
+        {
+            let said = Threshold::parse(text).unwrap().unmet(&empty).unwrap();
+            assert!(said.contains("was not measured"), "{said}");
+        }
+    }
+
+    #[test]
+    fn bad_limits_are_refused() {
+        for (text, said) in [
+            ("p99", "is no limit"),
+            ("p99 10ms", "is no limit"),
+            ("p99 <= soon", "no quantity"),
+            ("speed <= 3", "no metric `speed`"),
+            ("totals.speed <= 3", "no metric"),
+            ("end_to_end.p101 <= 3", "no metric"),
+            ("run.command <= 3", "no metric"),
+        ] {
+            let error = Threshold::parse(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
