@@ -4,13 +4,14 @@ import subprocess
 
 
 def make(directory):
-    """ca, other_ca, server, client (CN anna), stranger (of other_ca), and a revocation list."""
+    """ca, other_ca, server, client (CN anna), nameless (no CN), stranger (of other_ca), revoked."""
     _authority(directory, "ca")
     _authority(directory, "other_ca")
     san = "subjectAltName=DNS:localhost,IP:127.0.0.1"
     _issue(directory, "server", "ca", "/CN=localhost", san)
     _issue(directory, "renewed", "ca", "/CN=localhost/O=renewed", san)
     _issue(directory, "client", "ca", "/O=quelea/CN=anna", "extendedKeyUsage=clientAuth")
+    _issue(directory, "nameless", "ca", "/O=quelea", "extendedKeyUsage=clientAuth")
     _issue(directory, "revoked", "ca", "/O=quelea/CN=bruno", "extendedKeyUsage=clientAuth")
     _issue(directory, "stranger", "other_ca", "/CN=eve", "extendedKeyUsage=clientAuth")
     _revoke(directory)

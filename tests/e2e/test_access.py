@@ -240,3 +240,55 @@ def test_open_to_the_world_without_authentication_needs_a_word(tmp_path, url):
     assert "allow_anonymous" in refused.stderr or "--allow-anonymous" in refused.stderr
     allowed = subprocess.run([*command, "--allow-anonymous"], capture_output=True, timeout=20)
     assert allowed.returncode == 0
+
+
+def kept(peer, user, password, **options):
+    """Opens a session that lasts an hour, or tells why not."""
+    expiry = b"\x11\x00\x00\x0e\x10"
+    return peer.connect(user=user, password=password, properties=expiry, **options)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_session_is_its_users_only(broker, restart):
+    with Peer(broker.port()) as peer:
+        assert kept(peer, "anna", "secret", client_id="phone")[1] == 0
+        peer.subscribed("home/#", 1)
+    with anna(broker) as peer:
+        peer.send(publish("home/door", "open", 1))
+        assert peer.expect(PUBACK)[2] == 0
+    if restart:
+        broker.restart()
+    for clean in (False, True):
+        with Peer(broker.port()) as peer:
+            refused = kept(peer, "bruno", "geheim", client_id="phone", clean=clean)
+            assert refused[:2] == (0, 0x87)
+            peer.expect_end()
+    with Peer(broker.port(), version=4) as peer:
+        assert peer.connect(client_id="phone", user="bruno", password="geheim")[1] == 5
+    broker.wait_for_log(lambda event: "belongs to another user" in str(event) and "bruno" in str(event))
+    with Peer(broker.port()) as peer:
+        assert kept(peer, "anna", "secret", client_id="phone", clean=False)[:2] == (1, 0)
+        assert peer.message()[1] == b"open"
+        # Nobody else cuts her off.
+        with Peer(broker.port()) as other:
+            assert other.connect(client_id="phone", user="bruno", password="geheim")[1] == 0x87
+        peer.ping()
+
+
+def test_a_session_may_be_anybodys(start, passwords):
+    broker = start(WITH_PASSWORDS + 'session_owner = "anybody"\n', {"passwords": passwords})
+    with Peer(broker.port()) as peer:
+        assert kept(peer, "anna", "secret", client_id="phone")[1] == 0
+    with Peer(broker.port()) as peer:
+        assert kept(peer, "bruno", "geheim", client_id="phone", clean=False)[:2] == (1, 0)
+
+
+def test_rules_for_names_that_nobody_proves_are_an_error(tmp_path):
+    (tmp_path / "acl").write_text("topic read news/#\nuser anna\ntopic readwrite home/#\n")
+    (tmp_path / "quelea.toml").write_text('[access]\nacl_file = "acl"\n')
+    command = [QUELEA, "serve", "--config", str(tmp_path / "quelea.toml"), "--check-config"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode != 0
+    assert "acl:3: a rule for user names, but nothing proves user names" in ran.stderr, ran.stderr
+    (tmp_path / "acl").write_text("topic read news/#\npattern write clients/%c/status\n")
+    subprocess.run(command, check=True, capture_output=True, timeout=60)

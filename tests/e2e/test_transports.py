@@ -11,7 +11,7 @@ import pytest
 
 from broker import PATIENCE_SECS, eventually
 from test_clients import Paho
-from wire import Peer, fresh, publish
+from wire import Peer, connect, fresh, packet, publish
 
 TLS = """
 [[listeners]]
@@ -105,6 +105,11 @@ def test_client_certificate_becomes_the_user(with_client_certificates, certs):
         assert peer.expect(0x40)[2] == 0x87
 
 
+def test_a_certificate_without_a_name_is_nobody_whatever_it_states(with_client_certificates, certs):
+    with tls_peer(with_client_certificates, certs, "nameless") as peer:
+        assert peer.connect(user="anna", password="any")[1] == 0x87
+
+
 @pytest.mark.parametrize("name", [None, "stranger", "revoked"])
 def test_client_certificates_are_required_and_checked(with_client_certificates, certs, name):
     with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
@@ -171,6 +176,7 @@ def test_plain_mqtt_on_a_tls_port_is_refused(tls, certs):
         stream.sendall(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00")
         # An alert perhaps, but no CONNACK.
         assert not drain(stream).startswith(b"\x20")
+    tls.wait_for_log(lambda event: "speaks plain MQTT" in str(event))
     with tls_peer(tls, certs) as peer:
         round_trip(peer)
 
@@ -254,6 +260,13 @@ def test_proxy_header_from_elsewhere_is_refused(start, header):
         peer.expect_end()
 
 
+def test_who_comes_past_the_proxy_is_closed(start):
+    broker = start(PROXY.replace("{trusted}", "192.0.2.0/24"))
+    with Peer(broker.port()) as peer:
+        peer.send(connect())
+        peer.expect_end()
+
+
 def test_bad_or_missing_proxy_header_is_refused(start):
     broker = start(PROXY.replace("{trusted}", "127.0.0.1/32"))
     no_header = b"\x10\x0d\x00\x04MQTT" + b"\0" * 99
@@ -284,3 +297,100 @@ def test_websocket_over_tls(start, certs):
     client.client.publish(topic, "over wss", 1)
     assert client.message().payload == b"over wss"
     client.close()
+
+
+@pytest.mark.parametrize("first, what", [
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 505, "speaks TLS"),
+    (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "speaks HTTP"),
+    # Nothing of it makes a whole packet.
+    (b"POST /", "speaks HTTP"),
+    (PROXY_V1, "PROXY header"),
+])
+def test_another_protocol_on_a_plain_port_is_told_as_that(start, first, what):
+    broker = start('[[listeners]]\nurl = "tcp://127.0.0.1:0"\nallow_anonymous = true\n')
+    with Peer(broker.port()) as peer:
+        peer.send(first)
+        peer.expect_end()
+    broker.wait_for_log(lambda event: what in str(event))
+
+
+WS = '[[listeners]]\nurl = "ws://127.0.0.1:0/mqtt"\nallow_anonymous = true\n'
+
+
+def upgrade(broker, *headers, host="localhost"):
+    """The stream and the status of its answer."""
+    stream = socket.create_connection(("127.0.0.1", broker.port("ws")), PATIENCE_SECS)
+    lines = [
+        "GET /mqtt HTTP/1.1", f"Host: {host}", "Upgrade: websocket", "Connection: Upgrade",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Protocol: mqtt", *headers, "", "",
+    ]
+    stream.sendall("\r\n".join(lines).encode())
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += exactly(stream, 1)
+    return stream, int(answer.split()[1])
+
+
+def exactly(stream, count):
+    data = b""
+    while len(data) < count:
+        more = stream.recv(count - len(data))
+        assert more, f"the stream ends after {data}"
+        data += more
+    return data
+
+
+def masked(opcode, payload):
+    return bytes([0x80 | opcode, 0x80 | len(payload)]) + b"\0\0\0\0" + payload
+
+
+def server_frame(stream):
+    opcode, length = exactly(stream, 2)
+    assert length < 126
+    return opcode & 15, exactly(stream, length)
+
+
+def test_websocket_disconnect_is_answered_by_a_close_handshake(start):
+    broker = start(WS)
+    stream, status = upgrade(broker)
+    with stream:
+        assert status == 101
+        stream.sendall(masked(2, connect()))
+        assert server_frame(stream)[1][0] == 0x20
+        stream.sendall(masked(2, packet(0xE0)))
+        assert server_frame(stream) == (8, b"\x03\xe8")
+        # The client is slower than that, and its close is still taken.
+        stream.sendall(masked(8, b"\x03\xe8"))
+        assert stream.recv(1) == b""
+
+
+def test_websocket_packets_have_frames_of_their_own(start):
+    broker = start(WS)
+    stream, _ = upgrade(broker)
+    with stream:
+        pings = [packet(0xC0)] * 3
+        stream.sendall(masked(2, connect() + b"".join(pings)))
+        frames = [server_frame(stream)[1] for _ in range(4)]
+        assert frames[0][0] == 0x20 and frames[1:] == [b"\xd0\0"] * 3
+
+
+def test_websocket_pages_of_other_origins_are_refused_where_nobody_logs_in(start):
+    broker = start(WS)
+    own = f"localhost:{broker.port('ws')}"
+    for origin, host, expected in [
+        (None, own, 101),
+        (f"http://{own}", own, 101),
+        ("https://evil.example", own, 403),
+        # A name that its owner lets point to this machine.
+        (f"http://evil.example:{broker.port('ws')}", f"evil.example:{broker.port('ws')}", 403),
+        ("null", own, 403),
+    ]:
+        headers = [f"Origin: {origin}"] if origin else []
+        stream, status = upgrade(broker, *headers, host=host)
+        stream.close()
+        assert status == expected, origin
+    everybody = start(WS + 'websocket.origins = ["*"]\n')
+    stream, status = upgrade(everybody, "Origin: https://evil.example")
+    stream.close()
+    assert status == 101

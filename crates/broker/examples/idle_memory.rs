@@ -184,7 +184,8 @@ fn connect(
         panic!("a CONNECT that is in order was not admitted");
     };
     let shard = &mut shards[usize::from(shared.shard_of_client(&id))];
-    let slot = shard.on_connect(number.into(), credentials.request, NOW_MS);
+    let connected = shard.on_connect(number.into(), credentials.request, NOW_MS);
+    let slot = connected.expect("a new client id");
     drain(shard);
     slot
 }

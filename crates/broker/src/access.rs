@@ -23,7 +23,8 @@ pub struct Rule {
     pub who: Who,
     pub permission: Permission,
     /// A topic filter. In rules for [`Who::Everyone`], `%c` stands for the client id and `%u` for
-    /// the user name; such a rule does not apply to a client that has none.
+    /// the user name; such a rule does not apply to a client that has none, or one with `/`, `+`
+    /// or `#` in it.
     pub filter: String,
 }
 
@@ -381,9 +382,10 @@ fn substitutes(filter: &str) -> bool {
     filter.contains("%c") || filter.contains("%u")
 }
 
-/// The name as a pattern may use it: one with wildcards in it would widen the pattern.
+/// The name as a pattern may use it: as a part of one level. One with a slash or a wildcard in it
+/// would reach other levels than the pattern was written for.
 fn substitute(name: &str) -> Option<&str> {
-    (!name.is_empty() && !name.contains(['+', '#'])).then_some(name)
+    (!name.is_empty() && !name.contains(['/', '+', '#'])).then_some(name)
 }
 
 /// Wildcards stand alone in their level, `#` only at the end (MQTT-4.7.1-1, MQTT-4.7.1-2).
@@ -567,8 +569,11 @@ mod tests {
             rule(Who::Everyone, Permission::ReadWrite, "%c/#"),
             rule(Who::Everyone, Permission::ReadWrite, "home/%u"),
         ]);
-        for id in ["+", "#", "$SYS", ""] {
-            let client = Identity { client_id: id, username: Some("+") };
+        for id in ["+", "#", "$SYS", "", "home/bob", "a/../b"] {
+            let username = if id.contains('/') { "a/bob" } else { "+" };
+            let client = Identity { client_id: id, username: Some(username) };
+            assert!(!access.allows(client, Action::Receive, &format!("{id}/x")), "{id}");
+            assert!(!access.allows(client, Action::Subscribe, "home/a/bob"), "{id}");
             assert!(!access.allows(client, Action::Receive, "$SYS/broker"), "{id}");
             assert!(!access.allows(client, Action::Subscribe, "$SYS/#"), "{id}");
             assert!(!access.allows(client, Action::Subscribe, "home/+"), "{id}");

@@ -12,8 +12,14 @@ use session::Will;
 
 use crate::{ConnectRequest, Limits};
 
-/// The longest client id of MQTT 3.1, in characters.
-const CLIENT_ID_CHARS_MAX_V31: usize = 23;
+/// The type of a CONNECT, in the upper half of its first byte.
+const CONNECT: u8 = 1;
+
+const NO_CONNECT: Violation = Violation {
+    reason: Reason::PROTOCOL_ERROR,
+    clause: "MQTT-3.1.0-1",
+    detail: "the first packet is not a CONNECT",
+};
 
 /// What the first bytes amount to.
 #[derive(Debug)]
@@ -57,6 +63,10 @@ pub fn admit(
     let packet_bytes_max = limits.packet_bytes_max;
     let decoded = codec::decode(bytes, Version::V5, Sender::Client, packet_bytes_max);
     match decoded {
+        // Another packet, or another protocol, is not waited for.
+        Ok(None) if bytes.first().is_some_and(|first| first >> 4 != CONNECT) => {
+            Admission::Refuse(silent(&NO_CONNECT))
+        }
         Ok(None) => Admission::NeedMore,
         Ok(Some((Packet::Connect(connect), packet_len))) => {
             match check(&connect, limits, peer, assigned_id) {
@@ -69,11 +79,7 @@ pub fn admit(
                 }),
             }
         }
-        Ok(Some(_)) => Admission::Refuse(silent(&Violation {
-            reason: Reason::PROTOCOL_ERROR,
-            clause: "MQTT-3.1.0-1",
-            detail: "the first packet is not a CONNECT",
-        })),
+        Ok(Some(_)) => Admission::Refuse(silent(&NO_CONNECT)),
         Err(violation) => Admission::Refuse(refuse_violation(bytes, &violation)),
     }
 }
@@ -198,6 +204,7 @@ fn check(
         client_id: if is_assigned { assigned_id().into() } else { connect.client_id.into() },
         is_assigned,
         username: connect.username.map(Into::into),
+        is_proved: true,
         will: check_will(connect, limits)?.map(Box::new),
         session_expiry_secs,
         receive_max: asked.receive_max,
@@ -224,8 +231,11 @@ fn check_client_id(connect: &Connect<'_>, limits: &Limits) -> Result<(), Refused
     }
     let chars = connect.client_id.chars().count();
     match connect.version {
-        Version::V31 if !(1..=CLIENT_ID_CHARS_MAX_V31).contains(&chars) => {
-            Err((invalid, "MQIsdp-3.1-CONNECT", "a 3.1 client id has 1 to 23 characters"))
+        Version::V31 if chars == 0 => {
+            Err((invalid, "MQIsdp-3.1-CONNECT", "no client id, which 3.1 clients need"))
+        }
+        Version::V31 if chars > usize::from(limits.client_id_v31_chars_max) => {
+            Err((invalid, "MQIsdp-3.1-CONNECT", "client id longer than 3.1 clients may have"))
         }
         Version::V311 if chars == 0 && !connect.clean_start => {
             Err((invalid, "MQTT-3.1.3-8", "no client id, and the session is to be kept"))

@@ -118,6 +118,8 @@ pub(crate) struct Client {
     pub(crate) session: Session,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) will: Option<Box<Will>>,
+    /// What waits for it was meant for it by other access rules than those of now.
+    pub(crate) rechecks: bool,
     pub(crate) gauge: Option<Arc<Gauge>>,
     pub(crate) extras: Option<Box<Extras>>,
     /// Present if the session is in the log.
@@ -140,6 +142,7 @@ impl Client {
             session: Session::default(),
             subscriptions: Subscriptions::default(),
             will: None,
+            rechecks: false,
             gauge: None,
             extras: None,
             durable: None,

@@ -6,7 +6,7 @@ use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
 use session::{LinkSettings, NEVER, Rates, Will};
 
 use crate::client::Client;
-use crate::{Ended, Event, Limits, NO_CONNECTION, Shard};
+use crate::{Ended, Event, Limits, NO_CONNECTION, Shard, admission};
 
 /// The largest packet there can be, header included (section 2.1.4): no limit that is worth
 /// telling.
@@ -22,8 +22,10 @@ pub struct ConnectRequest {
     pub client_id: Box<str>,
     /// The client sent none, and is told the one it got (MQTT-3.1.3-7).
     pub is_assigned: bool,
-    /// The name that the access rules know the client by.
+    /// The name that the access rules know the client by, and that its session belongs to.
     pub username: Option<Box<str>>,
+    /// False: nobody has checked the user name, so that it is only for the log.
+    pub is_proved: bool,
     pub will: Option<Box<Will>>,
     pub session_expiry_secs: u32,
     pub receive_max: u16,
@@ -40,12 +42,30 @@ pub struct ConnectRequest {
     pub peer: Box<str>,
 }
 
+impl ConnectRequest {
+    /// The user name, if it counts.
+    pub fn proved_username(&self) -> Option<&str> {
+        self.username.as_deref().filter(|_| self.is_proved)
+    }
+}
+
 impl Shard {
     /// A connection has been admitted, which the driver has given a [number](crate::Numbers) of its
     /// own. Returns the client's slot, by which the driver names it from now on.
-    pub fn on_connect(&mut self, connection: u64, request: ConnectRequest, now_ms: u64) -> u32 {
+    ///
+    /// Err: the session is another user's. The connection is nobody's: the driver writes these
+    /// bytes and closes it.
+    pub fn on_connect(
+        &mut self,
+        connection: u64,
+        request: ConnectRequest,
+        now_ms: u64,
+    ) -> Result<u32, Vec<u8>> {
         let existing = self.clients.find(&request.client_id);
         if let Some(slot) = existing {
+            if !self.is_owner(slot, &request, now_ms) {
+                return Err(self.refuse_stranger(request));
+            }
             self.take_over(slot, request.clean_start, now_ms);
         }
         let (slot, session_present) = match self.clients.find(&request.client_id) {
@@ -63,7 +83,28 @@ impl Shard {
         }
         self.arm_timer(slot);
         self.finish(now_ms);
-        slot
+        Ok(slot)
+    }
+
+    /// May who connects go on with the session, or end it? It has one owner as long as it lasts.
+    fn is_owner(&self, slot: u32, request: &ConnectRequest, now_ms: u64) -> bool {
+        let Some(client) = self.clients.get(slot) else { return true };
+        let owner = client.username.as_deref();
+        client.expires_at_ms <= now_ms
+            || self.shared.settings.session_owner.admits(owner, request.proved_username())
+    }
+
+    /// The CONNACK for who connects with the client id of another user's session.
+    fn refuse_stranger(&mut self, request: ConnectRequest) -> Vec<u8> {
+        let mut answer = admission::connack(request.version, Reason::NOT_AUTHORIZED);
+        if answer.len() > request.packet_bytes_max as usize {
+            // MQTT-3.1.2-24.
+            answer.clear();
+        }
+        let ConnectRequest { client_id, username, peer, .. } = request;
+        self.metrics().strangers.add(1);
+        self.tell(Event::Stranger { client_id, username, peer });
+        answer
     }
 
     /// The connection that a client id has now.
@@ -110,7 +151,8 @@ impl Shard {
             outbox_bytes_max: limits.outbox_bytes_max,
         };
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
-        let grants = self.access.grants(request.username.as_deref());
+        let username = request.proved_username();
+        let grants = self.access.grants(username);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
         client.session.attach(settings, rates, self.shared.seed, now_ms);
@@ -124,7 +166,8 @@ impl Shard {
         client.expires_at_ms = NEVER;
         client.limits = request.limits.clone();
         client.grants = grants;
-        client.username = request.username.clone();
+        client.username = username.map(Into::into);
+        client.rechecks = has_rules;
         // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
         let old_will = std::mem::replace(&mut client.will, request.will.clone());
         let kept = self.keep_session(slot, request.version, now_ms);
@@ -135,7 +178,7 @@ impl Shard {
         let fits = kept.is_err() || write_connack(client, &request, session_present);
         let event = Event::Connected {
             client_id: client.id.clone(),
-            username: client.username.clone(),
+            username: request.username,
             peer: request.peer,
             version: request.version,
             keep_alive_secs: settings.keep_alive_secs,

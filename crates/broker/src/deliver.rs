@@ -45,6 +45,7 @@ pub(crate) fn count_dropped(metrics: &Metrics, reason: Dropped, count: u64) {
         Dropped::Offline => metrics.dropped_offline.add(count),
         Dropped::Expired => metrics.dropped_expired.add(count),
         Dropped::TooLarge => metrics.dropped_too_large.add(count),
+        Dropped::Denied => metrics.dropped_denied.add(count),
     }
 }
 
@@ -429,7 +430,7 @@ pub(crate) fn terms_of(
 
 /// Out of line: nearly no delivery needs it, and each would carry it along.
 #[inline(never)]
-fn may_receive(client: &Client, message: &Message) -> bool {
+pub(crate) fn may_receive(client: &Client, message: &Message) -> bool {
     client.grants.allows(client.identity(), Action::Receive, message.topic())
 }
 

@@ -91,6 +91,13 @@ pub enum Event {
         topic: Box<str>,
         count: u64,
     },
+    /// Somebody has connected with the client id of a session that is another user's, and was
+    /// refused.
+    Stranger {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        peer: Box<str>,
+    },
     SessionExpired {
         client_id: Box<str>,
     },

@@ -58,6 +58,8 @@ pub use groups::{GroupName, Member};
 pub use mail::{Confirm, Mail, RetainedQuery, SessionKey, ShardId};
 pub use metrics::{Counter, Description, Kind, Metrics};
 pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
-pub use settings::{Durability, Limits, MAIL_BYTES_MAX, Settings, ShareStrategy, WhenFull};
+pub use settings::{
+    Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, WhenFull,
+};
 pub use shard::{Close, Effects, Reauthenticate, Reauthenticated, Shard};
 pub use shared::Shared;

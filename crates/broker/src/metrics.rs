@@ -71,6 +71,8 @@ metrics! {
         "Accepted connections that ended.";
     takeovers: Counter "quelea_session_takeovers_total",
         "Connections that were closed because another one took over the session.";
+    strangers: Counter "quelea_session_owner_refusals_total",
+        "Connects that were refused because the session belongs to another user.";
     keep_alive_timeouts: Counter "quelea_keep_alive_timeouts_total",
         "Connections that were closed because nothing came for one and a half keep-alives.";
     violations: Counter "quelea_protocol_violations_total",
@@ -113,6 +115,8 @@ metrics! {
         "Deliveries dropped because the message had expired.";
     dropped_too_large: Counter "quelea_dropped_too_large_total",
         "Deliveries dropped because the packet is larger than the client takes.";
+    dropped_denied: Counter "quelea_dropped_denied_total",
+        "Deliveries that had waited, dropped because the access rules do not allow them any more.";
     dropped_group: Counter "quelea_dropped_shared_group_total",
         "Messages dropped because no member of a shared group could take or keep them.";
     retained: Gauge "quelea_retained_messages",

@@ -38,6 +38,8 @@ pub struct Limits {
     pub topic: TopicLimits,
     /// Longer client ids: CONNACK 0x85.
     pub client_id_bytes_max: u16,
+    /// The longest client id of MQTT 3.1, in characters: 23 by its specification.
+    pub client_id_v31_chars_max: u16,
     /// Larger wills: CONNACK 0x97.
     pub will_payload_bytes_max: u16,
     /// More subscriptions: SUBACK 0x97.
@@ -102,6 +104,7 @@ impl Default for Limits {
             packet_bytes_max: 16 * 1024 * 1024,
             topic: TopicLimits::default(),
             client_id_bytes_max: u16::MAX,
+            client_id_v31_chars_max: u16::MAX,
             will_payload_bytes_max: u16::MAX,
             subscriptions_per_client_max: 100_000,
             in_flight_max: 1000,
@@ -148,9 +151,40 @@ pub enum ShareStrategy {
     HashTopic,
 }
 
+/// Who may go on with a session, end it by a clean start, or take its connection over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionOwner {
+    /// Who made it, by the user name. All clients without one are one user.
+    User {
+        /// Nobody comes without a user name any more: what was made without one is for the first
+        /// who knows its client id.
+        may_adopt: bool,
+    },
+    /// Whoever knows its client id.
+    Anybody,
+}
+
+impl SessionOwner {
+    /// Is a session that was made by `owner` also that of this user?
+    pub(crate) fn admits(self, owner: Option<&str>, username: Option<&str>) -> bool {
+        let (owner, username) = (owner.unwrap_or_default(), username.unwrap_or_default());
+        match self {
+            Self::User { may_adopt } => owner == username || may_adopt && owner.is_empty(),
+            Self::Anybody => true,
+        }
+    }
+}
+
+impl Default for SessionOwner {
+    fn default() -> Self {
+        Self::User { may_adopt: false }
+    }
+}
+
 /// Settings of the whole broker.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    pub session_owner: SessionOwner,
     /// Retained messages in all; more: refused with 0x97, counted, told in an event.
     pub retained_messages_max: u64,
     /// Bytes of retained messages in all; the same policy.
@@ -183,6 +217,7 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            session_owner: SessionOwner::default(),
             retained_messages_max: 10_000_000,
             retained_bytes_max: 4 * 1024 * 1024 * 1024,
             share_strategy: ShareStrategy::default(),

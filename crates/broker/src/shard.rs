@@ -8,7 +8,7 @@ use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, Dropped, Link, Message, NEVER, Outbox, Template};
 use topic::{Index, InterestCounts, Matches, Retained};
 
-use crate::access::Access;
+use crate::access::{Access, Action, Identity};
 use crate::client::{Client, Pace};
 use crate::clients::Clients;
 use crate::dirty::Dirty;
@@ -376,13 +376,20 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
         let before = client.session.link().map_or(0, |link| link.outbox.len());
-        client.session.pump(now_ms, |outcome| match outcome {
+        let Client { session, grants, id, username, rechecks, .. } = client;
+        let identity = Identity { client_id: id, username: username.as_deref() };
+        let may_have = |message: &Message| {
+            !*rechecks || grants.allows(identity, Action::Receive, message.topic())
+        };
+        session.pump(now_ms, may_have, |outcome| match outcome {
             Ok(payload_bytes) => {
                 metrics.publishes_sent.add(1);
                 metrics.publish_bytes_sent.add(payload_bytes as u64);
             }
             Err(reason) => given_up.push(reason),
         });
+        let outgoing = &client.session.outgoing;
+        client.rechecks &= outgoing.queued() > 0 || outgoing.has_unsent();
         let after = client.session.link().map_or(0, |link| link.outbox.len());
         client.publish_gauge();
         if !self.holds.is_empty() {
@@ -606,6 +613,7 @@ impl Shard {
         for slot in self.clients.slots() {
             if let Some(client) = self.clients.get_mut(slot) {
                 client.grants = self.access.grants(client.username.as_deref());
+                client.rechecks = !client.grants.is_open();
             }
             self.recheck_receiving(slot);
         }

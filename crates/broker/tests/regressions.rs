@@ -40,6 +40,21 @@ fn mqtt_3_1_2_24_a_refusal_is_silent_if_the_client_does_not_take_so_many_bytes()
 }
 
 #[test]
+fn a_3_1_client_may_have_a_longer_id_than_its_specification_says_unless_told_otherwise() {
+    let long = "weather-station-on-the-roof";
+    let reason_for = |client_id: &str, limits: Limits| {
+        let connect = Connect { version: Version::V31, ..connect_packet(client_id) };
+        admit(&connect, &Arc::new(limits)).map(drop).map_err(|refusal| refusal.reason)
+    };
+    let strict = || Limits { client_id_v31_chars_max: 23, ..Limits::default() };
+    let refused = Err(Reason::CLIENT_IDENTIFIER_NOT_VALID);
+    assert_eq!(reason_for(long, Limits::default()), Ok(()));
+    assert_eq!(reason_for(&long[..23], strict()), Ok(()));
+    assert_eq!(reason_for(&long[..24], strict()), refused);
+    assert_eq!(reason_for("", Limits::default()), refused);
+}
+
+#[test]
 fn the_longest_client_id_leaves_no_room_for_response_information() {
     let mut lab = Lab::new(1);
     let id = "i".repeat(65_530);

@@ -155,11 +155,6 @@ pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
     protocol(&mut reader).ok().map(|(version, _)| version)
 }
 
-/// Does the CONNECT at the front of `bytes` carry the protocol name of MQTT 3.1?
-pub(crate) fn has_old_name(bytes: &[u8]) -> bool {
-    body(bytes).is_some_and(|body| body.starts_with(b"\0\x06MQIsdp"))
-}
-
 /// What follows the fixed header of a CONNECT.
 fn body(bytes: &[u8]) -> Option<&[u8]> {
     let (&first, rest) = bytes.split_first()?;

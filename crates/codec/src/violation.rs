@@ -34,8 +34,8 @@ impl Violation {
 
     /// Appends the CONNACK with which a server refuses `bytes`, a first packet that is this
     /// violation. There is none for a packet that is no CONNECT, and before version 5 none at
-    /// all. To a version that is not known it speaks version 5 (`MQTT-3.1.2-2`), or version 3.1 if
-    /// the protocol name is the old one.
+    /// all, except to a version that is not known: that is answered as MQTT 3.1.1 asks for
+    /// (`MQTT-3.1.2-2`), in the shape of all versions before 5.
     pub fn answer_connect(&self, bytes: &[u8], out: &mut Vec<u8>) {
         let unknown = self.detail == rules::PROTOCOL_VERSION.detail;
         let is_v5 = connect::version_of(bytes) == Some(Version::V5);
@@ -45,8 +45,7 @@ impl Violation {
                 reason: self.reason,
                 properties: Properties::EMPTY,
             };
-            let is_old = unknown && connect::has_old_name(bytes);
-            refusal.encode(if is_old { Version::V31 } else { Version::V5 }, out);
+            refusal.encode(if unknown { Version::V311 } else { Version::V5 }, out);
         }
     }
 }

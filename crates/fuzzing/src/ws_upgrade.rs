@@ -1,6 +1,8 @@
 //! The HTTP exchange that opens a WebSocket, both sides.
 
-use net::ws::upgrade::{HEADER_BYTES_MAX, KEY_BYTES, Offer, Rules, UpgradeError, parse_request};
+use net::ws::upgrade::{
+    HEADER_BYTES_MAX, KEY_BYTES, Offer, Origins, Rules, UpgradeError, parse_request,
+};
 
 /// The first byte chooses between request and answer.
 pub fn ws_upgrade(input: &[u8]) {
@@ -12,7 +14,7 @@ pub fn ws_upgrade(input: &[u8]) {
 }
 
 fn request(bytes: &[u8]) {
-    let origins = ["https://app.example".to_owned()];
+    let origins = Origins::Listed(vec!["https://app.example".to_owned()]);
     let rules = Rules { path: PATH, origins: &origins };
     match parse_request(bytes, rules) {
         Ok(Some((request, len))) => {
@@ -53,7 +55,7 @@ fn answer(bytes: &[u8]) {
 pub fn seeds() -> Vec<Vec<u8>> {
     let offer = Offer::new("localhost:8083", PATH, NONCE);
     let request = offer.request();
-    let parsed = parse_request(request.as_bytes(), Rules { path: PATH, origins: &[] });
+    let parsed = parse_request(request.as_bytes(), Rules { path: PATH, origins: &Origins::Any });
     let (accepted, _) = parsed.expect("a good request").expect("a whole one");
     let headers = "Origin: https://app.example\r\nX-Forwarded-For: 192.0.2.7, [::1]:80\r\nUpgrade";
     let proxied = request.replacen("Upgrade", headers, 1);

@@ -2,9 +2,10 @@
 
 use std::io;
 
-use rustls::CertificateError;
+use rustls::{AlertDescription, CertificateError};
 use thiserror::Error;
 
+use crate::foreign::Foreign;
 use crate::proxy::ProxyError;
 use crate::ws::upgrade::UpgradeError;
 
@@ -22,6 +23,8 @@ pub enum HandshakeError {
     Tls(#[from] rustls::Error),
     #[error("WebSocket upgrade: {0}")]
     Upgrade(#[from] UpgradeError),
+    #[error(transparent)]
+    Foreign(#[from] Foreign),
 }
 
 impl HandshakeError {
@@ -48,6 +51,17 @@ impl HandshakeError {
         }
     }
 
+    /// What whoever runs the broker can do about it; empty when the error says all there is.
+    pub fn broker_hint(&self) -> &'static str {
+        match self {
+            Self::Tls(rustls::Error::AlertReceived(AlertDescription::UnknownCA)) => {
+                "; the client does not trust the certificate of this listener: it may not know its \
+                 authority, or an issuer is missing between the two (see listeners.tls.chain)"
+            }
+            _ => "",
+        }
+    }
+
     /// One word for a metric's label.
     pub fn label(&self) -> &'static str {
         match self {
@@ -56,6 +70,7 @@ impl HandshakeError {
             Self::Proxy(_) => "proxy",
             Self::Tls(_) => "tls",
             Self::Upgrade(_) => "websocket",
+            Self::Foreign(_) => "foreign",
         }
     }
 }

@@ -10,10 +10,11 @@ use mio::{Interest, Registry, Token};
 
 use crate::address::Address;
 use crate::error::HandshakeError;
+use crate::foreign::Foreign;
 use crate::layered::Layered;
 use crate::listener::{ListenOptions, WebSocketOptions};
 use crate::peer::{PeerAddress, PeerInfo};
-use crate::proxy::{self, ProxyError, ProxyHeader, Sniff};
+use crate::proxy::{self, ProxyError, ProxyHeader};
 use crate::socket::Socket;
 use crate::stream::{Read, Stream};
 use crate::tls::Session;
@@ -210,10 +211,13 @@ impl Handshake {
                     Address::Unix(_) => "",
                 };
                 let rules = Rules { path, origins: &options.websocket.origins };
-                let parsed = upgrade::parse_request(&self.header, rules);
-                let parsed = parsed.inspect_err(|error| {
+                let parsed = upgrade::parse_request(&self.header, rules).map_err(|error| {
                     // The peer is lost either way; the error that counts is the one at hand.
                     let _ = layers.send_transport(error.answer().as_bytes());
+                    match Foreign::of(&self.header) {
+                        Some(foreign) if foreign != Foreign::Http => HandshakeError::from(foreign),
+                        _ => error.into(),
+                    }
                 })?;
                 let Some((request, len)) = parsed else {
                     return Ok(None);
@@ -249,6 +253,9 @@ impl Handshake {
             }
             _ => false,
         };
+        if !is_trusted {
+            return Err(ProxyError::Untrusted.into());
+        }
         loop {
             let room = scratch.len().min(proxy::HEADER_BYTES_MAX);
             let n = match socket.peek(&mut scratch[..room])? {
@@ -256,14 +263,6 @@ impl Handshake {
                 Some(0) => return Err(HandshakeError::Closed),
                 Some(n) => n,
             };
-            if !is_trusted {
-                return match proxy::sniff(&scratch[..n]) {
-                    Sniff::Header => Err(ProxyError::Untrusted.into()),
-                    Sniff::Other => Ok(true),
-                    // What was peeked at stays readable, and more bytes make a new event.
-                    Sniff::Unsure => Ok(false),
-                };
-            }
             let taken_before = self.header.len();
             self.header.extend_from_slice(&scratch[..n]);
             let parsed = proxy::parse(&self.header)?;

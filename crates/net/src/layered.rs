@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::net::Shutdown;
 
 use crate::error::HandshakeError;
+use crate::foreign::Foreign;
 use crate::peer::TlsInfo;
 use crate::socket::Socket;
 use crate::stream::Read;
@@ -120,17 +121,21 @@ impl Layered {
         let len_total: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut taken = 0;
         while taken < len_total && self.out.is_empty() {
-            let len = (len_total - taken).min(CHUNK_BYTES_MAX);
+            let left = len_total - taken;
             BUFFERS.with_borrow_mut(|buffers| {
                 buffers.plaintext.clear();
-                match &mut self.websocket {
-                    Some(websocket) => websocket
-                        .frame(&mut buffers.plaintext, len, |out| source.append_to(out, len)),
-                    None => source.append_to(&mut buffers.plaintext, len),
-                }
+                taken += match &mut self.websocket {
+                    Some(websocket) => {
+                        append_frames(websocket, &mut source, left, &mut buffers.plaintext)
+                    }
+                    None => {
+                        let len = left.min(CHUNK_BYTES_MAX);
+                        source.append_to(&mut buffers.plaintext, len);
+                        len
+                    }
+                };
                 self.send(buffers)
             })?;
-            taken += len;
         }
         Ok(taken)
     }
@@ -203,6 +208,7 @@ impl Layered {
                 Ok(None) => return Ok(None),
                 Err(TlsReadError::Io(error)) => return Err(error.into()),
                 Err(TlsReadError::Tls(error)) => return Err(error.into()),
+                Err(TlsReadError::Foreign(foreign)) => return Err(foreign.into()),
             }
         }
     }
@@ -290,8 +296,12 @@ impl Layered {
             self.is_socket_drained = n < room;
             self.is_socket_ended |= n == 0;
             let mut plaintext = Plaintext { buffer, len: 0, held: &mut self.held };
+            let foreign = Foreign::of(&input[..carried + n]).filter(|_| tls.is_handshaking());
             let received = tls.receive(&mut input[..carried + n], &mut plaintext, &mut self.out);
-            received.map_err(TlsReadError::Tls)?;
+            received.map_err(|error| match foreign {
+                Some(foreign) if foreign != Foreign::Tls => TlsReadError::Foreign(foreign),
+                _ => TlsReadError::Tls(error),
+            })?;
             Ok(Some(plaintext.len))
         })
     }
@@ -381,7 +391,40 @@ struct Gather<'a, 'b> {
     at: usize,
 }
 
+/// Appends frames of what the source has, `left` bytes, to `out`: as much as one call of the socket
+/// takes. Says how much that is.
+fn append_frames(
+    websocket: &mut WebSocket,
+    source: &mut Gather<'_, '_>,
+    left: usize,
+    out: &mut Vec<u8>,
+) -> usize {
+    let mut taken = 0;
+    while taken < left {
+        let len_max = (left - taken).min(CHUNK_BYTES_MAX);
+        let len = websocket.next_frame_len(len_max, |head| source.peek(head));
+        if taken > 0 && taken + len > CHUNK_BYTES_MAX {
+            break;
+        }
+        websocket.frame(out, len, |out| source.append_to(out, len));
+        taken += len;
+    }
+    taken
+}
+
 impl Gather<'_, '_> {
+    /// Copies what comes next, as far as it fits, and says how much that is.
+    fn peek(&self, head: &mut [u8]) -> usize {
+        let (mut len, mut at) = (0, self.at);
+        for slice in self.slices {
+            let n = (slice.len() - at).min(head.len() - len);
+            head[len..len + n].copy_from_slice(&slice[at..at + n]);
+            len += n;
+            at = 0;
+        }
+        len
+    }
+
     fn append_to(&mut self, out: &mut Vec<u8>, len: usize) {
         let mut left = len;
         while let [first, rest @ ..] = self.slices
@@ -401,6 +444,8 @@ impl Gather<'_, '_> {
 enum TlsReadError {
     Io(io::Error),
     Tls(rustls::Error),
+    /// Within the handshake.
+    Foreign(Foreign),
 }
 
 impl TlsReadError {
@@ -408,6 +453,7 @@ impl TlsReadError {
         match self {
             Self::Io(error) => error,
             Self::Tls(error) => tls_error(error),
+            Self::Foreign(foreign) => io::Error::new(io::ErrorKind::InvalidData, foreign),
         }
     }
 }

@@ -5,8 +5,8 @@
 //! becomes a [`Stream`] and a [`PeerInfo`]. A stream takes and gives application bytes, whatever
 //! lies below.
 //!
-//! **Does not know** MQTT, threads, deadlines or configuration files: who calls decides when to
-//! give up.
+//! **Does not know** MQTT beyond where a packet ends, threads, deadlines or configuration files:
+//! who calls decides when to give up.
 //!
 //! **Start reading** at `stream.rs`, then `handshake.rs`, `layered.rs`. The parsers ([`proxy`],
 //! [`ws::frame`], [`ws::upgrade`]) work over bytes and know no socket.
@@ -19,6 +19,7 @@ mod address;
 mod cidr;
 mod connector;
 mod error;
+mod foreign;
 mod handshake;
 mod layered;
 mod listener;
@@ -35,6 +36,7 @@ pub use address::{Address, AddressError, ListenAddress, Scheme};
 pub use cidr::{Cidr, CidrError};
 pub use connector::{Connect, ConnectOptions, Connector};
 pub use error::HandshakeError;
+pub use foreign::Foreign;
 pub use handshake::{Handshake, Progress};
 pub use listener::{ListenOptions, Listener, ProxyOptions, TcpOptions, WebSocketOptions};
 pub use peer::{CertificateInfo, PeerAddress, PeerInfo, TlsInfo};
@@ -45,6 +47,7 @@ pub use sys::UnixCredentials;
 pub use tls::{
     ClientAuth, TlsClientContext, TlsClientOptions, TlsContext, TlsError, TlsOptions, TlsVersion,
 };
+pub use ws::upgrade::Origins;
 
 #[cfg(test)]
 mod tests {

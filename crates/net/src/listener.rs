@@ -20,6 +20,7 @@ use crate::peer::{PeerAddress, PeerInfo};
 use crate::socket::Socket;
 use crate::sys;
 use crate::tls::TlsContext;
+use crate::ws::upgrade::Origins;
 
 /// How a listener listens, and what it asks of those who connect.
 #[derive(Clone)]
@@ -70,9 +71,8 @@ pub struct ProxyOptions {
 /// What a WebSocket listener asks of clients. The path is part of its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebSocketOptions {
-    /// The origins from which browsers may connect, such as `https://app.example`. Default empty:
-    /// all.
-    pub origins: Vec<String>,
+    /// The origins from which browsers may connect. Default: any.
+    pub origins: Origins,
     /// Peers in these ranges are proxies whose `X-Forwarded-For` names the client. Default none.
     pub trusted_forwarders: Vec<Cidr>,
     /// Longest frame. Frames are not buffered, so a long one costs no memory. Default 256 MiB.
@@ -211,7 +211,7 @@ impl Default for ListenOptions {
 
 impl Default for WebSocketOptions {
     fn default() -> Self {
-        Self { origins: Vec::new(), trusted_forwarders: Vec::new(), frame_bytes_max: 256 << 20 }
+        Self { origins: Origins::Any, trusted_forwarders: Vec::new(), frame_bytes_max: 256 << 20 }
     }
 }
 

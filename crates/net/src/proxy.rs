@@ -42,7 +42,10 @@ pub enum Sniff {
 /// Why a PROXY header, or its absence, refuses a connection.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ProxyError {
-    #[error("a PROXY header came from a peer outside of the trusted ranges")]
+    #[error(
+        "a connection from outside of trusted_proxies, on a listener for proxies only: direct \
+         clients need a listener of their own"
+    )]
     Untrusted,
     #[error("the trusted proxy sent no PROXY header: turn the PROXY protocol on at the proxy")]
     Missing,

@@ -11,8 +11,9 @@ use common::{
     accept, connector, exchange, good_pair, listen, pair, read, read_to_end, serve, write,
 };
 use net::{
-    ClientAuth, ConnectOptions, Connector, HandshakeError, ListenOptions, Listener, Progress,
-    ProxyOptions, TlsClientContext, TlsClientOptions, TlsContext, TlsError, TlsOptions, TlsVersion,
+    ClientAuth, ConnectOptions, Connector, Foreign, HandshakeError, ListenOptions, Listener,
+    Progress, ProxyOptions, TlsClientContext, TlsClientOptions, TlsContext, TlsError, TlsOptions,
+    TlsVersion,
 };
 
 fn server_options(authority: &Authority) -> TlsOptions {
@@ -248,7 +249,7 @@ fn garbage_gets_an_alert() {
     let mut client = TcpStream::connect(&address).expect("connect");
     client.write_all(b"\x10\x0c\0\x04MQTT\x05\x02\0<\0\0").expect("write");
     let error = serve(&mut listener).err().expect("a refusal");
-    assert_eq!(error.label(), "tls");
+    assert_eq!(error.label(), "foreign");
     let mut answer = Vec::new();
     client.read_to_end(&mut answer).expect("read");
     assert_eq!(answer[..3], [21, 3, 3], "an alert record");
@@ -420,3 +421,70 @@ fn keys_of_every_form_are_taken() {
         assert!(matches!(error, TlsError::KeyMismatch { .. }), "{error}");
     }
 }
+
+#[test]
+fn a_short_rsa_key_is_told_as_that() {
+    let authority = authority();
+    authority.write("server.key", SHORT_KEY);
+    let error = TlsContext::load(server_options(&authority)).err().expect("an error").to_string();
+    assert!(error.contains("server.key") && error.contains("RSA key of 1024 bits"), "{error}");
+    assert!(error.contains("at least 2048"), "{error}");
+}
+
+#[test]
+fn issuers_that_the_certificate_lacks_are_told_or_taken_from_elsewhere() {
+    let authority = Authority::new();
+    authority.issue_below("server", "localhost");
+    let bare = context(server_options(&authority));
+    let note = bare.chain_note().expect("a note");
+    assert!(note.contains("server.pem") && note.contains("CN=Between"), "{note}");
+    let (mut listener, url) = listen_with(&bare);
+    let (server, client) = pair(&mut listener, &connect_with(&url, &client_options(&authority)));
+    assert!(client.is_err());
+    let error = server.err().expect("the client refuses");
+    assert!(error.broker_hint().contains("issuer is missing"), "{error}");
+
+    // Root and issuer in one file, in any order, as other brokers take them.
+    let read = |name: &str| std::fs::read_to_string(authority.path(name)).expect("read");
+    authority.write("cafile.pem", &(read("ca.pem") + &read("between.pem")));
+    let chain = Some(authority.path("cafile.pem"));
+    let whole = context(TlsOptions { chain, ..server_options(&authority) });
+    assert_eq!(whole.chain_note(), None);
+    let (mut listener, url) = listen_with(&whole);
+    good_pair(&mut listener, &connect_with(&url, &client_options(&authority)));
+}
+
+#[test]
+fn what_is_no_tls_is_told_as_what_it_is() {
+    let authority = authority();
+    for (bytes, foreign) in [
+        (&b"\x10\x0d\0\x04MQTT\x05\x02\0\0\0\0\0"[..], Foreign::Mqtt),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", Foreign::Http),
+    ] {
+        let (mut listener, url) = listen_with(&context(server_options(&authority)));
+        let address = url.replace("tls://localhost", "127.0.0.1");
+        let mut client = TcpStream::connect(address).expect("connect");
+        client.write_all(bytes).expect("write");
+        let error = serve(&mut listener).err().expect("an error");
+        assert!(matches!(error, HandshakeError::Foreign(found) if found == foreign), "{error}");
+    }
+}
+
+/// For this test only.
+const SHORT_KEY: &str = "\
+-----BEGIN RSA PRIVATE KEY-----
+MIICXgIBAAKBgQDH2VeXHDI30dF5TO16zvnwK8Rs9hXis8BAXRx2WsJ8TU7d7B2g
+mCcXDY6QPeHJ8ltNodbrMW7CdjE8TLr+h+hR3/ZLi3vhx4DegAWcvQcTdim3JPTM
+FW3tl6tTb9K/67tQ9Y4QomcBw7Xhl3vOu/E0dSfigJbQ2ybiLalw1waTCQIDAQAB
+AoGBAJtWOFrgM7hngiaCwOQAFQ21N0xqSsCXbwuYVBM6oIj1niOo765wFZI5m2JK
+d0H8+zLwZJkTJ0BHliWEjqRhBxWckFLtzBeHS1if1hB/Po9gmKmUV1385SXNSqoI
+D3K+vmRKzi2Rb0Q40dviwaAl9x2TLolXYupp18v60xJoPJ/BAkEA7xyQYLCdwtsj
+9rMMLLbwjjWxCs6XazpUDbTJod5ctfBsC4cTBuieroqpQ6Nqs1ZZ3BqPTtG+rdrT
+yut1ad0rPQJBANX23JDwBpba/+SIQXSY1Rhb3Dl2qaM125UET8a14EY10m8w8RsY
+9rZBpoEBznnnZ6mn4yLAlEYXileR88+qs70CQQC1GbhMU1iZrep2PjQZZdGalBXs
+bn6Gy13AJ86Tl9w2PMtIi9ygXe1Zm1IKFaqJ+/wBVeh2tSurd9LznRSHwuitAkB3
+gevOdJJpnibBga11r4uOkHhgDDxR8doU0JSye5GqBZPlESQKK5ZZVC/o7JZkFnEb
+HK/MEF6BC9L0eIwCmOjNAkEAhX6DtWTvoi6WFHFmhn0BdPlCeFX4WBMvn9LMtM82
+kGCouVxMF5IVV5/SRG17XITrfIGaPonaRCPJmPVUwScxKA==
+-----END RSA PRIVATE KEY-----
+";

@@ -13,8 +13,8 @@ use common::{
 use net::ws::frame::{self, Opcode};
 use net::ws::upgrade::{HEADER_BYTES_MAX, Offer};
 use net::{
-    ConnectOptions, HandshakeError, ListenOptions, Listener, Progress, Stream, TlsClientContext,
-    TlsClientOptions, TlsContext, TlsOptions, WebSocketOptions,
+    ConnectOptions, Foreign, HandshakeError, ListenOptions, Listener, Progress, Stream,
+    TlsClientContext, TlsClientOptions, TlsContext, TlsOptions, WebSocketOptions,
 };
 
 const KEY: [u8; 4] = [1, 2, 3, 4];
@@ -223,7 +223,8 @@ fn what_is_not_an_upgrade_gets_an_answer_in_http() {
         let mut client = TcpStream::connect(address).expect("connect");
         client.write_all(request.as_bytes()).expect("write");
         let error = serve(&mut listener).err().expect("a refusal");
-        assert!(matches!(error, HandshakeError::Upgrade(_)), "{error}");
+        let is_mqtt = request.starts_with('\x10');
+        assert_eq!(error.label(), if is_mqtt { "foreign" } else { "websocket" }, "{error}");
         let mut answer = String::new();
         client.read_to_string(&mut answer).expect("read");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
@@ -304,4 +305,88 @@ fn a_congested_websocket_holds_little_and_loses_nothing() {
     });
     write(&mut stream, &payload[taken..]).expect("write");
     reader.join().expect("reader");
+}
+
+/// The frames of a server, as far as they are whole.
+fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    while let [0x82, short, rest @ ..] = bytes {
+        let (len, rest) = match *short {
+            126 => (usize::from(u16::from_be_bytes([rest[0], rest[1]])), &rest[2..]),
+            127 => {
+                let (len, rest) = rest.split_at(8);
+                (u64::from_be_bytes(len.try_into().expect("8 bytes")) as usize, rest)
+            }
+            len => (usize::from(len), rest),
+        };
+        frames.push(rest[..len].to_vec());
+        bytes = &rest[len..];
+    }
+    assert_eq!(bytes, b"\x88\x02\x03\xe8");
+    frames
+}
+
+#[test]
+fn a_frame_ends_where_a_packet_does() {
+    let (mut listener, address) = listen_plain();
+    let (mut client, mut stream) = upgraded(&mut listener, address);
+    let long = [&[0x30, 0x80, 0x01][..], &[b'x'; 128]].concat();
+    // Of two packets of 40,000 bytes the second does not fit into one call of the socket any more.
+    let large = [&[0x30, 0xc0, 0xb8, 0x02][..], &[b'y'; 40_000]].concat();
+    let packets = [b"\x20\x02\0\0".to_vec(), b"\xd0\0".to_vec(), long, large.clone(), large];
+    // Cut into slices where they do not end.
+    let bytes = packets.concat();
+    let (first, rest) = bytes.split_at(5);
+    let (second, third) = rest.split_at(100);
+    let slices = [IoSlice::new(first), IoSlice::new(second), IoSlice::new(third)];
+    let reader = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).expect("read");
+        got
+    });
+    let taken = stream.write(&slices).expect("write");
+    write(&mut stream, &bytes[taken..]).expect("write");
+    while !stream.flush().expect("flush") {
+        std::thread::yield_now();
+    }
+    stream.shutdown().expect("shutdown");
+    while !stream.flush().expect("flush") {
+        std::thread::yield_now();
+    }
+    assert_eq!(frames(&reader.join().expect("reader")), packets);
+}
+
+#[test]
+fn a_packet_larger_than_a_call_of_the_socket_takes_several_frames() {
+    let (mut listener, address) = listen_plain();
+    let (mut client, mut stream) = upgraded(&mut listener, address);
+    let large = [&[0x30, 0xa0, 0x8d, 0x06][..], &[b'z'; 100_000]].concat();
+    let expected = [&large[..], b"\xd0\0"].concat();
+    let reader = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).expect("read");
+        got
+    });
+    write(&mut stream, &expected).expect("write");
+    stream.shutdown().expect("shutdown");
+    while !stream.flush().expect("flush") {
+        std::thread::yield_now();
+    }
+    let frames = frames(&reader.join().expect("reader"));
+    assert_eq!(frames.concat(), expected);
+    assert_eq!(frames.last().expect("a frame"), b"\xd0\0");
+}
+
+#[test]
+fn tls_and_plain_mqtt_on_a_websocket_listener_are_told_as_that() {
+    for (bytes, foreign) in [
+        (&b"\x10\x0d\0\x04MQTT\x05\x02\0\0\0\0\0"[..], Foreign::Mqtt),
+        (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", Foreign::Tls),
+    ] {
+        let (mut listener, address) = listen_plain();
+        let mut client = TcpStream::connect(address).expect("connect");
+        client.write_all(bytes).expect("write");
+        let error = serve(&mut listener).err().expect("an error");
+        assert!(matches!(error, HandshakeError::Foreign(found) if found == foreign), "{error}");
+    }
 }

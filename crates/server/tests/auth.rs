@@ -66,7 +66,7 @@ fn admitted(name: &str) -> Verdict {
 #[test]
 fn right_passwords_get_in_and_are_remembered() {
     let file = TempFile::new("right", &user_lines("anna", b"s3cret", false).join("\n"));
-    let authenticator = Authenticator::start(&auth(Some(&file))).unwrap();
+    let authenticator = Authenticator::start(&auth(Some(&file)), None).unwrap();
     let right = request(Some("anna"), Some("s3cret"));
     let (first, later) = answer();
     assert_eq!(authenticator.check(right.clone(), first), None, "the door does not wait");
@@ -83,8 +83,8 @@ fn right_passwords_get_in_and_are_remembered() {
 fn anonymous_clients_need_leave() {
     let file = TempFile::new("anonymous", &user_lines("anna", b"s3cret", false).join("\n"));
     for authenticator in [
-        Authenticator::start(&auth(Some(&file))).unwrap(),
-        Authenticator::start(&auth(None)).unwrap(),
+        Authenticator::start(&auth(Some(&file)), None).unwrap(),
+        Authenticator::start(&auth(None), None).unwrap(),
     ] {
         let refused = Verdict::Refused(Reason::NOT_AUTHORIZED);
         assert_eq!(verdict(&authenticator, request(None, None)), refused);
@@ -96,23 +96,23 @@ fn anonymous_clients_need_leave() {
 #[test]
 fn a_wrong_password_does_not_get_in_as_anonymous() {
     let file = TempFile::new("fallback", &user_lines("anna", b"s3cret", false).join("\n"));
-    let authenticator = Authenticator::start(&auth(Some(&file))).unwrap();
+    let authenticator = Authenticator::start(&auth(Some(&file)), None).unwrap();
     let wrong = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("x")) };
     assert_eq!(verdict(&authenticator, wrong), Verdict::Refused(Reason::NOT_AUTHORIZED));
 }
 
 #[test]
-fn without_a_password_file_a_name_is_only_a_name() {
-    let authenticator = Authenticator::start(&auth(None)).unwrap();
+fn without_a_password_file_a_name_proves_nothing() {
+    let authenticator = Authenticator::start(&auth(None), None).unwrap();
     let open = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("any")) };
-    assert_eq!(verdict(&authenticator, open), admitted("anna"));
+    assert_eq!(verdict(&authenticator, open), Verdict::Unproved { username: "anna".into() });
     let closed = request(Some("anna"), Some("any"));
     assert_eq!(verdict(&authenticator, closed), Verdict::Refused(Reason::NOT_AUTHORIZED));
 }
 
 #[test]
 fn a_certificate_speaks_for_its_owner() {
-    let authenticator = Authenticator::start(&auth(None)).unwrap();
+    let authenticator = Authenticator::start(&auth(None), None).unwrap();
     let mut shown = request(Some("eve"), Some("x"));
     shown.certificate_identity = Some("anna".into());
     assert_eq!(verdict(&authenticator, shown), admitted("anna"));
@@ -122,7 +122,7 @@ fn a_certificate_speaks_for_its_owner() {
 fn a_full_queue_answers_busy() {
     let file = TempFile::new("busy", &user_lines("anna", b"s3cret", false).join("\n"));
     let config = Auth { queue_max: 1, ..auth(Some(&file)) };
-    let authenticator = Authenticator::start(&config).unwrap();
+    let authenticator = Authenticator::start(&config, None).unwrap();
     // The one thread is held inside the first answer, so what follows can only queue.
     let (release, held) = channel::<()>();
     let (entered, inside) = channel();
@@ -148,7 +148,7 @@ fn a_full_queue_answers_busy() {
 fn a_reload_changes_passwords_at_once_and_a_bad_file_changes_nothing() {
     let file = TempFile::new("reload", &user_lines("anna", b"old", false).join("\n"));
     let config = auth(Some(&file));
-    let authenticator = Authenticator::start(&config).unwrap();
+    let authenticator = Authenticator::start(&config, None).unwrap();
     let old = || request(Some("anna"), Some("old"));
     assert_eq!(verdict(&authenticator, old()), admitted("anna"));
     fs::write(&file.0, "anna:plain\n").unwrap();
@@ -164,9 +164,9 @@ fn a_reload_changes_passwords_at_once_and_a_bad_file_changes_nothing() {
 #[test]
 fn scram_is_offered_to_those_who_have_it() {
     let file = TempFile::new("scram", &user_lines("anna", b"s3cret", true).join("\n"));
-    let authenticator = Authenticator::start(&auth(Some(&file))).unwrap();
+    let authenticator = Authenticator::start(&auth(Some(&file)), None).unwrap();
     assert!(authenticator.offers_scram());
-    assert!(!Authenticator::start(&auth(None)).unwrap().offers_scram());
+    assert!(!Authenticator::start(&auth(None), None).unwrap().offers_scram());
     let (exchange, first) = authenticator.start_scram(b"n,,n=anna,r=abc").unwrap();
     assert_eq!(exchange.username(), "anna");
     let first = String::from_utf8(first).unwrap();
@@ -174,4 +174,22 @@ fn scram_is_offered_to_those_who_have_it() {
     let (_, again) = authenticator.start_scram(b"n,,n=anna,r=abc").unwrap();
     assert_ne!(first.as_bytes(), again, "the nonce is fresh");
     assert_eq!(authenticator.start_scram(b"p=x,,n=a,r=b").unwrap_err(), ScramError::ChannelBinding);
+}
+
+#[test]
+fn what_is_seen_of_a_user_that_does_not_exist_outlives_a_restart() {
+    let lines = user_lines("anna", b"s3cret", true);
+    let file = TempFile::new("decoys", &lines.join("\n"));
+    let salt_of_eve = |secret| {
+        let authenticator = Authenticator::start(&auth(Some(&file)), secret).unwrap();
+        let (_, first) = authenticator.start_scram(b"n,,n=eve,r=abc").unwrap();
+        let first = String::from_utf8(first).unwrap();
+        first.split_once(",s=").unwrap().1.to_owned()
+    };
+    assert_eq!(salt_of_eve(None), salt_of_eve(None));
+    let kept = salt_of_eve(Some([1; 32]));
+    assert_ne!(kept, salt_of_eve(Some([2; 32])));
+    // Others come and go.
+    fs::write(&file.0, [lines, user_lines("bob", b"x", true)].concat().join("\n")).unwrap();
+    assert_eq!(salt_of_eve(Some([1; 32])), kept);
 }

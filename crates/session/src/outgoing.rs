@@ -359,11 +359,13 @@ impl Outgoing {
     }
 
     /// Sends again what the present link has not seen, as far as the window goes. True if all is.
-    /// `dropped` hears of each delivery that is given up on the way.
+    /// `may_have` is asked about each message; `dropped` hears of each delivery that is given up on
+    /// the way.
     pub fn resend(
         &mut self,
         link: &mut Link,
         now_ms: u64,
+        may_have: impl Fn(&Message) -> bool,
         mut dropped: impl FnMut(Dropped, Origin),
     ) -> bool {
         while self.unsent > 0 && link.has_room() {
@@ -379,6 +381,20 @@ impl Outgoing {
                 (Awaits::Commit | Awaits::Load, _) => {
                     self.resend_next -= 1;
                     return false;
+                }
+                (Awaits::Puback, Some(message)) if !may_have(message) => {
+                    self.unsent -= 1;
+                    let origin = entry.origin();
+                    self.complete(index);
+                    dropped(Dropped::Denied, origin);
+                    continue;
+                }
+                (Awaits::Pubrec, Some(message)) if !may_have(message) => {
+                    // Its packet id may be known to the client, so it is done with as if the
+                    // PUBREC had come: the next message under it is no repetition then.
+                    (entry.awaits, entry.message) = (Awaits::Pubcomp, None);
+                    link.write_ack(AckKind::Pubrel, packet_id, codec::Reason::SUCCESS);
+                    dropped(Dropped::Denied, Origin::default());
                 }
                 (Awaits::Puback | Awaits::Pubrec, Some(message)) => {
                     // Too large for this link (MQTT-3.1.2-25): it counts as delivered.

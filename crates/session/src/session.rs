@@ -53,6 +53,8 @@ pub enum Dropped {
     Expired,
     /// Larger than the client's maximum packet size (MQTT-3.1.2-25).
     TooLarge,
+    /// The access rules have changed: the client may not have it any more.
+    Denied,
 }
 
 /// What became of an offered delivery.
@@ -383,11 +385,18 @@ impl Session {
     }
 
     /// Moves what waits into the outbox, as far as window and outbox allow: first what has to be
-    /// sent again, then the queue. `report` hears of each delivery that leaves the queue, with its
-    /// payload bytes, and of each that is given up on the way.
-    pub fn pump(&mut self, now_ms: u64, mut report: impl FnMut(Result<usize, (Dropped, Origin)>)) {
+    /// sent again, then the queue. `may_have` is asked about each message that waited; `report`
+    /// hears of each delivery that leaves the queue, with its payload bytes, and of each that is
+    /// given up on the way.
+    pub fn pump(
+        &mut self,
+        now_ms: u64,
+        may_have: impl Fn(&Message) -> bool,
+        mut report: impl FnMut(Result<usize, (Dropped, Origin)>),
+    ) {
         let Some(link) = self.link.as_deref_mut() else { return };
-        if !self.outgoing.resend(link, now_ms, |dropped, origin| report(Err((dropped, origin)))) {
+        let dropped = |dropped, origin| report(Err((dropped, origin)));
+        if !self.outgoing.resend(link, now_ms, &may_have, dropped) {
             return;
         }
         let send_max = link.settings().send_max;
@@ -402,6 +411,8 @@ impl Session {
                     self.outgoing.skip_packet_id();
                 }
                 Offered::Dropped(Dropped::Expired)
+            } else if !may_have(&delivery.message) {
+                Offered::Dropped(Dropped::Denied)
             } else if delivery.terms.qos == QoS::AtMostOnce {
                 self.offer_at_most_once(&delivery.message, &delivery.terms, None, now_ms)
             } else {

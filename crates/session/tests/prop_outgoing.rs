@@ -206,8 +206,12 @@ impl Run {
                 self.link = link(self.send_max);
             }
         }
-        let is_all =
-            self.outgoing.resend(&mut self.link, NOW_MS, |_, _| panic!("nothing is too big"));
+        let is_all = self.outgoing.resend(
+            &mut self.link,
+            NOW_MS,
+            |_| true,
+            |_, _| panic!("nothing is too big"),
+        );
         check_resent(&mut self.link, &mut self.model, self.send_max);
         assert_eq!(is_all, self.model.unsent() == 0);
         assert_eq!(usize::from(self.outgoing.in_flight()), self.model.entries.len());

@@ -24,6 +24,7 @@ mod node;
 pub mod oracle;
 mod random;
 mod sabotage;
+mod stranger;
 mod trace;
 mod world;
 

@@ -76,7 +76,11 @@ impl World {
         worker.close_some(&mut self.random);
         let connection = worker.open(sabotage);
         let core = &mut self.node.shards[usize::from(shard)];
-        let slot = core.on_connect(connection, request, now_ms);
+        let Ok(slot) = core.on_connect(connection, request, now_ms) else {
+            let rule = format!("client {who} is kept from its own session");
+            self.broken_rule.get_or_insert(rule);
+            return;
+        };
         core.on_bytes(slot, connection, &rest, now_ms);
         let place = Place { shard, slot, connection };
         self.node.connections.insert(place, arrival);

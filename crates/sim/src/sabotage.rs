@@ -12,6 +12,8 @@ pub enum Sabotage {
     LoseSession,
     /// Connections have the numbers of those before them.
     ReuseNumbers,
+    /// Another user passes for the one whose client id it shows.
+    IgnoreOwner,
     /// Disks report syncs that they have not done.
     IgnoreSyncs,
     /// Disks report manifests that they have not written, all but the first.

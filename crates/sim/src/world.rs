@@ -124,6 +124,8 @@ pub(crate) struct World {
     pub(crate) arrivals: u32,
     pub(crate) now_ms: u64,
     pub(crate) oracle: Oracle,
+    /// What another user does, which changes nothing in the world of the others.
+    pub(crate) strangers: Random,
     /// Bytes of the largest messages.
     padding_max: usize,
     /// How often clients come and go: 100 is very often.
@@ -194,6 +196,7 @@ impl World {
             arrivals: 0,
             now_ms: BEGIN_MS,
             oracle: Oracle::new(terms, BEGIN_MS, options.trace_lines),
+            strangers: Random::new(!seed),
             padding_max,
             unrest_percent,
             admitting_clean: None,
@@ -210,6 +213,7 @@ impl World {
         self.start()?;
         for _ in 0..self.options.steps {
             self.step()?;
+            self.intrude()?;
             self.broken_rule.take().map_or(Ok(()), Err)?;
         }
         self.come_to_rest()?;
@@ -396,7 +400,13 @@ impl World {
         let mut fresh = ModelClient::new(number, Version::V5, 0, u16::MAX);
         fresh.want("r/#", QoS::AtLeastOnce);
         self.clients.push(fresh);
+        let dropped = |world: &Self| world.node.shared.total(|metrics| &metrics.dropped_queue_full);
+        let dropped_before = dropped(self);
         self.come_to_rest()?;
+        if dropped(self) > dropped_before {
+            // Its queue is small, and what did not fit was told.
+            return Ok(());
+        }
         self.oracle.judge_retained(number)
     }
 

@@ -72,6 +72,11 @@ fn the_oracle_sees_a_forgotten_connection() {
 }
 
 #[test]
+fn the_oracle_sees_a_session_that_goes_to_another_user() {
+    is_caught(Sabotage::IgnoreOwner);
+}
+
+#[test]
 fn the_oracle_sees_a_lost_session() {
     is_caught(Sabotage::LoseSession);
 }

@@ -15,7 +15,7 @@ use super::promise::Promise;
 use super::store::{Loaded, Noted};
 use crate::Shard;
 use crate::client::Client;
-use crate::deliver::{Keeping, Traits, options, terms_of};
+use crate::deliver::{Keeping, Traits, may_receive, options, terms_of};
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::pace::CONGESTION_PAUSE_MS;
 
@@ -401,9 +401,12 @@ impl Shard {
             }
             Loaded::Ready(message) => {
                 self.count_out(slot, serial);
-                match self.delivery_of(slot, serial, message) {
+                match self.delivery_of(slot, serial, &message) {
                     Some(delivery) => self.hand_out(slot, delivery, now_ms),
                     None => {
+                        if self.has_lost_right(slot, &message) {
+                            self.note_dropped(slot, Dropped::Denied, now_ms);
+                        }
                         self.pass_now(slot, serial);
                         self.release_message(serial);
                     }
@@ -414,12 +417,19 @@ impl Shard {
     }
 
     /// How the session gets a message of its backlog, by the subscriptions it has now.
-    fn delivery_of(&mut self, slot: u32, serial: u64, message: Message) -> Option<Delivery> {
+    fn delivery_of(&mut self, slot: u32, serial: u64, message: &Message) -> Option<Delivery> {
         let own = self.own_subscriptions(slot, message.topic());
         let client = self.clients.get(slot)?;
-        let terms = terms_of((&message, Traits::of(&message)), &own, false, client)?;
+        let terms = terms_of((message, Traits::of(message)), &own, false, client)?;
         let is_kept = terms.qos != QoS::AtMostOnce;
-        is_kept.then_some(Delivery { message, terms: Terms { serial, ..terms } })
+        is_kept.then(|| Delivery { message: message.clone(), terms: Terms { serial, ..terms } })
+    }
+
+    /// Is a message that waited in the backlog still subscribed to, but not allowed any more?
+    fn has_lost_right(&mut self, slot: u32, message: &Message) -> bool {
+        let own = self.own_subscriptions(slot, message.topic());
+        let client = self.clients.get(slot);
+        !own.is_empty() && client.is_some_and(|client| !may_receive(client, message))
     }
 
     fn own_subscriptions(&mut self, slot: u32, topic: &str) -> Vec<Subscription> {
@@ -495,7 +505,7 @@ impl Shard {
         let delivery = match store.load(origin.serial, queue) {
             Loaded::Pending => return false,
             Loaded::Ready(message) => {
-                let wanted = self.delivery_of(slot, origin.serial, message.clone());
+                let wanted = self.delivery_of(slot, origin.serial, &message);
                 Some(wanted.unwrap_or_else(|| begun(message, origin.serial)))
             }
             Loaded::Gone => {

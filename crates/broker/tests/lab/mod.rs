@@ -214,8 +214,13 @@ impl Lab {
         self.next_conn += 1;
         let shard = usize::from(self.shared.shard_of_client(&request.client_id));
         let version = request.version;
-        let slot = self.shards[shard].on_connect(conn, request, self.now_ms);
-        let peer = Peer { shard, slot, version, unread: Vec::new(), is_closed: false };
+        let connected = self.shards[shard].on_connect(conn, request, self.now_ms);
+        let is_closed = connected.is_err();
+        let (slot, unread) = match connected {
+            Ok(slot) => (slot, Vec::new()),
+            Err(answer) => (u32::MAX, answer),
+        };
+        let peer = Peer { shard, slot, version, unread, is_closed };
         self.peers.insert(conn, peer);
         conn
     }

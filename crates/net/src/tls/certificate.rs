@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest as _, Sha256};
 
 use crate::peer::CertificateInfo;
@@ -35,6 +36,72 @@ pub(crate) fn parse(der: &[u8]) -> Option<CertificateInfo> {
         let _ = write!(info.fingerprint_sha256, "{byte:02x}");
     }
     Some(info)
+}
+
+/// Appends to a chain the issuers that it lacks, as far as they are among `others`; the one at the
+/// top, which has signed itself, need not be sent. Returns the name of the issuer that is missing.
+pub(super) fn complete(
+    chain: &mut Vec<CertificateDer<'static>>,
+    others: &[CertificateDer<'static>],
+) -> Option<String> {
+    while chain.len() < CHAIN_MAX {
+        let (issuer, subject) = issuer_and_subject(chain.last()?)?;
+        if issuer == subject {
+            return None;
+        }
+        let is_issuer = |other: &&CertificateDer<'_>| {
+            issuer_and_subject(other).is_some_and(|(_, subject)| subject == issuer)
+        };
+        let Some(found) = others.iter().find(is_issuer) else {
+            return parse_subject(issuer).map(|(_, name)| name);
+        };
+        let is_top = issuer_and_subject(found).is_some_and(|(issuer, subject)| issuer == subject);
+        if is_top {
+            return None;
+        }
+        let found = found.clone();
+        chain.push(found);
+    }
+    None
+}
+
+/// The two names of a certificate, as they are encoded.
+fn issuer_and_subject(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut outer = Der(der);
+    let mut certificate = Der(outer.expect(SEQUENCE)?);
+    let mut body = Der(certificate.expect(SEQUENCE)?);
+    if body.peek() == Some(VERSION) {
+        body.next()?;
+    }
+    body.expect(INTEGER)?; // serial number
+    body.expect(SEQUENCE)?; // signature algorithm
+    let issuer = body.expect(SEQUENCE)?;
+    body.expect(SEQUENCE)?; // validity
+    Some((issuer, body.expect(SEQUENCE)?))
+}
+
+/// The length in bits of an RSA key; none if it is of another kind.
+pub(super) fn rsa_bits(key: &PrivateKeyDer<'_>) -> Option<usize> {
+    let mut rsa = match key {
+        PrivateKeyDer::Pkcs1(key) => Der(key.secret_pkcs1_der()),
+        PrivateKeyDer::Pkcs8(key) => {
+            let mut outer = Der(key.secret_pkcs8_der());
+            let mut body = Der(outer.expect(SEQUENCE)?);
+            body.expect(INTEGER)?; // version
+            let mut algorithm = Der(body.expect(SEQUENCE)?);
+            if algorithm.expect(OBJECT_ID)? != RSA_ENCRYPTION {
+                return None;
+            }
+            Der(body.expect(OCTETS)?)
+        }
+        _ => return None,
+    };
+    let mut body = Der(rsa.expect(SEQUENCE)?);
+    body.expect(INTEGER)?; // version
+    let modulus = body.expect(INTEGER)?;
+    let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
+    let first = modulus.get(zeros)?;
+    Some((modulus.len() - zeros) * 8 - first.leading_zeros() as usize)
 }
 
 /// The first common name, and the whole name as RFC 4514 writes it: last attribute first.
@@ -213,6 +280,11 @@ const SEQUENCE: u8 = 0x30;
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
 
+/// Longer chains are a mistake, and clients do not take them.
+const CHAIN_MAX: usize = 10;
+
+/// RFC 8017, appendix A.1.
+const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 const ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 /// The short names of RFC 4514 and of RFC 2985's e-mail address.

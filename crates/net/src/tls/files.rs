@@ -9,6 +9,8 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use thiserror::Error;
 
+use super::certificate;
+
 /// Why TLS cannot be set up. Each says which file and what to do.
 #[derive(Debug, Error)]
 pub enum TlsError {
@@ -66,7 +68,21 @@ pub(super) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
         }
         error => TlsError::Damaged { path: path.to_owned(), section: 1, error },
     })
+    .and_then(|key| match certificate::rsa_bits(&key) {
+        Some(bits) if bits < RSA_BITS_MIN => {
+            let reason = format!(
+                "it is an RSA key of {bits} bits, which can be broken; at least {RSA_BITS_MIN} are \
+                 taken: make a new key, as with `openssl genpkey -algorithm EC -pkeyopt \
+                 ec_paramgen_curve:P-256`, and a certificate for it"
+            );
+            Err(TlsError::Key { path: path.to_owned(), reason })
+        }
+        _ => Ok(key),
+    })
 }
+
+/// As rustls has it.
+const RSA_BITS_MIN: usize = 2048;
 
 pub(super) fn revocation_lists(
     path: &Path,

@@ -22,6 +22,8 @@ use super::session::Session;
 pub struct TlsOptions {
     /// PEM: the server's certificate, then those that lead to its CA.
     pub certificate: PathBuf,
+    /// PEM: certificates from which the chain is completed, in any order.
+    pub chain: Option<PathBuf>,
     /// PEM: the certificate's key, unencrypted, as PKCS #8, SEC1 or PKCS #1.
     pub key: PathBuf,
     /// PEM: the CAs that may have issued client certificates.
@@ -70,6 +72,7 @@ pub struct TlsContext {
 struct Loaded {
     config: Arc<ServerConfig>,
     not_after_secs: u64,
+    chain_note: Option<String>,
 }
 
 impl TlsOptions {
@@ -77,6 +80,7 @@ impl TlsOptions {
     pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         Self {
             certificate: certificate.into(),
+            chain: None,
             key: key.into(),
             client_ca: None,
             client_auth: ClientAuth::None,
@@ -109,6 +113,11 @@ impl TlsContext {
         self.current.read().unwrap_or_else(PoisonError::into_inner).not_after_secs
     }
 
+    /// What clients may miss in the chain of certificates that they are sent.
+    pub fn chain_note(&self) -> Option<String> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).chain_note.clone()
+    }
+
     pub fn options(&self) -> &TlsOptions {
         &self.options
     }
@@ -123,7 +132,20 @@ impl TlsContext {
 }
 
 fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
-    let chain = files::certificates(&options.certificate)?;
+    let mut chain = files::certificates(&options.certificate)?;
+    let mut others = Vec::new();
+    for path in options.chain.iter().chain(&options.client_ca) {
+        others.extend(files::certificates(path)?);
+    }
+    let missing = certificate::complete(&mut chain, &others);
+    let chain_note = missing.map(|issuer| {
+        format!(
+            "{}: it is signed by '{issuer}', whose certificate is not there: clients that do not \
+             know that one, but only an authority above it, cannot check it; append it to the \
+             file, or name a file that has it as `chain`",
+            options.certificate.display()
+        )
+    });
     let key = files::key(&options.key)?;
     let not_after_secs = match chain.first().and_then(|first| certificate::parse(first)) {
         Some(info) => info.not_after_secs,
@@ -150,7 +172,7 @@ fn load(options: &TlsOptions) -> Result<Loaded, TlsError> {
     // One is enough for a client that holds one connection, and each costs a signature-free but
     // real record.
     config.send_tls13_tickets = 1;
-    Ok(Loaded { config: Arc::new(config), not_after_secs })
+    Ok(Loaded { config: Arc::new(config), not_after_secs, chain_note })
 }
 
 /// The suites with AES-128 and SHA-256 first. Clients put SHA-384 first, which few processors have

@@ -133,7 +133,8 @@ impl Session {
                 .alpn_protocol()
                 .map(|name| String::from_utf8_lossy(name).into_owned().into_boxed_str()),
             is_resumed: common.handshake_kind() == Some(HandshakeKind::Resumed),
-            certificate: peer.and_then(|der| certificate::parse(der)).map(Box::new),
+            // One that cannot be read was shown all the same, and has no name.
+            certificate: peer.map(|der| Box::new(certificate::parse(der).unwrap_or_default())),
         }
     }
 

@@ -18,6 +18,10 @@ pub(crate) struct WebSocket {
     is_close_received: bool,
     /// The generator of mask keys; only a client masks.
     masks: Option<MaskKeys>,
+    /// Bytes of the MQTT packet under way that have not gone into a frame yet. A server's frames
+    /// end where packets do: the standard leaves it open (MQTT-6.0.0-4), but there are clients
+    /// that lose what stands behind the first packet of a frame.
+    packet_left: u32,
 }
 
 impl WebSocket {
@@ -37,6 +41,7 @@ impl WebSocket {
             is_close_sent: false,
             is_close_received: false,
             masks,
+            packet_left: 0,
         }
     }
 
@@ -98,8 +103,27 @@ impl WebSocket {
         }
     }
 
+    /// How many of the next bytes, `len_max` at most, belong into one frame. `peek` copies what
+    /// comes next, and says how much that is.
+    pub(crate) fn next_frame_len(
+        &mut self,
+        len_max: usize,
+        peek: impl FnOnce(&mut [u8]) -> usize,
+    ) -> usize {
+        if self.masks.is_some() {
+            return len_max;
+        }
+        if self.packet_left == 0 {
+            let mut head = [0; PACKET_HEAD_BYTES];
+            let n = peek(&mut head);
+            self.packet_left = packet_len(&head[..n]).unwrap_or(len_max as u32);
+        }
+        len_max.min(self.packet_left as usize)
+    }
+
     /// Appends one binary frame that holds `len` bytes, which `fill` appends.
     pub(crate) fn frame(&mut self, out: &mut Vec<u8>, len: usize, fill: impl FnOnce(&mut Vec<u8>)) {
+        self.packet_left = self.packet_left.saturating_sub(len as u32);
         let key = self.mask_key();
         frame::encode_header(out, Opcode::Binary, len, key);
         let at = out.len();
@@ -114,6 +138,22 @@ impl WebSocket {
         self.masks.as_mut().map(MaskKeys::next)
     }
 }
+
+/// The length of the MQTT packet that begins so: one byte, then a length in groups of seven bits,
+/// lowest first. None: more bytes are needed to tell.
+fn packet_len(head: &[u8]) -> Option<u32> {
+    let mut len = 0;
+    for (at, &byte) in head.iter().enumerate().skip(1) {
+        len |= u32::from(byte & 0x7f) << (7 * (at - 1));
+        if byte & 0x80 == 0 {
+            return Some(at as u32 + 1 + len);
+        }
+    }
+    None
+}
+
+/// The fixed header of the longest packets.
+const PACKET_HEAD_BYTES: usize = 5;
 
 /// SplitMix64: keys that a script in a browser cannot steer, which is all that masking is for.
 struct MaskKeys(u64);

@@ -13,9 +13,44 @@ use thiserror::Error;
 pub struct Rules<'a> {
     /// The only path served, such as `/mqtt`; empty: any. A query behind it is ignored.
     pub path: &'a str,
-    /// The values of `Origin` that are let in, such as `https://app.example`; empty: all. A request
-    /// without `Origin` does not come from a browser and is let in.
-    pub origins: &'a [String],
+    /// The values of `Origin` that are let in. A request without `Origin` does not come from a
+    /// browser and is let in.
+    pub origins: &'a Origins,
+}
+
+/// The web pages whose scripts may connect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Origins {
+    #[default]
+    Any,
+    /// Pages of the host and port that the connection is for. `is_local`: and only if the page
+    /// calls that host a loopback address, because anybody can make a name point there.
+    Same { is_local: bool },
+    /// These, such as `https://app.example`.
+    Listed(Vec<String>),
+}
+
+impl Origins {
+    fn admit(&self, origin: &str, host: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Listed(listed) => listed.iter().any(|known| known.eq_ignore_ascii_case(origin)),
+            Self::Same { is_local } => {
+                let page = origin.split_once("://").map_or("", |(_, authority)| authority);
+                page.eq_ignore_ascii_case(host) && (!is_local || is_loopback(host))
+            }
+        }
+    }
+}
+
+/// Is an authority, with or without a port, this machine whatever a name server says?
+fn is_loopback(authority: &str) -> bool {
+    let name = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    let address: Option<IpAddr> = name.parse().ok();
+    name.eq_ignore_ascii_case("localhost") || address.is_some_and(|ip| ip.is_loopback())
 }
 
 /// An upgrade request that keeps the rules.
@@ -44,7 +79,7 @@ pub enum UpgradeError {
     Version,
     #[error("offer the WebSocket subprotocol `mqtt` (MQTT-6.0.0-3)")]
     Protocol,
-    #[error("this origin is not allowed: {0}")]
+    #[error("pages of this origin may not connect: {0}; list it in websocket.origins")]
     Origin(String),
     #[error("the server answered with status {0} where 101 was due")]
     Status(u16),
@@ -86,12 +121,11 @@ pub fn parse_request(
     if BASE64.decode(key).map(|nonce| nonce.len()) != Ok(KEY_BYTES) {
         return Err(UpgradeError::Malformed("Sec-WebSocket-Key is not 16 bytes in base64"));
     }
-    if headers.first("host").is_none() {
+    let Some(host) = headers.first("host") else {
         return Err(UpgradeError::Malformed("Host is missing"));
-    }
+    };
     if let Some(origin) = headers.first("origin")
-        && !rules.origins.is_empty()
-        && !rules.origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin))
+        && !rules.origins.admit(origin, host)
     {
         return Err(UpgradeError::Origin(origin.to_owned()));
     }
@@ -269,7 +303,7 @@ const ACCEPT_SALT: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 mod tests {
     use super::*;
 
-    const RULES: Rules<'_> = Rules { path: "/mqtt", origins: &[] };
+    const RULES: Rules<'_> = Rules { path: "/mqtt", origins: &Origins::Any };
 
     fn request(path: &str, headers: &str) -> String {
         format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")
@@ -340,8 +374,29 @@ mod tests {
     }
 
     #[test]
+    fn pages_of_the_same_host_and_port_are_let_in() {
+        let anywhere = Origins::Same { is_local: false };
+        assert!(anywhere.admit("https://App.example", "app.example"));
+        assert!(anywhere.admit("http://192.0.2.7:8080", "192.0.2.7:8080"));
+        for (origin, host) in [
+            ("https://evil.example", "app.example"),
+            ("http://localhost:8000", "localhost:9001"),
+            ("null", "app.example"),
+            ("", ""),
+        ] {
+            assert_eq!(anywhere.admit(origin, host), origin.is_empty(), "{origin}");
+        }
+        let local = Origins::Same { is_local: true };
+        for host in ["localhost:9001", "127.0.0.1:9001", "[::1]:9001", "localhost"] {
+            assert!(local.admit(&format!("http://{host}"), host), "{host}");
+        }
+        // A name that its owner lets point to this machine.
+        assert!(!local.admit("http://evil.example:9001", "evil.example:9001"));
+    }
+
+    #[test]
     fn only_listed_origins_are_let_in() {
-        let origins = ["https://app.example".to_owned()];
+        let origins = Origins::Listed(vec!["https://app.example".to_owned()]);
         let rules = Rules { origins: &origins, ..RULES };
         let with = |origin: &str| {
             let text = request("/mqtt", &format!("{origin}{GOOD}"));

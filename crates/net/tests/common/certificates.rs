@@ -48,6 +48,23 @@ impl Authority {
         self.write(&format!("{name}.key"), &key.serialize_pem());
     }
 
+    /// The same, but signed by an authority between, whose certificate goes to `between.pem`.
+    pub(crate) fn issue_below(&self, name: &str, subject: &str) {
+        let mut params = CertificateParams::new(Vec::new()).expect("params");
+        params.distinguished_name.push(DnType::CommonName, "Between");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let between_key = KeyPair::generate().expect("key");
+        let between = CertifiedIssuer::signed_by(params, between_key, &self.issuer);
+        let between = between.expect("certificate");
+        self.write("between.pem", &between.pem());
+        let params = CertificateParams::new(vec![subject.to_owned()]).expect("params");
+        let key = KeyPair::generate().expect("key");
+        let certificate = params.signed_by(&key, &between).expect("certificate");
+        self.write(&format!("{name}.pem"), &certificate.pem());
+        self.write(&format!("{name}.key"), &key.serialize_pem());
+    }
+
     /// Writes `crl.pem`, which revokes these serial numbers.
     pub(crate) fn revoke(&self, serials: &[u64]) {
         let revoked = serials.iter().map(|serial| RevokedCertParams {

@@ -10,6 +10,7 @@ mod cache;
 pub mod passwords;
 mod random;
 pub mod scram;
+pub mod secret;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -41,6 +42,8 @@ pub struct AuthRequest {
 pub enum Verdict {
     /// Welcome, under this user name (`None`: anonymous).
     Admitted { username: Option<String> },
+    /// Welcome, as anonymous: nobody can check the name that is stated.
+    Unproved { username: String },
     /// For the CONNACK: 0x86, 0x87 or 0x89.
     Refused(Reason),
 }
@@ -55,11 +58,12 @@ pub struct Authenticator {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     offers_scram: bool,
-    /// Makes the decoys of users that do not exist, see [`Credentials::decoy`].
-    decoy_secret: [u8; 32],
 }
 
 struct Shared {
+    /// Makes the decoys of users that do not exist, see [`Credentials::decoy`]. `None`: the digest
+    /// of the password file does.
+    decoy_secret: Option<[u8; 32]>,
     /// `None`: there is no password file, so nobody can show a right password.
     passwords: RwLock<Option<Arc<PasswordFile>>>,
     cache: Mutex<VerdictCache>,
@@ -83,16 +87,19 @@ struct Question {
 }
 
 impl Authenticator {
-    /// Reads the password file and starts the threads.
+    /// Reads the password file and starts the threads. What clients see of users that do not exist
+    /// is made from `decoy_secret`, so that it stays the same as long as that does; without one, as
+    /// long as the password file does.
     ///
     /// # Errors
     ///
     /// When the password file cannot be used.
-    pub fn start(config: &Auth) -> Result<Self, PasswordFileError> {
+    pub fn start(config: &Auth, decoy_secret: Option<[u8; 32]>) -> Result<Self, PasswordFileError> {
         let passwords = load(config)?;
         let lifetime = Duration::from_secs(config.cache_secs.into());
         let cache = VerdictCache::new(config.cache_entries_max as usize, lifetime, Instant::now());
         let shared = Arc::new(Shared {
+            decoy_secret,
             passwords: RwLock::new(passwords),
             cache: Mutex::new(cache),
             queue: Mutex::default(),
@@ -108,7 +115,7 @@ impl Authenticator {
             (0..config.threads).map(spawn).collect::<Result<_, _>>().map_err(|cause| {
                 PasswordFileError::Read { path: path().display().to_string(), cause }
             })?;
-        Ok(Self { shared, threads, offers_scram: config.scram, decoy_secret: random() })
+        Ok(Self { shared, threads, offers_scram: config.scram })
     }
 
     /// Reads the password file again and forgets remembered verdicts.
@@ -133,10 +140,7 @@ impl Authenticator {
         let has_file = self.passwords().is_some();
         let username = match username {
             Some(username) if has_file => username,
-            // A name that nobody can check is taken as a name only where no proof is asked for.
-            other if allow_anonymous && !has_file => {
-                return Some(Verdict::Admitted { username: other });
-            }
+            Some(username) if allow_anonymous => return Some(Verdict::Unproved { username }),
             None if allow_anonymous => return Some(Verdict::Admitted { username: None }),
             _ => return Some(Verdict::Refused(Reason::NOT_AUTHORIZED)),
         };
@@ -154,8 +158,13 @@ impl Authenticator {
         let nonce = random::<18>().map(|byte| char::from(NONCE_ALPHABET[usize::from(byte % 64)]));
         let nonce: String = nonce.iter().collect();
         Exchange::start(client_first, &nonce, |username| {
-            let known = passwords.as_ref().and_then(|file| file.scram(username));
-            known.cloned().unwrap_or_else(|| Credentials::decoy(&self.decoy_secret, username))
+            let Some(file) = &passwords else {
+                // Nobody can be checked; the method is not offered then.
+                return Credentials::decoy(&random(), username);
+            };
+            // Made in any case: what takes longer for some names tells which they are.
+            let decoy = file.scram_decoy(username, &self.shared.decoy_secret(file));
+            file.scram(username).cloned().unwrap_or(decoy)
         })
     }
 
@@ -220,7 +229,9 @@ fn work(shared: &Shared) {
     while let Some(question) = next_question(shared) {
         let passwords = shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Question { username, password, digest, answer } = question;
-        let is_right = passwords.as_ref().is_some_and(|file| file.verify(&username, &password));
+        let is_right = passwords
+            .as_ref()
+            .is_some_and(|file| file.verify(&username, &password, &shared.decoy_secret(file)));
         if is_right {
             shared.remember(digest, passwords.as_ref());
             answer(Verdict::Admitted { username: Some(username) });
@@ -232,6 +243,10 @@ fn work(shared: &Shared) {
 }
 
 impl Shared {
+    fn decoy_secret(&self, file: &PasswordFile) -> [u8; 32] {
+        self.decoy_secret.unwrap_or_else(|| file.digest())
+    }
+
     /// Unless a reload came in between, which may have changed this very password.
     fn remember(&self, digest: Digest, checked_with: Option<&Arc<PasswordFile>>) {
         let passwords = self.passwords.read().unwrap_or_else(PoisonError::into_inner);

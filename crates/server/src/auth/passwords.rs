@@ -16,8 +16,10 @@ use std::path::Path;
 use argon2::{Algorithm, Argon2, Params, Version};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use hmac::Mac;
 use sha2::{Digest, Sha512};
 
+use super::cache::keyed;
 use super::random::{equal_in_constant_time, random};
 use super::scram::Credentials;
 
@@ -25,6 +27,21 @@ use super::scram::Credentials;
 #[derive(Clone, Debug, Default)]
 pub struct PasswordFile {
     users: HashMap<String, User>,
+    /// A stand-in for each kind of secret in the file, and how many users have it.
+    decoys: Vec<(Decoy, u64)>,
+    /// The same of SCRAM secrets: their iterations.
+    scram_decoys: Vec<(u32, u64)>,
+    /// As hard to guess as the secrets in the file, and the same as long as they are.
+    digest: [u8; 32],
+}
+
+/// What stands for the secret of a user that does not exist: costs as much to check as a real one,
+/// and no password is right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Decoy {
+    Hash(Hash),
+    /// The iterations.
+    Scram(u32),
 }
 
 /// What is known of one user.
@@ -112,20 +129,65 @@ impl PasswordFile {
                 return Err(fail("this user already has such a line"));
             }
         }
+        file.digest = sha2::Sha256::digest(text).into();
+        file.make_decoys();
         Ok(file)
     }
 
-    /// Checks a password. Takes tens of milliseconds, as long for a user that does not exist.
-    pub fn verify(&self, username: &str, password: &[u8]) -> bool {
+    /// Checks a password. Takes as long for a user that does not exist as for one that does: those
+    /// that do not are shared out among the kinds of secrets as those are that do.
+    pub fn verify(&self, username: &str, password: &[u8], decoy_secret: &[u8; 32]) -> bool {
+        let decoy = self.decoy_of(username, decoy_secret);
         let user = self.users.get(username);
         match user.map(|user| (&user.hash, &user.scram)) {
             Some((Some(hash), _)) => hash.verify(password),
             Some((None, Some(scram))) => scram.verify(password),
             _ => {
-                Hash::decoy().verify(password);
+                match decoy {
+                    Decoy::Hash(hash) => hash.verify(password),
+                    Decoy::Scram(iterations) => {
+                        Credentials { iterations, ..Credentials::decoy(decoy_secret, username) }
+                            .verify(password)
+                    }
+                };
                 false
             }
         }
+    }
+
+    /// SCRAM credentials for a user that has none: such as the others have, and none are right.
+    pub fn scram_decoy(&self, username: &str, decoy_secret: &[u8; 32]) -> Credentials {
+        let decoy = Credentials::decoy(decoy_secret, username);
+        let share = share_of(username, decoy_secret);
+        let iterations = pick(&self.scram_decoys, share).copied().unwrap_or(decoy.iterations);
+        Credentials { iterations, ..decoy }
+    }
+
+    /// What the decoys of users that do not exist may be made from, where nothing else is kept.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    fn make_decoys(&mut self) {
+        for user in self.users.values() {
+            let decoy = match (&user.hash, &user.scram) {
+                (Some(hash), _) => Decoy::Hash(hash.decoy()),
+                (None, Some(scram)) => Decoy::Scram(scram.iterations),
+                (None, None) => continue,
+            };
+            count(&mut self.decoys, decoy);
+            if let Some(scram) = &user.scram {
+                count(&mut self.scram_decoys, scram.iterations);
+            }
+        }
+        // The order of a hash table is another one each time.
+        self.decoys.sort_by_key(|(decoy, _)| format!("{decoy:?}"));
+        self.scram_decoys.sort_unstable();
+    }
+
+    fn decoy_of(&self, username: &str, decoy_secret: &[u8; 32]) -> Decoy {
+        let decoy = pick(&self.decoys, share_of(username, decoy_secret));
+        decoy.cloned().unwrap_or_else(|| Decoy::Hash(Hash::new_decoy()))
     }
 
     /// The SCRAM credentials of a user that has them.
@@ -207,8 +269,19 @@ impl Hash {
         }
     }
 
-    /// Costs as much to check as a real one, and no password is right.
-    fn decoy() -> Self {
+    /// One that costs as much to check, and for which no password is right.
+    fn decoy(&self) -> Self {
+        let mut decoy = self.clone();
+        let (Self::Argon2id { salt, hash, .. }
+        | Self::Pbkdf2Sha512 { salt, hash, .. }
+        | Self::Sha512 { salt, hash }) = &mut decoy;
+        salt.fill(0);
+        hash.fill(0);
+        decoy
+    }
+
+    /// The same of the kind that new ones are.
+    fn new_decoy() -> Self {
         Self::Argon2id {
             memory_kib: Params::DEFAULT_M_COST,
             passes: Params::DEFAULT_T_COST,
@@ -284,6 +357,35 @@ pub fn check_username(name: &str) -> Result<(), &'static str> {
     }
 }
 
+fn count<T: PartialEq>(kinds: &mut Vec<(T, u64)>, kind: T) {
+    match kinds.iter_mut().find(|(known, _)| *known == kind) {
+        Some((_, count)) => *count += 1,
+        None => kinds.push((kind, 1)),
+    }
+}
+
+/// One of the kinds, each as often as it was counted, by any number.
+fn pick<T>(kinds: &[(T, u64)], number: u64) -> Option<&T> {
+    let total: u64 = kinds.iter().map(|(_, count)| count).sum();
+    let mut share = number.checked_rem(total)?;
+    for (kind, count) in kinds {
+        if share < *count {
+            return Some(kind);
+        }
+        share -= count;
+    }
+    None
+}
+
+/// A number for a name that nobody can tell who does not know the secret.
+fn share_of(username: &str, decoy_secret: &[u8; 32]) -> u64 {
+    let mut mac = keyed(decoy_secret);
+    mac.update(b"share\0");
+    mac.update(username.as_bytes());
+    let share: [u8; 32] = mac.finalize().into_bytes().into();
+    u64::from_le_bytes(share[..8].try_into().unwrap_or_default())
+}
+
 fn parse_argon2id(costs: &str, salt: &str, hash: &str) -> Option<Hash> {
     let costs: Vec<&str> = costs.split(',').collect();
     let [memory, passes, lanes] = costs.as_slice() else { return None };
@@ -321,6 +423,8 @@ const ARGON2_MEMORY_KIB_MAX: u32 = 1 << 20;
 mod tests {
     use super::*;
 
+    const SECRET: [u8; 32] = [7; 32];
+
     /// Written by mosquitto_passwd 2.0: anna has "s3cret", bob (`-H sha512`) has "geheim".
     const MOSQUITTO: &str = "anna:$7$101$0vHvMFlZRbkI93IX$tFNWO2tbSkApSmgwTmGk7zh/cUex4G\
         RqB+r8OQ+5D0689dA6WpQFFb51LCQbTfIMcxvvVqVH9O2ntThAieBS3Q==\nbob:$6$eWmafxbiSztnCB68$\
@@ -329,11 +433,11 @@ mod tests {
     #[test]
     fn mosquittos_own_file_is_understood() {
         let file = PasswordFile::parse(MOSQUITTO).unwrap();
-        assert!(file.verify("anna", b"s3cret") && file.verify("bob", b"geheim"));
+        assert!(file.verify("anna", b"s3cret", &SECRET) && file.verify("bob", b"geheim", &SECRET));
         assert!(
-            !file.verify("anna", b"geheim")
-                && !file.verify("bob", b"")
-                && !file.verify("eve", b"x")
+            !file.verify("anna", b"geheim", &SECRET)
+                && !file.verify("bob", b"", &SECRET)
+                && !file.verify("eve", b"x", &SECRET)
         );
         for line in MOSQUITTO.lines() {
             let secret = line.split_once(':').unwrap().1;
@@ -345,12 +449,42 @@ mod tests {
     fn a_new_user_gets_in_by_both_ways() {
         let text = user_lines("zoë", "pä:ss".as_bytes(), true).join("\n");
         let file = PasswordFile::parse(&text).unwrap();
-        assert!(file.verify("zoë", "pä:ss".as_bytes()));
-        assert!(!file.verify("zoë", b"pass"));
+        assert!(file.verify("zoë", "pä:ss".as_bytes(), &SECRET));
+        assert!(!file.verify("zoë", b"pass", &SECRET));
         assert!(file.scram("zoë").unwrap().verify("pä:ss".as_bytes()));
         assert_eq!(file.user_count(), 1);
         let only_scram = text.lines().nth(1).unwrap();
-        assert!(PasswordFile::parse(only_scram).unwrap().verify("zoë", "pä:ss".as_bytes()));
+        let file = PasswordFile::parse(only_scram).unwrap();
+        assert!(file.verify("zoë", "pä:ss".as_bytes(), &SECRET));
+    }
+
+    #[test]
+    fn a_user_that_does_not_exist_costs_what_one_of_the_file_costs() {
+        let is_mosquittos = |file: &PasswordFile, name: &str| match file.decoy_of(name, &SECRET) {
+            Decoy::Hash(Hash::Pbkdf2Sha512 { iterations: 101, .. }) => true,
+            Decoy::Hash(Hash::Sha512 { .. }) => false,
+            other => panic!("no such secret in the file: {other:?}"),
+        };
+        let both = PasswordFile::parse(MOSQUITTO).unwrap();
+        let only_anna = PasswordFile::parse(MOSQUITTO.lines().next().unwrap()).unwrap();
+        let names: Vec<String> = (0..200).map(|number| format!("eve-{number}")).collect();
+        assert!(names.iter().all(|name| is_mosquittos(&only_anna, name)));
+        let count = names.iter().filter(|name| is_mosquittos(&both, name)).count();
+        assert!((60..140).contains(&count), "as many as of the other kind: {count}");
+        for name in &names {
+            assert_eq!(both.decoy_of(name, &SECRET), both.decoy_of(name, &SECRET));
+            assert!(!both.verify(name, b"", &SECRET) && !only_anna.verify(name, b"", &SECRET));
+        }
+    }
+
+    #[test]
+    fn a_scram_decoy_is_of_the_kind_of_the_others() {
+        let lines = user_lines("zoë", b"x", true).join("\n").replace("}10000,", "}4096,");
+        let file = PasswordFile::parse(&lines).unwrap();
+        let decoy = file.scram_decoy("eve", &SECRET);
+        assert_eq!(decoy, file.scram_decoy("eve", &SECRET));
+        assert_eq!((decoy.iterations, decoy.salt.len()), (4096, 16));
+        assert_ne!(decoy.salt, file.scram_decoy("eva", &SECRET).salt);
     }
 
     #[test]

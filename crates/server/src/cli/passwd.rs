@@ -197,12 +197,14 @@ mod tests {
         set(&PasswdArgs { scram: true, ..args(&file, "bob") }, "two").unwrap();
         set(&args(&file, "anna"), "three").unwrap();
         let read = || PasswordFile::load(&file).unwrap();
-        assert!(read().verify("anna", b"three") && !read().verify("anna", b"one"));
-        assert!(read().verify("bob", b"two") && read().scram("bob").is_some());
+        assert!(
+            read().verify("anna", b"three", &[0; 32]) && !read().verify("anna", b"one", &[0; 32])
+        );
+        assert!(read().verify("bob", b"two", &[0; 32]) && read().scram("bob").is_some());
         set(&PasswdArgs { delete: true, ..args(&file, "bob") }, "").unwrap();
         assert_eq!(read().user_count(), 1);
         set(&PasswdArgs { create: true, ..args(&file, "eve") }, "four").unwrap();
-        assert!(read().user_count() == 1 && read().verify("eve", b"four"));
+        assert!(read().user_count() == 1 && read().verify("eve", b"four", &[0; 32]));
         assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 1, "nothing is left behind");
     }
 

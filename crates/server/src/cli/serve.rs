@@ -72,10 +72,11 @@ impl ServeArgs {
         })?;
         // Before anything is touched, so that a wrong file is told as what it is.
         if self.check_config || !self.print_config {
-            run::check_files(&loaded.config).map_err(|error| {
+            let notes = run::check_files(&loaded.config).map_err(|error| {
                 complain(&format!("{error:#}"));
                 ExitCode::from(EXIT_USAGE)
             })?;
+            notes.iter().filter(|_| self.check_config).for_each(|note| println!("note: {note}"));
         }
         if self.print_config {
             super::print(print::effective(&loaded).as_bytes());

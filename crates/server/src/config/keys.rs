@@ -80,6 +80,16 @@ words! {
 }
 
 words! {
+    /// Whose a session is.
+    SessionOwner {
+        /// Of the user who opened it. Clients without a user name are one user.
+        User = "user",
+        /// Of everybody who knows its client id.
+        Anybody = "anybody",
+    }
+}
+
+words! {
     /// Whether clients must show a certificate.
     ClientAuth {
         /// They are not asked for one.
@@ -178,7 +188,8 @@ settings! {
         /// Expects a PROXY protocol header (v1 or v2) before anything else. Needs
         /// `trusted_proxies`.
         proxy_protocol: bool = Kind::Flag, "false";
-        /// From which addresses a PROXY header is believed; connections from elsewhere are closed.
+        /// From which addresses a PROXY header is believed; connections from elsewhere are closed,
+        /// with a header or without. Direct clients need a listener of their own.
         trusted_proxies: Vec<String> = Kind::List("networks such as 10.0.0.0/8"), "";
         /// What of a client's certificate becomes its user name. Needs `tls.client_auth`.
         identity_from_certificate: CertificateIdentity =
@@ -211,8 +222,11 @@ settings! {
 settings! {
     /// For `tls://` and `wss://` listeners. The files are read again on SIGHUP.
     "listeners.tls" => RawTls {
-        /// The server's certificate and its chain, PEM.
+        /// The server's certificate, then those of its issuers up to one that clients trust, PEM.
         certificate: Option<PathBuf> = Kind::Path, "";
+        /// More certificates of issuers, PEM, in any order: those that `certificate` lacks are
+        /// taken from here, and from `client_ca`. For what mosquitto calls `cafile`.
+        chain: Option<PathBuf> = Kind::Path, "";
         /// The private key of the certificate, PEM (PKCS#8, PKCS#1 or SEC1).
         key: Option<PathBuf> = Kind::Path, "";
         /// The certificate authorities that sign client certificates, PEM.
@@ -231,8 +245,10 @@ settings! {
     "listeners.websocket" => RawWebSocket {
         /// The only path that is upgraded. Not set: any path.
         path: Option<String> = Kind::Text("a path such as /mqtt"), "";
-        /// The web origins that may connect. Empty: any. Clients that send no Origin header, which
-        /// is all but browsers, are not affected.
+        /// The web pages whose scripts may connect, or "*" for all. Empty: all where every client
+        /// has to show a password, else those of the same host and port; on a loopback listener
+        /// only if the page calls that host `localhost` or by its address. Clients that send no
+        /// Origin header, which is all but browsers, are not affected.
         origins: Vec<String> = Kind::List("origins such as https://example.org"), "";
     }
 }
@@ -257,6 +273,10 @@ settings! {
         topic_levels_max: u16 = count(1, 65_535), "128";
         /// The longest client id. A longer one is refused with 0x85.
         client_id_bytes_max: u16 = bytes(23, 65_535), "65535";
+        /// The longest client id of an MQTT 3.1 client, in characters. Its specification says 23,
+        /// but devices in the field have longer ones and other brokers take them; 23 refuses them
+        /// with code 2.
+        client_id_v31_chars_max: u16 = count(1, 65_535), "65535";
         /// Subscriptions of one client; more are refused with 0x97. A few hundred bytes each: the
         /// default bounds a client to a few MiB, and is far above what bridges and back-ends use.
         subscriptions_per_client_max: u32 = count(1, 10_000_000), "10000";
@@ -367,6 +387,10 @@ settings! {
         /// Admits clients that show neither user name nor certificate, on every listener that does
         /// not say otherwise. Not set: see `listeners.allow_anonymous`.
         allow_anonymous: Option<bool> = Kind::Flag, "";
+        /// Who may resume a session, end it by a clean start or take its connection over: the
+        /// `user` who opened it (others are refused with 0x87), or `anybody` who knows its client
+        /// id. Where nothing proves user names, it is always anybody.
+        session_owner: SessionOwner = Kind::OneOf(SessionOwner::WORDS), "user";
         /// Offers SCRAM-SHA-256 (MQTT 5 enhanced authentication) to users of the password file that
         /// have SCRAM credentials.
         scram: bool = Kind::Flag, "true";

@@ -19,7 +19,8 @@ pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Network, Transport};
 pub use keys::{
     AccessFile, Auth, CertificateIdentity, ClientAuth, DurabilityLevel, Limits, LogFormat,
-    LogLevel, NEVER, QueueOverflow, Server, SharedStrategy, Sys, TlsVersion, WhenFull,
+    LogLevel, NEVER, QueueOverflow, Server, SessionOwner, SharedStrategy, Sys, TlsVersion,
+    WhenFull,
 };
 pub use machine::Machine;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
@@ -98,6 +99,7 @@ pub struct ListenerLimits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
     pub certificate: PathBuf,
+    pub chain: Option<PathBuf>,
     pub key: PathBuf,
     pub client_ca: Option<PathBuf>,
     pub client_auth: ClientAuth,
@@ -111,8 +113,16 @@ pub struct TlsConfig {
 pub struct WebSocketConfig {
     /// `None`: any path.
     pub path: Option<String>,
-    /// Empty: any origin.
-    pub origins: Vec<String>,
+    pub origins: Origins,
+}
+
+/// The web pages whose scripts may connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origins {
+    Any,
+    /// Those of the host and port that they connect to.
+    Same,
+    Listed(Vec<String>),
 }
 
 /// Where and how to log.
@@ -171,6 +181,52 @@ impl Config {
         let loaded = load(&Sources::default(), machine);
         #[expect(clippy::expect_used, reason = "the tests load the defaults")]
         loaded.expect("the defaults are a valid configuration").config
+    }
+
+    /// Is there any way to prove a user name?
+    pub fn proves_names(&self) -> bool {
+        self.auth.password_file.is_some()
+            || self.listeners.iter().any(Listener::names_by_certificate)
+    }
+
+    /// Does anybody come in without a user name that counts?
+    pub fn admits_nameless(&self) -> bool {
+        let admits = |listener: &Listener| {
+            let is_required = |tls: &TlsConfig| tls.client_auth == ClientAuth::Require;
+            let has_name =
+                listener.names_by_certificate() && listener.tls.as_ref().is_some_and(is_required);
+            listener.allow_anonymous && !has_name
+        };
+        self.listeners.iter().any(admits)
+    }
+
+    /// Why access rules for user names would rest on names that nobody has proved. None: they do
+    /// not.
+    pub fn why_names_are_unproved(&self) -> Option<String> {
+        if self.auth.password_file.is_some() {
+            return None;
+        }
+        let takes_none = |listener: &&Listener| {
+            let is_required = |tls: &TlsConfig| tls.client_auth == ClientAuth::Require;
+            !listener.names_by_certificate() && listener.tls.as_ref().is_some_and(is_required)
+        };
+        if let Some(Listener { name, .. }) = self.listeners.iter().find(takes_none) {
+            return Some(format!(
+                "listener '{name}' requires certificates but takes no user name from them; set \
+                 identity_from_certificate = \"cn\" on it"
+            ));
+        }
+        (!self.proves_names()).then(|| {
+            "nothing proves user names; set password_file under [auth], or \
+             identity_from_certificate on a listener that requires certificates"
+                .into()
+        })
+    }
+}
+
+impl Listener {
+    fn names_by_certificate(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.identity != CertificateIdentity::None)
     }
 }
 
@@ -387,12 +443,15 @@ impl Listeners<'_> {
         let tls = self.lower_tls(own, &endpoint, &raw, tls);
         let websocket =
             RawWebSocket::lower(values(self.settings, RawWebSocket::SECTION, &websocket_key))?;
-        let websocket = self.lower_websocket(own, &endpoint, websocket);
         let proves_identity =
             tls.as_ref().is_some_and(|tls| tls.client_auth == ClientAuth::Require);
+        let allow_anonymous = self.allow_anonymous(own, &endpoint, &raw, proves_identity);
+        let asks_password =
+            !allow_anonymous && tls.as_ref().is_none_or(|tls| tls.client_auth == ClientAuth::None);
+        let websocket = self.lower_websocket(own, &endpoint, websocket, asks_password);
         Some(Some(Listener {
             name: raw.name.clone().unwrap_or_else(|| endpoint.to_string()),
-            allow_anonymous: self.allow_anonymous(own, &endpoint, &raw, proves_identity),
+            allow_anonymous,
             trusted_proxies: self.trusted_proxies(own, &raw),
             connections_max: raw.connections_max.unwrap_or(0),
             connections_per_second_max: raw.connections_per_second_max.unwrap_or(0),
@@ -463,6 +522,7 @@ impl Listeners<'_> {
         };
         Some(TlsConfig {
             certificate,
+            chain: tls.chain,
             key,
             client_ca: tls.client_ca,
             client_auth: tls.client_auth,
@@ -477,6 +537,7 @@ impl Listeners<'_> {
         own: &str,
         endpoint: &Endpoint,
         raw: RawWebSocket,
+        asks_password: bool,
     ) -> Option<WebSocketConfig> {
         let section = format!("{own}.websocket");
         if !endpoint.transport.is_websocket() {
@@ -490,7 +551,14 @@ impl Listeners<'_> {
         if path.as_ref().is_some_and(|path| !path.starts_with('/')) {
             self.problem(&format!("{section}.path"), "a path begins with a slash".into());
         }
-        Some(WebSocketConfig { path, origins: raw.origins })
+        // A browser sends a certificate for any page, and needs none where nothing is asked for.
+        let origins = match raw.origins {
+            listed if listed.iter().any(|origin| origin == "*") => Origins::Any,
+            listed if !listed.is_empty() => Origins::Listed(listed),
+            _ if asks_password => Origins::Any,
+            _ => Origins::Same,
+        };
+        Some(WebSocketConfig { path, origins })
     }
 
     fn trusted_proxies(&mut self, own: &str, raw: &RawListener) -> Option<Vec<Network>> {

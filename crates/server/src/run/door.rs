@@ -15,7 +15,7 @@ use broker::admission::{self, Admission, AuthStep, Credentials, Refusal};
 use codec::{Reason, Version};
 use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
-use net::{Handshake, Listener, PeerInfo, Progress, Read, Stream};
+use net::{Foreign, Handshake, Listener, PeerInfo, Progress, Read, Stream};
 use session::{Bucket, Rate};
 use slab::Slab;
 
@@ -41,6 +41,9 @@ const EXHAUSTED_TOLD_MS: u64 = 10_000;
 
 /// How long a refused client may take to read why.
 const REFUSAL_MS: u64 = 1000;
+
+const NAMELESS_CERTIFICATE: &str =
+    "the client's certificate lacks the name that identity_from_certificate takes";
 
 const SCRATCH_BYTES: usize = 64 * 1024;
 const EVENTS_MAX: usize = 1024;
@@ -402,7 +405,9 @@ impl Door {
             Err(error) => {
                 let address = handshake.peer().address.to_string();
                 let listener = &self.arrivals[key].entrance.name;
-                tracing::info!(peer = address, listener, %error, "handshake failed");
+                let hint = error.broker_hint();
+                tracing::info!(peer = address, listener, error = %format_args!("{error}{hint}"),
+                    "handshake failed");
                 self.turn_away(key);
             }
         }
@@ -444,7 +449,11 @@ impl Door {
         match admission::admit(&bytes, limits, &peer_name, identity::assigned_client_id) {
             Admission::NeedMore if is_open => self.set(key, Stage::Connect { stream, peer, bytes }),
             Admission::NeedMore => self.turn_away(key),
-            Admission::Refuse(refusal) => self.refuse(key, stream, "-", &peer_name, &refusal),
+            Admission::Refuse(mut refusal) => {
+                let foreign = Foreign::of(&bytes).filter(|foreign| *foreign != Foreign::Mqtt);
+                refusal.detail = foreign.map_or(refusal.detail, Foreign::hint);
+                self.refuse(key, stream, "-", &peer_name, &refusal);
+            }
             Admission::Connect(credentials, packet_len) => {
                 bytes.drain(..packet_len);
                 self.on_connect(key, stream, &peer, credentials, bytes);
@@ -470,6 +479,11 @@ impl Door {
             let refusal = refusal(&credentials, Reason::SERVER_BUSY, "", "memory limit reached");
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
+        let Ok(certificate_identity) = identity::of_certificate(peer, arrival.entrance.identity)
+        else {
+            let refusal = refusal(&credentials, Reason::NOT_AUTHORIZED, "", NAMELESS_CERTIFICATE);
+            return self.refuse_connect(key, stream, &credentials, &refusal);
+        };
         if credentials.request.auth_method.is_some() {
             return self.start_exchange(key, stream, credentials, rest);
         }
@@ -477,7 +491,7 @@ impl Door {
             client_id: credentials.request.client_id.to_string(),
             username: credentials.request.username.as_deref().map(str::to_owned),
             password: credentials.password.as_deref().map(<[u8]>::to_vec),
-            certificate_identity: identity::of_certificate(peer, arrival.entrance.identity),
+            certificate_identity,
             allow_anonymous: arrival.entrance.allow_anonymous,
         };
         let generation = arrival.generation;
@@ -504,6 +518,11 @@ impl Door {
         match verdict {
             Verdict::Admitted { username } => {
                 credentials.request.username = username.map(Into::into);
+                self.hand_over(key, stream, *credentials, rest);
+            }
+            Verdict::Unproved { username } => {
+                credentials.request.username = Some(username.into());
+                credentials.request.is_proved = false;
                 self.hand_over(key, stream, *credentials, rest);
             }
             Verdict::Refused(reason) => {

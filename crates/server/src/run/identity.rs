@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use net::PeerInfo;
+use net::{CertificateInfo, PeerInfo};
 
 use crate::config::CertificateIdentity;
 
@@ -21,14 +21,56 @@ pub(super) fn assigned_client_id() -> String {
     id
 }
 
-/// The user name that a checked client certificate stands for.
-pub(super) fn of_certificate(peer: &PeerInfo, identity: CertificateIdentity) -> Option<String> {
-    let certificate = peer.tls.as_ref()?.certificate.as_ref()?;
-    match identity {
-        CertificateIdentity::None => None,
-        CertificateIdentity::CommonName => {
-            Some(certificate.common_name.clone()).filter(|name| !name.is_empty())
+/// A checked certificate that does not have the name that its listener takes from certificates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nameless;
+
+/// The user name that a client's certificate stands for. None: its listener does not take names
+/// from certificates, or it has shown none.
+pub(super) fn of_certificate(
+    peer: &PeerInfo,
+    identity: CertificateIdentity,
+) -> Result<Option<String>, Nameless> {
+    match peer.tls.as_ref().and_then(|tls| tls.certificate.as_ref()) {
+        Some(certificate) => name_of(certificate, identity),
+        None => Ok(None),
+    }
+}
+
+/// Names that a CONNECT may not state are none, and so are those that were no text.
+fn name_of(
+    certificate: &CertificateInfo,
+    identity: CertificateIdentity,
+) -> Result<Option<String>, Nameless> {
+    let name = match identity {
+        CertificateIdentity::None => return Ok(None),
+        CertificateIdentity::CommonName => &certificate.common_name,
+        CertificateIdentity::DistinguishedName => &certificate.subject,
+    };
+    let is_odd = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
+    let is_name = !name.trim().is_empty() && !name.contains(is_odd);
+    if is_name { Ok(Some(name.clone())) } else { Err(Nameless) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_without_the_name_that_counts_is_no_identity() {
+        use CertificateIdentity::{CommonName, DistinguishedName, None as Nothing};
+        let named = |common_name: &str, subject: &str| CertificateInfo {
+            common_name: common_name.into(),
+            subject: subject.into(),
+            ..CertificateInfo::default()
+        };
+        let anna = named("anna", "CN=anna,O=home");
+        assert_eq!(name_of(&anna, CommonName), Ok(Some("anna".into())));
+        assert_eq!(name_of(&anna, DistinguishedName), Ok(Some("CN=anna,O=home".into())));
+        for name in ["", " ", "an\na", "\u{fffd}"] {
+            assert_eq!(name_of(&named(name, "O=home"), CommonName), Err(Nameless), "{name:?}");
+            assert_eq!(name_of(&named("a", name), DistinguishedName), Err(Nameless), "{name:?}");
+            assert_eq!(name_of(&named(name, name), Nothing), Ok(None));
         }
-        CertificateIdentity::DistinguishedName => Some(certificate.subject.clone()),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::{Durability, Limits, MAIL_BYTES_MAX, Settings, ShareStrategy, WhenFull};
+use broker::{Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, WhenFull};
 use codec::QoS;
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
@@ -36,6 +36,7 @@ fn of(config: &Config, own: &ListenerLimits) -> Limits {
         packet_bytes_max: own.packet_bytes_max,
         topic: TopicLimits { levels_max: all.topic_levels_max, bytes_max: all.topic_bytes_max },
         client_id_bytes_max: all.client_id_bytes_max,
+        client_id_v31_chars_max: all.client_id_v31_chars_max,
         will_payload_bytes_max: all.will_payload_bytes_max,
         subscriptions_per_client_max: all.subscriptions_per_client_max,
         in_flight_max: own.in_flight_max,
@@ -75,6 +76,7 @@ fn durability(level: DurabilityLevel) -> Durability {
 /// The settings of the whole broker.
 pub(super) fn of_broker(config: &Config) -> Settings {
     Settings {
+        session_owner: session_owner(config),
         retained_messages_max: config.limits.retained_messages_max.into(),
         retained_bytes_max: config.limits.retained_bytes_max,
         share_strategy: match config.shared_strategy {
@@ -97,6 +99,16 @@ pub(super) fn of_broker(config: &Config) -> Settings {
         },
         // Half an outbox is left when a subscriber counts as behind, and its publishers are told.
         mail_bytes_max: MAIL_BYTES_MAX.min(u64::from(config.limits.outbox_bytes_max / 2)),
+    }
+}
+
+/// A name that nobody can prove makes nobody an owner.
+fn session_owner(config: &Config) -> SessionOwner {
+    match config.auth.session_owner {
+        config::SessionOwner::User if config.proves_names() => {
+            SessionOwner::User { may_adopt: !config.admits_nameless() }
+        }
+        config::SessionOwner::User | config::SessionOwner::Anybody => SessionOwner::Anybody,
     }
 }
 

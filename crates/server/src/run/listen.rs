@@ -26,6 +26,9 @@ pub(super) fn bind_all(config: &Config, gate: &Arc<Gate>) -> anyhow::Result<List
     let mut all = Listeners { portals: Vec::new(), urls: Vec::new(), tls: Vec::new() };
     for listener in &config.listeners {
         let tls = load_tls(listener)?;
+        if let Some(note) = tls.as_ref().and_then(|tls| tls.chain_note()) {
+            tracing::info!(listener = listener.name, "{note}");
+        }
         if let Some(tls) = &tls {
             all.tls.push((listener.name.clone(), tls.clone()));
         }
@@ -89,7 +92,7 @@ fn options(listener: &config::Listener, tls: Option<Arc<TlsContext>>) -> ListenO
     ListenOptions {
         tls,
         websocket: WebSocketOptions {
-            origins: websocket.map(|own| own.origins.clone()).unwrap_or_default(),
+            origins: websocket.map(|own| origins(own, listener)).unwrap_or_default(),
             trusted_forwarders: trusted.clone(),
             ..WebSocketOptions::default()
         },
@@ -98,9 +101,18 @@ fn options(listener: &config::Listener, tls: Option<Arc<TlsContext>>) -> ListenO
     }
 }
 
+fn origins(websocket: &config::WebSocketConfig, listener: &config::Listener) -> net::Origins {
+    match &websocket.origins {
+        config::Origins::Any => net::Origins::Any,
+        config::Origins::Same => net::Origins::Same { is_local: listener.address.is_local() },
+        config::Origins::Listed(listed) => net::Origins::Listed(listed.clone()),
+    }
+}
+
 pub(super) fn load_tls(listener: &config::Listener) -> anyhow::Result<Option<Arc<TlsContext>>> {
     let Some(tls) = &listener.tls else { return Ok(None) };
     let options = TlsOptions {
+        chain: tls.chain.clone(),
         client_ca: tls.client_ca.clone(),
         client_auth: match tls.client_auth {
             config::ClientAuth::None => ClientAuth::None,

@@ -57,8 +57,9 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit();
     let access = load_access(&config)?;
-    let authenticator = Arc::new(Authenticator::start(&config.auth)?);
     let store = Store::open(&config)?;
+    let decoy_secret = store.as_ref().and_then(kept_secret);
+    let authenticator = Arc::new(Authenticator::start(&config.auth, decoy_secret)?);
     let shards = store.as_ref().map_or(config.server.shards, Store::shards);
     let seed = u64::from_le_bytes(crate::auth::random());
     let shared = Shared::new(limits::of_broker(&config), shards, seed);
@@ -158,22 +159,27 @@ impl Running {
     }
 }
 
-/// Reads the files that the configuration names: passwords, access rules, certificates.
+/// Reads the files that the configuration names: passwords, access rules, certificates. Returns
+/// what can be used and yet should be known.
 ///
 /// # Errors
 ///
 /// What [`serve`] would say of the first that cannot be used.
-pub fn check_files(config: &Config) -> anyhow::Result<()> {
+pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     load_access(config)?;
     if let Some(path) = &config.auth.password_file {
         PasswordFile::load(path)?;
     }
-    config.listeners.iter().try_for_each(|listener| listen::load_tls(listener).map(drop))
+    let mut notes = Vec::new();
+    for listener in &config.listeners {
+        notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
+    }
+    Ok(notes)
 }
 
 fn load_access(config: &Config) -> anyhow::Result<Access> {
     let access = match &config.access.acl_file {
-        Some(path) => acl_file::load(path)?,
+        Some(path) => acl_file::load(path, config.why_names_are_unproved().as_deref())?,
         None => Access::open(),
     };
     Ok(access.accepting_all_subscriptions(config.access.accept_all_subscriptions))
@@ -191,6 +197,15 @@ fn start_http(
         )
     })?;
     Ok(Some(server))
+}
+
+/// Without it the broker runs all the same, and what clients see of users that do not exist stays
+/// the same as long as the password file does.
+fn kept_secret(store: &Store) -> Option<[u8; 32]> {
+    let warn = |error: &std::io::Error| {
+        tracing::warn!(%error, "no secret is kept in the data directory; see docs/security.md");
+    };
+    crate::auth::secret::kept(store.data().path()).inspect_err(warn).ok()
 }
 
 /// Without it the broker runs all the same, and backups need it to be stopped.

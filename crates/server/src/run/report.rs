@@ -46,6 +46,9 @@ pub(super) fn log(event: &Event) {
                 "publishes refused: no room"
             );
         }
+        Event::Stranger { client_id, username, peer } => {
+            log_stranger(client_id, username.as_deref(), peer);
+        }
         Event::SessionExpired { client_id } => {
             tracing::debug!(client = &**client_id, "session expired");
         }
@@ -92,6 +95,16 @@ pub(super) fn message(event: &Event) -> Option<Message> {
         _ => return None,
     };
     Some(sys::message(&format!("events/{name}"), body.to_string().as_bytes(), false))
+}
+
+fn log_stranger(client_id: &str, username: Option<&str>, peer: &str) {
+    let user = username.unwrap_or("-");
+    tracing::info!(
+        client = client_id,
+        user,
+        peer,
+        "connection refused: the session of this client id belongs to another user"
+    );
 }
 
 fn log_end(client_id: &str, peer: &str, ended: &Ended) {

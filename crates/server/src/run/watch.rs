@@ -79,7 +79,7 @@ impl Watch<'_> {
             Err(error) => tracing::error!(%error, "passwords not read again; the old ones hold"),
         }
         if let Some(path) = &self.config.access.acl_file {
-            match acl_file::load(path) {
+            match acl_file::load(path, self.config.why_names_are_unproved().as_deref()) {
                 Ok(access) => {
                     let all = self.config.access.accept_all_subscriptions;
                     let access = access.accepting_all_subscriptions(all);

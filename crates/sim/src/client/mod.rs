@@ -51,6 +51,8 @@ pub struct Wire {
 pub struct ModelClient {
     pub number: u32,
     pub id: String,
+    /// Whose its session is.
+    pub username: Option<String>,
     pub version: Version,
     /// How long the broker keeps its session without a connection. 0: it always starts clean.
     pub expiry_secs: u32,
@@ -77,6 +79,7 @@ impl ModelClient {
         Self {
             number,
             id: format!("c{number}"),
+            username: (!number.is_multiple_of(3)).then(|| format!("u{}", number % 3)),
             version,
             expiry_secs,
             receive_max,
@@ -154,7 +157,7 @@ impl ModelClient {
                 retain: will.retain,
                 properties: will_properties.as_properties(),
             }),
-            username: None,
+            username: self.username.as_deref(),
             password: None,
             bridge: false,
         };

@@ -4,6 +4,7 @@
 use broker::{Close, key_of};
 use mio::{Interest, Token};
 use net::Read;
+use session::Outbox;
 
 use super::reading::READS_PER_TURN;
 use super::{Connection, State, Worker};
@@ -13,6 +14,9 @@ use crate::run::mailbox::Handover;
 /// the next. Either takes some 20 us, and 10 us more for the answer.
 pub(super) const ARRIVALS_PER_TURN: usize = 8;
 pub(super) const CLOSINGS_PER_TURN: usize = ARRIVALS_PER_TURN;
+
+/// The slot of a connection whose session is another user's.
+const NO_SLOT: u32 = u32::MAX;
 
 /// How long a connection that was told why it ends may take to read it.
 const FAREWELL_MS: u64 = 2000;
@@ -53,13 +57,17 @@ impl Worker {
         let now_ms = self.now_ms;
         let has_layers = stream.has_layers();
         let shard = &mut self.shards[place];
-        let slot = shard.on_connect(number, handover.request, now_ms);
+        let connected = shard.on_connect(number, handover.request, now_ms);
+        let (slot, state, is_refused) = match connected {
+            Ok(slot) => (slot, State::Open, false),
+            Err(answer) => (NO_SLOT, leaving(answer, now_ms), true),
+        };
         entry.insert(Connection {
             stream,
             number,
             shard: place as u16,
             slot,
-            state: State::Open,
+            state,
             is_blocked: false,
             is_unread: false,
             gathers: false,
@@ -67,6 +75,10 @@ impl Worker {
             sends_much: false,
             _seat: handover.seat,
         });
+        if is_refused {
+            self.waiting.add(key, now_ms + FAREWELL_MS);
+            return self.write(key);
+        }
         if !handover.rest.is_empty() {
             let gathers = shard.on_bytes(slot, number, &handover.rest, now_ms);
             self.note_gathers(key, gathers, handover.rest.len());
@@ -111,7 +123,10 @@ impl Worker {
         let Some(connection) = known.filter(|known| known.number == close.connection) else {
             return;
         };
-        if matches!(connection.state, State::Lost) || close.farewell.is_empty() {
+        // The layers have a farewell of their own, and so does the client: one whose own cannot be
+        // written any more takes the end for a fault.
+        let says_farewell = !close.farewell.is_empty() || connection.stream.has_layers();
+        if matches!(connection.state, State::Lost) || !says_farewell {
             return self.close_later(key);
         }
         // Closing now, with bytes of the client unread, would make the kernel throw the farewell
@@ -139,4 +154,11 @@ impl Worker {
             }
         }
     }
+}
+
+/// Of a connection that no shard knows: these bytes are all that it gets.
+fn leaving(answer: Vec<u8>, now_ms: u64) -> State {
+    let mut farewell = Outbox::default();
+    farewell.append(|out| out.extend_from_slice(&answer));
+    State::Leaving { farewell: Box::new(farewell), until_ms: now_ms + FAREWELL_MS }
 }

@@ -21,6 +21,7 @@ fn request(client_id: String) -> ConnectRequest {
         client_id: client_id.into(),
         is_assigned: false,
         username: None,
+        is_proved: true,
         will: None,
         session_expiry_secs: 0,
         receive_max: 1,
