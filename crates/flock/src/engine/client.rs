@@ -16,7 +16,7 @@ use super::lane::{Kind, Lane};
 use super::plan::Plan;
 use super::publish::{Flight, Publishing};
 use super::stamp::{Reading, WILL_STREAM};
-use super::task::{Task, Wait};
+use super::task::{Task, Wait, described};
 use crate::measure::LatencyKind;
 use crate::measure::ledger::{Path, Received, StreamId};
 use crate::model::{Connect, GroupId, SubscriptionId, Version};
@@ -585,7 +585,7 @@ impl Client {
         let read = lane.stamps.read(publish.topic, publish.payload, now_ns, topic_of);
         let (stamp, is_early) = match read {
             Reading::Ours { stamp, is_early } => (stamp, is_early),
-            wrong => return book_unreadable(wrong, lane),
+            other => return book_others(other, publish, lane),
         };
         if stamp.stream == WILL_STREAM {
             lane.tally.totals.wills_received += 1;
@@ -764,10 +764,18 @@ pub(super) fn wire_version(version: Version) -> codec::Version {
     }
 }
 
-/// Counts what cannot be laid to the account of any message.
-fn book_unreadable(read: Reading, lane: &mut Lane) {
+/// Counts what cannot be laid to the account of any message of this run.
+fn book_others(read: Reading, publish: &Publish<'_>, lane: &mut Lane) {
     match read {
-        Reading::Foreign => lane.tally.totals.received_foreign += 1,
+        Reading::Foreign { age_ns, is_early } => {
+            lane.tally.totals.received_foreign += 1;
+            // A run that only subscribes measures what others publish. What is from a broker's
+            // store has the age of its stay there.
+            if lane.plan.streams() == 0 && !publish.retain {
+                lane.tally.totals.received_early += u64::from(is_early);
+                lane.tally.latency(LatencyKind::EndToEnd, publish.qos as u8, age_ns);
+            }
+        }
         Reading::WrongTopic => lane.ledger.wrong_topic += 1,
         // Where nobody stamps, or not everybody, it may well be what was sent.
         Reading::Damaged if lane.plan.all_stamped && lane.plan.streams() > 0 => {
@@ -775,13 +783,6 @@ fn book_unreadable(read: Reading, lane: &mut Lane) {
         }
         Reading::Damaged => lane.tally.totals.received_foreign += u64::from(lane.plan.all_stamped),
         Reading::Ours { .. } => {}
-    }
-}
-
-fn described(reason: Reason, text: Option<&str>) -> String {
-    match text {
-        Some(text) => format!("{reason} (0x{:02x}), {text}", reason.0),
-        None => format!("{reason} (0x{:02x})", reason.0),
     }
 }
 

@@ -65,7 +65,7 @@ pub struct Conductor<'a> {
     done: DoneCount,
     /// Whether the stage under way lasts until the user ends it, and whether that happened.
     is_endless: bool,
-    pub(super) is_ended_as_planned: bool,
+    is_stage_ended: bool,
     /// Connections that nobody planned to lose, by the second.
     pub(super) lost_by_second: Vec<(u32, u64)>,
 }
@@ -149,7 +149,7 @@ impl<'a> Conductor<'a> {
             recent: LatencyHistogram::new(),
             done: DoneCount::default(),
             is_endless: false,
-            is_ended_as_planned: false,
+            is_stage_ended: false,
             lost_by_second: Vec::new(),
         }
     }
@@ -225,7 +225,7 @@ impl<'a> Conductor<'a> {
             if (finished && !is_hold) || self.is_over() {
                 break;
             }
-            if end_ns.is_some_and(|end_ns| now >= end_ns) {
+            if std::mem::take(&mut self.is_stage_ended) || end_ns.is_some_and(|end| now >= end) {
                 self.crew.order(&CrewOrder::End);
                 self.await_stage_end();
                 break;
@@ -237,6 +237,7 @@ impl<'a> Conductor<'a> {
         if self.is_over() {
             self.crew.order(&CrewOrder::End);
         }
+        (self.is_endless, self.is_stage_ended) = (false, false);
         let (from_secs, to_secs) = (at_ns as f64 / 1e9, self.clock.now_ns() as f64 / 1e9);
         self.phases.push(Phase { name: model.id.clone(), from_secs, to_secs });
         if let Some(expected_us) = model.expected_us
@@ -330,9 +331,13 @@ impl<'a> Conductor<'a> {
             self.on_news(news);
         }
         if self.stop.load(Ordering::Relaxed) && !self.is_over() {
-            self.outcome = Outcome::Interrupted("stopped by the user".into());
-            // Some stages have no other end.
-            self.is_ended_as_planned = self.is_endless;
+            if std::mem::take(&mut self.is_endless) {
+                // The stage has no other end. The run goes on to its own, unless told again.
+                self.stop.store(false, Ordering::Relaxed);
+                self.is_stage_ended = true;
+            } else {
+                self.outcome = Outcome::Interrupted("stopped by the user".into());
+            }
         }
     }
 

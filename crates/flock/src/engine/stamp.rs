@@ -32,6 +32,8 @@ pub(super) struct Stamps {
     /// The wall clock when the run began.
     wall_ns: u64,
     form: Form,
+    /// A run without streams has no messages of its own, whatever their tag.
+    publishes: bool,
 }
 
 /// How stream and sequence share their 55 bits.
@@ -51,8 +53,8 @@ pub(super) enum Reading {
         /// Due after it arrived, by the clocks.
         is_early: bool,
     },
-    /// Whole, and of another run.
-    Foreign,
+    /// Whole, and of another run, which counted `age_ns` since it was due by the wall clock.
+    Foreign { age_ns: u64, is_early: bool },
     /// As sent but for its topic, which is another than that of its stream.
     WrongTopic,
     /// Not what was sent, or without a stamp.
@@ -62,7 +64,7 @@ pub(super) enum Reading {
 impl Stamps {
     pub(super) fn new(tag: u16, clock: Clock, streams: u64) -> Self {
         let form = if streams < 1 << Form::Long.stream_bits() { Form::Long } else { Form::Many };
-        Self { tag, wall_ns: clock.wall_ns(), form }
+        Self { tag, wall_ns: clock.wall_ns(), form, publishes: streams > 0 }
     }
 
     /// Messages that one stream may have.
@@ -104,16 +106,16 @@ impl Stamps {
             let is_topic = sent_on.is_some_and(|sent_on| seal(word, sent_on, rest) == check);
             return if is_topic { Reading::WrongTopic } else { Reading::Damaged };
         }
-        if (word >> TAG_AT) as u16 != self.tag {
-            return Reading::Foreign;
-        }
-        let (stream, sequence) = Form::split(word as u64);
         let due_units = (word >> TIME_AT) as u64 & TIME_MASK;
         let wall_ns = self.wall_ns.wrapping_add(now_ns);
         // The distance has a sign: clocks of two machines may disagree.
         let ahead = (wall_ns >> UNIT_BITS).wrapping_sub(due_units) & TIME_MASK;
         let is_early = ahead > TIME_MASK / 2;
         let age_ns = (ahead << UNIT_BITS) + (wall_ns & UNIT_MASK);
+        if (word >> TAG_AT) as u16 != self.tag || !self.publishes {
+            return Reading::Foreign { age_ns: if is_early { 0 } else { age_ns }, is_early };
+        }
+        let (stream, sequence) = Form::split(word as u64);
         let due_ns = if is_early { now_ns } else { now_ns.saturating_sub(age_ns) };
         Reading::Ours { stamp: Stamp { due_ns, stream, sequence }, is_early }
     }
@@ -258,13 +260,31 @@ mod tests {
                 tried += 1;
                 match read(&stamps, TOPIC, &damaged, 1_000) {
                     Reading::Damaged => {}
-                    Reading::Foreign => foreign += 1,
+                    Reading::Foreign { .. } => foreign += 1,
                     Reading::Ours { .. } | Reading::WrongTopic => missed += 1,
                 }
             }
         }
         // 102,400 tries at two in 65,536; far more would be a weakness.
         assert!(missed + foreign < 20, "{missed} and {foreign} of {tried}");
+    }
+
+    #[test]
+    fn the_age_of_another_runs_message_is_told_and_its_tag_is_no_matter() {
+        let (due_ns, now_ns) = (500_000_000, 512_345_678);
+        for streams in [1, STREAMS_MAX] {
+            let sender = stamps(streams);
+            let listener = Stamps { publishes: false, ..sender };
+            let payload = message(&sender, Stamp { due_ns, stream: 0, sequence: 7 }, b"");
+            let Reading::Foreign { age_ns, is_early: false } =
+                read(&listener, TOPIC, &payload, now_ns)
+            else {
+                panic!("not read")
+            };
+            assert!((0..256).contains(&(age_ns - (now_ns - due_ns))), "{age_ns}");
+            let early = read(&listener, TOPIC, &payload, 400_000_000);
+            assert_eq!(early, Reading::Foreign { age_ns: 0, is_early: true });
+        }
     }
 
     #[test]
@@ -277,6 +297,7 @@ mod tests {
         assert_eq!(of(&payload[..9], TOPIC), Reading::Damaged);
         assert_eq!(of(&payload, "pairs/8"), Reading::WrongTopic);
         let other = Stamps::new(0xBEE0, Clock::start(), 1);
-        assert_eq!(read(&other, TOPIC, &payload, 1_000), Reading::Foreign);
+        let read = read(&other, TOPIC, &payload, 1_000);
+        assert!(matches!(read, Reading::Foreign { .. }), "{read:?}");
     }
 }

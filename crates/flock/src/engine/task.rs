@@ -67,6 +67,14 @@ struct Round {
     started_ns: u64,
 }
 
+/// A reason code, and what the broker says to it.
+pub(super) fn described(reason: Reason, text: Option<&str>) -> String {
+    match text {
+        Some(text) => format!("{reason} (0x{:02x}), {text}", reason.0),
+        None => format!("{reason} (0x{:02x})", reason.0),
+    }
+}
+
 impl Task {
     /// What was waited for is there.
     pub(super) fn ready(&mut self, now_ns: u64) {

@@ -43,7 +43,6 @@ fn shortfalls(conductor: &Conductor<'_>) -> Vec<String> {
     let mut found = Vec::new();
     match &conductor.outcome {
         Outcome::Completed => {}
-        Outcome::Interrupted(_) if conductor.is_ended_as_planned => {}
         Outcome::Interrupted(why) | Outcome::Failed(why) => found.push(why.clone()),
     }
     let lost = unplanned_losses(&conductor.lost_by_second, &conductor.faults);

@@ -11,9 +11,9 @@
 //!
 //! Another length for a measured stage moves what happens in it: faults, and pauses and stalls that
 //! a client makes once, keep their share of the stage. Pauses in a client's repetitions are pace,
-//! and stay.
+//! and stay; so does the time that a broker is down or stands still, where the stage has room.
 
-use super::{Command, Filters, Scenario, Slice, Spread, Stage, Step, Who};
+use super::{Command, Fault, Filters, Scenario, Slice, Spread, Stage, Step, Who};
 
 impl Scenario {
     /// The same scenario with `factor` times the clients. `factor` is above 0.
@@ -49,7 +49,7 @@ impl Scenario {
             let Some(before_us) = stage.duration_us else { continue };
             stage.duration_us = Some(duration_us);
             if before_us > 0 {
-                stage.move_happenings(duration_us as f64 / before_us as f64);
+                stage.move_happenings(before_us, duration_us);
             }
         }
         scenario
@@ -67,12 +67,43 @@ impl Scenario {
 }
 
 impl Stage {
-    /// Puts what happens once in the stage to `factor` times its time.
-    fn move_happenings(&mut self, factor: f64) {
+    /// Puts what happens once in the stage, which was `before_us` long, to the same share of
+    /// `duration_us`.
+    fn move_happenings(&mut self, before_us: u64, duration_us: u64) {
+        let factor = duration_us as f64 / before_us as f64;
         for cycle in &mut self.life_cycles {
-            stretch(&mut cycle.steps, cycle.who == Who::Conductor, factor);
+            let is_conductor = cycle.who == Who::Conductor;
+            let outages =
+                if is_conductor { outages(&cycle.steps, factor, duration_us) } else { Vec::new() };
+            stretch(&mut cycle.steps, is_conductor, factor);
+            for (at, duration_us) in outages {
+                if let Command::Delay(delay) = &mut cycle.steps[at].command {
+                    delay.duration_us = duration_us;
+                }
+            }
         }
     }
+}
+
+/// The pauses, by their place in the script, in which a broker is down or stands still, and their
+/// lengths: they are what the fault is, and stay as long as their end is within the stage.
+fn outages(steps: &[Step], factor: f64, end_us: u64) -> Vec<(usize, u64)> {
+    let (mut found, mut at_us, mut is_down) = (Vec::new(), 0_u64, false);
+    for (at, step) in steps.iter().enumerate() {
+        match &step.command {
+            Command::Fault(Fault::Kill { .. } | Fault::Stop { .. } | Fault::Pause { .. }) => {
+                is_down = true;
+            }
+            Command::Fault(Fault::Restart { .. } | Fault::Resume { .. }) => is_down = false,
+            Command::Delay(delay) if is_down && at_us + delay.duration_us < end_us => {
+                found.push((at, delay.duration_us));
+                at_us += delay.duration_us;
+            }
+            Command::Delay(delay) => at_us += (delay.duration_us as f64 * factor).round() as u64,
+            _ => {}
+        }
+    }
+    found
 }
 
 fn stretch(steps: &mut [Step], with_repetitions: bool, factor: f64) {
@@ -123,7 +154,11 @@ mod tests {
     fn a_shorter_run_has_its_faults_at_the_same_share() {
         // The kill at a third of 60 s, the restart two seconds later.
         assert_eq!(delays(&shortened("X-1", 60)), [20_000_000, 2_000_000]);
-        assert_eq!(delays(&shortened("X-1", 15)), [5_000_000, 500_000]);
+        assert_eq!(delays(&shortened("X-1", 15)), [5_000_000, 2_000_000]);
+        assert_eq!(delays(&shortened("X-1", 12)), [4_000_000, 2_000_000]);
+        assert_eq!(delays(&shortened("X-1", 600)), [200_000_000, 2_000_000]);
+        // Two seconds do not fit behind the kill.
+        assert_eq!(delays(&shortened("X-1", 3)), [1_000_000, 100_000]);
         assert_eq!(delays(&shortened("X-2", 30)), [5_000_000]);
         assert_eq!(delays(&shortened("X-6", 120)), [10_000_000, 80_000_000]);
         for secs in [1, 5, 20] {

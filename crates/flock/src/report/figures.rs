@@ -86,6 +86,11 @@ impl Figures {
             };
             figures.published_per_sec = Some(average(publishing, |second| second.published));
             figures.received_per_sec = Some(average(receiving, |second| second.received));
+        } else {
+            // A run that only subscribes.
+            let receiving = busy(&results.series, |second| second.received);
+            let rate = || average(receiving, |second| second.received);
+            figures.received_per_sec = (!receiving.is_empty()).then(rate);
         }
         figures.add_latency(results);
         if let Some(load) = &results.broker_load {

@@ -24,6 +24,9 @@ pub fn summary(results: &Results) -> String {
     if let (Some(published), Some(received)) = (figures.published_per_sec, figures.received_per_sec)
     {
         line("published, received", format!("{}/s, {}/s", number(published), number(received)));
+    } else if let Some(received) = figures.received_per_sec {
+        let all = count(results.totals.received_all());
+        line("received", format!("{all} messages, {}/s", number(received)));
     }
     if let (Some(average), Some(p50), Some(p99), Some(max)) =
         (figures.average_us, figures.p50_us, figures.p99_us, figures.max_us)
