@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::measure::Results;
+use crate::measure::{LatencyHistogram, LatencyKind, LatencySummary, Results};
 use crate::report::chart::{Axis, Chart, Line, Unit};
 use crate::report::figures::{Figures, headline, verdicts};
 use crate::report::text::{self, bytes, count, html as escape, micros, number};
@@ -55,7 +55,7 @@ struct Row {
     has_ratio: bool,
 }
 
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 10] = [
     Row {
         name: "published per second",
         of: |f| f.published_per_sec,
@@ -63,11 +63,6 @@ const ROWS: [Row; 14] = [
         has_ratio: true,
     },
     Row { name: "received per second", of: |f| f.received_per_sec, show: number, has_ratio: true },
-    Row { name: "latency, average", of: |f| f.average_us, show: micros, has_ratio: true },
-    Row { name: "latency, p50", of: |f| f.p50_us, show: micros, has_ratio: true },
-    Row { name: "latency, p90", of: |f| f.p90_us, show: micros, has_ratio: true },
-    Row { name: "latency, p99", of: |f| f.p99_us, show: micros, has_ratio: true },
-    Row { name: "latency, maximum", of: |f| f.max_us, show: micros, has_ratio: true },
     Row { name: "CPU us per message", of: |f| f.cpu_us_per_message, show: number, has_ratio: true },
     Row {
         name: "CPU, cores on average",
@@ -90,7 +85,76 @@ const ROWS: [Row; 14] = [
     },
     Row { name: "lost", of: |f| Some(f.lost as f64), show: number, has_ratio: false },
     Row { name: "duplicated", of: |f| Some(f.duplicated as f64), show: number, has_ratio: false },
+    Row { name: "out of order", of: |f| Some(f.reordered as f64), show: number, has_ratio: false },
 ];
+
+type OfSummary = fn(&LatencySummary) -> f64;
+
+/// What is told of each kind of latency.
+const LATENCY_ROWS: [(&str, OfSummary); 5] = [
+    ("average", |s| s.average_us),
+    ("p50", |s| s.p50_us as f64),
+    ("p90", |s| s.p90_us as f64),
+    ("p99", |s| s.p99_us as f64),
+    ("maximum", |s| s.max_us as f64),
+];
+
+/// The kinds of latency that stand for one of the runs. A connect is not to be divided by an
+/// acknowledgement, so that each has rows of its own.
+fn kinds(runs: &[Run]) -> Vec<LatencyKind> {
+    let mut kinds = Vec::new();
+    for run in runs {
+        let kind = headline(&run.results);
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+fn latency_title(kind: LatencyKind, kinds: &[LatencyKind]) -> String {
+    match kinds.len() {
+        1 => "latency".to_owned(),
+        _ => format!("latency, {}", kind.title()),
+    }
+}
+
+/// What was seen of each thing that no report may keep to itself; left out where no run has it.
+fn faults_of(results: &Results) -> Vec<(String, u64)> {
+    let total = results.integrity.total();
+    let unfinished = results.latencies.iter().map(|latency| latency.unfinished).sum();
+    let mut all: Vec<(String, u64)> =
+        results.integrity.wrongs().map(|(what, count)| (what.to_owned(), count)).to_vec();
+    let others = [
+        ("not to be judged", total.unjudged),
+        ("due and not sent", results.totals.publishes_skipped),
+        ("latencies that are lower bounds", unfinished),
+        ("never acknowledged", results.integrity.unacknowledged),
+    ];
+    all.extend(others.map(|(what, count)| (what.to_owned(), count)));
+    all
+}
+
+/// Why the runs are not alike in more than the broker.
+fn differences(runs: &[Run]) -> Vec<String> {
+    type Read = fn(&Results) -> String;
+    let what: [(&str, Read); 7] = [
+        ("scenarios", |r| r.scenario.id.clone()),
+        ("scales", |r| number(r.scenario.scale)),
+        ("parameters, such as rate or duration", |r| format!("{:?}", r.scenario.parameters)),
+        ("closed and open loops", |r| r.scenario.closed_loop.to_string()),
+        ("machines", |r| format!("{} {}", r.machine.cpu, r.machine.cores)),
+        ("kernels", |r| r.machine.kernel.clone()),
+        ("kinds of latency", |r| headline(r).title().to_owned()),
+    ];
+    let differs = |of: &Read| {
+        let mut all = runs.iter().map(|run| of(&run.results));
+        let first = all.next();
+        all.any(|other| Some(other) != first)
+    };
+    let found = what.iter().filter(|(_, of)| differs(of));
+    found.map(|(what, _)| format!("the runs have different {what}: compare with care")).collect()
+}
 
 /// Head and rows; ratios are to the first run.
 fn cells(runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
@@ -98,23 +162,27 @@ fn cells(runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut head = vec![String::new()];
     head.extend(runs.iter().map(|run| run.name.clone()));
     let mut rows = Vec::new();
-    for row in &ROWS {
+    let mut add = |name: &str, values: &[Option<f64>], show: fn(f64) -> String, has_ratio| {
+        if values.iter().any(Option::is_some) {
+            rows.push(row(name, values, show, has_ratio));
+        }
+    };
+    for (n, row) in ROWS.iter().enumerate() {
+        if n == RATE_ROWS {
+            for (name, values) in latency_values(runs) {
+                add(&name, &values, micros, true);
+            }
+        }
         let values: Vec<Option<f64>> = figures.iter().map(row.of).collect();
-        if values.iter().all(Option::is_none) {
-            continue;
+        add(row.name, &values, row.show, row.has_ratio);
+    }
+    let faults: Vec<Vec<(String, u64)>> = runs.iter().map(|run| faults_of(&run.results)).collect();
+    for (n, (what, _)) in faults.first().into_iter().flatten().enumerate() {
+        let values: Vec<Option<f64>> =
+            faults.iter().map(|of| of.get(n).map(|(_, count)| *count as f64)).collect();
+        if values.iter().flatten().any(|count| *count > 0.0) {
+            add(what, &values, number, false);
         }
-        let first = values.first().copied().flatten().filter(|first| *first > 0.0);
-        let mut line = vec![row.name.to_owned()];
-        for (n, value) in values.iter().enumerate() {
-            line.push(match (value, first) {
-                (None, _) => "–".to_owned(),
-                (Some(value), Some(first)) if n > 0 && row.has_ratio => {
-                    format!("{} ({}x)", (row.show)(*value), ratio(value / first))
-                }
-                (Some(value), _) => (row.show)(*value),
-            });
-        }
-        rows.push(line);
     }
     let mut valid = vec!["valid".to_owned()];
     valid.extend(
@@ -122,6 +190,45 @@ fn cells(runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
     );
     rows.push(valid);
     (head, rows)
+}
+
+/// Rows of [`ROWS`] before those of latency.
+const RATE_ROWS: usize = 2;
+
+/// Every row of latency, by name.
+fn latency_values(runs: &[Run]) -> Vec<(String, Vec<Option<f64>>)> {
+    let kinds = kinds(runs);
+    let mut all = Vec::new();
+    for kind in &kinds {
+        let summaries: Vec<LatencySummary> =
+            runs.iter().map(|run| run.results.latency_merged(*kind).summary()).collect();
+        for (what, of) in LATENCY_ROWS {
+            let known = |summary: &LatencySummary| (summary.count > 0).then(|| of(summary));
+            let name = format!("{}, {what}", latency_title(*kind, &kinds));
+            all.push((name, summaries.iter().map(known).collect()));
+        }
+    }
+    all
+}
+
+fn row(
+    name: &str,
+    values: &[Option<f64>],
+    show: fn(f64) -> String,
+    has_ratio: bool,
+) -> Vec<String> {
+    let first = values.first().copied().flatten().filter(|first| *first > 0.0);
+    let mut line = vec![name.to_owned()];
+    for (n, value) in values.iter().enumerate() {
+        line.push(match (value, first) {
+            (None, _) => "–".to_owned(),
+            (Some(value), Some(first)) if n > 0 && has_ratio => {
+                format!("{} ({}x)", show(*value), ratio(value / first))
+            }
+            (Some(value), _) => show(*value),
+        });
+    }
+    line
 }
 
 fn ratio(value: f64) -> String {
@@ -133,7 +240,11 @@ pub fn plain(runs: &[Run]) -> String {
     let (head, rows) = cells(runs);
     let mut all = vec![head];
     all.extend(rows);
-    aligned(&all)
+    let mut out = aligned(&all);
+    for line in differences(runs) {
+        let _ = writeln!(out, "NOTE  {line}");
+    }
+    out
 }
 
 /// Columns as wide as they need to be: the first to the left, the others to the right.
@@ -217,30 +328,37 @@ pub fn html(runs: &[Run]) -> String {
         }
         body.push_str("</ul>");
     }
-    let machines: Vec<&str> = runs.iter().map(|run| run.results.machine.cpu.as_str()).collect();
-    if machines.windows(2).any(|pair| pair[0] != pair[1]) {
-        body.push_str(
-            "<p class=\"note\">The runs were made on different machines: compare with care.</p>",
-        );
+    for line in differences(runs) {
+        let _ = write!(body, "<p class=\"note\">{}</p>", escape(&line));
     }
     page(&title, &body)
 }
 
+/// Name, a value for each run, and how to write it.
+type Bars = (String, Vec<Option<f64>>, fn(f64) -> String);
+
 /// Bars for the figures in which brokers differ most.
 fn bars(runs: &[Run], out: &mut String) {
     out.push_str("<section class=\"charts\">");
-    for name in ["received per second", "latency, p99", "CPU us per message", "memory, at most"] {
+    let figures: Vec<Figures> = runs.iter().map(|run| Figures::of(&run.results)).collect();
+    let latencies = latency_values(runs);
+    let p99 = latencies.iter().filter(|(name, _)| name.ends_with(", p99"));
+    let mut bars: Vec<Bars> =
+        p99.map(|(name, all)| (name.clone(), all.clone(), micros as _)).collect();
+    for name in ["received per second", "CPU us per message", "memory, at most"] {
         let Some(row) = ROWS.iter().find(|row| row.name == name) else { continue };
-        let values: Vec<Option<f64>> =
-            runs.iter().map(|run| (row.of)(&Figures::of(&run.results))).collect();
+        bars.push((row.name.to_owned(), figures.iter().map(row.of).collect(), row.show));
+    }
+    for (name, values, show) in bars {
         let most = values.iter().flatten().copied().fold(0.0, f64::max);
         if most <= 0.0 {
             continue;
         }
-        let _ = write!(out, "<figure><figcaption>{}</figcaption><div class=\"bar\">", escape(name));
+        let _ =
+            write!(out, "<figure><figcaption>{}</figcaption><div class=\"bar\">", escape(&name));
         for (n, (run, value)) in runs.iter().zip(&values).enumerate() {
             let (width, shown) = match value {
-                Some(value) => (value / most * 100.0, (row.show)(*value)),
+                Some(value) => (value / most * 100.0, show(*value)),
                 None => (0.0, "–".to_owned()),
             };
             let _ = write!(
@@ -254,6 +372,19 @@ fn bars(runs: &[Run], out: &mut String) {
         out.push_str("</div></figure>");
     }
     out.push_str("</section>");
+}
+
+/// As far as there are messages beyond.
+fn by_percentile(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
+    if histogram.is_empty() {
+        return Vec::new();
+    }
+    let last = 100.0 - 100.0 / histogram.count() as f64;
+    (0..=500)
+        .map(|n| 100.0 - 10_f64.powf(2.0 - f64::from(n) / 100.0))
+        .filter(|at| *at <= last)
+        .map(|at| (at, histogram.micros_at(at) as f64))
+        .collect()
 }
 
 fn charts(runs: &[Run]) -> Vec<Chart> {
@@ -278,28 +409,28 @@ fn charts(runs: &[Run]) -> Vec<Chart> {
         let seconds = results.series.iter().filter(|s| s.end_to_end.count > 0);
         seconds.map(|s| (f64::from(s.at_secs), s.end_to_end.p99_us as f64)).collect()
     });
-    let percentiles = per_run(&|results| {
-        let histogram = results.latency_merged(headline(results));
-        if histogram.is_empty() {
-            return Vec::new();
-        }
-        let last = 100.0 - 100.0 / histogram.count() as f64;
-        (0..=500)
-            .map(|n| 100.0 - 10_f64.powf(2.0 - f64::from(n) / 100.0))
-            .filter(|at| *at <= last)
-            .map(|at| (at, histogram.micros_at(at) as f64))
-            .collect()
-    });
-    let load = |of: fn(&crate::measure::HostSample) -> f64| {
+    let kinds = kinds(runs);
+    let percentiles = |kind: LatencyKind| {
+        per_run(&|results: &Results| by_percentile(&results.latency_merged(kind)))
+    };
+    let load = |of: fn(&crate::measure::HostSample) -> Option<f64>| {
         per_run(&move |results: &Results| {
             let samples = results.broker_load.iter().flat_map(|load| &load.samples);
-            samples.map(|sample| (sample.at_secs, of(sample))).collect()
+            samples.filter_map(|sample| Some((sample.at_secs, of(sample)?))).collect()
         })
     };
-    vec![
+    let mut all = vec![
         chart("Received per second", Unit::PerSecond, Axis::Seconds, false, received),
         chart("End-to-end latency, p99", Unit::Micros, Axis::Seconds, true, p99),
-        chart("Latency by percentile", Unit::Micros, Axis::Percentile, true, percentiles),
+    ];
+    for kind in &kinds {
+        let title = match kinds.len() {
+            1 => "Latency by percentile".to_owned(),
+            _ => format!("Latency by percentile, {}", kind.title()),
+        };
+        all.push(chart(&title, Unit::Micros, Axis::Percentile, true, percentiles(*kind)));
+    }
+    all.extend([
         chart(
             "Broker CPU (100 % is one core)",
             Unit::Percent,
@@ -307,8 +438,15 @@ fn charts(runs: &[Run]) -> Vec<Chart> {
             false,
             load(|s| s.cpu_percent),
         ),
-        chart("Broker memory", Unit::Bytes, Axis::Seconds, false, load(|s| s.memory_bytes as f64)),
-    ]
+        chart(
+            "Broker memory",
+            Unit::Bytes,
+            Axis::Seconds,
+            false,
+            load(|s| s.memory_bytes.map(|bytes| bytes as f64)),
+        ),
+    ]);
+    all
 }
 
 /// How many connections and messages a set of runs saw; for a last line.
@@ -335,6 +473,40 @@ mod tests {
         assert!(line.contains("36.2") && line.contains("(2.00x)"), "{line}");
         let lost = text.lines().find(|line| line.starts_with("lost")).unwrap();
         assert!(!lost.contains('x'), "a ratio of losses says nothing: {lost}");
+    }
+
+    #[test]
+    fn unlike_latencies_are_not_divided() {
+        let mut runs = runs();
+        for latency in &mut runs[1].results.latencies {
+            if latency.kind == LatencyKind::EndToEnd {
+                latency.kind = LatencyKind::PublishAck;
+            }
+        }
+        let text = plain(&runs);
+        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line("latency, end to end, p99").ends_with('–'), "{text}");
+        assert!(!line("latency, publish acknowledged, p99").contains('x'), "{text}");
+        assert!(text.contains("different kinds of latency"), "{text}");
+        assert!(html(&runs).contains("Latency by percentile, end to end"));
+    }
+
+    #[test]
+    fn what_speaks_against_a_run_stands_in_it() {
+        let mut runs = runs();
+        assert!(!plain(&runs).contains("damaged") && !plain(&runs).contains("NOTE"));
+        runs[1].results.integrity.damaged = 3;
+        runs[1].results.integrity.by_qos[0].unjudged = 5;
+        runs[0].results.latencies[1].unfinished = 7;
+        runs[1].results.scenario.scale = 0.5;
+        let text = plain(&runs);
+        for (name, end) in
+            [("damaged", "3"), ("not to be judged", "5"), ("latencies that are lower", "0")]
+        {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            assert!(line.ends_with(end), "{line}");
+        }
+        assert!(text.contains("out of order") && text.contains("different scales"), "{text}");
     }
 
     #[test]

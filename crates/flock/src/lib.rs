@@ -15,6 +15,7 @@ pub mod engine;
 pub mod expect;
 pub mod export;
 pub mod faults;
+pub mod keep;
 pub mod measure;
 pub mod model;
 pub mod prometheus;

@@ -13,6 +13,7 @@ use crate::measure::{LatencyPoint, Second};
 /// Answers every request with what the run last told. Lives until the program ends.
 pub struct Endpoint {
     page: Arc<Mutex<String>>,
+    sums: Mutex<Sums>,
     address: SocketAddr,
 }
 
@@ -30,7 +31,7 @@ impl Endpoint {
                 let _ = answer(stream, &text);
             }
         })?;
-        Ok(Self { page, address })
+        Ok(Self { page, sums: Mutex::default(), address })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -38,7 +39,8 @@ impl Endpoint {
     }
 
     pub fn update(&self, progress: &Progress<'_>) {
-        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = render(progress);
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = render(progress, &mut sums);
     }
 }
 
@@ -62,10 +64,13 @@ fn answer(stream: TcpStream, text: &str) -> io::Result<()> {
     (&stream).write_all(body.as_bytes())
 }
 
-fn render(progress: &Progress<'_>) -> String {
+/// Latencies since the run began, in the order of their metrics: how many, and their seconds.
+type Sums = [(u64, f64); 3];
+
+fn render(progress: &Progress<'_>, sums: &mut Sums) -> String {
     let mut page = Page(String::new());
     counts(progress, &mut page);
-    latencies(progress.second, &mut page);
+    latencies(progress.second, sums, &mut page);
     if let Some(cpu) = progress.broker_cpu_percent {
         page.gauge("broker_cpu_cores", "CPU of the broker in cores.", cpu / 100.0);
     }
@@ -137,8 +142,9 @@ fn counts(progress: &Progress<'_>, page: &mut Page) {
     page.by_qos("received_messages_total", "PUBLISH packets received.", totals.received);
 }
 
-/// Of the last second only, so gauges by quantile.
-fn latencies(second: &Second, page: &mut Page) {
+/// Summaries, whose quantiles are those of the last second only.
+fn latencies(second: &Second, sums: &mut Sums, page: &mut Page) {
+    let mut sums = sums.iter_mut();
     let mut latency = |name: &str, help: &str, point: &LatencyPoint| {
         let of = [
             ("{quantile=\"0.5\"}", point.p50_us),
@@ -146,7 +152,12 @@ fn latencies(second: &Second, page: &mut Page) {
             ("{quantile=\"0.99\"}", point.p99_us),
             ("{quantile=\"1\"}", point.max_us),
         ];
-        page.metric(name, "gauge", help, &of.map(|(labels, us)| (labels, us as f64 / 1e6)));
+        page.metric(name, "summary", help, &of.map(|(labels, us)| (labels, us as f64 / 1e6)));
+        let Some((count, secs)) = sums.next() else { return };
+        *count += point.count;
+        *secs += point.average_us * point.count as f64 / 1e6;
+        // Writing to a String cannot fail.
+        let _ = writeln!(page.0, "flock_{name}_sum {secs}\nflock_{name}_count {count}");
     };
     let help = "From due time to arrival, over the last second.";
     latency("end_to_end_latency_seconds", help, &second.end_to_end);
@@ -174,27 +185,65 @@ mod tests {
         text
     }
 
+    /// What `promtool check metrics` has against a page, as far as this one could err.
+    fn refused(page: &str) -> Vec<String> {
+        let (mut found, mut name, mut kind) = (Vec::new(), "", "");
+        for line in page.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                name = rest.split_once(' ').map_or("", |(name, _)| name);
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (of, as_kind) = rest.split_once(' ').unwrap();
+                kind = as_kind;
+                let is_total = of.ends_with("_total");
+                if of != name || is_total != (kind == "counter") {
+                    found.push(line.to_owned());
+                }
+            } else {
+                let is_suffixed = ["_sum", "_count"]
+                    .iter()
+                    .any(|end| kind == "summary" && line.starts_with(&format!("{name}{end} ")));
+                let is_plain =
+                    line.starts_with(&format!("{name} ")) || line.starts_with(&format!("{name}{{"));
+                let is_value = line.rsplit(' ').next().is_some_and(|n| n.parse::<f64>().is_ok());
+                let wrong_label = line.contains("quantile=") != (kind == "summary" && !is_suffixed);
+                if !(is_suffixed || is_plain) || !is_value || wrong_label {
+                    found.push(line.to_owned());
+                }
+            }
+        }
+        found
+    }
+
     #[test]
     fn the_page_is_served_and_described() {
         let endpoint = Endpoint::start("127.0.0.1:0").unwrap();
-        endpoint.update(&Progress {
+        let end_to_end = LatencyPoint { count: 4, average_us: 500.0, ..LatencyPoint::default() };
+        let second = Second { connections: 7, end_to_end, ..Second::default() };
+        let totals = Totals { published: [1, 2, 3], ..Totals::default() };
+        let progress = Progress {
             stage: "pub\"lish",
-            second: &Second { connections: 7, ..Second::default() },
-            totals: &Totals { published: [1, 2, 3], ..Totals::default() },
+            second: &second,
+            totals: &totals,
             clients: 9,
             broker_cpu_percent: Some(150.0),
             broker_memory_bytes: None,
-        });
+        };
+        endpoint.update(&progress);
+        endpoint.update(&progress);
         let page = fetch(endpoint.address(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         for line in [
             "flock_connections 7",
             "flock_published_messages_total{qos=\"2\"} 3",
             "flock_broker_cpu_cores 1.5",
             "flock_stage{stage=\"publish\"} 1",
+            "flock_end_to_end_latency_seconds_sum 0.004",
+            "flock_end_to_end_latency_seconds_count 8",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is missing in\n{page}");
         }
         assert!(fetch(endpoint.address(), "GET /x HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+        let body = page.split_once("\r\n\r\n").unwrap().1;
+        assert_eq!(refused(body), Vec::<String>::new());
         let described = include_str!("../../../docs/flock/metrics.md");
         for name in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let name = name.split(' ').next().unwrap();

@@ -122,6 +122,41 @@ fn a_broker_that_is_not_there_fails_the_run_and_keeps_the_results() {
     assert!(std::fs::read_to_string(&page).unwrap().contains("MB-B1"));
 }
 
+/// A short run that no broker answers.
+const REFUSED: [&str; 9] =
+    ["run", "MB-B1", "--scale", "0.005", "--duration", "1s", "--ramp", "100ms", "--quiet"];
+
+#[test]
+fn a_place_that_takes_nothing_is_told_before_the_run() {
+    let broker = format!("127.0.0.1:{}", net::free_port().unwrap());
+    let output = flock(&[&REFUSED[..], &["--broker", &broker, "--out", "/proc/nowhere"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", out(&output));
+    assert!(err(&output).contains("/proc/nowhere") && err(&output).contains("--out"));
+    assert_eq!(out(&output), "", "nothing was run");
+}
+
+#[test]
+fn a_disk_that_is_full_at_the_end_takes_no_figure_away() {
+    let folder = Folder::new("full");
+    let broker = format!("127.0.0.1:{}", net::free_port().unwrap());
+    // No file may have more than a few kilobytes, as if there were no more room.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -f 9; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_flock")]);
+    shell.args(REFUSED).args(["--broker", &broker, "--out", &folder.path(), "--name", "full"]);
+    let output = shell.output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(err(&output).contains("cannot be written"), "{}", err(&output));
+    for figure in ["no client could connect", "ran for", "connections"] {
+        assert!(out(&output).contains(figure), "{}", out(&output));
+    }
+    let left = std::fs::read_dir(&folder.0).unwrap().flatten();
+    let halves = left.filter(|file| file.file_name().to_string_lossy().starts_with('.'));
+    assert_eq!(halves.count(), 0);
+    assert!(!folder.0.join("full.html").exists(), "half a page is of no use");
+    // What has room is there.
+    assert!(folder.0.join("full.csv").exists());
+}
+
 #[test]
 fn a_file_that_is_no_results_is_refused() {
     let folder = Folder::new("garbage");

@@ -504,7 +504,8 @@ pub(super) struct Versus {
     /// Cores of the load; those that are left by default.
     #[arg(long)]
     pub load_cpus: Option<String>,
-    /// How often everything is run; the table shows each broker's best.
+    /// How often everything is run; the table shows all rounds, the median of the valid ones and
+    /// their spread.
     #[arg(long, default_value_t = 1)]
     pub rounds: u32,
     #[command(flatten)]

@@ -12,6 +12,7 @@ use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, BrokerAccess, Options};
 use crate::expect::unmet;
 use crate::export::Exporter;
+use crate::keep;
 use crate::measure::{BrokerInfo, Outcome, Results};
 use crate::model::{Command, Scenario, Search};
 use crate::prometheus::Endpoint;
@@ -96,6 +97,7 @@ pub(super) fn carry_out(
         scenario.source_addresses.clone_from(&lab.ifaddr);
     }
     let path = results_path(&scenario, lab);
+    keep::check(&lab.out).map_err(anyhow::Error::msg)?;
     let endpoint = match lab.prometheus.as_deref() {
         Some("") => anyhow::bail!("--prometheus needs an address, HOST:PORT, or --restapi one"),
         Some(address) => {
@@ -109,6 +111,7 @@ pub(super) fn carry_out(
         exporters.push(exporter.with_context(|| format!("{sink:?} cannot be written"))?);
     }
     let stop = Arc::new(AtomicBool::new(false));
+    survive_full_places()?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second one ends the program at once.
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
@@ -146,12 +149,31 @@ pub(super) fn carry_out(
     for told in exporters.into_iter().filter_map(Exporter::finish) {
         eprintln!("flock: {told}");
     }
-    engine::save(&results, &path)
-        .with_context(|| format!("{} cannot be written", path.display()))?;
-    write_reports(&results, &path)?;
     print!("{}", summary(&results));
+    let judgement = judged(&scenario, &results);
+    keep_all(&results, &path)?;
     println!("{:<22}{}", "report", path.with_extension("html").display());
-    Ok(judged(&scenario, &results))
+    Ok(judgement)
+}
+
+/// A file that would get larger than allowed is an error like a full disk, not the end of the
+/// program.
+pub(super) fn survive_full_places() -> anyhow::Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
+    Ok(())
+}
+
+/// Results and reports, each on its own: one that cannot be written keeps none of the others from
+/// it. Results that their place does not take go where there is one.
+pub(super) fn keep_all(results: &Results, path: &Path) -> anyhow::Result<()> {
+    let kept = engine::save(results, path).map_err(|error| {
+        let refuge = keep::refuge(path).filter(|refuge| engine::save(results, refuge).is_ok());
+        let refuge =
+            refuge.map_or(String::new(), |path| format!("; they are in {}", path.display()));
+        anyhow::anyhow!("{} cannot be written: {error}{refuge}", path.display())
+    });
+    let reported = write_reports(results, path);
+    kept.and(reported)
 }
 
 fn judged(scenario: &Scenario, results: &Results) -> ExitCode {
@@ -169,12 +191,12 @@ fn judged(scenario: &Scenario, results: &Results) -> ExitCode {
 
 /// The reports beside the results.
 pub(super) fn write_reports(results: &Results, path: &Path) -> anyhow::Result<()> {
-    for format in Format::ALL {
+    let each = Format::ALL.map(|format| {
         let path = path.with_extension(format.ending());
-        std::fs::write(&path, format.render(results))
-            .with_context(|| format!("{} cannot be written", path.display()))?;
-    }
-    Ok(())
+        keep::write(&path, &format.render(results))
+            .with_context(|| format!("{} cannot be written", path.display()))
+    });
+    each.into_iter().find(Result::is_err).unwrap_or(Ok(()))
 }
 
 fn results_path(scenario: &Scenario, lab: &args::Lab) -> PathBuf {

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use super::args;
 use super::run::write_reports;
 use crate::compare::{self, Run};
+use crate::keep;
 use crate::measure::{RESULTS_FORMAT, Results};
 use crate::report::summary;
 
@@ -21,8 +22,8 @@ pub(super) fn report(args: &args::Report) -> anyhow::Result<ExitCode> {
         }
         _ => args.results.clone(),
     };
-    write_reports(&results, &path)?;
     print!("{}", summary(&results));
+    write_reports(&results, &path)?;
     println!("{:<22}{}", "report", path.with_extension("html").display());
     Ok(ExitCode::SUCCESS)
 }
@@ -37,7 +38,7 @@ pub(super) fn compare(args: &args::Compare) -> anyhow::Result<ExitCode> {
         Some("md") => compare::markdown(&runs),
         _ => anyhow::bail!("{}: a comparison is written as .html or .md", path.display()),
     };
-    std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+    keep::write(path, &text).with_context(|| format!("{} cannot be written", path.display()))?;
     println!("\nwritten to {}", path.display());
     Ok(ExitCode::SUCCESS)
 }

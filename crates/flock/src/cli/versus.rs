@@ -8,10 +8,10 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context as _;
 
 use super::progress::ProgressLine;
-use super::run::{bent, write_reports};
-use super::{FAILED, args};
+use super::run::{bent, keep_all, survive_full_places};
+use super::{FAILED, NOT_VALID, args};
 use crate::compare::{self, Run};
-use crate::engine;
+use crate::keep;
 use crate::model::Scenario;
 use crate::scenario::check::check;
 use crate::versus::{self, Cell, Description};
@@ -19,14 +19,18 @@ use crate::versus::{self, Cell, Description};
 pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     let scenarios = scenarios(args)?;
     let brokers = brokers(args)?;
-    std::fs::create_dir_all(&args.out)
-        .with_context(|| format!("{} cannot be made", args.out.display()))?;
+    keep::check(&args.out).map_err(anyhow::Error::msg)?;
+    survive_full_places()?;
+    if args.rounds < 2 && !args.quiet {
+        eprintln!("one round tells nothing of the noise: compare brokers with --rounds 5");
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second one ends the program at once.
         signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
+    let mut kept = Vec::new();
     let line = RefCell::new(ProgressLine::new(None, args.quiet));
     let options = versus::Options {
         brokers,
@@ -40,14 +44,20 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
             eprintln!("{scenario} against {broker}");
         },
         on_progress: &mut |progress| line.borrow_mut().show(progress),
+        on_end: &mut |cell| kept.push(keep_one(cell, args)),
     };
     let cells = versus::run(options, &scenarios);
     line.borrow_mut().end();
-    keep(&cells, args)?;
     println!("{}", versus::table(&cells));
+    keep_comparisons(&cells, args)?;
+    kept.into_iter().collect::<anyhow::Result<()>>()?;
     println!("results, reports and comparisons are in {}", args.out.display());
     let all_ran = !cells.is_empty() && cells.iter().all(|cell| cell.results.is_ok());
-    Ok(if all_ran { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    Ok(match (all_ran, versus::all_have_a_valid_round(&cells)) {
+        (false, _) => ExitCode::from(FAILED),
+        (true, false) => ExitCode::from(NOT_VALID),
+        (true, true) => ExitCode::SUCCESS,
+    })
 }
 
 fn scenarios(args: &args::Versus) -> anyhow::Result<Vec<(Scenario, String)>> {
@@ -80,16 +90,17 @@ fn brokers(args: &args::Versus) -> anyhow::Result<Vec<Description>> {
     Ok(all)
 }
 
-/// Writes each run, and for each scenario the brokers beside each other.
-fn keep(cells: &[Cell], args: &args::Versus) -> anyhow::Result<()> {
+fn keep_one(cell: &Cell, args: &args::Versus) -> anyhow::Result<()> {
+    let Ok(results) = &cell.results else { return Ok(()) };
+    let name = format!("{}-{}-{}.json", cell.scenario, cell.broker, cell.round + 1);
+    keep_all(results, &args.out.join(name))
+}
+
+/// For each scenario the brokers beside each other.
+fn keep_comparisons(cells: &[Cell], args: &args::Versus) -> anyhow::Result<()> {
     let mut by_scenario: Vec<(&str, Vec<crate::measure::Results>)> = Vec::new();
     for cell in cells {
         let Ok(results) = &cell.results else { continue };
-        let path =
-            args.out.join(format!("{}-{}-{}.json", cell.scenario, cell.broker, cell.round + 1));
-        engine::save(results, &path)
-            .with_context(|| format!("{} cannot be written", path.display()))?;
-        write_reports(results, &path)?;
         match by_scenario.iter_mut().find(|(scenario, _)| *scenario == cell.scenario) {
             Some((_, all)) => all.push((**results).clone()),
             None => by_scenario.push((&cell.scenario, vec![(**results).clone()])),
@@ -97,7 +108,7 @@ fn keep(cells: &[Cell], args: &args::Versus) -> anyhow::Result<()> {
     }
     for (scenario, results) in by_scenario {
         let path = args.out.join(format!("{scenario}.html"));
-        std::fs::write(&path, compare::html(&Run::name_all(results)))
+        keep::write(&path, &compare::html(&Run::name_all(results)))
             .with_context(|| format!("{} cannot be written", path.display()))?;
     }
     Ok(())

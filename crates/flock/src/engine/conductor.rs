@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::clock::Clock;
+use super::contention::MachineTimes;
 use super::crew::{Crew, CrewNews, CrewOrder, StagePace};
 use super::host::Sampler;
 use super::plan::Plan;
@@ -108,6 +109,9 @@ pub(super) struct Marks {
 pub(super) struct Mark {
     pub(super) at_secs: f64,
     pub(super) broker_cpu_secs: Option<f64>,
+    pub(super) broker_wait_secs: Option<f64>,
+    pub(super) own_cpu_secs: Option<f64>,
+    pub(super) machine: MachineTimes,
     pub(super) broker_memory_bytes: Option<u64>,
     pub(super) standing: Standing,
 }
@@ -121,13 +125,17 @@ impl<'a> Conductor<'a> {
         stop: Arc<AtomicBool>,
         on_progress: OnProgress<'a>,
     ) -> Self {
+        let mut own_load = Sampler::of_process(std::process::id());
+        if let Some(pid) = watch.0.as_ref().and_then(BrokerProcess::pid) {
+            own_load.leave_out(pid);
+        }
         Self {
             plan,
             clock,
             crew,
             broker: watch.0,
             broker_load: watch.1,
-            own_load: Sampler::of_process(std::process::id()),
+            own_load,
             stop,
             on_progress,
             stage_name: String::new(),
@@ -318,8 +326,11 @@ impl<'a> Conductor<'a> {
         let sample = self.broker_load.as_mut().and_then(|load| load.sample(at_secs));
         Mark {
             at_secs,
-            broker_cpu_secs: sample.as_ref().map(super::host::cpu_secs),
-            broker_memory_bytes: sample.map(|sample| sample.memory_bytes),
+            broker_cpu_secs: sample.and_then(|sample| sample.cpu_secs),
+            broker_wait_secs: self.broker_load.as_ref().and_then(Sampler::wait_secs),
+            own_cpu_secs: self.own_load.sample(at_secs).and_then(|sample| sample.cpu_secs),
+            machine: MachineTimes::now(),
+            broker_memory_bytes: sample.and_then(|sample| sample.memory_bytes),
             standing,
         }
     }
@@ -451,8 +462,8 @@ impl<'a> Conductor<'a> {
             second: &second,
             totals: &self.totals,
             clients: self.plan.scenario.groups.iter().map(|group| group.count).sum(),
-            broker_cpu_percent: broker.map(|sample| sample.cpu_percent),
-            broker_memory_bytes: broker.map(|sample| sample.memory_bytes),
+            broker_cpu_percent: broker.and_then(|sample| sample.cpu_percent),
+            broker_memory_bytes: broker.and_then(|sample| sample.memory_bytes),
         });
     }
 
@@ -475,6 +486,7 @@ impl<'a> Conductor<'a> {
         let pid = self.broker.as_ref().and_then(BrokerProcess::pid);
         if let (Some(load), Some(pid)) = (&mut self.broker_load, pid) {
             load.follow(pid);
+            self.own_load.leave_out(pid);
         }
         let note = match done {
             Ok(()) => String::new(),

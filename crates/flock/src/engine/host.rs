@@ -1,7 +1,7 @@
 //! What the machine is, and what a process tree spends on it: read from `/proc`, or from a metrics
 //! page.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -90,8 +90,11 @@ pub fn reserve_descriptors(count: u64) -> io::Result<()> {
 pub struct Sampler {
     source: Source,
     samples: Vec<HostSample>,
-    /// User and system CPU of processes watched before, so that the sum never goes back.
-    before_secs: (f64, f64),
+    /// CPU of processes watched before, so that the sum never goes back.
+    before_secs: f64,
+    tasks: Tasks,
+    /// A descendant that is not counted: the broker that the lab started.
+    except: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -106,7 +109,7 @@ enum Source {
 
 impl Sampler {
     pub fn of_process(pid: u32) -> Self {
-        Self { source: Source::Tree(pid), samples: Vec::new(), before_secs: (0.0, 0.0) }
+        Self::of(Source::Tree(pid))
     }
 
     /// `http://host:port/path`, read for `process_cpu_seconds_total` and
@@ -115,7 +118,17 @@ impl Sampler {
         let rest = url.strip_prefix("http://")?;
         let (address, path) = rest.split_once('/').unwrap_or((rest, "metrics"));
         let source = Source::Page { address: address.to_owned(), path: format!("/{path}") };
-        Some(Self { source, samples: Vec::new(), before_secs: (0.0, 0.0) })
+        Some(Self::of(source))
+    }
+
+    fn of(source: Source) -> Self {
+        Self {
+            source,
+            samples: Vec::new(),
+            before_secs: 0.0,
+            tasks: Tasks::default(),
+            except: None,
+        }
     }
 
     /// The process to watch from now on (a broker that was restarted).
@@ -124,26 +137,27 @@ impl Sampler {
             return;
         }
         if let Some(last) = self.samples.last() {
-            self.before_secs = (last.cpu_user_secs, last.cpu_system_secs);
+            self.before_secs = last.cpu_secs.unwrap_or(0.0);
         }
+        self.tasks = Tasks { wait_ns: self.tasks.wait_ns, ..Tasks::default() };
         self.source = Source::Tree(pid);
     }
 
     /// Takes a sample. A process that is gone gives none.
     pub fn sample(&mut self, at_secs: f64) -> Option<HostSample> {
         let mut sample = match &self.source {
-            Source::Tree(pid) => sample_tree(*pid)?,
+            Source::Tree(pid) => sample_tree(*pid, self.except, &mut self.tasks)?,
             Source::Page { address, path } => sample_page(address, path).ok()?,
         };
         sample.at_secs = at_secs;
-        sample.cpu_user_secs += self.before_secs.0;
-        sample.cpu_system_secs += self.before_secs.1;
-        // Samples are also taken at the edges of stages, close to others. The kernel counts CPU in
-        // ticks of 10 ms, which over a short while is any figure.
+        sample.cpu_secs = sample.cpu_secs.map(|secs| secs + self.before_secs);
+        // Samples are also taken at the edges of stages, close to others. Over a short while the
+        // steps of the clock make any figure.
         let is_before = |known: &&HostSample| at_secs - known.at_secs >= SPAN_SECS_MIN;
         if let Some(before) = self.samples.iter().rev().find(is_before) {
-            let spent = cpu_secs(&sample) - cpu_secs(before);
-            sample.cpu_percent = spent.max(0.0) / (at_secs - before.at_secs) * 100.0;
+            let span_secs = at_secs - before.at_secs;
+            let spent = sample.cpu_secs.zip(before.cpu_secs).map(|(now, then)| now - then);
+            sample.cpu_percent = spent.map(|spent| spent.max(0.0) / span_secs * 100.0);
         }
         self.samples.push(sample);
         Some(sample)
@@ -154,6 +168,21 @@ impl Sampler {
         self.samples.last()
     }
 
+    /// Leaves a descendant out, and what was spent by those that ended.
+    pub fn leave_out(&mut self, pid: u32) {
+        self.except = Some(pid);
+    }
+
+    /// How long the process's threads have waited for a core so far, where that is known.
+    pub fn wait_secs(&self) -> Option<f64> {
+        self.tasks.is_fine.then_some(self.tasks.wait_ns as f64 / 1e9)
+    }
+
+    /// Whether the process is one of this machine.
+    pub fn is_local(&self) -> bool {
+        matches!(self.source, Source::Tree(_))
+    }
+
     /// The whole account; averages and slope are over `from_secs..=to_secs`.
     pub fn load(&self, from_secs: f64, to_secs: f64) -> HostLoad {
         let within: Vec<&HostSample> = self
@@ -161,14 +190,19 @@ impl Sampler {
             .iter()
             .filter(|sample| (from_secs..=to_secs).contains(&sample.at_secs))
             .collect();
-        let mean = |of: fn(&HostSample) -> f64| {
-            within.iter().map(|sample| of(sample)).sum::<f64>() / within.len().max(1) as f64
-        };
+        let memory: Vec<f64> =
+            within.iter().filter_map(|s| s.memory_bytes).map(|bytes| bytes as f64).collect();
+        let is_cpu_known = self.samples.iter().any(|sample| sample.cpu_secs.is_some());
         HostLoad {
             cpu_percent_average: cpu_percent_between(within.first(), within.last()),
-            cpu_percent_max: within.iter().map(|s| s.cpu_percent).fold(0.0, f64::max),
-            memory_bytes_average: mean(|sample| sample.memory_bytes as f64),
-            memory_bytes_max: self.samples.iter().map(|s| s.memory_bytes).max().unwrap_or(0),
+            cpu_percent_max: within.iter().filter_map(|s| s.cpu_percent).fold(0.0, f64::max),
+            cpu_resolution_us: match (is_cpu_known, self.tasks.is_fine) {
+                (false, _) => 0.0,
+                (true, true) => SCHEDULER_TICK_US,
+                (true, false) => 1e6 / TICKS_PER_SEC,
+            },
+            memory_bytes_average: memory.iter().sum::<f64>() / memory.len().max(1) as f64,
+            memory_bytes_max: self.samples.iter().filter_map(|s| s.memory_bytes).max().unwrap_or(0),
             memory_slope_bytes_per_sec: slope(&within),
             memory_slope_late_bytes_per_sec: slope(&within[within.len() / 2..]),
             memory_slope_secs: within
@@ -185,53 +219,112 @@ impl Sampler {
     }
 }
 
-/// User and system together.
-pub fn cpu_secs(sample: &HostSample) -> f64 {
-    sample.cpu_user_secs + sample.cpu_system_secs
-}
-
 /// All that was spent between two samples, idle seconds included; 0 where they are too close to
 /// tell.
 fn cpu_percent_between(first: Option<&&HostSample>, last: Option<&&HostSample>) -> f64 {
     let (Some(first), Some(last)) = (first, last) else { return 0.0 };
     let span_secs = last.at_secs - first.at_secs;
     if span_secs < SPAN_SECS_MIN {
-        return last.cpu_percent;
+        return last.cpu_percent.unwrap_or(0.0);
     }
-    (cpu_secs(last) - cpu_secs(first)).max(0.0) / span_secs * 100.0
+    let spent = last.cpu_secs.zip(first.cpu_secs).map_or(0.0, |(last, first)| last - first);
+    spent.max(0.0) / span_secs * 100.0
 }
 
 /// Least squares over time.
 fn slope(samples: &[&HostSample]) -> f64 {
-    let n = samples.len() as f64;
+    let points: Vec<(f64, f64)> =
+        samples.iter().filter_map(|s| Some((s.at_secs, s.memory_bytes? as f64))).collect();
+    let n = points.len() as f64;
     if n < 2.0 {
         return 0.0;
     }
-    let at = samples.iter().map(|s| s.at_secs).sum::<f64>() / n;
-    let memory = samples.iter().map(|s| s.memory_bytes as f64).sum::<f64>() / n;
+    let at = points.iter().map(|(at, _)| at).sum::<f64>() / n;
+    let memory = points.iter().map(|(_, memory)| memory).sum::<f64>() / n;
     let (mut above, mut below) = (0.0, 0.0);
-    for sample in samples {
-        above += (sample.at_secs - at) * (sample.memory_bytes as f64 - memory);
-        below += (sample.at_secs - at).powi(2);
+    for (point_at, point_memory) in points {
+        above += (point_at - at) * (point_memory - memory);
+        below += (point_at - at).powi(2);
     }
     if below > 0.0 { above / below } else { 0.0 }
 }
 
-fn sample_tree(root: u32) -> Option<HostSample> {
-    let mut total = sample_one(root)?;
+/// What the scheduler says of each thread: finer than the ticks of a process, but gone with the
+/// thread.
+#[derive(Debug, Default)]
+struct Tasks {
+    /// By process and thread: nanoseconds on a core, and ready without one. At most
+    /// [`PROCESSES_MAX`]; the rest is counted in ticks.
+    known: HashMap<(u32, u32), (u64, u64)>,
+    /// On a core, of threads that ended.
+    gone_ns: u64,
+    /// All that was waited for so far, also by threads that ended.
+    wait_ns: u64,
+    is_fine: bool,
+}
+
+impl Tasks {
+    /// Nanoseconds on a core of all threads of these processes, now and before.
+    fn update(&mut self, pids: &[u32]) -> u64 {
+        let mut now = HashMap::new();
+        for pid in pids {
+            let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+            for thread in threads.flatten().take(PROCESSES_MAX) {
+                let tid = thread.file_name().to_string_lossy().parse::<u32>();
+                let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+                let mut numbers = text.split_whitespace().map(str::parse::<u64>);
+                if let (Ok(tid), Some(Ok(ran)), Some(Ok(waited))) =
+                    (tid, numbers.next(), numbers.next())
+                    && now.len() < PROCESSES_MAX
+                {
+                    now.insert((*pid, tid), (ran, waited));
+                }
+            }
+        }
+        for (key, (ran, _)) in &self.known {
+            // What a process spent that ended is counted with who waited for it.
+            if !now.contains_key(key) && pids.contains(&key.0) {
+                self.gone_ns += ran;
+            }
+        }
+        for (key, (_, waited)) in &now {
+            let before = self.known.get(key).map_or(0, |(_, waited)| *waited);
+            self.wait_ns += waited.saturating_sub(before);
+        }
+        self.known = now;
+        let ran: u64 = self.known.values().map(|(ran, _)| ran).sum();
+        self.is_fine = ran > 0;
+        ran + self.gone_ns
+    }
+}
+
+fn sample_tree(root: u32, except: Option<u32>, tasks: &mut Tasks) -> Option<HostSample> {
+    let first = sample_one(root)?;
+    let (mut total, mut coarse_secs, mut children_secs) =
+        (first.sample, first.own_secs, first.children_secs);
+    let mut pids = vec![root];
     let mut pending = children(root);
     // Bounded: a tree of processes is never deeper than this many members.
     for _ in 0..PROCESSES_MAX {
         let Some(pid) = pending.pop() else { break };
+        if except == Some(pid) {
+            continue;
+        }
         pending.extend(children(pid));
         if let Some(one) = sample_one(pid) {
-            total.cpu_user_secs += one.cpu_user_secs;
-            total.cpu_system_secs += one.cpu_system_secs;
-            total.memory_bytes += one.memory_bytes;
-            total.threads += one.threads;
-            total.descriptors += one.descriptors;
+            pids.push(pid);
+            coarse_secs += one.own_secs;
+            children_secs += one.children_secs;
+            let memory = one.sample.memory_bytes.unwrap_or(0);
+            total.memory_bytes = Some(total.memory_bytes.unwrap_or(0) + memory);
+            total.threads += one.sample.threads;
+            total.descriptors += one.sample.descriptors;
         }
     }
+    // Threads that came and went between two samples are in the ticks alone.
+    let fine_secs = tasks.update(&pids) as f64 / 1e9;
+    let ended_secs = if except.is_some() { 0.0 } else { children_secs };
+    total.cpu_secs = Some(fine_secs.max(coarse_secs) + ended_secs);
     Some(total)
 }
 
@@ -245,7 +338,15 @@ fn children(pid: u32) -> Vec<u32> {
     found
 }
 
-fn sample_one(pid: u32) -> Option<HostSample> {
+/// One process, and its CPU in ticks.
+struct One {
+    sample: HostSample,
+    own_secs: f64,
+    /// Of children that it waited for.
+    children_secs: f64,
+}
+
+fn sample_one(pid: u32) -> Option<One> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name stands in brackets and may contain anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -254,16 +355,13 @@ fn sample_one(pid: u32) -> Option<HostSample> {
     if fields.first() == Some(&"Z") {
         return None;
     }
-    Some(HostSample {
-        at_secs: 0.0,
-        cpu_percent: 0.0,
-        // Children that were waited for count too (fields 16 and 17 of stat).
-        cpu_user_secs: ticks(11)? + ticks(13)?,
-        cpu_system_secs: ticks(12)? + ticks(14)?,
-        memory_bytes: resident_bytes(pid).unwrap_or(0),
+    let sample = HostSample {
+        memory_bytes: resident_bytes(pid),
         threads: number(17)? as u32,
         descriptors: fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |d| d.count() as u64),
-    })
+        ..HostSample::default()
+    };
+    Some(One { sample, own_secs: ticks(11)? + ticks(12)?, children_secs: ticks(13)? + ticks(14)? })
 }
 
 fn resident_bytes(pid: u32) -> Option<u64> {
@@ -288,8 +386,8 @@ fn sample_page(address: &str, path: &str) -> io::Result<HostSample> {
             .and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
     };
     Ok(HostSample {
-        cpu_user_secs: value("process_cpu_seconds_total").unwrap_or(0.0),
-        memory_bytes: value("process_resident_memory_bytes").unwrap_or(0.0) as u64,
+        cpu_secs: value("process_cpu_seconds_total"),
+        memory_bytes: value("process_resident_memory_bytes").map(|bytes| bytes as u64),
         descriptors: value("process_open_fds").unwrap_or(0.0) as u64,
         ..HostSample::default()
     })
@@ -298,6 +396,9 @@ fn sample_page(address: &str, path: &str) -> io::Result<HostSample> {
 /// USER_HZ, which is 100 on every Linux that MQTT brokers run on.
 const TICKS_PER_SEC: f64 = 100.0;
 const PROCESSES_MAX: usize = 10_000;
+/// A thread that runs is brought up to date at the scheduler's tick, which comes 250 times a second
+/// on the usual kernels. One that sleeps is exact.
+const SCHEDULER_TICK_US: f64 = 4_000.0;
 /// The shortest time over which a share of CPU is told, just under the second between samples.
 const SPAN_SECS_MIN: f64 = 0.9;
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -325,7 +426,7 @@ mod tests {
     fn our_own_process_can_be_watched() {
         let mut sampler = Sampler::of_process(std::process::id());
         let sample = sampler.sample(1.0).unwrap();
-        assert!(sample.memory_bytes > 0 && sample.threads > 0 && sample.descriptors > 0);
+        assert!(sample.memory_bytes > Some(0) && sample.threads > 0 && sample.descriptors > 0);
         assert!(machine().memory_bytes > 0);
     }
 
@@ -345,11 +446,11 @@ mod tests {
         });
         // Our own process has used more CPU than a shell that waits.
         let mut sampler = Sampler::of_process(std::process::id());
-        let first = cpu_secs(&sampler.sample(1.0).unwrap());
+        let first = sampler.sample(1.0).unwrap().cpu_secs;
         for (at, shell) in shells.iter().enumerate() {
             sampler.follow(shell.id());
-            let then = cpu_secs(&sampler.sample(2.0 + at as f64).unwrap());
-            assert!(then >= first, "{then} after {first}");
+            let then = sampler.sample(2.0 + at as f64).unwrap().cpu_secs;
+            assert!(then >= first, "{then:?} after {first:?}");
         }
         for shell in &mut shells {
             shell.kill().unwrap();
@@ -358,10 +459,65 @@ mod tests {
     }
 
     #[test]
+    fn what_a_page_does_not_have_is_unknown_and_not_nought() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1_024]).unwrap();
+            let body = "HTTP/1.0 200 OK\r\n\r\nprocess_open_fds 7\n";
+            stream.write_all(body.as_bytes()).unwrap();
+        });
+        let mut sampler = Sampler::of_page(&format!("http://{address}/metrics")).unwrap();
+        let sample = sampler.sample(1.0).unwrap();
+        server.join().unwrap();
+        assert_eq!((sample.cpu_secs, sample.memory_bytes, sample.descriptors), (None, None, 7));
+        assert_eq!(sampler.load(0.0, 2.0).cpu_resolution_us, 0.0);
+    }
+
+    #[test]
+    fn cpu_of_less_than_a_tick_is_seen_and_that_of_threads_that_ended_is_kept() {
+        let pid = std::process::id();
+        let mut tasks = Tasks::default();
+        let (ready, go) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        let before = tasks.update(&[pid]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let sum: u64 = (0..100_000_u64).map(std::hint::black_box).sum();
+                std::hint::black_box(sum);
+                ready.wait();
+                go.wait();
+            });
+            ready.wait();
+            assert!(tasks.update(&[pid]) > before);
+            go.wait();
+        });
+        let with_thread = tasks.known.len();
+        let held = tasks.known.values().map(|(ran, _)| ran).sum::<u64>();
+        tasks.known.insert((pid, u32::MAX), (5_000_000, 0));
+        assert!(tasks.update(&[pid]) >= held + 5_000_000, "{with_thread} threads");
+    }
+
+    #[test]
+    fn the_broker_that_the_lab_started_is_not_the_lab() {
+        let pids = |except| {
+            let mut tasks = Tasks::default();
+            sample_tree(std::process::id(), except, &mut tasks).unwrap();
+            tasks.known.keys().map(|(pid, _)| *pid).collect::<std::collections::HashSet<_>>()
+        };
+        let mut other = std::process::Command::new("sh");
+        let mut other = other.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(pids(None).contains(&other.id()));
+        assert!(!pids(Some(other.id())).contains(&other.id()));
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
     fn samples_close_to_each_other_tell_no_share_of_cpu() {
         let mut sampler = Sampler::of_process(std::process::id());
         for at in [1.0, 1.001, 1.002] {
-            assert_eq!(sampler.sample(at).unwrap().cpu_percent, 0.0);
+            assert_eq!(sampler.sample(at).unwrap().cpu_percent, None);
         }
     }
 
@@ -372,8 +528,8 @@ mod tests {
             .map(|second| HostSample {
                 at_secs: f64::from(second),
                 // Busy in the first two seconds, idle after that.
-                cpu_user_secs: f64::from(second.min(2)),
-                cpu_percent: if (1..=2).contains(&second) { 100.0 } else { 0.0 },
+                cpu_secs: Some(f64::from(second.min(2))),
+                cpu_percent: Some(if (1..=2).contains(&second) { 100.0 } else { 0.0 }),
                 ..HostSample::default()
             })
             .collect();
@@ -387,7 +543,7 @@ mod tests {
         sampler.samples = (0..100)
             .map(|second| HostSample {
                 at_secs: f64::from(second),
-                memory_bytes: 1_000 + 7 * second.min(50) as u64,
+                memory_bytes: Some(1_000 + 7 * second.min(50) as u64),
                 ..HostSample::default()
             })
             .collect();
@@ -402,7 +558,7 @@ mod tests {
         let samples: Vec<HostSample> = (0..10)
             .map(|i| HostSample {
                 at_secs: f64::from(i),
-                memory_bytes: 1_000 + 7 * i as u64,
+                memory_bytes: Some(1_000 + 7 * i as u64),
                 ..HostSample::default()
             })
             .collect();

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::clock::Clock;
 use super::conductor::{Conductor, Mark, OnProgress};
+use super::contention;
 use super::crew::{Crew, LocalCrew};
 use super::host::{self, Sampler};
 use super::judge::{Part, judge_shared_groups};
@@ -161,6 +162,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     let broker_load = conductor.broker_load.as_ref().map(|sampler| {
         let mut load = sampler.load(window.0, window.1);
         add_unit_costs(&mut load, &conductor);
+        load.cpu_wait_ratio = contention::wait_ratio(&conductor.marks);
         load
     });
     if part.integrity.by_qos.is_empty() && !plan.all_stamped {
@@ -237,7 +239,7 @@ fn add_unit_costs(load: &mut HostLoad, conductor: &Conductor<'_>) {
         let received = to.standing.received.saturating_sub(from.standing.received);
         if let (Some(before), Some(after)) = (from.broker_cpu_secs, to.broker_cpu_secs)
             && received > 0
-            && after >= before
+            && is_figure(after - before, load)
         {
             load.cpu_us_per_message = Some((after - before) * 1e6 / received as f64);
         }
@@ -246,7 +248,7 @@ fn add_unit_costs(load: &mut HostLoad, conductor: &Conductor<'_>) {
         let connects = to.standing.connects_ok.saturating_sub(from.standing.connects_ok);
         if let (Some(before), Some(after)) = (from.broker_cpu_secs, to.broker_cpu_secs)
             && connects > 0
-            && after >= before
+            && is_figure(after - before, load)
         {
             load.cpu_us_per_connect = Some((after - before) * 1e6 / connects as f64);
         }
@@ -261,6 +263,11 @@ fn add_unit_costs(load: &mut HostLoad, conductor: &Conductor<'_>) {
             load.memory_bytes_per_connection = Some(grown / standing as f64);
         }
     }
+}
+
+/// A few steps of the clock are no figure.
+fn is_figure(spent_secs: f64, load: &HostLoad) -> bool {
+    spent_secs * 1e6 >= load.cpu_resolution_us * CPU_STEPS_MIN && load.cpu_resolution_us > 0.0
 }
 
 fn latencies(part: &Part) -> Vec<Latency> {
@@ -337,11 +344,9 @@ fn scenario_info(
 
 /// Writes results where a report will look for them.
 pub fn save(results: &Results, path: &Path) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let text = serde_json::to_string(results)?;
-    std::fs::write(path, text)
+    crate::keep::write(path, &serde_json::to_string(results)?)
 }
 
+/// CPU of fewer steps of its clock may be wrong by more than a tenth.
+const CPU_STEPS_MIN: f64 = 10.0;
 const FAULT_EFFECT_SECS: f64 = 10.0;

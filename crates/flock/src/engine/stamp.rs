@@ -32,7 +32,7 @@ pub(super) struct Stamps {
     /// The wall clock when the run began.
     wall_ns: u64,
     form: Form,
-    /// A run without streams has no messages of its own, whatever their tag.
+    /// A run without streams has no messages of its own but wills, whatever their tag.
     publishes: bool,
 }
 
@@ -112,10 +112,11 @@ impl Stamps {
         let ahead = (wall_ns >> UNIT_BITS).wrapping_sub(due_units) & TIME_MASK;
         let is_early = ahead > TIME_MASK / 2;
         let age_ns = (ahead << UNIT_BITS) + (wall_ns & UNIT_MASK);
-        if (word >> TAG_AT) as u16 != self.tag || !self.publishes {
+        let (stream, sequence) = Form::split(word as u64);
+        let is_ours = self.publishes || stream == WILL_STREAM;
+        if (word >> TAG_AT) as u16 != self.tag || !is_ours {
             return Reading::Foreign { age_ns: if is_early { 0 } else { age_ns }, is_early };
         }
-        let (stream, sequence) = Form::split(word as u64);
         let due_ns = if is_early { now_ns } else { now_ns.saturating_sub(age_ns) };
         Reading::Ours { stamp: Stamp { due_ns, stream, sequence }, is_early }
     }

@@ -1,6 +1,7 @@
 //! May the figures be believed? Was the plan carried out, and was the tool not the bottleneck?
 
 use super::conductor::Conductor;
+use super::contention;
 use super::judge::Part;
 use crate::measure::{FaultRecord, LatencyHistogram, LatencyKind, Outcome, Validity};
 use crate::report::text::count;
@@ -28,10 +29,13 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     if cpu > THREAD_CPU_MAX_PERCENT {
         reasons.push(format!("the busiest load thread used {cpu:.0} % of a core"));
     }
+    let contention = contention::of(conductor);
+    reasons.extend(contention::reasons(&contention));
     Validity {
         valid: reasons.is_empty(),
         reasons,
-        notes: conductor.notes.clone(),
+        notes: conductor.notes.iter().cloned().chain(contention::notes(&contention)).collect(),
+        contention,
         lateness: lateness.summary(),
         thread_cpu_percent_max: busy.last().copied().unwrap_or(0.0),
     }

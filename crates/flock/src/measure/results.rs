@@ -422,6 +422,14 @@ pub struct HostLoad {
     pub cpu_us_per_connect: Option<f64>,
     /// Growth of resident memory over the connect phase, per connection.
     pub memory_bytes_per_connection: Option<f64>,
+    /// The clock that CPU was read from goes in steps of this; 0 where CPU is not known. What is no
+    /// more than a few of them is no figure.
+    #[serde(default)]
+    pub cpu_resolution_us: f64,
+    /// While the load was measured, how long threads were ready and had to wait for a core, for
+    /// each second that they had one.
+    #[serde(default)]
+    pub cpu_wait_ratio: Option<f64>,
     /// Where the samples came from: `pid 1234`, `http://host/metrics`.
     pub source: String,
 }
@@ -429,10 +437,12 @@ pub struct HostLoad {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostSample {
     pub at_secs: f64,
-    pub cpu_percent: f64,
-    pub cpu_user_secs: f64,
-    pub cpu_system_secs: f64,
-    pub memory_bytes: u64,
+    /// What is absent is not known: a page of metrics need not have it.
+    pub cpu_percent: Option<f64>,
+    /// User and system.
+    #[serde(default)]
+    pub cpu_secs: Option<f64>,
+    pub memory_bytes: Option<u64>,
     pub threads: u32,
     pub descriptors: u64,
 }
@@ -445,9 +455,23 @@ pub struct Validity {
     pub reasons: Vec<String>,
     /// Worth knowing, but no reason to distrust the figures.
     pub notes: Vec<String>,
+    /// What else the machine did while the load was measured.
+    #[serde(default)]
+    pub contention: Contention,
     pub lateness: LatencySummary,
     /// Busiest load thread, in per cent of one core.
     pub thread_cpu_percent_max: f64,
+}
+
+/// Of all the cores' time, in per cent; what the system does not tell is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Contention {
+    /// Taken by other machines of the host.
+    pub steal_percent: Option<f64>,
+    /// Spent by programs other than the broker and the lab; known where the broker's pid is.
+    pub others_percent: Option<f64>,
+    /// Some thread of the machine was ready and had to wait for a core (PSI).
+    pub pressure_percent: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -19,7 +19,8 @@ pub fn csv(results: &Results) -> String {
             .as_ref()
             .and_then(|load| load.samples.iter().rfind(|sample| sample.at_secs <= until));
         let (cpu, memory) = load.map_or((String::new(), String::new()), |sample| {
-            (format!("{:.1}", sample.cpu_percent), sample.memory_bytes.to_string())
+            let cpu = sample.cpu_percent.map_or(String::new(), |cpu| format!("{cpu:.1}"));
+            (cpu, sample.memory_bytes.map_or(String::new(), |bytes| bytes.to_string()))
         });
         // Writing to a String cannot fail.
         let _ = writeln!(

@@ -142,12 +142,16 @@ fn timed(title: &str, unit: Unit, lines: Vec<Line>) -> Chart {
 
 fn broker_charts(results: &Results) -> Vec<Chart> {
     let Some(load) = &results.broker_load else { return Vec::new() };
-    let sampled = |name: &str, of: &dyn Fn(&HostSample) -> f64| Line {
+    let sampled = |name: &str, of: &dyn Fn(&HostSample) -> Option<f64>| Line {
         name: name.to_owned(),
-        points: load.samples.iter().map(|sample| (sample.at_secs, of(sample))).collect(),
+        points: load
+            .samples
+            .iter()
+            .filter_map(|sample| Some((sample.at_secs, of(sample)?)))
+            .collect(),
     };
     let cpu = sampled("CPU", &|s| s.cpu_percent);
-    let memory = sampled("resident", &|s| s.memory_bytes as f64);
+    let memory = sampled("resident", &|s| s.memory_bytes.map(|bytes| bytes as f64));
     vec![
         timed("Broker CPU (100 % is one core)", Unit::Percent, vec![cpu]),
         timed("Broker memory", Unit::Bytes, vec![memory]),

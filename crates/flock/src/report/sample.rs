@@ -163,8 +163,8 @@ fn integrity() -> Integrity {
 fn broker_load(shift: f64) -> HostLoad {
     let sample = |at: u32| HostSample {
         at_secs: f64::from(at),
-        cpu_percent: if at < 5 { 12.0 } else { 34.0 + f64::from(at % 5) },
-        memory_bytes: 8_000_000 + u64::from(at.min(5)) * 900_000,
+        cpu_percent: Some(if at < 5 { 12.0 } else { 34.0 + f64::from(at % 5) }),
+        memory_bytes: Some(8_000_000 + u64::from(at.min(5)) * 900_000),
         ..HostSample::default()
     };
     HostLoad {

@@ -37,7 +37,11 @@ pub fn summary(results: &Results) -> String {
         line(&name, value);
     }
     if let Some(cost) = figures.cpu_us_per_message {
-        line("broker CPU", format!("{} us per message received", number(cost)));
+        let step = results.broker_load.as_ref().map_or(0.0, |load| load.cpu_resolution_us);
+        let read = if step > 0.0 { format!(" (read to {})", micros(step)) } else { String::new() };
+        line("broker CPU", format!("{} us per message received{read}", number(cost)));
+    } else if results.broker_load.is_some() && results.totals.received_all() > 0 {
+        line("broker CPU", "unknown: not told, or too little to be read from its clock".to_owned());
     }
     if let Some(memory) = figures.memory_max_bytes {
         let each = figures

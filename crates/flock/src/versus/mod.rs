@@ -3,12 +3,12 @@
 //!
 //! A [`Description`] says how to start a broker; [`run`] starts, loads and stops them one after
 //! another, so that never two share the machine, and gives one [`Cell`] per broker, scenario and
-//! round. [`table`] draws the comparison that the command prints.
+//! round. [`table()`] draws the comparison that the command prints.
 
 mod certificate;
 mod description;
+mod table;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 pub use description::{BrokerError, ConfigFile, Description, TlsForm, Variant};
+pub use table::{all_have_a_valid_round, table};
 
 use crate::engine::conductor::Progress;
 use crate::engine::host;
 use crate::engine::{self, BrokerAccess};
-use crate::measure::{LatencyKind, Results, Second};
+use crate::measure::Results;
 use crate::model::{Scenario, Transport};
 
 /// How to compare.
@@ -30,13 +31,15 @@ pub struct Options<'a> {
     pub broker_cpus: Option<String>,
     /// Cores for the load; `None`: those that the brokers do not get.
     pub load_cpus: Option<String>,
-    /// How often the whole is repeated; the table shows the best round of each.
+    /// How often the whole is repeated; the table shows all, the median and the spread.
     pub rounds: u32,
     pub command: Vec<String>,
     pub stop: Arc<AtomicBool>,
     /// Told when a run begins: broker and scenario.
     pub on_begin: &'a mut dyn FnMut(&str, &str),
     pub on_progress: &'a mut dyn FnMut(&Progress<'_>),
+    /// Told of each run when it is over, so that a later one cannot take it away.
+    pub on_end: &'a mut dyn FnMut(&Cell),
 }
 
 /// One broker and one scenario, once.
@@ -65,12 +68,14 @@ pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> Vec<Ce
                 }
                 (options.on_begin)(&broker.name, &scenario.id);
                 let results = run_one(broker, (scenario, source), &broker_cpus, &mut options);
-                cells.push(Cell {
+                let cell = Cell {
                     broker: broker.name.clone(),
                     scenario: scenario.id.clone(),
                     round,
                     results: results.map(Box::new),
-                });
+                };
+                (options.on_end)(&cell);
+                cells.push(cell);
             }
         }
     }
@@ -174,106 +179,3 @@ impl Drop for Workspace {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
-
-/// The comparison as a Markdown table per scenario; of several rounds, each broker's one with the
-/// least CPU per message.
-pub fn table(cells: &[Cell]) -> String {
-    let mut scenarios: Vec<&str> = Vec::new();
-    for cell in cells {
-        if !scenarios.contains(&cell.scenario.as_str()) {
-            scenarios.push(&cell.scenario);
-        }
-    }
-    let mut text = String::new();
-    for scenario in scenarios {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "### {scenario}\n");
-        text.push_str(HEADER);
-        let mut brokers: Vec<&str> = Vec::new();
-        for cell in cells.iter().filter(|cell| cell.scenario == scenario) {
-            if !brokers.contains(&cell.broker.as_str()) {
-                brokers.push(&cell.broker);
-            }
-        }
-        for broker in brokers {
-            let of_pair = |cell: &&Cell| cell.scenario == scenario && cell.broker == broker;
-            let best = cells.iter().filter(of_pair).min_by(|a, b| cost(a).total_cmp(&cost(b)));
-            if let Some(cell) = best {
-                text.push_str(&row(cell));
-            }
-        }
-        text.push('\n');
-    }
-    text
-}
-
-fn cost(cell: &Cell) -> f64 {
-    let cost = cell.results.as_ref().ok().and_then(|results| results.broker_cpu_us_per_message());
-    cost.unwrap_or(f64::MAX)
-}
-
-fn row(cell: &Cell) -> String {
-    let results = match &cell.results {
-        Ok(results) => results,
-        Err(why) => return format!("| {} | {} | | | | | | | |\n", cell.broker, one_line(why)),
-    };
-    let mut latency = results.latency_merged(LatencyKind::EndToEnd);
-    if latency.is_empty() {
-        latency = results.latency_merged(LatencyKind::Connect);
-    }
-    let load = results.broker_load.clone().unwrap_or_default();
-    let optional = |value: Option<f64>, digits: usize| {
-        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
-    };
-    let total = results.integrity.total();
-    format!(
-        "| {} {} | {:.0} | {:.0} | {:.2} | {:.2} | {} | {:.1} | {} | {} |\n",
-        cell.broker,
-        results.broker.version,
-        typical(results, |second| second.published),
-        typical(results, |second| second.received),
-        latency.micros_at(50.0) as f64 / 1e3,
-        latency.micros_at(99.0) as f64 / 1e3,
-        optional(load.cpu_us_per_message.or(load.cpu_us_per_connect), 2),
-        load.memory_bytes_max as f64 / 1e6,
-        total.lost,
-        verdict(results),
-    )
-}
-
-fn verdict(results: &Results) -> String {
-    let mut words = Vec::new();
-    for timer in &results.timers {
-        // The slowest client's: that of all of them.
-        words.push(format!("{} {:.0} ms", timer.name, timer.summary.max_us as f64 / 1e3));
-    }
-    let total = results.integrity.total();
-    if total.duplicated > 0 {
-        words.push(format!("{} repeated", total.duplicated));
-    }
-    if total.reordered > 0 {
-        words.push(format!("{} out of order", total.reordered));
-    }
-    if let Some(reason) = results.validity.reasons.first() {
-        words.push(one_line(reason));
-    }
-    if let Some(error) = results.errors.first() {
-        words.push(format!("{} x {}", error.count, one_line(&error.reason)));
-    }
-    words.join("; ")
-}
-
-fn one_line(text: &str) -> String {
-    text.replace(['\n', '|'], " ")
-}
-
-/// The median over the seconds in which messages flowed: the first and the last one are partial.
-fn typical(results: &Results, of: fn(&Second) -> u64) -> f64 {
-    let busy = |second: &&Second| second.published + second.received > 0;
-    let mut rates: Vec<u64> = results.series.iter().filter(busy).map(of).collect();
-    rates.sort_unstable();
-    rates.get(rates.len() / 2).copied().unwrap_or(0) as f64
-}
-
-const HEADER: &str = "| broker | published/s | received/s | p50 ms | p99 ms | CPU us per message | \
-                      memory MB | lost | remarks |\n|---|---|---|---|---|---|---|---|---|\n";
