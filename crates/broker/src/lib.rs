@@ -19,6 +19,7 @@
 
 pub mod access;
 pub mod admission;
+mod calendar;
 mod client;
 mod clients;
 mod connect;
@@ -49,6 +50,7 @@ pub mod sys;
 mod wheel;
 
 pub use access::Access;
+pub use calendar::{Calendar, CalendarNote};
 pub use client::{CLIENT_BYTES, Gauge};
 pub use connect::ConnectRequest;
 pub use dirty::BROADCAST_MIN;

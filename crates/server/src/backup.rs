@@ -18,7 +18,7 @@ use clap::Args;
 use crate::cli::complain;
 use crate::disk::{DataDir, DataDirError, LogFiles, sync_entry};
 use crate::log_tool;
-use crate::run::control;
+use crate::run::{CLOCK_FILE, control};
 
 /// Copies a data directory, also while a broker runs on it. To restore, start a broker on the copy.
 #[derive(Debug, Args)]
@@ -130,6 +130,8 @@ fn clear(partial: &Path) -> io::Result<()> {
         let name = name.to_string_lossy();
         if name.starts_with("shard-") {
             clear_log(&partial.join(&*name))?;
+        } else if name == CLOCK_FILE {
+            std::fs::remove_file(partial.join(CLOCK_FILE))?;
         } else if name != "lock" {
             return Err(io::Error::other(format!("no backup has made '{name}' there: remove it")));
         }
@@ -246,7 +248,21 @@ fn copy_all(from: &Path, to: &DataDir, pieces: &[Piece]) -> anyhow::Result<u64> 
     for log in &logs {
         File::open(log.path())?.sync_all()?;
     }
+    copy_clock(from, to.path())?;
     Ok(bytes)
+}
+
+/// How the clock was set, which a broker on the copy has to know.
+fn copy_clock(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let (source, target) = (from.join(CLOCK_FILE), to.join(CLOCK_FILE));
+    let fail = || format!("{} to {}", source.display(), target.display());
+    let text = match std::fs::read(&source) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        read => read.with_context(fail)?,
+    };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target)?;
+    file.write_all(&text).with_context(fail)?;
+    file.sync_all().and_then(|()| sync_entry(&target)).with_context(fail)
 }
 
 fn shards_in(dir: &Path) -> anyhow::Result<Vec<u16>> {
@@ -294,6 +310,7 @@ mod tests {
         assert_eq!(read(dir.path()), read(&target));
         let manifest = |dir: &Path| std::fs::read(dir.join("shard-000/manifest")).unwrap();
         assert_eq!(manifest(dir.path()), manifest(&target));
+        assert!(!target.join(CLOCK_FILE).exists(), "no broker wrote one");
         assert!(!partial_of(&dir.path().join("other")).unwrap().exists());
         let again = backup(dir.path(), &target).unwrap_err().to_string();
         assert!(again.contains("not empty"), "{again}");
@@ -329,6 +346,16 @@ mod tests {
     }
 
     #[test]
+    fn how_the_clock_was_set_is_part_of_a_backup() {
+        let dir = directory();
+        let target = dir.path().join("copy");
+        std::fs::write(dir.path().join(CLOCK_FILE), b"ahead_ms = 1\nat_ms = 2\n").unwrap();
+        backup(dir.path(), &target).unwrap();
+        let read = std::fs::read(target.join(CLOCK_FILE)).unwrap();
+        assert_eq!(read, b"ahead_ms = 1\nat_ms = 2\n");
+    }
+
+    #[test]
     fn what_a_dead_backup_left_is_replaced() {
         let dir = directory();
         let target = dir.path().join("copy");
@@ -336,8 +363,10 @@ mod tests {
         std::fs::create_dir_all(&left).unwrap();
         std::fs::write(left.join("0000000009.log"), b"half of it").unwrap();
         std::fs::write(left.join("manifest.new"), b"half of it").unwrap();
+        std::fs::write(dir.path().join("copy.partial").join(CLOCK_FILE), b"half of it").unwrap();
         backup(dir.path(), &target).unwrap();
         assert_eq!(DataDir::shards_in(&target).unwrap(), [0]);
+        assert!(!target.join(CLOCK_FILE).exists());
     }
 
     #[test]

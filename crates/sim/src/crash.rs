@@ -103,7 +103,12 @@ impl World {
             }
             30..=74 => self.step_disks(),
             75..=97 => self.tell_one(),
-            98 => self.change_weather(),
+            98 => {
+                if let Some(set_by_ms) = self.wall.may_be_set(self.now_ms) {
+                    self.note(|| format!("the wall clock is set by {set_by_ms} ms"));
+                }
+                self.change_weather();
+            }
             _ if self.random.chance(self.calamities.crash_percent) => {
                 let end = match self.random.below(100) {
                     0..=39 => End::Kill,
@@ -336,6 +341,8 @@ impl World {
             self.flip_a_bit()?;
             self.lose_the_end()?;
         }
+        let forgets = self.options.sabotage == Some(Sabotage::ForgetClock);
+        let begin_ms = self.wall.begin(self.now_ms, forgets);
         let shard_count = self.node.shards.len() as ShardId;
         self.node = Node::new(&self.settings, shard_count, self.random.next());
         for shard in 0..shard_count {
@@ -343,7 +350,11 @@ impl World {
             let (recovered, replay) =
                 disks.recover(shard).map_err(|refusal| format!("no start: {refusal}"))?;
             let settings = disks.settings.clone();
-            self.open_log(shard, recovered, settings, replay)?;
+            self.open_log(shard, recovered, settings, replay, begin_ms)?;
+        }
+        if begin_ms != self.now_ms {
+            let late_ms = begin_ms as i64 - self.now_ms as i64;
+            return Err(format!("a clock that was set makes {late_ms} ms pass"));
         }
         settle(&mut self.node.shards, self.now_ms);
         for shard in 0..shard_count {
@@ -358,10 +369,11 @@ impl World {
         recovered: Recovered,
         settings: storage::Settings,
         replay: Replay,
+        begin_ms: u64,
     ) -> Result<(), String> {
         let core = &mut self.node.shards[usize::from(shard)];
         let restored = core
-            .open_log(recovered, settings, replay, &self.limits, self.now_ms)
+            .open_log(recovered, settings, replay, &self.limits, begin_ms)
             .map_err(|malformed| malformed.to_string())?;
         self.note(|| format!("shard {shard} has {restored:?}"));
         Ok(())

@@ -26,6 +26,7 @@ mod random;
 mod sabotage;
 mod stranger;
 mod trace;
+mod wall;
 mod world;
 
 pub use crash::Toll;

@@ -24,6 +24,8 @@ pub enum Sabotage {
     LoseCompletion,
     /// Some facts of this record kind are not found at a start.
     ForgetFact(u8),
+    /// A start does not know how the wall clock was set.
+    ForgetClock,
     /// A will is cleared in the log, and those who are owed it are not yet told.
     ClearWillsEarly,
     /// The newest record is not found at a start.

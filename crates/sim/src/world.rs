@@ -14,6 +14,7 @@ use crate::node::Node;
 use crate::oracle::{GROUP_KEEPER, Oracle, Terms};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
+use crate::wall::Wall;
 
 /// Rounds in which the world has to come to rest at the end.
 const REST_ROUNDS_MAX: usize = 5000;
@@ -123,6 +124,7 @@ pub(crate) struct World {
     /// Connections so far.
     pub(crate) arrivals: u32,
     pub(crate) now_ms: u64,
+    pub(crate) wall: Wall,
     pub(crate) oracle: Oracle,
     /// What another user does, which changes nothing in the world of the others.
     pub(crate) strangers: Random,
@@ -195,6 +197,7 @@ impl World {
             clients,
             arrivals: 0,
             now_ms: BEGIN_MS,
+            wall: Wall::new(BEGIN_MS, seed ^ (1 << 63)),
             oracle: Oracle::new(terms, BEGIN_MS, options.trace_lines),
             strangers: Random::new(!seed),
             padding_max,

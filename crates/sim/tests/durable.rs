@@ -88,6 +88,11 @@ fn the_oracle_sees_a_commit_that_is_never_reported() {
 }
 
 #[test]
+fn the_oracle_sees_a_clock_that_makes_time_pass_when_it_is_set() {
+    is_caught(Sabotage::ForgetClock);
+}
+
+#[test]
 fn the_oracle_sees_wills_that_are_cleared_before_others_have_them() {
     is_caught(Sabotage::ClearWillsEarly);
 }

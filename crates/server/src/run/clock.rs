@@ -1,18 +1,54 @@
-//! The one clock of the process.
+//! The one clock of the process: broker time, which no clock that is set moves.
+//!
+//! It passes while the process is stopped and while the machine sleeps, as far as the system counts
+//! that (`CLOCK_BOOTTIME`). What the wall clock is set by is noted in the data directory, for the
+//! next start ([`Calendar`]).
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since the Unix epoch at the start, and monotonic from there on.
+use anyhow::Context;
+use broker::{Calendar, CalendarNote};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The file in the data directory.
+pub(crate) const CLOCK_FILE: &str = "clock";
+
+/// How often the note is written anew while no clock is set: a clock that is behind at the next
+/// start is known by it.
+const NOTE_INTERVAL: Duration = Duration::from_secs(60 * 60);
+
+/// Less sleep than this is the time between two looks at clocks.
+const SLEEP_MS_MIN: u64 = 50;
+
+/// Broker time in milliseconds. It never goes back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     started: Instant,
-    started_ms: u64,
+    /// What it showed then, and what the machine has slept since. One for each process: it may
+    /// live as long.
+    base_ms: &'static AtomicU64,
+}
+
+/// Who looks whether the wall clock was set, and notes it.
+#[derive(Debug)]
+pub(super) struct ClockWatch {
+    clock: Clock,
+    calendar: Calendar,
+    /// None: nothing outlives the process.
+    path: Option<PathBuf>,
+    slept_ms: u64,
+    noted: Instant,
 }
 
 impl Clock {
+    /// Broker time begins as the wall clock.
     pub fn start() -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), started_ms: since_epoch.as_millis() as u64 }
+        let base_ms = Box::leak(Box::new(AtomicU64::new(wall_ms())));
+        Self { started: Instant::now(), base_ms }
     }
 
     pub fn now_ms(&self) -> u64 {
@@ -20,10 +56,146 @@ impl Clock {
     }
 
     pub fn ms_at(&self, time: Instant) -> u64 {
-        self.started_ms + time.saturating_duration_since(self.started).as_millis() as u64
+        let since = time.saturating_duration_since(self.started).as_millis() as u64;
+        self.base_ms.load(Ordering::Relaxed) + since
     }
 
     pub fn uptime_secs(&self) -> u64 {
         self.started.elapsed().as_secs()
+    }
+
+    /// The clock on the wall, for what others have dated.
+    pub fn wall_secs(&self) -> u64 {
+        wall_ms() / 1000
+    }
+
+    /// Goes on where the process before ended. Call it before anything else takes the time.
+    ///
+    /// # Errors
+    ///
+    /// The note of the process before cannot be read.
+    pub(super) fn resume(self, directory: Option<&Path>) -> anyhow::Result<ClockWatch> {
+        let path = directory.map(|directory| directory.join(CLOCK_FILE));
+        let note = path.as_deref().map(read_note).transpose()?.flatten();
+        let (calendar, now_ms, set_ms) = Calendar::begin(note, wall_ms());
+        let since = self.started.elapsed().as_millis() as u64;
+        self.base_ms.store(now_ms.saturating_sub(since), Ordering::Relaxed);
+        if set_ms != 0 {
+            warn("since the broker ran last", set_ms);
+        }
+        let (slept_ms, noted) = (slept_ms(), Instant::now());
+        let mut watch = ClockWatch { clock: self, calendar, path, slept_ms, noted };
+        watch.note();
+        Ok(watch)
+    }
+}
+
+impl ClockWatch {
+    /// Call it every second or so.
+    pub(super) fn look(&mut self) {
+        let slept_ms = slept_ms();
+        if slept_ms >= self.slept_ms + SLEEP_MS_MIN {
+            self.clock.base_ms.fetch_add(slept_ms - self.slept_ms, Ordering::Relaxed);
+            self.slept_ms = slept_ms;
+        }
+        let jump_ms = self.calendar.look(self.clock.now_ms(), wall_ms());
+        if let Some(jump_ms) = jump_ms {
+            warn("while the broker ran", jump_ms);
+        }
+        if jump_ms.is_some() || self.noted.elapsed() >= NOTE_INTERVAL {
+            self.note();
+        }
+    }
+
+    /// Writes the note. Without it a later start takes the jump for time that has passed.
+    pub(super) fn note(&mut self) {
+        self.noted = Instant::now();
+        let Some(path) = &self.path else { return };
+        let text = self.calendar.note(self.clock.now_ms()).to_text();
+        if let Err(error) = write_whole(path, &text) {
+            let path = path.display();
+            tracing::error!(
+                %path,
+                %error,
+                "cannot note how the clock was set: after the next start things may expire early"
+            );
+        }
+    }
+}
+
+fn warn(when: &str, set_ms: i64) {
+    tracing::warn!(
+        set_by_secs = set_ms / 1000,
+        "the wall clock was set {when}: nothing expires by that, sooner or later"
+    );
+}
+
+fn read_note(path: &Path) -> anyhow::Result<Option<CalendarNote>> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        read => read.with_context(|| path.display().to_string())?,
+    };
+    let note = CalendarNote::from_text(&text).with_context(|| {
+        format!(
+            "{} is not what a broker writes there; remove it if the clock of this machine was \
+             never set while a broker ran",
+            path.display()
+        )
+    })?;
+    Ok(Some(note))
+}
+
+/// The old text or the new one, whatever happens.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)?;
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// What `Instant` does not count.
+fn slept_ms() -> u64 {
+    let ms = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec.unsigned_abs() * 1000 + time.tv_nsec.unsigned_abs() / 1_000_000
+    };
+    ms(ClockId::Boottime).saturating_sub(ms(ClockId::Monotonic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broker_time_goes_on_where_the_note_says() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join(CLOCK_FILE);
+        let day_ms = 24 * 60 * 60 * 1000;
+        // A day ago by broker time, in a process whose wall clock was set forward by two days.
+        let note = CalendarNote { ahead_ms: 2 * day_ms, at_ms: wall_ms() - 3 * day_ms as u64 };
+        std::fs::write(&path, note.to_text()).expect("written");
+        let clock = Clock::start();
+        let mut watch = clock.resume(Some(dir.path())).expect("a sound note");
+        let behind_ms = wall_ms() - clock.now_ms();
+        assert!(behind_ms.abs_diff(2 * day_ms as u64) < 60_000, "{behind_ms}");
+        watch.look();
+        watch.note();
+        let noted = read_note(&path).expect("readable").expect("a note");
+        assert_eq!(noted.ahead_ms, 2 * day_ms);
+        assert!(noted.at_ms > note.at_ms + day_ms as u64 / 2);
+    }
+
+    #[test]
+    fn a_note_that_nobody_wrote_is_told_with_what_to_do() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join(CLOCK_FILE), "yesterday").expect("written");
+        let told = Clock::start().resume(Some(dir.path())).expect_err("no note").to_string();
+        assert!(told.contains("clock") && told.contains("remove it"), "{told}");
     }
 }

@@ -36,7 +36,9 @@ use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
 use crate::http::{Health, HttpServer, Metrics, State};
 pub use certificates::Certificates;
+pub(crate) use clock::CLOCK_FILE;
 pub use clock::Clock;
+use clock::ClockWatch;
 pub use gate::Gate;
 pub use logs::{FIGURES, Figure, LogBoard, LogState};
 pub use timing::Timing;
@@ -58,6 +60,7 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     raise_descriptor_limit();
     let access = load_access(&config)?;
     let store = Store::open(&config)?;
+    let clock_watch = clock.resume(store.as_ref().map(|store| store.data().path()))?;
     let decoy_secret = store.as_ref().and_then(kept_secret);
     let authenticator = Arc::new(Authenticator::start(&config.auth, decoy_secret)?);
     let shards = store.as_ref().map_or(config.server.shards, Store::shards);
@@ -86,7 +89,7 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     let control = store.as_ref().and_then(|store| open_control(store, &workers));
     let running =
         Running { config, clock, shared, gate, board, certificates, authenticator, http, health };
-    let served = running.serve(&workers, signals);
+    let served = running.serve(&workers, signals, clock_watch);
     running.health.set(State::Stopping);
     drop(control);
     workers.stop();
@@ -109,7 +112,12 @@ struct Running {
 
 impl Running {
     /// Opens the listeners, and closes them when the broker is told to stop.
-    fn serve(&self, workers: &Workers, signals: Signals) -> anyhow::Result<()> {
+    fn serve(
+        &self,
+        workers: &Workers,
+        signals: Signals,
+        clock_watch: ClockWatch,
+    ) -> anyhow::Result<()> {
         let config = &self.config;
         watch::catch_stops(&signals)?;
         let listeners = listen::bind_all(config, &self.gate)?;
@@ -150,7 +158,7 @@ impl Running {
             tls: &tls,
             clock: self.clock,
         };
-        watch.until_stopped(signals);
+        watch.until_stopped(signals, clock_watch);
         self.health.set(State::Stopping);
         tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
         is_stopping.store(true, Ordering::Release);

@@ -202,7 +202,7 @@ fn report(read: &[ReadBack], bytes: u64, took: Duration, now_ms: u64) {
         tracing::warn!(
             behind_secs = (newest_ms - now_ms) / 1000,
             "the clock is behind the newest time in the log: sessions and messages expire later \
-             than they should; set the clock"
+             than they should"
         );
     }
     let total = |of: fn(&Restored) -> u64| read.iter().map(|log| of(&log.restored)).sum::<u64>();

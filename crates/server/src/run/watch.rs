@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::certificates::Certificates;
-use super::clock::Clock;
+use super::clock::{Clock, ClockWatch};
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
 use crate::auth::{Authenticator, acl_file};
@@ -53,10 +53,10 @@ pub(super) struct Watch<'a> {
 
 impl Watch<'_> {
     /// Waits for SIGTERM or SIGINT, and meanwhile does what is due.
-    pub(super) fn until_stopped(&self, mut signals: Signals) {
+    pub(super) fn until_stopped(&self, mut signals: Signals, clock_watch: ClockWatch) {
         self.note_certificates();
         let is_over = Arc::new(AtomicBool::new(false));
-        let ticker = Ticker::start(self, is_over.clone());
+        let ticker = Ticker::start(self, clock_watch, is_over.clone());
         for signal in signals.forever() {
             if signal == SIGHUP {
                 self.reload();
@@ -108,7 +108,7 @@ impl Watch<'_> {
         for (listener, tls) in self.tls {
             self.certificates.set(listener, tls.not_after_secs());
         }
-        self.certificates.warn(self.clock.now_ms() / 1000);
+        self.certificates.warn(self.clock.wall_secs());
     }
 }
 
@@ -118,7 +118,7 @@ struct Ticker {
 }
 
 impl Ticker {
-    fn start(watch: &Watch<'_>, is_over: Arc<AtomicBool>) -> Self {
+    fn start(watch: &Watch<'_>, mut clock_watch: ClockWatch, is_over: Arc<AtomicBool>) -> Self {
         let shared = watch.shared.clone();
         let mailboxes = watch.mailboxes.clone();
         let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
@@ -131,9 +131,10 @@ impl Ticker {
             let mut warned_at = Instant::now();
             while !is_over.load(Ordering::Acquire) {
                 watch_memory(&shared, memory_bytes_max);
+                clock_watch.look();
                 if warned_at.elapsed() >= CERTIFICATES_INTERVAL {
                     warned_at = Instant::now();
-                    certificates.warn(clock.now_ms() / 1000);
+                    certificates.warn(clock.wall_secs());
                 }
                 let elapsed = sys_at.map_or(f64::MAX, |at| at.elapsed().as_secs_f64());
                 if sys_secs > 0 && elapsed >= f64::from(sys_secs) {
@@ -146,6 +147,7 @@ impl Ticker {
                 }
                 std::thread::park_timeout(MEMORY_INTERVAL);
             }
+            clock_watch.note();
         });
         Self { thread }
     }
