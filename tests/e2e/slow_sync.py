@@ -1,30 +1,17 @@
 """A disk that is slow, or stands still when a test wants it to: see `slow_sync.c`."""
 
-import atexit
 import os
 import shutil
-import subprocess
 import tempfile
-from functools import cache
 from pathlib import Path
 
 from broker import eventually
-
-
-@cache
-def _library():
-    directory = Path(tempfile.mkdtemp(prefix="quelea-slow-sync-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    library = directory / "slow_sync.so"
-    source = Path(__file__).with_name("slow_sync.c")
-    command = ["cc", "-Wall", "-Werror", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"]
-    subprocess.run(command, check=True)
-    return str(library)
+from preload import library
 
 
 def delayed(ms):
     """What is to be in the environment of a broker whose syncs take so much longer."""
-    return {"LD_PRELOAD": _library(), "SYNC_DELAY_MS": str(ms)}
+    return {"LD_PRELOAD": library("slow_sync"), "SYNC_DELAY_MS": str(ms)}
 
 
 class Gate:
@@ -32,7 +19,7 @@ class Gate:
 
     def __init__(self):
         self.directory = Path(tempfile.mkdtemp(prefix="quelea-gate-"))
-        self.environment = {"LD_PRELOAD": _library(), "SYNC_GATE": str(self.directory)}
+        self.environment = {"LD_PRELOAD": library("slow_sync"), "SYNC_GATE": str(self.directory)}
 
     def __enter__(self):
         return self
