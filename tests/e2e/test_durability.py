@@ -212,6 +212,43 @@ def test_retained_messages_survive(start, how):
             peer.ping()
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_order_and_what_is_retained_hold_for_a_publisher_that_mixes_qos(start, level):
+    broker = start(at_level(level))
+    base = fresh("mixed")
+    qualities = [2, 1, 2, 0, 2, 1]
+    with Peer(broker.port()) as reader, Peer(broker.port()) as peer:
+        reader.accepted().subscribed(f"{base}/#", 2)
+        peer.accepted(**session(named()))
+        for topic in [f"{base}/{number}" for number in range(30)]:
+            peer.send(b"".join(
+                publish(topic, str(number), qos=qos, packet_id=number + 1, retain=True)
+                for number, qos in enumerate(qualities)
+            ))
+            # PUBACK or PUBREC of each, in their order (MQTT-4.6.0-2).
+            for number, qos in enumerate(qualities):
+                if qos:
+                    body = peer.expect(PUBACK if qos == 1 else PUBREC)
+                    assert int.from_bytes(body[:2]) == number + 1
+            for number, qos in enumerate(qualities):
+                if qos == 2:
+                    peer.send(ack(PUBREL, number + 1))
+                    peer.expect(PUBCOMP)
+            got = []
+            while len(got) < len(qualities):
+                first, body = reader.recv()
+                if first & 0xF0 == PUBLISH:
+                    got.append(taken(reader, first, body)[1])
+                else:
+                    reader.send(ack(PUBCOMP, int.from_bytes(body[:2])))
+            assert got == ["0", "1", "2", "3", "4", "5"]
+    for _ in range(2):
+        with Peer(broker.port()) as late:
+            late.accepted().subscribed(f"{base}/#", 0)
+            assert {late.message()[1] for _ in range(30)} == {b"5"}
+        broker.restart("kill")
+
+
 def test_a_level_of_memory_keeps_nothing(start):
     broker = start(at_level("memory"))
     own = subscribed_and_gone(broker, "a")

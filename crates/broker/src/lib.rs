@@ -41,6 +41,7 @@ mod pace;
 mod publish;
 mod remains;
 mod retain;
+mod room;
 mod settings;
 mod shard;
 mod shared;

@@ -43,6 +43,10 @@ impl Shard {
             self.pause(slot, pause_ms, now_ms);
             return true;
         }
+        if self.line_is_full_for(slot, publish) {
+            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+            return true;
+        }
         if let Some(subscriber) = self.holder_of(slot, publish) {
             self.wait_for_subscriber(slot, subscriber);
             return true;

@@ -10,18 +10,14 @@ use crate::access::{Action, Identity};
 use crate::client::Client;
 use crate::deliver::{Delivered, Keeping};
 use crate::durable::{Promise, level_of};
-use crate::pace::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
 use crate::{Confirm, Ended, Event, Mail, SessionKey, Settings, Shard, WhenFull};
-
-/// What a fact adds to topic, properties and payload of a message at the most, and some more.
-const FACT_BYTES_MAX: usize = 1024;
 
 /// Where a routed message is awaited, and by how many places.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Routed {
     matched: bool,
     /// Why the message was not taken, if it was not.
-    refused: Option<Reason>,
+    pub(crate) refused: Option<Reason>,
     /// Places that will answer.
     pub(crate) waiting: u16,
 }
@@ -29,7 +25,8 @@ pub(crate) struct Routed {
 /// What the checks of a PUBLISH came to.
 enum Checked {
     Accept(Message),
-    Repeat,
+    /// Known. Some: it is retained, perhaps in place of what an older one has put there again.
+    Repeat(Option<Message>),
     Deny(Box<str>),
     Invalid(Violation),
 }
@@ -51,11 +48,11 @@ impl Shard {
         let checked = check(client, publish, buffers, settings, key, now_ms)?;
         let message = match checked {
             Checked::Accept(message) => message,
-            Checked::Repeat => {
-                match self.await_handover(slot, publish) {
-                    true => self.answer_publish_waiting(slot, publish),
-                    false => self.answer_publish(slot, publish, Reason::SUCCESS, 0),
-                }
+            Checked::Repeat(retained) => {
+                let retained = retained.as_ref();
+                let places = retained.map_or(0, |m| self.retain_again(slot, publish, m));
+                let handover = u16::from(self.await_handover(slot, publish));
+                self.owe_kept_answer(slot, publish, handover + places);
                 return Ok(());
             }
             Checked::Deny(topic) => return self.deny_publish(slot, publish, topic),
@@ -74,8 +71,14 @@ impl Shard {
             _ if self.is_awaited(&message) => self.confirm_of(slot, publish),
             _ => None,
         };
+        if publish.dup
+            && publish.retain
+            && let Some(client) = self.clients.get_mut(slot)
+        {
+            client.session.incoming.note_sent_again();
+        }
         self.defers_own = publish.qos != QoS::AtMostOnce;
-        let routed = self.route(&message, confirm, now_ms);
+        let routed = self.route_in_turn(slot, &message, confirm, now_ms);
         self.defers_own = false;
         let outcome = self.answer_routed(slot, publish, &message, routed, now_ms);
         if self.own_delivery.is_some() {
@@ -138,7 +141,7 @@ impl Shard {
         if !is_taken {
             return None;
         }
-        if let Some(reason) = self.lacks_disk_for(message) {
+        if let Some(reason) = self.lacks_disk_for(message, 1 << self.id) {
             return Some(self.refuse_publish(slot, publish, message, reason, now_ms));
         }
         let confirm = self.confirm_of(slot, publish);
@@ -157,15 +160,33 @@ impl Shard {
         let wants = self.interested().wants;
         self.deliver_here(message, wants, Keeping::Kept(serial), now_ms);
         self.defers_own = false;
-        self.answer_publish_waiting(slot, publish);
+        self.owe_kept_answer(slot, publish, 1);
         self.deliver_own(slot, now_ms);
         Some(Ok(()))
     }
 
-    /// Owes the answer to a publish that is in the log: its packet id counts as accepted already.
-    fn answer_publish_waiting(&mut self, slot: u32, publish: &Publish<'_>) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        client.session.owe_kept_answer(publish.packet_id);
+    /// Owes the answer to a publish whose packet id counts as accepted already.
+    fn owe_kept_answer(&mut self, slot: u32, publish: &Publish<'_>, waiting: u16) {
+        let (clients, spare_buffers) = self.clients_and_buffers();
+        let Some(client) = clients.get_mut(slot) else { return };
+        Self::lend_buffer(client, spare_buffers);
+        client.session.owe_kept_answer(publish.packet_id, waiting);
+        self.mark_dirty(slot);
+    }
+
+    /// A retained publish of QoS 2 is repeated behind one of QoS 1 that may be older than it, and
+    /// has replaced it: it is retained anew, and nobody gets it twice. Returns how many places have
+    /// to answer.
+    fn retain_again(&mut self, slot: u32, publish: &Publish<'_>, message: &Message) -> u16 {
+        let confirm = self.confirm_of(slot, publish).filter(|_| self.is_awaited(message));
+        if self.would_overtake(slot, message) {
+            self.wait_in_line(slot, message, confirm, true);
+            return u16::from(confirm.is_some());
+        }
+        let mut routed = Routed::default();
+        // It was taken on: should it find no room, that is told and counted, not refused.
+        self.retain(message, confirm, &mut routed);
+        routed.waiting
     }
 
     /// A QoS 2 publish comes again while the first has not reached everybody: this connection
@@ -282,6 +303,51 @@ impl Shard {
         }
     }
 
+    /// Sends a message of a client on its way, not before older ones of its topic.
+    pub(crate) fn route_in_turn(
+        &mut self,
+        slot: u32,
+        message: &Message,
+        confirm: Option<Confirm>,
+        now_ms: u64,
+    ) -> Routed {
+        if self.would_overtake(slot, message) {
+            return self.route_behind(slot, message, confirm, now_ms);
+        }
+        self.route(message, confirm, now_ms)
+    }
+
+    /// Subscribers here have had the older ones; the others get the message behind them.
+    #[cold]
+    fn route_behind(
+        &mut self,
+        slot: u32,
+        message: &Message,
+        confirm: Option<Confirm>,
+        now_ms: u64,
+    ) -> Routed {
+        let mut routed = Routed::default();
+        if confirm.is_some()
+            && let Some(reason) = self.lacks_disk_for(message, 0)
+        {
+            routed.refused = Some(reason);
+            return routed;
+        }
+        self.look_at(message.topic_bytes());
+        let interested = self.interested();
+        if !self.route_here(message, interested.wants, confirm, &mut routed, now_ms) {
+            return routed;
+        }
+        let has_others = interested.wants & !(1 << self.id) != 0;
+        let goes_on = has_others || !self.matches.groups.is_empty();
+        routed.matched |= goes_on;
+        if goes_on || message.retain() {
+            routed.waiting += u16::from(confirm.is_some());
+            self.wait_in_line(slot, message, confirm, false);
+        }
+        routed
+    }
+
     /// Sends a message on its way: to the retained store, the subscribers here, the shared groups
     /// and the shards that may want it.
     pub(crate) fn route(
@@ -291,7 +357,7 @@ impl Shard {
         now_ms: u64,
     ) -> Routed {
         if confirm.is_some()
-            && let Some(reason) = self.lacks_disk_for(message)
+            && let Some(reason) = self.lacks_disk_for(message, 0)
         {
             return Routed { refused: Some(reason), ..Routed::default() };
         }
@@ -305,16 +371,8 @@ impl Shard {
         }
         self.look_at(message.topic_bytes());
         let interested = self.interested();
-        let keeping = Keeping::of_published(confirm.is_some());
-        let delivered = self.deliver_here(message, interested.wants, keeping, now_ms);
-        routed.matched |= delivered.matched;
-        if delivered.refused.is_some() {
-            routed.refused = delivered.refused;
+        if !self.route_here(message, interested.wants, confirm, &mut routed, now_ms) {
             return routed;
-        }
-        if let (Some(position), Some(confirm)) = (delivered.kept, confirm) {
-            routed.waiting += 1;
-            self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
         }
         if !self.matches.groups.is_empty() {
             self.route_to_groups(message, confirm, &mut routed, now_ms);
@@ -325,23 +383,43 @@ impl Shard {
         routed
     }
 
-    /// The way of a message that is in this shard's log, behind its own subscribers.
+    /// The way of a message to the subscribers here. False: it is refused.
+    #[inline]
+    fn route_here(
+        &mut self,
+        message: &Message,
+        wants: u64,
+        confirm: Option<Confirm>,
+        routed: &mut Routed,
+        now_ms: u64,
+    ) -> bool {
+        let keeping = Keeping::of_published(confirm.is_some());
+        let delivered = self.deliver_here(message, wants, keeping, now_ms);
+        routed.matched |= delivered.matched;
+        if delivered.refused.is_some() {
+            routed.refused = delivered.refused;
+            return false;
+        }
+        if let (Some(position), Some(confirm)) = (delivered.kept, confirm) {
+            routed.waiting += 1;
+            self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+        }
+        true
+    }
+
+    /// The way of a message from the subscribers here to the groups and the other shards.
     pub(crate) fn route_onward(
         &mut self,
         message: &Message,
         confirm: Option<Confirm>,
+        routed: &mut Routed,
         now_ms: u64,
-    ) -> Routed {
-        let mut routed = Routed::default();
-        if message.retain() {
-            self.retain(message, confirm, &mut routed);
-        }
+    ) {
         self.look_at(message.topic_bytes());
         self.find_matches();
-        self.route_to_groups(message, confirm, &mut routed, now_ms);
+        self.route_to_groups(message, confirm, routed, now_ms);
         let interested = self.interested();
-        self.route_to_others(message, interested, confirm, &mut routed);
-        routed
+        self.route_to_others(message, interested, confirm, routed);
     }
 
     /// Delivers to the subscribers of this shard, and leaves its groups in `self.matches`. The
@@ -395,49 +473,6 @@ impl Shard {
         }
     }
 
-    /// Why a message that has to be written down cannot be.
-    fn lacks_disk_for(&self, message: &Message) -> Option<Reason> {
-        if !self.shared.a_log_is_short() || message.level() == 0 {
-            return None;
-        }
-        let is_kept = is_kept_retained(message)
-            || self.shared.interest.shards(message.topic_bytes()).promises != 0;
-        is_kept.then_some(match self.log_status() {
-            Some(storage::Status::Poisoned(_)) => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
-            _ => Reason::QUOTA_EXCEEDED,
-        })
-    }
-
-    /// How long this publish has to wait, because the disk is behind or has no space for it.
-    pub(crate) fn wait_for_disk_ms(&self, slot: u32, publish: &Publish<'_>) -> Option<u64> {
-        let store = self.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
-        let waits_for_space =
-            self.shared.settings.when_full == WhenFull::Wait && self.shared.a_log_is_full();
-        let bytes = publish.topic.len() + publish.payload.len() + FACT_BYTES_MAX;
-        let pause_ms = if waits_for_space {
-            FULL_PAUSE_MS
-        } else if self.shared.a_log_is_behind() || store.log.would_wait(bytes) {
-            u64::from(CONGESTION_PAUSE_MS)
-        } else {
-            return None;
-        };
-        self.may_be_kept(slot, publish).then_some(pause_ms)
-    }
-
-    /// May this publish have to be written down? A topic behind an alias is not looked up for it.
-    fn may_be_kept(&self, slot: u32, publish: &Publish<'_>) -> bool {
-        let Some(client) = self.clients.get(slot) else { return false };
-        let level = self.shared.settings.level_of(publish.topic, client.limits.durability);
-        let is_taken = publish.qos == QoS::ExactlyOnce && client.durable.is_some();
-        publish.topic.is_empty()
-            // For QoS 2 the packet ids of its deliveries are, whatever its level.
-            || (level > 0 || publish.qos == QoS::ExactlyOnce)
-                && (is_taken
-                    || publish.retain
-                    || !self.groups.is_empty()
-                    || self.shared.interest.shards(publish.topic.as_bytes()).promises != 0)
-    }
-
     /// A message from another shard.
     pub(crate) fn on_publish_mail(
         &mut self,
@@ -478,9 +513,16 @@ impl Shard {
         confirm.serial != 0 || !is_poisoned && waits
     }
 
-    fn retain(&mut self, message: &Message, confirm: Option<Confirm>, routed: &mut Routed) {
+    pub(crate) fn retain(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+        routed: &mut Routed,
+    ) {
         let home = self.shared.shard_of_topic(message.topic());
-        if home == self.id && confirm.is_some_and(|confirm| confirm.serial != 0) {
+        // What stands before it there must not be overtaken.
+        let is_late = !self.late_mail.is_empty();
+        if home == self.id && confirm.is_some_and(|confirm| confirm.serial != 0 || is_late) {
             routed.waiting += 1;
             self.on_retain_mail(message.clone(), confirm);
             return;
@@ -498,11 +540,6 @@ impl Shard {
         routed.waiting += u16::from(confirm.is_some());
         self.send(home, Mail::Retain { message: message.clone(), confirm });
     }
-}
-
-/// Clearing a topic takes next to no space.
-fn is_kept_retained(message: &Message) -> bool {
-    message.retain() && !message.payload().is_empty()
 }
 
 /// The reason code that tells a publisher why the log does not take its message.
@@ -533,8 +570,13 @@ fn check(
 ) -> Result<Checked, Ended> {
     check_offered(client, publish).map_err(Ended::Violation)?;
     let Client { id, username, grants, limits, session, .. } = client;
+    let is_behind = session.incoming.is_behind();
     let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
-    let Inbound::Accept(publishing) = inbound else { return Ok(Checked::Repeat) };
+    let (publishing, is_repeat) = match inbound {
+        Inbound::Accept(publishing) => (publishing, false),
+        Inbound::Repeat(_) if !publish.retain || !is_behind => return Ok(Checked::Repeat(None)),
+        Inbound::Repeat(publishing) => (publishing, true),
+    };
     let topic = publishing.topic;
     if let Err(error) = topic::check_size(topic, &limits.topic) {
         return Ok(Checked::Invalid(Violation {
@@ -573,10 +615,11 @@ fn check(
             None => 0,
         },
     };
-    Ok(Checked::Accept(match packet {
+    let message = match packet {
         Some(packet) => Message::of_packet(&parts, packet),
         None => Message::new(&parts),
-    }))
+    };
+    Ok(if is_repeat { Checked::Repeat(Some(message)) } else { Checked::Accept(message) })
 }
 
 fn check_offered(client: &Client, publish: &Publish<'_>) -> Result<(), Violation> {

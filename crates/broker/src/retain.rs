@@ -14,7 +14,7 @@ pub(crate) use kept::Kept;
 use crate::access::Action;
 use crate::deliver::{options, with_identifier};
 use crate::durable::{Class, Place, Promise, level_of};
-use crate::journal::{Fact, StoredMessage};
+use crate::journal::{Fact, Origin, StoredMessage};
 use crate::{Confirm, Event, Mail, RetainedQuery, Shard};
 
 /// Retained messages in one page.
@@ -39,7 +39,7 @@ impl Shard {
         if message.payload().is_empty() {
             return self.clear_retained(message, confirm);
         }
-        if !self.has_room_to_retain(message) {
+        if !self.has_room_to_retain(message) || self.is_late_retained(topic) {
             self.metrics().retained_refused.add(1);
             self.tell(Event::RetainedRefused { topic: topic.into() });
             return Err(Reason::QUOTA_EXCEEDED);
@@ -58,6 +58,15 @@ impl Shard {
             None => self.count_retained(1, bytes),
         }
         Ok(place.is_some() && confirm.is_some())
+    }
+
+    /// Does an older one on the topic still wait for room in the log? Who waits for an answer
+    /// stands behind it, and nobody overtakes it.
+    fn is_late_retained(&self, topic: &str) -> bool {
+        self.late_mail.iter().any(|mail| match mail {
+            Mail::Retain { message, .. } => message.topic() == topic,
+            _ => false,
+        })
     }
 
     /// False: the limit is reached, and this would be one more.
@@ -95,13 +104,17 @@ impl Shard {
         message: &Message,
         confirm: Option<Confirm>,
     ) -> Result<Place, storage::AppendError> {
+        let level = level_of(message.level());
+        // So that its repetition after a crash is known, and replaces nothing that came since.
+        let taken = confirm.filter(|confirm| confirm.serial != 0);
+        let origin = taken
+            .map(|confirm| Origin { source: self.source_of(confirm, 1), serial: confirm.serial });
         let Some(store) = self.store.as_mut().filter(|_| message.level() > 0) else {
             return Ok(Place::NOWHERE);
         };
-        let level = level_of(message.level());
         let fact = Fact::Retained(StoredMessage {
             serial: 0,
-            origin: None,
+            origin,
             queue: 0,
             qos: message.qos(),
             retain: true,

@@ -398,6 +398,16 @@ impl Shard {
         if after > before {
             self.mark_dirty(slot);
         }
+        self.note_given_up(slot, given_up, now_ms);
+    }
+
+    /// Deliveries are over that the client could not be sent.
+    pub(crate) fn note_given_up(
+        &mut self,
+        slot: u32,
+        given_up: Vec<(Dropped, session::Origin)>,
+        now_ms: u64,
+    ) {
         for (reason, origin) in given_up {
             if origin.serial != 0 && origin.group == 0 {
                 self.finish_delivery(slot, origin.serial);
@@ -562,10 +572,18 @@ impl Shard {
             return;
         }
         let Some(slot) = self.clients.slot_of(confirm.publisher) else { return };
+        let mut reason = reason;
         if let Some(message) = refused {
             self.note_refused(slot, message, now_ms);
+            let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+            let is_taken = durable.is_some_and(|d| d.received(confirm.packet_id).is_some());
+            if is_taken {
+                // Only what it repeats was, which is not its publisher's matter.
+                reason = Reason::SUCCESS;
+            }
             if let Some(client) = self.clients.get_mut(slot)
                 && message.qos() == codec::QoS::ExactlyOnce
+                && !is_taken
             {
                 // It was not accepted, so that it is no repetition when it comes again, on this
                 // connection or the next.

@@ -24,12 +24,29 @@ pub struct Shared {
     retained_bytes: AtomicU64,
     /// Set by the driver while the process is above its memory limit.
     memory_is_short: AtomicBool,
-    /// A bit per shard whose log has no space or is out of service.
-    logs_short: AtomicU64,
-    /// A bit per shard whose log has no space, which may return.
+    /// As in [`Logs`].
     logs_full: AtomicU64,
-    /// A bit per shard whose log has much waiting for the disk.
+    logs_poisoned: AtomicU64,
     logs_behind: AtomicU64,
+}
+
+/// A bit per shard whose log is so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Logs {
+    /// It has no space, which may return.
+    pub(crate) full: u64,
+    /// It is out of service.
+    pub(crate) poisoned: u64,
+    /// It has much waiting for the disk.
+    pub(crate) behind: u64,
+}
+
+/// The same of one log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogState {
+    pub(crate) full: bool,
+    pub(crate) poisoned: bool,
+    pub(crate) behind: bool,
 }
 
 impl Shared {
@@ -47,8 +64,8 @@ impl Shared {
             retained_messages: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
             memory_is_short: AtomicBool::new(false),
-            logs_short: AtomicU64::new(0),
             logs_full: AtomicU64::new(0),
+            logs_poisoned: AtomicU64::new(0),
             logs_behind: AtomicU64::new(0),
         })
     }
@@ -77,10 +94,13 @@ impl Shared {
         self.memory_is_short.load(Ordering::Relaxed)
     }
 
-    /// `state`: is it short, full, behind?
-    pub(crate) fn set_log_state(&self, shard: ShardId, state: [bool; 3]) {
-        let all = [&self.logs_short, &self.logs_full, &self.logs_behind];
-        for (bits, is_set) in all.into_iter().zip(state) {
+    pub(crate) fn set_log_state(&self, shard: ShardId, is: LogState) {
+        let all = [
+            (&self.logs_full, is.full),
+            (&self.logs_poisoned, is.poisoned),
+            (&self.logs_behind, is.behind),
+        ];
+        for (bits, is_set) in all {
             let own = 1 << shard;
             // Only this shard writes its bit, so a look at it saves the write.
             if (bits.load(Ordering::Relaxed) & own != 0) == is_set {
@@ -94,19 +114,14 @@ impl Shared {
         }
     }
 
-    /// Has any log no space, or is out of service?
-    pub fn a_log_is_short(&self) -> bool {
-        self.logs_short.load(Ordering::Relaxed) != 0
-    }
-
-    /// Has any log no space for now?
-    pub(crate) fn a_log_is_full(&self) -> bool {
-        self.logs_full.load(Ordering::Relaxed) != 0
-    }
-
-    /// Must publishers wait for the disk?
-    pub(crate) fn a_log_is_behind(&self) -> bool {
-        self.logs_behind.load(Ordering::Relaxed) != 0
+    /// What is wrong with which log.
+    #[inline]
+    pub(crate) fn logs(&self) -> Logs {
+        Logs {
+            full: self.logs_full.load(Ordering::Relaxed),
+            poisoned: self.logs_poisoned.load(Ordering::Relaxed),
+            behind: self.logs_behind.load(Ordering::Relaxed),
+        }
     }
 
     pub(crate) fn retained_is_full(&self) -> bool {

@@ -15,6 +15,8 @@ struct PacketIds {
     unreleased: Vec<u16>,
     /// Of those, the ones for which some place has yet to answer. Usually empty.
     unconfirmed: Vec<u16>,
+    /// A retained publish was sent again, and taken again, that may be older than these.
+    is_behind: bool,
 }
 
 impl Incoming {
@@ -33,6 +35,19 @@ impl Incoming {
         if !ids.unconfirmed.contains(&packet_id) {
             ids.unconfirmed.push(packet_id);
         }
+    }
+
+    /// A retained publish was sent again, and has replaced what is retained: it may be older than a
+    /// publish that is not released.
+    pub fn note_sent_again(&mut self) {
+        if let Some(ids) = &mut self.ids {
+            ids.is_behind = !ids.unreleased.is_empty();
+        }
+    }
+
+    /// May something older have been retained since these publishes?
+    pub fn is_behind(&self) -> bool {
+        self.ids.as_ref().is_some_and(|ids| ids.is_behind)
     }
 
     /// All have accepted it.
@@ -56,6 +71,7 @@ impl Incoming {
         let Some(ids) = &mut self.ids else { return false };
         let Ok(place) = ids.unreleased.binary_search(&packet_id) else { return false };
         ids.unreleased.remove(place);
+        ids.is_behind &= !ids.unreleased.is_empty();
         if ids.unreleased.capacity() > IDLE_CAPACITY_MAX {
             self.shrink();
         }

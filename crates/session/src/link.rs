@@ -288,6 +288,14 @@ impl Link {
         number
     }
 
+    /// The acknowledgement `number`, which still waits, waits for more places.
+    pub(crate) fn await_more(&mut self, number: u32, places: u16) {
+        let index = self.ack_index(number);
+        if let Some(ack) = self.acks.get_mut(index) {
+            ack.waiting += places;
+        }
+    }
+
     /// One place has answered for the acknowledgement `number`: accepted it, or not.
     pub(crate) fn settle(&mut self, number: u32, reason: Reason) {
         let index = self.ack_index(number);

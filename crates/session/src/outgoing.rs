@@ -122,6 +122,9 @@ pub struct Outgoing {
     unsent: u16,
     /// An index into `in_flight`, which has no more entries than there are packet ids.
     resend_next: u16,
+    /// The last entries of `in_flight` that the present link has not been written: one that awaits
+    /// its commit, and all behind it, so that none overtakes it.
+    held: u16,
     /// Absent while nothing waits, as in most sessions.
     waiting: Option<Box<Waiting>>,
 }
@@ -189,11 +192,18 @@ impl Outgoing {
         self.packet_id(self.in_flight.len())
     }
 
-    /// Puts a delivery in flight that was written with [`Outgoing::next_packet_id`].
+    /// Puts a delivery in flight that was written with [`Outgoing::next_packet_id`], or that is
+    /// held behind others.
     pub fn start(&mut self, delivery: Delivery) {
         let is_twice = delivery.terms.qos == QoS::ExactlyOnce;
         let awaits = if is_twice { Awaits::Pubrec } else { Awaits::Puback };
         self.push(delivery, awaits);
+        self.held += u16::from(self.held > 0);
+    }
+
+    /// Does a delivery have to wait for the commit of one before it?
+    pub const fn is_held(&self) -> bool {
+        self.held > 0
     }
 
     /// Takes the next packet id for a QoS 2 delivery that must not leave before
@@ -202,6 +212,7 @@ impl Outgoing {
     pub fn start_uncommitted(&mut self, delivery: Delivery) -> u16 {
         let packet_id = self.next_packet_id();
         self.push(delivery, Awaits::Commit);
+        self.held += 1;
         packet_id
     }
 
@@ -212,17 +223,31 @@ impl Outgoing {
         self.resend_next = self.in_flight.len() as u16;
     }
 
-    /// The packet id of an uncommitted delivery is on disk. Returns what is to be written now; a
-    /// delivery that belongs to an earlier link leaves with the resends.
-    pub(crate) fn commit(&mut self, packet_id: u16) -> Option<(&Message, &Terms)> {
-        let index = self.index(packet_id)?;
+    /// The packet id of an uncommitted delivery is on disk. False: it belongs to an earlier link,
+    /// and leaves with the resends.
+    pub(crate) fn commit(&mut self, packet_id: u16) -> bool {
+        let Some(index) = self.index(packet_id) else { return true };
         let entry = &mut self.in_flight[index];
-        if entry.awaits != Awaits::Commit {
-            return None;
+        if entry.awaits == Awaits::Commit {
+            entry.awaits = Awaits::Pubrec;
         }
-        entry.awaits = Awaits::Pubrec;
-        let message = entry.message.as_ref().filter(|_| index < usize::from(self.resend_next));
-        message.map(|message| (message, &entry.terms))
+        index < usize::from(self.resend_next)
+    }
+
+    /// The first delivery that is held without a reason any more.
+    pub(crate) fn next_let_go(&mut self) -> Option<(u16, &Message, &Terms)> {
+        loop {
+            let index = self.in_flight.len() - usize::from(self.held);
+            if self.in_flight.get(index)?.awaits == Awaits::Commit {
+                return None;
+            }
+            self.held -= 1;
+            if self.in_flight[index].message.is_some() {
+                let packet_id = self.packet_id(index);
+                let InFlight { message, terms, .. } = &self.in_flight[index];
+                return message.as_ref().map(|message| (packet_id, message, terms));
+            }
+        }
     }
 
     /// Gives up what is in flight under this packet id.
@@ -290,6 +315,7 @@ impl Outgoing {
     pub fn skip_packet_id(&mut self) {
         self.in_flight.push_back(InFlight::nothing());
         self.resend_next = self.in_flight.len() as u16;
+        self.held += u16::from(self.held > 0);
         self.drop_finished();
     }
 
@@ -342,6 +368,7 @@ impl Outgoing {
             self.base = around(u32::from(self.base) + 1);
             self.resend_next = self.resend_next.saturating_sub(1);
         }
+        self.held = self.held.min(self.in_flight.len() as u16);
         if self.in_flight.is_empty() && self.in_flight.capacity() > IDLE_CAPACITY_MAX {
             self.in_flight = VecDeque::new();
         }
@@ -351,6 +378,8 @@ impl Outgoing {
     pub fn resume(&mut self) {
         self.unsent = self.live;
         self.resend_next = 0;
+        // From now on it is the resends that stop at what is not committed.
+        self.held = 0;
     }
 
     /// Is there something in flight that the present link has not seen?

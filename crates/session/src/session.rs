@@ -79,7 +79,7 @@ pub enum Inbound<'a> {
     /// New: pass it on, then owe the acknowledgement.
     Accept(Publishing<'a>),
     /// A QoS 2 publish that was accepted before: only acknowledge it (MQTT-4.3.3-10).
-    Repeat,
+    Repeat(Publishing<'a>),
 }
 
 /// The protocol state of one client id.
@@ -128,7 +128,14 @@ impl Session {
 
     /// Checks a PUBLISH from the client: alias, quota, duplicate.
     pub fn on_publish<'a>(&'a mut self, publish: &Publish<'a>) -> Result<Inbound<'a>, Violation> {
-        let Some(link) = self.link.as_deref_mut() else { return Ok(Inbound::Repeat) };
+        let Some(link) = self.link.as_deref_mut() else {
+            let (topic, message_expiry_secs, rewrite_properties) = (publish.topic, None, false);
+            return Ok(Inbound::Repeat(Publishing {
+                topic,
+                message_expiry_secs,
+                rewrite_properties,
+            }));
+        };
         let mut alias = None;
         let mut message_expiry_secs = None;
         for property in publish.properties.iter() {
@@ -149,11 +156,9 @@ impl Session {
         }
         // A repeated publish, too, may set an alias for those after it.
         let topic = resolve_alias(link, publish.topic, alias)?;
-        if is_known {
-            return Ok(Inbound::Repeat);
-        }
         let rewrite_properties = alias.is_some() || message_expiry_secs.is_some();
-        Ok(Inbound::Accept(Publishing { topic, message_expiry_secs, rewrite_properties }))
+        let publishing = Publishing { topic, message_expiry_secs, rewrite_properties };
+        Ok(if is_known { Inbound::Repeat(publishing) } else { Inbound::Accept(publishing) })
     }
 
     /// Owes the answer to an accepted PUBLISH. Returns the number to settle it by.
@@ -176,12 +181,19 @@ impl Session {
     }
 
     /// Owes the PUBREC of a publish that is kept whatever happens: its packet id counts as
-    /// accepted. It waits for one answer.
-    pub fn owe_kept_answer(&mut self, packet_id: u16) {
+    /// accepted.
+    pub fn owe_kept_answer(&mut self, packet_id: u16, waiting: u16) {
         self.incoming.insert(packet_id);
         if let Some(link) = self.link.as_deref_mut() {
             let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
-            link.owe_ack(PendingAck { kind, packet_id, reason, waiting: 1 });
+            link.owe_ack(PendingAck { kind, packet_id, reason, waiting });
+        }
+    }
+
+    /// The publish `number` waits for so many more places.
+    pub fn await_more(&mut self, number: u32, places: u16) {
+        if let Some(link) = self.link.as_deref_mut() {
+            link.await_more(number, places);
         }
     }
 
@@ -358,6 +370,10 @@ impl Session {
         let Some(link) = self.link.as_deref_mut() else {
             return Offered::Dropped(Dropped::Offline);
         };
+        if self.outgoing.is_held() {
+            self.outgoing.start(delivery);
+            return Offered::Queued;
+        }
         let packet_id = self.outgoing.next_packet_id();
         if !link.write_first(&delivery.message, &delivery.terms, packet_id, template, now_ms) {
             self.outgoing.skip_packet_id();
@@ -368,20 +384,32 @@ impl Session {
     }
 
     /// Puts a QoS 2 delivery in flight that must not leave before [`Session::commit`]. The window
-    /// must be open ([`Session::has_window`]). Returns its packet id.
+    /// must be open ([`Session::has_window`]). Returns its packet id. What is sent from now on is
+    /// held behind it.
     pub fn start_uncommitted(&mut self, delivery: Delivery) -> u16 {
         self.outgoing.start_uncommitted(delivery)
     }
 
-    /// The packet id of an uncommitted delivery is on disk: the publish may leave. Err: it is
-    /// larger than the client takes, and given up.
-    pub fn commit(&mut self, packet_id: u16, now_ms: u64) -> Result<Option<usize>, Origin> {
-        let Some((message, terms)) = self.outgoing.commit(packet_id) else { return Ok(None) };
-        let Some(link) = self.link.as_deref_mut() else { return Ok(None) };
-        if link.write_publish(message, terms, (packet_id, false), now_ms) {
-            return Ok(Some(message.payload().len()));
+    /// The packet id of an uncommitted delivery is on disk: the publish may leave, and what was
+    /// held behind it. `report` hears of each, as in [`Session::pump`]. False: it belongs to an
+    /// earlier link, and leaves with what is pumped.
+    pub fn commit(
+        &mut self,
+        packet_id: u16,
+        now_ms: u64,
+        mut report: impl FnMut(Result<usize, (Dropped, Origin)>),
+    ) -> bool {
+        let is_of_this_link = self.outgoing.commit(packet_id);
+        let Some(link) = self.link.as_deref_mut() else { return is_of_this_link };
+        while let Some((packet_id, message, terms)) = self.outgoing.next_let_go() {
+            if link.write_publish(message, terms, (packet_id, false), now_ms) {
+                report(Ok(message.payload().len()));
+            } else {
+                let origin = self.outgoing.give_up(packet_id).unwrap_or_default();
+                report(Err((Dropped::TooLarge, origin)));
+            }
         }
-        Err(self.outgoing.give_up(packet_id).unwrap_or_default())
+        is_of_this_link
     }
 
     /// Moves what waits into the outbox, as far as window and outbox allow: first what has to be
@@ -420,6 +448,8 @@ impl Session {
             };
             match offered {
                 Offered::Dropped(dropped) => report(Err((dropped, Origin::default()))),
+                // It is held, and told when it leaves.
+                Offered::Queued => {}
                 _ => report(Ok(payload_bytes)),
             }
         }

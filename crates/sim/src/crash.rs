@@ -331,6 +331,7 @@ impl World {
             client.fate.on_restart(self.now_ms);
         }
         self.oracle.on_will_start();
+        self.node.sabotage = self.options.sabotage;
         self.note(|| "the broker is up".into());
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! What moves between clients and shards: bytes, mail, and the ends of connections.
 
+use std::collections::VecDeque;
+
 use broker::admission::{Admission, admit};
 use broker::{Close, Ended, Event, Mail, ShardId};
-use codec::Reason;
-use session::NEVER;
+use codec::{QoS, Reason};
+use session::{Message, NEVER};
 
 use crate::node::Place;
 use crate::sabotage::Sabotage;
@@ -142,6 +144,9 @@ impl World {
         let sabotage = self.node.sabotage.filter(|_| self.random.chance(20));
         if sabotage == Some(Sabotage::SwapMail) && queue.len() > 1 {
             queue.swap(0, 1);
+        }
+        if let Some(sabotage) = self.node.sabotage {
+            overtake(sabotage, queue);
         }
         let Some(mail) = queue.pop_front() else { return };
         if queue.is_empty() {
@@ -311,5 +316,25 @@ impl World {
             }
             client.lose_wire(&mut self.oracle);
         }
+    }
+}
+
+/// A planted bug: what stands behind a QoS 2 message of the same publisher and topic goes first.
+fn overtake(sabotage: Sabotage, queue: &mut VecDeque<Mail>) {
+    let message_of = |mail: &Mail| match (mail, sabotage) {
+        (Mail::Publish { message, .. }, Sabotage::OvertakeLive)
+        | (Mail::Retain { message, .. }, Sabotage::OvertakeRetained) => Some(message.clone()),
+        _ => None,
+    };
+    let Some(first) = queue.front().and_then(message_of) else { return };
+    let is_next = |message: Message| {
+        message.qos() < first.qos()
+            && message.topic() == first.topic()
+            && message.publisher() == first.publisher()
+    };
+    if first.qos() == QoS::ExactlyOnce
+        && let Some(next) = queue.iter().position(|mail| message_of(mail).is_some_and(is_next))
+    {
+        queue.swap(0, next);
     }
 }

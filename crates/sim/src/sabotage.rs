@@ -6,6 +6,10 @@ pub enum Sabotage {
     LoseMail,
     DoubleMail,
     SwapMail,
+    /// A live message overtakes one of QoS 2 of its publisher and topic.
+    OvertakeLive,
+    /// A message to be retained does.
+    OvertakeRetained,
     /// A shard is not told that its mail was dealt with.
     LoseTaken,
     ForgetDirty,

@@ -63,6 +63,12 @@ fn the_oracle_sees_a_broker_that_forgets_everything() {
 }
 
 #[test]
+fn the_oracle_sees_messages_that_overtake_others_of_a_higher_qos() {
+    is_caught(Sabotage::OvertakeLive);
+    is_caught(Sabotage::OvertakeRetained);
+}
+
+#[test]
 fn the_oracle_sees_syncs_that_are_none() {
     is_caught(Sabotage::IgnoreSyncs);
 }

@@ -123,9 +123,10 @@ impl Shard {
         let serial = delivery.terms.serial;
         let payload_bytes = delivery.message.payload().len();
         let is_expired = delivery.message.is_expired(now_ms);
+        let is_uncommitted = delivery.terms.qos == QoS::ExactlyOnce;
         let (offered, packet_id) = if is_expired {
             (Offered::Dropped(Dropped::Expired), 0)
-        } else if delivery.terms.qos == QoS::ExactlyOnce {
+        } else if is_uncommitted {
             (Offered::Queued, client.session.start_uncommitted(delivery))
         } else {
             let packet_id = client.session.outgoing.next_packet_id();
@@ -140,8 +141,7 @@ impl Shard {
             self.note_moved(slot);
         } else {
             durable.track.hand_out(serial, packet_id);
-            let is_uncommitted = matches!(offered, Offered::Queued);
-            let then = is_uncommitted.then_some(Promise::Send { session, packet_id, serial });
+            let then = is_uncommitted.then_some(Promise::Send { session, packet_id });
             let (queue, stage, level) = (durable.queue, Stage::Published, durable.log_level());
             if let Some(store) = &mut self.store {
                 store.pin_in_flight(serial);

@@ -13,15 +13,19 @@ use foldhash::fast::FixedState;
 use session::Message;
 use storage::AppendError;
 
-use super::promise::Promise;
 use super::store::{HANDOVER, Loaded, level_of};
 use super::track::{Place, Track};
 use crate::journal::{Fact, Origin};
+use crate::publish::Routed;
 use crate::{Confirm, Mail, SessionKey, Shard};
 
 /// A message that is not yet known to be held by all who owe it.
 #[derive(Debug)]
 struct Handover {
+    /// The queue number of its session.
+    session: u64,
+    /// It waits in the line of what is passed on.
+    is_in_line: bool,
     /// The acknowledgement that waits for it, if its connection still does.
     confirm: Option<Confirm>,
     /// None after a start, until the disk has given it.
@@ -58,19 +62,34 @@ pub(crate) struct Received {
 
 impl Handovers {
     /// One that was under way when the broker ended.
-    pub(crate) fn restore(&mut self, serial: u64, is_will: bool) {
-        let handover = Handover { confirm: None, message: None, waiting: 0, is_will };
+    pub(crate) fn restore(&mut self, serial: u64, session: u64, is_will: bool) {
+        let is_in_line = true;
+        let (confirm, message, waiting) = (None, None, 0);
+        let handover = Handover { session, is_in_line, confirm, message, waiting, is_will };
         self.by_serial.insert(serial, handover);
         self.track.hand_out(serial, 0);
         self.is_resuming = true;
     }
 
     /// A will has become a message.
-    pub(crate) fn begin_will(&mut self, serial: u64, message: &Message) {
-        let message = Some(message.clone());
-        let handover = Handover { confirm: None, message, waiting: 0, is_will: true };
+    pub(crate) fn begin_will(&mut self, serial: u64, session: u64, message: &Message) {
+        let handover = Handover {
+            session,
+            is_in_line: false,
+            confirm: None,
+            message: Some(message.clone()),
+            waiting: 0,
+            is_will: true,
+        };
         self.by_serial.insert(serial, handover);
         self.track.hand_out(serial, 0);
+    }
+
+    /// It is passed on when its turn has come.
+    pub(crate) fn note_in_line(&mut self, serial: u64) {
+        if let Some(handover) = self.by_serial.get_mut(&serial) {
+            handover.is_in_line = true;
+        }
     }
 
     /// Has it yet to reach somebody?
@@ -114,11 +133,18 @@ impl Shard {
             store.keep_message(message, |message| Fact::Taken { session, packet_id, message })?;
         // One reference for the handover, which keep_message has counted, one for the packet id.
         store.pin_message(serial);
-        let message = Some(message.clone());
-        let handover = Handover { confirm, message, waiting: 0, is_will: false };
+        let handover = Handover {
+            session,
+            is_in_line: true,
+            confirm,
+            message: Some(message.clone()),
+            waiting: 0,
+            is_will: false,
+        };
         store.handovers.by_serial.insert(serial, handover);
         store.handovers.track.hand_out(serial, 0);
-        store.promises.push(position, level, Promise::Route { serial });
+        store.line.push_taken(serial, position, level);
+        self.enter_line(slot, message.topic());
         if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             let (place, is_released) = (Place::default(), false);
             durable.rare().received.push(Received { packet_id, serial, place, is_released });
@@ -126,23 +152,35 @@ impl Shard {
         Ok(serial)
     }
 
-    /// The other shards, the groups and the retained store get it. The record of a QoS 2 publish is
+    /// The retained store, the groups and the other shards get it. The record of a QoS 2 publish is
     /// committed.
+    ///
+    /// What is retained is what was acknowledged last: if its session was given up, nobody is told
+    /// any more that such a publish is kept, so it must not replace what was said since.
     pub(crate) fn pass_on_taken(&mut self, serial: u64, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
         let Some(handover) = store.handovers.by_serial.get_mut(&serial) else { return };
         let Some(message) = handover.message.take() else { return };
+        let (session, is_will) = (handover.session, handover.is_will);
+        let was_in_line = std::mem::take(&mut handover.is_in_line);
         let confirm = Confirm {
             publisher: SessionKey::new(self.id, 0, 0),
             connection: crate::NO_CONNECTION,
             ack_number: 0,
             packet_id: 0,
             serial,
-            is_will: handover.is_will,
+            is_will,
         };
         // One more than there are, so that answers of this very shard do not end it too early.
         handover.waiting = 1;
-        let routed = self.route_onward(&message, Some(confirm), now_ms);
+        if was_in_line {
+            self.leave_line(session);
+        }
+        let mut routed = Routed::default();
+        if message.retain() && (is_will || self.clients.find_queue(session).is_some()) {
+            self.retain(&message, Some(confirm), &mut routed);
+        }
+        self.route_onward(&message, Some(confirm), &mut routed, now_ms);
         if let Some(store) = &mut self.store
             && let Some(handover) = store.handovers.by_serial.get_mut(&serial)
         {
@@ -174,6 +212,7 @@ impl Shard {
         let Some(handover) = store.handovers.by_serial.remove(&serial) else { return };
         store.handovers.track.finish(serial);
         store.release_message(serial);
+        self.leave_line(handover.session);
         let Some(confirm) = handover.confirm else { return };
         if let Some(slot) = self.clients.slot_of(confirm.publisher) {
             self.forget_received(slot, confirm.packet_id, serial);
@@ -208,6 +247,8 @@ impl Shard {
                 Loaded::Gone => {
                     if let Some(handover) = store.handovers.by_serial.get_mut(&serial) {
                         handover.waiting = 1;
+                        let session = handover.session;
+                        self.leave_line(session);
                     }
                     self.on_handed_over(serial, now_ms);
                 }
@@ -257,7 +298,7 @@ impl Shard {
     }
 
     /// The number of one of the [`SOURCES`]. `step` 1: of what is to be retained.
-    fn source_of(&self, confirm: Confirm, step: u16) -> u16 {
+    pub(crate) fn source_of(&self, confirm: Confirm, step: u16) -> u16 {
         let kind = 2 * u16::from(confirm.is_will) + step;
         kind * self.shared.shard_count + confirm.publisher.shard()
     }
@@ -275,6 +316,7 @@ impl Shard {
             return;
         }
         let has_room = self.has_room_to_retain(&message);
+        let is_clear = message.payload().is_empty();
         match self.keep_retained(&message, confirm) {
             Err(_) if serial != 0 && has_room => {
                 self.late_mail.push(Mail::Retain { message, confirm });
@@ -285,6 +327,11 @@ impl Shard {
             Ok(true) => {}
         }
         self.note_seen_at(source, serial);
+        if serial != 0 && is_clear {
+            // The fact of a clearing does not say where it comes from, and must not undo what comes
+            // next. Should there be no room, that finds none either.
+            let _ = self.write_progress_of(&[super::store::SEEN + u64::from(source)]);
+        }
     }
 
     fn has_seen(&self, source: u16, serial: u64) -> bool {

@@ -16,6 +16,7 @@
 mod deliver;
 mod group;
 mod handover;
+mod line;
 mod promise;
 mod replay;
 mod restore;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use codec::{Ack, AckKind, Properties, Reason};
 use storage::{Level, Log, Position};
 
+use crate::shared::LogState;
 use crate::{Confirm, Ended, Mail, SessionKey, Shard};
 
 /// What may be done once a fact is committed.
@@ -12,10 +13,8 @@ use crate::{Confirm, Ended, Mail, SessionKey, Shard};
 pub(crate) enum Promise {
     /// One of the places that a publish waits for has it.
     Confirm(Confirm),
-    /// A QoS 2 publish was taken on: pass it to the others.
-    Route { serial: u64 },
     /// The packet id of a QoS 2 delivery: the PUBLISH may leave.
-    Send { session: SessionKey, packet_id: u16, serial: u64 },
+    Send { session: SessionKey, packet_id: u16 },
     /// A PUBREC: the PUBREL may leave.
     Received { session: SessionKey, packet_id: u16 },
     /// A PUBREL: the PUBCOMP may leave.
@@ -31,44 +30,34 @@ pub(crate) enum Promise {
 pub(crate) struct Promises {
     disk: VecDeque<(Position, Promise)>,
     fsync: VecDeque<(Position, Promise)>,
-    /// Of both levels: a shard takes a serial below one it has had for a repetition.
-    routes: VecDeque<(Position, Level, u64)>,
 }
 
 impl Promises {
     pub(crate) fn push(&mut self, position: Position, level: Level, promise: Promise) {
-        if let Promise::Route { serial } = promise {
-            self.routes.push_back((position, level, serial));
-            return;
-        }
         match level {
             Level::Disk => self.disk.push_back((position, promise)),
             Level::Fsync => self.fsync.push_back((position, promise)),
         }
     }
 
-    /// The next promise that can be kept. `may_route`: nothing older waits to be passed on.
-    fn next(&mut self, log: &Log, may_route: bool) -> Option<Promise> {
+    /// The next promise that can be kept.
+    fn next(&mut self, log: &Log) -> Option<Promise> {
         let is_due = |queue: &VecDeque<(Position, Promise)>, level| {
             queue.front().is_some_and(|(position, _)| log.is_committed(*position, level))
         };
-        if is_due(&self.disk, Level::Disk) {
-            return self.disk.pop_front().map(|(_, promise)| promise);
-        }
-        if is_due(&self.fsync, Level::Fsync) {
-            return self.fsync.pop_front().map(|(_, promise)| promise);
-        }
-        let (position, level, serial) = self.routes.front().copied().filter(|_| may_route)?;
-        log.is_committed(position, level).then(|| {
-            self.routes.pop_front();
-            Promise::Route { serial }
-        })
+        let next = if is_due(&self.disk, Level::Disk) {
+            self.disk.pop_front()
+        } else if is_due(&self.fsync, Level::Fsync) {
+            self.fsync.pop_front()
+        } else {
+            None
+        };
+        next.map(|(_, promise)| promise)
     }
 
     fn next_broken(&mut self) -> Option<Promise> {
-        let route = || self.routes.pop_front().map(|(_, _, serial)| Promise::Route { serial });
-        let other = self.disk.pop_front().or_else(|| self.fsync.pop_front());
-        other.map(|(_, promise)| promise).or_else(route)
+        let broken = self.disk.pop_front().or_else(|| self.fsync.pop_front());
+        broken.map(|(_, promise)| promise)
     }
 }
 
@@ -82,18 +71,18 @@ impl Shard {
     /// Does what has waited for what is committed by now.
     pub(crate) fn keep_promises(&mut self, now_ms: u64) {
         while let Some(store) = &mut self.store
-            && let Some(promise) = store.promises.next(&store.log, !store.handovers.is_resuming)
+            && let Some(promise) = store.promises.next(&store.log)
         {
             self.keep_promise(promise, now_ms);
         }
+        self.pass_on_line(now_ms);
     }
 
     fn keep_promise(&mut self, promise: Promise, now_ms: u64) {
         match promise {
             Promise::Confirm(confirm) => self.confirm(confirm, Reason::SUCCESS, now_ms),
-            Promise::Route { serial } => self.pass_on_taken(serial, now_ms),
-            Promise::Send { session, packet_id, serial } => {
-                self.send_committed(session, packet_id, serial, now_ms);
+            Promise::Send { session, packet_id } => {
+                self.send_committed(session, packet_id, now_ms);
             }
             Promise::Received { session, packet_id } => {
                 self.release_outgoing(session, packet_id, now_ms);
@@ -126,11 +115,11 @@ impl Shard {
                         self.doomed.push((slot, Ended::LogFailed));
                     }
                 }
-                Promise::Route { serial } => self.refuse_taken(serial, now_ms),
                 // Half of a QoS 2 exchange: the client repeats its part with its next connection.
                 Promise::Send { .. } | Promise::Received { .. } | Promise::Released { .. } => {}
             }
         }
+        self.break_line(now_ms);
     }
 
     /// Answers for one place of a publish, here or on another shard.
@@ -143,25 +132,26 @@ impl Shard {
         }
     }
 
-    /// The packet id of a QoS 2 delivery is kept: it may leave.
-    fn send_committed(&mut self, session: SessionKey, packet_id: u16, serial: u64, now_ms: u64) {
+    /// The packet id of a QoS 2 delivery is kept: it may leave, and what was held behind it.
+    fn send_committed(&mut self, session: SessionKey, packet_id: u16, now_ms: u64) {
+        let metrics = &self.shared.metrics[usize::from(self.id)];
         let Some(slot) = self.clients.slot_of(session) else { return };
         let Some(client) = self.clients.get_mut(slot) else { return };
-        match client.session.commit(packet_id, now_ms) {
-            Ok(Some(payload_bytes)) => {
-                let metrics = self.metrics();
+        let mut given_up = Vec::new();
+        let is_of_this_link = client.session.commit(packet_id, now_ms, |outcome| match outcome {
+            Ok(payload_bytes) => {
                 metrics.publishes_sent.add(1);
                 metrics.publish_bytes_sent.add(payload_bytes as u64);
-                self.mark_dirty(slot);
             }
-            // A later connection sends it again.
-            Ok(None) => self.pump(slot, now_ms),
-            Err(_) => {
-                self.finish_delivery(slot, serial);
-                self.note_dropped(slot, session::Dropped::TooLarge, now_ms);
-                self.pump(slot, now_ms);
-            }
+            Err(reason) => given_up.push(reason),
+        });
+        self.mark_dirty(slot);
+        if is_of_this_link && given_up.is_empty() {
+            return;
         }
+        self.note_given_up(slot, given_up, now_ms);
+        // What belongs to an earlier link leaves with the resends.
+        self.pump(slot, now_ms);
     }
 
     /// A PUBREC is kept: PUBREL.
@@ -205,14 +195,16 @@ impl Shard {
     pub(crate) fn note_log_status(&mut self, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
         let status = store.log.status();
-        let is_behind = store.is_behind();
-        let is_short = matches!(status, storage::Status::Full(_) | storage::Status::Poisoned(_));
-        let is_full = matches!(status, storage::Status::Full(_));
-        self.shared.set_log_state(self.id, [is_short, is_full, is_behind]);
+        let is_poisoned = matches!(status, storage::Status::Poisoned(_));
+        let state = LogState {
+            full: matches!(status, storage::Status::Full(_)),
+            poisoned: is_poisoned,
+            behind: store.is_behind(),
+        };
+        self.shared.set_log_state(self.id, state);
         if status == store.told {
             return;
         }
-        let is_poisoned = matches!(status, storage::Status::Poisoned(_));
         store.told = status;
         if is_poisoned {
             self.break_promises(now_ms);

@@ -17,7 +17,7 @@ use super::store::{HANDOVER, SEEN, message_of};
 use super::track::Place;
 use super::turn::Shares;
 use crate::journal::{
-    Fact, GroupOpened, Sent, SessionOpened, StoredMessage, StoredWill, Subscribed,
+    Fact, GroupOpened, Origin, Sent, SessionOpened, StoredMessage, StoredWill, Subscribed,
 };
 
 /// What recovery read, collected until the shard can be rebuilt from it.
@@ -35,8 +35,8 @@ pub struct Replay {
     pub(super) retained: HashMap<Box<str>, (Message, Place), FixedState>,
     /// By queue number, those of no session among them.
     pub(super) progress: HashMap<u64, ProgressFacts, FixedState>,
-    /// Serials that this shard took on, of QoS 2 publishes and of wills (true).
-    pub(super) taken: Vec<(u64, bool)>,
+    /// Serials that this shard took on, of whose session, and whether they are wills.
+    pub(super) taken: Vec<(u64, u64, bool)>,
     pub(super) seen: HashMap<u16, u64, FixedState>,
     pub(super) last_queue: u64,
     pub(super) last_serial: u64,
@@ -219,14 +219,14 @@ impl Replay {
             Fact::Message(message) => self.on_message(message, place, ledger),
             Fact::Taken { session, packet_id, message } => {
                 self.on_message(message, place, ledger);
-                self.taken.push((message.serial, false));
+                self.taken.push((message.serial, session, false));
                 let facts = self.session(session).rare();
                 let received = (message.serial, Place::default());
                 release(ledger, facts.received.insert(packet_id, received).map(|(_, p)| p));
             }
             Fact::WillTaken { session, message } => {
                 self.on_message(message, place, ledger);
-                self.taken.push((message.serial, true));
+                self.taken.push((message.serial, session, true));
                 self.clear_will(session, ledger);
             }
             Fact::Received { session, packet_id, serial } => {
@@ -236,6 +236,7 @@ impl Replay {
                 release(ledger, received.map(|(_, place)| place));
             }
             Fact::Retained(message) => {
+                self.note_origin(message.origin);
                 let kept = (message_of(&message), place);
                 let old = self.retained.insert(message.topic.into(), kept);
                 release(ledger, old.map(|(_, place)| place));
@@ -343,10 +344,7 @@ impl Replay {
 
     fn on_message(&mut self, message: StoredMessage<'_>, place: Place, ledger: &mut Ledger) {
         self.last_serial = self.last_serial.max(message.serial);
-        if let Some(origin) = message.origin {
-            let seen = self.seen.entry(origin.source).or_default();
-            *seen = (*seen).max(origin.serial);
-        }
+        self.note_origin(message.origin);
         let topic = self.topic_number(message.topic);
         let facts = MessageFacts {
             place,
@@ -356,6 +354,13 @@ impl Replay {
         };
         let old = self.messages.insert(message.serial, facts);
         release(ledger, old.map(|old| old.place));
+    }
+
+    fn note_origin(&mut self, origin: Option<Origin>) {
+        if let Some(origin) = origin {
+            let seen = self.seen.entry(origin.source).or_default();
+            *seen = (*seen).max(origin.serial);
+        }
     }
 
     fn topic_number(&mut self, topic: &str) -> u32 {

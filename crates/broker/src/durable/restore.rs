@@ -224,11 +224,13 @@ impl Shard {
             *serial <= handed_over.floor
                 || runs.any(|(from, through)| (from..=through).contains(&serial))
         };
-        replay.taken.retain(|(serial, _)| !is_done(serial) && replay.messages.contains_key(serial));
+        replay
+            .taken
+            .retain(|(serial, ..)| !is_done(serial) && replay.messages.contains_key(serial));
         store.handovers.track = Track::starting_at(handed_over.floor);
         store.handovers.track.place = handed_over.place;
-        for (serial, is_will) in &replay.taken {
-            store.handovers.restore(*serial, *is_will);
+        for (serial, session, is_will) in &replay.taken {
+            store.handovers.restore(*serial, *session, *is_will);
         }
         store.handovers.track.advance(replay.last_serial);
         for (source, seen) in store.seen.iter_mut().enumerate() {
@@ -236,6 +238,13 @@ impl Shard {
             let newest = replay.seen.get(&(source as u16)).copied().unwrap_or_default();
             seen.serial = progress.floor.max(newest);
             seen.place = progress.place;
+        }
+        for (serial, session, _) in &replay.taken {
+            let topic = replay.messages.get(serial).map(|facts| facts.topic as usize);
+            let slot = self.clients.find_queue(*session);
+            if let (Some(slot), Some(topic)) = (slot, topic) {
+                self.enter_line(slot, &replay.topics[topic]);
+            }
         }
     }
 
@@ -289,7 +298,7 @@ impl Shard {
     /// references, and how many of them are pins.
     fn pinned_messages(&mut self, replay: &Replay) -> HashMap<u64, (u32, u32), FixedState> {
         let mut needs: HashMap<u64, (u32, u32), FixedState> = HashMap::default();
-        for (serial, _) in &replay.taken {
+        for (serial, ..) in &replay.taken {
             needs.entry(*serial).or_default().0 += 1;
         }
         for slot in self.clients.slots() {
@@ -385,6 +394,8 @@ impl Shard {
             let received = Received { packet_id, serial, place, is_released: false };
             durable.rare().received.push(received);
         }
+        // What it has sent again before the end is not known.
+        client.session.incoming.note_sent_again();
     }
 
     fn release_place(&mut self, place: Place) {

@@ -45,6 +45,9 @@ pub(crate) struct Rare {
     pub(crate) received: Vec<Received>,
     /// Filters subscribed while older messages were under way: they count from the serial on.
     pub(crate) since: Vec<(topic::FilterId, u64)>,
+    /// A mark for the topic of each publish of the client that is in the [`super::line`], in order.
+    /// Bounded as that is.
+    pub(crate) in_line: std::collections::VecDeque<u64>,
     /// The serials whose turn comes next, looked up already.
     pub(crate) upcoming: std::collections::VecDeque<u64>,
     /// How often the full queue made room since it was counted anew.
@@ -111,6 +114,7 @@ impl Rare {
         !self.will.is_some()
             && self.received.is_empty()
             && self.since.is_empty()
+            && self.in_line.is_empty()
             && self.upcoming.is_empty()
     }
 }

@@ -8,10 +8,12 @@ use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status,
 use topic::FilterId;
 
 use super::handover::{Handovers, SOURCES};
+use super::line::Line;
 use super::promise::{Promise, Promises};
 use super::track::Place;
 use super::will::LateWill;
 use crate::journal::{Fact, Stage, StoredMessage};
+use crate::room::frees_room;
 use crate::{Durability, SessionKey, ShardId};
 
 /// The queue number of what a shard has taken on and not yet passed to others.
@@ -129,6 +131,7 @@ pub(crate) struct Store {
     pub(crate) noted: Vec<Noted>,
     pub(crate) promises: Promises,
     pub(crate) handovers: Handovers,
+    pub(crate) line: Line,
     /// The highest serials that came from each of the sources (`handover.rs`).
     pub(crate) seen: Vec<Seen>,
     fetched: HashMap<u64, Message, FixedState>,
@@ -194,6 +197,7 @@ impl Store {
             noted: Vec::new(),
             promises: Promises::default(),
             handovers: Handovers::default(),
+            line: Line::default(),
             seen: vec![Seen::default(); SOURCES * usize::from(shard_count)],
             fetched: HashMap::default(),
             fetched_bytes: 0,
@@ -285,7 +289,9 @@ impl Store {
         message: &Message,
         make: impl FnOnce(StoredMessage<'_>) -> Fact<'_>,
     ) -> Result<(u64, Position), AppendError> {
-        self.keep_message_as(Class::Normal, message, make)
+        // What clears a topic frees more than it takes.
+        let class = if frees_room(message) { Class::Essential } else { Class::Normal };
+        self.keep_message_as(class, message, make)
     }
 
     pub(crate) fn keep_message_as(

@@ -142,7 +142,7 @@ impl Shard {
     }
 
     /// Writes one list of the first of these queues. Returns how many it has dealt with.
-    fn write_progress_of(&mut self, moved: &[u64]) -> Result<usize, AppendError> {
+    pub(crate) fn write_progress_of(&mut self, moved: &[u64]) -> Result<usize, AppendError> {
         let list_bytes_max = self.store.as_ref().map_or(0, |store| store.list_bytes_max);
         let mut buffer = ProgressBuf::default();
         let mut written = Vec::new();

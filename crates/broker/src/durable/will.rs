@@ -119,7 +119,9 @@ impl Shard {
         self.look_at(message.topic_bytes());
         let wants = self.interested().wants;
         self.deliver_here(message, wants, Keeping::Kept(serial), now_ms);
-        self.pass_on_taken(serial, now_ms);
+        if !self.will_waits_in_line(session, serial, message) {
+            self.pass_on_taken(serial, now_ms);
+        }
         Ok(())
     }
 
@@ -163,7 +165,7 @@ impl Store {
         let (serial, _) = self.keep_message_as(Class::Essential, message, |message| {
             Fact::WillTaken { session, message }
         })?;
-        self.handovers.begin_will(serial, message);
+        self.handovers.begin_will(serial, session, message);
         Ok(serial)
     }
 

@@ -299,6 +299,9 @@ impl ModelClient {
             return Ok(());
         }
         if !connack.session_present {
+            if self.is_persistent() {
+                self.publishing.for_each_unanswered(|publish| oracle.on_given_up(publish));
+            }
             self.publishing.clear();
             self.received.clear();
             self.subscribing.start_over();

@@ -37,6 +37,8 @@ struct Message {
     owed: BTreeMap<u32, QoS>,
     /// QoS 2 or not, it may rightly come twice.
     may_repeat: bool,
+    /// It may come for the first time after later ones of another QoS.
+    may_be_late: bool,
 }
 
 /// What is promised in a world.
@@ -171,6 +173,7 @@ impl Oracle {
             has_group,
             owed,
             may_repeat: false,
+            may_be_late: false,
         };
         self.messages.insert((topic.clone(), publish.payload), message);
     }
@@ -210,9 +213,22 @@ impl Oracle {
         }
     }
 
+    /// Its publisher has given up the session, and will not ask for the answer any more.
+    pub fn on_given_up(&mut self, publish: &OwnedPublish) {
+        let id = (publish.topic.clone(), publish.payload);
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.may_be_late = true;
+        }
+    }
+
     /// The broker ended, and what it kept less firmly than `kept` may be gone.
     pub fn on_crash(&mut self, kept: Durability, has_synced: bool) {
         self.crash_wills(has_synced, self.terms.level < kept);
+        // It is sent again, and what was taken on behind it at QoS 2 goes on without it.
+        let resent = self.messages.values_mut();
+        resent
+            .filter(|m| m.qos == QoS::AtLeastOnce && m.acknowledged_ms.is_none())
+            .for_each(|message| message.may_be_late = true);
         let terms = self.terms.clone();
         let is_lost = |topic: &str| terms.level_of(topic).min(terms.level) < kept;
         for (id, message) in self.messages.iter_mut().filter(|((topic, _), _)| is_lost(topic)) {
@@ -284,12 +300,13 @@ impl Oracle {
         if may_be_first_repeat || self.terms.is_lossy || is_excused || !is_owed {
             return Ok(());
         }
-        // At QoS 2 a message may wait longer for its way through the broker.
-        let last = seen.last.entry((id.0, payload.publisher, message.qos)).or_default();
-        if payload.sequence < *last && is_first {
-            return Err(format!("{name}: after {last} of the same topic (MQTT-4.6.0-6)"));
+        // At level memory QoS 2 may wait for the log, and QoS 1 does not.
+        let by_qos = is_unkept || message.may_be_late;
+        let topic = (id.0, payload.publisher);
+        let before = seen.note_order(topic, (message.qos, by_qos), publish.qos, payload.sequence);
+        if payload.sequence < before && is_first {
+            return Err(format!("{name}: after {before} of the same topic (MQTT-4.6.0-6)"));
         }
-        *last = payload.sequence.max(*last);
         Ok(())
     }
 
@@ -341,11 +358,12 @@ impl Oracle {
     }
 
     /// Has the fresh subscriber `session` got what is retained?
-    pub fn judge_retained(&self, session: u32) -> Result<(), String> {
+    /// `dropped`: so many deliveries the broker said it dropped meanwhile.
+    pub fn judge_retained(&self, session: u32, dropped: u64) -> Result<(), String> {
         let Some(seen) = self.sessions.get(&session) else {
             return Err(format!("session {session} never began"));
         };
-        self.retained.judge(&seen.retained)
+        self.retained.judge(&seen.retained, dropped)
     }
 }
 

@@ -49,7 +49,12 @@ impl Retained {
     }
 
     /// A later change may hold without its acknowledgement having come.
-    pub(super) fn judge(&self, got: &BTreeMap<String, Payload>) -> Result<(), String> {
+    pub(super) fn judge(
+        &self,
+        got: &BTreeMap<String, Payload>,
+        dropped: u64,
+    ) -> Result<(), String> {
+        let mut missing = 0;
         for (topic, entry) in self.topics.iter().filter(|(_, entry)| entry.acknowledged > 0) {
             let acknowledged = entry.acknowledged;
             let is_right = match got.get(topic) {
@@ -61,7 +66,8 @@ impl Retained {
                         || !entry.clears.is_disjoint(&entry.late)
                 }
             };
-            if !is_right {
+            missing += u64::from(!is_right && !got.contains_key(topic));
+            if !is_right && (got.contains_key(topic) || missing > dropped) {
                 let got = got.get(topic).map(|payload| payload.sequence);
                 return Err(format!("retained on {topic}: {got:?}, acknowledged {acknowledged}"));
             }

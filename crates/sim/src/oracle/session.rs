@@ -15,10 +15,35 @@ pub(super) struct Session {
     pub(super) times_exactly: BTreeMap<MessageId, u32>,
     /// By topic: what came with the RETAIN flag.
     pub(super) retained: BTreeMap<String, Payload>,
-    /// The last new sequence number by topic, publisher and QoS of the publish.
-    pub(super) last: BTreeMap<(String, u32, QoS), u32>,
+    /// The last new sequence numbers by topic and publisher; of what is kept in memory only by QoS
+    /// of the publish, too.
+    pub(super) last: BTreeMap<(String, u32, Option<QoS>), Last>,
     /// When its present connection began.
     pub(super) opened_ms: u64,
+}
+
+/// The last new sequence number, of any QoS, and of QoS 1 and 2.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Last {
+    any: u32,
+    kept: u32,
+}
+
+impl Last {
+    /// QoS 0 waits in no queue of a subscriber, so it may come before others, and not after them.
+    pub(super) const fn of(self, qos: QoS) -> u32 {
+        match qos {
+            QoS::AtMostOnce => self.any,
+            _ => self.kept,
+        }
+    }
+
+    pub(super) fn note(&mut self, qos: QoS, sequence: u32) {
+        self.any = self.any.max(sequence);
+        if qos != QoS::AtMostOnce {
+            self.kept = self.kept.max(sequence);
+        }
+    }
 }
 
 /// A filter, from the SUBSCRIBE that asked for it to the UNSUBACK.
@@ -71,6 +96,26 @@ impl Session {
         if let Some(subscription) = self.open(filter) {
             subscription.ended = Some(now);
         }
+    }
+
+    /// Notes a message that has come, and returns the last that it must not come after: of whatever
+    /// QoS of its publish, or only of the same.
+    pub(super) fn note_order(
+        &mut self,
+        (topic, publisher): (String, u32),
+        (qos, by_qos): (QoS, bool),
+        delivered: QoS,
+        sequence: u32,
+    ) -> u32 {
+        let of_all = self.last.entry((topic.clone(), publisher, None)).or_default();
+        let before_all = of_all.of(delivered);
+        if !by_qos {
+            of_all.note(delivered, sequence);
+        }
+        let of_qos = self.last.entry((topic, publisher, Some(qos))).or_default();
+        let before = of_qos.of(delivered);
+        of_qos.note(delivered, sequence);
+        if by_qos { before } else { before_all }
     }
 
     fn open(&mut self, filter: &str) -> Option<&mut Subscription> {

@@ -68,6 +68,7 @@ impl Oracle {
             has_group: false,
             owed: BTreeMap::new(),
             may_repeat: false,
+            may_be_late: false,
         };
         let id = (publish.topic.clone(), publish.payload);
         self.messages.insert(id.clone(), message);

@@ -1,0 +1,220 @@
+//! The line of a shard: publishes on their way to the retained store, the groups and the other
+//! shards, in the order in which they came.
+//!
+//! A QoS 2 publish of a kept session goes on when it is committed. What its client publishes on the
+//! same topic meanwhile, at whatever QoS, would overtake it. So it is delivered here, as the one
+//! before it was, and goes on behind it. Publishes on other topics, and of clients that have no QoS
+//! 2 publish under way, do not wait.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+
+use codec::{Publish, Reason};
+use foldhash::fast::FixedState;
+use session::Message;
+use storage::{Level, Log, Position};
+
+use crate::publish::Routed;
+use crate::{Confirm, Shard};
+
+/// Bytes of messages that wait behind others. Policy: above it, whoever sends more of them is not
+/// read.
+const BEHIND_BYTES_MAX: usize = 1024 * 1024;
+
+/// What waits. Bounded by the receive maxima of the publishers, and by [`BEHIND_BYTES_MAX`].
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    waiting: VecDeque<Waiting>,
+    behind_bytes: usize,
+    wills: usize,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    /// It was taken on, and goes on when its record is committed.
+    Taken {
+        serial: u64,
+        position: Position,
+        level: Level,
+    },
+    Behind(Box<Behind>),
+    /// A will, behind others of its client and topic, or behind such a will: their serials have to
+    /// reach others in their order.
+    Will {
+        serial: u64,
+    },
+}
+
+/// A publish that goes on behind others of its client and topic.
+#[derive(Debug)]
+struct Behind {
+    /// The queue number of its session.
+    session: u64,
+    message: Message,
+    confirm: Option<Confirm>,
+    /// All others have it.
+    is_for_store_only: bool,
+}
+
+impl Line {
+    pub(crate) fn push_taken(&mut self, serial: u64, position: Position, level: Level) {
+        self.waiting.push_back(Waiting::Taken { serial, position, level });
+    }
+
+    fn push_behind(&mut self, behind: Behind) {
+        self.behind_bytes += behind.message.heap_bytes();
+        self.waiting.push_back(Waiting::Behind(Box::new(behind)));
+    }
+
+    /// The next one, if it can go on.
+    fn next(&mut self, log: &Log) -> Option<Waiting> {
+        match self.waiting.front()? {
+            Waiting::Taken { position, level, .. } if !log.is_committed(*position, *level) => None,
+            _ => self.pop(),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let waiting = self.waiting.pop_front()?;
+        match &waiting {
+            Waiting::Taken { .. } => {}
+            Waiting::Behind(behind) => self.behind_bytes -= behind.message.heap_bytes(),
+            Waiting::Will { .. } => self.wills -= 1,
+        }
+        Some(waiting)
+    }
+}
+
+impl Shard {
+    /// Would this message overtake an older one of the same client and topic?
+    #[inline]
+    pub(crate) fn would_overtake(&self, slot: u32, message: &Message) -> bool {
+        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        durable.and_then(|durable| durable.rare.as_ref()).is_some_and(|rare| {
+            !rare.in_line.is_empty() && rare.in_line.contains(&self.topic_mark(message.topic()))
+        })
+    }
+
+    /// Stands for a topic. Should two have the same, one waits for the other.
+    pub(crate) fn topic_mark(&self, topic: &str) -> u64 {
+        FixedState::with_seed(self.shared.seed).hash_one(topic)
+    }
+
+    /// Something of the session on this topic is in the line.
+    pub(crate) fn enter_line(&mut self, slot: u32, topic: &str) {
+        let mark = self.topic_mark(topic);
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            durable.rare().in_line.push_back(mark);
+        }
+    }
+
+    /// What the session had in the line first goes on.
+    pub(crate) fn leave_line(&mut self, session: u64) {
+        let slot = self.clients.find_queue(session);
+        let client = slot.and_then(|slot| self.clients.get_mut(slot));
+        if let Some(rare) = client.and_then(|c| c.durable.as_mut()).and_then(|d| d.rare.as_mut()) {
+            rare.in_line.pop_front();
+        }
+    }
+
+    /// The message goes on behind older ones; so much of its way is left.
+    pub(crate) fn wait_in_line(
+        &mut self,
+        slot: u32,
+        message: &Message,
+        confirm: Option<Confirm>,
+        is_for_store_only: bool,
+    ) {
+        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let Some(session) = durable.map(|durable| durable.queue) else { return };
+        self.enter_line(slot, message.topic());
+        let Some(store) = &mut self.store else { return };
+        let message = message.clone();
+        store.line.push_behind(Behind { session, message, confirm, is_for_store_only });
+    }
+
+    /// Lines a will up, if it would overtake anything. Subscribers here have it.
+    pub(crate) fn will_waits_in_line(
+        &mut self,
+        session: u64,
+        serial: u64,
+        message: &Message,
+    ) -> bool {
+        let slot = self.clients.find_queue(session);
+        let waits = self.store.as_ref().is_some_and(|store| store.line.wills > 0)
+            || slot.is_some_and(|slot| self.would_overtake(slot, message));
+        let Some(store) = self.store.as_mut().filter(|_| waits) else { return false };
+        store.line.waiting.push_back(Waiting::Will { serial });
+        store.line.wills += 1;
+        if let Some(slot) = slot {
+            store.handovers.note_in_line(serial);
+            self.enter_line(slot, message.topic());
+        }
+        true
+    }
+
+    /// Does too much wait behind others, and may this publish be more of it?
+    pub(crate) fn line_is_full_for(&self, slot: u32, publish: &Publish<'_>) -> bool {
+        let is_full =
+            self.store.as_ref().is_some_and(|store| store.line.behind_bytes > BEHIND_BYTES_MAX);
+        let has_any = || {
+            let durable = self.clients.get(slot)?.durable.as_ref()?;
+            Some(!durable.rare.as_ref()?.in_line.is_empty())
+        };
+        is_full && publish.qos != codec::QoS::ExactlyOnce && has_any().unwrap_or_default()
+    }
+
+    /// What can go on does.
+    pub(crate) fn pass_on_line(&mut self, now_ms: u64) {
+        while let Some(store) = self.store.as_mut().filter(|s| !s.handovers.is_resuming)
+            && let Some(waiting) = store.line.next(&store.log)
+        {
+            match waiting {
+                Waiting::Taken { serial, .. } | Waiting::Will { serial } => {
+                    self.pass_on_taken(serial, now_ms);
+                }
+                Waiting::Behind(behind) => self.pass_on_behind(*behind, now_ms),
+            }
+        }
+    }
+
+    /// The log is out of service: what it should have kept is refused, and holds up nobody.
+    pub(crate) fn break_line(&mut self, now_ms: u64) {
+        while let Some(store) = &mut self.store
+            && let Some(waiting) = store.line.pop()
+        {
+            match waiting {
+                Waiting::Taken { serial, .. } => self.refuse_taken(serial, now_ms),
+                Waiting::Will { serial } => self.pass_on_taken(serial, now_ms),
+                Waiting::Behind(behind) => self.pass_on_behind(*behind, now_ms),
+            }
+        }
+    }
+
+    fn pass_on_behind(&mut self, behind: Behind, now_ms: u64) {
+        let Behind { session, message, confirm, is_for_store_only } = behind;
+        self.leave_line(session);
+        let mut routed = Routed::default();
+        if message.retain() {
+            self.retain(&message, confirm, &mut routed);
+        }
+        let is_refused = routed.refused.is_some() && confirm.is_some();
+        if !is_for_store_only && !is_refused {
+            self.route_onward(&message, confirm, &mut routed, now_ms);
+        }
+        let Some(confirm) = confirm else { return };
+        if let Some(reason) = routed.refused {
+            self.on_confirmed(confirm, reason, Some(&message), now_ms);
+            return;
+        }
+        // It waits for these places, and for the line no more.
+        if let Some(slot) = self.clients.slot_of(confirm.publisher)
+            && self.link(slot, confirm.connection).is_some()
+            && let Some(client) = self.clients.get_mut(slot)
+        {
+            client.session.await_more(confirm.ack_number, routed.waiting);
+        }
+        // Says nothing of whether anybody subscribes.
+        self.on_confirmed(confirm, Reason::NO_MATCHING_SUBSCRIBERS, None, now_ms);
+    }
+}

@@ -1,0 +1,95 @@
+//! Where a publish has to be written, and whether there is room for it there.
+
+use codec::{Publish, QoS, Reason};
+use session::Message;
+
+use crate::pace::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
+use crate::{Shard, WhenFull};
+
+/// What a fact adds to topic, properties and payload of a message at the most, and some more.
+const FACT_BYTES_MAX: usize = 1024;
+
+impl Shard {
+    /// Why a message cannot be written where it has to be, as far as the shards there have said.
+    /// `here`: the bit of this shard, if it writes it whoever is owed it.
+    pub(crate) fn lacks_disk_for(&self, message: &Message, here: u64) -> Option<Reason> {
+        let logs = self.shared.logs();
+        if logs.full | logs.poisoned == 0 || message.level() == 0 {
+            return None;
+        }
+        let topic = message.topic_bytes();
+        let mut keepers = here | self.shared.interest.shards(topic).promises;
+        if message.retain() && !frees_room(message) {
+            keepers |= 1 << self.shared.shard_of_topic(message.topic());
+        }
+        // What clears a topic frees room, and may use what is reserved for that.
+        let full = if frees_room(message) { 0 } else { logs.full };
+        match keepers {
+            _ if keepers & logs.poisoned != 0 => Some(Reason::IMPLEMENTATION_SPECIFIC_ERROR),
+            _ if keepers & full != 0 => Some(Reason::QUOTA_EXCEEDED),
+            _ => None,
+        }
+    }
+
+    /// How long this publish has to wait, because a disk that has to take it is behind or has no
+    /// space for it.
+    pub(crate) fn wait_for_disk_ms(&mut self, slot: u32, publish: &Publish<'_>) -> Option<u64> {
+        let store = self.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
+        let bytes = publish.topic.len() + publish.payload.len() + FACT_BYTES_MAX;
+        let logs = self.shared.logs();
+        let waits = self.shared.settings.when_full == WhenFull::Wait;
+        let is_clear = publish.retain && publish.payload.is_empty();
+        let full = if waits && !is_clear { logs.full } else { 0 };
+        let behind = logs.behind | u64::from(store.log.would_wait(bytes)) << self.id;
+        if full | behind == 0 {
+            return None;
+        }
+        let keepers = self.keepers(slot, publish);
+        if keepers & full != 0 {
+            return Some(FULL_PAUSE_MS);
+        }
+        (keepers & behind != 0).then_some(u64::from(CONGESTION_PAUSE_MS))
+    }
+
+    /// The shards that may have to write this publish down, a bit for each.
+    fn keepers(&mut self, slot: u32, publish: &Publish<'_>) -> u64 {
+        let Some(client) = self.clients.get(slot) else { return 0 };
+        let topic = match publish.properties.topic_alias() {
+            Some(alias) if publish.topic.is_empty() => {
+                client.session.link().and_then(|link| link.topic_of(alias)).unwrap_or_default()
+            }
+            _ => publish.topic,
+        };
+        let level = self.shared.settings.level_of(topic, client.limits.durability);
+        // For QoS 2 the packet ids of its deliveries are, whatever its level.
+        if level == 0 && publish.qos != QoS::ExactlyOnce {
+            return 0;
+        }
+        let mut keepers = self.shared.interest.shards(topic.as_bytes()).promises;
+        if publish.qos == QoS::ExactlyOnce && client.durable.is_some() {
+            keepers |= 1 << self.id;
+        }
+        if publish.retain {
+            keepers |= 1 << self.shared.shard_of_topic(topic);
+        }
+        if self.groups.is_empty() {
+            return keepers;
+        }
+        let topic = topic.to_owned();
+        self.look_at(topic.as_bytes());
+        self.find_matches();
+        for group in &self.matches.groups {
+            if self.groups.has_durable_member(*group)
+                && let Some(name) = self.groups.name(*group)
+            {
+                keepers |= 1 << self.shared.shard_of_group(name.key);
+            }
+        }
+        keepers
+    }
+}
+
+/// It clears what is retained on its topic.
+pub(crate) fn frees_room(message: &Message) -> bool {
+    message.retain() && message.payload().is_empty()
+}
