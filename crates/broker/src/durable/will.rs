@@ -37,9 +37,10 @@ impl Shard {
         let (Some(will), Some(durable)) = (&client.will, &mut client.durable) else {
             return Ok(());
         };
-        // The one that is written down is still owed: what came later has to wait behind it.
-        if store.late_wills.contains_key(&durable.queue) {
-            return Ok(());
+        // The one that is written down is still owed: what came later has to wait behind it, and a
+        // crash may come first.
+        if let Some(late) = store.late_wills.get(&durable.queue) {
+            return Err(AppendError::Backlog { bytes: late.message.heap_bytes() });
         }
         let fact = Fact::Will(stored_will(will, durable.queue));
         let place = store.append(class, &fact, durable.log_level())?;
