@@ -84,6 +84,13 @@ impl Durable {
         since.unwrap_or_default().max(self.track.floor())
     }
 
+    /// Where the newest stands that its last CONNECT has told of it.
+    fn told_at(&self) -> Option<Position> {
+        let will = self.rare.as_ref().map(|rare| rare.will);
+        let places = [Some(self.opened), will].into_iter().flatten();
+        places.filter(|place| place.is_some()).map(|place| place.position()).max()
+    }
+
     pub(crate) const fn log_level(&self) -> Level {
         match self.level {
             Durability::Memory | Durability::Disk => Level::Disk,
@@ -279,8 +286,9 @@ impl Shard {
         Ok(Some(position))
     }
 
-    /// Sends a packet once the fact behind it is committed; at once if there is nothing to wait
-    /// for.
+    /// Sends a packet once the fact behind it is committed, and what the CONNECT has told of the
+    /// session and its will: whoever has the answer has that, too. At once if there is nothing to
+    /// wait for.
     pub(crate) fn answer_when_kept(
         &mut self,
         slot: u32,
@@ -290,7 +298,9 @@ impl Shard {
         let session = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let connection = client.connection;
-        let level = client.durable.as_ref().map(|durable| durable.log_level());
+        let durable = client.durable.as_ref();
+        let level = durable.map(|durable| durable.log_level());
+        let position = position.max(durable.and_then(|durable| durable.told_at()));
         let Some(link) = client.session.link_mut() else { return };
         let log = self.store.as_ref().map(|store| &store.log);
         let waits = |position: &Position| {
