@@ -255,7 +255,7 @@ def test_a_session_is_its_users_only(broker, restart):
         peer.subscribed("home/#", 1)
     with anna(broker) as peer:
         peer.send(publish("home/door", "open", 1))
-        assert peer.expect(PUBACK)[2] == 0
+        assert peer.expect(PUBACK)[2:] in (b"", b"\x00")
     if restart:
         broker.restart()
     for clean in (False, True):
