@@ -59,7 +59,8 @@ class Broker:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=self.environment,
+            # Tests look for lines about clients that come quicker than operators read.
+            env={"QUELEA_log__client_lines_per_second_max": "unlimited", **self.environment},
             # Python ignores SIGXFSZ; so does the child, which a test makes fail to write.
             restore_signals=False,
         )

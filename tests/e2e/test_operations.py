@@ -1,5 +1,6 @@
 """Running the broker: readiness, metrics, $SYS, logs, shutdown, configuration, command line."""
 
+import json
 import os
 import re
 import socket
@@ -133,12 +134,88 @@ def test_shutdown_does_not_wait_for_a_client_that_does_not_read(start):
         assert broker.wait() == 0
 
 
-def test_a_port_in_use_is_told(start):
+def test_a_port_in_use_is_told_before_anything_is_touched(start):
     broker = start()
     data = broker.directory / "other"
-    ran = run("serve", "--port", broker.port(), "--http", "off", "--data", data)
-    assert ran.returncode == 1 or ran.returncode == 2
-    assert str(broker.port()) in ran.stderr
+    flags = ["--port", broker.port(), "--http", "off", "--data", data]
+    for arguments in (flags, [*flags, "--check-config"]):
+        ran = run("serve", *arguments)
+        assert ran.returncode == 2
+        assert str(broker.port()) in ran.stderr and "another program" in ran.stderr
+    assert not data.exists()
+
+
+def test_the_check_of_a_new_program_takes_the_port_of_the_running_one(start):
+    broker = start()
+    flags = ["--port", broker.port(), "--http", "off", "--data", broker.data]
+    ran = run("serve", *flags, "--check-config")
+    assert ran.returncode == 0
+    assert str(broker.port()) in ran.stdout and "may be it" in ran.stdout
+
+
+def test_a_log_file_that_cannot_be_written_is_told(tmp_path):
+    config = tmp_path / "quelea.toml"
+    text = '[[listeners]]\nurl = "tcp://127.0.0.1:0"\n[http]\nlisten = "off"\n'
+    data = tmp_path / "data"
+    for target in (tmp_path / "none" / "log", tmp_path):
+        config.write_text(f'{text}[log]\ntarget = "{target}"\n')
+        for more in ([], ["--check-config"]):
+            ran = run("serve", "--config", config, "--data", data, *more)
+            assert ran.returncode == 2 and f"cannot open log file {target}" in ran.stderr
+    config.write_text(f'{text}[log]\ntarget = "{tmp_path / "log"}"\n')
+    assert run("serve", "--config", config, "--check-config").returncode == 0
+    assert not data.exists() and not (tmp_path / "log").exists()
+
+
+def test_a_flood_of_what_is_denied_and_refused_writes_little(tmp_path):
+    """One line per second, client and kind, in files of bounded size that are nobody else's."""
+    config = tmp_path / "quelea.toml"
+    log, access = tmp_path / "log", tmp_path / "acl"
+    access.write_text("topic readwrite open/#\n")
+    config.write_text(
+        '[[listeners]]\nurl = "tcp://127.0.0.1:0"\n[access]\nacl_file = "acl"\n'
+        '[http]\nlisten = "127.0.0.1:0"\n'
+        '[limits]\nclient_id_bytes_max = 100\n'
+        f'[log]\ntarget = "{log}"\nformat = "json"\nfile_bytes_max = "4KiB"\nfiles_kept = 2\n'
+    )
+    arguments = ["serve", "--config", str(config), "--durability", "memory"]
+    broker = subprocess.Popen([QUELEA, *arguments])
+    try:
+        def lines():
+            files = sorted(tmp_path.glob("log*"), key=lambda path: path.stat().st_mtime)
+            text = "".join(path.read_text() for path in files)
+            return [json.loads(line) for line in text.splitlines()]
+
+        def told(text):
+            return [line for line in lines() if text in str(line)]
+
+        def listening():
+            found = lines() if log.exists() else []
+            urls = [line["url"] for line in found if line["message"] == "listening"]
+            return urls if any(line["message"] == "ready" for line in found) else None
+
+        eventually(listening, "the ready line")
+        port = int(listening()[0].rsplit(":", 1)[1])
+        with Peer(port) as peer:
+            peer.accepted(client_id="loud")
+            for _ in range(5000):
+                peer.send(publish("closed/" + "x" * 1000, "x"))
+            peer.ping()
+        for _ in range(200):
+            with Peer(port) as peer:
+                assert peer.connect(client_id="y" * 1000)[1] == 0x85
+        eventually(lambda: told("client disconnected"), "the end of the loud client")
+        denied, refused = told("not allowed"), told("connection refused")
+        assert 0 < len(denied) < 500 and 0 < len(refused) < 100
+        assert denied[0]["client"] == "loud" and denied[0]["rule"] == "no rule grants it"
+        assert len(denied[0]["topic"]) < 130 and "127.0.0.1" in denied[0]["peer"]
+    finally:
+        broker.terminate()
+        assert broker.wait(timeout=PATIENCE_SECS) == 0
+    files = list(tmp_path.glob("log*"))
+    assert len(files) <= 3
+    for path in files:
+        assert path.stat().st_size <= 4096 and path.stat().st_mode & 0o777 == 0o600
 
 
 def test_default_configuration_listens_on_loopback_only(tmp_path):
@@ -149,8 +226,9 @@ def test_default_configuration_listens_on_loopback_only(tmp_path):
 
 def test_check_config(tmp_path):
     config = tmp_path / "quelea.toml"
-    config.write_text('[[listeners]]\nurl = "tcp://127.0.0.1:1883"\n[limits]\nreceive_max = 5\n')
-    assert run("serve", "--check-config", "--config", config).returncode == 0
+    config.write_text('[[listeners]]\nurl = "tcp://127.0.0.1:0"\n[limits]\nreceive_max = 5\n')
+    ran = run("serve", "--check-config", "--config", config, "--http", "off")
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize(

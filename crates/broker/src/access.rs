@@ -183,6 +183,24 @@ impl Grants {
         self.is_open || (!self.denials().any(touches) && self.grants_of(READ).any(holds))
     }
 
+    /// Why [`Self::allows`] said no, for people: the rule that denies it, or that none grants it.
+    pub fn why_denied(&self, identity: Identity<'_>, action: Action, topic: &str) -> Box<str> {
+        if action == Action::Publish && is_broker_topic(topic) {
+            return "topics below $SYS/ belong to the broker".into();
+        }
+        let topic = without_share(topic);
+        let denies = |pattern: &&Pattern| match action {
+            Action::Subscribe => {
+                pattern.text_for(identity).is_some_and(|own| contains(&own, topic))
+            }
+            Action::Publish | Action::Receive => pattern.matches(identity, topic),
+        };
+        match self.denials().find(denies) {
+            Some(pattern) => format!("deny {}", pattern.text).into(),
+            None => "no rule grants it".into(),
+        }
+    }
+
     /// True when no rules are in force.
     pub fn is_open(&self) -> bool {
         self.is_open

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use session::{Dropped, NEVER, Session, Will};
+use session::{NEVER, Session, Will};
 
 use crate::access::{Grants, Identity};
 use crate::durable::Durable;
+use crate::news::ClientNews;
 use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
 use crate::subscriptions::Subscriptions;
 use crate::{Limits, NO_CONNECTION, RetainedQuery};
@@ -70,19 +71,7 @@ pub(crate) struct Extras {
     /// Subscriptions that have asked. Beside a fresh topic stands how many had by then: a page for
     /// a later one is not older.
     pub(crate) retained_asks: u32,
-    /// Deliveries dropped since the last event, by reason.
-    pub(crate) dropped: Vec<(Dropped, u64)>,
-    pub(crate) dropped_told_ms: u64,
-    /// Publishes of the client refused since the last event, and the topic of the latest.
-    pub(crate) refused: u64,
-    pub(crate) refused_topic: Box<str>,
-}
-
-impl Extras {
-    /// Is there something for the log of the broker?
-    pub(crate) const fn has_news(&self) -> bool {
-        !self.dropped.is_empty() || self.refused > 0
-    }
+    pub(crate) news: ClientNews,
 }
 
 /// How a client keeps pace with what it is sent.
@@ -173,10 +162,7 @@ impl Client {
     /// The next time at which something is due, or [`NEVER`].
     pub(crate) fn next_due_ms(&self) -> u64 {
         let keep_alive = self.session.link().and_then(session::Link::keep_alive_deadline_ms);
-        let told = match &self.extras {
-            Some(extras) if extras.has_news() => extras.dropped_told_ms + 1000,
-            _ => NEVER,
-        };
+        let told = self.extras.as_ref().map_or(NEVER, |extras| extras.news.due_ms());
         keep_alive.unwrap_or(NEVER).min(self.expires_at_ms).min(self.will_due_ms()).min(told)
     }
 

@@ -136,6 +136,11 @@ impl Clients {
         (is_same && place.client.is_some()).then(|| key.slot())
     }
 
+    /// All slots are below this number.
+    pub(crate) fn slots_end(&self) -> u32 {
+        self.places.len() as u32
+    }
+
     pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + use<> {
         let taken: Vec<u32> = (0..self.places.len() as u32)
             .filter(|slot| self.places[*slot as usize].client.is_some())

@@ -10,7 +10,8 @@ use crate::access::Action;
 use crate::client::{Client, Pace};
 use crate::dirty::BROADCAST_MIN;
 use crate::journal::Origin;
-use crate::{Confirm, Ended, Event, Mail, Metrics, SessionKey, Shard};
+use crate::news::Kind;
+use crate::{Confirm, Ended, Mail, Metrics, SessionKey, Shard};
 
 /// Bits of `Subscription::options`.
 pub(crate) mod options {
@@ -367,40 +368,7 @@ impl Shard {
         if reason == Dropped::Offline {
             return;
         }
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let extras = client.extras();
-        match extras.dropped.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, count)) => *count += 1,
-            None => extras.dropped.push((reason, 1)),
-        }
-        self.tell_news(slot, now_ms);
-    }
-
-    /// Tells what happened to a client's messages: at most once a second, the rest later.
-    pub(crate) fn tell_news(&mut self, slot: u32, now_ms: u64) {
-        let extras = self.clients.get(slot).and_then(|client| client.extras.as_ref());
-        if extras.is_some_and(|extras| extras.dropped_told_ms + 1000 <= now_ms) {
-            self.tell_dropped(slot, now_ms);
-        } else {
-            self.arm_timer(slot);
-        }
-    }
-
-    pub(crate) fn tell_dropped(&mut self, slot: u32, now_ms: u64) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(extras) = &mut client.extras else { return };
-        extras.dropped_told_ms = now_ms;
-        let dropped = std::mem::take(&mut extras.dropped);
-        let refused = std::mem::take(&mut extras.refused);
-        let topic = std::mem::take(&mut extras.refused_topic);
-        let client_id = client.id.clone();
-        if refused > 0 {
-            let client_id = client_id.clone();
-            self.tell(Event::Refused { client_id, topic, count: refused });
-        }
-        for (reason, count) in dropped {
-            self.tell(Event::Dropped { client_id: client_id.clone(), reason, count });
-        }
+        self.note(slot, Kind::Dropped(reason), "", now_ms);
     }
 }
 

@@ -4,6 +4,7 @@ use codec::{Auth, Disconnect, Packet, Property, PropertyBuf, Reason, Violation};
 use session::{Message, NEVER};
 
 use crate::access::Action;
+use crate::news::Kind;
 use crate::{
     Close, Ended, Event, NO_CONNECTION, Reauthenticate, Reauthenticated, SessionKey, Shard,
 };
@@ -141,7 +142,7 @@ impl Shard {
         for origin in client.session.outgoing.shared_in_flight() {
             self.tell_home(origin.group, origin.serial, true);
         }
-        self.tell_dropped(slot, now_ms);
+        self.tell_news(slot, now_ms);
         self.bury(slot);
     }
 
@@ -150,9 +151,8 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(will) = client.will.take() else { return };
         if !client.grants.allows(client.identity(), Action::Publish, &will.topic) {
-            let client_id = client.id.clone();
             self.metrics().publishes_denied.add(1);
-            self.tell(Event::Denied { client_id, action: "will", topic: will.topic });
+            self.note(slot, Kind::Denied("will"), &will.topic, now_ms);
             self.forget_will(slot);
             return;
         }
@@ -215,7 +215,7 @@ impl Shard {
                 durable.shrink();
             }
         }
-        self.tell_dropped(slot, now_ms);
+        self.tell_news(slot, now_ms);
         self.arm_timer(slot);
         looks
     }

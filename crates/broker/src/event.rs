@@ -70,24 +70,30 @@ pub enum Event {
         peer: Box<str>,
         ended: Ended,
     },
-    /// Deliveries to a session were dropped; the same reason is reported at most once a second per
-    /// session, with the number since.
+    /// Deliveries to a session were dropped. This and the next two come at most once a second per
+    /// client and kind, with the number since.
     Dropped {
         client_id: Box<str>,
         reason: Dropped,
         count: u64,
     },
-    /// A publish, subscription or will was not allowed.
+    /// A publish, subscription or will was not allowed; topic and rule are those of the first.
     Denied {
         client_id: Box<str>,
+        username: Option<Box<str>>,
+        /// Empty once the connection is gone.
+        peer: Box<str>,
         action: &'static str,
         topic: Box<str>,
+        rule: Box<str>,
+        count: u64,
     },
-    /// A publisher was told that there is no room.
-    ///
-    /// At most once a second per publisher, with the number since; the topic is that of the last.
+    /// A publisher was told that there is no room; the topic is that of the first.
     Refused {
         client_id: Box<str>,
+        username: Option<Box<str>>,
+        /// Empty once the connection is gone.
+        peer: Box<str>,
         topic: Box<str>,
         count: u64,
     },
@@ -101,14 +107,17 @@ pub enum Event {
     SessionExpired {
         client_id: Box<str>,
     },
-    /// A retained message was not kept: the limit is reached.
+    /// Retained messages were not kept: the limit is reached. This, the next and that of groups
+    /// come at most once a second per shard and, of groups, per group, with the number since.
     RetainedRefused {
         topic: Box<str>,
+        count: u64,
     },
     /// The log could not be read where a waiting message stands; it is tried again.
     LogUnreadable {
         shard: crate::ShardId,
         fault: storage::Fault,
+        count: u64,
     },
     /// A session that is to outlive its connection could not be written into the log: refused.
     NotKept {
@@ -120,7 +129,7 @@ pub enum Event {
         client_id: Box<str>,
         error: storage::AppendError,
     },
-    /// A message of a shared group was dropped.
+    /// Messages of a shared group were dropped.
     GroupDropped {
         group: Box<str>,
         count: u64,

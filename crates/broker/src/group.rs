@@ -17,7 +17,7 @@ use topic::FilterId;
 use crate::deliver::{options, with_identifier};
 use crate::groups::{Group, GroupName, Member, choose};
 use crate::subscriptions::Listed;
-use crate::{Confirm, Event, Mail, SessionKey, Shard};
+use crate::{Confirm, Mail, SessionKey, Shard};
 
 /// How often a message is passed on before it is parked.
 const HOPS_MAX: u8 = 3;
@@ -134,14 +134,8 @@ impl Shard {
             group.parked.len() as u64 + group.kept.map_or(0, |kept| self.close_group_queue(*kept));
         self.remains.add_parked(group.parked);
         if lost > 0 {
-            self.tell_group_dropped(&group.name, lost);
+            self.note_group_dropped(&group.name, lost);
         }
-    }
-
-    pub(crate) fn tell_group_dropped(&mut self, name: &GroupName, count: u64) {
-        self.metrics().dropped_group.add(count);
-        let group = format!("$share/{}/{}", name.share, name.filter).into();
-        self.tell(Event::GroupDropped { group, count });
     }
 
     /// The publisher's side: choose a member, or let the home keep it. Returns how many answers the
@@ -187,7 +181,7 @@ impl Shard {
             }
             Err(error) => {
                 if confirm.is_none() {
-                    self.tell_group_dropped(name, 1);
+                    self.note_group_dropped(name, 1);
                 }
                 self.answer(confirm, crate::publish::reason_of(&error), message);
             }
@@ -214,7 +208,7 @@ impl Shard {
             .map(|member| member.key)
             .next();
         let Some(next) = next.filter(|_| hops < HOPS_MAX) else {
-            self.tell_group_dropped(&name, 1);
+            self.note_group_dropped(&name, 1);
             self.tell_home(name.key, serial, true);
             return;
         };
@@ -342,7 +336,7 @@ impl Shard {
             && (group.members.is_empty() || group.members.iter().any(Member::keeps));
         if !is_kept {
             let name = group.name.clone();
-            self.tell_group_dropped(&name, 1);
+            self.note_group_dropped(&name, 1);
             return;
         }
         let mut dropped = 0;
@@ -352,7 +346,7 @@ impl Shard {
             // The group has no one publisher to refuse: only the end to drop from is a choice.
             if limits.overflow != Overflow::DropOldest || group.parked.is_empty() {
                 let name = group.name.clone();
-                self.tell_group_dropped(&name, dropped + 1);
+                self.note_group_dropped(&name, dropped + 1);
                 return;
             }
             if let Some(oldest) = group.parked.pop_front() {
@@ -364,7 +358,7 @@ impl Shard {
         group.parked.push_back(message);
         if dropped > 0 {
             let name = group.name.clone();
-            self.tell_group_dropped(&name, dropped);
+            self.note_group_dropped(&name, dropped);
         }
         self.drain_group(key, now_ms);
     }

@@ -31,16 +31,32 @@ pub enum Kind {
     Gauge,
 }
 
-/// A metric as it is shown: name with unit, type, help.
+/// A metric as it is shown: name with unit, type, help. Those that differ in a label only stand one
+/// after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     pub name: &'static str,
+    /// Such as `reason="expired"`, or empty.
+    pub label: &'static str,
     pub kind: Kind,
+    /// Of this label.
     pub help: &'static str,
 }
 
+/// What metrics with labels have in common.
+const FAMILIES: [(&str, &str); 1] =
+    [("quelea_messages_dropped_total", "Messages and deliveries that were dropped, by reason.")];
+
+impl Description {
+    /// What the name means, whatever the label.
+    pub fn family_help(&self) -> &'static str {
+        let family = FAMILIES.into_iter().find(|(name, _)| *name == self.name);
+        family.map_or(self.help, |(_, help)| help)
+    }
+}
+
 macro_rules! metrics {
-    ($($field:ident: $kind:ident $name:literal, $help:literal;)*) => {
+    ($($field:ident: $kind:ident $name:literal $([$label:literal])?, $help:literal;)*) => {
         /// All counters of a shard.
         #[derive(Debug, Default)]
         #[repr(align(128))] // Own cache lines: shards do not slow each other down.
@@ -51,7 +67,12 @@ macro_rules! metrics {
         impl Metrics {
             /// What each metric is, in the order of [`Metrics::values`].
             pub const DESCRIPTIONS: &'static [Description] = &[
-                $(Description { name: $name, kind: Kind::$kind, help: $help },)*
+                $(Description {
+                    name: $name,
+                    label: concat!("", $($label)?),
+                    kind: Kind::$kind,
+                    help: $help,
+                },)*
             ];
 
             /// The present values.
@@ -97,6 +118,10 @@ metrics! {
         "PUBLISH packets put into the outbox of a client.";
     publish_bytes_sent: Counter "quelea_publish_sent_bytes_total",
         "Payload bytes of PUBLISH packets put into the outbox of a client.";
+    queued: Gauge "quelea_queued_messages",
+        "Messages that wait in the queues of sessions, as of the last look at each.";
+    in_flight: Gauge "quelea_in_flight_messages",
+        "Messages sent to clients and not acknowledged, as of the last look at each.";
     publishes_queued: Counter "quelea_publishes_queued_total",
         "Deliveries that had to wait in the queue of a session.";
     publishes_unmatched: Counter "quelea_publishes_unmatched_total",
@@ -105,24 +130,24 @@ metrics! {
         "Publishes that the access rules did not allow.";
     publishes_refused: Counter "quelea_publishes_refused_total",
         "Publishes that were answered with quota exceeded.";
-    dropped_queue_full: Counter "quelea_dropped_queue_full_total",
-        "Deliveries dropped because the queue of the session was full.";
-    dropped_slow: Counter "quelea_dropped_slow_subscriber_total",
-        "QoS 0 deliveries dropped because the subscriber reads too slowly.";
-    dropped_offline: Counter "quelea_dropped_offline_total",
-        "QoS 0 deliveries dropped because the session has no connection.";
-    dropped_expired: Counter "quelea_dropped_expired_total",
-        "Deliveries dropped because the message had expired.";
-    dropped_too_large: Counter "quelea_dropped_too_large_total",
-        "Deliveries dropped because the packet is larger than the client takes.";
-    dropped_denied: Counter "quelea_dropped_denied_total",
-        "Deliveries that had waited, dropped because the access rules do not allow them any more.";
-    dropped_group: Counter "quelea_dropped_shared_group_total",
-        "Messages dropped because no member of a shared group could take or keep them.";
+    dropped_queue_full: Counter "quelea_messages_dropped_total" ["reason=\"queue_full\""],
+        "deliveries for which the queue of the session was full";
+    dropped_slow: Counter "quelea_messages_dropped_total" ["reason=\"slow_subscriber\""],
+        "QoS 0 deliveries to a subscriber that reads too slowly";
+    dropped_offline: Counter "quelea_messages_dropped_total" ["reason=\"offline\""],
+        "QoS 0 deliveries to a session without a connection";
+    dropped_expired: Counter "quelea_messages_dropped_total" ["reason=\"expired\""],
+        "deliveries of messages that had expired";
+    dropped_too_large: Counter "quelea_messages_dropped_total" ["reason=\"too_large\""],
+        "deliveries in packets larger than the client takes";
+    dropped_denied: Counter "quelea_messages_dropped_total" ["reason=\"denied\""],
+        "deliveries that had waited, and that the access rules do not allow any more";
+    dropped_group: Counter "quelea_messages_dropped_total" ["reason=\"shared_group\""],
+        "messages that no member of a shared group could take or keep";
     retained: Gauge "quelea_retained_messages",
-        "Retained messages.";
+        "Retained messages of clients.";
     retained_bytes: Gauge "quelea_retained_bytes",
-        "Bytes of retained messages.";
+        "Bytes of retained messages of clients.";
     retained_refused: Counter "quelea_retained_refused_total",
         "Retained messages that were not kept because the limit was reached.";
     wills: Counter "quelea_wills_published_total",

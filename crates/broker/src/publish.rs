@@ -10,7 +10,8 @@ use crate::access::{Action, Identity};
 use crate::client::Client;
 use crate::deliver::{Delivered, Keeping};
 use crate::durable::{Promise, level_of};
-use crate::{Confirm, Ended, Event, Mail, SessionKey, Settings, Shard, WhenFull};
+use crate::news::Kind;
+use crate::{Confirm, Ended, Mail, SessionKey, Settings, Shard, WhenFull};
 
 /// Where a routed message is awaited, and by how many places.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +56,7 @@ impl Shard {
                 self.owe_kept_answer(slot, publish, handover + places);
                 return Ok(());
             }
-            Checked::Deny(topic) => return self.deny_publish(slot, publish, topic),
+            Checked::Deny(topic) => return self.deny_publish(slot, publish, &topic, now_ms),
             Checked::Invalid(violation) => return self.refuse_topic(slot, publish, violation),
         };
         if self.shared.memory_is_short() {
@@ -238,13 +239,11 @@ impl Shard {
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
-        topic: Box<str>,
+        topic: &str,
+        now_ms: u64,
     ) -> Result<(), Ended> {
         self.metrics().publishes_denied.add(1);
-        if let Some(client) = self.clients.get(slot) {
-            let client_id = client.id.clone();
-            self.tell(Event::Denied { client_id, action: "publish", topic });
-        }
+        self.note(slot, Kind::Denied("publish"), topic, now_ms);
         let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
         self.answer_publish(slot, publish, reason, 0);
         Ok(())
@@ -288,12 +287,7 @@ impl Shard {
     /// Counts a message that its publisher is told to be refused, and tells who it was.
     pub(crate) fn note_refused(&mut self, slot: u32, message: &Message, now_ms: u64) {
         self.metrics().publishes_refused.add(1);
-        if let Some(client) = self.clients.get_mut(slot) {
-            let extras = client.extras();
-            extras.refused += 1;
-            extras.refused_topic = message.topic().into();
-            self.tell_news(slot, now_ms);
-        }
+        self.note(slot, Kind::Refused, message.topic(), now_ms);
     }
 
     fn reason_for(&self, slot: u32, reason: Reason) -> Reason {

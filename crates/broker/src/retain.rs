@@ -15,7 +15,8 @@ use crate::access::Action;
 use crate::deliver::{options, with_identifier};
 use crate::durable::{Class, Place, Promise, level_of};
 use crate::journal::{Fact, Origin, StoredMessage};
-use crate::{Confirm, Event, Mail, RetainedQuery, Shard};
+use crate::news::Subject;
+use crate::{Confirm, Mail, RetainedQuery, Shard};
 
 /// Retained messages in one page.
 const PAGE_MESSAGES: usize = 100;
@@ -41,7 +42,7 @@ impl Shard {
         }
         if !self.has_room_to_retain(message) || self.is_late_retained(topic) {
             self.metrics().retained_refused.add(1);
-            self.tell(Event::RetainedRefused { topic: topic.into() });
+            self.note_of_shard(Subject::RetainedRefused { topic: topic.into() }, 1);
             return Err(Reason::QUOTA_EXCEEDED);
         }
         let place = match self.write_retained(message, confirm) {
@@ -52,10 +53,10 @@ impl Shard {
         let bytes = kept.bytes();
         match self.retained.insert(kept) {
             Some(old) => {
-                self.count_retained(0, bytes - old.bytes());
+                self.count_retained(topic, 0, bytes - old.bytes());
                 self.unwrite_retained(topic, old.place, place.is_some());
             }
-            None => self.count_retained(1, bytes),
+            None => self.count_retained(topic, 1, bytes),
         }
         Ok(place.is_some() && confirm.is_some())
     }
@@ -71,7 +72,9 @@ impl Shard {
 
     /// False: the limit is reached, and this would be one more.
     pub(crate) fn has_room_to_retain(&self, message: &Message) -> bool {
-        !self.shared.retained_is_full() || self.retained.get(message.topic()).is_some()
+        !self.shared.retained_is_full()
+            || is_own(message.topic())
+            || self.retained.get(message.topic()).is_some()
     }
 
     /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is
@@ -90,7 +93,7 @@ impl Shard {
             position = Some(written.map_err(|error| crate::publish::reason_of(&error))?);
         }
         if let Some(old) = self.retained.remove(topic) {
-            self.count_retained(-1, -old.bytes());
+            self.count_retained(topic, -1, -old.bytes());
             self.unwrite_retained(topic, old.place, true);
         }
         let (Some(position), Some(confirm)) = (position, confirm) else { return Ok(false) };
@@ -143,11 +146,15 @@ impl Shard {
     /// Puts a retained message back as it was in the log.
     pub(crate) fn insert_retained(&mut self, message: &Message, place: Place) {
         let kept = Kept::new(message, place);
-        self.count_retained(1, kept.bytes());
+        self.count_retained(message.topic(), 1, kept.bytes());
         self.retained.insert(kept);
     }
 
-    fn count_retained(&self, messages: i64, bytes: i64) {
+    /// What the broker says of itself is nobody's, and counts to no limit.
+    fn count_retained(&self, topic: &str, messages: i64, bytes: i64) {
+        if is_own(topic) {
+            return;
+        }
         self.shared.add_retained(messages, bytes);
         let metrics = self.metrics();
         metrics.retained.set(metrics.retained.value().wrapping_add(messages as u64));
@@ -165,7 +172,7 @@ impl Shard {
         });
         for message in expired {
             if let Some(old) = self.retained.remove(message.topic()) {
-                self.count_retained(-1, -old.bytes());
+                self.count_retained(message.topic(), -1, -old.bytes());
                 // It is expired in the next life, too, so nothing has to say so.
                 self.unwrite_retained(message.topic(), old.place, true);
             }
@@ -290,8 +297,12 @@ impl Shard {
         if let Some(query) = extras.retained_next.pop() {
             extras.retained_asked += 1;
             self.query(query);
-        } else if extras.retained_asked == 0 && !extras.has_news() {
+        } else if extras.retained_asked == 0 && extras.news.is_unused() {
             client.extras = None;
         }
     }
+}
+
+fn is_own(topic: &str) -> bool {
+    topic.starts_with("$SYS/")
 }

@@ -17,6 +17,8 @@ use crate::groups::Groups;
 use crate::holds::Holds;
 use crate::lanes::Lanes;
 use crate::last_topic::LastTopic;
+use crate::load::LoadWalk;
+use crate::news::ShardNews;
 use crate::pace::{Taken, is_burst};
 use crate::remains::Remains;
 use crate::wheel::Wheel;
@@ -114,6 +116,8 @@ pub struct Shard {
     pub(crate) dirty: Dirty,
     /// Connections to be ended when the present event is done.
     pub(crate) doomed: Vec<(u32, Ended)>,
+    pub(crate) news: ShardNews,
+    pub(crate) load_walk: LoadWalk,
     pub(crate) last_topic: LastTopic,
     /// Who wants the last topic in this shard.
     pub(crate) matches: Matches,
@@ -167,6 +171,8 @@ impl Shard {
             effects: Effects { mail, ..Effects::default() },
             dirty: Dirty::default(),
             doomed: Vec::new(),
+            news: ShardNews::default(),
+            load_walk: LoadWalk::default(),
             last_topic: LastTopic::default(),
             matches: Matches::default(),
             filters: Vec::new(),
@@ -611,6 +617,8 @@ impl Shard {
             self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
             self.sweep_retained(now_ms);
             self.drain_groups(now_ms);
+            self.tell_shard_news();
+            self.look_at_load();
         }
         self.finish(now_ms);
     }
@@ -622,7 +630,8 @@ impl Shard {
         }
         let log = self.store.as_ref().and_then(|store| store.log.next_deadline());
         let wheel = self.wheel.next_ms().unwrap_or(NEVER);
-        wheel.min(log.unwrap_or(NEVER)).min(self.holds.look_ms())
+        let news = if self.news.is_empty() { NEVER } else { self.sweeps_at_ms };
+        wheel.min(log.unwrap_or(NEVER)).min(self.holds.look_ms()).min(news)
     }
 
     /// New rules; they hold for what comes from now on, also on sessions that are open.

@@ -8,8 +8,9 @@ use topic::{Claim, Filter, Subscription};
 
 use crate::access::Action;
 use crate::deliver::options;
+use crate::news::Kind;
 use crate::subscriptions::Listed;
-use crate::{Ended, Event, Shard};
+use crate::{Ended, Shard};
 
 /// For filters that were checked when they were subscribed.
 pub(crate) const UNLIMITED: topic::TopicLimits =
@@ -55,7 +56,7 @@ impl Shard {
     ) -> Result<(), Ended> {
         let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
         let mut done = Done::default();
-        let outcome = self.subscribe_all(slot, subscribe, identifier, &mut done);
+        let outcome = self.subscribe_all(slot, subscribe, identifier, &mut done, now_ms);
         self.let_pending_go(slot, done.before.unwrap_or_default());
         outcome?;
         let suback = Suback {
@@ -77,11 +78,15 @@ impl Shard {
         subscribe: &Subscribe<'a>,
         identifier: u32,
         done: &mut Done<'a>,
+        now_ms: u64,
     ) -> Result<(), Ended> {
         for (text, options) in subscribe.filters.iter() {
             let request = match self.check_filter(slot, text, options, identifier)? {
                 Ok(request) => request,
                 Err(reason) => {
+                    if reason == Reason::NOT_AUTHORIZED {
+                        self.note(slot, Kind::Denied("subscribe"), text, now_ms);
+                    }
                     done.reasons.push(self.suback_code(slot, reason));
                     continue;
                 }
@@ -171,8 +176,6 @@ impl Shard {
             return Ok(Err(Reason::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED));
         }
         if !client.grants.allows(client.identity(), Action::Subscribe, text) {
-            let client_id = client.id.clone();
-            self.tell(Event::Denied { client_id, action: "subscribe", topic: text.into() });
             return Ok(Err(Reason::NOT_AUTHORIZED));
         }
         if client.subscriptions.len() >= limits.subscriptions_per_client_max as usize

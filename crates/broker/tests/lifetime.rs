@@ -199,22 +199,58 @@ fn rules_are_asked_for_publish_subscribe_receive_and_will() {
     assert_eq!(answers.len(), 3);
     let dying = lab.open(with_will("dying", 0, 0));
     lab.cut(dying);
-    let denied: Vec<_> = lab
-        .events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Denied { action, topic, .. } => Some((*action, &**topic)),
-            _ => None,
-        })
-        .collect();
+    lab.pass_secs(1);
+    let nothing = "no rule grants it";
     let expected = [
-        ("subscribe", "closed/#"),
-        ("publish", "closed/1"),
-        ("publish", "open/secret"),
-        ("will", "wills"),
+        ("subscribe", "closed/#", nothing, 1),
+        ("will", "wills", nothing, 1),
+        ("publish", "closed/1", nothing, 2),
     ];
-    assert_eq!(denied, expected);
+    assert_eq!(denials(&lab), expected);
     assert_eq!(lab.total(|m| &m.publishes_denied), 3);
+}
+
+fn denials(lab: &Lab) -> Vec<(&'static str, &str, &str, u64)> {
+    let mut all = Vec::new();
+    for event in &lab.events {
+        if let Event::Denied { action, topic, rule, count, .. } = event {
+            all.push((*action, &**topic, &**rule, *count));
+        }
+    }
+    all
+}
+
+#[test]
+fn who_is_denied_again_and_again_is_told_of_once_a_second_with_peer_and_rule() {
+    let rules = [
+        rule(Who::Everyone, Permission::ReadWrite, "#"),
+        rule(Who::Everyone, Permission::Deny, "secret/#"),
+    ];
+    let mut lab = Lab::with(1, Settings::default(), Access::compile(&rules).expect("sound rules"));
+    let mut loud = request("loud");
+    loud.username = Some("anna".into());
+    let loud = lab.open(loud);
+    for number in 0..1000 {
+        lab.publish(loud, &format!("secret/{number}"), b"x", 0, 0);
+    }
+    lab.publish(loud, "$SYS/broker/version", b"x", 0, 0);
+    lab.subscribe(loud, "secret/#", 0);
+    assert_eq!(denials(&lab), [("publish", "secret/0", "deny secret/#", 1)]);
+    lab.pass_secs(1);
+    let rest = [
+        ("publish", "secret/1", "deny secret/#", 1000),
+        ("subscribe", "secret/#", "deny secret/#", 1),
+    ];
+    assert_eq!(denials(&lab)[1..], rest);
+    let named = |event: &Event| match event {
+        Event::Denied { username, peer, .. } => {
+            username.as_deref() == Some("anna") && !peer.is_empty()
+        }
+        _ => false,
+    };
+    assert_eq!(lab.events.iter().filter(|event| named(event)).count(), 3);
+    lab.pass_secs(5);
+    assert_eq!(denials(&lab).len(), 3, "what did not happen is not told");
 }
 
 #[test]

@@ -14,4 +14,5 @@ pub mod http;
 pub mod log_tool;
 pub mod logging;
 pub mod metrics;
+pub mod process;
 pub mod run;

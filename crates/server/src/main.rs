@@ -27,10 +27,19 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: Config) -> ExitCode {
-    let outcome = Logging::install(&config.log)
-        .map_err(anyhow::Error::from)
-        .and_then(|_logging| server::run::serve(config));
-    match outcome {
+    let logging = match Logging::install(&config.log) {
+        Ok(logging) => logging,
+        Err(error) => {
+            cli::complain(&error);
+            return ExitCode::from(cli::EXIT_USAGE);
+        }
+    };
+    let served = server::run::serve(config);
+    if let Err(error) = &served {
+        logging.tell_in_file(error);
+    }
+    logging.finish();
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             cli::complain(&format!("{error:#}"));

@@ -1,14 +1,18 @@
 //! `/metrics` in Prometheus' text format.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
 
 use broker::{Kind, Metrics, Shared};
 
-use crate::run::{Certificates, Clock, FIGURES, Gate, LogBoard, LogState, Timing, resident_bytes};
+use crate::logging::Logging;
+use crate::process::Process;
+use crate::run::{
+    Certificates, Clock, Counts, FIGURES, Gate, LogBoard, LogState, Timing, TurnedAway,
+};
 
-/// All metrics: each of the core's, per shard, those of the logs where there are any, then the
-/// process's own.
+/// All metrics: each of the core's, per shard, those of the logs where there are any, those of the
+/// listeners, then the process's own.
 pub fn exposition(
     shared: &Shared,
     gate: &Gate,
@@ -18,13 +22,7 @@ pub fn exposition(
     clock: Clock,
 ) -> String {
     let mut text = String::new();
-    let shards: Vec<Vec<u64>> = shared.metrics.iter().map(Metrics::values).collect();
-    for (number, metric) in Metrics::DESCRIPTIONS.iter().enumerate() {
-        head(&mut text, metric.name, metric.kind, metric.help);
-        for (shard, values) in shards.iter().enumerate() {
-            let _ = writeln!(text, "{}{{shard=\"{shard}\"}} {}", metric.name, values[number]);
-        }
-    }
+    write_shards(&mut text, shared);
     if board.log_count() > 0 {
         write_logs(&mut text, board);
     }
@@ -32,14 +30,32 @@ pub fn exposition(
     let help = "How long workers were busy at a time, before they looked at their sockets again.";
     write_timing(&mut text, "quelea_worker_turn_seconds", help, &turns);
     let name = "quelea_worker_turn_seconds_max";
-    head(&mut text, name, Kind::Gauge, "The longest of these times since the start.");
-    let _ = writeln!(text, "{name} {}", turns.longest_secs());
+    let help = "The longest of these times since the start.";
+    write_one(&mut text, name, Kind::Gauge, help, turns.longest_secs());
     write_certificates(&mut text, certificates);
-    for (name, kind, help, value) in own(gate, clock) {
-        head(&mut text, name, kind, help);
-        let _ = writeln!(text, "{name} {value}");
+    write_listeners(&mut text, gate);
+    write_own(&mut text, clock);
+    if let Some(process) = Process::now() {
+        write_process(&mut text, &process);
     }
     text
+}
+
+/// Metrics that differ in a label only are one to Prometheus.
+fn write_shards(text: &mut String, shared: &Shared) {
+    let shards: Vec<Vec<u64>> = shared.metrics.iter().map(Metrics::values).collect();
+    let mut last = "";
+    for (number, metric) in Metrics::DESCRIPTIONS.iter().enumerate() {
+        if metric.name != last {
+            head(text, metric.name, metric.kind, metric.family_help());
+        }
+        last = metric.name;
+        let comma = if metric.label.is_empty() { "" } else { "," };
+        for (shard, values) in shards.iter().enumerate() {
+            let labels = format!("shard=\"{shard}\"{comma}{}", metric.label);
+            let _ = writeln!(text, "{}{{{labels}}} {}", metric.name, values[number]);
+        }
+    }
 }
 
 /// Nothing where no listener has one.
@@ -50,9 +66,113 @@ fn write_certificates(text: &mut String, certificates: &Certificates) {
             let help = "When the certificate of a TLS listener expires, in seconds since 1970.";
             head(text, name, Kind::Gauge, help);
         }
-        let listener = listener.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let _ = writeln!(text, "{name}{{listener=\"{listener}\"}} {secs}");
+        let _ = writeln!(text, "{name}{{listener=\"{}\"}} {secs}", escaped(&listener));
     }
+}
+
+/// How often what came to a listener.
+type OfListener = fn(&Counts) -> u64;
+
+const OF_LISTENERS: [(&str, Kind, &str, OfListener); 3] = [
+    (
+        "quelea_listener_connections",
+        Kind::Gauge,
+        "Connections of a listener, those before their CONNECT included.",
+        |counts| counts.connections.load(Ordering::Relaxed).into(),
+    ),
+    (
+        "quelea_connections_accepted_total",
+        Kind::Counter,
+        "Network connections that were accepted, before any handshake.",
+        |counts| counts.accepted.load(Ordering::Relaxed),
+    ),
+    (
+        "quelea_connections_admitted_total",
+        Kind::Counter,
+        "Connections whose CONNECT was in order, and that went to their session.",
+        |counts| counts.admitted.load(Ordering::Relaxed),
+    ),
+];
+
+fn write_listeners(text: &mut String, gate: &Gate) {
+    let listeners: Vec<_> = gate
+        .listeners()
+        .into_iter()
+        .map(|(name, counts)| (format!("listener=\"{}\"", escaped(&name)), counts))
+        .collect();
+    for (name, kind, help, value) in OF_LISTENERS {
+        head(text, name, kind, help);
+        for (listener, counts) in &listeners {
+            let _ = writeln!(text, "{name}{{{listener}}} {}", value(counts));
+        }
+    }
+    let name = "quelea_connections_turned_away_total";
+    head(text, name, Kind::Counter, TURNED_AWAY_HELP);
+    for (listener, counts) in &listeners {
+        for why in TurnedAway::ALL {
+            let (reason, count) = (why.as_str(), counts.turned_away(why));
+            let _ = writeln!(text, "{name}{{{listener},reason=\"{reason}\"}} {count}");
+        }
+    }
+    let name = "quelea_connects_refused_total";
+    let help = "CONNECTs that were refused, by the reason code of MQTT 5.";
+    head(text, name, Kind::Counter, help);
+    for (listener, counts) in &listeners {
+        for (reason, count) in counts.refused() {
+            let labels = format!("{listener},code=\"0x{:02x}\",reason=\"{reason}\"", reason.0);
+            let _ = writeln!(text, "{name}{{{labels}}} {count}");
+        }
+    }
+}
+
+const TURNED_AWAY_HELP: &str = "Network connections that ended before they were admitted: in the \
+     handshake of TLS, WebSocket or PROXY (handshake), after connect_timeout_secs (timeout), by the \
+     client (closed), by a refused or broken CONNECT (refused), for want of resources (resources).";
+
+fn write_own(text: &mut String, clock: Clock) {
+    let name = "quelea_build_info";
+    head(text, name, Kind::Gauge, "1; the labels say what was built.");
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), COMMIT);
+    let _ = writeln!(text, "{name}{{version=\"{version}\",commit=\"{commit}\"}} 1");
+    let help = "Time since the start.";
+    write_one(text, "quelea_uptime_seconds", Kind::Gauge, help, clock.uptime_secs());
+    let help = "Lines of the broker's own log that were lost: it was written too slowly.";
+    let lost = Logging::lines_lost();
+    write_one(text, "quelea_logging_lines_lost_total", Kind::Counter, help, lost);
+}
+
+/// Given to the compiler by who builds a release.
+const COMMIT: &str = match option_env!("QUELEA_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};
+
+fn write_process(text: &mut String, process: &Process) {
+    let (counter, gauge) = (Kind::Counter, Kind::Gauge);
+    let help = "Processor time of the process, user and system.";
+    write_one(text, "process_cpu_seconds_total", counter, help, process.cpu_secs);
+    let help = "When the process was started, in seconds since 1970.";
+    write_one(text, "process_start_time_seconds", gauge, help, process.started_secs);
+    let help = "Virtual memory of the process.";
+    write_one(text, "process_virtual_memory_bytes", gauge, help, process.virtual_bytes);
+    let help = "Resident memory of the process.";
+    write_one(text, "process_resident_memory_bytes", gauge, help, process.resident_bytes);
+    let help = "Open files of the process, connections included.";
+    write_one(text, "process_open_fds", gauge, help, process.open_files);
+    let help = "How many there may be.";
+    let most = process.open_files_max.map_or(f64::INFINITY, |most| most as f64);
+    let most = if most.is_finite() { most.to_string() } else { "+Inf".into() };
+    write_one(text, "process_max_fds", gauge, help, most);
+}
+
+fn write_one(text: &mut String, name: &str, kind: Kind, help: &str, value: impl Display) {
+    head(text, name, kind, help);
+    let _ = writeln!(text, "{name} {value}");
+}
+
+/// The value of a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 fn write_logs(text: &mut String, board: &LogBoard) {
@@ -99,32 +219,6 @@ fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
         Kind::Gauge => "gauge",
     };
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-type Sample = (&'static str, Kind, &'static str, u64);
-
-fn own(gate: &Gate, clock: Clock) -> Vec<Sample> {
-    vec![
-        (
-            "quelea_accepted_total",
-            Kind::Counter,
-            "Network connections that were accepted, before any handshake.",
-            gate.accepted.load(Ordering::Relaxed),
-        ),
-        (
-            "quelea_turned_away_total",
-            Kind::Counter,
-            "Network connections that ended before they were admitted.",
-            gate.refused.load(Ordering::Relaxed),
-        ),
-        ("quelea_uptime_seconds", Kind::Gauge, "Time since the start.", clock.uptime_secs()),
-        (
-            "process_resident_memory_bytes",
-            Kind::Gauge,
-            "Resident memory of the process.",
-            resident_bytes().unwrap_or(0),
-        ),
-    ]
 }
 
 const STATES: [(&str, LogState, &str); 2] = [

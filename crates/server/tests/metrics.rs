@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -23,19 +24,24 @@ begin at 0 with each start.
 
 What is worth an alarm:
 
-- `quelea_dropped_queue_full_total`, `quelea_dropped_shared_group_total`: messages are lost at a
-  limit. The log says whose, at most once a second for each session and reason.
+- `quelea_messages_dropped_total` with the reasons `queue_full` and `shared_group`: messages are lost
+  at a limit. The log says whose, at most once a second for each session and reason.
 - `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are told that
   there is no room, in a queue, in the retained store, or in memory.
 - `quelea_log_poisoned`: the disk failed, nothing that must be kept is acknowledged any more.
   `quelea_log_full`: it has no space. [Durability](durability.md) says what to do.
 - `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400`: a certificate expires within
   two weeks, which the log says once a day, too. After renewing it, send SIGHUP.
-- `quelea_turned_away_total`: refused passwords, connection limits, broken handshakes.
-- `quelea_events_lost_total`: the log is missing lines.
+- `quelea_connections_turned_away_total`: refused CONNECTs, broken handshakes, by listener.
+  `quelea_connects_refused_total` has them by reason code: wrong passwords (0x87), limits (0x89).
+- `quelea_events_lost_total`, `quelea_logging_lines_lost_total`: the log is missing lines.
+- `process_open_fds` near `process_max_fds`: each connection takes one.
 
 How quick the broker is to look at a socket that has something for it is in
 `quelea_worker_turn_seconds`: a worker that is busy for 10 ms at a time lets everybody wait so long.
+
+`quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard looks
+at 5,000 of its sessions per second, so they are up to date with as many, and behind with more.
 
 Those of the logs (`quelea_log_...`) are there where something is kept. The average time of a
 commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.
@@ -43,30 +49,104 @@ commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seco
 ";
 
 fn shown(logs: u16) -> String {
-    let shared = Shared::new(Settings::default(), 1, 0);
+    let shared = Shared::new(Settings::default(), 2, 0);
     let board = LogBoard::new(logs, Health::new());
     let certificates = Certificates::default();
     certificates.set("a \"name\"", 4_102_444_800);
     let turns = [Timing::default()];
-    exposition(&shared, &Gate::default(), &board, &turns, &certificates, Clock::start())
+    let gate = Gate::new(0);
+    for name in ["tcp://127.0.0.1:1883", "a \"name\"\n"] {
+        let counts = gate.add_listener(name);
+        counts.refuse(codec::Reason::NOT_AUTHORIZED);
+        counts.refuse(codec::Reason::SERVER_BUSY);
+    }
+    exposition(&shared, &gate, &board, &turns, &certificates, Clock::start())
+}
+
+/// One metric: everything below its HELP line.
+#[derive(Debug)]
+struct Family<'a> {
+    name: &'a str,
+    help: &'a str,
+    kind: &'a str,
+    samples: Vec<Sample<'a>>,
+}
+
+/// Name, labels, value.
+type Sample<'a> = (&'a str, Vec<(&'a str, String)>, f64);
+
+/// Reads the text format of Prometheus as strictly as its own tools do.
+fn parse(text: &str) -> Vec<Family<'_>> {
+    assert!(text.ends_with('\n'));
+    let mut families: Vec<Family<'_>> = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("a help text");
+            let kind = lines.next().and_then(|line| line.strip_prefix("# TYPE ")).unwrap();
+            let kind = kind.strip_prefix(name).expect("HELP and TYPE of one metric").trim();
+            families.push(Family { name, help, kind, samples: Vec::new() });
+        } else {
+            let family = families.last_mut().expect("a sample has a HELP before it");
+            family.samples.push(parse_sample(line));
+        }
+    }
+    families
+}
+
+fn parse_sample(line: &str) -> Sample<'_> {
+    let end = line.find(['{', ' ']).unwrap();
+    let (name, mut rest) = line.split_at(end);
+    let mut labels = Vec::new();
+    if let Some(inside) = rest.strip_prefix('{') {
+        rest = inside;
+        while !rest.starts_with('}') {
+            let (label, after) = rest.split_once("=\"").unwrap();
+            let mut value = String::new();
+            let mut chars = after.char_indices();
+            let end = loop {
+                match chars.next().expect("a closing quote") {
+                    (at, '"') => break at,
+                    (_, '\\') => match chars.next().unwrap().1 {
+                        'n' => value.push('\n'),
+                        escaped @ ('"' | '\\') => value.push(escaped),
+                        other => panic!("no escape: {other}"),
+                    },
+                    (_, plain) => value.push(plain),
+                }
+            };
+            labels.push((label, value));
+            rest = &after[end + 1..];
+            rest = rest.strip_prefix(',').unwrap_or(rest);
+        }
+        rest = &rest[1..];
+    }
+    let value = rest.strip_prefix(' ').expect("one space before the value");
+    let value = if value == "+Inf" { f64::INFINITY } else { value.parse().unwrap() };
+    (name, labels, value)
 }
 
 /// Every metric, in the order in which it is shown.
 fn table() -> String {
     let text = shown(1);
     let mut table = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
-    let is_histogram =
-        |line: &&str| ["_bucket{", "_sum ", "_count "].iter().any(|part| line.contains(part));
-    let mut lines = text.lines().filter(|line| line.starts_with('#') || !is_histogram(line));
-    while let Some(help) = lines.next().and_then(|line| line.strip_prefix("# HELP ")) {
-        let (name, help) = help.split_once(' ').unwrap();
-        let kind = lines.next().and_then(|line| line.rsplit(' ').next()).unwrap();
-        let sample = if kind == "histogram" { "" } else { lines.next().unwrap() };
-        let label = sample.split_once('{').and_then(|(_, rest)| rest.split_once('='));
-        let label = label.map(|(label, _)| format!("`{label}`")).unwrap_or_default();
-        writeln!(table, "| `{name}` | {kind} | {label} | {help} |").unwrap();
+    for family in parse(&text) {
+        let (_, labels, _) = &family.samples[0];
+        let labels = labels.iter().filter(|(label, _)| *label != "le");
+        let labels: Vec<String> = labels.map(|(label, _)| format!("`{label}`")).collect();
+        let (name, kind, labels) = (family.name, family.kind, labels.join(", "));
+        let meaning = family.help.to_owned() + &meaning_of_labels(name);
+        writeln!(table, "| `{name}` | {kind} | {labels} | {meaning} |").unwrap();
     }
     table
+}
+
+/// What each value of a label of the core stands for.
+fn meaning_of_labels(name: &str) -> String {
+    let own = broker::Metrics::DESCRIPTIONS.iter();
+    let own = own.filter(|metric| metric.name == name && !metric.label.is_empty());
+    let meaning = |metric: &broker::Description| format!(" `{}`: {}.", metric.label, metric.help);
+    own.map(meaning).collect()
 }
 
 #[test]
@@ -82,10 +162,62 @@ fn docs_metrics_are_those_that_are_shown() {
 }
 
 #[test]
-fn every_metric_has_one_line_in_the_table() {
-    let rows = table().lines().skip(2).count();
-    assert_eq!(rows, shown(1).lines().filter(|line| line.starts_with("# TYPE")).count());
-    assert!(rows > broker::Metrics::DESCRIPTIONS.len());
+fn the_exposition_is_what_prometheus_asks_for() {
+    let text = shown(2);
+    let families = parse(&text);
+    let names: HashSet<_> = families.iter().map(|family| family.name).collect();
+    assert_eq!(names.len(), families.len(), "each metric has one HELP");
+    let mut series = HashSet::new();
+    for Family { name, help, kind, samples } in &families {
+        let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        assert!(name.chars().all(is_name), "{name}");
+        assert!(name.starts_with("quelea_") || name.starts_with("process_"), "{name}");
+        assert!(help.ends_with('.') && !help.contains('\\'), "{name}: {help}");
+        assert!(["counter", "gauge", "histogram"].contains(kind), "{name}: {kind}");
+        assert_eq!(name.ends_with("_total"), *kind == "counter", "{name}");
+        for unit in ["_ms", "_millis", "_us", "_mb", "_kb", "_count", "_percent", "_secs"] {
+            assert!(!name.trim_end_matches("_total").ends_with(unit), "{name}: base units");
+        }
+        assert!(!samples.is_empty(), "{name}");
+        for (sample, labels, value) in samples {
+            let suffix = sample.strip_prefix(name).unwrap_or_else(|| panic!("{sample} in {name}"));
+            let suffixes: &[&str] = match *kind {
+                "histogram" => &["_bucket", "_sum", "_count"],
+                _ => &[""],
+            };
+            assert!(suffixes.contains(&suffix), "{sample}");
+            assert!(*kind != "counter" || *value >= 0.0, "{sample}");
+            let mut own: Vec<_> = labels.iter().map(|(label, _)| *label).collect();
+            assert!(own.iter().all(|label| label.chars().all(is_name)), "{sample}: {own:?}");
+            own.sort_unstable();
+            own.dedup();
+            assert_eq!(own.len(), labels.len(), "{sample}: a label twice");
+            assert!(series.insert((*sample, labels.clone())), "{sample} {labels:?} twice");
+        }
+    }
+}
+
+#[test]
+fn what_prometheus_clients_show_is_shown() {
+    let text = shown(0);
+    let families = parse(&text);
+    let has = |name: &str| families.iter().any(|family| family.name == name);
+    for name in [
+        "quelea_build_info",
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_virtual_memory_bytes",
+        "process_open_fds",
+        "process_max_fds",
+        "process_start_time_seconds",
+    ] {
+        assert!(has(name), "{name}");
+    }
+    let named = ("listener", "a \"name\"\n".to_owned());
+    let refused = families.iter().find(|f| f.name == "quelea_connects_refused_total").unwrap();
+    let own: Vec<_> = refused.samples.iter().filter(|(_, labels, _)| labels[0] == named).collect();
+    assert_eq!(own.len(), 2);
+    assert_eq!(own[0].1[1], ("code", "0x87".to_owned()));
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl Shard {
             dropped += 1;
         }
         if dropped > 0 {
-            self.tell_group_dropped(name, dropped);
+            self.note_group_dropped(name, dropped);
         }
     }
 

@@ -7,6 +7,7 @@ use super::store::{Class, HANDOVER, Noted, Owner, SEEN, Store};
 use super::track::Place;
 use crate::Shard;
 use crate::journal::{Fact, InFlightBuf, ProgressBuf, Sent, StoredMessage};
+use crate::news::Subject;
 
 impl Shard {
     /// Moves what the disk has to do to the end of `out`. Call it once per turn, after everything
@@ -36,7 +37,7 @@ impl Shard {
             let chunk = match read_back.result {
                 Ok(chunk) => Some(chunk),
                 Err(fault) => {
-                    self.tell(crate::Event::LogUnreadable { shard: self.id, fault });
+                    self.note_of_shard(Subject::LogUnreadable(fault), 1);
                     None
                 }
             };
@@ -58,7 +59,7 @@ impl Shard {
     fn tell_damaged(&mut self, position: Position) {
         let detail = format!("the record at {position} is not what was written");
         let fault = Fault { kind: FaultKind::Io, detail };
-        self.tell(crate::Event::LogUnreadable { shard: self.id, fault });
+        self.note_of_shard(Subject::LogUnreadable(fault), 1);
     }
 
     /// Time has passed for the log and for the messages in it.

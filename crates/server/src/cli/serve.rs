@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::config::{ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
-use crate::run;
+use crate::run::{self, Addresses};
 
 use super::{EXIT_OK, EXIT_USAGE, complain};
 
@@ -47,7 +47,7 @@ pub struct ServeArgs {
     /// Shape of log lines: text or json.
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<String>,
-    /// Only check the configuration, and the files it names.
+    /// Only check the configuration, the files it names, and the addresses it listens on.
     #[arg(long)]
     pub check_config: bool,
     /// Print the configuration in force, each value with where it was set, and end.
@@ -78,6 +78,9 @@ impl ServeArgs {
             })?;
             notes.iter().filter(|_| self.check_config).for_each(|note| println!("note: {note}"));
         }
+        if self.check_config || !self.print_config {
+            self.check_addresses(&loaded)?;
+        }
         if self.print_config {
             super::print(print::effective(&loaded).as_bytes());
         } else if self.check_config {
@@ -87,6 +90,26 @@ impl ServeArgs {
             return Err(ExitCode::from(EXIT_OK));
         }
         Ok(loaded)
+    }
+
+    /// A port that another program has is as wrong at the next attempt. An address that the machine
+    /// does not have may come, so a start leaves it to the service manager to try again.
+    fn check_addresses(&self, loaded: &Loaded) -> Result<(), ExitCode> {
+        match run::check_addresses(&loaded.config) {
+            Addresses::Free => Ok(()),
+            Addresses::Missing(_) if !self.check_config => Ok(()),
+            Addresses::TakenByOurs(error) if self.check_config => {
+                let directory = loaded.config.server.data_dir.display();
+                println!("note: {error:#}; the broker that runs on {directory} may be it");
+                Ok(())
+            }
+            Addresses::Missing(error)
+            | Addresses::TakenByOurs(error)
+            | Addresses::Unusable(error) => {
+                complain(&format!("{error:#}"));
+                Err(ExitCode::from(EXIT_USAGE))
+            }
+        }
     }
 
     /// Reads the file and puts environment and flags over it.

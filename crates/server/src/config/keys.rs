@@ -443,8 +443,17 @@ settings! {
         level: LogLevel = Kind::OneOf(LogLevel::WORDS), "info";
         /// The shape of a line.
         format: LogFormat = Kind::OneOf(LogFormat::WORDS), "text";
-        /// Where to: `stderr`, `stdout`, or a file, which is appended to.
+        /// Where to: `stderr`, `stdout`, or a file, which is appended to. One that is made is for the
+        /// user of the broker only (mode 0600).
         target: String = Kind::Text("stderr, stdout or a path"), "stderr";
+        /// Size of a log file. A full one is renamed to end in `.1`, the one before to end in `.2`,
+        /// and so on.
+        file_bytes_max: u64 = bytes_or("unlimited", u64::MAX / 2), "16MiB";
+        /// Full log files that are kept. The oldest goes when there is one more.
+        files_kept: u16 = count(0, 1_000), "4";
+        /// Lines per second of one kind about clients: connected, disconnected, refused, denied and
+        /// so on. More are counted, and told as one line.
+        client_lines_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "100";
     }
 }
 

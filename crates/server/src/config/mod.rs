@@ -131,6 +131,11 @@ pub struct LogConfig {
     pub level: LogLevel,
     pub format: LogFormat,
     pub target: LogTarget,
+    /// 0: no limit.
+    pub file_bytes_max: u64,
+    pub files_kept: u16,
+    /// Of each kind. 0: no limit.
+    pub client_lines_per_second_max: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -288,7 +293,7 @@ fn lower(
         access: AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?,
         shared_strategy: shared.strategy,
         http,
-        log: LogConfig { level: log.level, format: log.format, target: log_target(log.target) },
+        log: lower_log(log),
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
     })
 }
@@ -351,11 +356,18 @@ fn lower_http(http: &Http, settings: &Settings, problems: &mut Vec<Problem>) -> 
     address
 }
 
-fn log_target(text: String) -> LogTarget {
-    match text.as_str() {
-        "stderr" => LogTarget::Stderr,
-        "stdout" => LogTarget::Stdout,
-        _ => LogTarget::File(text.into()),
+fn lower_log(log: Log) -> LogConfig {
+    LogConfig {
+        level: log.level,
+        format: log.format,
+        target: match log.target.as_str() {
+            "stderr" => LogTarget::Stderr,
+            "stdout" => LogTarget::Stdout,
+            _ => LogTarget::File(log.target.into()),
+        },
+        file_bytes_max: log.file_bytes_max,
+        files_kept: log.files_kept,
+        client_lines_per_second_max: log.client_lines_per_second_max,
     }
 }
 

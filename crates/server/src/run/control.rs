@@ -72,6 +72,19 @@ impl Drop for Control {
     }
 }
 
+/// Does a broker run on this data directory? It answers anything.
+pub(crate) fn is_served(directory: &Path) -> bool {
+    let Ok(stream) = UnixStream::connect(directory.join(SOCKET)) else { return false };
+    // While it serves a backup the answer takes longer, and whoever accepts is enough.
+    let asked = stream
+        .set_read_timeout(Some(Duration::from_secs(1)))
+        .and_then(|()| writeln!(&mut &stream, "here?"));
+    if asked.is_ok() {
+        let _ = BufReader::new(&stream).read_line(&mut String::new());
+    }
+    true
+}
+
 /// Pins the logs of all workers as long as it lives.
 struct Pin<'a>(&'a [Arc<Mailbox>]);
 

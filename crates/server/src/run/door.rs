@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,16 +16,18 @@ use broker::admission::{self, Admission, AuthStep, Credentials, Refusal};
 use codec::{Reason, Version};
 use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
-use net::{Foreign, Handshake, Listener, PeerInfo, Progress, Read, Stream};
+use net::{Foreign, Handshake, Listener, PeerAddress, PeerInfo, Progress, Read, Stream};
 use session::{Bucket, Rate};
 use slab::Slab;
 
 use super::clock::Clock;
-use super::gate::{Entrance, Seat};
+use super::gate::{Entrance, Seat, TurnedAway};
 use super::identity;
+use super::line_pace::{About, LinePace, Visitor};
 use super::mailbox::{Handover, Item, Mailbox};
 use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Verdict};
+use crate::logging::shown;
 
 /// Connections that are not admitted yet, per door. At the limit the door accepts no more until
 /// some are through; the kernel's backlog holds the others.
@@ -97,6 +100,7 @@ pub(super) struct DoorContext {
     pub(super) clock: Clock,
     pub(super) connect_timeout_ms: u64,
     pub(super) connections_per_second_max: u32,
+    pub(super) line_pace: Arc<LinePace>,
     pub(super) is_stopping: Arc<AtomicBool>,
 }
 
@@ -326,7 +330,7 @@ impl Door {
             }
         };
         let entrance = portal.entrance.clone();
-        entrance.gate.accepted.fetch_add(1, Ordering::Relaxed);
+        entrance.counts.accepted.fetch_add(1, Ordering::Relaxed);
         let now_ms = self.now_ms;
         let own = bucket.as_mut().and_then(|bucket| bucket.take(1, now_ms));
         let all = self.bucket.as_mut().and_then(|bucket| bucket.take(1, now_ms));
@@ -372,7 +376,7 @@ impl Door {
             Ok(()) => arrival.is_watched = true,
             Err(error) => {
                 tracing::warn!(%error, "cannot watch a connection; it is closed");
-                self.turn_away(key);
+                self.turn_away(key, TurnedAway::Resources);
             }
         }
     }
@@ -403,12 +407,15 @@ impl Door {
                 self.on_connect_bytes(key, stream, peer, Vec::new());
             }
             Err(error) => {
-                let address = handshake.peer().address.to_string();
+                let peer = handshake.peer().address;
                 let listener = &self.arrivals[key].entrance.name;
-                let hint = error.broker_hint();
-                tracing::info!(peer = address, listener, error = %format_args!("{error}{hint}"),
-                    "handshake failed");
-                self.turn_away(key);
+                if self.may_tell(About::Handshake, ip(&peer), "-", "handshake") {
+                    let hint = error.broker_hint();
+                    let error = error.to_string();
+                    let error = format_args!("{}{hint}", shown(&error));
+                    tracing::info!(%peer, listener, %error, "handshake failed");
+                }
+                self.turn_away(key, TurnedAway::Handshake);
             }
         }
     }
@@ -448,11 +455,11 @@ impl Door {
         let limits = &entrance.limits;
         match admission::admit(&bytes, limits, &peer_name, identity::assigned_client_id) {
             Admission::NeedMore if is_open => self.set(key, Stage::Connect { stream, peer, bytes }),
-            Admission::NeedMore => self.turn_away(key),
+            Admission::NeedMore => self.turn_away(key, TurnedAway::Closed),
             Admission::Refuse(mut refusal) => {
                 let foreign = Foreign::of(&bytes).filter(|foreign| *foreign != Foreign::Mqtt);
                 refusal.detail = foreign.map_or(refusal.detail, Foreign::hint);
-                self.refuse(key, stream, "-", &peer_name, &refusal);
+                self.refuse(key, stream, ("-", None, &peer_name), &refusal);
             }
             Admission::Connect(credentials, packet_len) => {
                 bytes.drain(..packet_len);
@@ -548,7 +555,8 @@ impl Door {
         } else {
             let data = credentials.auth_data.as_deref().unwrap_or_default();
             authenticator.start_scram(data).map_err(|error| {
-                tracing::debug!(client = %credentials.request.client_id, %error, "SCRAM refused");
+                let client = shown(&credentials.request.client_id);
+                tracing::debug!(client = &*client, %error, "SCRAM refused");
                 refusal(&credentials, Reason::NOT_AUTHORIZED, "", "authentication failed")
             })
         };
@@ -557,7 +565,7 @@ impl Door {
             Ok((exchange, challenge)) => {
                 let packet = admission::auth_continue(method, &challenge);
                 if stream.write(&[IoSlice::new(&packet)]).is_err() {
-                    return self.turn_away(key);
+                    return self.turn_away(key, TurnedAway::Closed);
                 }
                 self.on_exchange_bytes(key, stream, credentials, exchange, bytes);
             }
@@ -581,7 +589,7 @@ impl Door {
                 let exchange = Box::new(exchange);
                 self.set(key, Stage::Exchange { stream, credentials, exchange, bytes });
             }
-            AuthStep::NeedMore => self.turn_away(key),
+            AuthStep::NeedMore => self.turn_away(key, TurnedAway::Closed),
             AuthStep::Refuse(refusal) => {
                 self.refuse_connect(key, stream, &credentials, &refusal);
             }
@@ -593,8 +601,8 @@ impl Door {
                     self.hand_over(key, stream, *credentials, bytes);
                 }
                 Err(error) => {
-                    let client_id = &credentials.request.client_id;
-                    tracing::debug!(client = %client_id, %error, "SCRAM failed");
+                    let client = shown(&credentials.request.client_id);
+                    tracing::debug!(client = &*client, %error, "SCRAM failed");
                     let refusal =
                         refusal(&credentials, Reason::NOT_AUTHORIZED, "", "authentication failed");
                     self.refuse_connect(key, stream, &credentials, &refusal);
@@ -613,6 +621,7 @@ impl Door {
     ) {
         let Some(arrival) = self.arrivals.try_remove(key) else { return };
         let Some(seat) = arrival.seat else { return };
+        arrival.entrance.counts.admitted.fetch_add(1, Ordering::Relaxed);
         if arrival.is_watched && self.poll.registry().deregister(&mut stream).is_err() {
             return;
         }
@@ -631,30 +640,26 @@ impl Door {
         refusal: &Refusal,
     ) {
         let request = &credentials.request;
-        self.refuse(key, stream, &request.client_id, &request.peer, refusal);
+        let who = (&*request.client_id, request.username.as_deref(), &*request.peer);
+        self.refuse(key, stream, who, refusal);
     }
 
     fn refuse(
         &mut self,
         key: usize,
         mut stream: Stream,
-        client_id: &str,
-        peer: &str,
+        who: (&str, Option<&str>, &str),
         refusal: &Refusal,
     ) {
-        tracing::info!(
-            client = client_id,
-            peer,
-            clause = refusal.clause,
-            reason = %refusal.reason,
-            detail = refusal.detail,
-            "connection refused"
-        );
+        self.tell_refusal(key, who, refusal);
+        if let Some(arrival) = self.arrivals.get(key) {
+            arrival.entrance.counts.refuse(refusal.reason);
+        }
         let is_told = !refusal.answer.is_empty()
             && stream.write(&[IoSlice::new(&refusal.answer)]).is_ok()
             && stream.shutdown().is_ok();
         if !is_told {
-            return self.turn_away(key);
+            return self.turn_away(key, TurnedAway::Refused);
         }
         // Closing now would take the answer away from a client that has more bytes on the way.
         self.generation += 1;
@@ -662,9 +667,45 @@ impl Door {
         self.refusals.push_back((deadline_ms, key, self.generation));
         if let Some(arrival) = self.arrivals.get_mut(key) {
             arrival.generation = self.generation;
-            arrival.entrance.gate.refused.fetch_add(1, Ordering::Relaxed);
+            arrival.entrance.counts.turn_away(TurnedAway::Refused);
         }
         self.read_away(key, stream);
+    }
+
+    /// May there be a line about somebody at the door?
+    fn may_tell(
+        &self,
+        about: About,
+        peer: Option<IpAddr>,
+        client: &str,
+        what: &'static str,
+    ) -> bool {
+        let visitor = Visitor { about, peer, client: client.into(), what };
+        self.context.line_pace.allows_visitor(visitor, self.now_ms)
+    }
+
+    fn tell_refusal(
+        &self,
+        key: usize,
+        (client_id, username, peer): (&str, Option<&str>, &str),
+        refusal: &Refusal,
+    ) {
+        let ip = peer.parse().ok().map(|address: SocketAddr| address.ip());
+        let client = shown(client_id);
+        let what = if refusal.clause.is_empty() { refusal.detail } else { refusal.clause };
+        if !self.may_tell(About::Refused, ip, &client, what) {
+            return;
+        }
+        tracing::info!(
+            client = &*client,
+            user = username.map_or("-".into(), shown).as_ref(),
+            peer,
+            listener = self.arrivals.get(key).map(|arrival| &*arrival.entrance.name),
+            clause = refusal.clause,
+            reason = %refusal.reason,
+            detail = refusal.detail,
+            "connection refused"
+        );
     }
 
     fn read_away(&mut self, key: usize, mut stream: Stream) {
@@ -687,9 +728,9 @@ impl Door {
     }
 
     /// Closes without an answer.
-    fn turn_away(&mut self, key: usize) {
+    fn turn_away(&mut self, key: usize, why: TurnedAway) {
         if let Some(arrival) = self.arrivals.try_remove(key) {
-            arrival.entrance.gate.refused.fetch_add(1, Ordering::Relaxed);
+            arrival.entrance.counts.turn_away(why);
         }
     }
 
@@ -711,13 +752,19 @@ impl Door {
                     return;
                 }
                 if !matches!(arrival.stage, Stage::Refused(_)) {
-                    tracing::info!(
-                        listener = arrival.entrance.name,
-                        peer = arrival.stage.peer(),
-                        "no complete CONNECT in time; connection closed"
-                    );
+                    let peer = arrival.stage.peer();
+                    let ip = peer.parse().ok().map(|address: SocketAddr| address.ip());
+                    if self.may_tell(About::Handshake, ip, "-", "timeout") {
+                        tracing::info!(
+                            listener = arrival.entrance.name,
+                            peer,
+                            "no complete CONNECT in time; connection closed"
+                        );
+                    }
+                    self.turn_away(key, TurnedAway::Timeout);
                 }
-                self.turn_away(key);
+                // A refused one is counted already.
+                self.arrivals.try_remove(key);
             }
             deadlines.pop_front();
         }
@@ -745,6 +792,13 @@ impl Stage {
             }
             Self::Refused(_) | Self::Moving => "-".into(),
         }
+    }
+}
+
+fn ip(peer: &PeerAddress) -> Option<IpAddr> {
+    match peer {
+        PeerAddress::Inet(address) => Some(address.ip()),
+        PeerAddress::Unix => None,
     }
 }
 

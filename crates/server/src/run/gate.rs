@@ -1,9 +1,11 @@
 //! Who may come in: the running listeners with their limits and counts.
 
-use std::sync::Arc;
+use std::array;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use broker::Limits;
+use codec::Reason;
 
 use crate::config::CertificateIdentity;
 
@@ -13,9 +15,29 @@ pub struct Gate {
     connections: AtomicU32,
     /// 0: no limit.
     pub(super) connections_max: u32,
+    listeners: Mutex<Vec<(String, Arc<Counts>)>>,
+}
+
+/// What has come to one listener.
+#[derive(Debug)]
+pub struct Counts {
+    /// Present ones, not admitted ones included.
+    pub connections: AtomicU32,
     pub accepted: AtomicU64,
-    /// Connections that ended before they were admitted.
-    pub refused: AtomicU64,
+    pub admitted: AtomicU64,
+    turned_away: [AtomicU64; TurnedAway::ALL.len()],
+    /// By reason code.
+    refused: [AtomicU64; 256],
+}
+
+/// Why a connection ended before it was admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TurnedAway {
+    Handshake,
+    Timeout,
+    Closed,
+    Refused,
+    Resources,
 }
 
 /// One running listener.
@@ -27,7 +49,7 @@ pub(super) struct Entrance {
     pub(super) identity: CertificateIdentity,
     /// 0: no limit.
     pub(super) connections_max: u32,
-    pub(super) connections: AtomicU32,
+    pub(super) counts: Arc<Counts>,
     pub(super) gate: Arc<Gate>,
 }
 
@@ -36,19 +58,79 @@ pub(super) struct Entrance {
 pub(super) struct Seat(Arc<Entrance>);
 
 impl Gate {
-    pub(super) fn new(connections_max: u32) -> Self {
+    pub fn new(connections_max: u32) -> Self {
         Self { connections_max, ..Self::default() }
+    }
+
+    /// The counts of a new listener.
+    pub fn add_listener(&self, name: &str) -> Arc<Counts> {
+        let counts = Arc::new(Counts::new());
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.push((name.to_owned(), counts.clone()));
+        counts
+    }
+
+    /// All listeners by name, in the order of the configuration.
+    pub fn listeners(&self) -> Vec<(String, Arc<Counts>)> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Counts {
+    fn new() -> Self {
+        Self {
+            connections: AtomicU32::new(0),
+            accepted: AtomicU64::new(0),
+            admitted: AtomicU64::new(0),
+            turned_away: array::from_fn(|_| AtomicU64::new(0)),
+            refused: array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    pub fn turn_away(&self, why: TurnedAway) {
+        self.turned_away[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn turned_away(&self, why: TurnedAway) -> u64 {
+        self.turned_away[why as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn refuse(&self, reason: Reason) {
+        self.refused[usize::from(reason.0)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The reason codes that there were, with how often.
+    pub fn refused(&self) -> impl Iterator<Item = (Reason, u64)> {
+        let counts = self.refused.iter().map(|count| count.load(Ordering::Relaxed));
+        let codes = (0..=u8::MAX).map(Reason);
+        codes.zip(counts).filter(|(_, count)| *count > 0)
+    }
+}
+
+impl TurnedAway {
+    pub const ALL: [Self; 5] =
+        [Self::Handshake, Self::Timeout, Self::Closed, Self::Refused, Self::Resources];
+
+    /// For a label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Handshake => "handshake",
+            Self::Timeout => "timeout",
+            Self::Closed => "closed",
+            Self::Refused => "refused",
+            Self::Resources => "resources",
+        }
     }
 }
 
 impl Entrance {
     /// Takes a place for one connection. None: the listener or the broker is full.
     pub(super) fn sit(self: &Arc<Self>) -> Option<Seat> {
-        if !take(&self.connections, self.connections_max) {
+        if !take(&self.counts.connections, self.connections_max) {
             return None;
         }
         if !take(&self.gate.connections, self.gate.connections_max) {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+            self.counts.connections.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
         Some(Seat(self.clone()))
@@ -57,7 +139,7 @@ impl Entrance {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.counts.connections.fetch_sub(1, Ordering::Relaxed);
         self.0.gate.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -82,7 +164,7 @@ mod tests {
             allow_anonymous: true,
             identity: CertificateIdentity::None,
             connections_max: 0,
-            connections: AtomicU32::new(0),
+            counts: gate.add_listener("one"),
             gate: gate.clone(),
         });
         let first = entrance.sit();
@@ -92,7 +174,20 @@ mod tests {
         drop(first);
         assert!(entrance.sit().is_some());
         drop(second);
-        assert_eq!(entrance.connections.load(Ordering::Relaxed), 0);
+        assert_eq!(entrance.counts.connections.load(Ordering::Relaxed), 0);
         assert_eq!(gate.connections.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn reasons_are_counted_apart() {
+        for (place, why) in TurnedAway::ALL.into_iter().enumerate() {
+            assert_eq!(why as usize, place);
+        }
+        let counts = Counts::new();
+        counts.turn_away(TurnedAway::Timeout);
+        counts.refuse(Reason::NOT_AUTHORIZED);
+        counts.refuse(Reason::NOT_AUTHORIZED);
+        assert_eq!(TurnedAway::ALL.map(|why| counts.turned_away(why)), [0, 1, 0, 0, 0]);
+        assert_eq!(counts.refused().collect::<Vec<_>>(), [(Reason::NOT_AUTHORIZED, 2)]);
     }
 }

@@ -1,7 +1,7 @@
 //! From the configured listeners to bound ones.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use anyhow::Context;
 use net::{
@@ -45,7 +45,7 @@ pub(super) fn bind_all(config: &Config, gate: &Arc<Gate>) -> anyhow::Result<List
                 .as_ref()
                 .map_or(config::CertificateIdentity::None, |tls| tls.identity),
             connections_max: listener.connections_max,
-            connections: AtomicU32::new(0),
+            counts: gate.add_listener(&listener.name),
             gate: gate.clone(),
         });
         all.portals.push(Portal {
@@ -55,6 +55,27 @@ pub(super) fn bind_all(config: &Config, gate: &Arc<Gate>) -> anyhow::Result<List
         });
     }
     Ok(all)
+}
+
+/// Binds every address for a moment.
+///
+/// # Errors
+///
+/// The first that cannot be bound.
+pub(super) fn try_all(config: &Config) -> anyhow::Result<()> {
+    for listener in &config.listeners {
+        let options = options(listener, load_tls(listener)?);
+        net::Listener::bind(&address(listener), &options)
+            .with_context(|| format!("listener '{}'", listener.name))?;
+    }
+    config.http.map_or(Ok(()), |address| {
+        std::net::TcpListener::bind(address).map(drop).with_context(|| http_fault(address))
+    })
+}
+
+/// What to say when the HTTP server cannot listen.
+pub(super) fn http_fault(address: SocketAddr) -> String {
+    format!("cannot listen on http://{address}; choose another with --http ADDRESS, or --http off")
 }
 
 fn scheme(transport: Transport) -> Scheme {

@@ -12,6 +12,7 @@ mod drive;
 mod gate;
 mod identity;
 mod limits;
+mod line_pace;
 mod listen;
 mod logs;
 mod mailbox;
@@ -23,6 +24,7 @@ mod watch;
 mod worker;
 mod workers;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -35,11 +37,12 @@ use crate::auth::passwords::PasswordFile;
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
 use crate::http::{Health, HttpServer, Metrics, State};
+use crate::logging::Logging;
 pub use certificates::Certificates;
 pub(crate) use clock::CLOCK_FILE;
 pub use clock::Clock;
 use clock::ClockWatch;
-pub use gate::Gate;
+pub use gate::{Counts, Gate, TurnedAway};
 pub use logs::{FIGURES, Figure, LogBoard, LogState};
 pub use timing::Timing;
 pub use watch::resident_bytes;
@@ -87,12 +90,14 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     let workers = Workers::start(&config, restored, &board, &turns, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
     let control = store.as_ref().and_then(|store| open_control(store, &workers));
+    let line_pace = workers.line_pace.clone();
     let running =
         Running { config, clock, shared, gate, board, certificates, authenticator, http, health };
     let served = running.serve(&workers, signals, clock_watch);
     running.health.set(State::Stopping);
     drop(control);
     workers.stop();
+    line_pace.tell_withheld(clock.now_ms());
     tracing::info!("stopped");
     served
 }
@@ -129,6 +134,7 @@ impl Running {
             clock: self.clock,
             connect_timeout_ms: u64::from(config.limits.connect_timeout_secs) * 1000,
             connections_per_second_max: config.limits.connections_per_second_max,
+            line_pace: workers.line_pace.clone(),
             is_stopping: is_stopping.clone(),
         });
         let tls = listeners.tls.clone();
@@ -155,6 +161,7 @@ impl Running {
             board: &self.board,
             certificates: &self.certificates,
             authenticator: &self.authenticator,
+            line_pace: &workers.line_pace,
             tls: &tls,
             clock: self.clock,
         };
@@ -167,13 +174,14 @@ impl Running {
     }
 }
 
-/// Reads the files that the configuration names: passwords, access rules, certificates. Returns
-/// what can be used and yet should be known.
+/// Reads the files that the configuration names: passwords, access rules, certificates. Looks
+/// whether the log file can be written. Returns what can be used and yet should be known.
 ///
 /// # Errors
 ///
 /// What [`serve`] would say of the first that cannot be used.
 pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
+    Logging::check(&config.log)?;
     load_access(config)?;
     if let Some(path) = &config.auth.password_file {
         PasswordFile::load(path)?;
@@ -183,6 +191,31 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
     }
     Ok(notes)
+}
+
+/// Whether the addresses of the configuration can be listened on.
+#[derive(Debug)]
+pub enum Addresses {
+    Free,
+    /// One is taken, and a broker runs on the data directory: its own, in all likelihood.
+    TakenByOurs(anyhow::Error),
+    /// One cannot be had, and will not be by itself.
+    Unusable(anyhow::Error),
+    /// One that this machine does not have, or not yet.
+    Missing(anyhow::Error),
+}
+
+/// Tries all addresses, and leaves them free.
+pub fn check_addresses(config: &Config) -> Addresses {
+    let Err(error) = listen::try_all(config) else { return Addresses::Free };
+    let kind = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
+    match kind {
+        Some(io::ErrorKind::AddrNotAvailable) => Addresses::Missing(error),
+        Some(io::ErrorKind::AddrInUse) if control::is_served(&config.server.data_dir) => {
+            Addresses::TakenByOurs(error)
+        }
+        _ => Addresses::Unusable(error),
+    }
 }
 
 fn load_access(config: &Config) -> anyhow::Result<Access> {
@@ -199,18 +232,15 @@ fn start_http(
     metrics: Metrics,
 ) -> anyhow::Result<Option<HttpServer>> {
     let Some(address) = config.http else { return Ok(None) };
-    let server = HttpServer::start(address, health.clone(), metrics).with_context(|| {
-        format!(
-            "cannot listen on http://{address}; choose another with --http ADDRESS, or --http off"
-        )
-    })?;
+    let server = HttpServer::start(address, health.clone(), metrics)
+        .with_context(|| listen::http_fault(address))?;
     Ok(Some(server))
 }
 
 /// Without it the broker runs all the same, and what clients see of users that do not exist stays
 /// the same as long as the password file does.
 fn kept_secret(store: &Store) -> Option<[u8; 32]> {
-    let warn = |error: &std::io::Error| {
+    let warn = |error: &io::Error| {
         tracing::warn!(%error, "no secret is kept in the data directory; see docs/security.md");
     };
     crate::auth::secret::kept(store.data().path()).inspect_err(warn).ok()
@@ -220,7 +250,7 @@ fn kept_secret(store: &Store) -> Option<[u8; 32]> {
 fn open_control(store: &Store, workers: &Workers) -> Option<Control> {
     let directory = store.data().path();
     let opened = Control::open(directory, usize::from(store.shards()), &workers.mailboxes);
-    let warn = |error: &std::io::Error| {
+    let warn = |error: &io::Error| {
         tracing::warn!(%error, "no backups while running: cannot open a socket in the data directory");
     };
     opened.inspect_err(warn).ok()
@@ -277,7 +307,7 @@ impl Doors {
 fn spawn(
     name: String,
     core: Option<usize>,
-    run: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+    run: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> anyhow::Result<JoinHandle<()>> {
     let body = move || {
         let abort = AbortOnUnwind;
@@ -286,6 +316,7 @@ fn spawn(
         }
         if let Err(error) = run() {
             tracing::error!(%error, "a thread of the broker failed; the process ends");
+            Logging::flush_installed();
             std::process::abort();
         }
         std::mem::forget(abort);

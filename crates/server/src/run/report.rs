@@ -1,12 +1,20 @@
 //! Events of the shards as log lines.
 
 use broker::{Ended, Event, sys};
+use codec::Reason;
 use serde_json::json;
 use session::Message;
 
-/// Writes one event. Life-cycle of single connections is DEBUG; what a person should look at is
-/// INFO (a client did wrong) or WARN (something was lost).
-pub(super) fn log(event: &Event) {
+use super::line_pace::{About, LinePace};
+use crate::logging::shown;
+
+/// Writes one event, as far as the pace of lines allows: INFO, or WARN where something was lost.
+pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
+    if let Some(about) = about(event)
+        && !pace.allows(about, now_ms)
+    {
+        return;
+    }
     match event {
         Event::Connected {
             client_id,
@@ -16,9 +24,9 @@ pub(super) fn log(event: &Event) {
             keep_alive_secs,
             session_present,
         } => {
-            tracing::debug!(
-                client = &**client_id,
-                user = username.as_deref().unwrap_or("-"),
+            tracing::info!(
+                client = &*shown(client_id),
+                user = &*user(username.as_deref()),
                 %peer,
                 ?version,
                 keep_alive_secs,
@@ -26,22 +34,27 @@ pub(super) fn log(event: &Event) {
                 "client connected"
             );
         }
-        Event::Disconnected { client_id, peer, ended } => log_end(client_id, peer, ended),
-        Event::Dropped { client_id, reason, count } => {
-            tracing::warn!(client = &**client_id, ?reason, count, "deliveries dropped");
+        Event::Disconnected { client_id, peer, ended } => {
+            log_end(&shown(client_id), peer, ended);
         }
-        Event::Denied { client_id, action, topic } => {
+        Event::Denied { client_id, username, peer, action, topic, rule, count } => {
             tracing::info!(
-                client = &**client_id,
+                client = &*shown(client_id),
+                user = &*user(username.as_deref()),
+                peer = peer_of(peer),
                 action,
-                topic = &**topic,
+                topic = &*shown(topic),
+                rule = &*shown(rule),
+                count,
                 "not allowed by the access rules"
             );
         }
-        Event::Refused { client_id, topic, count } => {
+        Event::Refused { client_id, username, peer, topic, count } => {
             tracing::warn!(
-                client = &**client_id,
-                topic = &**topic,
+                client = &*shown(client_id),
+                user = &*user(username.as_deref()),
+                peer = peer_of(peer),
+                topic = &*shown(topic),
                 count,
                 "publishes refused: no room"
             );
@@ -50,28 +63,76 @@ pub(super) fn log(event: &Event) {
             log_stranger(client_id, username.as_deref(), peer);
         }
         Event::SessionExpired { client_id } => {
-            tracing::debug!(client = &**client_id, "session expired");
-        }
-        Event::RetainedRefused { topic } => {
-            tracing::warn!(topic = &**topic, "retained message not kept: the limit is reached");
-        }
-        Event::LogUnreadable { shard, fault } => {
-            tracing::error!(shard, %fault, "the log cannot be read; what waits there is tried again");
+            tracing::debug!(client = &*shown(client_id), "session expired");
         }
         Event::NotKept { client_id, error } => {
-            tracing::error!(client = &**client_id, %error, "session refused: the log cannot take it");
+            tracing::error!(
+                client = &*shown(client_id),
+                %error,
+                "session refused: the log cannot take it"
+            );
+        }
+        other => log_loss(other),
+    }
+}
+
+fn log_loss(event: &Event) {
+    match event {
+        Event::Dropped { client_id, reason, count } => {
+            tracing::warn!(client = &*shown(client_id), ?reason, count, "deliveries dropped");
+        }
+        Event::RetainedRefused { topic, count } => {
+            tracing::warn!(
+                topic = &*shown(topic),
+                count,
+                "retained messages not kept: the limit is reached"
+            );
         }
         Event::WillNotKept { client_id, error } => {
             tracing::warn!(
-                client = &**client_id,
+                client = &*shown(client_id),
                 %error,
                 "the log cannot take the will of a session: it is lost with the process"
             );
         }
         Event::GroupDropped { group, count } => {
-            tracing::warn!(group = &**group, count, "messages of a shared subscription dropped");
+            tracing::warn!(
+                group = &*shown(group),
+                count,
+                "messages of a shared subscription dropped"
+            );
         }
+        Event::LogUnreadable { shard, fault, count } => {
+            let text = "the log cannot be read; what waits there is tried again";
+            tracing::error!(shard, %fault, count, "{text}");
+        }
+        _ => {}
     }
+}
+
+/// None: not held to the pace of lines.
+fn about(event: &Event) -> Option<About> {
+    Some(match event {
+        Event::Connected { .. } => About::Connected,
+        Event::Disconnected { ended, .. } if is_cut_off(ended) => About::CutOff,
+        Event::Disconnected { .. } => About::Disconnected,
+        Event::Denied { .. } => About::Denied,
+        Event::Stranger { .. } => About::Refused,
+        Event::Dropped { .. }
+        | Event::Refused { .. }
+        | Event::RetainedRefused { .. }
+        | Event::GroupDropped { .. } => About::Lost,
+        Event::NotKept { .. } | Event::WillNotKept { .. } => About::Session,
+        Event::SessionExpired { .. } | Event::LogUnreadable { .. } => return None,
+    })
+}
+
+fn user(username: Option<&str>) -> std::borrow::Cow<'_, str> {
+    username.map_or("-".into(), shown)
+}
+
+fn peer_of(peer: &str) -> &str {
+    if peer.is_empty() { "-" } else { peer }
 }
 
 /// What is published below `$SYS/broker/events`: what was lost or refused, and whose it was. JSON,
@@ -82,13 +143,15 @@ pub(super) fn message(event: &Event) -> Option<Message> {
             let reason = format!("{reason:?}");
             ("dropped", json!({ "client": client_id, "reason": reason, "count": count }))
         }
-        Event::Refused { client_id, topic, count } => {
+        Event::Refused { client_id, topic, count, .. } => {
             ("refused", json!({ "client": client_id, "topic": topic, "count": count }))
         }
         Event::GroupDropped { group, count } => {
             ("group_dropped", json!({ "group": group, "count": count }))
         }
-        Event::RetainedRefused { topic } => ("retained_refused", json!({ "topic": topic })),
+        Event::RetainedRefused { topic, count } => {
+            ("retained_refused", json!({ "topic": topic, "count": count }))
+        }
         Event::NotKept { client_id, error } => {
             ("session_refused", json!({ "client": client_id, "reason": error.to_string() }))
         }
@@ -98,10 +161,9 @@ pub(super) fn message(event: &Event) -> Option<Message> {
 }
 
 fn log_stranger(client_id: &str, username: Option<&str>, peer: &str) {
-    let user = username.unwrap_or("-");
     tracing::info!(
-        client = client_id,
-        user,
+        client = &*shown(client_id),
+        user = &*user(username),
         peer,
         "connection refused: the session of this client id belongs to another user"
     );
@@ -136,7 +198,39 @@ fn log_end(client_id: &str, peer: &str, ended: &Ended) {
         | Ended::Shutdown
         | Ended::PacketLimitTooLow
         | Ended::Administrative => {
-            tracing::debug!(client = client_id, peer, why = ?ended, "client disconnected");
+            tracing::info!(client = client_id, peer, why = why(ended), "client disconnected");
         }
+    }
+}
+
+/// Was it the broker that found something wrong?
+const fn is_cut_off(ended: &Ended) -> bool {
+    match ended {
+        Ended::Client(_)
+        | Ended::Network
+        | Ended::KeepAlive
+        | Ended::TakenOver
+        | Ended::Shutdown
+        | Ended::PacketLimitTooLow
+        | Ended::Administrative => false,
+        Ended::Violation(_)
+        | Ended::QueueFull
+        | Ended::Refused
+        | Ended::LogFailed
+        | Ended::NotKept
+        | Ended::NotAuthorized => true,
+    }
+}
+
+fn why(ended: &Ended) -> &'static str {
+    match ended {
+        Ended::Client(Reason::NORMAL_DISCONNECTION) => "by the client",
+        Ended::Client(_) => "by the client, with its will",
+        Ended::Network => "connection lost",
+        Ended::KeepAlive => "silent for one and a half keep-alives",
+        Ended::TakenOver => "taken over by a new connection of the same client id",
+        Ended::Shutdown => "the broker stops",
+        Ended::PacketLimitTooLow => "its maximum packet size is below that of a CONNACK",
+        _ => "by an operator",
     }
 }

@@ -13,13 +13,14 @@ use signal_hook::iterator::Signals;
 
 use super::certificates::Certificates;
 use super::clock::{Clock, ClockWatch};
+use super::line_pace::LinePace;
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
 use crate::logging::Logging;
 
-/// How often memory is looked at.
+/// How often memory is looked at, and withheld lines of the log are told.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How often certificates that expire soon are told of.
@@ -47,6 +48,7 @@ pub(super) struct Watch<'a> {
     pub(super) board: &'a Arc<LogBoard>,
     pub(super) certificates: &'a Arc<Certificates>,
     pub(super) authenticator: &'a Arc<Authenticator>,
+    pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
 }
@@ -122,7 +124,7 @@ impl Ticker {
         let shared = watch.shared.clone();
         let mailboxes = watch.mailboxes.clone();
         let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
-        let clock = watch.clock;
+        let (clock, line_pace) = (watch.clock, watch.line_pace.clone());
         let memory_bytes_max = watch.config.limits.memory_bytes_max;
         let sys_secs = watch.config.sys.interval_secs;
         let thread = std::thread::spawn(move || {
@@ -132,6 +134,7 @@ impl Ticker {
             while !is_over.load(Ordering::Acquire) {
                 watch_memory(&shared, memory_bytes_max);
                 clock_watch.look();
+                line_pace.tell_withheld(clock.now_ms());
                 if warned_at.elapsed() >= CERTIFICATES_INTERVAL {
                     warned_at = Instant::now();
                     certificates.warn(clock.wall_secs());
@@ -170,7 +173,7 @@ fn log_messages(board: &LogBoard) -> Vec<Message> {
         LogState::Poisoned => "poisoned",
     };
     let figures = FIGURES.iter().enumerate().map(|(place, figure)| {
-        let name = figure.name.trim_end_matches("_total").replace('_', " ");
+        let name = figure.name.trim_end_matches("_total").to_owned();
         (name, board.figures(place).sum::<u64>().to_string())
     });
     let all = figures.chain([("state".to_owned(), state.to_owned())]);

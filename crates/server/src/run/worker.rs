@@ -24,6 +24,7 @@ use slab::Slab;
 
 use super::clock::Clock;
 use super::gate::Seat;
+use super::line_pace::LinePace;
 use super::logs::Logs;
 use super::mailbox::{Handover, Item, Mailbox, Pinned};
 use super::reauthentication::Reauthentication;
@@ -120,6 +121,7 @@ pub(super) struct WorkerParts {
     pub(super) logs: Option<Logs>,
     /// Of all workers: how long their turns take.
     pub(super) turns: Arc<[Timing]>,
+    pub(super) line_pace: Arc<LinePace>,
 }
 
 pub(super) struct Worker {
@@ -150,6 +152,7 @@ pub(super) struct Worker {
     reauthentication: Reauthentication,
     logs: Option<Logs>,
     turns: Arc<[Timing]>,
+    line_pace: Arc<LinePace>,
     shutdown_grace_ms: u64,
     /// When the shards are ticked at the latest.
     ticks_at_ms: u64,
@@ -180,6 +183,7 @@ impl Worker {
             reauthentication: parts.reauthentication,
             logs: parts.logs,
             turns: parts.turns,
+            line_pace: parts.line_pace,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             ticks_at_ms: 0,
             ends_at_ms: None,
@@ -470,7 +474,7 @@ impl Worker {
         let shard_id = shard.id();
         let closes = std::mem::take(&mut shard.effects.closes);
         for event in std::mem::take(&mut shard.effects.events) {
-            report::log(&event);
+            report::log(&event, &self.line_pace, self.now_ms);
             if let Some(message) = report::message(&event)
                 && shard.shared().interest.shards(message.topic_bytes()).wants != 0
             {

@@ -10,6 +10,7 @@ use broker::{Access, Shard, ShardId, Shared};
 
 use super::clock::Clock;
 use super::drive::Crew;
+use super::line_pace::LinePace;
 use super::logs::{LogBoard, LogState, Logs, Phase};
 use super::mailbox::{Item, Mailbox};
 use super::reauthentication::Reauthentication;
@@ -27,6 +28,8 @@ const WAITING_INTERVAL: Duration = Duration::from_secs(2);
 /// All workers.
 pub(super) struct Workers {
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
+    /// Of the lines about clients, for all who write some.
+    pub(super) line_pace: Arc<LinePace>,
     threads: Vec<JoinHandle<()>>,
     phases: Receiver<Phase>,
     has_logs: bool,
@@ -55,6 +58,7 @@ impl Workers {
     ) -> anyhow::Result<Self> {
         let count = usize::from(config.server.workers).min(shards.len());
         let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
+        let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
         let has_logs = shards.iter().any(|(_, files)| files.is_some());
         let (polls, mailboxes) = make_mailboxes(count)?;
         let (phase_sender, phases) = channel();
@@ -72,11 +76,12 @@ impl Workers {
                 reauthentication: Reauthentication::new(authenticator.clone()),
                 logs,
                 turns: turns.clone(),
+                line_pace: line_pace.clone(),
             };
             workers.push(Worker::new(parts));
         }
         let threads = start_threads(config, workers, &mailboxes)?;
-        Ok(Self { mailboxes, threads, phases, has_logs, shutdown_grace })
+        Ok(Self { mailboxes, line_pace, threads, phases, has_logs, shutdown_grace })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -237,6 +242,7 @@ pub(super) mod tests {
                 reauthentication: Reauthentication::new(authenticator.clone()),
                 logs: None,
                 turns: turns.clone(),
+                line_pace: Arc::default(),
             })
         };
         (parts.map(worker).collect(), mailboxes.clone())

@@ -1,6 +1,5 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::sync::atomic::AtomicU32;
 
 use broker::{ConnectRequest, Counter, Metrics, Settings};
 use codec::Version;
@@ -46,14 +45,15 @@ impl Entry {
     fn open() -> Self {
         let url = "tcp://127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(&url, &ListenOptions::default()).unwrap();
+        let gate = Arc::new(Gate::new(0));
         let entrance = Arc::new(Entrance {
             name: "test".into(),
             limits: Arc::default(),
             allow_anonymous: true,
             identity: CertificateIdentity::None,
             connections_max: 0,
-            connections: AtomicU32::new(0),
-            gate: Arc::new(Gate::new(0)),
+            counts: gate.add_listener("test"),
+            gate,
         });
         Self { listener, entrance }
     }
