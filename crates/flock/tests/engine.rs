@@ -47,7 +47,9 @@ do = [{ clients = "c", steps = [{ disconnect = {} }] }]
     let results = run_on(text, &broker.address, BrokerAccess::Pid(broker.pid()));
     assert_eq!(results.run.outcome, Outcome::Completed);
     let load = results.broker_load.unwrap();
-    assert!(load.cpu_us_per_connect.is_some());
+    // So few connects may cost less CPU than the clock can tell: then there is no figure.
+    assert!(load.cpu_resolution_us > 0.0);
+    assert!(load.cpu_us_per_connect.is_none_or(|cost| cost > 0.0));
     // Not after the last stage, when no connection stands.
     assert!(load.memory_bytes_per_connection.is_some());
 }
