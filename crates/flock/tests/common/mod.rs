@@ -7,10 +7,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use flock::engine::{BrokerAccess, Options, run};
-use flock::faults::BrokerProcess;
+use flock::faults::{BrokerProcess, FaultError};
 use flock::measure::{IntegrityCount, Results};
 use flock::model::Scenario;
 use flock::scenario::{Choice, parse};
+
+const PORTS_TRIED_MAX: u32 = 5;
 
 /// A broker process with its own directory, ended and removed on drop.
 pub(crate) struct Mosquitto {
@@ -26,10 +28,19 @@ impl Mosquitto {
     }
 
     pub(crate) fn start_with(settings: &str) -> Self {
-        let mut broker = Self::prepare(settings);
-        let started = BrokerProcess::start(broker.command.clone(), &broker.address);
-        broker.process = Some(started.expect("mosquitto is installed (apt-get install mosquitto)"));
-        broker
+        for _ in 0..PORTS_TRIED_MAX {
+            let mut broker = Self::prepare(settings);
+            match BrokerProcess::start(broker.command.clone(), &broker.address) {
+                // Another program took the port meanwhile.
+                Err(FaultError::Taken { .. }) => {}
+                started => {
+                    let installed = "mosquitto is installed (apt-get install mosquitto)";
+                    broker.process = Some(started.expect(installed));
+                    return broker;
+                }
+            }
+        }
+        panic!("{PORTS_TRIED_MAX} ports were taken right after they were free");
     }
 
     /// Everything but the start.
