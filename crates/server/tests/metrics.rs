@@ -24,8 +24,8 @@ begin at 0 with each start.
 
 What is worth an alarm:
 
-- `quelea_messages_dropped_total` with the reasons `queue_full` and `shared_group`: messages are lost
-  at a limit. The log says whose, at most once a second for each session and reason.
+- `quelea_messages_dropped_total` with the reasons `queue_full` and `shared_group`: messages are
+  lost at a limit. The log says whose, at most once a second for each session and reason.
 - `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are told that
   there is no room, in a queue, in the retained store, or in memory.
 - `quelea_log_poisoned`: the disk failed, nothing that must be kept is acknowledged any more.
@@ -40,8 +40,8 @@ What is worth an alarm:
 How quick the broker is to look at a socket that has something for it is in
 `quelea_worker_turn_seconds`: a worker that is busy for 10 ms at a time lets everybody wait so long.
 
-`quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard looks
-at 5,000 of its sessions per second, so they are up to date with as many, and behind with more.
+`quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard
+looks at 5,000 of its sessions per second, so they are up to date with as many, and behind with more.
 
 Those of the logs (`quelea_log_...`) are there where something is kept. The average time of a
 commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.

@@ -443,8 +443,8 @@ settings! {
         level: LogLevel = Kind::OneOf(LogLevel::WORDS), "info";
         /// The shape of a line.
         format: LogFormat = Kind::OneOf(LogFormat::WORDS), "text";
-        /// Where to: `stderr`, `stdout`, or a file, which is appended to. One that is made is for the
-        /// user of the broker only (mode 0600).
+        /// Where to: `stderr`, `stdout`, or a file, which is appended to. One that is made is for
+        /// the user of the broker only (mode 0600).
         target: String = Kind::Text("stderr, stdout or a path"), "stderr";
         /// Size of a log file. A full one is renamed to end in `.1`, the one before to end in `.2`,
         /// and so on.

@@ -20,6 +20,7 @@ use net::{Foreign, Handshake, Listener, PeerAddress, PeerInfo, Progress, Read, S
 use session::{Bucket, Rate};
 use slab::Slab;
 
+use super::accepting::{Complaint, Eager};
 use super::clock::Clock;
 use super::gate::{Entrance, Seat, TurnedAway};
 use super::identity;
@@ -38,9 +39,6 @@ const ACCEPTS_PER_TURN: usize = 256;
 
 /// How long accepting pauses when the process has no descriptor left.
 const EXHAUSTED_MS: u64 = 100;
-
-/// How often that is told.
-const EXHAUSTED_TOLD_MS: u64 = 10_000;
 
 /// How long a refused client may take to read why.
 const REFUSAL_MS: u64 = 1000;
@@ -165,35 +163,6 @@ pub(super) struct Door {
     scratch: Box<[u8]>,
     now_ms: u64,
     context: Arc<DoorContext>,
-}
-
-/// Listeners that have more connections waiting, each once: those that knock while accepting pauses
-/// announce themselves one by one.
-#[derive(Default)]
-struct Eager(Vec<usize>);
-
-impl Eager {
-    fn insert(&mut self, number: usize) {
-        if !self.0.contains(&number) {
-            self.0.push(number);
-        }
-    }
-}
-
-/// That the process is out of descriptors, told now and then only.
-#[derive(Default)]
-struct Complaint {
-    next_ms: u64,
-}
-
-impl Complaint {
-    fn is_due(&mut self, now_ms: u64) -> bool {
-        let is_due = now_ms >= self.next_ms;
-        if is_due {
-            self.next_ms = now_ms + EXHAUSTED_TOLD_MS;
-        }
-        is_due
-    }
 }
 
 /// A poll and the bell that wakes it.
@@ -810,25 +779,4 @@ fn refusal(
 ) -> Refusal {
     let version: Version = credentials.request.version;
     Refusal { reason, answer: admission::connack(version, reason), clause, detail }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_listener_that_knocks_again_and_again_is_eager_once() {
-        let mut eager = Eager::default();
-        for number in [1, 0, 1, 1, 0] {
-            eager.insert(number);
-        }
-        assert_eq!(eager.0, [1, 0]);
-    }
-
-    #[test]
-    fn exhaustion_is_told_at_once_and_then_at_its_pace() {
-        let mut exhaustion = Complaint::default();
-        let told = (0..2 * EXHAUSTED_TOLD_MS).step_by(EXHAUSTED_MS as usize);
-        assert_eq!(told.filter(|after_ms| exhaustion.is_due(5 + after_ms)).count(), 2);
-    }
 }

@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 /// How often a client at the door is told of.
 const VISITOR_EVERY_MS: u64 = 1000;
 
-/// Clients at the door that are remembered. Those for whom there is no place are held to the pace of
-/// all only.
+/// Clients at the door that are remembered. Those for whom there is no place are held to the pace
+/// of all only.
 const VISITORS_MAX: usize = 10_000;
 
 /// What a line about a client says.

@@ -4,6 +4,7 @@
 //! HTTP server, one that answers backups, and the one that called [`serve`], which waits for
 //! signals and does what is due each second.
 
+mod accepting;
 mod certificates;
 mod clock;
 pub(crate) mod control;
