@@ -127,7 +127,8 @@ fn write_listeners(text: &mut String, gate: &Gate) {
 
 const TURNED_AWAY_HELP: &str = "Network connections that ended before they were admitted: in the \
      handshake of TLS, WebSocket or PROXY (handshake), after connect_timeout_secs (timeout), by \
-     the client (closed), by a refused or broken CONNECT (refused), for want of resources (resources).";
+     the client (closed), by a refused or broken CONNECT (refused), for want of resources \
+     (resources).";
 
 fn write_own(text: &mut String, clock: Clock) {
     let name = "quelea_build_info";

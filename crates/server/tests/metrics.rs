@@ -41,7 +41,8 @@ How quick the broker is to look at a socket that has something for it is in
 `quelea_worker_turn_seconds`: a worker that is busy for 10 ms at a time lets everybody wait so long.
 
 `quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard
-looks at 5,000 of its sessions per second, so they are up to date with as many, and behind with more.
+looks at 5,000 of its sessions per second, so they are up to date with as many, and
+behind with more.
 
 Those of the logs (`quelea_log_...`) are there where something is kept. The average time of a
 commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.
