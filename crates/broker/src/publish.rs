@@ -298,6 +298,7 @@ impl Shard {
     }
 
     /// Sends a message of a client on its way, not before older ones of its topic.
+    #[inline(always)]
     pub(crate) fn route_in_turn(
         &mut self,
         slot: u32,
@@ -378,7 +379,7 @@ impl Shard {
     }
 
     /// The way of a message to the subscribers here. False: it is refused.
-    #[inline]
+    #[inline(always)]
     fn route_here(
         &mut self,
         message: &Message,
