@@ -38,6 +38,11 @@ torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, 
 	$(CARGO) build --profile quick -p server --bin quelea
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/torture/torture.py --kills $(or $(KILLS),50)
 
+.PHONY: siege
+siege: ## attacks a broker with default limits and 1 GB; a table of what they cost those who behave (CASES="...")
+	$(CARGO) build --profile quick -p server --bin quelea
+	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/siege/siege.py $(CASES)
+
 .PHONY: bench
 bench: ## the benchmarks of every crate that has some, and instruction counts
 	$(CARGO) bench --workspace --benches

@@ -1,0 +1,29 @@
+"""A short siege: who attacks is refused, bounded, and forgotten; who behaves notices nothing.
+
+`make siege` is the long one, with times.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "siege"))
+
+import siege
+
+CASES = [
+    "connects-just-below",
+    "wrong-passwords",
+    "wrong-passwords-held",
+    "refused-ids",
+    "silent-connections",
+]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_holds(name):
+    outcome = siege.besiege(name, is_short=True)
+    assert not outcome.findings, outcome
+    seen = outcome.pair["phases"]["attack"]
+    assert seen["received"] > 0, "the pair was at work meanwhile"

@@ -1,0 +1,165 @@
+"""Attacks of those who have not logged in."""
+
+import itertools
+import struct
+import time
+
+import wire
+from cases import case, is_cut, push
+
+MIB = 1 << 20
+
+
+def announced(length, body=b""):
+    """The begin of a CONNECT that says it is so long."""
+    head = wire.prefixed("MQTT") + bytes([5, 2]) + struct.pack(">H", 60)
+    return b"\x10" + wire.varint(length) + head + body
+
+
+def long_connect(length):
+    """A CONNECT of about so many bytes that lacks its last one: user properties fill it."""
+    pair = b"\x26" + wire.prefixed("k" * 60_000) + wire.prefixed("v" * 5_000)
+    properties = pair * (length // len(pair))
+    body = wire.prefixed("MQTT") + bytes([5, 2]) + struct.pack(">H", 60)
+    body += wire.varint(len(properties)) + properties + wire.prefixed("long")
+    return wire.packet(0x10, body)[:-1]
+
+
+def unfinished(field, packet, connections, addresses):
+    streams = []
+    for number in range(connections):
+        stream = field.dial(field.open_port, 1 + number % addresses)
+        if stream is not None:
+            stream.settimeout(1)
+            streams.append(stream)
+            push(stream, packet)
+    field.wait()
+    return {"connections": len(streams), "refused": sum(map(is_cut, streams))}
+
+
+def all_refused(outcome):
+    facts = outcome.facts
+    held = facts["connections"] - facts["refused"]
+    return [f"{held} of {facts['connections']} connections are held"] if held else []
+
+
+@case("unfinished-connects", "100 connections with 16 MB each of a CONNECT that never ends",
+      expect=all_refused)  # fmt: skip
+def unfinished_connects(field):
+    return unfinished(field, long_connect(16 * MIB - 100_000), 100, 1)
+
+
+@case("unfinished-connects-many", "the same from 50 addresses", expect=all_refused)
+def unfinished_connects_many(field):
+    return unfinished(field, long_connect(16 * MIB - 100_000), 100, 50)
+
+
+@case("connects-just-below", "4,000 unfinished CONNECTs of 120 KB, from one address and from many")
+def connects_just_below(field):
+    packet = long_connect(125_000)
+    count = field.pick(2_000, 300)
+    one = unfinished(field, packet, count // 2, 1)
+    many = unfinished(field, packet, count // 2, 100)
+    return {f"{name}_{what}": value
+            for name, facts in (("one", one), ("many", many))
+            for what, value in facts.items()}  # fmt: skip
+
+
+def login(number, text_bytes, password):
+    """A CONNECT with texts of so many bytes, and a will where they are long."""
+    text = f"{number:08}" + "x" * max(0, text_bytes - 8)
+    will = ("will/" + text, text, 1, False) if text_bytes > 1_000 else None
+    return wire.connect(f"siege-{text}", user=text, password=password, will=will)
+
+
+def fire_and_close(field, source_of, text_bytes, per_second):
+    fired, begun = 0, time.monotonic()
+    while field.goes_on():
+        stream = field.dial(field.closed_port, source_of(fired))
+        if stream is not None:
+            stream.settimeout(1)
+            push(stream, login(fired, text_bytes, "wrong"))
+            stream.close()
+            fired += 1
+        if per_second:
+            time.sleep(max(0.0, begun + fired / per_second - time.monotonic()))
+    return {"fired": fired}
+
+
+@case("fire-and-close", "CONNECTs with texts of 60 KB and a will, closed at once, flat out")
+def fire_and_close_long(field):
+    return fire_and_close(field, lambda _: 1, 60_000, 0)
+
+
+@case("fire-and-close-short", "CONNECTs with wrong passwords, closed at once, flat out")
+def fire_and_close_short(field):
+    return fire_and_close(field, lambda _: 1, 20, 0)
+
+
+@case("wrong-passwords", "100 log-ins a second with wrong passwords, closed at once, from the"
+      " address of those who behave")  # fmt: skip
+def wrong_passwords(field):
+    return fire_and_close(field, lambda _: 0, 20, 100)
+
+
+@case("wrong-passwords-held", "200 connections that wait for the answer to a wrong password, and"
+      " come again")  # fmt: skip
+def wrong_passwords_held(field):
+    streams, answers = [], 0
+    for number in itertools.count():
+        if not field.goes_on():
+            break
+        stream = field.dial(field.closed_port, 1)
+        if stream is None:
+            continue
+        push(stream, login(number, 20, "wrong"))
+        streams.append(stream)
+        if len(streams) >= 200:
+            before = len(streams)
+            streams = [stream for stream in streams if not is_cut(stream)]
+            answers += before - len(streams)
+            if before == len(streams):
+                time.sleep(0.05)
+    return {"answers": answers}
+
+
+@case("half-requests", "500 HTTP requests that never end")
+def half_requests(field):
+    streams = []
+    for number in range(field.pick(500, 200)):
+        stream = field.dial(field.http_port, 1 + number % 2)
+        if stream is not None:
+            streams.append(stream)
+            push(stream, b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Half: ")
+    field.wait()
+    return {"connections": len(streams), "cut": sum(map(is_cut, streams))}
+
+
+@case("refused-ids", "CONNECTs that are refused, with client ids of 60 KB")
+def refused_ids(field):
+    fired = 0
+    while field.goes_on():
+        stream = field.dial(field.closed_port, 1)
+        if stream is not None:
+            push(stream, wire.connect(f"{fired:08}" + "i" * 60_000, user="anna", password="wrong"))
+            stream.close()
+            fired += 1
+    return {"fired": fired}
+
+
+@case("silent-connections", "2,000 connections that say nothing, or one byte a second")
+def silent_connections(field):
+    streams = []
+    for number in range(field.pick(2_000, 300)):
+        stream = field.dial(field.open_port, 1 + number % 20)
+        if stream is not None:
+            streams.append(stream)
+    body = announced(100)
+    for at in range(len(body)):
+        if not field.goes_on():
+            break
+        for stream in streams[::2]:
+            push(stream, body[at : at + 1])
+        time.sleep(min(1, field.secs / 5))
+    field.wait()
+    return {"connections": len(streams), "cut": sum(map(is_cut, streams))}
