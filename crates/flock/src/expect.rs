@@ -8,7 +8,7 @@ use crate::report::text::{count, micros};
 pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
     let integrity = results.integrity.total();
     let limits = [
-        ("lost", integrity.lost, Some(expect.lost_max)),
+        ("lost", integrity.lost - results.lost_beyond(), Some(expect.lost_max)),
         ("duplicated", integrity.duplicated, expect.duplicated_max),
         ("out of order", integrity.reordered, expect.reordered_max),
         ("failed connects", results.totals.connects_failed, Some(expect.connect_failures_max)),

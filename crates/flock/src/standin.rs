@@ -26,6 +26,8 @@ pub struct Mischief {
     /// Delivers so many, and no more.
     pub lose_after: u64,
     pub duplicate_every: u64,
+    /// Delivers so many in a second, and drops what is over it.
+    pub deliver_per_sec: u64,
     /// Holds a delivery back until after the next one to the same subscriber.
     pub swap_every: u64,
     pub damage: Option<Damage>,
@@ -112,6 +114,7 @@ struct Broker {
     shared: HashMap<String, (Vec<(usize, QoS)>, usize)>,
     deliveries: u64,
     messages: u64,
+    room: Option<Room>,
     /// PUBACKs that are held back: to whom, and for which packet.
     owed: Vec<(usize, u16)>,
 }
@@ -123,6 +126,25 @@ struct Peer {
     outbox: Vec<u8>,
     held: Option<Vec<u8>>,
     packet_id: u16,
+}
+
+/// What may still be delivered, of a rate.
+struct Room {
+    left: f64,
+    at: Instant,
+}
+
+impl Room {
+    /// Whether there is any, and takes it.
+    fn take(&mut self, per_sec: f64) -> bool {
+        let now = Instant::now();
+        let gained = (now - self.at).as_secs_f64() * per_sec;
+        self.at = now;
+        self.left = (self.left + gained).min(per_sec * BURST_SECS);
+        let has_room = self.left >= 1.0;
+        self.left -= f64::from(u8::from(has_room));
+        has_room
+    }
 }
 
 impl Broker {
@@ -328,6 +350,13 @@ impl Broker {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
+        if self.mischief.deliver_per_sec > 0 {
+            let per_sec = self.mischief.deliver_per_sec as f64;
+            let full = || Room { left: per_sec * BURST_SECS, at: Instant::now() };
+            if !self.room.get_or_insert_with(full).take(per_sec) {
+                return;
+            }
+        }
         let is_beyond = self.mischief.lose_after > 0 && self.deliveries > self.mischief.lose_after;
         if hits(self.mischief.lose_every) || is_beyond {
             return;
@@ -413,5 +442,7 @@ fn acknowledge(peer: &mut Peer, kind: AckKind, packet_id: u16) {
 /// `engine/stamp.rs`.
 const STAMP_DUE_AT: usize = 5;
 const STAMP_SEQUENCE_AT: usize = 12;
+/// Of its rate, what may come at once.
+const BURST_SECS: f64 = 0.2;
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);

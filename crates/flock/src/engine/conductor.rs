@@ -63,6 +63,9 @@ pub struct Conductor<'a> {
     pub(super) thread_cpu: Vec<f64>,
     /// End-to-end latency since it was last taken, for the rate search.
     pub(super) recent: LatencyHistogram,
+    pub(super) recent_lateness: LatencyHistogram,
+    /// Messages that were due and not sent while rates were tried.
+    pub(super) excused_skips: u64,
     done: DoneCount,
     /// Whether the stage under way lasts until the user ends it, and whether that happened.
     is_endless: bool,
@@ -155,6 +158,8 @@ impl<'a> Conductor<'a> {
             notes: Vec::new(),
             thread_cpu: Vec::new(),
             recent: LatencyHistogram::new(),
+            recent_lateness: LatencyHistogram::new(),
+            excused_skips: 0,
             done: DoneCount::default(),
             is_endless: false,
             is_stage_ended: false,
@@ -176,13 +181,15 @@ impl<'a> Conductor<'a> {
                 settles = !publishes && !self.plan.scenario.stages[stage].has_client_steps();
             }
             have_connected |= connects;
-            self.crew.order(&CrewOrder::Measure(measured));
-            if measured && self.marks.measured_from.is_none() {
-                self.marks.measured_from = Some(self.mark());
-            }
             match (measured && publishes, self.plan.scenario.search) {
                 (true, Some(search)) => self.search(stage, search),
-                _ => self.run_stage(stage, StagePace::Own),
+                _ => {
+                    self.crew.order(&CrewOrder::Measure(measured));
+                    if measured && self.marks.measured_from.is_none() {
+                        self.marks.measured_from = Some(self.mark());
+                    }
+                    self.run_stage(stage, StagePace::Own);
+                }
             }
             if publishes {
                 self.drain();
@@ -384,6 +391,7 @@ impl<'a> Conductor<'a> {
     pub(super) fn on_tick(&mut self, tick: &Tick) {
         add_totals(&mut self.totals, &tick.totals);
         self.recent.merge(&tick.end_to_end);
+        self.recent_lateness.merge(&tick.lateness);
         let alive = self.alive();
         let gathered = self.gathering.entry(tick.at_secs).or_default();
         gathered.ticks += 1;

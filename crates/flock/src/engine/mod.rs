@@ -11,6 +11,7 @@ pub mod conductor;
 mod contention;
 pub mod crew;
 pub mod host;
+mod hunt;
 pub mod judge;
 mod lane;
 pub mod plan;

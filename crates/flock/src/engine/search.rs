@@ -1,48 +1,79 @@
 //! The rate finder: the highest publish rate that holds a latency and lets nothing pile up.
 //!
-//! The rate doubles from the lowest until it does not hold, then the gap is halved until it is
-//! narrow enough. Every step is the measured stage again, at its own rate; after a step that did
-//! not hold the backlog is drained first. Publishers with rates of their own keep their shares of
-//! the total; where some have none, all get the same.
+//! [`Hunt`] says which rate is next; every step is the measured stage again, at its own rate, and
+//! long enough for its percentile to rest on several messages. After each step the backlog is
+//! drained. No step counts for the report but one more at the rate that was confirmed. Publishers
+//! with rates of their own keep their shares of the total; where some have none, all get the same.
 
 use std::time::Duration;
 
 use super::conductor::Conductor;
-use super::crew::StagePace;
+use super::crew::{CrewOrder, StagePace};
+use super::hunt::{Aim, Hunt};
 use super::plan::Plan;
+use super::valid::LATENESS_MAX_US;
+use super::worker::Standing;
 use crate::measure::{LatencyHistogram, RateSearch, RateStep};
 use crate::model::{Rate, Search};
 
 impl Conductor<'_> {
+    /// Looks for the rate, and measures at the one that is found.
     pub(super) fn search(&mut self, stage: usize, search: Search) {
         let mut result = RateSearch {
             latency_percentile: search.percentile,
             latency_bound_us: search.latency_max_us,
+            samples_min: samples_min(search.percentile),
             ..RateSearch::default()
         };
-        let (mut low, mut high) = (0_u64, None);
-        let mut rate = search.rate_min.max(1);
-        while result.steps.len() < STEPS_MAX && !self.is_over() {
-            let step = self.try_rate(stage, rate, &search);
-            if step.held {
-                low = rate;
-                result.rate_held = rate as f64;
-            } else {
-                high = Some(rate);
-            }
-            result.steps.push(step);
-            let next = match high {
-                None if rate >= search.rate_max => break,
-                None => (rate * 2).min(search.rate_max),
-                Some(high) if (high - low) as f64 <= high as f64 * search.precision => break,
-                Some(high) => low + (high - low) / 2,
-            };
-            if next == rate || next == 0 {
+        self.crew.order(&CrewOrder::Measure(false));
+        let copies = self.plan.scenario.estimate().copies_per_message.unwrap_or(1.0);
+        let rate_min = lowest(&search, copies);
+        if rate_min > search.rate_min {
+            self.notes.push(format!(
+                "the search begins at {rate_min}/s: at less, a step has too few messages for p{}",
+                search.percentile
+            ));
+        }
+        let mut hunt = Hunt::new(rate_min, search.rate_max, search.precision);
+        while let Some(next) = hunt.next()
+            && result.steps.len() < STEPS_MAX
+            && !self.is_over()
+        {
+            let mut step = self.try_rate(stage, next.rate, &search, copies);
+            if self.is_over() {
                 break;
             }
-            rate = next;
+            step.confirms = next.aim != Aim::Find;
+            hunt.tell(step.held);
+            result.steps.push(step);
+        }
+        let found = hunt.found();
+        result.rate_held = found.held.unwrap_or(0) as f64;
+        result.rate_failed = found.failed.map(|rate| rate as f64);
+        let failed = |step: &&RateStep| !step.held && Some(step.rate) == result.rate_failed;
+        result.limited_by_tool = result.steps.iter().filter(failed).any(is_late);
+        let beyond = result.steps.iter().filter(|step| !step.held);
+        result.missing_beyond = beyond.map(|step| step.missing).sum();
+        self.excused_skips = self.totals.publishes_skipped;
+        match found.held {
+            Some(rate) if !self.is_over() => self.measure_at(stage, rate, &search, copies),
+            _ if self.is_over() => {}
+            _ if hunt.next().is_some() => self.reasons.push(format!(
+                "no rate was confirmed within {STEPS_MAX} steps: the machine or the broker is too unsteady"
+            )),
+            _ => self.reasons.push(format!(
+                "no rate held: already {rate_min}/s, the lowest that was tried, did not"
+            )),
         }
         self.rate_search = Some(result);
+    }
+
+    /// The step that the report's figures come from.
+    fn measure_at(&mut self, stage: usize, rate: u64, search: &Search, copies: f64) {
+        self.crew.order(&CrewOrder::Measure(true));
+        self.marks.measured_from = Some(self.mark());
+        self.set_stage_duration(step_us(search, rate, copies));
+        self.run_stage(stage, pace_of(&self.plan, stage, rate));
     }
 
     /// Latencies come with the account of each second. The one under way holds the end of a step,
@@ -58,46 +89,100 @@ impl Conductor<'_> {
         }
     }
 
-    fn try_rate(&mut self, stage: usize, rate: u64, search: &Search) -> RateStep {
+    fn try_rate(&mut self, stage: usize, rate: u64, search: &Search, copies: f64) -> RateStep {
         let before = self.standing();
         self.recent = LatencyHistogram::new();
+        self.recent_lateness = LatencyHistogram::new();
         let pace = pace_of(&self.plan, stage, rate);
-        self.set_stage_duration(search.step_us);
+        self.set_stage_duration(step_us(search, rate, copies));
         self.run_stage(stage, pace);
         let after = self.standing();
         // The stage's own time, without the lead before it.
-        let seconds =
+        let secs =
             self.phases.last().map_or(1.0, |phase| (phase.to_secs - phase.from_secs).max(1e-3));
-        let owed = after.owed.saturating_sub(before.owed) as f64 / seconds;
-        let received = after.received.saturating_sub(before.received) as f64 / seconds;
-        let published = after.published.saturating_sub(before.published) as f64 / seconds;
-        let backlog = owed - received;
         self.drain();
         let drained = self.standing();
         self.await_second();
-        let latency_us = self.recent.micros_at(search.percentile);
-        let slow = latency_us > search.latency_max_us;
-        let piled = backlog > owed * BACKLOG_SHARE_MAX;
-        let short = published < rate as f64 * PUBLISHED_SHARE_MIN;
-        let lost = drained.received < drained.owed;
-        let why = match (slow, piled, short, lost) {
-            _ if self.recent.is_empty() => "no latency was measured".to_owned(),
-            (true, ..) => format!("p{} was {latency_us} us", search.percentile),
-            (_, true, ..) => "messages piled up".to_owned(),
-            (_, _, true, _) => "publishers could not keep the rate".to_owned(),
-            (.., true) => "messages did not arrive".to_owned(),
-            _ => String::new(),
-        };
-        RateStep {
+        let mut step = RateStep {
             rate: rate as f64,
-            published_per_sec: published,
-            received_per_sec: received,
-            latency_us,
-            backlog_per_sec: backlog,
-            held: why.is_empty(),
-            why,
-        }
+            secs,
+            published_per_sec: after.published.saturating_sub(before.published) as f64 / secs,
+            received_per_sec: after.received.saturating_sub(before.received) as f64 / secs,
+            latency_us: self.recent.micros_at(search.percentile),
+            samples: self.recent.count(),
+            lateness_p99_us: self.recent_lateness.micros_at(99.0),
+            backlog_per_sec: (missing(&before, &after) as f64) / secs,
+            missing: missing(&before, &drained),
+            ..RateStep::default()
+        };
+        step.why = why_not(&step, search, after.owed.saturating_sub(before.owed) as f64 / secs);
+        step.held = step.why.is_empty();
+        step
     }
+}
+
+/// What was owed between two looks and did not arrive between them. What an earlier step lost is
+/// not this one's.
+fn missing(before: &Standing, after: &Standing) -> u64 {
+    let owed = after.owed.saturating_sub(before.owed);
+    owed.saturating_sub(after.received.saturating_sub(before.received))
+}
+
+/// What a step shows against its rate; empty if it held.
+fn why_not(step: &RateStep, search: &Search, owed_per_sec: f64) -> String {
+    let needed = samples_min(search.percentile) as f64 * SAMPLES_SHARE_MIN;
+    let why = if step.samples == 0 {
+        "no latency was measured".to_owned()
+    } else if step.latency_us > search.latency_max_us {
+        format!("p{} was {} us", search.percentile, step.latency_us)
+    } else if step.backlog_per_sec > owed_per_sec * BACKLOG_SHARE_MAX {
+        "messages piled up".to_owned()
+    } else if step.published_per_sec < step.rate * PUBLISHED_SHARE_MIN {
+        "publishers could not keep the rate".to_owned()
+    } else if step.missing > 0 {
+        format!("{} messages did not arrive", step.missing)
+    } else if (step.samples as f64) < needed {
+        format!("only {} latencies were measured", step.samples)
+    } else {
+        return String::new();
+    };
+    if is_late(step) {
+        format!("{why}; {} us of it were the tool's", step.lateness_p99_us)
+    } else {
+        why
+    }
+}
+
+/// The tool, or its machine, had its part in how the step went.
+fn is_late(step: &RateStep) -> bool {
+    step.lateness_p99_us > LATENESS_MAX_US
+}
+
+/// So many messages that several lie beyond the percentile: with one or two there, it is luck.
+fn samples_min(percentile: f64) -> u64 {
+    // The maximum rests on one message, however many there are.
+    let beyond = if percentile < 100.0 { 1.0 - percentile / 100.0 } else { 0.01 };
+    (SAMPLES_BEYOND / beyond.max(BEYOND_MIN)).round() as u64
+}
+
+/// How long a rate is held: as asked for, or until there are enough messages.
+fn step_us(search: &Search, rate: u64, copies: f64) -> u64 {
+    let needed = needed_us(search, rate, copies);
+    if needed > search.step_us as f64 { needed as u64 } else { search.step_us }
+}
+
+/// The time in which so many messages come.
+fn needed_us(search: &Search, rate: u64, copies: f64) -> f64 {
+    // A little more, as the phases of publishers need not fit the step.
+    let samples = samples_min(search.percentile) as f64 * 1.05;
+    samples / (rate as f64 * copies.max(COPIES_MIN)) * 1e6
+}
+
+/// Where the search begins: with steps that do not take for ever.
+fn lowest(search: &Search, copies: f64) -> u64 {
+    let step_max_us = search.step_us as f64 * STEP_LONGER_MAX;
+    let needed = needed_us(search, 1, copies) / step_max_us;
+    search.rate_min.max(needed.ceil() as u64).clamp(1, search.rate_max.max(1))
 }
 
 /// What makes the publishers of a stage send `rate` messages per second in all.
@@ -113,7 +198,16 @@ fn pace_of(plan: &Plan, stage: usize, rate: u64) -> StagePace {
 
 /// An account that is so late does not come: a thread is lost.
 const SECOND_NS_MAX: u64 = 5_000_000_000;
-const STEPS_MAX: usize = 64;
+const STEPS_MAX: usize = 96;
+/// Messages beyond the percentile, at least.
+const SAMPLES_BEYOND: f64 = 10.0;
+/// Percentiles closer to 100 than this are taken for this one.
+const BEYOND_MIN: f64 = 1e-4;
+/// Of the messages that a step was made long enough for; the last ones may not count any more.
+const SAMPLES_SHARE_MIN: f64 = 0.9;
+/// A step is lengthened so many times at most.
+const STEP_LONGER_MAX: f64 = 10.0;
+const COPIES_MIN: f64 = 0.01;
 /// Of the deliveries owed in a step, how many may be outstanding at its end.
 const BACKLOG_SHARE_MAX: f64 = 0.02;
 const PUBLISHED_SHARE_MIN: f64 = 0.95;

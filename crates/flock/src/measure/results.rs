@@ -59,6 +59,14 @@ impl Results {
         merged
     }
 
+    /// Deliveries of QoS 0 that were lost while a search tried rates that did not hold: there a
+    /// broker may drop them. At the higher levels nothing excuses a loss.
+    pub fn lost_beyond(&self) -> u64 {
+        let missing = self.rate_search.as_ref().map_or(0, |search| search.missing_beyond);
+        let lost = self.integrity.by_qos.iter().find(|count| count.qos == 0);
+        missing.min(lost.map_or(0, |count| count.lost))
+    }
+
     /// CPU of the broker per message received by subscribers, over the publishing phase.
     pub fn broker_cpu_us_per_message(&self) -> Option<f64> {
         self.broker_load.as_ref().and_then(|load| load.cpu_us_per_message)
@@ -510,22 +518,45 @@ pub struct ErrorCount {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RateSearch {
     /// The bound that had to hold.
     pub latency_percentile: f64,
     pub latency_bound_us: u64,
-    /// Highest rate that held, messages per second over all publishers.
+    /// Highest rate that held and was confirmed, messages per second over all publishers; 0 where
+    /// not even the lowest did.
     pub rate_held: f64,
+    /// The lowest that did not hold: the true rate is between the two. Absent where the highest
+    /// rate allowed held.
+    pub rate_failed: Option<f64>,
+    /// Where it did not hold, the tool or its machine was late as well: the broker's own limit may
+    /// be higher.
+    pub limited_by_tool: bool,
+    /// Messages that a step needs for its percentile.
+    pub samples_min: u64,
+    /// Messages that did not arrive in steps that did not hold.
+    pub missing_beyond: u64,
     pub steps: Vec<RateStep>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RateStep {
     pub rate: f64,
+    /// How long it lasted.
+    pub secs: f64,
     pub published_per_sec: f64,
     pub received_per_sec: f64,
+    /// At the percentile of the search, of so many messages.
     pub latency_us: u64,
+    pub samples: u64,
+    /// The tool's own part.
+    pub lateness_p99_us: u64,
     pub backlog_per_sec: f64,
+    /// Deliveries that were owed and had not come after the drain.
+    pub missing: u64,
+    /// A step that confirms what was found.
+    pub confirms: bool,
     pub held: bool,
     pub why: String,
 }

@@ -1,7 +1,7 @@
 //! The few figures that everybody looks for, computed once for all formats.
 
 use super::text;
-use crate::measure::{HostLoad, LatencyKind, Outcome, Results, Second};
+use crate::measure::{HostLoad, LatencyKind, Outcome, RateSearch, Results, Second};
 
 /// Headline figures of a run. `None` where the run has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -192,8 +192,9 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
     let at_least_once = results.totals.connections_lost > 0
         && results.integrity.by_qos.iter().all(|count| count.qos == 1 || count.duplicated == 0);
     let again = if at_least_once { integrity.duplicated } else { 0 };
+    let over = results.lost_beyond();
     let bad = [
-        ("lost", integrity.lost),
+        ("lost", integrity.lost - over),
         ("duplicated", integrity.duplicated - again),
         ("out of order", integrity.reordered),
     ];
@@ -215,6 +216,10 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
             text::count(again)
         ),
     };
+    let beyond = match over {
+        0 => String::new(),
+        _ => format!("; {} of QoS 0 were lost at rates that did not hold", text::count(over)),
+    };
     let unjudged = match integrity.unjudged {
         0 => String::new(),
         n => format!(
@@ -224,7 +229,22 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
         ),
     };
     // Where nothing at all could be judged, nothing is known to be well.
-    (found.is_empty() && integrity.expected > 0, words + &repeats + &unjudged)
+    (found.is_empty() && integrity.expected > 0, words + &repeats + &beyond + &unjudged)
+}
+
+/// `48,000/s (50,000/s did not hold)`: the rate, and where the interval that it lies in ends.
+pub fn search_words(search: &RateSearch) -> String {
+    let rate = |rate: f64| format!("{}/s", text::number(rate));
+    let held = match search.rate_held {
+        0.0 => "none".to_owned(),
+        held => rate(held),
+    };
+    let tools = if search.limited_by_tool { ", with the tool late as well" } else { "" };
+    match search.rate_failed {
+        Some(failed) => format!("{held} ({} did not hold{tools})", rate(failed)),
+        None if search.rate_held > 0.0 => format!("{held}, the highest that was allowed"),
+        None => held,
+    }
 }
 
 /// The figures are the broker's, as far as can be told.

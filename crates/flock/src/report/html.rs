@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::chart::{Axis, Chart, Line, Unit};
-use super::figures::{Figures, headline, verdicts};
+use super::figures::{Figures, headline, search_words, verdicts};
 use super::markdown::{
     INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows,
 };
@@ -280,10 +280,11 @@ fn tables(results: &Results, out: &mut String) {
     if let Some(search) = &results.rate_search {
         let _ = write!(
             out,
-            "<h2>Rate search</h2><p>{}/s is the highest rate that kept p{} below {} without a growing backlog.</p>",
-            number(search.rate_held),
+            "<h2>Rate search</h2><p>Highest rate that kept p{} below {} without a growing backlog: {}. Each step has {} messages at least; a rate fails by two steps of three, and both ends are confirmed at the end.</p>",
             number(search.latency_percentile),
-            text::micros(search.latency_bound_us as f64)
+            text::micros(search.latency_bound_us as f64),
+            escape(&search_words(search)),
+            count(search.samples_min),
         );
         let rows: Vec<Vec<String>> = search
             .steps
@@ -294,12 +295,24 @@ fn tables(results: &Results, out: &mut String) {
                     number(step.published_per_sec),
                     number(step.received_per_sec),
                     text::micros(step.latency_us as f64),
+                    count(step.samples),
+                    text::micros(step.lateness_p99_us as f64),
+                    if step.confirms { "confirm" } else { "find" }.to_owned(),
                     if step.held { "held".to_owned() } else { step.why.clone() },
                 ]
             })
             .collect();
         out.push_str(&table(
-            &["Rate tried", "Published/s", "Received/s", "Latency", "Outcome"],
+            &[
+                "Rate tried",
+                "Published/s",
+                "Received/s",
+                "Latency",
+                "Messages",
+                "Tool late, p99",
+                "To",
+                "Outcome",
+            ],
             &rows,
         ));
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{Figures, headline, verdicts};
+use super::figures::{Figures, headline, search_words, verdicts};
 use super::text::{bytes, count, micros, number, seconds};
 use crate::measure::Results;
 
@@ -53,7 +53,7 @@ pub fn summary(results: &Results) -> String {
         line("memory slope", slope.words());
     }
     if let Some(search) = &results.rate_search {
-        line("highest rate held", format!("{}/s", number(search.rate_held)));
+        line("highest rate held", search_words(search));
     }
     for (_, words) in verdicts(results).into_iter().filter(|(good, _)| *good) {
         line("ok", words);
