@@ -17,6 +17,7 @@ CASES = [
     "wrong-passwords",
     "wrong-passwords-held",
     "refused-ids",
+    "half-requests",
     "silent-connections",
 ]
 

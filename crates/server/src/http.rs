@@ -1,11 +1,15 @@
 //! HTTP for operators: `/metrics`, `/healthz`, `/readyz`, on a thread and a runtime of its own, so
 //! that nothing an operator asks for delays a message.
+//!
+//! Whoever reaches the address may ask, so places are few, and who sits on one without asking has
+//! to go when another comes. Metrics are written on a second thread, one answer at a time: a check
+//! of the health never waits for them.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +21,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::AbortHandle;
 
 /// The running HTTP server. Dropping it stops it.
 #[derive(Debug)]
@@ -61,7 +66,7 @@ impl HttpServer {
         let serve = move || {
             runtime.block_on(async move {
                 tokio::select! {
-                    result = accept(listener, Pages { health, metrics }) => {
+                    result = accept(listener, Pages::new(health, metrics)) => {
                         if let Err(error) = result {
                             tracing::error!(%error, "the HTTP server ended");
                         }
@@ -117,10 +122,16 @@ impl Health {
 struct Pages {
     health: Health,
     metrics: Metrics,
+    /// Metrics are written for one at a time.
+    pen: Arc<Semaphore>,
 }
 
 impl Pages {
-    fn answer(&self, request: &Request<Incoming>) -> Response<String> {
+    fn new(health: Health, metrics: Metrics) -> Self {
+        Self { health, metrics, pen: Arc::new(Semaphore::new(1)) }
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Response<String> {
         let state = self.health.state();
         let name = format!("{state:?}\n").to_lowercase();
         let check = |is_fine: bool| match is_fine {
@@ -136,26 +147,27 @@ impl Pages {
         match request.uri().path() {
             "/healthz" => check(state != State::Failed),
             "/readyz" => check(state == State::Ready),
-            "/metrics" => page(StatusCode::OK, PROMETHEUS, (self.metrics)()),
+            "/metrics" => self.write_metrics().await,
             _ => page(StatusCode::NOT_FOUND, TEXT, "try /metrics, /healthz or /readyz\n".into()),
+        }
+    }
+
+    async fn write_metrics(self) -> Response<String> {
+        let _pen = self.pen.acquire().await;
+        match tokio::task::spawn_blocking(move || (self.metrics)()).await {
+            Ok(text) => page(StatusCode::OK, PROMETHEUS, text),
+            // It panicked, and has told so itself.
+            Err(_) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "no metrics\n".into()),
         }
     }
 }
 
 async fn accept(listener: std::net::TcpListener, pages: Pages) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let guests = Arc::new(Guests::default());
     loop {
-        // At the limit further connections wait in the system's queue.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let pages = pages.clone();
-                tokio::spawn(async move {
-                    serve(stream, pages).await;
-                    drop(place);
-                });
-            }
+            Ok((stream, peer)) => guests.seat(peer.ip(), serve(stream, pages.clone())),
             Err(error) => {
                 // Out of descriptors, most likely: others will be closed meanwhile.
                 tracing::warn!(%error, "cannot accept an HTTP connection");
@@ -167,8 +179,8 @@ async fn accept(listener: std::net::TcpListener, pages: Pages) -> io::Result<()>
 
 async fn serve(stream: TcpStream, pages: Pages) {
     let answer = move |request: Request<Incoming>| {
-        let response = pages.answer(&request);
-        async move { Ok::<_, Infallible>(response) }
+        let response = pages.clone().answer(request);
+        async move { Ok::<_, Infallible>(response.await) }
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -179,6 +191,67 @@ async fn serve(stream: TcpStream, pages: Pages) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "an HTTP connection failed"),
         Err(_) => tracing::debug!("an HTTP connection was open for too long"),
+    }
+}
+
+/// The connections there are, oldest first.
+#[derive(Default)]
+struct Guests {
+    seated: Mutex<Seated>,
+}
+
+#[derive(Default)]
+struct Seated {
+    last: u64,
+    guests: Vec<Guest>,
+}
+
+struct Guest {
+    number: u64,
+    address: IpAddr,
+    abort: AbortHandle,
+}
+
+impl Guests {
+    /// A newcomer always gets a place: an answer takes a millisecond, so who has been here longest
+    /// is most likely one who does not ask.
+    fn seat(self: &Arc<Self>, address: IpAddr, serve: impl Future<Output = ()> + Send + 'static) {
+        let mut seated = self.lock();
+        let of_address = seated.guests.iter().filter(|guest| guest.address == address).count();
+        if of_address >= CONNECTIONS_PER_ADDRESS_MAX {
+            seated.dismiss_oldest(address);
+        } else if seated.guests.len() >= CONNECTIONS_MAX
+            && let Some(greediest) = seated.greediest()
+        {
+            seated.dismiss_oldest(greediest);
+        }
+        seated.last += 1;
+        let number = seated.last;
+        let guests = self.clone();
+        let task = tokio::spawn(async move {
+            serve.await;
+            guests.lock().guests.retain(|guest| guest.number != number);
+        });
+        seated.guests.push(Guest { number, address, abort: task.abort_handle() });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seated> {
+        self.seated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seated {
+    fn dismiss_oldest(&mut self, address: IpAddr) {
+        let oldest = self.guests.iter().position(|guest| guest.address == address);
+        if let Some(place) = oldest {
+            self.guests.remove(place).abort.abort();
+        }
+    }
+
+    /// The address with the most connections.
+    fn greediest(&self) -> Option<IpAddr> {
+        let count = |address| self.guests.iter().filter(|guest| guest.address == address).count();
+        self.guests.iter().map(|guest| guest.address).max_by_key(|address| count(*address))
     }
 }
 
@@ -193,13 +266,16 @@ fn page(status: StatusCode, content_type: &'static str, body: String) -> Respons
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Scrapers and probes are few.
+/// Scrapers and probes are few. At the limit, the oldest connection of the address that has the most
+/// is closed.
 const CONNECTIONS_MAX: usize = 64;
+/// At the limit the oldest of them is closed.
+const CONNECTIONS_PER_ADDRESS_MAX: usize = 16;
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// A request that takes longer ends its connection, also while waiting for the next one.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that reads nothing must not hold its place for ever.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -260,21 +336,73 @@ mod tests {
         assert!(std::net::TcpStream::connect(address).is_err(), "a dropped server is gone");
     }
 
+    const HALF: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Half: ";
+
+    fn send_half(address: SocketAddr) -> std::net::TcpStream {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(HALF).unwrap();
+        stream
+    }
+
+    fn server(metrics: Metrics) -> HttpServer {
+        HttpServer::start("127.0.0.1:0".parse().unwrap(), Health::new(), metrics).unwrap()
+    }
+
     #[test]
-    fn connections_are_limited() {
-        let metrics: Metrics = Arc::new(String::new);
-        let server =
-            HttpServer::start("127.0.0.1:0".parse().unwrap(), Health::new(), metrics).unwrap();
-        let connect = |_| std::net::TcpStream::connect(server.address()).unwrap();
-        let mut silent: Vec<_> = (0..CONNECTIONS_MAX).map(connect).collect();
+    fn who_asks_is_answered_whoever_sits_there_with_half_a_request() {
+        let server = server(Arc::new(String::new));
+        let mut silent: Vec<_> = (0..2 * CONNECTIONS_MAX)
+            .map(|_| {
+                let stream = send_half(server.address());
+                stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+                stream
+            })
+            .collect();
+        assert_eq!(status(server.address(), "/healthz"), "200");
+        // Those who had to go are the oldest, and the newest stays.
+        assert!(!matches!(silent[0].read(&mut [0; 1]), Ok(1)), "the oldest is closed");
+        let newest = silent.last_mut().unwrap();
+        newest.write_all(b"\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        newest.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("200"), "{answer}");
+    }
+
+    #[test]
+    fn health_does_not_wait_for_metrics() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = Mutex::new(held);
+        let metrics: Metrics = Arc::new(move || {
+            let _ = held.lock().unwrap().recv();
+            String::new()
+        });
+        let server = server(metrics);
         let mut waiting = std::net::TcpStream::connect(server.address()).unwrap();
-        write!(waiting, "GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
-        waiting.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-        assert!(waiting.read(&mut [0; 1]).is_err(), "no place, no answer");
-        silent.pop();
-        waiting.set_read_timeout(None).unwrap();
+        write!(waiting, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        assert_eq!(status(server.address(), "/healthz"), "200");
+        drop(release);
         let mut answer = String::new();
         waiting.read_to_string(&mut answer).unwrap();
         assert!(answer.contains("200"), "{answer}");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn places_are_limited_in_all_and_for_each_address() {
+        let guests = Arc::new(Guests::default());
+        let address = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let count = |of: u8| {
+            let seated = guests.lock();
+            seated.guests.iter().filter(|guest| guest.address == address(of)).count()
+        };
+        for _ in 0..3 * CONNECTIONS_PER_ADDRESS_MAX {
+            guests.seat(address(1), std::future::pending());
+        }
+        assert_eq!(count(1), CONNECTIONS_PER_ADDRESS_MAX);
+        for number in 0..CONNECTIONS_MAX as u8 {
+            guests.seat(address(2 + number), std::future::pending());
+        }
+        assert_eq!(guests.lock().guests.len(), CONNECTIONS_MAX);
+        assert_eq!(count(1), 1, "the greediest has made room");
+        assert_eq!(count(2), 1);
     }
 }
