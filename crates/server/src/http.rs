@@ -266,7 +266,7 @@ fn page(status: StatusCode, content_type: &'static str, body: String) -> Respons
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Scrapers and probes are few. At the limit, the oldest connection of the address that has the most
+/// Scrapers and probes are few. At the limit the oldest connection of the address with the most
 /// is closed.
 const CONNECTIONS_MAX: usize = 64;
 /// At the limit the oldest of them is closed.
