@@ -157,21 +157,25 @@ impl World {
     }
 
     /// Until no disk has anything to do, but not for ever.
-    pub(crate) fn work_disks(&mut self) {
+    /// True: some had.
+    pub(crate) fn work_disks(&mut self) -> bool {
+        let mut has_worked = false;
         for _ in 0..WORK_ROUNDS_MAX {
             let mut is_busy = false;
             for shard in 0..self.node.shards.len() {
                 is_busy |= self.turn(shard as ShardId);
             }
-            let Some(disks) = &mut self.disks else { return };
+            let Some(disks) = &mut self.disks else { return has_worked };
+            has_worked |= is_busy || !disks.is_idle();
             disks.work();
             while self.disks.as_ref().is_some_and(|disks| !disks.is_idle()) {
                 self.tell_one();
             }
             if !is_busy {
-                return;
+                break;
             }
         }
+        has_worked
     }
 
     fn is_poisoned(&self) -> bool {
@@ -293,24 +297,31 @@ impl World {
         }
     }
 
-    /// Mail and disks, until nothing moves.
-    fn let_move(&mut self) {
-        self.work_disks();
+    /// Mail and disks, until nothing moves. True: something did.
+    fn let_move(&mut self) -> bool {
+        let mut has_moved = self.work_disks();
         while !self.node.mail.is_empty() {
             self.carry_mail();
             self.work_disks();
+            has_moved = true;
         }
+        has_moved
     }
 
-    /// Nobody does anything for longer than the interval of syncs. True: so all is synced.
+    /// Nobody does anything for longer than the interval of syncs. True: so all is synced, also
+    /// what came of timers meanwhile.
     fn let_sync(&mut self) -> bool {
-        for _ in 0..4 {
-            self.let_move();
+        let mut calm_rounds = 0;
+        for _ in 0..SYNC_ROUNDS_MAX {
+            calm_rounds = if self.let_move() { 0 } else { calm_rounds + 1 };
+            if calm_rounds == 2 {
+                break;
+            }
             self.now_ms += u64::from(SYNC_INTERVAL_MS);
             self.tick();
         }
         let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
-        statuses.all(|status| matches!(status, None | Some(Status::Ready)))
+        calm_rounds == 2 && statuses.all(|status| matches!(status, None | Some(Status::Ready)))
     }
 
     /// A new process, from what the disks hold. Without disks there is nothing to do.
@@ -438,5 +449,8 @@ impl World {
 const DOWN_MS: [u64; 5] = [0, 100, 3000, 40_000, 400_000];
 
 const WORK_ROUNDS_MAX: usize = 1000;
+
+/// Rounds of [`SYNC_INTERVAL_MS`] in which all has to be synced.
+const SYNC_ROUNDS_MAX: usize = 20;
 
 const READY_ROUNDS_MAX: usize = 20_000;

@@ -390,7 +390,8 @@ impl World {
 
     fn judge(&mut self) -> Result<(), String> {
         self.oracle.dropped = self.node.shared.total(|metrics| &metrics.dropped_queue_full)
-            + self.node.shared.total(|metrics| &metrics.dropped_group);
+            + self.node.shared.total(|metrics| &metrics.dropped_group)
+            + self.node.shared.total(|metrics| &metrics.dropped_unlogged);
         self.oracle.judge()?;
         self.broken_rule.take().map_or(Ok(()), Err)
     }

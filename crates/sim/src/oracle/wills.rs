@@ -207,7 +207,8 @@ impl Oracle {
                 }
                 State::Void(_) if is_settled && !may_refuse => {}
                 State::Void(_) => self.set_will(connection, State::Open),
-                State::Published if is_settled => {}
+                // That of a clean session is written down only where there is room for it.
+                State::Published if is_settled && (offer.is_kept || !may_refuse) => {}
                 State::Published if is_known && !may_refuse => {
                     if let Some(message) = self.messages.get_mut(&will.id) {
                         message.may_repeat = true;
@@ -244,12 +245,14 @@ impl Oracle {
 
     /// All is at rest: what holds now outlives what comes.
     pub(super) fn settle_wills(&mut self) {
+        let may_refuse = self.terms.may_refuse;
         for will in self.wills.by_connection.values_mut() {
             if matches!(will.state, State::Void(why) if why == CONNECTED) {
                 continue;
             }
             will.is_settled = true;
-            if will.state == State::Published && will.retain {
+            let is_sure = will.offer.is_kept || !may_refuse;
+            if will.state == State::Published && is_sure && will.retain {
                 self.retained.on_acknowledged(&will.id.0, will.id.1.sequence);
             } else if will.retain {
                 self.retained.on_maybe_refused(&will.id.0, will.id.1.sequence);
