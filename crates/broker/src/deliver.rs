@@ -47,6 +47,7 @@ pub(crate) fn count_dropped(metrics: &Metrics, reason: Dropped, count: u64) {
         Dropped::Expired => metrics.dropped_expired.add(count),
         Dropped::TooLarge => metrics.dropped_too_large.add(count),
         Dropped::Denied => metrics.dropped_denied.add(count),
+        Dropped::Unlogged => metrics.dropped_unlogged.add(count),
     }
 }
 
@@ -271,6 +272,10 @@ impl Shard {
         let (clients, spare_buffers) = self.clients_and_buffers();
         let Some(client) = clients.get_mut(slot) else { return };
         Self::lend_buffer(client, spare_buffers);
+        if terms.qos == QoS::ExactlyOnce && client.durable.is_some() {
+            // The client would take what has this packet id after a crash for a repetition.
+            return self.note_dropped(slot, Dropped::Unlogged, now_ms);
+        }
         let has_no_queue = terms.qos == QoS::AtMostOnce;
         let Client { session, limits, .. } = client;
         let offered = session.offer(message, terms, &limits.queue, template, now_ms);

@@ -142,6 +142,8 @@ metrics! {
         "deliveries in packets larger than the client takes";
     dropped_denied: Counter "quelea_messages_dropped_total" ["reason=\"denied\""],
         "deliveries that had waited, and that the access rules do not allow any more";
+    dropped_unlogged: Counter "quelea_messages_dropped_total" ["reason=\"log_unavailable\""],
+        "QoS 2 deliveries to kept sessions whose packet ids could not be written into the log";
     dropped_group: Counter "quelea_messages_dropped_total" ["reason=\"shared_group\""],
         "messages that no member of a shared group could take or keep";
     retained: Gauge "quelea_retained_messages",

@@ -73,6 +73,7 @@ fn dropped(shared: &Shared) -> u64 {
         + shared.total(|m| &m.dropped_expired)
         + shared.total(|m| &m.dropped_too_large)
         + shared.total(|m| &m.dropped_denied)
+        + shared.total(|m| &m.dropped_unlogged)
         + shared.total(|m| &m.dropped_group)
 }
 

@@ -75,7 +75,7 @@ fn lists(parts: &Parts) -> (ProgressBuf, InFlightBuf) {
         progress.push(*queue, u64::from(*floor), above);
     }
     for &(session, packet_id, released, queue, serial) in &parts.sent {
-        let stage = if released { Stage::Released } else { Stage::Published };
+        let stage = if released { Stage::AwaitsPubcomp } else { Stage::AwaitsPubrec };
         in_flight.push(Sent { session, packet_id, stage, queue, serial });
     }
     (progress, in_flight)

@@ -51,7 +51,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     progress.push(1, 10, [(12, 13), (400, 400)]);
     progress.push(2, 0, []);
     let mut in_flight = InFlightBuf::default();
-    for (queue, stage) in [(1, Stage::Published), (9, Stage::Released)] {
+    for (queue, stage) in [(1, Stage::AwaitsPubrec), (9, Stage::AwaitsPubcomp)] {
         in_flight.push(Sent { session: 1, packet_id: 65_535, stage, queue, serial: 500 });
     }
     let facts = [

@@ -55,6 +55,8 @@ pub enum Dropped {
     TooLarge,
     /// The access rules have changed: the client may not have it any more.
     Denied,
+    /// No log has room for its packet id, which a QoS 2 delivery to a kept session needs.
+    Unlogged,
 }
 
 /// What became of an offered delivery.

@@ -140,9 +140,11 @@ impl Shard {
             self.release_message(serial);
             self.note_moved(slot);
         } else {
-            durable.track.hand_out(serial, packet_id);
+            let stage =
+                if is_uncommitted { Stage::AwaitsPubrec } else { Stage::AwaitsPuback };
+            durable.track.hand_out_at(serial, packet_id, stage);
             let then = is_uncommitted.then_some(Promise::Send { session, packet_id });
-            let (queue, stage, level) = (durable.queue, Stage::Published, durable.log_level());
+            let (queue, level) = (durable.queue, durable.log_level());
             if let Some(store) = &mut self.store {
                 store.pin_in_flight(serial);
                 store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then });
@@ -506,7 +508,9 @@ impl Shard {
             Loaded::Pending => return false,
             Loaded::Ready(message) => {
                 let wanted = self.delivery_of(slot, origin.serial, &message);
-                Some(wanted.unwrap_or_else(|| begun(message, origin.serial)))
+                let mut delivery = wanted.unwrap_or_else(|| begun(message, origin.serial));
+                delivery.terms.qos = self.begun_qos(slot, origin.serial);
+                Some(delivery)
             }
             Loaded::Gone => {
                 self.note_dropped(slot, Dropped::Expired, now_ms);
@@ -520,6 +524,16 @@ impl Shard {
             client.session.outgoing.supply(packet_id, delivery);
         }
         true
+    }
+
+    /// The QoS at which the client has seen the delivery, or may have.
+    fn begun_qos(&mut self, slot: u32, serial: u64) -> QoS {
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let out = durable.and_then(|durable| durable.track.get_mut(serial));
+        match out.map(|out| out.stage) {
+            Some(Stage::AwaitsPubrec | Stage::AwaitsPubcomp) => QoS::ExactlyOnce,
+            Some(Stage::AwaitsPuback) | None => QoS::AtLeastOnce,
+        }
     }
 
     /// The disk has brought what these queues asked for.
@@ -560,10 +574,10 @@ impl Shard {
         let Some(out) = durable.track.get_mut(origin.serial) else {
             return false;
         };
-        out.stage = Stage::Released;
+        out.stage = Stage::AwaitsPubcomp;
         let packet_id = ack.packet_id;
         let then = Some(Promise::Received { session, packet_id });
-        let (serial, stage) = (origin.serial, Stage::Released);
+        let (serial, stage) = (origin.serial, Stage::AwaitsPubcomp);
         store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then });
         true
     }
@@ -631,7 +645,7 @@ impl Client {
 /// A delivery that had begun is completed, although its subscription is gone (MQTT-3.10.4-3): the
 /// client holds its packet id, and would take another message under it for a repetition.
 fn begun(message: Message, serial: u64) -> Delivery {
-    let qos = message.qos();
+    let qos = QoS::AtLeastOnce;
     let identifiers = session::Identifiers::None;
     Delivery { message, terms: Terms { identifiers, group: 0, serial, qos, retain: false } }
 }

@@ -387,7 +387,7 @@ impl Shard {
         }
         for Sent { packet_id, serial, stage, .. } in in_ring_order(resends) {
             let origin = session::Origin { group: 0, serial };
-            client.session.outgoing.restore(packet_id, origin, stage == Stage::Released);
+            client.session.outgoing.restore(packet_id, origin, stage == Stage::AwaitsPubcomp);
         }
         for (packet_id, (serial, place)) in rare.received {
             client.session.incoming.insert(packet_id);
@@ -426,7 +426,7 @@ mod tests {
     fn packet_ids_in_flight_begin_behind_the_widest_gap() {
         let order = |packet_ids: &[u16]| -> Vec<u16> {
             let sent = |&packet_id| {
-                let (session, queue, serial, stage) = (1, 1, 1, Stage::Published);
+                let (session, queue, serial, stage) = (1, 1, 1, Stage::AwaitsPuback);
                 Sent { session, packet_id, stage, queue, serial }
             };
             let sent = packet_ids.iter().map(sent).collect();

@@ -52,7 +52,7 @@ pub(crate) struct Out {
 
 impl Out {
     pub(crate) const fn in_flight(serial: u64, packet_id: u16) -> Self {
-        let (place, stage) = (Place::NOWHERE, Stage::Published);
+        let (place, stage) = (Place::NOWHERE, Stage::AwaitsPuback);
         Self { serial, through: serial, place, packet_id, stage, is_done: false }
     }
 
@@ -61,7 +61,7 @@ impl Out {
     }
 
     const fn done(from: u64, through: u64) -> Self {
-        let (place, stage) = (Place::NOWHERE, Stage::Published);
+        let (place, stage) = (Place::NOWHERE, Stage::AwaitsPuback);
         Self { serial: from, through, place, packet_id: 0, stage, is_done: true }
     }
 }
@@ -125,7 +125,11 @@ impl Track {
 
     /// The message is on its way.
     pub(crate) fn hand_out(&mut self, serial: u64, packet_id: u16) {
-        self.insert(Out::in_flight(serial, packet_id));
+        self.hand_out_at(serial, packet_id, Stage::AwaitsPuback);
+    }
+
+    pub(crate) fn hand_out_at(&mut self, serial: u64, packet_id: u16, stage: Stage) {
+        self.insert(Out { stage, ..Out::in_flight(serial, packet_id) });
         self.cursor = self.cursor.max(serial);
         self.join_below_cursor();
     }

@@ -130,10 +130,35 @@ pub struct Sent {
 /// How far a delivery is. One that is complete is in no list: it is part of the progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// PUBLISH sent, PUBACK or PUBREC awaited.
-    Published = 0,
-    /// PUBREC received, PUBREL sent, PUBCOMP awaited.
-    Released = 1,
+    /// PUBLISH of QoS 1 sent.
+    AwaitsPuback,
+    /// PUBLISH of QoS 2 sent. It is sent again as such, whatever its subscription says by then: the
+    /// client has the packet id until a PUBREL.
+    AwaitsPubrec,
+    /// PUBREC received, PUBREL sent.
+    AwaitsPubcomp,
+}
+
+/// The flag of a delivery that did not come from the session's own queue.
+const SHARED: u8 = 2;
+
+impl Stage {
+    const fn bits(self) -> u8 {
+        match self {
+            Self::AwaitsPuback => 0,
+            Self::AwaitsPubcomp => 1,
+            Self::AwaitsPubrec => 4,
+        }
+    }
+
+    const fn of_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::AwaitsPuback),
+            1 => Some(Self::AwaitsPubcomp),
+            4 => Some(Self::AwaitsPubrec),
+            _ => None,
+        }
+    }
 }
 
 /// Collects an [`InFlight`].
@@ -166,7 +191,7 @@ impl InFlightBuf {
         let is_shared = sent.queue != sent.session;
         put_number(&mut self.0, sent.session);
         put_number(&mut self.0, u64::from(sent.packet_id));
-        self.0.push(sent.stage as u8 | u8::from(is_shared) << 1);
+        self.0.push(sent.stage.bits() | if is_shared { SHARED } else { 0 });
         if is_shared {
             put_number(&mut self.0, sent.queue);
         }
@@ -195,15 +220,13 @@ fn read_sent(reader: &mut Reader<'_>) -> Result<Sent, Malformed> {
     let session = reader.number()?;
     let packet_id = reader.number_u16()?;
     let flags = reader.byte()?;
-    let stage = match flags & 1 {
-        0 => Stage::Published,
-        _ => Stage::Released,
-    };
-    if flags > 3 || packet_id == 0 {
+    let stage = Stage::of_bits(flags & !SHARED);
+    let Some(stage) = stage.filter(|_| packet_id != 0) else {
         return Err(Malformed("a delivery has unknown flags or packet id 0"));
-    }
-    let queue = if flags & 2 == 0 { session } else { reader.number()? };
-    if flags & 2 != 0 && queue == session {
+    };
+    let is_shared = flags & SHARED != 0;
+    let queue = if is_shared { reader.number()? } else { session };
+    if is_shared && queue == session {
         return Err(Malformed("a delivery names its own queue"));
     }
     Ok(Sent { session, packet_id, stage, queue, serial: reader.number()? })
@@ -219,7 +242,7 @@ mod tests {
         progress.push(1000, 1_000_000, []);
         assert_eq!(progress.as_progress().raw().len(), 6);
         let mut in_flight = InFlightBuf::default();
-        let (session, stage) = (1000, Stage::Published);
+        let (session, stage) = (1000, Stage::AwaitsPuback);
         in_flight.push(Sent { session, packet_id: 99, stage, queue: 1000, serial: 1_000_000 });
         assert_eq!(in_flight.as_in_flight().raw().len(), 7);
     }
