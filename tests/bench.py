@@ -268,6 +268,8 @@ def told(results, why):
 def run(row, broker, shape, programs, out):
     """One run in processes, and a directory, of its own: results, or why there are none."""
     command = [str(programs / "flock"), "versus", row.scenario, "--brokers", broker, "--quiet"]
+    # The rounds are ours: brokers take turns.
+    command += ["--rounds", "1"]
     command += ["--duration", shape.duration]
     if "--ramp" not in row.options and "--speed" not in row.options:
         command += ["--ramp", shape.ramp]

@@ -23,6 +23,7 @@ pub mod report;
 pub mod scenario;
 pub mod selftest;
 pub mod standin;
+pub mod stats;
 pub mod swarm;
 pub mod threshold;
 pub mod versus;

@@ -176,6 +176,25 @@ fn the_self_test_sees_what_a_broker_does_wrong() {
 }
 
 #[test]
+fn brokers_that_are_missing_are_named_before_anything_is_run() {
+    let folder = Folder::new("missing");
+    let broker = |name: &str| {
+        let text = format!(
+            "name = \"{name}\"\ntitle = \"The {name}\"\ninstall = \"look under the sofa\"\n\
+             programs = [\"no-such-program-anywhere\"]\ncommand = [\"{{program}}\"]\n"
+        );
+        folder.write(&format!("{name}.toml"), &text)
+    };
+    let both = format!("{},{}", broker("one"), broker("other"));
+    let output = flock(&["versus", "MB-B1", "--brokers", &both, "--out", &folder.path()]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    for words in ["The one is not installed: look under the sofa", "The other is not installed"] {
+        assert!(err(&output).contains(words), "{}", err(&output));
+    }
+    assert!(!err(&output).contains("against"), "no run was begun: {}", err(&output));
+}
+
+#[test]
 fn help_and_completions() {
     assert!(out(&flock(&["--help"])).contains("flock run MB-B1"));
     assert!(out(&flock(&["pub", "--help"])).contains("%rand_N"));

@@ -504,9 +504,14 @@ pub(super) struct Versus {
     /// Cores of the load; those that are left by default.
     #[arg(long)]
     pub load_cpus: Option<String>,
-    /// How often everything is run; the table shows all rounds, the median of the valid ones and
-    /// their spread.
-    #[arg(long, default_value_t = 1)]
+    /// How often everything is run; the table shows all rounds, the median of the valid ones, their
+    /// spread, and whether brokers differ by more than that.
+    #[arg(
+        long,
+        visible_alias = "runs",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub rounds: u32,
     #[command(flatten)]
     pub bend: Bend,

@@ -14,6 +14,7 @@ use crate::compare::{self, Run};
 use crate::keep;
 use crate::model::Scenario;
 use crate::scenario::check::check;
+use crate::stats;
 use crate::versus::{self, Cell, Description};
 
 pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
@@ -21,8 +22,13 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     let brokers = brokers(args)?;
     keep::check(&args.out).map_err(anyhow::Error::msg)?;
     survive_full_places()?;
-    if args.rounds < 2 && !args.quiet {
-        eprintln!("one round tells nothing of the noise: compare brokers with --rounds 5");
+    let missing = versus::missing(&brokers, &scenarios);
+    anyhow::ensure!(missing.is_empty(), "nothing was run: {}", missing.join("; "));
+    if (args.rounds as usize) < stats::RUNS_MIN && !args.quiet {
+        eprintln!(
+            "{} of each: an anecdote, which tells nothing of the noise (--rounds 5 does)",
+            if args.rounds == 1 { "one round" } else { "two rounds" }
+        );
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

@@ -51,6 +51,21 @@ pub struct Cell {
     pub results: Result<Box<Results>, String>,
 }
 
+/// Why brokers cannot take part, in words: known before anything is started.
+pub fn missing(brokers: &[Description], scenarios: &[(Scenario, String)]) -> Vec<String> {
+    let absent = brokers.iter().filter(|broker| broker.program().is_none()).map(|broker| {
+        let Description { title, install, .. } = broker;
+        BrokerError::NotInstalled { title: title.clone(), install: install.clone() }
+    });
+    let deaf = brokers.iter().filter_map(|broker| broker.over_tls().err());
+    let with_tls = scenarios.iter().any(|(scenario, _)| is_over_tls(scenario));
+    absent.chain(deaf.filter(|_| with_tls)).map(|error| error.to_string()).collect()
+}
+
+fn is_over_tls(scenario: &Scenario) -> bool {
+    scenario.brokers.iter().any(|target| target.transport.is_tls())
+}
+
 /// Runs every scenario against every broker, `rounds` times. Each run gets a broker that was just
 /// started.
 pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> Vec<Cell> {
@@ -119,7 +134,7 @@ fn direct(
     port: u16,
     dir: &Path,
 ) -> Result<Description, String> {
-    let is_tls = scenario.brokers.iter().any(|target| target.transport.is_tls());
+    let is_tls = is_over_tls(scenario);
     for target in &mut scenario.brokers {
         target.addresses = vec![format!("127.0.0.1:{port}")];
         target.transport = if is_tls { Transport::Tls } else { Transport::Tcp };

@@ -1,11 +1,12 @@
-//! The comparison that the command prints: every round, the median of the valid ones, and their
-//! spread.
+//! The comparison that the command prints: every round, the median of the valid ones, their spread,
+//! and how brokers stand to the first of them.
 
 use std::fmt::Write as _;
 
 use super::Cell;
 use crate::measure::Results;
 use crate::report::figures::{Figures, headline};
+use crate::stats::{Noise, Ratio, Spread};
 
 /// A Markdown table per scenario. What is not valid is shown and stands in no median; a broker
 /// without a valid round has no figure.
@@ -16,16 +17,70 @@ pub fn table(cells: &[Cell]) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "### {scenario}\n");
         text.push_str(HEADER);
+        let mut all: Vec<(&str, Columns)> = Vec::new();
         for broker in names(of_scenario(), |cell| &cell.broker) {
             let rounds: Vec<&Cell> = of_scenario().filter(|cell| cell.broker == broker).collect();
             for cell in &rounds {
                 text.push_str(&round(cell));
             }
-            text.push_str(&median(broker, &rounds));
+            let columns = columns(&rounds);
+            text.push_str(&median(broker, &columns, &rounds));
+            all.push((broker, columns));
         }
+        text.push_str(&ratios(&all));
         text.push('\n');
     }
     text
+}
+
+/// The values of the valid rounds, by column, and how many digits they have.
+type Columns = [(Vec<f64>, usize); COLUMNS];
+
+fn columns(rounds: &[&Cell]) -> Columns {
+    let valid: Vec<_> = rounds
+        .iter()
+        .filter(|cell| is_valid(cell))
+        .filter_map(|cell| cell.results.as_ref().ok())
+        .map(|results| values(results))
+        .collect();
+    std::array::from_fn(|column| {
+        let digits = valid.first().map_or(0, |row| row[column].1);
+        (valid.iter().filter_map(|row| row[column].0).collect(), digits)
+    })
+}
+
+/// A row for each broker but the first, to which the ratios are.
+fn ratios(all: &[(&str, Columns)]) -> String {
+    let Some(((base, of_base), others)) = all.split_first() else { return String::new() };
+    let mut text = String::new();
+    for (broker, columns) in others {
+        let each: Vec<String> = (0..COLUMNS)
+            .map(|column| {
+                let ratio = Ratio::of(&of_base[column].0, &columns[column].0);
+                // A ratio of losses says nothing.
+                let ratio = ratio.filter(|_| column != LOST);
+                ratio.map_or_else(|| "-".to_owned(), |ratio| ratio_words(&ratio))
+            })
+            .collect();
+        let _ = writeln!(text, "| {broker} / {base} | {} | |", each.join(" | "));
+    }
+    let are_told = text.contains("x (");
+    if are_told {
+        text.push_str(RATIOS_NOTE);
+    }
+    text
+}
+
+/// `1.20x (1.10 to 1.31)`, in bold where it is more than noise.
+fn ratio_words(ratio: &Ratio) -> String {
+    let words = format!("{:.2}x", ratio.ratio);
+    let interval =
+        ratio.interval.map_or(String::new(), |(low, high)| format!(" ({low:.2} to {high:.2})"));
+    match ratio.noise() {
+        Noise::Beyond => format!("**{words}**{interval}"),
+        Noise::Within => format!("{words}{interval}"),
+        Noise::Unknown => format!("{words}, noise unknown"),
+    }
 }
 
 /// Whether each broker has a valid round of each scenario: otherwise there is nothing to compare.
@@ -89,23 +144,17 @@ fn round(cell: &Cell) -> String {
     .replacen(" ,", ",", 1)
 }
 
-fn median(broker: &str, rounds: &[&Cell]) -> String {
-    let valid = rounds.iter().filter(|cell| is_valid(cell));
-    let valid: Vec<[(Option<f64>, usize); COLUMNS]> =
-        valid.filter_map(|cell| cell.results.as_ref().ok()).map(|r| values(r)).collect();
-    let each: Vec<String> = (0..COLUMNS)
-        .map(|column| {
-            let digits = valid.first().map_or(0, |row| row[column].1);
-            let mut all: Vec<f64> = valid.iter().filter_map(|row| row[column].0).collect();
-            all.sort_by(f64::total_cmp);
-            let (Some(low), Some(high)) = (all.first(), all.last()) else {
-                return "-".to_owned();
-            };
-            let middle = (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0;
-            format!("**{middle:.digits$}** ({low:.digits$} to {high:.digits$})")
+fn median(broker: &str, columns: &Columns, rounds: &[&Cell]) -> String {
+    let each: Vec<String> = columns
+        .iter()
+        .map(|(values, digits)| {
+            let Some(spread) = Spread::of(values) else { return "-".to_owned() };
+            let Spread { median, least, most, .. } = spread;
+            format!("**{median:.digits$}** ({least:.digits$} to {most:.digits$})")
         })
         .collect();
-    let of = format!("{} of {} rounds valid", valid.len(), rounds.len());
+    let valid = rounds.iter().filter(|cell| is_valid(cell)).count();
+    let of = format!("{valid} of {} rounds valid", rounds.len());
     format!("| **{broker}, median** | {} | {of} |\n", each.join(" | "))
 }
 
@@ -143,6 +192,10 @@ fn one_line(text: &str) -> String {
 }
 
 const COLUMNS: usize = 7;
+const LOST: usize = 6;
+const RATIOS_NOTE: &str = "\nRatios are of medians; in brackets the interval in which they lie with 95 % \
+                           confidence (bootstrap over the valid rounds). In bold: larger than the \
+                           noise.\n";
 const HEADER: &str = "| broker | published/s | received/s | p50 ms | p99 ms | CPU us per message | \
                       memory MB | lost | remarks |\n|---|---|---|---|---|---|---|---|---|\n";
 
@@ -179,6 +232,24 @@ mod tests {
         let median = text.lines().find(|line| line.contains("median")).unwrap();
         assert!(median.contains("**30.00** (20.00 to 50.00)"), "{median}");
         assert!(median.contains("3 of 4 rounds valid") && all_have_a_valid_round(&cells));
+    }
+
+    #[test]
+    fn ratios_say_whether_they_are_more_than_noise() {
+        let mut cells = rounds(&[(10.0, true), (11.0, true), (9.5, true), (99.0, false)]);
+        for (costs, broker) in [([30.0, 33.0, 31.0], "dear"), ([10.5, 9.0, 11.5], "like")] {
+            let mut others = rounds(&costs.map(|cost| (cost, true)));
+            others.iter_mut().for_each(|cell| cell.broker = broker.to_owned());
+            cells.extend(others);
+        }
+        let text = table(&cells);
+        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(line("| dear / b ").contains("**3.10x** (2."), "{text}");
+        assert!(line("| like / b ").contains("| 1.05x (0."), "{text}");
+        assert!(text.contains("larger than the noise") && !line("| dear / b ").contains("99"));
+        // Two rounds tell nothing.
+        cells.retain(|cell| cell.round < 2);
+        assert!(table(&cells).contains("x, noise unknown"));
     }
 
     #[test]
