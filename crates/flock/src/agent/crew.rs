@@ -6,7 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::wire::{FromAgent, Offer, SILENCE_MAX, ToAgent, notice_silence, receive, send};
+use super::drift::{ClockWatch, Reading};
+use super::wire::{
+    FromAgent, Misfit, Offer, SILENCE_MAX, ToAgent, check_greeting, greet, notice_silence, receive,
+    send,
+};
 use crate::engine::clock::{Clock, monotonic_ns};
 use crate::engine::crew::{Crew, CrewNews, CrewOrder};
 use crate::engine::host;
@@ -19,10 +23,14 @@ use crate::model::Scenario;
 /// Agents that carry out a run together.
 pub struct RemoteCrew {
     agents: Vec<Agent>,
-    news: Receiver<(usize, io::Result<FromAgent>)>,
+    news: Receiver<Heard>,
+    pinged_at: Instant,
     /// Child processes, ended with the crew.
     children: Vec<Child>,
 }
+
+/// Who said it, when our monotonic clock showed what, and what.
+type Heard = (usize, i64, io::Result<FromAgent>);
 
 struct Agent {
     stream: TcpStream,
@@ -33,6 +41,8 @@ struct Agent {
     heard_at: Instant,
     /// Its monotonic clock minus ours.
     offset_ns: i64,
+    /// Absent where both read the same clock.
+    watch: Option<ClockWatch>,
 }
 
 /// Why a run with agents cannot begin.
@@ -44,6 +54,8 @@ pub enum AgentError {
     Unknown { name: String, source: io::Error },
     #[error("{address} does not answer as an agent: {source}")]
     NoAgent { address: String, source: io::Error },
+    #[error("agent {address}: {misfit} (run the same version of flock on both)")]
+    Protocol { address: String, misfit: String },
     #[error("agent {address} is version {theirs}, this is {ours}: run the same version")]
     Version { address: String, theirs: String, ours: String },
     #[error("no agent can carry its part of the work:{0}")]
@@ -82,7 +94,7 @@ impl RemoteCrew {
         for agent in &mut agents {
             agent.heard_at = Instant::now();
         }
-        Ok(Self { agents, news, children: Vec::new() })
+        Ok(Self { agents, news, pinged_at: Instant::now(), children: Vec::new() })
     }
 
     /// Starts `processes` agents of this very program on this machine.
@@ -127,6 +139,17 @@ impl RemoteCrew {
         }
     }
 
+    /// Asks the time of those who have a clock of their own.
+    fn ping(&mut self) {
+        if self.pinged_at.elapsed() < PING_PAUSE {
+            return;
+        }
+        self.pinged_at = Instant::now();
+        for agent in self.agents.iter_mut().filter(|agent| agent.alive && agent.watch.is_some()) {
+            let _ = send(&mut agent.stream, &ToAgent::Ping { sent_ns: monotonic_ns() });
+        }
+    }
+
     fn bury(&mut self, at: usize, why: String) -> CrewNews {
         let agent = &mut self.agents[at];
         agent.alive = false;
@@ -149,8 +172,8 @@ impl RemoteCrew {
         while missing.contains(&true) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.news.recv_timeout(left) {
-                Ok((at, Ok(message))) => missing[at] &= !wanted(message),
-                Ok((at, Err(error))) => {
+                Ok((at, _, Ok(message))) => missing[at] &= !wanted(message),
+                Ok((at, _, Err(error))) => {
                     // Who hangs up when all is said is not dead.
                     if std::mem::take(&mut missing[at]) && self.agents[at].alive {
                         self.bury(at, error.to_string());
@@ -173,6 +196,7 @@ impl Crew for RemoteCrew {
     }
 
     fn next(&mut self, timeout: Duration) -> Option<CrewNews> {
+        self.ping();
         let received = match self.news.try_recv() {
             Ok(received) => received,
             Err(_) => {
@@ -184,17 +208,22 @@ impl Crew for RemoteCrew {
             }
         };
         match received {
-            (at, Ok(message)) => {
+            (at, back_ns, Ok(message)) => {
                 let agent = &mut self.agents[at];
                 agent.heard_at = Instant::now();
                 match message {
                     // What comes late from somebody who was given up no longer counts.
                     FromAgent::News(news) if agent.alive => Some(news),
+                    FromAgent::Clock { monotonic_ns, sent_ns } => {
+                        let reading = Reading::of(sent_ns, monotonic_ns, back_ns);
+                        agent.watch.iter_mut().for_each(|watch| watch.add(reading));
+                        None
+                    }
                     _ => None,
                 }
             }
-            (at, Err(error)) if self.agents[at].alive => Some(self.bury(at, error.to_string())),
-            (_, Err(_)) => None,
+            (at, _, Err(error)) if self.agents[at].alive => Some(self.bury(at, error.to_string())),
+            (_, _, Err(_)) => None,
         }
     }
 
@@ -235,7 +264,12 @@ impl Crew for RemoteCrew {
     }
 
     fn agents(&self) -> Vec<AgentInfo> {
-        self.agents.iter().map(|agent| agent.info.clone()).collect()
+        let told = self.agents.iter().map(|agent| {
+            let mut info = agent.info.clone();
+            agent.watch.iter().for_each(|watch| watch.tell(&mut info));
+            info
+        });
+        told.collect()
     }
 }
 
@@ -272,10 +306,16 @@ fn meet(address: &str) -> Result<Agent, AgentError> {
         alive: true,
         heard_at: Instant::now(),
         offset_ns: 0,
+        watch: None,
     };
     agent.stream.set_nodelay(true).map_err(no_agent)?;
     notice_silence(&agent.stream).map_err(no_agent)?;
     agent.stream.set_read_timeout(Some(ANSWER_MAX)).map_err(no_agent)?;
+    greet(&mut agent.stream).map_err(no_agent)?;
+    check_greeting(&mut agent.stream).map_err(|misfit| match misfit {
+        Misfit::Io(source) => no_agent(source),
+        misfit => AgentError::Protocol { address: address.to_owned(), misfit: misfit.to_string() },
+    })?;
     let FromAgent::Hello { version, machine, boot_id } = ask(&mut agent, None).map_err(no_agent)?
     else {
         return Err(no_agent(io::Error::other("no greeting")));
@@ -294,20 +334,16 @@ fn meet(address: &str) -> Result<Agent, AgentError> {
 
 /// The offset by the quickest of several round trips, which is wrong by half of it at most.
 fn measure_clock(agent: &mut Agent) -> io::Result<()> {
-    let mut quickest_ns = i64::MAX;
+    let mut readings = Vec::new();
     for _ in 0..PINGS {
-        let before_ns = monotonic_ns();
-        let FromAgent::Clock { monotonic_ns: theirs_ns } = ask(agent, Some(&ToAgent::Ping))? else {
+        let sent_ns = monotonic_ns();
+        let answer = ask(agent, Some(&ToAgent::Ping { sent_ns }))?;
+        let FromAgent::Clock { monotonic_ns: theirs_ns, .. } = answer else {
             return Err(io::Error::other("no answer to a ping"));
         };
-        let after_ns = monotonic_ns();
-        if after_ns - before_ns < quickest_ns {
-            quickest_ns = after_ns - before_ns;
-            agent.offset_ns = theirs_ns - (before_ns + quickest_ns / 2);
-        }
+        readings.push(Reading::of(sent_ns, theirs_ns, monotonic_ns()));
     }
-    agent.info.clock_offset_us = agent.offset_ns as f64 / 1e3;
-    agent.info.clock_error_us = quickest_ns as f64 / 2e3;
+    agent.offset_ns = agent.watch.insert(ClockWatch::default()).begin(readings.into_iter());
     Ok(())
 }
 
@@ -361,14 +397,14 @@ fn ask(agent: &mut Agent, question: Option<&ToAgent>) -> io::Result<FromAgent> {
     receive(&mut agent.stream)?.ok_or_else(|| io::Error::other("the agent hung up"))
 }
 
-fn listen(at: usize, stream: TcpStream, to: Sender<(usize, io::Result<FromAgent>)>) {
+fn listen(at: usize, stream: TcpStream, to: Sender<Heard>) {
     std::thread::spawn(move || {
         let mut stream = BufReader::new(stream);
         loop {
             let message = receive(&mut stream)
                 .and_then(|message| message.ok_or_else(|| io::Error::other("hung up")));
             let ended = message.is_err();
-            if to.send((at, message)).is_err() || ended {
+            if to.send((at, monotonic_ns(), message)).is_err() || ended {
                 return;
             }
         }
@@ -379,3 +415,92 @@ const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Judging millions of pairs takes its time.
 const GATHER_MAX: Duration = Duration::from_secs(120);
 const PINGS: u32 = 16;
+/// During a run.
+const PING_PAUSE: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::measure::MachineInfo;
+    use crate::scenario::Choice;
+
+    fn scenario() -> Scenario {
+        crate::catalogue::find("MB-B1", &Choice::default()).unwrap().scenario
+    }
+
+    fn connect(address: &str) -> Result<RemoteCrew, AgentError> {
+        RemoteCrew::connect(&scenario(), &[address.to_owned()], Clock::start(), 7, Some(1))
+    }
+
+    /// An agent on another machine, as it says, whose clock is an hour ahead and gains a
+    /// millisecond with every answer.
+    fn gaining_agent(listener: &TcpListener) {
+        let mut stream = listener.accept().unwrap().0;
+        greet(&mut stream).unwrap();
+        check_greeting(&mut stream).unwrap();
+        let hello = FromAgent::Hello {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: Box::new(MachineInfo::default()),
+            boot_id: "elsewhere".to_owned(),
+        };
+        send(&mut stream, &hello).unwrap();
+        let mut gained_ns = 3_600_000_000_000;
+        while let Ok(Some(message)) = receive::<ToAgent>(&mut stream) {
+            let answer = match message {
+                ToAgent::Ping { sent_ns } => {
+                    gained_ns += 1_000_000;
+                    FromAgent::Clock { monotonic_ns: monotonic_ns() + gained_ns, sent_ns }
+                }
+                ToAgent::Offer(_) => FromAgent::Accepted { clients: 1, threads: 1 },
+                ToAgent::Start { .. } => FromAgent::Started,
+                _ => return,
+            };
+            if send(&mut stream, &answer).is_err() {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_is_watched_while_the_run_goes_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let agent = std::thread::spawn(move || gaining_agent(&listener));
+        let mut crew = connect(&address).unwrap();
+        let told = crew.agents().remove(0);
+        assert!(told.clock_offset_us >= 3.6e9 && told.clock_readings == 0, "{told:?}");
+        while crew.agents()[0].clock_readings < 2 {
+            // Its answers are no news of the run.
+            assert!(crew.next(Duration::from_millis(10)).is_none());
+        }
+        let told = crew.agents().remove(0);
+        // Between the quickest before and the quickest during the run are some answers.
+        let least_us = 1_000.0 - told.clock_drift_error_us;
+        assert!(told.clock_drift_us >= least_us && told.clock_drift_error_us > 0.0, "{told:?}");
+        drop(crew);
+        agent.join().unwrap();
+    }
+
+    #[test]
+    fn an_agent_of_another_protocol_is_refused_in_words() {
+        for (first, words) in [
+            (&b"flock-agents\0\0\x01\0"[..], "version 256 of the agents' protocol"),
+            (b"\0\0\0\x10{\"Hello\":{\"ver", "before the agents' protocol had a version"),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let agent = std::thread::spawn(move || {
+                let mut stream = listener.accept().unwrap().0;
+                stream.write_all(first).unwrap();
+                // Until the commander has heard enough.
+                let _ = check_greeting(&mut stream);
+            });
+            let told = connect(&address).err().unwrap().to_string();
+            assert!(told.contains(words) && told.contains("same version"), "{told}");
+            agent.join().unwrap();
+        }
+    }
+}

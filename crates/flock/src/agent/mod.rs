@@ -2,7 +2,7 @@
 //! leads them.
 //!
 //! A commander connects to each agent over TCP and speaks length-prefixed JSON (`wire`): it
-//! measures the clock offset, offers a work package (the scenario with this agent's slice of every
+//! measures the clock offset, before and during the run (`drift`), offers a work package (the scenario with this agent's slice of every
 //! group), and then passes on the conductor's orders. The agent runs ordinary load threads and
 //! passes on their news. An agent that cannot carry its package says why, and the work is cut again
 //! among the others; one that dies in the middle is reported and its part is missing from the
@@ -15,6 +15,7 @@
 
 mod crew;
 mod discover;
+mod drift;
 mod serve;
 mod wire;
 

@@ -2,11 +2,13 @@
 
 use std::io::{self, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::wire::{FromAgent, Offer, ToAgent, notice_silence, receive, send};
+use super::wire::{
+    FromAgent, GREETING_MAX, Offer, ToAgent, check_greeting, greet, notice_silence, receive, send,
+};
 use crate::engine::clock::{Clock, monotonic_ns};
 use crate::engine::crew::{Crew, CrewOrder, LocalCrew};
 use crate::engine::host;
@@ -35,33 +37,34 @@ pub fn serve(address: &str, once: bool) -> io::Result<()> {
 fn attend(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     notice_silence(stream)?;
-    let mut out = stream.try_clone()?;
+    let out = Out(Arc::new(Mutex::new(stream.try_clone()?)));
+    stream.set_read_timeout(Some(GREETING_MAX))?;
+    greet(&mut stream.try_clone()?)?;
+    check_greeting(&mut stream.try_clone()?).map_err(io::Error::other)?;
+    stream.set_read_timeout(None)?;
     let boot_id = host::sysctl("kernel.random.boot_id").unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let machine = Box::new(host::machine());
-    send(&mut out, &FromAgent::Hello { version, machine, boot_id })?;
-    let orders = read_in_background(stream.try_clone()?);
+    out.send(&FromAgent::Hello { version, machine, boot_id })?;
+    let orders = read_in_background(stream.try_clone()?, out.clone());
     let mut offer = None;
     // Before the run: one question at a time.
     while let Ok(message) = orders.recv() {
         match message? {
-            ToAgent::Ping => {
-                send(&mut out, &FromAgent::Clock { monotonic_ns: monotonic_ns() })?;
-            }
             ToAgent::Offer(package) => {
                 let answer = consider(&package);
                 offer = matches!(answer, FromAgent::Accepted { .. }).then_some(package);
-                send(&mut out, &answer)?;
+                out.send(&answer)?;
             }
             ToAgent::Start { epoch_ns, wall_ns } => {
                 let Some(package) = offer.take() else {
                     return Err(io::Error::other("told to start without a work package"));
                 };
                 let crew = start(&package, Clock::from_epoch(epoch_ns, wall_ns))?;
-                send(&mut out, &FromAgent::Started)?;
-                return carry_out(crew, &orders, &mut out);
+                out.send(&FromAgent::Started)?;
+                return carry_out(crew, &orders, &out);
             }
-            ToAgent::Order(_) | ToAgent::Finish | ToAgent::Judge(_) => {
+            ToAgent::Ping { .. } | ToAgent::Order(_) | ToAgent::Finish | ToAgent::Judge(_) => {
                 return Err(io::Error::other("an order before the start"));
             }
         }
@@ -94,13 +97,30 @@ fn start(package: &Offer, clock: Clock) -> io::Result<LocalCrew> {
 
 type Orders = Receiver<io::Result<ToAgent>>;
 
-fn read_in_background(stream: TcpStream) -> Orders {
+/// The way to the commander, one message at a time.
+#[derive(Clone)]
+struct Out(Arc<Mutex<TcpStream>>);
+
+impl Out {
+    fn send(&self, message: &FromAgent) -> io::Result<()> {
+        send(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), message)
+    }
+}
+
+/// Orders are for the run; pings are answered where they come in, so that what they measure is the
+/// way and not the work.
+fn read_in_background(stream: TcpStream, out: Out) -> Orders {
     let (to, from) = channel();
     std::thread::spawn(move || {
         let mut stream = BufReader::new(stream);
         loop {
             let message = receive(&mut stream).transpose();
             let Some(message) = message else { return };
+            if let Ok(ToAgent::Ping { sent_ns }) = message {
+                // A broken connection shows at the next read.
+                let _ = out.send(&FromAgent::Clock { monotonic_ns: monotonic_ns(), sent_ns });
+                continue;
+            }
             let failed = message.is_err();
             if to.send(message).is_err() || failed {
                 return;
@@ -111,17 +131,20 @@ fn read_in_background(stream: TcpStream) -> Orders {
 }
 
 /// The run itself: orders in, news out, until the judgement is delivered.
-fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &mut TcpStream) -> io::Result<()> {
+fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &Out) -> io::Result<()> {
     loop {
         match orders.try_recv() {
             Ok(message) => match message? {
                 ToAgent::Order(order) => crew.order(&order),
                 ToAgent::Finish => {
                     let (sent, ticks) = crew.finish();
-                    send(out, &FromAgent::Sent { sent, ticks })?;
+                    out.send(&FromAgent::Sent { sent, ticks })?;
                     return judge_when_told(crew, orders, out);
                 }
-                ToAgent::Judge(_) | ToAgent::Ping | ToAgent::Offer(_) | ToAgent::Start { .. } => {}
+                ToAgent::Ping { .. }
+                | ToAgent::Judge(_)
+                | ToAgent::Offer(_)
+                | ToAgent::Start { .. } => {}
             },
             Err(TryRecvError::Disconnected) => {
                 // The commander died: no load without a master.
@@ -131,16 +154,16 @@ fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &mut TcpStream) -> io::R
             Err(TryRecvError::Empty) => {}
         }
         if let Some(news) = crew.next(ORDER_PAUSE) {
-            send(out, &FromAgent::News(news))?;
+            out.send(&FromAgent::News(news))?;
         }
     }
 }
 
 /// After the load: waits for what all have sent, and judges what this agent's clients received.
-fn judge_when_told(mut crew: LocalCrew, orders: &Orders, out: &mut TcpStream) -> io::Result<()> {
+fn judge_when_told(mut crew: LocalCrew, orders: &Orders, out: &Out) -> io::Result<()> {
     while let Ok(message) = orders.recv() {
         if let ToAgent::Judge(sent) = message? {
-            return send(out, &FromAgent::Part(Box::new(crew.judge(&sent))));
+            return out.send(&FromAgent::Part(Box::new(crew.judge(&sent))));
         }
     }
     Err(io::Error::other("the connection ended before the judgement"))

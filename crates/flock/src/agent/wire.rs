@@ -15,11 +15,18 @@ use crate::measure::MachineInfo;
 use crate::measure::ledger::SentTable;
 use crate::model::Scenario;
 
+/// The version of all that follows. It rises with every change of a message, also of what is within
+/// one: scenario, orders, ticks, judgement.
+pub(super) const PROTOCOL: u32 = 2;
+
 /// From the commander.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum ToAgent {
-    /// Answered by `Clock` at once.
-    Ping,
+    /// Answered by `Clock` at once, also in the middle of a run.
+    Ping {
+        /// What the commander's monotonic clock shows.
+        sent_ns: i64,
+    },
     Offer(Box<Offer>),
     /// Start the threads of the package that was accepted.
     Start {
@@ -44,14 +51,67 @@ pub(super) struct Offer {
 /// From the agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum FromAgent {
-    Hello { version: String, machine: Box<MachineInfo>, boot_id: String },
-    Clock { monotonic_ns: i64 },
-    Accepted { clients: u64, threads: usize },
-    Refused { why: String },
+    Hello {
+        version: String,
+        machine: Box<MachineInfo>,
+        boot_id: String,
+    },
+    /// What the agent's monotonic clock shows, and the ping that asked.
+    Clock {
+        monotonic_ns: i64,
+        sent_ns: i64,
+    },
+    Accepted {
+        clients: u64,
+        threads: usize,
+    },
+    Refused {
+        why: String,
+    },
     Started,
     News(CrewNews),
-    Sent { sent: SentTable, ticks: Vec<Tick> },
+    Sent {
+        sent: SentTable,
+        ticks: Vec<Tick>,
+    },
     Part(Box<Part>),
+}
+
+/// Why the two do not understand each other.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Misfit {
+    #[error("it speaks version {theirs} of the agents' protocol, this program {PROTOCOL}")]
+    Version { theirs: u32 },
+    #[error(
+        "it does not greet as an agent or commander does: it is no flock, or one from before the \
+         agents' protocol had a version"
+    )]
+    Stranger,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The first that each side says, before any message. Who does not know it, an older flock among
+/// them, takes it for the length of a message that is far too long.
+pub(super) fn greet(stream: &mut impl Write) -> io::Result<()> {
+    let mut greeting = NAME.to_vec();
+    greeting.extend_from_slice(&PROTOCOL.to_be_bytes());
+    stream.write_all(&greeting)?;
+    stream.flush()
+}
+
+/// What the other side says first.
+pub(super) fn check_greeting(stream: &mut impl Read) -> Result<(), Misfit> {
+    let (mut name, mut version) = ([0; NAME.len()], [0; 4]);
+    stream.read_exact(&mut name)?;
+    if name != NAME {
+        return Err(Misfit::Stranger);
+    }
+    stream.read_exact(&mut version)?;
+    match u32::from_be_bytes(version) {
+        PROTOCOL => Ok(()),
+        theirs => Err(Misfit::Version { theirs }),
+    }
 }
 
 /// Sends one message: four bytes of length, big endian, and JSON.
@@ -100,10 +160,30 @@ pub(super) fn notice_silence(stream: &TcpStream) -> io::Result<()> {
 /// An agent whose load threads report every second, and that is not heard for so long, is lost.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(12);
 const FRAME_BYTES_MAX: u32 = 1 << 30;
+const NAME: [u8; 12] = *b"flock-agents";
+/// A side that connects and says nothing is not waited for longer.
+pub(super) const GREETING_MAX: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_that_differ_are_told_apart() {
+        let mut greeting = Vec::new();
+        greet(&mut greeting).unwrap();
+        assert!(check_greeting(&mut greeting.as_slice()).is_ok());
+        *greeting.last_mut().unwrap() = 77;
+        let misfit = check_greeting(&mut greeting.as_slice()).unwrap_err();
+        assert!(misfit.to_string().contains("version 77"), "{misfit}");
+        // What a flock without a version says first: the length of a message.
+        let mut older = Vec::new();
+        send(&mut older, &ToAgent::Finish).unwrap();
+        let misfit = check_greeting(&mut older.as_slice()).unwrap_err();
+        assert!(matches!(misfit, Misfit::Stranger), "{misfit}");
+        // And what it makes of our greeting.
+        assert!(receive::<ToAgent>(&mut greeting.as_slice()).is_err());
+    }
 
     #[test]
     fn messages_survive_the_wire_and_garbage_does_not() {

@@ -16,12 +16,19 @@ pub(super) struct MachineTimes {
     steal: f64,
     /// Time in which some thread waited for a core.
     pressure: Option<f64>,
+    /// Time in which our control group had used up its share of the cores.
+    throttled: Option<f64>,
+    /// How often a core was slowed down because it was hot.
+    heat_events: Option<u64>,
 }
 
 impl MachineTimes {
     pub(super) fn now() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        Self::parse(&read("/proc/stat"), &read("/proc/pressure/cpu"))
+        let mut times = Self::parse(&read("/proc/stat"), &read("/proc/pressure/cpu"));
+        times.throttled = throttled_secs(&fs::read_to_string(CGROUP_STAT).unwrap_or_default());
+        times.heat_events = heat_events();
+        times
     }
 
     fn parse(stat: &str, pressure: &str) -> Self {
@@ -43,8 +50,25 @@ impl MachineTimes {
             busy,
             steal,
             pressure: pressure.map(|us| us / 1e6),
+            ..Self::default()
         }
     }
+}
+
+/// Of a control group's `cpu.stat`.
+fn throttled_secs(stat: &str) -> Option<f64> {
+    let us = stat.lines().find_map(|line| line.strip_prefix("throttled_usec "))?;
+    us.trim().parse::<f64>().ok().map(|us| us / 1e6)
+}
+
+/// Over all cores, where they count it.
+fn heat_events() -> Option<u64> {
+    let cores = fs::read_dir("/sys/devices/system/cpu").ok()?;
+    let counts = cores.flatten().filter_map(|core| {
+        let count = core.path().join("thermal_throttle/core_throttle_count");
+        fs::read_to_string(count).ok()?.trim().parse::<u64>().ok()
+    });
+    counts.reduce(|sum, count| sum + count)
 }
 
 /// Over the measured stages.
@@ -71,6 +95,14 @@ pub(super) fn of(conductor: &Conductor<'_>) -> Contention {
         others_percent: ours.zip(brokers).map(|(ours, brokers)| share(busy - ours - brokers)),
         pressure_percent: spent(from.machine.pressure, to.machine.pressure)
             .map(|waited| (waited / secs * 100.0).clamp(0.0, 100.0)),
+        busy_percent: Some(share(busy)),
+        throttled_percent: spent(from.machine.throttled, to.machine.throttled)
+            .map(|throttled| (throttled / secs * 100.0).clamp(0.0, 100.0)),
+        heat_events: from
+            .machine
+            .heat_events
+            .zip(to.machine.heat_events)
+            .map(|(from, to)| to.saturating_sub(from)),
     }
 }
 
@@ -94,16 +126,34 @@ pub(super) fn reasons(contention: &Contention) -> Vec<String> {
             format!("{who} {percent:.0} % of this machine's cores while the load was measured")
         })
     });
-    found.collect()
+    let mut found: Vec<String> = found.collect();
+    if let Some(percent) = contention.throttled_percent.filter(|p| *p > THROTTLED_MAX_PERCENT) {
+        found.push(format!(
+            "the container had used up its share of the cores in {percent:.0} % of the measured time"
+        ));
+    }
+    if let Some(times) = contention.heat_events.filter(|times| *times > 0) {
+        found.push(format!("cores were slowed down {times} times because they were hot"));
+    }
+    found
 }
 
 /// A load that takes every core makes threads wait as well, so that this alone is no reason.
-pub(super) fn notes(contention: &Contention) -> Option<String> {
-    let percent = contention.pressure_percent.filter(|percent| *percent > PRESSURE_MAX_PERCENT)?;
-    Some(format!(
-        "in {percent:.0} % of the measured time some thread of this machine was ready and had to wait \
-         for a core"
-    ))
+pub(super) fn notes(contention: &Contention) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(percent) = contention.busy_percent.filter(|p| *p > BUSY_MAX_PERCENT) {
+        notes.push(format!(
+            "this machine's cores were {percent:.0} % busy: what runs on it, broker and load, \
+             competed for them"
+        ));
+    }
+    if let Some(percent) = contention.pressure_percent.filter(|p| *p > PRESSURE_MAX_PERCENT) {
+        notes.push(format!(
+            "in {percent:.0} % of the measured time some thread of this machine was ready and had to \
+             wait for a core"
+        ));
+    }
+    notes
 }
 
 const STAT_FIELDS: usize = 8;
@@ -114,6 +164,10 @@ const SPAN_SECS_MIN: f64 = 2.0;
 const STEAL_MAX_PERCENT: f64 = 2.0;
 const OTHERS_MAX_PERCENT: f64 = 10.0;
 const PRESSURE_MAX_PERCENT: f64 = 20.0;
+const BUSY_MAX_PERCENT: f64 = 90.0;
+const THROTTLED_MAX_PERCENT: f64 = 1.0;
+/// Of the container that this process is in, where it is in one (cgroup 2).
+const CGROUP_STAT: &str = "/sys/fs/cgroup/cpu.stat";
 
 #[cfg(test)]
 mod tests {
@@ -128,6 +182,8 @@ mod tests {
         assert!(near(times.all.unwrap(), 10.0) && near(times.busy, 1.7) && near(times.steal, 0.1));
         assert_eq!(times.pressure, Some(1.5));
         assert_eq!(MachineTimes::parse("", ""), MachineTimes::default());
+        let stat = "usage_usec 5\nnr_throttled 2\nthrottled_usec 2500000\n";
+        assert_eq!((throttled_secs(stat), throttled_secs("usage_usec 5\n")), (Some(2.5), None));
         assert!(MachineTimes::now().all > Some(0.0));
     }
 
@@ -143,6 +199,16 @@ mod tests {
         let busy = Contention { steal_percent: Some(9.0), others_percent: Some(48.0), ..quiet };
         let found = reasons(&busy);
         assert!(found[0].contains("9 %") && found[1].contains("48 %"), "{found:?}");
-        assert!(notes(&Contention { pressure_percent: Some(70.0), ..quiet }).is_some());
+        let squeezed = Contention {
+            busy_percent: Some(97.0),
+            pressure_percent: Some(70.0),
+            throttled_percent: Some(0.5),
+            heat_events: Some(0),
+            ..quiet
+        };
+        assert_eq!((reasons(&squeezed).len(), notes(&squeezed).len()), (0, 2));
+        let slowed = Contention { throttled_percent: Some(12.0), heat_events: Some(3), ..quiet };
+        let found = reasons(&slowed);
+        assert!(found[0].contains("12 %") && found[1].contains("3 times"), "{found:?}");
     }
 }

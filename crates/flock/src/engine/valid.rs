@@ -3,8 +3,10 @@
 use super::conductor::Conductor;
 use super::contention;
 use super::judge::Part;
-use crate::measure::{FaultRecord, LatencyHistogram, LatencyKind, Outcome, Validity};
-use crate::report::text::count;
+use crate::measure::{
+    AgentInfo, FaultRecord, LatencyHistogram, LatencyKind, Outcome, Totals, Validity,
+};
+use crate::report::text::{count, micros};
 
 /// What was planned and not done comes first; then the thresholds of the catalogue's method: 99 %
 /// of the messages at most 1 ms late, and no load thread over 80 % busy.
@@ -31,14 +33,48 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     }
     let contention = contention::of(conductor);
     reasons.extend(contention::reasons(&contention));
+    let clocks = clocks(&conductor.crew.agents(), &conductor.totals);
+    reasons.extend(clocks.0);
     Validity {
         valid: reasons.is_empty(),
         reasons,
-        notes: conductor.notes.iter().cloned().chain(contention::notes(&contention)).collect(),
+        notes: [conductor.notes.clone(), contention::notes(&contention), clocks.1].concat(),
         contention,
         lateness: lateness.summary(),
         thread_cpu_percent_max: busy.last().copied().unwrap_or(0.0),
     }
+}
+
+/// What clocks of several machines do to the latencies: reasons against them, and notes.
+fn clocks(agents: &[AgentInfo], totals: &Totals) -> (Vec<String>, Vec<String>) {
+    let (mut reasons, mut notes) = (Vec::new(), Vec::new());
+    for agent in agents {
+        let (drift, error) = (agent.clock_drift_us.abs(), agent.clock_drift_error_us);
+        if drift <= error {
+            continue;
+        }
+        let words = format!(
+            "the clock of agent {} went {} away from the commander's during the run (known to {}): \
+             latencies between machines are wrong by as much",
+            agent.address,
+            micros(drift),
+            micros(error)
+        );
+        let is_much = drift - error > CLOCK_DRIFT_MAX_US;
+        if is_much { reasons.push(words) } else { notes.push(words) }
+    }
+    let early = totals.received_early;
+    if early > 0 {
+        let words = format!(
+            "{} of {} messages arrived before they were due, by the clocks of two machines: their \
+             latency counts as nought",
+            count(early),
+            count(totals.received_all())
+        );
+        let is_much = early as f64 > totals.received_all() as f64 * EARLY_SHARE_MAX;
+        if is_much { reasons.push(words) } else { notes.push(words) }
+    }
+    (reasons, notes)
 }
 
 /// What the plan asked for and did not come about, in words.
@@ -98,6 +134,9 @@ fn unplanned_losses(by_second: &[(u32, u64)], faults: &[FaultRecord]) -> u64 {
 }
 
 pub(super) const LATENESS_MAX_US: u64 = 1_000;
+/// As much as the tool itself may be late.
+const CLOCK_DRIFT_MAX_US: f64 = 1_000.0;
+const EARLY_SHARE_MAX: f64 = 0.01;
 const THREAD_CPU_MAX_PERCENT: f64 = 80.0;
 /// After its return a broker may still be seen to break connections that it had before.
 const RECOVERY_SECS: f64 = 10.0;
@@ -108,6 +147,28 @@ mod tests {
 
     fn fault(what: &str, at_secs: f64) -> FaultRecord {
         FaultRecord { what: what.to_owned(), at_secs, ..FaultRecord::default() }
+    }
+
+    #[test]
+    fn clocks_that_part_speak_against_latencies() {
+        let agent = |drift: f64| AgentInfo {
+            clock_drift_us: drift,
+            clock_drift_error_us: 200.0,
+            ..AgentInfo::default()
+        };
+        let early = |early: u64| Totals {
+            received: [1_000, 0, 0],
+            received_early: early,
+            ..Totals::default()
+        };
+        let counts = |agents: &[AgentInfo], totals: &Totals| {
+            let (reasons, notes) = clocks(agents, totals);
+            (reasons.len(), notes.len())
+        };
+        assert_eq!(counts(&[agent(150.0)], &early(0)), (0, 0));
+        assert_eq!(counts(&[agent(-900.0), agent(5.0)], &early(10)), (0, 2));
+        assert_eq!(counts(&[agent(-1_900.0)], &early(11)), (2, 0));
+        assert!(clocks(&[], &early(11)).0[0].contains("11 of 1,000 messages arrived before"));
     }
 
     #[test]

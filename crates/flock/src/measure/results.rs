@@ -113,6 +113,14 @@ pub struct AgentInfo {
     /// Agent's clock minus commander's clock, and half the round trip it was measured with.
     pub clock_offset_us: f64,
     pub clock_error_us: f64,
+    /// How far the clock went away from that offset while the run lasted, at most, and by how much
+    /// this may be wrong; of so many readings. Clocks of one machine are the same one.
+    #[serde(default)]
+    pub clock_drift_us: f64,
+    #[serde(default)]
+    pub clock_drift_error_us: f64,
+    #[serde(default)]
+    pub clock_readings: u64,
     /// Why the agent's part is missing, when it is.
     pub died: Option<String>,
 }
@@ -480,6 +488,15 @@ pub struct Contention {
     pub others_percent: Option<f64>,
     /// Some thread of the machine was ready and had to wait for a core (PSI).
     pub pressure_percent: Option<f64>,
+    /// All that ran on the machine, broker and lab with it.
+    #[serde(default)]
+    pub busy_percent: Option<f64>,
+    /// Of the measured time: the lab's container had used up its share of the cores.
+    #[serde(default)]
+    pub throttled_percent: Option<f64>,
+    /// How often a core was slowed down because it was hot.
+    #[serde(default)]
+    pub heat_events: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
