@@ -318,6 +318,7 @@ mod tests {
 
     use super::*;
     use crate::measure::{LatencyPoint, Second, Totals};
+    use crate::model::Length;
 
     fn second() -> (Second, Totals) {
         let end_to_end = LatencyPoint { count: 3, p99_us: 70, ..LatencyPoint::default() };
@@ -331,6 +332,7 @@ mod tests {
             second,
             totals,
             clients: 2,
+            length: Length { us: 75_000_000, is_open: false },
             broker_cpu_percent: Some(150.0),
             broker_memory_bytes: None,
         }

@@ -19,6 +19,7 @@
 mod aim;
 mod assign;
 mod estimate;
+mod length;
 mod pattern;
 mod reach;
 mod scale;
@@ -26,6 +27,7 @@ mod scale;
 pub use aim::Target;
 pub use assign::{Assign, Members};
 pub use estimate::Estimate;
+pub use length::Length;
 pub use pattern::{Pattern, PatternError, unshared};
 pub use reach::{Hears, Listener, matches};
 
@@ -59,6 +61,10 @@ pub struct Scenario {
     /// How long in-flight messages may take to arrive after publishing stopped, before they count
     /// as lost. It ends earlier once everything expected has arrived.
     pub drain_us: u64,
+    /// How long a measured stage goes on before figures are taken of it, and after; see
+    /// [`Stage::is_steady`]. `None` leaves it to whoever runs it.
+    pub warm_up_us: Option<u64>,
+    pub cool_down_us: Option<u64>,
     pub expect: Expect,
     /// Look for the highest rate that holds a latency instead of running at the rates given.
     pub search: Option<Search>,
@@ -351,6 +357,21 @@ pub struct Stage {
 pub const FOR_EVER_US: u64 = 365 * 86_400_000_000;
 
 impl Stage {
+    /// Whether the stage is one load from its beginning to its end, so that it can be begun earlier
+    /// and ended later without being another one: every client that does something does so until it
+    /// is over.
+    pub fn is_steady(&self) -> bool {
+        let clients =
+            || self.life_cycles.iter().filter(|cycle| matches!(cycle.who, Who::Clients(_)));
+        let goes_on = |cycle: &LifeCycle| match cycle.steps.first().map(|step| &step.command) {
+            Some(Command::Publish(publish)) => publish.count.is_none(),
+            Some(Command::For(repeat)) => repeat.times.is_none(),
+            _ => false,
+        };
+        let has_end = self.duration_us.is_some_and(|us| us < FOR_EVER_US);
+        self.measured && has_end && self.has_client_steps() && clients().all(goes_on)
+    }
+
     pub fn has_client_steps(&self) -> bool {
         self.life_cycles.iter().any(|cycle| matches!(cycle.who, Who::Clients(_)))
     }

@@ -176,6 +176,7 @@ const REQUEST_BYTES_MAX: u64 = 8_192;
 mod tests {
     use super::*;
     use crate::measure::Totals;
+    use crate::model::Length;
 
     fn fetch(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -225,6 +226,7 @@ mod tests {
             second: &second,
             totals: &totals,
             clients: 9,
+            length: Length { us: 75_000_000, is_open: false },
             broker_cpu_percent: Some(150.0),
             broker_memory_bytes: None,
         };

@@ -326,7 +326,9 @@ fn a_closed_loop_is_marked() {
     let text = pairs(2, 20, 1, 500).replace("rate = \"500/s\"", "in_flight = 2");
     let results = run_with(Mischief::default(), &text);
     assert!(results.scenario.closed_loop);
-    assert!(verdicts(&results).iter().any(|(_, words)| words.starts_with("closed loop")));
+    let verdicts = verdicts(&results);
+    let is_marked = verdicts.iter().any(|(_, words)| words.starts_with("closed loop"));
+    assert!(is_marked, "{verdicts:?}");
     assert!(flock::report::Format::Markdown.render(&results).contains("| loop | closed"));
 }
 
@@ -410,4 +412,21 @@ fn what_a_rate_that_is_too_high_lost_is_not_held_against_those_below() {
     // Where nothing held, it was to lose some; the run as such lost nothing.
     assert!(found.missing_beyond > 0 && total(&results).lost > 0, "{found:#?}");
     assert_eq!(unmet(&Expect::default(), &results), Vec::<String>::new());
+}
+
+#[test]
+fn a_warm_up_and_a_cool_down_stand_in_no_figure() {
+    let text = lasting(pairs(10, 1, 1, 100), "1s")
+        .replace("id = \"t\"\n", "id = \"t\"\nwarm_up = \"2s\"\ncool_down = \"1s\"\n");
+    let results = run_with(Mischief::default(), &text);
+    let phases: Vec<(&str, bool)> =
+        results.phases.iter().map(|phase| (phase.name.as_str(), phase.measured)).collect();
+    let around = [("warm-up", false), ("publish", true), ("cool-down", false)];
+    assert!(phases.windows(3).any(|some| some == around), "{phases:?}");
+    let measured = results.latency_merged(LatencyKind::EndToEnd).count();
+    let published = results.totals.published_all();
+    // A quarter of the time, on a machine that has time.
+    assert!(measured > 0 && measured < published * 2 / 3, "{measured} of {published}");
+    // What was lost in a warm-up is lost.
+    assert_eq!((total(&results).expected, total(&results).lost), (published, 0));
 }

@@ -2,11 +2,11 @@
 //! leads them.
 //!
 //! A commander connects to each agent over TCP and speaks length-prefixed JSON (`wire`): it
-//! measures the clock offset, before and during the run (`drift`), offers a work package (the scenario with this agent's slice of every
-//! group), and then passes on the conductor's orders. The agent runs ordinary load threads and
-//! passes on their news. An agent that cannot carry its package says why, and the work is cut again
-//! among the others; one that dies in the middle is reported and its part is missing from the
-//! result, which makes the run invalid.
+//! measures the clock offset, before and during the run (`drift`), offers a work package (the
+//! scenario with this agent's slice of every group), and then passes on the conductor's orders.
+//! The agent runs ordinary load threads and passes on their news. An agent that cannot carry its
+//! package says why, and the work is cut again among the others; one that dies in the middle is
+//! reported and its part is missing from the result, which makes the run invalid.
 //!
 //! On one machine the same is done with child processes, to get round the limit of open files.
 //!

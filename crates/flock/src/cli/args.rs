@@ -153,6 +153,14 @@ pub(super) struct Bend {
     /// Length of the measured stages.
     #[arg(long, value_parser = units::time, value_name = "TIME")]
     pub duration: Option<u64>,
+    /// How long the load of a measured stage goes on before figures are taken; by default what the
+    /// scenario says, or a tenth of the stage and at most 10 s.
+    #[arg(long, value_parser = units::time, value_name = "TIME")]
+    pub warm_up: Option<u64>,
+    /// And how long after; by default what the scenario says, or a tenth of the stage and at most
+    /// 2 s.
+    #[arg(long, value_parser = units::time, value_name = "TIME")]
+    pub cool_down: Option<u64>,
     /// Length of every ramp.
     #[arg(long, value_parser = units::time, value_name = "TIME")]
     pub ramp: Option<u64>,

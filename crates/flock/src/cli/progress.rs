@@ -53,8 +53,9 @@ impl ProgressLine {
 
 fn line(progress: &Progress<'_>) -> String {
     let second = progress.second;
+    let at_secs = f64::from(second.at_secs) + 1.0;
     let mut parts = vec![
-        format!("{:>6} {:<12}", seconds(f64::from(second.at_secs) + 1.0), progress.stage),
+        format!("{:>6}{} {:<12}", seconds(at_secs), left(at_secs, progress), progress.stage),
         format!("conn {}/{}", count(second.connections), count(progress.clients)),
         format!("pub {}/s", number(second.published as f64)),
         format!("recv {}/s", number(second.received as f64)),
@@ -89,12 +90,27 @@ fn line(progress: &Progress<'_>) -> String {
     parts.join("  ")
 }
 
+/// ` of 75 s, 40 s left`; with a `+` where more may come of what is not bound by time.
+fn left(at_secs: f64, progress: &Progress<'_>) -> String {
+    let all_secs = progress.length.secs();
+    let more = if progress.length.is_open { "+" } else { "" };
+    match all_secs > 0.0 {
+        true => format!(
+            " of {}{more}, {}{more} left",
+            seconds(all_secs),
+            seconds((all_secs - at_secs).max(0.0).round())
+        ),
+        false => String::new(),
+    }
+}
+
 const INTERVAL_PIPED_SECS: u32 = 5;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::measure::{LatencyPoint, Second, Totals};
+    use crate::model::Length;
 
     #[test]
     fn the_line_tells_the_essentials() {
@@ -118,12 +134,17 @@ mod tests {
             second: &second,
             totals: &Totals::default(),
             clients: 2_000,
+            length: Length { us: 75_000_000, is_open: false },
             broker_cpu_percent: Some(34.2),
             broker_memory_bytes: Some(12_500_000),
         };
         assert_eq!(
             line(&progress),
-            "  35 s publish       conn 2,000/2,000  pub 1,000/s  recv 998/s  e2e p50 310 us p99 1.58 ms  backlog 2  missing 1  broker 34 %  12.5 MB"
+            "  35 s of 75 s, 40 s left publish       conn 2,000/2,000  pub 1,000/s  recv 998/s  e2e p50 310 us p99 1.58 ms  backlog 2  missing 1  broker 34 %  12.5 MB"
         );
+        let open = Progress { length: Length { us: 20_000_000, is_open: true }, ..progress };
+        assert!(line(&open).starts_with("  35 s of 20 s+, 0 s+ left publish"), "{}", line(&open));
+        let endless = Progress { length: Length { us: 0, is_open: true }, ..progress };
+        assert!(line(&endless).starts_with("  35 s publish"), "{}", line(&endless));
     }
 }

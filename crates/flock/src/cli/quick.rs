@@ -268,6 +268,8 @@ fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Resu
             stage("disconnect", None, false, vec![cycle("disconnect", leave)]),
         ],
         drain_us: 5_000_000,
+        warm_up_us: None,
+        cool_down_us: None,
         expect: Expect::default(),
         search: None,
         scale: 1.0,

@@ -83,7 +83,9 @@ pub(super) fn bent(mut scenario: Scenario, args: &args::Bend) -> Scenario {
         scenario = scenario.with_duration(duration);
     }
     scenario.seed = args.seed.unwrap_or(scenario.seed);
-    scenario
+    scenario.warm_up_us = args.warm_up.or(scenario.warm_up_us);
+    scenario.cool_down_us = args.cool_down.or(scenario.cool_down_us);
+    scenario.with_margins()
 }
 
 /// Runs it, writes results and reports, and says how it went.
@@ -230,15 +232,31 @@ fn opening(scenario: &Scenario) -> String {
     let addresses: Vec<String> =
         scenario.brokers.iter().flat_map(|broker| broker.addresses.clone()).collect();
     format!(
-        "{}: {}\n{} clients ({} publish, {} subscribe), {} topics, broker {}",
+        "{}: {}\n{} clients ({} publish, {} subscribe), {} topics, broker {}\n{}",
         scenario.id,
         scenario.title,
         text::count(estimate.clients),
         text::count(estimate.publishers),
         text::count(estimate.subscribers),
         text::count(estimate.topics),
-        addresses.join(", ")
+        addresses.join(", "),
+        length_words(scenario)
     )
+}
+
+/// How long it will take, as far as that is known.
+pub(super) fn length_words(scenario: &Scenario) -> String {
+    let length = scenario.length();
+    if let Some(search) = scenario.search {
+        let step = text::seconds(search.step_us as f64 / 1e6);
+        return format!("takes some dozens of steps of {step} and more each");
+    }
+    let time = text::seconds(length.secs());
+    match (length.is_open, length.us) {
+        (false, _) => format!("takes about {time}"),
+        (true, 0) => "takes as long as it takes: the end is not one of time".to_owned(),
+        (true, _) => format!("takes {time} and what is not bound by time"),
+    }
 }
 
 /// Values that a reader of the report looks for.

@@ -13,6 +13,7 @@ use super::{FAILED, NOT_VALID, args};
 use crate::compare::{self, Run};
 use crate::keep;
 use crate::model::Scenario;
+use crate::report::text;
 use crate::scenario::check::check;
 use crate::stats;
 use crate::versus::{self, Cell, Description};
@@ -30,6 +31,9 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
             if args.rounds == 1 { "one round" } else { "two rounds" }
         );
     }
+    if !args.quiet {
+        eprintln!("{}", opening(args.rounds, &brokers, &scenarios));
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A second one ends the program at once.
@@ -43,6 +47,7 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
         broker_cpus: args.broker_cpus.clone(),
         load_cpus: args.load_cpus.clone(),
         rounds: args.rounds,
+        same_warm_up: args.bend.warm_up.is_some(),
         command: std::env::args().collect(),
         stop,
         on_begin: &mut |broker, scenario| {
@@ -64,6 +69,20 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
         (true, false) => ExitCode::from(NOT_VALID),
         (true, true) => ExitCode::SUCCESS,
     })
+}
+
+/// What is to come, and how long it will take, as far as that is known.
+fn opening(rounds: u32, brokers: &[Description], scenarios: &[(Scenario, String)]) -> String {
+    let lengths = scenarios.iter().map(|(scenario, _)| scenario.length());
+    let secs: f64 = lengths.clone().map(|length| length.secs()).sum();
+    let runs = f64::from(rounds) * brokers.len() as f64;
+    let more = if lengths.clone().any(|length| length.is_open) { " and more" } else { "" };
+    format!(
+        "{rounds} rounds of {} scenarios against {}: about {}{more}, and the starts of the brokers",
+        scenarios.len(),
+        brokers.iter().map(|broker| broker.name.as_str()).collect::<Vec<_>>().join(", "),
+        text::seconds(secs * runs)
+    )
 }
 
 fn scenarios(args: &args::Versus) -> anyhow::Result<Vec<(Scenario, String)>> {

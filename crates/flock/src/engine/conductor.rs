@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::clock::Clock;
 use super::contention::MachineTimes;
-use super::crew::{Crew, CrewNews, CrewOrder, StagePace};
+use super::crew::{Counting, Crew, CrewNews, CrewOrder, StagePace};
 use super::host::Sampler;
 use super::plan::Plan;
 use super::script::{self, Action};
@@ -15,7 +15,7 @@ use super::tally::{Tick, add_totals};
 use super::worker::Standing;
 use crate::faults::BrokerProcess;
 use crate::measure::{FaultRecord, LatencyHistogram, LatencyPoint, Outcome, Phase, Second, Totals};
-use crate::model::{FOR_EVER_US, Fault};
+use crate::model::{FOR_EVER_US, Fault, Length};
 
 /// What a run tells about itself once a second.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,8 @@ pub struct Progress<'a> {
     pub totals: &'a Totals,
     /// Clients of the scenario.
     pub clients: u64,
+    /// How long the run takes, as far as that is known.
+    pub length: Length,
     /// Broker's CPU in hundredths of a core and memory, when it is watched.
     pub broker_cpu_percent: Option<f64>,
     pub broker_memory_bytes: Option<u64>,
@@ -44,6 +46,7 @@ pub struct Conductor<'a> {
     pub(super) stop: Arc<AtomicBool>,
     on_progress: OnProgress<'a>,
     stage_name: String,
+    length: Length,
     gathering: BTreeMap<u32, Gathered>,
     sampled_secs: u64,
     lost_threads: usize,
@@ -66,6 +69,7 @@ pub struct Conductor<'a> {
     pub(super) recent_lateness: LatencyHistogram,
     /// Messages that were due and not sent while rates were tried.
     pub(super) excused_skips: u64,
+    counting: Counting,
     done: DoneCount,
     /// Whether the stage under way lasts until the user ends it, and whether that happened.
     is_endless: bool,
@@ -133,6 +137,7 @@ impl<'a> Conductor<'a> {
             own_load.leave_out(pid);
         }
         Self {
+            length: plan.scenario.length(),
             plan,
             clock,
             crew,
@@ -160,6 +165,7 @@ impl<'a> Conductor<'a> {
             recent: LatencyHistogram::new(),
             recent_lateness: LatencyHistogram::new(),
             excused_skips: 0,
+            counting: Counting::No,
             done: DoneCount::default(),
             is_endless: false,
             is_stage_ended: false,
@@ -184,9 +190,12 @@ impl<'a> Conductor<'a> {
             match (measured && publishes, self.plan.scenario.search) {
                 (true, Some(search)) => self.search(stage, search),
                 _ => {
-                    self.crew.order(&CrewOrder::Measure(measured));
-                    if measured && self.marks.measured_from.is_none() {
-                        self.marks.measured_from = Some(self.mark());
+                    let (warm_up_us, _) =
+                        self.plan.scenario.margins_of(&self.plan.scenario.stages[stage]);
+                    match (measured, warm_up_us) {
+                        (false, _) => self.count(Counting::No),
+                        (true, 0) => self.take_figures(),
+                        (true, _) => self.count(Counting::Warming),
                     }
                     self.run_stage(stage, StagePace::Own);
                 }
@@ -194,7 +203,8 @@ impl<'a> Conductor<'a> {
             if publishes {
                 self.drain();
             }
-            if measured {
+            // Otherwise a cool-down came before.
+            if measured && self.counting == Counting::Yes {
                 self.marks.measured_to = Some(self.mark());
             }
             if std::mem::take(&mut settles) {
@@ -207,9 +217,22 @@ impl<'a> Conductor<'a> {
                 break;
             }
         }
-        self.crew.order(&CrewOrder::Measure(false));
+        self.count(Counting::No);
         if self.marks.connected.is_none() {
             self.marks.connected = Some(self.mark());
+        }
+    }
+
+    pub(super) fn count(&mut self, counting: Counting) {
+        self.counting = counting;
+        self.crew.order(&CrewOrder::Measure(counting));
+    }
+
+    /// Figures are taken from now on.
+    fn take_figures(&mut self) {
+        self.count(Counting::Yes);
+        if self.marks.measured_from.is_none() {
+            self.marks.measured_from = Some(self.mark());
         }
     }
 
@@ -220,20 +243,36 @@ impl<'a> Conductor<'a> {
     /// One stage, from its start to the end of all its programs.
     pub(super) fn run_stage(&mut self, stage: usize, pace: StagePace) {
         let model = self.plan.scenario.stages[stage].clone();
-        self.stage_name.clone_from(&model.id);
         self.done = DoneCount { stage, threads: 0 };
         let at_ns = self.clock.now_ns() + LEAD_NS;
+        let margins = match self.duration_us {
+            None => self.plan.scenario.margins_of(&model),
+            Some(_) => (0, 0),
+        };
         let duration_us = self.duration_us.take().or(model.duration_us);
+        let duration_us = duration_us.map(|us| us + margins.0 + margins.1);
         let end_ns = duration_us.map(|us| at_ns + us * 1_000);
         self.crew.order(&CrewOrder::Begin { stage, at_ns, end_ns, pace });
+        let mut phase = Phase {
+            name: if margins.0 > 0 { WARM_UP.to_owned() } else { model.id.clone() },
+            from_secs: at_ns as f64 / 1e9,
+            measured: self.counting == Counting::Yes,
+            ..Phase::default()
+        };
+        self.stage_name.clone_from(&phase.name);
         self.is_endless = duration_us.is_some_and(|us| us >= FOR_EVER_US);
         // Where clients have nothing to do, the point of the stage is its length.
         let is_hold = end_ns.is_some() && !model.has_client_steps();
-        let mut script = script::of_stage(&model).into_iter().peekable();
+        let mut script = script::with_margins(&model, margins).into_iter().peekable();
         loop {
             let now = self.clock.now_ns();
             if let Some((_, action)) = script.next_if(|(us, _)| at_ns + us * 1_000 <= now) {
-                self.act(&action);
+                match action {
+                    Action::Measure(on) => {
+                        phase = self.change_figures(on, &model.id, phase);
+                    }
+                    action => self.act(&action),
+                }
                 continue;
             }
             let finished = self.done.threads >= self.alive() && script.peek().is_none();
@@ -254,7 +293,7 @@ impl<'a> Conductor<'a> {
         }
         (self.is_endless, self.is_stage_ended) = (false, false);
         let (from_secs, to_secs) = (at_ns as f64 / 1e9, self.clock.now_ns() as f64 / 1e9);
-        self.phases.push(Phase { name: model.id.clone(), from_secs, to_secs });
+        self.phases.push(Phase { to_secs, ..phase });
         if let Some(expected_us) = model.expected_us
             && (to_secs - from_secs) * 1e6 > expected_us as f64
         {
@@ -264,6 +303,22 @@ impl<'a> Conductor<'a> {
                 model.id
             ));
         }
+    }
+
+    /// The end of a warm-up, or the beginning of a cool-down, in the middle of a stage: the phase
+    /// that ends is noted, and the one that begins comes back.
+    fn change_figures(&mut self, on: bool, stage: &str, before: Phase) -> Phase {
+        if on {
+            self.take_figures();
+        } else {
+            self.marks.measured_to = Some(self.mark());
+            self.count(Counting::No);
+        }
+        let now_secs = self.clock.now_ns() as f64 / 1e9;
+        self.phases.push(Phase { to_secs: now_secs, ..before });
+        let name = if on { stage } else { COOL_DOWN };
+        name.clone_into(&mut self.stage_name);
+        Phase { name: name.to_owned(), from_secs: now_secs, measured: on, ..Phase::default() }
     }
 
     /// Threads answer an order to end with their last words on the stage.
@@ -290,7 +345,7 @@ impl<'a> Conductor<'a> {
             self.follow(PROBE_PAUSE);
         }
         let (from_secs, to_secs) = (started as f64 / 1e9, self.clock.now_ns() as f64 / 1e9);
-        self.phases.push(Phase { name: "drain".into(), from_secs, to_secs });
+        self.phases.push(Phase { name: "drain".into(), from_secs, to_secs, measured: false });
     }
 
     /// The length of the next run of a stage.
@@ -470,6 +525,7 @@ impl<'a> Conductor<'a> {
             second: &second,
             totals: &self.totals,
             clients: self.plan.scenario.groups.iter().map(|group| group.count).sum(),
+            length: self.length,
             broker_cpu_percent: broker.and_then(|sample| sample.cpu_percent),
             broker_memory_bytes: broker.and_then(|sample| sample.memory_bytes),
         });
@@ -540,6 +596,8 @@ impl Gathered {
     }
 }
 
+const WARM_UP: &str = "warm-up";
+const COOL_DOWN: &str = "cool-down";
 /// From the order to begin to the beginning, so that all threads are in time.
 const LEAD_NS: u64 = 20_000_000;
 /// The longest wait without looking at the clock.

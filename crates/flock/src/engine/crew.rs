@@ -58,9 +58,19 @@ pub enum CrewOrder {
         group: GroupId,
         share: f64,
     },
-    Measure(bool),
+    Measure(Counting),
     /// Answered by one [`CrewNews::Standing`] per thread.
     Probe,
+}
+
+/// Whether latencies count for the report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Counting {
+    #[default]
+    No,
+    /// They do not, and what is due meanwhile never will, whenever it arrives.
+    Warming,
+    Yes,
 }
 
 /// How fast publishers are to be in a stage.
@@ -168,7 +178,7 @@ impl Crew for LocalCrew {
             }
             CrewOrder::End => Order::End,
             CrewOrder::Cut { group, share } => Order::Cut { group, share },
-            CrewOrder::Measure(measured) => Order::Measure(measured),
+            CrewOrder::Measure(counting) => Order::Measure(counting),
             CrewOrder::Probe => Order::Probe,
         });
     }

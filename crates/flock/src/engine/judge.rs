@@ -29,6 +29,8 @@ pub struct Part {
     pub shared_heard: Vec<(ShareKey, Heard)>,
     pub latencies: Vec<Measured>,
     pub timers: Vec<LatencyHistogram>,
+    /// How long messages may have waited for the tool to look.
+    pub receive_lag: LatencyHistogram,
     pub errors: Vec<ErrorCount>,
 }
 
@@ -54,6 +56,7 @@ impl Part {
                 None => self.timers.push(timer),
             }
         }
+        self.receive_lag.merge(&other.receive_lag);
         self.errors.extend(other.errors);
     }
 }
@@ -129,6 +132,7 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
         for measured in &harvest.latencies {
             add_latency(&mut part.latencies, measured);
         }
+        part.receive_lag.merge(&harvest.receive_lag);
         for (at, timer) in harvest.timers.iter().enumerate() {
             match part.timers.get_mut(at) {
                 Some(mine) => mine.merge(timer),

@@ -163,6 +163,8 @@ mod tests {
             subscriptions: Vec::new(),
             stages: Vec::new(),
             drain_us: 0,
+            warm_up_us: None,
+            cool_down_us: None,
             expect: crate::model::Expect::default(),
             search: None,
             scale: 1.0,

@@ -6,6 +6,8 @@ use crate::model::{Command, Fault, Stage, Step, Who};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Fault(Fault),
+    /// Figures are taken from here on, or no longer.
+    Measure(bool),
     /// Nothing to do: the stage lasts at least until then.
     Wait,
 }
@@ -21,6 +23,21 @@ pub(super) fn of_stage(stage: &Stage) -> Vec<(u64, Action)> {
     }
     actions.retain(|(at_us, _)| *at_us <= end_us);
     actions.sort_by_key(|(at_us, _)| *at_us);
+    actions
+}
+
+/// The same in a stage that begins `before_us` earlier and ends `after_us` later than it says, of
+/// which figures are taken in between. Nothing happens in the warm-up.
+pub(super) fn with_margins(stage: &Stage, (before_us, after_us): (u64, u64)) -> Vec<(u64, Action)> {
+    let mut actions: Vec<(u64, Action)> =
+        of_stage(stage).into_iter().map(|(at_us, action)| (at_us + before_us, action)).collect();
+    if before_us > 0 {
+        actions.insert(0, (before_us, Action::Measure(true)));
+    }
+    if after_us > 0 {
+        let until_us = before_us + stage.duration_us.unwrap_or(0);
+        actions.push((until_us, Action::Measure(false)));
+    }
     actions
 }
 
@@ -87,5 +104,12 @@ mod tests {
             .map(|(at_us, _)| *at_us)
             .collect();
         assert_eq!(times, [10, 20, 30]);
+        // They keep their places in the part that figures are taken of.
+        let moved = with_margins(&stage, (100, 50));
+        assert_eq!(moved.first(), Some(&(100, Action::Measure(true))));
+        assert_eq!(moved.last(), Some(&(135, Action::Measure(false))));
+        let faults = moved.iter().filter(|(_, action)| matches!(action, Action::Fault(_)));
+        assert_eq!(faults.map(|(at_us, _)| *at_us).collect::<Vec<_>>(), [110, 120, 130]);
+        assert_eq!(with_margins(&stage, (0, 0)), of_stage(&stage));
     }
 }

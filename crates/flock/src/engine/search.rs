@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::conductor::Conductor;
-use super::crew::{CrewOrder, StagePace};
+use super::crew::{Counting, StagePace};
 use super::hunt::{Aim, Hunt};
 use super::plan::Plan;
 use super::valid::LATENESS_MAX_US;
@@ -25,7 +25,7 @@ impl Conductor<'_> {
             samples_min: samples_min(search.percentile),
             ..RateSearch::default()
         };
-        self.crew.order(&CrewOrder::Measure(false));
+        self.count(Counting::No);
         let copies = self.plan.scenario.estimate().copies_per_message.unwrap_or(1.0);
         let rate_min = lowest(&search, copies);
         if rate_min > search.rate_min {
@@ -70,7 +70,7 @@ impl Conductor<'_> {
 
     /// The step that the report's figures come from.
     fn measure_at(&mut self, stage: usize, rate: u64, search: &Search, copies: f64) {
-        self.crew.order(&CrewOrder::Measure(true));
+        self.count(Counting::Yes);
         self.marks.measured_from = Some(self.mark());
         self.set_stage_duration(step_us(search, rate, copies));
         self.run_stage(stage, pace_of(&self.plan, stage, rate));

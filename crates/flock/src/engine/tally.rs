@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use super::crew::Counting;
 use crate::measure::{ErrorCount, LatencyHistogram, LatencyKind, Totals};
 
 /// Counters and histograms of one thread.
@@ -30,6 +31,10 @@ pub struct Tally {
     measured: bool,
     /// From the first measured stage to the end of the last.
     measured_ns: (u64, u64),
+    /// The last warm-up: what was due in it stands in no figure.
+    warming_ns: (u64, u64),
+    /// How long a message may have waited for the tool to look, in measured stages.
+    pub receive_lag: LatencyHistogram,
     /// Samples of `whole` that are lower bounds.
     unfinished: Vec<u64>,
 }
@@ -83,6 +88,8 @@ impl Tally {
             wanted_per_sec: 0.0,
             measured: false,
             measured_ns: (u64::MAX, 0),
+            warming_ns: (0, 0),
+            receive_lag: LatencyHistogram::new(),
             unfinished: vec![0; LatencyKind::ALL.len() * 3],
         }
     }
@@ -117,11 +124,26 @@ impl Tally {
     /// Whether a message that was due then is one of the measured stages.
     #[inline]
     pub fn was_measured(&self, due_ns: u64) -> bool {
-        self.measured || (self.measured_ns.0..self.measured_ns.1).contains(&due_ns)
+        let is_warm_up = (self.warming_ns.0..self.warming_ns.1).contains(&due_ns);
+        let is_within = (self.measured_ns.0..self.measured_ns.1).contains(&due_ns);
+        (self.measured || is_within) && !is_warm_up
+    }
+
+    /// So many messages came in a turn that took so long.
+    pub fn receive_lag(&mut self, took_ns: u64, count: u64) {
+        if self.measured {
+            self.receive_lag.record_micros_n(took_ns / 1_000, count);
+        }
     }
 
     /// Latencies count from now on, or no longer.
-    pub fn set_measured(&mut self, measured: bool, now_ns: u64) {
+    pub fn set_measured(&mut self, counting: Counting, now_ns: u64) {
+        let measured = counting == Counting::Yes;
+        if counting == Counting::Warming {
+            self.warming_ns = (now_ns, u64::MAX);
+        } else {
+            self.warming_ns.1 = self.warming_ns.1.min(now_ns);
+        }
         match (measured, self.measured) {
             (true, false) if self.measured_ns.0 == u64::MAX => {
                 self.measured_ns = (now_ns, u64::MAX)
@@ -272,3 +294,25 @@ pub fn add_totals(sum: &mut Totals, part: &Totals) {
 const SECOND_KINDS: [LatencyKind; 4] =
     [LatencyKind::EndToEnd, LatencyKind::PublishAck, LatencyKind::Connect, LatencyKind::Lateness];
 const REASONS_MAX: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_due_in_a_warm_up_stands_in_no_figure_whenever_it_arrives() {
+        let mut tally = Tally::new(0);
+        let arrive = |tally: &mut Tally, due_ns, now_ns| {
+            tally.message_latency(LatencyKind::EndToEnd, 0, due_ns, now_ns);
+            tally.latencies().iter().map(|measured| measured.histogram.count()).sum::<u64>()
+        };
+        tally.set_measured(Counting::Warming, 10);
+        assert_eq!(arrive(&mut tally, 20, 30), 0);
+        tally.set_measured(Counting::Yes, 100);
+        assert_eq!(arrive(&mut tally, 50, 150), 0, "held back until the warm-up was over");
+        assert_eq!(arrive(&mut tally, 120, 160), 1);
+        tally.set_measured(Counting::No, 200);
+        assert_eq!(arrive(&mut tally, 150, 400), 2, "held back until the cool-down");
+        assert_eq!(arrive(&mut tally, 250, 400), 2);
+    }
+}

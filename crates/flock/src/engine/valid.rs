@@ -24,6 +24,7 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
              not keep the schedule"
         ));
     }
+    reasons.extend(receiving_reason(part));
     let mut busy = conductor.thread_cpu.clone();
     busy.sort_by(f64::total_cmp);
     // The median over the seconds: one busy second does not spoil a run.
@@ -41,8 +42,29 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
         notes: [conductor.notes.clone(), contention::notes(&contention), clocks.1].concat(),
         contention,
         lateness: lateness.summary(),
+        receive_lag: part.receive_lag.summary(),
         thread_cpu_percent_max: busy.last().copied().unwrap_or(0.0),
     }
+}
+
+/// Whether the tool came so late to what had arrived that a good part of the latencies is its own.
+fn receiving_reason(part: &Part) -> Option<String> {
+    if part.receive_lag.count() < RECEIVE_LAG_SAMPLES_MIN {
+        return None;
+    }
+    let lag_us = part.receive_lag.micros_at(99.0);
+    let mut latency = LatencyHistogram::new();
+    for one in part.latencies.iter().filter(|one| one.kind == LatencyKind::EndToEnd) {
+        latency.merge(&one.histogram);
+    }
+    let is_much = lag_us as f64 > latency.micros_at(99.0) as f64 * RECEIVE_LAG_SHARE_MAX;
+    (lag_us > LATENESS_MAX_US && is_much).then(|| {
+        format!(
+            "1 % of the messages may have waited {} for the tool to read them: a good part of the \
+             latencies is its own",
+            micros(lag_us as f64)
+        )
+    })
 }
 
 /// What clocks of several machines do to the latencies: reasons against them, and notes.
@@ -136,6 +158,10 @@ fn unplanned_losses(by_second: &[(u32, u64)], faults: &[FaultRecord]) -> u64 {
 pub(super) const LATENESS_MAX_US: u64 = 1_000;
 /// As much as the tool itself may be late.
 const CLOCK_DRIFT_MAX_US: f64 = 1_000.0;
+/// In fewer messages the 99th percentile is one turn of one thread.
+const RECEIVE_LAG_SAMPLES_MIN: u64 = 1_000;
+/// Of the 99th percentile of the latency.
+const RECEIVE_LAG_SHARE_MAX: f64 = 0.25;
 const EARLY_SHARE_MAX: f64 = 0.01;
 const THREAD_CPU_MAX_PERCENT: f64 = 80.0;
 /// After its return a broker may still be seen to break connections that it had before.
@@ -144,9 +170,27 @@ const RECOVERY_SECS: f64 = 10.0;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::tally::Measured;
 
     fn fault(what: &str, at_secs: f64) -> FaultRecord {
         FaultRecord { what: what.to_owned(), at_secs, ..FaultRecord::default() }
+    }
+
+    #[test]
+    fn a_tool_that_reads_late_is_told_apart_from_a_slow_broker() {
+        let part = |lag_us: u64, latency_us: u64| {
+            let mut part = Part::default();
+            part.receive_lag.record_micros_n(lag_us, 1_000);
+            let mut histogram = LatencyHistogram::new();
+            histogram.record_micros_n(latency_us, 1_000);
+            let kind = LatencyKind::EndToEnd;
+            part.latencies.push(Measured { kind, qos: 1, histogram, unfinished: 0 });
+            receiving_reason(&part)
+        };
+        assert!(part(5_000, 8_000).is_some_and(|words| words.contains("ms")));
+        assert_eq!(part(5_000, 80_000), None, "most of it is the broker's");
+        assert_eq!(part(800, 900), None);
+        assert_eq!(receiving_reason(&Part::default()), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use rustix::time::{
 };
 
 use super::client::Client;
-use super::crew::StagePace;
+use super::crew::{Counting, StagePace};
 use super::lane::{Lane, Setting};
 use super::tally::{Measured, Tick};
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub(super) enum Order {
     /// Close the sockets of this share of a group.
     Cut { group: GroupId, share: f64 },
     /// Whether latencies count for the report from now on.
-    Measure(bool),
+    Measure(Counting),
     /// Answer with [`News::Standing`].
     Probe,
     /// The run is over: tick once more and end.
@@ -77,6 +77,7 @@ pub(super) struct Harvest {
     pub(super) bases: Vec<u32>,
     pub(super) latencies: Vec<Measured>,
     pub(super) timers: Vec<LatencyHistogram>,
+    pub(super) receive_lag: LatencyHistogram,
     pub(super) errors: Vec<ErrorCount>,
 }
 
@@ -123,6 +124,8 @@ pub(super) struct Worker {
     last_tick_ns: u64,
     cpu_ns: u64,
     stage_open: bool,
+    /// When the turn began, and what had been received until then.
+    turn: (u64, u64),
 }
 
 impl Worker {
@@ -168,6 +171,7 @@ impl Worker {
             last_tick_ns: 0,
             cpu_ns: 0,
             stage_open: false,
+            turn: (0, 0),
         };
         Ok((worker, waker))
     }
@@ -182,14 +186,26 @@ impl Worker {
             self.fire_timers();
             self.give_turns();
             self.report_stage();
+            self.book_turn();
             if let Err(error) = self.wait() {
                 let _ = self.news.send(News::Died(format!("poll failed: {error}")));
                 break;
             }
+            self.turn = (self.lane.now_ns(), self.lane.tally.totals.received_all());
             self.serve();
         }
         self.look_once_more();
         self.harvest()
+    }
+
+    /// What came in this turn may have waited as long as the turn took: nobody looked meanwhile.
+    fn book_turn(&mut self) {
+        let (from_ns, received) = self.turn;
+        let came = self.lane.tally.totals.received_all() - received;
+        if came > 0 {
+            let took_ns = self.lane.now_ns().saturating_sub(from_ns);
+            self.lane.tally.receive_lag(took_ns, came);
+        }
     }
 
     /// Reads what sockets hold. A run ends when all that is due has come, but what comes twice or
@@ -228,9 +244,9 @@ impl Worker {
                 Ok(Order::Probe) => {
                     let _ = self.news.send(News::Standing(self.standing()));
                 }
-                Ok(Order::Measure(measured)) => {
+                Ok(Order::Measure(counting)) => {
                     let now = self.lane.now_ns();
-                    self.lane.tally.set_measured(measured, now);
+                    self.lane.tally.set_measured(counting, now);
                 }
                 Ok(Order::Finish) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
@@ -379,6 +395,7 @@ impl Worker {
             latencies: self.lane.tally.latencies(),
             errors: self.lane.tally.errors(),
             timers: self.lane.tally.timers,
+            receive_lag: self.lane.tally.receive_lag,
         }
     }
 

@@ -475,6 +475,10 @@ pub struct Validity {
     #[serde(default)]
     pub contention: Contention,
     pub lateness: LatencySummary,
+    /// How long messages may have waited for the tool to read them: as long as its threads were
+    /// busy with others. It is part of every end-to-end latency.
+    #[serde(default)]
+    pub receive_lag: LatencySummary,
     /// Busiest load thread, in per cent of one core.
     pub thread_cpu_percent_max: f64,
 }
@@ -504,6 +508,9 @@ pub struct Phase {
     pub name: String,
     pub from_secs: f64,
     pub to_secs: f64,
+    /// Figures are of this phase, and of no other.
+    #[serde(default)]
+    pub measured: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

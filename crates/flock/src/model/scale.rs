@@ -66,6 +66,31 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// Warm-up and cool-down where the scenario does not say: a tenth of the shortest measured
+    /// stage that can have them, and not for ever.
+    #[must_use]
+    pub fn with_margins(&self) -> Self {
+        let mut scenario = self.clone();
+        let steady = self.stages.iter().filter(|stage| stage.is_steady());
+        let shortest_us = steady.filter_map(|stage| stage.duration_us).min().unwrap_or(0);
+        // Of next to nothing, a part is nothing.
+        let tenth_us = if shortest_us >= MARGIN_STAGE_US_MIN { shortest_us / 10 } else { 0 };
+        scenario.warm_up_us.get_or_insert(tenth_us.min(WARM_UP_US_MAX));
+        scenario.cool_down_us.get_or_insert(tenth_us.min(COOL_DOWN_US_MAX));
+        scenario
+    }
+
+    /// What goes before the figures of a stage and after them.
+    pub fn margins_of(&self, stage: &Stage) -> (u64, u64) {
+        // A search takes its figures of a step of its own.
+        match stage.is_steady() && self.search.is_none() {
+            true => (self.warm_up_us.unwrap_or(0), self.cool_down_us.unwrap_or(0)),
+            false => (0, 0),
+        }
+    }
+}
+
 impl Stage {
     /// Puts what happens once in the stage, which was `before_us` long, to the same share of
     /// `duration_us`.
@@ -128,6 +153,12 @@ fn stretch(steps: &mut [Step], with_repetitions: bool, factor: f64) {
 fn scaled_count(count: u64, factor: f64) -> u64 {
     ((count as f64 * factor).round() as u64).max(1)
 }
+
+/// Warm-up and cool-down that nobody asked for are no longer.
+const WARM_UP_US_MAX: u64 = 10_000_000;
+const COOL_DOWN_US_MAX: u64 = 2_000_000;
+/// A stage that is shorter has neither.
+const MARGIN_STAGE_US_MIN: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {

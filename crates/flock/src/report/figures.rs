@@ -6,7 +6,8 @@ use crate::measure::{HostLoad, LatencyKind, Outcome, RateSearch, Results, Second
 /// Headline figures of a run. `None` where the run has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Averages over the seconds in which messages were published, without the first and last one.
+    /// Averages over the seconds in which messages were published, without the first and last one:
+    /// those of the measured stages, if they publish.
     pub published_per_sec: Option<f64>,
     /// Over the same seconds, or those of receiving where nothing came while messages were
     /// published (they were queued, say).
@@ -78,17 +79,23 @@ impl Figures {
             reordered: integrity.reordered,
             ..Self::default()
         };
-        let publishing = busy(&results.series, |second| second.published + second.scheduled);
+        let sends = |second: &Second| second.published + second.scheduled;
+        let measured = measured_seconds(results);
+        let whole = busy(&measured, sends, 0);
+        let publishing = match whole.is_empty() {
+            true => busy(&results.series, sends, 1),
+            false => whole,
+        };
         if !publishing.is_empty() {
             let receiving = match publishing.iter().all(|second| second.received == 0) {
-                true => busy(&results.series, |second| second.received),
+                true => busy(&results.series, |second| second.received, 1),
                 false => publishing,
             };
             figures.published_per_sec = Some(average(publishing, |second| second.published));
             figures.received_per_sec = Some(average(receiving, |second| second.received));
         } else {
             // A run that only subscribes.
-            let receiving = busy(&results.series, |second| second.received);
+            let receiving = busy(&results.series, |second| second.received, 1);
             let rate = || average(receiving, |second| second.received);
             figures.received_per_sec = (!receiving.is_empty()).then(rate);
         }
@@ -136,12 +143,23 @@ pub fn headline(results: &Results) -> LatencyKind {
         .unwrap_or(LatencyKind::Connect)
 }
 
-/// The seconds from the first to the last in which `of` counts something; these two, which are
-/// rarely whole, are cut off where enough is left.
-fn busy(series: &[Second], of: fn(&Second) -> u64) -> &[Second] {
+/// The seconds that lie in measured phases from their beginning to their end.
+fn measured_seconds(results: &Results) -> Vec<Second> {
+    let is_within = |second: &&Second| {
+        // What is told of second `n` happened between `n - 1` and `n`.
+        let to = f64::from(second.at_secs);
+        let mut measured = results.phases.iter().filter(|phase| phase.measured);
+        measured.any(|phase| phase.from_secs <= to - 1.0 && to <= phase.to_secs)
+    };
+    results.series.iter().filter(is_within).copied().collect()
+}
+
+/// The seconds from the first to the last in which `of` counts something; `cut` of them at either
+/// end, which are rarely whole, are left out where enough is left.
+fn busy(series: &[Second], of: impl Fn(&Second) -> u64, cut: usize) -> &[Second] {
     let Some(first) = series.iter().position(|second| of(second) > 0) else { return &[] };
     let last = series.iter().rposition(|second| of(second) > 0).unwrap_or(first);
-    if last - first >= 3 { &series[first + 1..last] } else { &series[first..=last] }
+    if last - first >= 3 { &series[first + cut..=last - cut] } else { &series[first..=last] }
 }
 
 fn average(seconds: &[Second], of: fn(&Second) -> u64) -> f64 {

@@ -1,6 +1,31 @@
 use super::figures::{Figures, verdicts};
 use super::*;
-use crate::measure::{FaultRecord, Outcome, Validity};
+use crate::measure::{FaultRecord, Outcome, Phase, Validity};
+
+#[test]
+fn rates_are_those_of_the_measured_seconds() {
+    let mut results = sample::results(1.0);
+    let all = Figures::of(&results).published_per_sec.unwrap();
+    // A warm-up in which twice as much was sent.
+    let phase = |name: &str, from_secs, to_secs, measured| Phase {
+        name: name.to_owned(),
+        from_secs,
+        to_secs,
+        measured,
+    };
+    results.phases = vec![
+        phase("warm-up", 5.0, 30.5, false),
+        phase("publish", 30.5, 50.2, true),
+        phase("cool-down", 50.2, 60.0, false),
+    ];
+    for second in results.series.iter_mut().filter(|second| second.at_secs <= 31) {
+        second.published *= 2;
+    }
+    let measured = Figures::of(&results).published_per_sec.unwrap();
+    assert!((measured / all - 1.0).abs() < 0.01, "{measured}, {all} before");
+    results.phases.clear();
+    assert!(Figures::of(&results).published_per_sec.unwrap() > all * 1.3);
+}
 
 #[test]
 fn the_headline_leaves_the_ramp_out() {

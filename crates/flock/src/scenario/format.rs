@@ -37,6 +37,8 @@ pub(super) struct File {
     pub swarm: Option<Spanned<String>>,
     pub seed: Option<u64>,
     pub drain: Option<Time>,
+    pub warm_up: Option<Time>,
+    pub cool_down: Option<Time>,
     #[serde(default)]
     pub brokers_distinct: bool,
     #[serde(default)]

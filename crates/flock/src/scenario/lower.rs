@@ -88,6 +88,8 @@ impl<'a> Lowering<'a> {
             subscriptions: Vec::new(),
             stages: Vec::new(),
             drain_us: parsed.drain.map_or(DRAIN_US, |time| time.0),
+            warm_up_us: parsed.warm_up.map(|time| time.0),
+            cool_down_us: parsed.cool_down.map(|time| time.0),
             expect: self.expect()?,
             search: self.search()?,
             scale: 1.0,

@@ -74,6 +74,8 @@ impl Lowering<'_> {
             subscriptions: Vec::new(),
             stages: Vec::new(),
             drain_us: 10_000_000,
+            warm_up_us: None,
+            cool_down_us: None,
             expect: Expect::default(),
             search: None,
             scale: 1.0,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::faults::{BrokerProcess, FaultError};
 use crate::measure::BrokerInfo;
+use crate::scenario::units;
 
 /// A broker as a file of `brokers/` describes it.
 ///
@@ -36,6 +37,10 @@ pub struct Description {
     pub env: BTreeMap<String, String>,
     #[serde(default, rename = "file")]
     pub files: Vec<ConfigFile>,
+    /// How long it has to be under load before it is at its best (a JVM that compiles, say), as
+    /// `30s`; more than the scenario's own warm-up.
+    #[serde(default)]
+    pub warm_up: String,
     /// What a reader of the table should know.
     #[serde(default)]
     pub note: String,
@@ -145,6 +150,9 @@ impl Description {
             detail: error.to_string(),
         })?;
         let variants = std::mem::take(&mut plain.variants);
+        if let Err(detail) = plain.warm_up_us() {
+            return Err(BrokerError::Format { path: path.to_owned(), detail });
+        }
         let check = |part: String, params: &BTreeMap<String, String>| {
             let strange = params.keys().find(|name| !plain.params.contains_key(*name));
             strange.map_or(Ok(()), |param| {
@@ -174,6 +182,11 @@ impl Description {
         other.params.extend(tls.params.clone());
         other.prepare.extend(tls.prepare.clone());
         Ok(other)
+    }
+
+    /// Its warm-up; 0 where it needs no longer one than others.
+    pub fn warm_up_us(&self) -> Result<u64, String> {
+        if self.warm_up.is_empty() { Ok(0) } else { units::time(&self.warm_up) }
     }
 
     /// The program, if it is installed.

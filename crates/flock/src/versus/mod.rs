@@ -33,6 +33,8 @@ pub struct Options<'a> {
     pub load_cpus: Option<String>,
     /// How often the whole is repeated; the table shows all, the median and the spread.
     pub rounds: u32,
+    /// Warm up every broker as long as the scenarios say, also those that need longer.
+    pub same_warm_up: bool,
     pub command: Vec<String>,
     pub stop: Arc<AtomicBool>,
     /// Told when a run begins: broker and scenario.
@@ -111,6 +113,10 @@ fn run_one(
     let dir = Workspace::new(&broker.name, port).map_err(|error| error.to_string())?;
     let mut scenario = scenario.clone();
     let broker = direct(&mut scenario, broker, port, &dir.0)?;
+    if !options.same_warm_up {
+        let own_us = broker.warm_up_us()?;
+        scenario.warm_up_us = Some(scenario.warm_up_us.unwrap_or(0).max(own_us));
+    }
     let (process, info) =
         broker.start(port, Some(cpus), &dir.0).map_err(|error| error.to_string())?;
     let on_progress = &mut *options.on_progress;

@@ -170,6 +170,9 @@ fn remarks(results: &Results) -> String {
     if results.validity.lateness.count > 0 {
         words.push(headline(results).title().to_owned());
     }
+    if let Some(warm_up) = results.phases.iter().find(|phase| phase.name == "warm-up") {
+        words.push(format!("warm-up {:.1} s", warm_up.to_secs - warm_up.from_secs));
+    }
     for timer in &results.timers {
         // The slowest client's: that of all of them.
         words.push(format!("{} {:.0} ms", timer.name, timer.summary.max_us as f64 / 1e3));
