@@ -113,7 +113,7 @@ const RESAMPLES: usize = 10_000;
 const TAIL: f64 = 0.025;
 /// A ratio this close to 1 is no difference, however sure it is.
 const TRIFLE: f64 = 0.005;
-const SEED: u64 = 0x666C_6F63_6B;
+const SEED: u64 = 0x0066_6C6F_636B;
 
 #[cfg(test)]
 mod tests {
