@@ -13,7 +13,7 @@ pub(crate) use kept::Kept;
 
 use crate::access::Action;
 use crate::deliver::{options, with_identifier};
-use crate::durable::{Class, Place, Promise, level_of};
+use crate::durable::{Class, Deletion, Place, Promise, level_of};
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::news::Subject;
 use crate::{Confirm, Mail, RetainedQuery, Shard};
@@ -87,18 +87,33 @@ impl Shard {
         let topic = message.topic();
         let is_written = self.retained.get(topic).is_some_and(|old| old.place.is_some());
         let is_kept = is_written || message.level() > 0;
-        let mut position = None;
+        let level = level_of(message.level());
+        let mut answers_later = false;
         if let Some(store) = self.store.as_mut().filter(|_| is_kept) {
-            let written = store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync);
-            position = Some(written.map_err(|error| crate::publish::reason_of(&error))?);
+            answers_later = confirm.is_some();
+            match store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync) {
+                Ok(position) => {
+                    if let Some(confirm) = confirm {
+                        store.promises.push(position, level, Promise::Confirm(confirm));
+                    }
+                }
+                // Mail with a serial waits as such, so that it is not known before it is written.
+                Err(error) if confirm.is_some_and(|confirm| confirm.serial != 0) => {
+                    return Err(crate::publish::reason_of(&error));
+                }
+                Err(error) => {
+                    let topic = topic.into();
+                    let late = || Deletion::RetainedCleared { topic, level, confirm };
+                    let put_off = store.late.put_off(error, late);
+                    put_off.map_err(|error| crate::publish::reason_of(&error))?;
+                }
+            }
         }
         if let Some(old) = self.retained.remove(topic) {
             self.count_retained(topic, -1, -old.bytes());
             self.unwrite_retained(topic, old.place, true);
         }
-        let (Some(position), Some(confirm)) = (position, confirm) else { return Ok(false) };
-        self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
-        Ok(true)
+        Ok(answers_later)
     }
 
     /// Writes a retained message into the log, if it is to be.
@@ -138,8 +153,13 @@ impl Shard {
         let Some(store) = self.store.as_mut().filter(|_| place.is_some()) else { return };
         store.release(place);
         if !is_superseded {
-            // Should it find no room, the old one is back after a start.
-            let _ = store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync);
+            // Unless it finds room in the end, the old one is back after a start.
+            let fact = Fact::RetainedCleared { topic };
+            if let Err(error) = store.append_deletion(&fact, Level::Fsync) {
+                let (topic, level, confirm) = (topic.into(), Level::Fsync, None);
+                let late = || Deletion::RetainedCleared { topic, level, confirm };
+                let _ = store.late.put_off(error, late);
+            }
         }
     }
 

@@ -40,7 +40,7 @@ impl Shard {
         let waits = self.shared.settings.when_full == WhenFull::Wait;
         let is_clear = publish.retain && publish.payload.is_empty();
         let full = if waits && !is_clear { logs.full } else { 0 };
-        let behind = logs.behind | u64::from(store.log.would_wait(bytes)) << self.id;
+        let behind = logs.behind | u64::from(store.would_wait(bytes)) << self.id;
         if full | behind == 0 {
             return None;
         }

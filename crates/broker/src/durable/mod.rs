@@ -9,6 +9,7 @@
 //! - `promise.rs`: acknowledgements and packets that wait for a commit,
 //! - `handover.rs`: QoS 2 publishes on their way to other shards,
 //! - `group.rs`: the queues of shared groups,
+//! - `late.rs`: what found no room in the log,
 //! - `replay.rs` and `restore.rs`: from the log back to the state.
 //!
 //! `docs/internals/durable-sessions.md` says why it is so.
@@ -16,6 +17,7 @@
 mod deliver;
 mod group;
 mod handover;
+mod late;
 mod line;
 mod promise;
 mod replay;
@@ -29,6 +31,7 @@ mod will;
 use storage::Status;
 
 pub(crate) use group::KeptQueue;
+pub(crate) use late::Deletion;
 pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored, Unreadable};
 pub(crate) use session::Durable;

@@ -119,6 +119,7 @@ impl Shard {
                 Promise::Send { .. } | Promise::Received { .. } | Promise::Released { .. } => {}
             }
         }
+        self.break_late(now_ms);
         self.break_line(now_ms);
     }
 

@@ -1,16 +1,18 @@
 //! What the log is told of a session: that it is there, its subscriptions, its will, its end.
 
-use codec::{SubscribeOptions, Version};
+use codec::{Packet, Reason, SubscribeOptions, Version};
 use storage::{AppendError, Level, Position};
 
 use super::handover::Received;
+use super::late::{self, Deletion};
 use super::promise::Promise;
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
+use crate::client::Client;
 use crate::deliver::options;
 use crate::journal::{Fact, SessionOpened, Subscribed};
 use crate::subscriptions::Listed;
-use crate::{Durability, Shard};
+use crate::{Durability, Ended, Shard};
 
 /// What a durable session has more than others.
 #[derive(Debug)]
@@ -85,7 +87,7 @@ impl Durable {
     }
 
     /// Where the newest stands that its last CONNECT has told of it.
-    fn told_at(&self) -> Option<Position> {
+    pub(crate) fn told_at(&self) -> Option<Position> {
         let will = self.rare.as_ref().map(|rare| rare.will);
         let places = [Some(self.opened), will].into_iter().flatten();
         places.filter(|place| place.is_some()).map(|place| place.position()).max()
@@ -129,7 +131,7 @@ impl Rare {
 impl Shard {
     /// A connection has opened the session: it is written down if it outlives the connection.
     ///
-    /// Err: there is no room for it, or the log is out of service.
+    /// Err: it is new and there is no room for it, or the log is out of service.
     pub(crate) fn keep_session(
         &mut self,
         slot: u32,
@@ -138,47 +140,77 @@ impl Shard {
     ) -> Result<(), AppendError> {
         let Some(client) = self.clients.get(slot) else { return Ok(()) };
         let level = client.limits.durability;
-        let was_durable = client.durable.is_some();
-        if !was_durable && (!client.is_persistent() || level == Durability::Memory) {
+        if client.durable.is_some() {
+            return self.keep_resumed(slot, version, now_ms);
+        }
+        if !client.is_persistent() || level == Durability::Memory {
             return Ok(());
         }
         let Some(store) = &mut self.store else { return Ok(()) };
-        let queue = match &client.durable {
-            Some(durable) => durable.queue,
-            None => store.new_queue(),
-        };
-        let told_ms = client.durable.as_ref().map_or(0, |durable| durable.told_ms + 1);
-        let opened_at_ms = now_ms.max(told_ms);
-        let opened = Fact::SessionOpened(SessionOpened {
-            session: queue,
-            version,
-            opened_at_ms,
-            expiry_secs: client.session_expiry_secs,
-            client_id: &client.id,
-            username: client.username.as_deref().unwrap_or_default(),
-        });
-        // A new one may not use up what acknowledgements and deletions need.
-        let class = if was_durable { Class::Essential } else { Class::Normal };
-        let place = store.append(class, &opened, level_of(level as u8))?;
-        if !was_durable {
-            let durable = Durable::new(queue, level, store.last_serial());
-            self.clients.set_durable(slot, durable);
+        let opened = session_opened(client, store.new_queue(), version, now_ms);
+        // It may not use up what acknowledgements and deletions need.
+        let place =
+            store.append(Class::Normal, &Fact::SessionOpened(opened), level_of(level as u8))?;
+        let mut durable = Durable::new(opened.session, level, store.last_serial());
+        durable.opened = place;
+        durable.told_ms = now_ms;
+        self.clients.set_durable(slot, durable);
+        self.keep_will(slot, Class::Normal)?;
+        self.keep_subscriptions(slot);
+        Ok(())
+    }
+
+    /// A session that is kept goes on. If its log has no room even for that, it goes on all the
+    /// same: it is there already, and may be what fills the log.
+    fn keep_resumed(
+        &mut self,
+        slot: u32,
+        version: Version,
+        now_ms: u64,
+    ) -> Result<(), AppendError> {
+        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
+        let Some(durable) = &mut client.durable else { return Ok(()) };
+        durable.level = client.limits.durability.max(Durability::Disk);
+        durable.told_ms = now_ms.max(durable.told_ms + 1);
+        let (queue, opened_at_ms) = (durable.queue, durable.told_ms);
+        if let Some(store) = &mut self.store {
+            store.late.forget_session(queue);
         }
-        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
-        let Some(durable) = durable else { return Ok(()) };
-        durable.level = level.max(Durability::Disk);
-        durable.told_ms = opened_at_ms;
-        let old =
-            [std::mem::replace(&mut durable.opened, place), std::mem::take(&mut durable.detached)];
-        for place in old {
-            store.release(place);
+        match self.write_connect(slot, version, opened_at_ms) {
+            Err(error) if late::passes(&error) => {
+                if let Some(store) = &mut self.store {
+                    store.late.put_connect(queue, version, opened_at_ms);
+                }
+                if self.clients.get(slot).is_some_and(|client| client.will.is_some()) {
+                    self.tell_will_not_kept(slot, error);
+                }
+                Ok(())
+            }
+            other => other,
         }
-        match self.keep_will(slot, class) {
-            Err(error) if was_durable => self.tell_will_not_kept(slot, error),
-            kept => kept?,
-        }
-        if !was_durable {
-            self.keep_subscriptions(slot);
+    }
+
+    /// Writes that a connection has opened a session that was kept before, and its will.
+    pub(crate) fn write_connect(
+        &mut self,
+        slot: u32,
+        version: Version,
+        opened_at_ms: u64,
+    ) -> Result<(), AppendError> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
+        let Some(durable) = client.durable.as_ref() else { return Ok(()) };
+        let (queue, level) = (durable.queue, durable.log_level());
+        let opened = session_opened(client, queue, version, opened_at_ms);
+        let place = store.append(Class::Essential, &Fact::SessionOpened(opened), level)?;
+        let Some(durable) = client.durable.as_mut() else { return Ok(()) };
+        store.release(std::mem::replace(&mut durable.opened, place));
+        store.release(std::mem::take(&mut durable.detached));
+        if let Err(error) = self.keep_will(slot, Class::Essential) {
+            if let Some(store) = self.store.as_mut().filter(|_| late::passes(&error)) {
+                store.late.put_will(queue);
+            }
+            self.tell_will_not_kept(slot, error);
         }
         Ok(())
     }
@@ -270,7 +302,7 @@ impl Shard {
 
     /// The session gives a subscription up. Returns what its acknowledgement has to wait for.
     ///
-    /// Err: it cannot be written down, so it would come back with the next start.
+    /// Err: it cannot be written down and will not be, so it would come back with the next start.
     pub(crate) fn drop_subscription(
         &mut self,
         slot: u32,
@@ -280,10 +312,19 @@ impl Shard {
         let Some(store) = &mut self.store else { return Ok(None) };
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
         let Some(durable) = durable else { return Ok(None) };
-        let fact = Fact::Unsubscribed { session: durable.queue, filter };
-        let position = store.append_deletion(&fact, durable.log_level())?;
+        let (session, level) = (durable.queue, durable.log_level());
+        let written = store.append_deletion(&Fact::Unsubscribed { session, filter }, level);
+        let position = match written {
+            Ok(position) => Some(position),
+            Err(error) => {
+                let filter = filter.into();
+                let late = || Deletion::Unsubscribed { session, level, filter };
+                store.late.put_off(error, late)?;
+                None
+            }
+        };
         store.release(listed.place);
-        Ok(Some(position))
+        Ok(position)
     }
 
     /// Sends a packet once the fact behind it is committed, and what the CONNECT has told of the
@@ -293,7 +334,7 @@ impl Shard {
         &mut self,
         slot: u32,
         position: Option<Position>,
-        packet: &codec::Packet<'_>,
+        packet: &Packet<'_>,
     ) {
         let session = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
@@ -301,7 +342,20 @@ impl Shard {
         let durable = client.durable.as_ref();
         let level = durable.map(|durable| durable.log_level());
         let position = position.max(durable.and_then(|durable| durable.told_at()));
+        let queue = durable.map(|durable| durable.queue);
         let Some(link) = client.session.link_mut() else { return };
+        if let (Some(queue), Some(store)) = (queue, &mut self.store)
+            && store.late.concerns(queue)
+            && !is_refusal(packet)
+        {
+            let mut bytes = Vec::new();
+            packet.encode(link.version(), &mut bytes);
+            let packet = bytes.into();
+            if !store.late.push(Deletion::Answer { session, connection, packet }) {
+                self.doomed.push((slot, Ended::LogFailed));
+            }
+            return;
+        }
         let log = self.store.as_ref().map(|store| &store.log);
         let waits = |position: &Position| {
             let (log, level) = (log?, level?);
@@ -327,6 +381,9 @@ impl Shard {
         let Some(durable) = &mut client.durable else { return };
         durable.shrink();
         let session = durable.queue;
+        if store.late.note_detached(session, now_ms) {
+            return;
+        }
         durable.told_ms = now_ms.max(durable.told_ms + 1);
         let fact = Fact::SessionDetached { session, at_ms: durable.told_ms, expiry_secs };
         // Should it be lost, the expiry runs from the next start.
@@ -360,6 +417,7 @@ impl Shard {
                 }
             }
         }
+        store.late.forget_session(durable.queue);
         if !store.end_waits_for_will(durable.queue) {
             self.end_queue(durable.queue, durable.log_level());
         }
@@ -391,6 +449,32 @@ impl Shard {
                 self.on_pubrel(slot, packet_id);
             }
         }
+    }
+}
+
+/// Does it say that nothing was done? Then it promises nothing.
+fn is_refusal(packet: &Packet<'_>) -> bool {
+    let reasons = match packet {
+        Packet::Suback(suback) => suback.reasons,
+        Packet::Unsuback(unsuback) => unsuback.reasons,
+        _ => return false,
+    };
+    !reasons.is_empty() && reasons.iter().all(|reason| Reason(*reason).is_error())
+}
+
+fn session_opened(
+    client: &Client,
+    session: u64,
+    version: Version,
+    opened_at_ms: u64,
+) -> SessionOpened<'_> {
+    SessionOpened {
+        session,
+        version,
+        opened_at_ms,
+        expiry_secs: client.session_expiry_secs,
+        client_id: &client.id,
+        username: client.username.as_deref().unwrap_or_default(),
     }
 }
 

@@ -8,6 +8,7 @@ use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status,
 use topic::FilterId;
 
 use super::handover::{Handovers, SOURCES};
+use super::late::Late;
 use super::line::Line;
 use super::promise::{Promise, Promises};
 use super::track::Place;
@@ -153,6 +154,7 @@ pub(crate) struct Store {
     /// Sessions that were connected when the broker ended: what is written of them says that they
     /// still are.
     pub(crate) undetached: Vec<u32>,
+    pub(crate) late: Late,
     /// Sessions whose end found no room in the log.
     pub(crate) late_ends: Vec<u64>,
     /// By the queues of their sessions.
@@ -208,6 +210,7 @@ impl Store {
             buffer: Vec::new(),
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
             undetached: Vec::new(),
+            late: Late::default(),
             late_ends: Vec::new(),
             late_wills: BTreeMap::new(),
             late_pubrels: Vec::new(),
@@ -247,6 +250,9 @@ impl Store {
         fact: &Fact<'_>,
         level: Level,
     ) -> Result<Place, AppendError> {
+        if class == Class::Normal && self.late.goes_first() {
+            return Err(AppendError::Backlog { bytes: self.log.stats().pending_bytes });
+        }
         self.buffer.clear();
         let rest = fact.encode(&mut self.buffer);
         let bytes = weight(self.buffer.len() + rest.len()) as u32;
@@ -516,6 +522,12 @@ impl Store {
 
     pub(crate) fn note_moved(&mut self, queue: u64) {
         self.moved.push(queue);
+    }
+
+    /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
+    pub(crate) fn would_wait(&self, bytes: usize) -> bool {
+        self.log.would_wait(bytes)
+            || self.late.goes_first() && matches!(self.log.status(), Status::Ready)
     }
 
     /// Is so much waiting for the disk that publishers had better pause?

@@ -48,6 +48,7 @@ impl Shard {
                 }
             }
         }
+        self.try_late();
         self.keep_promises(now_ms);
         self.note_log_status(now_ms);
         self.resume_queues(waiters, now_ms);
@@ -69,6 +70,7 @@ impl Shard {
         store.expire_messages(now_ms);
         let mut waiters = store.take_retry();
         waiters.extend(store.take_unreadable());
+        self.try_late();
         self.resume_queues(waiters, now_ms);
         self.resume_handovers(now_ms);
         self.try_late_facts(now_ms);

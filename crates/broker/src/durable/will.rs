@@ -10,6 +10,7 @@ use codec::QoS;
 use session::{Message, Will};
 use storage::{AppendError, Level};
 
+use super::late::Deletion;
 use super::store::{Class, Store};
 use crate::deliver::Keeping;
 use crate::journal::{Fact, StoredWill};
@@ -44,6 +45,7 @@ impl Shard {
         }
         let fact = Fact::Will(stored_will(will, durable.queue));
         let place = store.append(class, &fact, durable.log_level())?;
+        store.late.forget_will(durable.queue);
         let old = std::mem::replace(&mut durable.rare().will, place);
         store.release(old);
         Ok(())
@@ -60,8 +62,10 @@ impl Shard {
             return;
         }
         store.release(std::mem::take(&mut rare.will));
-        // Should it find no room, the will is published after the next start.
-        let _ = store.append_deletion(&Fact::WillCleared { session }, level);
+        // Unless it finds room in the end, the will is published after the next start.
+        if let Err(error) = store.append_deletion(&Fact::WillCleared { session }, level) {
+            let _ = store.late.put_off(error, || Deletion::WillCleared { session });
+        }
     }
 
     /// Publishes the will of a kept session. False: nobody is owed it, or no log can keep it.

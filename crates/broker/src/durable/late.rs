@@ -1,0 +1,280 @@
+//! What found no room in the log, and is written when there is some.
+//!
+//! Whoever frees memory or disk is never refused for lack of room: a session that is kept is
+//! resumed though the log cannot be told, and what is given up is so at once. What the log lacks is
+//! remembered here and tried again whenever a disk has done something. Until then a crash finds
+//! what was before, so the answers that say otherwise wait; and nothing that takes room is written
+//! first, so that the facts of a log stand in the order in which they came about.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use codec::{Reason, Version};
+use storage::{AppendError, Level, Position};
+
+use super::promise::Promise;
+use super::store::Class;
+use crate::journal::Fact;
+use crate::{Confirm, Ended, SessionKey, Shard};
+
+/// Bytes of deletions, and of answers that wait for them. Policy: above it, what is given up is
+/// refused like what needs room, and who waits for such an answer is cut off.
+const DELETION_BYTES_MAX: usize = 1024 * 1024;
+
+/// What a shard's log has yet to be told.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    /// By the queues of their sessions. Bounded: one for each session that is kept.
+    connects: BTreeMap<u64, LateConnect>,
+    /// Sessions that are written and whose will is not. Bounded in the same way.
+    wills: BTreeSet<u64>,
+    deletions: VecDeque<Deletion>,
+    deletion_bytes: usize,
+    /// Where the deletion stands that was written last.
+    written: Option<Position>,
+}
+
+/// A connection has opened a session that was kept before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LateConnect {
+    pub(crate) version: Version,
+    pub(crate) opened_at_ms: u64,
+    /// The connection has ended meanwhile.
+    detached_ms: Option<u64>,
+}
+
+/// A fact that takes others away, or what its commit allows.
+#[derive(Debug)]
+pub(crate) enum Deletion {
+    Unsubscribed {
+        session: u64,
+        level: Level,
+        filter: Box<str>,
+    },
+    RetainedCleared {
+        topic: Box<str>,
+        level: Level,
+        confirm: Option<Confirm>,
+    },
+    WillCleared {
+        session: u64,
+    },
+    /// A packet that says that all before it are written, and what its session's CONNECT told.
+    Answer {
+        session: SessionKey,
+        connection: u64,
+        packet: Box<[u8]>,
+    },
+}
+
+impl Late {
+    /// Is there anything that has to be written before what takes room?
+    #[inline]
+    pub(crate) fn goes_first(&self) -> bool {
+        !self.connects.is_empty() || !self.deletions.is_empty()
+    }
+
+    /// Has the log yet to be told something that an answer to this session would promise?
+    pub(crate) fn concerns(&self, queue: u64) -> bool {
+        let mut deletions = self.deletions.iter();
+        self.connects.contains_key(&queue)
+            || deletions
+                .any(|it| matches!(it, Deletion::Unsubscribed { session, .. } if *session == queue))
+    }
+
+    pub(crate) fn put_connect(&mut self, queue: u64, version: Version, opened_at_ms: u64) {
+        self.connects.insert(queue, LateConnect { version, opened_at_ms, detached_ms: None });
+    }
+
+    /// The connection that the log does not know of has ended. False: it knows.
+    pub(crate) fn note_detached(&mut self, queue: u64, now_ms: u64) -> bool {
+        let connect = self.connects.get_mut(&queue);
+        connect.map(|connect| connect.detached_ms = Some(now_ms)).is_some()
+    }
+
+    pub(crate) fn put_will(&mut self, queue: u64) {
+        self.wills.insert(queue);
+    }
+
+    /// What was to be said of a connection of the session, or of its end, is void.
+    pub(crate) fn forget_session(&mut self, queue: u64) {
+        self.connects.remove(&queue);
+        self.wills.remove(&queue);
+    }
+
+    /// The will of the session is what is written now.
+    pub(crate) fn forget_will(&mut self, queue: u64) {
+        self.wills.remove(&queue);
+        let Self { deletions, deletion_bytes, .. } = self;
+        deletions.retain(|it| {
+            let clears_it = matches!(it, Deletion::WillCleared { session } if *session == queue);
+            *deletion_bytes -= if clears_it { it.bytes() } else { 0 };
+            !clears_it
+        });
+    }
+
+    /// Puts a deletion off that the log refused with this error. Err: that cannot be helped.
+    pub(crate) fn put_off(
+        &mut self,
+        error: AppendError,
+        deletion: impl FnOnce() -> Deletion,
+    ) -> Result<(), AppendError> {
+        if !passes(&error) || !self.push(deletion()) {
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// False: there are too many.
+    pub(crate) fn push(&mut self, deletion: Deletion) -> bool {
+        if self.deletion_bytes > DELETION_BYTES_MAX {
+            return false;
+        }
+        self.deletion_bytes += deletion.bytes();
+        self.deletions.push_back(deletion);
+        true
+    }
+
+    fn pop(&mut self) -> Option<Deletion> {
+        let deletion = self.deletions.pop_front()?;
+        self.deletion_bytes -= deletion.bytes();
+        Some(deletion)
+    }
+}
+
+impl Deletion {
+    fn bytes(&self) -> usize {
+        let text = match self {
+            Self::Unsubscribed { filter, .. } => filter.len(),
+            Self::RetainedCleared { topic, .. } => topic.len(),
+            Self::WillCleared { .. } => 0,
+            Self::Answer { packet, .. } => packet.len(),
+        };
+        size_of::<Self>() + text
+    }
+
+    fn fact(&self) -> Option<(Fact<'_>, Level)> {
+        match self {
+            Self::Unsubscribed { session, level, filter } => {
+                Some((Fact::Unsubscribed { session: *session, filter }, *level))
+            }
+            Self::RetainedCleared { topic, .. } => {
+                Some((Fact::RetainedCleared { topic }, Level::Fsync))
+            }
+            Self::WillCleared { session } => {
+                Some((Fact::WillCleared { session: *session }, Level::Disk))
+            }
+            Self::Answer { .. } => None,
+        }
+    }
+}
+
+impl Shard {
+    /// Tries to write what found no room before.
+    pub(crate) fn try_late(&mut self) {
+        if self.try_late_connects() && self.try_deletions() {
+            self.try_unkept_wills();
+        }
+    }
+
+    /// False: some have to wait on.
+    fn try_late_connects(&mut self) -> bool {
+        while let Some(store) = &mut self.store
+            && let Some((queue, connect)) = store.late.connects.pop_first()
+        {
+            let Some(slot) = self.clients.find_queue(queue) else { continue };
+            match self.write_connect(slot, connect.version, connect.opened_at_ms) {
+                Ok(()) => {
+                    if let Some(at_ms) = connect.detached_ms {
+                        self.keep_detached(slot, at_ms);
+                    }
+                }
+                Err(error) if passes(&error) => {
+                    if let Some(store) = &mut self.store {
+                        store.late.connects.insert(queue, connect);
+                    }
+                    return false;
+                }
+                // Nothing is promised any more.
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    /// False: some have to wait on.
+    fn try_deletions(&mut self) -> bool {
+        while let Some(store) = &mut self.store
+            && let Some(deletion) = store.late.pop()
+        {
+            if let Some((fact, level)) = deletion.fact() {
+                let Ok(position) = store.append_deletion(&fact, level) else {
+                    store.late.deletion_bytes += deletion.bytes();
+                    store.late.deletions.push_front(deletion);
+                    return false;
+                };
+                store.late.written = Some(position);
+            }
+            let written = store.late.written;
+            match deletion {
+                Deletion::RetainedCleared { confirm: Some(confirm), level, .. } => {
+                    if let Some(position) = written {
+                        self.promise(position, level, Promise::Confirm(confirm));
+                    }
+                }
+                Deletion::Answer { session, connection, packet } => {
+                    let slot = self.clients.slot_of(session);
+                    let client = slot.and_then(|slot| self.clients.get(slot));
+                    let Some(durable) = client.and_then(|client| client.durable.as_ref()) else {
+                        continue;
+                    };
+                    let (level, told_at) = (durable.log_level(), durable.told_at());
+                    if let Some(position) = written.max(told_at) {
+                        let promise = Promise::Packet { session, connection, packet };
+                        self.promise(position, level, promise);
+                    }
+                }
+                _ => {}
+            }
+        }
+        true
+    }
+
+    fn try_unkept_wills(&mut self) {
+        while let Some(store) = &mut self.store
+            && let Some(queue) = store.late.wills.pop_first()
+        {
+            let Some(slot) = self.clients.find_queue(queue) else { continue };
+            if self.keep_will(slot, Class::Essential).is_err_and(|error| passes(&error)) {
+                if let Some(store) = &mut self.store {
+                    store.late.wills.insert(queue);
+                }
+                return;
+            }
+        }
+    }
+
+    /// The log is out of service: what waits for it never gets a success.
+    pub(crate) fn break_late(&mut self, now_ms: u64) {
+        let Some(store) = &mut self.store else { return };
+        for deletion in std::mem::take(&mut store.late).deletions {
+            match deletion {
+                Deletion::RetainedCleared { confirm: Some(confirm), .. } => {
+                    self.confirm(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR, now_ms);
+                }
+                Deletion::Answer { session, connection, .. } => {
+                    if let Some(slot) = self.clients.slot_of(session)
+                        && self.link(slot, connection).is_some()
+                    {
+                        self.doomed.push((slot, Ended::LogFailed));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Will the log take it later?
+pub(crate) const fn passes(error: &AppendError) -> bool {
+    matches!(error, AppendError::Full(_) | AppendError::Backlog { .. })
+}
