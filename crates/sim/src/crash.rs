@@ -32,6 +32,8 @@ pub struct Toll {
     pub starts_cut: u64,
     pub logs_poisoned: u64,
     pub logs_full: u64,
+    /// Kept sessions that were resumed though their logs had no room for that.
+    pub resumed_unwritten: u64,
     pub flips_refused: u64,
     pub flips_harmless: u64,
     pub flips_in_tail: u64,
@@ -62,6 +64,10 @@ impl Calamities {
         }
     }
 
+    pub(crate) const fn may_fail(&self) -> bool {
+        self.fails
+    }
+
     /// May the broker say that it cannot keep something?
     pub(crate) const fn may_refuse(&self) -> bool {
         self.fills || self.fails
@@ -78,6 +84,7 @@ impl Toll {
             starts_cut: self.starts_cut + other.starts_cut,
             logs_poisoned: self.logs_poisoned + other.logs_poisoned,
             logs_full: self.logs_full + other.logs_full,
+            resumed_unwritten: self.resumed_unwritten + other.resumed_unwritten,
             flips_refused: self.flips_refused + other.flips_refused,
             flips_harmless: self.flips_harmless + other.flips_harmless,
             flips_in_tail: self.flips_in_tail + other.flips_in_tail,
@@ -181,6 +188,11 @@ impl World {
     fn is_poisoned(&self) -> bool {
         let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
         statuses.any(|status| matches!(status, Some(Status::Poisoned(_))))
+    }
+
+    pub(crate) fn has_full_log(&self) -> bool {
+        let mut statuses = self.node.shards.iter().map(|shard| shard.log_status());
+        self.calamities.fills && statuses.any(|status| matches!(status, Some(Status::Full(_))))
     }
 
     fn change_weather(&mut self) {

@@ -30,7 +30,13 @@ pub(crate) struct Disks {
 pub(crate) type Found = (Position, Kind, Vec<u8>);
 
 impl Disks {
-    pub(crate) fn new(shards: ShardId, sabotage: Option<Sabotage>, random: &mut Random) -> Self {
+    /// `thrift`: how much of a log is left to what frees more than it takes.
+    pub(crate) fn new(
+        shards: ShardId,
+        sabotage: Option<Sabotage>,
+        random: &mut Random,
+        thrift: &mut Random,
+    ) -> Self {
         let ignore_syncs = sabotage == Some(Sabotage::IgnoreSyncs);
         let disk = |random: &mut Random| {
             let mut disk = SimDisk::new(random.next());
@@ -38,12 +44,15 @@ impl Disks {
             disk.faults.ignore_manifests = sabotage == Some(Sabotage::IgnoreManifests);
             disk
         };
-        let settings = Settings {
+        let mut settings = Settings {
             slack_segments: random.below(3) as u32,
             sync_interval_ms: SYNC_INTERVAL_MS,
             retry_ms: 200,
             ..Settings::with_segment_bytes(SEGMENT_BYTES << random.below(2))
         };
+        if thrift.chance(50) {
+            settings.reserve_bytes = 0;
+        }
         Self {
             settings,
             disks: (0..shards).map(|_| disk(random)).collect(),

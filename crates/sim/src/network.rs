@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use broker::admission::{Admission, admit};
-use broker::{Close, Ended, Event, Mail, ShardId};
+use broker::{Close, Ended, Event, Mail, Shard, ShardId};
 use codec::{QoS, Reason};
 use session::{Message, NEVER};
+use storage::AppendError;
 
 use crate::node::Place;
 use crate::sabotage::Sabotage;
@@ -78,11 +79,17 @@ impl World {
         worker.close_some(&mut self.random);
         let connection = worker.open(sabotage);
         let core = &mut self.node.shards[usize::from(shard)];
+        let refused = |core: &Shard| core.log_stats().map_or(0, |stats| stats.refused_full);
+        let refused_before = refused(core);
         let Ok(slot) = core.on_connect(connection, request, now_ms) else {
             let rule = format!("client {who} is kept from its own session");
             self.broken_rule.get_or_insert(rule);
             return;
         };
+        let is_unwritten = refused(core) > refused_before;
+        if is_unwritten && self.clients[who].fate.expects_session() {
+            self.toll.resumed_unwritten += 1;
+        }
         core.on_bytes(slot, connection, &rest, now_ms);
         let place = Place { shard, slot, connection };
         self.node.connections.insert(place, arrival);
@@ -252,7 +259,7 @@ impl World {
                 queue.extend(mails.drain(..));
             }
         }
-        let mut ends = Vec::new();
+        let (mut ends, mut refused) = (Vec::new(), Vec::new());
         for event in core.effects.events.drain(..) {
             match event {
                 Event::Disconnected { client_id, ended, .. } => ends.push((client_id, ended)),
@@ -260,6 +267,7 @@ impl World {
                     let client = self.clients.iter().find(|client| *client.id == *client_id);
                     client.into_iter().for_each(|c| self.oracle.on_will_not_kept(c.number));
                 }
+                Event::NotKept { client_id, error } => refused.push((client_id, error)),
                 _ => {}
             }
         }
@@ -271,8 +279,9 @@ impl World {
                 self.node.held.insert((shard, connection));
             }
         }
-        for (close, (client_id, ended)) in std::mem::take(&mut core.effects.closes).iter().zip(ends)
-        {
+        let closes = std::mem::take(&mut core.effects.closes);
+        refused.iter().for_each(|(client_id, error)| self.judge_refusal(client_id, error));
+        for (close, (client_id, ended)) in closes.iter().zip(ends) {
             let place = Place { shard, slot: close.slot, connection: close.connection };
             let Some(arrival) = self.node.connections.remove(&place) else {
                 self.broken_rule.get_or_insert(format!("{place:?} is closed, and is none"));
@@ -280,6 +289,18 @@ impl World {
             };
             self.end_will(arrival, &client_id, &ended);
             self.on_close(place, arrival, close);
+        }
+    }
+
+    /// A session that is kept takes no room that it has not, so only a log that is out of service
+    /// is a reason to refuse it.
+    fn judge_refusal(&mut self, client_id: &str, error: &AppendError) {
+        let lacks_room = matches!(error, AppendError::Full(_) | AppendError::Backlog { .. });
+        let mut clients = self.clients.iter();
+        let client = clients.find(|client| *client.id == *client_id);
+        if lacks_room && client.is_some_and(|client| client.fate.expects_session()) {
+            let rule = format!("{client_id}: a session that is kept is refused: {error}");
+            self.broken_rule.get_or_insert(rule);
         }
     }
 

@@ -128,6 +128,8 @@ pub(crate) struct World {
     pub(crate) oracle: Oracle,
     /// What another user does, which changes nothing in the world of the others.
     pub(crate) strangers: Random,
+    /// Who comes back while a disk is full.
+    crowd: Random,
     /// Bytes of the largest messages.
     padding_max: usize,
     /// How often clients come and go: 100 is very often.
@@ -163,10 +165,11 @@ impl World {
             may_refuse: options.overflow == Some(Overflow::Reject),
             ..Terms::default()
         };
+        let mut crowd = Random::new(seed ^ (1 << 62));
         let (mut disks, mut calamities) = (None, Calamities::default());
         let (mut padding_max, mut unrest_percent) = (0, 100);
         if options.durable {
-            disks = Some(Disks::new(shard_count, options.sabotage, &mut random));
+            disks = Some(Disks::new(shard_count, options.sabotage, &mut random, &mut crowd));
             calamities = Calamities::new(options.sabotage, &mut random);
             if options.calm {
                 calamities = Calamities::default();
@@ -174,6 +177,7 @@ impl World {
             padding_max = pick(&[0, 300, 3000, 8000], &mut random);
             unrest_percent = pick(&[5, 20, 100], &mut random);
             terms.may_refuse |= calamities.may_refuse();
+            terms.may_fail = calamities.may_fail();
             set_levels(&mut settings, &mut limits, &mut terms, &mut random);
         }
         let mut clients: Vec<ModelClient> = (0..3 + random.below(8) as u32)
@@ -200,6 +204,7 @@ impl World {
             wall: Wall::new(BEGIN_MS, seed ^ (1 << 63)),
             oracle: Oracle::new(terms, BEGIN_MS, options.trace_lines),
             strangers: Random::new(!seed),
+            crowd,
             padding_max,
             unrest_percent,
             admitting_clean: None,
@@ -217,6 +222,7 @@ impl World {
         for _ in 0..self.options.steps {
             self.step()?;
             self.intrude()?;
+            self.crowd_in()?;
             self.broken_rule.take().map_or(Ok(()), Err)?;
         }
         self.come_to_rest()?;
@@ -274,6 +280,15 @@ impl World {
             _ => self.clients[who].is_deaf = self.random.chance(50),
         }
         Ok(())
+    }
+
+    /// While a disk is full its clients come back again and again: more than the log can be told.
+    fn crowd_in(&mut self) -> Result<(), String> {
+        if !self.has_full_log() || !self.crowd.chance(10) {
+            return Ok(());
+        }
+        let who = self.crowd.below(self.clients.len());
+        self.come_back(who)
     }
 
     fn publish(&mut self, who: usize) {

@@ -28,6 +28,7 @@ fn what_was_promised_outlives_every_end() {
         toll.starts_cut,
         toll.logs_poisoned,
         toll.logs_full,
+        toll.resumed_unwritten,
         toll.flips_refused,
         toll.losses_refused,
         toll.losses_harmless,

@@ -68,6 +68,11 @@ impl Fate {
         }
     }
 
+    /// Is its session surely kept, for the connection that was admitted last?
+    pub(crate) fn expects_session(&self) -> bool {
+        self.expected == Presence::Present
+    }
+
     /// A SUBACK has come.
     pub(crate) const fn on_promise(&mut self) {
         self.is_promised = self.has_session;

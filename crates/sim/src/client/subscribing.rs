@@ -157,7 +157,7 @@ impl ModelClient {
             return Err(format!("{}: UNSUBACK for nothing", self.id));
         };
         if reasons.iter().any(|reason| Reason(*reason).is_error()) {
-            return match oracle.terms.may_refuse {
+            return match oracle.terms.may_fail {
                 true => Ok(()),
                 false => Err(format!("{}: unsubscribing refused", self.id)),
             };

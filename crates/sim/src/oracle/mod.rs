@@ -48,6 +48,8 @@ pub struct Terms {
     pub is_lossy: bool,
     /// Publishers and subscribers may be told that there is no room.
     pub may_refuse: bool,
+    /// Logs may be out of service, and refuse what takes no room, too.
+    pub may_fail: bool,
     /// What the listener keeps firmly.
     pub level: Durability,
     /// A filter whose messages are kept otherwise.

@@ -182,6 +182,7 @@ impl Oracle {
 
     /// The log has no room for the will of the client's connection.
     pub fn on_will_not_kept(&mut self, client: u32) {
+        self.trace.note(|| format!("no room for the will of client {client}"));
         if let Some(connection) = self.wills.admitted.get(&client).copied()
             && let Some(will) = self.wills.by_connection.get_mut(&connection)
         {
