@@ -136,14 +136,17 @@ fn faults_of(results: &Results) -> Vec<(String, u64)> {
 }
 
 /// Why the runs are not alike in more than the broker.
-fn differences(runs: &[Run]) -> Vec<String> {
+pub(crate) fn differences(runs: &[Run]) -> Vec<String> {
     type Read = fn(&Results) -> String;
-    let what: [(&str, Read); 7] = [
+    let what: [(&str, Read); 10] = [
         ("scenarios", |r| r.scenario.id.clone()),
         ("scales", |r| number(r.scenario.scale)),
         ("parameters, such as rate or duration", |r| format!("{:?}", r.scenario.parameters)),
         ("closed and open loops", |r| r.scenario.closed_loop.to_string()),
         ("machines", |r| format!("{} {}", r.machine.cpu, r.machine.cores)),
+        ("cores for the broker", |r| r.broker.cpus.clone().unwrap_or_default()),
+        ("lengths of what was measured", measured_words),
+        ("versions of flock", |r| r.tool.version.clone()),
         ("kernels", |r| r.machine.kernel.clone()),
         ("kinds of latency", |r| headline(r).title().to_owned()),
     ];
@@ -156,15 +159,46 @@ fn differences(runs: &[Run]) -> Vec<String> {
     found.map(|(what, _)| format!("the runs have different {what}: compare with care")).collect()
 }
 
+/// How long figures were taken, without the seconds by which runs differ anyway.
+fn measured_words(results: &Results) -> String {
+    let phases = results.phases.iter().filter(|phase| phase.measured);
+    let secs: f64 = phases.map(|phase| phase.to_secs - phase.from_secs).sum();
+    // A fifth apart is another length.
+    if secs > 0.0 { format!("{:.0}", secs.ln() / 1.2_f64.ln()) } else { String::new() }
+}
+
+/// A figure of each run.
+pub(crate) struct Measure {
+    pub(crate) name: String,
+    pub(crate) values: Vec<Option<f64>>,
+    pub(crate) show: fn(f64) -> String,
+    /// Whether a ratio to another run says something.
+    pub(crate) has_ratio: bool,
+}
+
 /// Head and rows; ratios are to the first run.
 fn cells(runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
-    let figures: Vec<Figures> = runs.iter().map(|run| Figures::of(&run.results)).collect();
     let mut head = vec![String::new()];
     head.extend(runs.iter().map(|run| run.name.clone()));
-    let mut rows = Vec::new();
+    let mut rows: Vec<Vec<String>> = measures(runs)
+        .iter()
+        .map(|Measure { name, values, show, has_ratio }| row(name, values, *show, *has_ratio))
+        .collect();
+    let mut valid = vec!["valid".to_owned()];
+    valid.extend(
+        runs.iter().map(|run| if run.results.validity.valid { "yes" } else { "NO" }.to_owned()),
+    );
+    rows.push(valid);
+    (head, rows)
+}
+
+/// Every figure that some run has.
+pub(crate) fn measures(runs: &[Run]) -> Vec<Measure> {
+    let figures: Vec<Figures> = runs.iter().map(|run| Figures::of(&run.results)).collect();
+    let mut all = Vec::new();
     let mut add = |name: &str, values: &[Option<f64>], show: fn(f64) -> String, has_ratio| {
         if values.iter().any(Option::is_some) {
-            rows.push(row(name, values, show, has_ratio));
+            all.push(Measure { name: name.to_owned(), values: values.to_vec(), show, has_ratio });
         }
     };
     for (n, row) in ROWS.iter().enumerate() {
@@ -184,13 +218,12 @@ fn cells(runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
             add(what, &values, number, false);
         }
     }
-    let mut valid = vec!["valid".to_owned()];
-    valid.extend(
-        runs.iter().map(|run| if run.results.validity.valid { "yes" } else { "NO" }.to_owned()),
-    );
-    rows.push(valid);
-    (head, rows)
+    all
 }
+
+/// What is to be said of single runs.
+const ANECDOTE: &str = "one run of each: whether they differ by more than the noise is not known \
+                        (flock run --runs 5)";
 
 /// Rows of [`ROWS`] before those of latency.
 const RATE_ROWS: usize = 2;
@@ -243,6 +276,9 @@ pub fn plain(runs: &[Run]) -> String {
     let mut out = aligned(&all);
     for line in differences(runs) {
         let _ = writeln!(out, "NOTE  {line}");
+    }
+    if runs.len() > 1 {
+        let _ = writeln!(out, "NOTE  {ANECDOTE}");
     }
     out
 }
@@ -494,7 +530,7 @@ mod tests {
     #[test]
     fn what_speaks_against_a_run_stands_in_it() {
         let mut runs = runs();
-        assert!(!plain(&runs).contains("damaged") && !plain(&runs).contains("NOTE"));
+        assert!(!plain(&runs).contains("damaged") && !plain(&runs).contains("different"));
         runs[1].results.integrity.damaged = 3;
         runs[1].results.integrity.by_qos[0].unjudged = 5;
         runs[0].results.latencies[1].unfinished = 7;
@@ -527,6 +563,8 @@ mod tests {
         let page = html(&runs());
         assert!(page.contains("slow 1.0") && page.contains("sample 1.0"));
         assert!(page.contains("Latency by percentile") && !page.contains("NaN"));
-        assert_eq!(markdown(&runs()).lines().count(), plain(&runs()).lines().count() + 1);
+        // A line below the head, and no note.
+        assert_eq!(markdown(&runs()).lines().count(), plain(&runs()).lines().count());
+        assert!(plain(&runs()).contains("one run of each"));
     }
 }

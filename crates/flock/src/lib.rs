@@ -18,6 +18,7 @@ pub mod faults;
 pub mod keep;
 pub mod measure;
 pub mod model;
+pub mod noise;
 pub mod prometheus;
 pub mod report;
 pub mod scenario;

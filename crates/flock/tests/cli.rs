@@ -194,6 +194,53 @@ fn brokers_that_are_missing_are_named_before_anything_is_run() {
     assert!(!err(&output).contains("against"), "no run was begun: {}", err(&output));
 }
 
+/// A run of the stand-in broker, `runs` times, whose results are in the folder.
+fn repeated(folder: &Folder, address: &str, runs: &str, name: &str) -> Output {
+    let scenario = folder.write("mine.toml", REPEATED);
+    let out = folder.path();
+    flock(&["run", &scenario, "--broker", address, "--out", &out, "--name", name, "--runs", runs])
+}
+
+const REPEATED: &str = r#"
+id = "mine"
+title = "a message each"
+[clients.c]
+count = 4
+[topics.t]
+names = "t/{i}"
+count = 4
+[subscriptions.s]
+topics = "t"
+[[stage]]
+name = "connect"
+do = [{ clients = "c", steps = [{ connect = {} }, { subscribe = { to = "s" } }] }]
+[[stage]]
+name = "publish"
+measured = true
+do = [{ clients = "c", steps = [{ publish = { to = "t", count = 20, rate = "100/s", payload = 16 } }] }]
+"#;
+
+#[test]
+fn runs_are_repeated_and_told_and_compared_together() {
+    let folder = Folder::new("repeated");
+    let broker = flock::standin::StandIn::start(flock::standin::Mischief::default()).unwrap();
+    let output = repeated(&folder, &broker.address, "3", "a");
+    // Whether each is valid is up to the machine.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{}", err(&output));
+    let table = out(&output);
+    assert!(table.contains(", 3 runs") && table.contains(" of 3\n"), "{table}");
+    let files: Vec<String> = (1..=3).map(|n| format!("{}/a-{n}.json", folder.path())).collect();
+    let other = repeated(&folder, &broker.address, "1", "b");
+    assert!(err(&other).contains("one run is an anecdote"), "{}", err(&other));
+    let b = format!("{}/b.json", folder.path());
+    let compared = out(&flock(&["compare", &files[0], &files[1], &files[2], &b]));
+    assert!(compared.contains(", 3 runs") && compared.contains(", one run"), "{compared}");
+    let joined = out(&flock(&["compare", &files[..2].join(","), &[&files[2], &*b].join(",")]));
+    assert_eq!(joined.matches(", 2 runs").count(), 2, "{joined}");
+    let single = out(&flock(&["compare", &files[0], &b]));
+    assert!(single.contains("one run of each"), "{single}");
+}
+
 #[test]
 fn help_and_completions() {
     assert!(out(&flock(&["--help"])).contains("flock run MB-B1"));

@@ -32,7 +32,7 @@ pub(super) enum Command {
     Show(Show),
     /// Run a scenario: a built-in id, a .toml file, or a HiveMQ Swarm .xml file.
     #[command(
-        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n  $ flock run MB-B1 --expect 'p99<=10ms' --expect 'received_per_sec>=990'\n\nExit code: 0 completed as expected, 1 not, 2 bad input, 3 not valid as a measurement (stopped early, say)."
+        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n  $ flock run MB-B1 --duration 20s --runs 5\n  $ flock run MB-B1 --expect 'p99<=10ms' --expect 'received_per_sec>=990'\n\nExit code: 0 completed as expected, 1 not, 2 bad input, 3 not valid as a measurement (stopped early, say)."
     )]
     Run(Box<Run>),
     /// Run scenarios against several brokers in turn, each on the same cores, and compare.
@@ -65,7 +65,9 @@ pub(super) enum Command {
     #[command(after_help = "Examples:\n  $ flock report results/MB-B1.json")]
     Report(Report),
     /// Draw runs side by side, with ratios to the first.
-    #[command(after_help = "Examples:\n  $ flock compare a.json b.json --out comparison.html")]
+    #[command(
+        after_help = "Examples:\n  $ flock compare a.json b.json --out comparison.html\n  $ flock compare before-1.json,before-2.json,before-3.json after-1.json,after-2.json,after-3.json"
+    )]
     Compare(Compare),
     /// Try on this machine whether the lab sees what a broker may do wrong: a built-in broker
     /// loses, doubles, damages, misdirects, stalls and dies, one thing at a time.
@@ -132,6 +134,9 @@ pub(super) struct Run {
         requires = "find_rate"
     )]
     pub rate_step: u64,
+    /// How often it is run: then median and spread are told at the end. One run is an anecdote.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
     /// A limit of any figure, as 'p99<=10ms'; broken, the run ends with exit code 1.
     #[arg(long, value_parser = Threshold::parse, value_name = "LIMIT")]
     pub expect: Vec<Threshold>,
@@ -542,9 +547,10 @@ pub(super) struct Report {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Compare {
-    /// Results of at least two runs.
-    #[arg(required = true, num_args = 2..)]
-    pub results: Vec<PathBuf>,
+    /// Results of at least two runs. Runs of one --runs, or one versus, are taken together, as
+    /// are files joined by commas: then the comparison is of medians, and says what is noise.
+    #[arg(required = true, value_name = "FILE[,FILE...]")]
+    pub results: Vec<String>,
     /// Write it as .html or .md too.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,

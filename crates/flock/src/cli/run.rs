@@ -8,12 +8,13 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context as _;
 
 use super::progress::ProgressLine;
+use super::repeat::carry_out_all;
 use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, BrokerAccess, Options};
 use crate::expect::unmet;
 use crate::export::Exporter;
 use crate::keep;
-use crate::measure::{BrokerInfo, Outcome, Results};
+use crate::measure::{BrokerInfo, Outcome, Results, RunSet};
 use crate::model::{Command, Scenario, Search};
 use crate::prometheus::Endpoint;
 use crate::report::{Format, summary, text};
@@ -24,7 +25,7 @@ use crate::scenario::units::show_time;
 pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let loaded = super::catalogue::load(&args.scenario, &args.bend.set)?;
     let scenario = prepared(loaded.scenario, args)?;
-    carry_out(&scenario, &loaded.source, &args.lab)
+    carry_out_all(&scenario, &loaded.source, &args.lab, args.runs)
 }
 
 /// The scenario as the options bend it.
@@ -88,25 +89,40 @@ pub(super) fn bent(mut scenario: Scenario, args: &args::Bend) -> Scenario {
     scenario.with_margins()
 }
 
-/// Runs it, writes results and reports, and says how it went.
+/// Runs it once, writes results and reports, and says how it went.
 pub(super) fn carry_out(
     scenario: &Scenario,
     source: &str,
     lab: &args::Lab,
 ) -> anyhow::Result<ExitCode> {
+    let (code, _) = carry_out_one(scenario, source, lab, (None, endpoint(lab)?.as_ref()))?;
+    Ok(ExitCode::from(code))
+}
+
+/// Where live figures are to be had, for all runs.
+pub(super) fn endpoint(lab: &args::Lab) -> anyhow::Result<Option<Endpoint>> {
+    match lab.prometheus.as_deref() {
+        Some("") => anyhow::bail!("--prometheus needs an address, HOST:PORT, or --restapi one"),
+        Some(address) => {
+            Ok(Some(Endpoint::start(address).with_context(|| format!("--prometheus {address}"))?))
+        }
+        None => Ok(None),
+    }
+}
+
+/// One run, of several perhaps: its exit code and its results.
+pub(super) fn carry_out_one(
+    scenario: &Scenario,
+    source: &str,
+    lab: &args::Lab,
+    (set, endpoint): (Option<RunSet>, Option<&Endpoint>),
+) -> anyhow::Result<(u8, Results)> {
     let mut scenario = scenario.clone();
     if !lab.ifaddr.is_empty() {
         scenario.source_addresses.clone_from(&lab.ifaddr);
     }
-    let path = results_path(&scenario, lab);
+    let path = results_path(&scenario, lab, set.as_ref());
     keep::check(&lab.out).map_err(anyhow::Error::msg)?;
-    let endpoint = match lab.prometheus.as_deref() {
-        Some("") => anyhow::bail!("--prometheus needs an address, HOST:PORT, or --restapi one"),
-        Some(address) => {
-            Some(Endpoint::start(address).with_context(|| format!("--prometheus {address}"))?)
-        }
-        None => None,
-    };
     let mut exporters = Vec::new();
     for sink in lab.influx.iter().chain(&lab.otlp) {
         let exporter = Exporter::start(sink.clone(), &scenario.id);
@@ -138,7 +154,7 @@ pub(super) fn carry_out(
         stop,
         on_progress: Some(Box::new(|progress| {
             line.show(progress);
-            if let Some(endpoint) = &endpoint {
+            if let Some(endpoint) = endpoint {
                 endpoint.update(progress);
             }
             for exporter in &mut exporters {
@@ -146,7 +162,8 @@ pub(super) fn carry_out(
             }
         })),
     };
-    let results = engine::run(&scenario, options)?;
+    let mut results = engine::run(&scenario, options)?;
+    results.run.set = set;
     line.end();
     for told in exporters.into_iter().filter_map(Exporter::finish) {
         eprintln!("flock: {told}");
@@ -155,7 +172,7 @@ pub(super) fn carry_out(
     let judgement = judged(&scenario, &results);
     keep_all(&results, &path)?;
     println!("{:<22}{}", "report", path.with_extension("html").display());
-    Ok(judgement)
+    Ok((judgement, results))
 }
 
 /// A file that would get larger than allowed is an error like a full disk, not the end of the
@@ -178,16 +195,16 @@ pub(super) fn keep_all(results: &Results, path: &Path) -> anyhow::Result<()> {
     kept.and(reported)
 }
 
-fn judged(scenario: &Scenario, results: &Results) -> ExitCode {
+fn judged(scenario: &Scenario, results: &Results) -> u8 {
     let unmet = unmet(&scenario.expect, results);
     for line in &unmet {
         println!("{:<22}{line}", "EXPECTED OTHERWISE");
     }
     let is_complete = matches!(results.run.outcome, Outcome::Completed | Outcome::Interrupted(_));
     match (is_complete && unmet.is_empty(), results.validity.valid) {
-        (false, _) => ExitCode::from(FAILED),
-        (true, false) => ExitCode::from(NOT_VALID),
-        (true, true) => ExitCode::SUCCESS,
+        (false, _) => FAILED,
+        (true, false) => NOT_VALID,
+        (true, true) => 0,
     }
 }
 
@@ -201,14 +218,17 @@ pub(super) fn write_reports(results: &Results, path: &Path) -> anyhow::Result<()
     each.into_iter().find(Result::is_err).unwrap_or(Ok(()))
 }
 
-fn results_path(scenario: &Scenario, lab: &args::Lab) -> PathBuf {
+fn results_path(scenario: &Scenario, lab: &args::Lab, set: Option<&RunSet>) -> PathBuf {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let stamp: String = text::date(now.map_or(0, |since| since.as_millis() as u64))
         .trim_end_matches(" UTC")
         .chars()
         .map(|c| if c.is_ascii_digit() { c } else { '-' })
         .collect();
-    let name = lab.name.clone().unwrap_or_else(|| format!("{}-{stamp}", scenario.id));
+    let mut name = lab.name.clone().unwrap_or_else(|| format!("{}-{stamp}", scenario.id));
+    if let Some(set) = set {
+        name = format!("{name}-{}", set.number);
+    }
     let safe: String = name
         .chars()
         .map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' })

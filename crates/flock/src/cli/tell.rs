@@ -10,6 +10,7 @@ use super::run::write_reports;
 use crate::compare::{self, Run};
 use crate::keep;
 use crate::measure::{RESULTS_FORMAT, Results};
+use crate::noise::{self, Side};
 use crate::report::summary;
 
 pub(super) fn report(args: &args::Report) -> anyhow::Result<ExitCode> {
@@ -29,18 +30,44 @@ pub(super) fn report(args: &args::Report) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn compare(args: &args::Compare) -> anyhow::Result<ExitCode> {
-    let results = args.results.iter().map(|path| read(path)).collect::<anyhow::Result<Vec<_>>>()?;
-    let runs = Run::name_all(results);
-    print!("{}", compare::plain(&runs));
+    let sets = sets(&args.results)?;
+    let is_repeated = sets.iter().any(|set| set.len() > 1);
+    let all: Vec<Results> = sets.iter().flatten().cloned().collect();
+    anyhow::ensure!(all.len() > 1, "there is one run only: nothing to compare");
+    let (runs, sides) = (Run::name_all(all), Side::each(sets));
+    match is_repeated {
+        true => print!("{}", noise::plain(&sides)),
+        false => print!("{}", compare::plain(&runs)),
+    }
     let Some(path) = &args.out else { return Ok(ExitCode::SUCCESS) };
     let text = match path.extension().and_then(|ending| ending.to_str()) {
         Some("html") => compare::html(&runs),
+        Some("md") if is_repeated => noise::markdown(&sides),
         Some("md") => compare::markdown(&runs),
         _ => anyhow::bail!("{}: a comparison is written as .html or .md", path.display()),
     };
     keep::write(path, &text).with_context(|| format!("{} cannot be written", path.display()))?;
     println!("\nwritten to {}", path.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs that belong together: those that say so, and those that the user joined by commas.
+fn sets(given: &[String]) -> anyhow::Result<Vec<Vec<Results>>> {
+    let (mut sets, mut single) = (Vec::new(), Vec::new());
+    for one in given {
+        let paths: Vec<&str> = one.split(',').filter(|path| !path.is_empty()).collect();
+        let mut results =
+            paths.iter().map(|path| read(Path::new(path))).collect::<anyhow::Result<Vec<_>>>()?;
+        match results.len() {
+            1 => single.append(&mut results),
+            _ => {
+                sets.append(&mut noise::in_sets(std::mem::take(&mut single)));
+                sets.push(results);
+            }
+        }
+    }
+    sets.append(&mut noise::in_sets(single));
+    Ok(sets)
 }
 
 fn read(path: &Path) -> anyhow::Result<Results> {

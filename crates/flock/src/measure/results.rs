@@ -91,6 +91,19 @@ pub struct RunInfo {
     pub threads: u32,
     /// Empty when the run was a single process.
     pub agents: Vec<AgentInfo>,
+    /// Present when the same was run several times.
+    #[serde(default)]
+    pub set: Option<RunSet>,
+}
+
+/// Which of several runs of the same thing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunSet {
+    /// The same for all of them, and for no others.
+    pub id: String,
+    /// From 1.
+    pub number: u32,
+    pub of: u32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

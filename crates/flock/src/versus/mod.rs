@@ -21,8 +21,9 @@ pub use table::{all_have_a_valid_round, table};
 use crate::engine::conductor::Progress;
 use crate::engine::host;
 use crate::engine::{self, BrokerAccess};
-use crate::measure::Results;
+use crate::measure::{Results, RunSet};
 use crate::model::{Scenario, Transport};
+use crate::noise;
 
 /// How to compare.
 pub struct Options<'a> {
@@ -76,6 +77,7 @@ pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> Vec<Ce
     let before = sched_getaffinity(None).ok();
     confine(&load_cpus);
     let mut cells = Vec::new();
+    let set = noise::set_id("versus", "");
     let brokers = std::mem::take(&mut options.brokers);
     for round in 0..options.rounds.max(1) {
         for (scenario, source) in scenarios {
@@ -85,11 +87,16 @@ pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> Vec<Ce
                 }
                 (options.on_begin)(&broker.name, &scenario.id);
                 let results = run_one(broker, (scenario, source), &broker_cpus, &mut options);
+                let of_set = |mut results: Results| {
+                    let id = format!("{set} {} {}", scenario.id, broker.name);
+                    results.run.set = Some(RunSet { id, number: round + 1, of: options.rounds });
+                    Box::new(results)
+                };
                 let cell = Cell {
                     broker: broker.name.clone(),
                     scenario: scenario.id.clone(),
                     round,
-                    results: results.map(Box::new),
+                    results: results.map(of_set),
                 };
                 (options.on_end)(&cell);
                 cells.push(cell);
