@@ -1,8 +1,8 @@
 //! The command line of `flock`.
 //!
 //! `args` says what can be asked for, `run` carries a scenario out, `repeat` does so several times,
-//! `quick` makes one of emqtt-bench's flags, `catalogue` lists and shows, `versus` sets brokers side
-//! by side, `progress` draws the line while a run goes on.
+//! `quick` makes one of emqtt-bench's flags, `catalogue` lists and shows, `versus` sets brokers
+//! side by side, `progress` draws the line while a run goes on.
 
 mod args;
 mod catalogue;
