@@ -1,6 +1,7 @@
 """Named limits and their policies: each is reached here, and does what is written of it."""
 
 import json
+import socket
 import time
 
 import pytest
@@ -373,3 +374,45 @@ def test_session_expiry_is_limited(start):
     with Peer(broker.port()) as peer:
         flags, reason, _ = peer.connect(client_id=options["client_id"], clean=False)
         assert (flags, reason) == (0, 0)
+
+
+def test_a_connect_is_smaller_than_other_packets(start):
+    broker = limited(start, connect_bytes_max="1KiB", username_bytes_max=20, password_bytes_max=30)
+    with Peer(broker.port()) as peer:
+        # The header is enough to see it.
+        peer.send(connect("c", properties=b"\x26\0\x01k\x07\xd0" + b"v" * 2000)[:100])
+        body = peer.expect(0x20)
+        assert body[1] == 0x95
+        peer.expect_end()
+    with Peer(broker.port()) as peer:
+        peer.accepted(client_id="c", user="u" * 20, password="p" * 30)
+        peer.send(publish(fresh(), b"v" * 5000, qos=1))
+        peer.expect(PUBACK)
+    for version, reason in ((5, 0x86), (4, 4)):
+        for texts in ({"user": "u" * 21}, {"user": "u", "password": "p" * 31}):
+            with Peer(broker.port(), version) as peer:
+                assert peer.connect(client_id="c", **texts)[1] == reason
+
+
+def test_unfinished_connects_of_an_address_have_their_share(start):
+    limits = '[limits]\narrivals_bytes_per_address_max = "120KiB"\n'
+    broker = start(PLAIN + "[server]\ndoor_threads = 1\n" + limits)
+    long = connect("c", properties=b"\x26\0\x01k\x7f\x00" + b"v" * 0x7f00)
+
+    def dial(address):
+        stream = socket.create_connection(("127.0.0.1", broker.port()), 20, (address, 0))
+        return Peer(stream)
+
+    with dial("127.0.0.2") as first, dial("127.0.0.2") as second, dial("127.0.0.3") as other:
+        first.send(long[:-1])
+        # What comes whole takes no room to wait in. The door has read the first when it has
+        # dealt with this one.
+        with dial("127.0.0.2") as small:
+            small.accepted()
+        second.send(long[:-1])
+        assert second.expect(0x20)[1] == 0x97
+        other.send(long[:-1])
+        other.send(long[-1:])
+        assert other.expect(0x20)[1] == 0
+        first.send(long[-1:])
+        assert first.expect(0x20)[1] == 0

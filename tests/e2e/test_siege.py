@@ -13,7 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "siege"))
 import siege
 
 CASES = [
+    "unfinished-connects",
+    "unfinished-connects-many",
     "connects-just-below",
+    "fire-and-close",
     "wrong-passwords",
     "wrong-passwords-held",
     "refused-ids",

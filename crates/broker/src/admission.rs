@@ -60,8 +60,8 @@ pub fn admit(
     peer: &str,
     assigned_id: impl FnOnce() -> String,
 ) -> Admission {
-    let packet_bytes_max = limits.packet_bytes_max;
-    let decoded = codec::decode(bytes, Version::V5, Sender::Client, packet_bytes_max);
+    let bytes_max = limits.connect_bytes_max.min(limits.packet_bytes_max);
+    let decoded = codec::decode(bytes, Version::V5, Sender::Client, bytes_max);
     match decoded {
         // Another packet, or another protocol, is not waited for.
         Ok(None) if bytes.first().is_some_and(|first| first >> 4 != CONNECT) => {
@@ -82,6 +82,11 @@ pub fn admit(
         Ok(Some(_)) => Admission::Refuse(silent(&NO_CONNECT)),
         Err(violation) => Admission::Refuse(refuse_violation(bytes, &violation)),
     }
+}
+
+/// For a connection for whose packet there is no room, and of whom only the first bytes are known.
+pub fn refuse_first(bytes: &[u8], reason: Reason, detail: &'static str) -> Refusal {
+    refuse_violation(bytes, &Violation { reason, clause: "", detail })
 }
 
 /// An unreadable CONNECT: answered as the codec says, in the version that it announces.
@@ -188,6 +193,7 @@ fn check(
     let asked = Asked::of(&connect.properties);
     let is_v5 = connect.version >= Version::V5;
     check_client_id(connect, limits)?;
+    check_texts(connect, limits)?;
     if asked.auth_data.is_some() && asked.auth_method.is_none() {
         return Err((Reason::PROTOCOL_ERROR, "MQTT-4.12.0-1", "authentication data, no method"));
     }
@@ -242,6 +248,20 @@ fn check_client_id(connect: &Connect<'_>, limits: &Limits) -> Result<(), Refused
         }
         Version::V31 | Version::V311 | Version::V5 => Ok(()),
     }
+}
+
+fn check_texts(connect: &Connect<'_>, limits: &Limits) -> Result<(), Refused> {
+    let is_long =
+        |text: Option<&[u8]>, max: u16| text.is_some_and(|text| text.len() > usize::from(max));
+    if is_long(connect.username.map(str::as_bytes), limits.username_bytes_max) {
+        let detail = "user name longer than this server takes";
+        return Err((Reason::BAD_USER_NAME_OR_PASSWORD, "", detail));
+    }
+    if is_long(connect.password, limits.password_bytes_max) {
+        let detail = "password longer than this server takes";
+        return Err((Reason::BAD_USER_NAME_OR_PASSWORD, "", detail));
+    }
+    Ok(())
 }
 
 fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Refused> {

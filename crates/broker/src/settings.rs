@@ -36,6 +36,10 @@ pub struct Limits {
     pub packet_bytes_max: u32,
     /// Longer or deeper topics: refused with 0x90 or 0x8F.
     pub topic: TopicLimits,
+    /// Of the first packet, and of AUTH before the CONNACK.
+    pub connect_bytes_max: u32,
+    pub username_bytes_max: u16,
+    pub password_bytes_max: u16,
     /// Longer client ids: CONNACK 0x85.
     pub client_id_bytes_max: u16,
     /// The longest client id of MQTT 3.1, in characters: 23 by its specification.
@@ -103,6 +107,9 @@ impl Default for Limits {
         Self {
             packet_bytes_max: 16 * 1024 * 1024,
             topic: TopicLimits::default(),
+            connect_bytes_max: 128 * 1024,
+            username_bytes_max: 1024,
+            password_bytes_max: 16 * 1024,
             client_id_bytes_max: u16::MAX,
             client_id_v31_chars_max: u16::MAX,
             will_payload_bytes_max: u16::MAX,

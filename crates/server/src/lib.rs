@@ -14,5 +14,6 @@ pub mod http;
 pub mod log_tool;
 pub mod logging;
 pub mod metrics;
+pub mod origin;
 pub mod process;
 pub mod run;

@@ -12,6 +12,7 @@ use server::auth::passwords::user_lines;
 use server::auth::scram::ScramError;
 use server::auth::{Answer, AuthRequest, Authenticator, Verdict};
 use server::config::{Auth, Config, Machine};
+use server::origin::Origin;
 
 /// A password file that goes away with the test.
 struct TempFile(PathBuf);
@@ -41,7 +42,6 @@ fn auth(file: Option<&TempFile>) -> Auth {
 
 fn request(username: Option<&str>, password: Option<&str>) -> AuthRequest {
     AuthRequest {
-        client_id: "c".into(),
         username: username.map(Into::into),
         password: password.map(Into::into),
         ..AuthRequest::default()
@@ -134,14 +134,64 @@ fn a_full_queue_answers_busy() {
     inside.recv_timeout(Duration::from_secs(60)).unwrap();
     let (waiting, later) = answer();
     assert_eq!(authenticator.check(request(Some("anna"), Some("b")), waiting), None);
-    let (refused, _) = answer();
-    assert_eq!(
-        authenticator.check(request(Some("anna"), Some("c")), refused),
-        Some(Verdict::Refused(Reason::SERVER_BUSY))
-    );
+    let (refused, crowded_out) = answer();
+    assert_eq!(authenticator.check(request(Some("anna"), Some("c")), refused), None);
+    let busy = Verdict::Refused(Reason::SERVER_BUSY);
+    assert_eq!(crowded_out.recv_timeout(Duration::from_secs(60)).unwrap(), busy);
     release.send(()).unwrap();
     drop(authenticator);
     later.recv_timeout(Duration::from_secs(60)).unwrap();
+}
+
+#[test]
+fn who_is_gone_is_not_checked_and_addresses_take_turns() {
+    let file = TempFile::new("turns", &user_lines("anna", b"s3cret", false).join("\n"));
+    let authenticator = Authenticator::start(&auth(Some(&file)), None).unwrap();
+    let (release, held) = channel::<()>();
+    let (entered, inside) = channel();
+    let hold: Answer = Box::new(move |_| {
+        entered.send(()).unwrap();
+        held.recv().unwrap();
+    });
+    assert_eq!(authenticator.check(request(Some("anna"), Some("a")), hold), None);
+    inside.recv_timeout(Duration::from_secs(60)).unwrap();
+    let (sender, answers) = channel();
+    let attacker = Origin::V4([192, 0, 2, 66]);
+    let ask = |origin, ticket: u64, password| {
+        let sender = sender.clone();
+        let answer: Answer = Box::new(move |_| sender.send(ticket).unwrap());
+        let request = AuthRequest { origin, ticket, ..request(Some("anna"), Some(password)) };
+        assert_eq!(authenticator.check(request, answer), None);
+    };
+    for ticket in 0..4 {
+        ask(attacker, ticket, "wrong");
+    }
+    ask(Origin::V4([192, 0, 2, 1]), 100, "s3cret");
+    authenticator.forget(attacker, 0);
+    authenticator.forget(attacker, 2);
+    release.send(()).unwrap();
+    drop(sender);
+    let order: Vec<u64> = (0..3).map(|_| answers.recv().unwrap()).collect();
+    assert_eq!(order, [1, 100, 3], "one of each in turn, and none of those who are gone");
+    assert!(answers.try_recv().is_err());
+}
+
+#[test]
+fn wrong_passwords_of_an_address_are_paced() {
+    let file = TempFile::new("paced", &user_lines("anna", b"s3cret", true).join("\n"));
+    let config = Auth { failures_per_second_max: 1, threads: 2, ..auth(Some(&file)) };
+    let authenticator = Authenticator::start(&config, None).unwrap();
+    let origin = Origin::V4([192, 0, 2, 66]);
+    // Wrong proofs cost microseconds, so that the burst is over before there is one more.
+    let guess = || {
+        let (exchange, _) = authenticator.start_scram(b"n,,n=anna,r=nonce").unwrap();
+        authenticator.finish_scram(origin, exchange, b"c=biws,r=x,p=AAAA").unwrap_err()
+    };
+    let heard = (0..10_000).take_while(|_| guess() == Reason::NOT_AUTHORIZED).count();
+    assert!((64..1000).contains(&heard), "{heard} guesses were heard");
+    let (exchange, _) = authenticator.start_scram(b"n,,n=anna,r=nonce").unwrap();
+    let other = authenticator.finish_scram(Origin::Local, exchange, b"c=biws,r=x,p=AAAA");
+    assert_eq!(other.unwrap_err(), Reason::NOT_AUTHORIZED, "another is heard");
 }
 
 #[test]

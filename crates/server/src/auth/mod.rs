@@ -3,16 +3,17 @@
 //! Checking a password costs tens of milliseconds of one core, and later back-ends will wait for
 //! other machines. So the door only hands a question over ([`Authenticator::check`]) and goes on;
 //! the answer comes from another thread. What can be answered at once is: anonymous clients,
-//! identities proved by TLS, credentials that were right a moment ago, and a queue that is full.
+//! identities proved by TLS, and credentials that were right a moment ago.
 
 pub mod acl_file;
 mod cache;
+mod lanes;
+mod pace;
 pub mod passwords;
 mod random;
 pub mod scram;
 pub mod secret;
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,15 +21,21 @@ use std::time::{Duration, Instant};
 use codec::Reason;
 
 use crate::config::Auth;
+use crate::origin::Origin;
 use cache::{Digest, VerdictCache};
+use lanes::{Lanes, Next};
+use pace::Pace;
 use passwords::{PasswordFile, PasswordFileError};
 pub use random::random;
-use scram::{Credentials, Exchange, ScramError};
+use scram::{Credentials, Exchange, ScramError, Success};
 
 /// Who knocks, and what they show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuthRequest {
-    pub client_id: String,
+    /// Where it comes from: origins take turns.
+    pub origin: Origin,
+    /// Of the one who asks, for [`Authenticator::forget`].
+    pub ticket: u64,
     pub username: Option<String>,
     pub password: Option<Vec<u8>>,
     /// The user name that a checked client certificate stands for, where the listener takes it.
@@ -69,12 +76,10 @@ struct Shared {
     cache: Mutex<VerdictCache>,
     queue: Mutex<Queue>,
     wake: Condvar,
-    queue_max: usize,
 }
 
-#[derive(Default)]
 struct Queue {
-    questions: VecDeque<Question>,
+    questions: Lanes<Question>,
     is_closed: bool,
 }
 
@@ -98,13 +103,14 @@ impl Authenticator {
         let passwords = load(config)?;
         let lifetime = Duration::from_secs(config.cache_secs.into());
         let cache = VerdictCache::new(config.cache_entries_max as usize, lifetime, Instant::now());
+        let pace = Pace::new(config.failures_per_second_max);
+        let questions = Lanes::new(config.queue_max as usize, pace);
         let shared = Arc::new(Shared {
             decoy_secret,
             passwords: RwLock::new(passwords),
             cache: Mutex::new(cache),
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue { questions, is_closed: false }),
             wake: Condvar::new(),
-            queue_max: config.queue_max as usize,
         });
         let spawn = |index| {
             let shared = Arc::clone(&shared);
@@ -133,7 +139,8 @@ impl Authenticator {
     /// Asks who this is. `Some`: the verdict, at once. `None`: `answer` will be called with it,
     /// once.
     pub fn check(&self, request: AuthRequest, answer: Answer) -> Option<Verdict> {
-        let AuthRequest { username, password, certificate_identity, allow_anonymous, .. } = request;
+        let AuthRequest { origin, ticket, username, password, certificate_identity, .. } = request;
+        let allow_anonymous = request.allow_anonymous;
         if let Some(identity) = certificate_identity {
             return Some(Verdict::Admitted { username: Some(identity) });
         }
@@ -144,7 +151,28 @@ impl Authenticator {
             None if allow_anonymous => return Some(Verdict::Admitted { username: None }),
             _ => return Some(Verdict::Refused(Reason::NOT_AUTHORIZED)),
         };
-        self.check_password(username, password.unwrap_or_default(), answer)
+        let password = password.unwrap_or_default();
+        let mut cache = lock(&self.shared.cache);
+        let digest = cache.digest(&username, &password);
+        if cache.knows(&digest, Instant::now()) {
+            return Some(Verdict::Admitted { username: Some(username) });
+        }
+        drop(cache);
+        self.ask(origin, ticket, Question { username, password, digest, answer });
+        None
+    }
+
+    fn ask(&self, origin: Origin, ticket: u64, question: Question) {
+        let crowded_out = lock(&self.shared.queue).questions.put(origin, ticket, question);
+        self.shared.wake.notify_one();
+        if let Some(question) = crowded_out {
+            (question.answer)(Verdict::Refused(Reason::SERVER_BUSY));
+        }
+    }
+
+    /// Who asked is gone: what waits is not checked, and nobody is answered.
+    pub fn forget(&self, origin: Origin, ticket: u64) {
+        drop(lock(&self.shared.queue).questions.forget(origin, ticket));
     }
 
     /// Begins enhanced authentication with the client's first message: the exchange and the data of
@@ -168,6 +196,31 @@ impl Authenticator {
         })
     }
 
+    /// Ends an exchange with the client's final message. Of those that were wrong only so many of
+    /// an origin are heard in a second.
+    ///
+    /// # Errors
+    ///
+    /// For the CONNACK: 0x87 or 0x89.
+    pub fn finish_scram(
+        &self,
+        origin: Origin,
+        exchange: Exchange,
+        client_final: &[u8],
+    ) -> Result<Success, Reason> {
+        let now = Instant::now();
+        if lock(&self.shared.queue).questions.pace.begin(origin, now).is_err() {
+            return Err(Reason::SERVER_BUSY);
+        }
+        let finished = exchange.finish(client_final);
+        lock(&self.shared.queue).questions.pace.end(origin, finished.is_ok(), now);
+        self.shared.wake.notify_one();
+        finished.map_err(|error| {
+            tracing::debug!(%error, "SCRAM failed");
+            Reason::NOT_AUTHORIZED
+        })
+    }
+
     /// Whether the method [`scram::METHOD`] is offered.
     pub fn offers_scram(&self) -> bool {
         self.offers_scram && self.passwords().is_some()
@@ -176,29 +229,6 @@ impl Authenticator {
     fn passwords(&self) -> Option<Arc<PasswordFile>> {
         self.shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
-
-    fn check_password(
-        &self,
-        username: String,
-        password: Vec<u8>,
-        answer: Answer,
-    ) -> Option<Verdict> {
-        let digest = {
-            let mut cache = lock(&self.shared.cache);
-            let digest = cache.digest(&username, &password);
-            if cache.knows(&digest, Instant::now()) {
-                return Some(Verdict::Admitted { username: Some(username) });
-            }
-            digest
-        };
-        let mut queue = lock(&self.shared.queue);
-        if queue.questions.len() >= self.shared.queue_max {
-            return Some(Verdict::Refused(Reason::SERVER_BUSY));
-        }
-        queue.questions.push_back(Question { username, password, digest, answer });
-        self.shared.wake.notify_one();
-        None
-    }
 }
 
 impl Drop for Authenticator {
@@ -206,7 +236,7 @@ impl Drop for Authenticator {
         let waiting = {
             let mut queue = lock(&self.shared.queue);
             queue.is_closed = true;
-            std::mem::take(&mut queue.questions)
+            queue.questions.take_all()
         };
         self.shared.wake.notify_all();
         for question in waiting {
@@ -226,12 +256,15 @@ fn load(config: &Auth) -> Result<Option<Arc<PasswordFile>>, PasswordFileError> {
 
 /// An auth thread: takes questions until the queue is closed.
 fn work(shared: &Shared) {
-    while let Some(question) = next_question(shared) {
+    while let Some((origin, question)) = next_question(shared) {
         let passwords = shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Question { username, password, digest, answer } = question;
         let is_right = passwords
             .as_ref()
             .is_some_and(|file| file.verify(&username, &password, &shared.decoy_secret(file)));
+        lock(&shared.queue).questions.pace.end(origin, is_right, Instant::now());
+        // Another of this origin may have waited for it.
+        shared.wake.notify_one();
         if is_right {
             shared.remember(digest, passwords.as_ref());
             answer(Verdict::Admitted { username: Some(username) });
@@ -260,16 +293,22 @@ impl Shared {
     }
 }
 
-fn next_question(shared: &Shared) -> Option<Question> {
+fn next_question(shared: &Shared) -> Option<(Origin, Question)> {
     let mut queue = lock(&shared.queue);
     loop {
         if queue.is_closed {
             return None;
         }
-        if let Some(question) = queue.questions.pop_front() {
-            return Some(question);
-        }
-        queue = shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        queue = match queue.questions.take(now) {
+            Next::Item(origin, question) => return Some((origin, question)),
+            Next::Later(None) => shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            Next::Later(Some(due)) => {
+                let wait = due.saturating_duration_since(now).max(Duration::from_millis(1));
+                let woken = shared.wake.wait_timeout(queue, wait);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
     }
 }
 

@@ -263,6 +263,18 @@ settings! {
         /// How long a client may take from the first byte of its connection (TLS and WebSocket
         /// handshake included) to a complete CONNECT. Then it is closed.
         connect_timeout_secs: u32 = secs(1, 3_600), "10";
+        /// The largest CONNECT accepted, and the largest AUTH before the CONNACK. A larger one ends
+        /// the connection as soon as its header is seen.
+        connect_bytes_max: u32 = bytes(1 << 10, PACKET_BYTES_MAX), "128KiB";
+        /// Bytes held for connections that are not admitted yet, in all. A CONNECT that is not
+        /// complete asks for its whole length before it is waited for, and gets from the first half
+        /// only; who waits for the check of a password asks, too. More are answered with 0x89
+        /// (server busy). Above half of it who has dawdled for a quarter of
+        /// `connect_timeout_secs` is closed. `auto`: a sixteenth of `memory_bytes_max`.
+        arrivals_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
+        /// The same for each address (of IPv6, each /64). More are answered with 0x97 (quota
+        /// exceeded). `auto`: a quarter of `arrivals_bytes_max`.
+        arrivals_bytes_per_address_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// The largest packet accepted, told to MQTT 5 clients. A larger one ends the connection
         /// with 0x95 as soon as its header is seen.
         packet_bytes_max: u32 = bytes(20, PACKET_BYTES_MAX), "16MiB";
@@ -277,6 +289,10 @@ settings! {
         /// but devices in the field have longer ones and other brokers take them; 23 refuses them
         /// with code 2.
         client_id_v31_chars_max: u16 = count(1, 65_535), "65535";
+        /// The longest user name. A longer one is refused with 0x86.
+        username_bytes_max: u16 = bytes(1, 65_535), "1KiB";
+        /// The longest password, or token in its place. A longer one is refused with 0x86.
+        password_bytes_max: u16 = bytes(1, 65_535), "16KiB";
         /// Subscriptions of one client; more are refused with 0x97. A few hundred bytes each: the
         /// default bounds a client to a few MiB, and is far above what bridges and back-ends use.
         subscriptions_per_client_max: u32 = count(1, 10_000_000), "10000";
@@ -396,8 +412,13 @@ settings! {
         scram: bool = Kind::Flag, "true";
         /// Threads that check passwords. One check takes tens of milliseconds of one core.
         threads: u16 = count(1, 64), "2";
-        /// Checks that may wait. More connections are answered with 0x89 (server busy).
+        /// Checks that may wait. Addresses take turns. Above it the address that has the most is
+        /// answered with 0x89 (server busy).
         queue_max: u32 = count(1, 10_000_000), "10000";
+        /// Wrong log-ins per second that are checked for one address (of IPv6, one /64); 64 may
+        /// come at once. More wait, the newest first, or are answered with 0x89. Right ones do not
+        /// count. For a proxy that does not say who is behind it, set `unlimited`.
+        failures_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "5";
         /// Successful checks that are remembered, so that a storm of reconnects is not a storm of
         /// password hashing. 0: none.
         cache_entries_max: u32 = count(0, 10_000_000), "100000";

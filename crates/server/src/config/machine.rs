@@ -27,9 +27,35 @@ impl Machine {
 fn memory_bytes() -> u64 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = read("/proc/meminfo").and_then(|text| memory_total_bytes(&text));
-    let cgroups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let limits = cgroups.iter().filter_map(|path| read(path)?.trim().parse().ok());
+    let own = read("/proc/self/cgroup").unwrap_or_default();
+    let limits = cgroup_files(&own).into_iter().filter_map(|path| read(&path)?.trim().parse().ok());
     limits.chain(machine).min().unwrap_or(MEMORY_BYTES_FALLBACK)
+}
+
+/// Where the limits of memory stand that hold for this process: its own cgroup's and those of all
+/// above it, of the second version and the first. Inside of a container the root is the container.
+fn cgroup_files(own: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    let mut add = |root: &str, file: &str, path: &str| {
+        let mut path = path.trim_end_matches('/');
+        loop {
+            files.push(format!("{root}{path}/{file}"));
+            let Some((above, _)) = path.rsplit_once('/') else { break };
+            path = above;
+        }
+    };
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        if controllers.is_empty() {
+            add("/sys/fs/cgroup", "memory.max", path);
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            add("/sys/fs/cgroup/memory", "memory.limit_in_bytes", path);
+        }
+    }
+    add("/sys/fs/cgroup", "memory.max", "");
+    add("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "");
+    files
 }
 
 fn memory_total_bytes(meminfo: &str) -> Option<u64> {
@@ -50,6 +76,20 @@ mod tests {
         let text = "MemTotal:       24579436 kB\nMemFree:  1 kB\n";
         assert_eq!(memory_total_bytes(text), Some(24_579_436 * 1024));
         assert_eq!(memory_total_bytes(""), None);
+    }
+
+    #[test]
+    fn limits_of_the_own_cgroup_and_of_those_above_hold() {
+        let files = cgroup_files("4:cpu,memory:/a/b\n3:cpuset:/c\n0::/system.slice/quelea\n");
+        let expected = [
+            "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/system.slice/quelea/memory.max",
+            "/sys/fs/cgroup/system.slice/memory.max",
+            "/sys/fs/cgroup/memory.max",
+        ];
+        assert_eq!(files[..6], expected);
     }
 
     #[test]

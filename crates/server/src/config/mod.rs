@@ -37,8 +37,8 @@ pub struct Config {
     pub shards_are_fixed: bool,
     /// At least one.
     pub listeners: Vec<Listener>,
-    /// `memory_bytes_max` and the bursts are resolved. For the rates and connections, 0 means no
-    /// limit; for expiries and delays, [`NEVER`] does.
+    /// `memory_bytes_max`, those of arrivals and the bursts are resolved. For the rates and
+    /// connections, 0 means no limit; for expiries and delays, [`NEVER`] does.
     pub limits: Limits,
     /// What a listener has that replaces nothing.
     pub listener_defaults: ListenerLimits,
@@ -272,6 +272,7 @@ fn lower(
     if limits.memory_bytes_max == 0 {
         limits.memory_bytes_max = machine.memory_bytes / 10 * 8;
     }
+    resolve_arrivals(&mut limits);
     let level = durability.level;
     let mut lowering =
         Listeners { settings, limits: &limits, level, auth: &auth, machine, problems };
@@ -331,6 +332,17 @@ fn resolve_server(server: &mut Server, machine: &Machine) {
     server.workers = or(server.workers, machine.cores);
     server.shards = or(server.shards, machine.cores.max(4));
     server.door_threads = or(server.door_threads, machine.cores / 4);
+}
+
+/// What strangers may take of the memory, unless it is said.
+fn resolve_arrivals(limits: &mut Limits) {
+    let auto = |value: u64, auto: u64| if value == 0 { auto } else { value };
+    // At least one of the largest from each address, whatever the machine.
+    let least = u64::from(limits.connect_bytes_max) * 8;
+    limits.arrivals_bytes_max =
+        auto(limits.arrivals_bytes_max, (limits.memory_bytes_max / 16).max(least));
+    limits.arrivals_bytes_per_address_max =
+        auto(limits.arrivals_bytes_per_address_max, limits.arrivals_bytes_max / 4);
 }
 
 fn bursts(limits: &Limits, messages_per_second: u32, bytes_per_second: u64) -> (u32, u64) {

@@ -4,31 +4,36 @@
 //! authentication back-end does not hold up a message. A door has its own poll and its own
 //! scratch buffer; what it holds of a connection is bounded, and every connection has a deadline.
 
+mod leaving;
+mod reading;
+mod stage;
+
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use broker::Shared;
-use broker::admission::{self, Admission, AuthStep, Credentials, Refusal};
-use codec::{Reason, Version};
-use mio::event::Source;
+use broker::admission::{self, Admission, AuthStep, Credentials};
+use codec::Reason;
 use mio::{Events, Interest, Poll, Token};
-use net::{Foreign, Handshake, Listener, PeerAddress, PeerInfo, Progress, Read, Stream};
+use net::{Foreign, Handshake, Listener, PeerInfo, Progress, Stream};
 use session::{Bucket, Rate};
 use slab::Slab;
 
 use super::accepting::{Complaint, Eager};
+use super::arrivals::{Allowance, Purpose, Short};
 use super::clock::Clock;
-use super::gate::{Entrance, Seat, TurnedAway};
+use super::gate::{Entrance, TurnedAway};
 use super::identity;
-use super::line_pace::{About, LinePace, Visitor};
+use super::line_pace::{About, LinePace};
 use super::mailbox::{Handover, Item, Mailbox};
 use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Verdict};
 use crate::logging::shown;
+use reading::{Outcome, read_packet};
+use stage::{Arrival, Stage, ip, refusal};
 
 /// Connections that are not admitted yet, per door. At the limit the door accepts no more until
 /// some are through; the kernel's backlog holds the others.
@@ -40,14 +45,22 @@ const ACCEPTS_PER_TURN: usize = 256;
 /// How long accepting pauses when the process has no descriptor left.
 const EXHAUSTED_MS: u64 = 100;
 
-/// How long a refused client may take to read why.
-const REFUSAL_MS: u64 = 1000;
+/// How long accepting pauses when there is no room for more at the door.
+const CROWDED_MS: u64 = 20;
+
+/// What a connection takes by being there: itself, its socket, and with TLS what a handshake has
+/// under way.
+const ARRIVAL_BYTES: u64 = 4 * 1024;
+const LAYERED_ARRIVAL_BYTES: u64 = 40 * 1024;
 
 const NAMELESS_CERTIFICATE: &str =
     "the client's certificate lacks the name that identity_from_certificate takes";
 
+/// Enough for the largest part of a handshake.
 const SCRATCH_BYTES: usize = 64 * 1024;
 const EVENTS_MAX: usize = 1024;
+/// Of a ticket: there are 64 doors at most.
+const DOOR_BITS: u32 = 6;
 const WAKER: Token = Token(usize::MAX);
 /// Listeners have the tokens from here on, connections those below.
 const FIRST_LISTENER: usize = 1 << 32;
@@ -99,44 +112,8 @@ pub(super) struct DoorContext {
     pub(super) connect_timeout_ms: u64,
     pub(super) connections_per_second_max: u32,
     pub(super) line_pace: Arc<LinePace>,
+    pub(super) allowance: Arc<Allowance>,
     pub(super) is_stopping: Arc<AtomicBool>,
-}
-
-/// A connection between accept and admission.
-struct Arrival {
-    stage: Stage,
-    entrance: Arc<Entrance>,
-    seat: Option<Seat>,
-    generation: u64,
-    /// Registered with the poll; one that never had to wait is not.
-    is_watched: bool,
-}
-
-enum Stage {
-    Handshake(Box<Handshake>),
-    /// Waiting for the whole CONNECT.
-    Connect {
-        stream: Stream,
-        peer: Box<PeerInfo>,
-        bytes: Vec<u8>,
-    },
-    /// Waiting for the authentication back-end.
-    Checking {
-        stream: Stream,
-        credentials: Box<Credentials>,
-        rest: Vec<u8>,
-    },
-    /// An enhanced authentication is under way.
-    Exchange {
-        stream: Stream,
-        credentials: Box<Credentials>,
-        exchange: Box<Exchange>,
-        bytes: Vec<u8>,
-    },
-    /// Refused; the client may read why until the deadline.
-    Refused(Stream),
-    /// Between two stages.
-    Moving,
 }
 
 /// When to give up on which arrival: time, key, generation.
@@ -148,6 +125,8 @@ pub(super) struct Door {
     /// All doors; the one that listens shares the connections out.
     bells: Vec<Arc<Bell>>,
     next_bell: usize,
+    /// Its place among the doors.
+    number: u64,
     portals: Vec<(Portal, Option<Bucket>)>,
     eager: Eager,
     exhaustion: Complaint,
@@ -159,6 +138,8 @@ pub(super) struct Door {
     deadlines: Deadlines,
     /// The same for those who may still read why they were refused.
     refusals: Deadlines,
+    /// When those who dawdle are looked at next, if there is little room.
+    hurries_at_ms: u64,
     generation: u64,
     scratch: Box<[u8]>,
     now_ms: u64,
@@ -191,6 +172,7 @@ impl Door {
             .collect();
         Self {
             poll,
+            number: bells.iter().position(|other| Arc::ptr_eq(other, &bell)).unwrap_or(0) as u64,
             bell,
             bells,
             next_bell: 0,
@@ -202,6 +184,7 @@ impl Door {
             arrivals: Slab::new(),
             deadlines: Deadlines::new(),
             refusals: Deadlines::new(),
+            hurries_at_ms: 0,
             generation: 0,
             scratch: vec![0; SCRATCH_BYTES].into(),
             now_ms,
@@ -226,7 +209,12 @@ impl Door {
                     Token(token) if token >= FIRST_LISTENER => {
                         self.eager.insert(token - FIRST_LISTENER);
                     }
-                    Token(key) => self.advance(key),
+                    Token(key) => {
+                        self.advance(key);
+                        if event.is_read_closed() || event.is_error() {
+                            self.on_gone(key);
+                        }
+                    }
                 }
             }
             self.accept();
@@ -268,7 +256,12 @@ impl Door {
         }
         for number in std::mem::take(&mut self.eager.0) {
             for turn in 0.. {
-                if turn == ACCEPTS_PER_TURN || self.arrivals.len() >= ARRIVALS_MAX {
+                if self.arrivals.len() >= ARRIVALS_MAX || self.context.allowance.is_full() {
+                    self.accepts_at_ms = self.now_ms + CROWDED_MS;
+                    self.eager.insert(number);
+                    break;
+                }
+                if turn == ACCEPTS_PER_TURN {
                     self.eager.insert(number);
                     break;
                 }
@@ -325,12 +318,15 @@ impl Door {
         let deadline_ms = self.now_ms + self.context.connect_timeout_ms;
         self.deadlines.push_back((deadline_ms, key, self.generation));
         let seat = entrance.sit();
+        let bytes = if entrance.has_layers { LAYERED_ARRIVAL_BYTES } else { ARRIVAL_BYTES };
+        let charge = self.context.allowance.begin((&handshake.peer().address).into(), bytes);
         entry.insert(Arrival {
             stage: Stage::Handshake(Box::new(handshake)),
             entrance,
             seat,
             generation: self.generation,
             is_watched: false,
+            charge,
         });
         self.advance(key);
         self.watch(key);
@@ -360,13 +356,30 @@ impl Door {
                 self.on_connect_bytes(key, stream, peer, bytes)
             }
             Stage::Exchange { stream, credentials, exchange, bytes } => {
-                self.on_exchange_bytes(key, stream, credentials, *exchange, bytes);
+                self.on_exchange_bytes(key, stream, credentials, exchange, bytes);
             }
             // It reads again on the worker; the bytes wait in the socket.
             Stage::Checking { .. } => arrival.stage = stage,
             Stage::Refused(stream) => self.read_away(key, stream),
             Stage::Moving => {}
         }
+    }
+
+    /// The client has closed its end, and all that it sent has been read: nothing will complete its
+    /// packet, and nobody waits for the check of its password.
+    fn on_gone(&mut self, key: usize) {
+        let Some(arrival) = self.arrivals.get(key) else { return };
+        let waits = |stage: &Stage| {
+            matches!(stage, Stage::Connect { .. } | Stage::Checking { .. } | Stage::Exchange { .. })
+        };
+        if waits(&arrival.stage) {
+            self.turn_away(key, TurnedAway::Closed);
+        }
+    }
+
+    /// A number that no other question to the authenticator has.
+    fn ticket(&self, generation: u64) -> u64 {
+        generation << DOOR_BITS | self.number
     }
 
     fn on_handshake(&mut self, key: usize, mut handshake: Box<Handshake>) {
@@ -389,26 +402,6 @@ impl Door {
         }
     }
 
-    /// Reads what is there, behind `bytes`. None: the connection is over.
-    fn read(&mut self, stream: &mut Stream, bytes: &mut Vec<u8>, bytes_max: usize) -> Option<()> {
-        while bytes.len() < bytes_max {
-            match stream.read(&mut self.scratch) {
-                Ok(Read::Bytes(count)) => {
-                    bytes.extend_from_slice(&self.scratch[..count]);
-                    if stream.is_drained(count, self.scratch.len()) {
-                        break;
-                    }
-                }
-                Ok(Read::WouldBlock) => break,
-                Ok(Read::Closed) | Err(_) => return None,
-            }
-        }
-        if stream.wants_write() {
-            stream.flush().ok()?;
-        }
-        Some(())
-    }
-
     fn on_connect_bytes(
         &mut self,
         key: usize,
@@ -416,14 +409,23 @@ impl Door {
         peer: Box<PeerInfo>,
         mut bytes: Vec<u8>,
     ) {
-        let Some(arrival) = self.arrivals.get(key) else { return };
+        let Some(arrival) = self.arrivals.get_mut(key) else { return };
         let entrance = arrival.entrance.clone();
-        let bytes_max = entrance.limits.packet_bytes_max as usize + SCRATCH_BYTES;
-        let is_open = self.read(&mut stream, &mut bytes, bytes_max).is_some();
-        let peer_name = peer.address.to_string();
         let limits = &entrance.limits;
+        let bytes_max = limits.connect_bytes_max.min(limits.packet_bytes_max);
+        arrival.charge.move_to((&peer.address).into());
+        let charge = &mut arrival.charge;
+        let outcome = read_packet(&mut stream, &mut bytes, &mut self.scratch, charge, bytes_max);
+        let peer_name = peer.address.to_string();
+        if let Outcome::Short(short) = outcome {
+            let (reason, detail) = shortage(short);
+            let refusal = admission::refuse_first(&bytes, reason, detail);
+            return self.refuse(key, stream, ("-", None, &peer_name), &refusal);
+        }
         match admission::admit(&bytes, limits, &peer_name, identity::assigned_client_id) {
-            Admission::NeedMore if is_open => self.set(key, Stage::Connect { stream, peer, bytes }),
+            Admission::NeedMore if outcome == Outcome::Open => {
+                self.set(key, Stage::Connect { stream, peer, bytes });
+            }
             Admission::NeedMore => self.turn_away(key, TurnedAway::Closed),
             Admission::Refuse(mut refusal) => {
                 let foreign = Foreign::of(&bytes).filter(|foreign| *foreign != Foreign::Mqtt);
@@ -431,8 +433,9 @@ impl Door {
                 self.refuse(key, stream, ("-", None, &peer_name), &refusal);
             }
             Admission::Connect(credentials, packet_len) => {
-                bytes.drain(..packet_len);
-                self.on_connect(key, stream, &peer, credentials, bytes);
+                let rest = bytes[packet_len..].to_vec();
+                drop(bytes);
+                self.on_connect(key, stream, &peer, credentials, rest);
             }
         }
     }
@@ -463,14 +466,24 @@ impl Door {
         if credentials.request.auth_method.is_some() {
             return self.start_exchange(key, stream, credentials, rest);
         }
+        let Some(arrival) = self.arrivals.get_mut(key) else { return };
+        let bytes = held_bytes(&credentials) + rest.len() as u64;
+        if let Err(short) = arrival.charge.raise(bytes, Purpose::Check) {
+            let (reason, detail) = shortage(short);
+            let refusal = refusal(&credentials, reason, "", detail);
+            return self.refuse_connect(key, stream, &credentials, &refusal);
+        }
+        let origin = arrival.charge.origin();
+        let generation = arrival.generation;
+        let allow_anonymous = arrival.entrance.allow_anonymous;
         let request = AuthRequest {
-            client_id: credentials.request.client_id.to_string(),
+            origin,
+            ticket: self.ticket(generation),
             username: credentials.request.username.as_deref().map(str::to_owned),
             password: credentials.password.as_deref().map(<[u8]>::to_vec),
             certificate_identity,
-            allow_anonymous: arrival.entrance.allow_anonymous,
+            allow_anonymous,
         };
-        let generation = arrival.generation;
         let bell = self.bell.clone();
         let answer = Box::new(move |verdict| {
             bell.ring(Knock::Verdict { key, generation, verdict });
@@ -536,6 +549,7 @@ impl Door {
                 if stream.write(&[IoSlice::new(&packet)]).is_err() {
                     return self.turn_away(key, TurnedAway::Closed);
                 }
+                let exchange = Box::new(exchange);
                 self.on_exchange_bytes(key, stream, credentials, exchange, bytes);
             }
         }
@@ -546,37 +560,43 @@ impl Door {
         key: usize,
         mut stream: Stream,
         mut credentials: Box<Credentials>,
-        exchange: Exchange,
+        exchange: Box<Exchange>,
         mut bytes: Vec<u8>,
     ) {
-        let bytes_max = credentials.request.limits.packet_bytes_max;
-        let is_open =
-            self.read(&mut stream, &mut bytes, bytes_max as usize + SCRATCH_BYTES).is_some();
+        let Some(arrival) = self.arrivals.get_mut(key) else { return };
+        let limits = &credentials.request.limits;
+        let bytes_max = limits.connect_bytes_max.min(limits.packet_bytes_max);
+        let charge = &mut arrival.charge;
+        let origin = charge.origin();
+        let outcome = read_packet(&mut stream, &mut bytes, &mut self.scratch, charge, bytes_max);
+        if let Outcome::Short(short) = outcome {
+            let (reason, detail) = shortage(short);
+            let refusal = refusal(&credentials, reason, "", detail);
+            return self.refuse_connect(key, stream, &credentials, &refusal);
+        }
         let method = credentials.request.auth_method.clone().unwrap_or_default();
         match admission::auth_step(&bytes, &method, bytes_max) {
-            AuthStep::NeedMore if is_open => {
-                let exchange = Box::new(exchange);
+            AuthStep::NeedMore if outcome == Outcome::Open => {
                 self.set(key, Stage::Exchange { stream, credentials, exchange, bytes });
             }
             AuthStep::NeedMore => self.turn_away(key, TurnedAway::Closed),
             AuthStep::Refuse(refusal) => {
                 self.refuse_connect(key, stream, &credentials, &refusal);
             }
-            AuthStep::Data(data, packet_len) => match exchange.finish(&data) {
-                Ok(success) => {
-                    bytes.drain(..packet_len);
-                    credentials.request.username = Some(success.username.into());
-                    credentials.request.auth_data = Some(success.server_final.into());
-                    self.hand_over(key, stream, *credentials, bytes);
+            AuthStep::Data(data, packet_len) => {
+                match self.context.authenticator.finish_scram(origin, *exchange, &data) {
+                    Ok(success) => {
+                        bytes.drain(..packet_len);
+                        credentials.request.username = Some(success.username.into());
+                        credentials.request.auth_data = Some(success.server_final.into());
+                        self.hand_over(key, stream, *credentials, bytes);
+                    }
+                    Err(reason) => {
+                        let refusal = refusal(&credentials, reason, "", "authentication failed");
+                        self.refuse_connect(key, stream, &credentials, &refusal);
+                    }
                 }
-                Err(error) => {
-                    let client = shown(&credentials.request.client_id);
-                    tracing::debug!(client = &*client, %error, "SCRAM failed");
-                    let refusal =
-                        refusal(&credentials, Reason::NOT_AUTHORIZED, "", "authentication failed");
-                    self.refuse_connect(key, stream, &credentials, &refusal);
-                }
-            },
+            }
         }
     }
 
@@ -597,97 +617,8 @@ impl Door {
         let request = credentials.request;
         let shard = self.context.shared.shard_of_client(&request.client_id);
         let worker = usize::from(shard) % self.context.mailboxes.len();
-        let handover = Handover { stream, shard, request, rest, seat };
+        let handover = Handover { stream, shard, request, rest, seat, charge: arrival.charge };
         self.context.mailboxes[worker].put(Item::Connection(Box::new(handover)));
-    }
-
-    fn refuse_connect(
-        &mut self,
-        key: usize,
-        stream: Stream,
-        credentials: &Credentials,
-        refusal: &Refusal,
-    ) {
-        let request = &credentials.request;
-        let who = (&*request.client_id, request.username.as_deref(), &*request.peer);
-        self.refuse(key, stream, who, refusal);
-    }
-
-    fn refuse(
-        &mut self,
-        key: usize,
-        mut stream: Stream,
-        who: (&str, Option<&str>, &str),
-        refusal: &Refusal,
-    ) {
-        self.tell_refusal(key, who, refusal);
-        if let Some(arrival) = self.arrivals.get(key) {
-            arrival.entrance.counts.refuse(refusal.reason);
-        }
-        let is_told = !refusal.answer.is_empty()
-            && stream.write(&[IoSlice::new(&refusal.answer)]).is_ok()
-            && stream.shutdown().is_ok();
-        if !is_told {
-            return self.turn_away(key, TurnedAway::Refused);
-        }
-        // Closing now would take the answer away from a client that has more bytes on the way.
-        self.generation += 1;
-        let deadline_ms = self.now_ms + REFUSAL_MS;
-        self.refusals.push_back((deadline_ms, key, self.generation));
-        if let Some(arrival) = self.arrivals.get_mut(key) {
-            arrival.generation = self.generation;
-            arrival.entrance.counts.turn_away(TurnedAway::Refused);
-        }
-        self.read_away(key, stream);
-    }
-
-    /// May there be a line about somebody at the door?
-    fn may_tell(
-        &self,
-        about: About,
-        peer: Option<IpAddr>,
-        client: &str,
-        what: &'static str,
-    ) -> bool {
-        let visitor = Visitor { about, peer, client: client.into(), what };
-        self.context.line_pace.allows_visitor(visitor, self.now_ms)
-    }
-
-    fn tell_refusal(
-        &self,
-        key: usize,
-        (client_id, username, peer): (&str, Option<&str>, &str),
-        refusal: &Refusal,
-    ) {
-        let ip = peer.parse().ok().map(|address: SocketAddr| address.ip());
-        let client = shown(client_id);
-        let what = if refusal.clause.is_empty() { refusal.detail } else { refusal.clause };
-        if !self.may_tell(About::Refused, ip, &client, what) {
-            return;
-        }
-        tracing::info!(
-            client = &*client,
-            user = username.map_or("-".into(), shown).as_ref(),
-            peer,
-            listener = self.arrivals.get(key).map(|arrival| &*arrival.entrance.name),
-            clause = refusal.clause,
-            reason = %refusal.reason,
-            detail = refusal.detail,
-            "connection refused"
-        );
-    }
-
-    fn read_away(&mut self, key: usize, mut stream: Stream) {
-        loop {
-            match stream.read(&mut self.scratch) {
-                Ok(Read::Bytes(_)) => {}
-                Ok(Read::WouldBlock) => return self.set(key, Stage::Refused(stream)),
-                Ok(Read::Closed) | Err(_) => {
-                    self.arrivals.try_remove(key);
-                    return;
-                }
-            }
-        }
     }
 
     fn set(&mut self, key: usize, stage: Stage) {
@@ -695,88 +626,30 @@ impl Door {
             arrival.stage = stage;
         }
     }
+}
 
-    /// Closes without an answer.
-    fn turn_away(&mut self, key: usize, why: TurnedAway) {
-        if let Some(arrival) = self.arrivals.try_remove(key) {
-            arrival.entrance.counts.turn_away(why);
-        }
-    }
-
-    /// Closes connections that took too long.
-    fn give_up_late(&mut self) {
-        let mut deadlines = std::mem::take(&mut self.deadlines);
-        self.give_up_on(&mut deadlines);
-        self.deadlines = deadlines;
-        let mut refusals = std::mem::take(&mut self.refusals);
-        self.give_up_on(&mut refusals);
-        self.refusals = refusals;
-    }
-
-    fn give_up_on(&mut self, deadlines: &mut Deadlines) {
-        while let Some((deadline_ms, key, generation)) = deadlines.front().copied() {
-            let arrival = self.arrivals.get(key).filter(|arrival| arrival.generation == generation);
-            if let Some(arrival) = arrival {
-                if deadline_ms > self.now_ms {
-                    return;
-                }
-                if !matches!(arrival.stage, Stage::Refused(_)) {
-                    let peer = arrival.stage.peer();
-                    let ip = peer.parse().ok().map(|address: SocketAddr| address.ip());
-                    if self.may_tell(About::Handshake, ip, "-", "timeout") {
-                        tracing::info!(
-                            listener = arrival.entrance.name,
-                            peer,
-                            "no complete CONNECT in time; connection closed"
-                        );
-                    }
-                    self.turn_away(key, TurnedAway::Timeout);
-                }
-                // A refused one is counted already.
-                self.arrivals.try_remove(key);
-            }
-            deadlines.pop_front();
+/// What a client is told when there is no room for it at the door.
+fn shortage(short: Short) -> (Reason, &'static str) {
+    match short {
+        Short::Origin => (
+            Reason::QUOTA_EXCEEDED,
+            "too many bytes of connections from its address that are not admitted yet",
+        ),
+        Short::All => {
+            (Reason::SERVER_BUSY, "too many bytes of connections that are not admitted yet")
         }
     }
 }
 
-impl Stage {
-    fn source(&mut self) -> Option<&mut dyn Source> {
-        match self {
-            Self::Handshake(handshake) => Some(handshake.as_mut()),
-            Self::Connect { stream, .. }
-            | Self::Checking { stream, .. }
-            | Self::Exchange { stream, .. }
-            | Self::Refused(stream) => Some(stream),
-            Self::Moving => None,
-        }
-    }
-
-    fn peer(&self) -> String {
-        match self {
-            Self::Handshake(handshake) => handshake.peer().address.to_string(),
-            Self::Connect { peer, .. } => peer.address.to_string(),
-            Self::Checking { credentials, .. } | Self::Exchange { credentials, .. } => {
-                credentials.request.peer.to_string()
-            }
-            Self::Refused(_) | Self::Moving => "-".into(),
-        }
-    }
-}
-
-fn ip(peer: &PeerAddress) -> Option<IpAddr> {
-    match peer {
-        PeerAddress::Inet(address) => Some(address.ip()),
-        PeerAddress::Unix => None,
-    }
-}
-
-fn refusal(
-    credentials: &Credentials,
-    reason: Reason,
-    clause: &'static str,
-    detail: &'static str,
-) -> Refusal {
-    let version: Version = credentials.request.version;
-    Refusal { reason, answer: admission::connack(version, reason), clause, detail }
+/// What a CONNECT takes while it is checked. The authenticator has name and password once more.
+fn held_bytes(credentials: &Credentials) -> u64 {
+    let request = &credentials.request;
+    let text = |text: Option<&str>| text.map_or(0, str::len);
+    let will = request.will.as_ref().map_or(0, |will| {
+        will.topic.len() + will.payload.len() + will.properties.len() + size_of_val(&**will)
+    });
+    let secret = credentials.password.as_ref().map_or(0, |password| password.len());
+    let twice = text(request.username.as_deref()) + secret;
+    let bytes = size_of::<Credentials>() + request.client_id.len() + will + 2 * twice;
+    bytes as u64
 }

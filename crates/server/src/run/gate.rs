@@ -47,6 +47,8 @@ pub(super) struct Entrance {
     pub(super) limits: Arc<Limits>,
     pub(super) allow_anonymous: bool,
     pub(super) identity: CertificateIdentity,
+    /// TLS or WebSocket.
+    pub(super) has_layers: bool,
     /// 0: no limit.
     pub(super) connections_max: u32,
     pub(super) counts: Arc<Counts>,
@@ -163,6 +165,7 @@ mod tests {
             limits: Arc::default(),
             allow_anonymous: true,
             identity: CertificateIdentity::None,
+            has_layers: false,
             connections_max: 0,
             counts: gate.add_listener("one"),
             gate: gate.clone(),

@@ -35,6 +35,9 @@ fn of(config: &Config, own: &ListenerLimits) -> Limits {
     Limits {
         packet_bytes_max: own.packet_bytes_max,
         topic: TopicLimits { levels_max: all.topic_levels_max, bytes_max: all.topic_bytes_max },
+        connect_bytes_max: all.connect_bytes_max,
+        username_bytes_max: all.username_bytes_max,
+        password_bytes_max: all.password_bytes_max,
         client_id_bytes_max: all.client_id_bytes_max,
         client_id_v31_chars_max: all.client_id_v31_chars_max,
         will_payload_bytes_max: all.will_payload_bytes_max,

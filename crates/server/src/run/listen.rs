@@ -44,6 +44,7 @@ pub(super) fn bind_all(config: &Config, gate: &Arc<Gate>) -> anyhow::Result<List
                 .tls
                 .as_ref()
                 .map_or(config::CertificateIdentity::None, |tls| tls.identity),
+            has_layers: listener.tls.is_some() || listener.websocket.is_some(),
             connections_max: listener.connections_max,
             counts: gate.add_listener(&listener.name),
             gate: gate.clone(),

@@ -9,6 +9,7 @@ use net::Stream;
 use session::Message;
 use storage::Completion;
 
+use super::arrivals::Charge;
 use super::gate::Seat;
 
 /// A connection that the door has admitted.
@@ -19,6 +20,8 @@ pub(super) struct Handover {
     /// Bytes that came after the CONNECT.
     pub(super) rest: Vec<u8>,
     pub(super) seat: Seat,
+    /// What it takes until it is opened.
+    pub(super) charge: Charge,
 }
 
 /// The log of a shard as it is pinned for a backup: segments, and bytes of each that belong to it;

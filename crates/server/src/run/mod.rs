@@ -5,6 +5,7 @@
 //! signals and does what is due each second.
 
 mod accepting;
+mod arrivals;
 mod certificates;
 mod clock;
 pub(crate) mod control;
@@ -48,6 +49,7 @@ pub use logs::{FIGURES, Figure, LogBoard, LogState};
 pub use timing::Timing;
 pub use watch::resident_bytes;
 
+use arrivals::Allowance;
 use control::Control;
 use door::{Bell, Door, DoorContext};
 use store::Store;
@@ -136,6 +138,10 @@ impl Running {
             connect_timeout_ms: u64::from(config.limits.connect_timeout_secs) * 1000,
             connections_per_second_max: config.limits.connections_per_second_max,
             line_pace: workers.line_pace.clone(),
+            allowance: Arc::new(Allowance::new(
+                config.limits.arrivals_bytes_max,
+                config.limits.arrivals_bytes_per_address_max,
+            )),
             is_stopping: is_stopping.clone(),
         });
         let tls = listeners.tls.clone();

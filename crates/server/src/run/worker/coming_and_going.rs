@@ -75,6 +75,7 @@ impl Worker {
             sends_much: false,
             _seat: handover.seat,
         });
+        drop(handover.charge);
         if is_refused {
             self.waiting.add(key, now_ms + FAREWELL_MS);
             return self.write(key);

@@ -9,6 +9,8 @@ use super::coming_and_going::{ARRIVALS_PER_TURN, CLOSINGS_PER_TURN};
 use super::writing::BROADCAST_WRITES_PER_TURN;
 use super::*;
 use crate::config::CertificateIdentity;
+use crate::origin::Origin;
+use crate::run::arrivals::Allowance;
 use crate::run::gate::{Entrance, Gate};
 use crate::run::workers::tests::{idle_workers, idle_workers_with};
 
@@ -51,6 +53,7 @@ impl Entry {
             limits: Arc::default(),
             allow_anonymous: true,
             identity: CertificateIdentity::None,
+            has_layers: false,
             connections_max: 0,
             counts: gate.add_listener("test"),
             gate,
@@ -67,7 +70,8 @@ impl Entry {
         };
         let seat = self.entrance.sit().unwrap();
         let request = request(client_id);
-        (client, Handover { stream, shard, request, rest: Vec::new(), seat })
+        let charge = Arc::new(Allowance::new(0, 0)).begin(Origin::Local, 0);
+        (client, Handover { stream, shard, request, rest: Vec::new(), seat, charge })
     }
 }
 

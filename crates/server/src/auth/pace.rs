@@ -1,0 +1,181 @@
+//! How often somebody may guess: wrong log-ins of an origin are paced, right ones are not.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::origin::Origin;
+
+/// Wrong log-ins of an origin that are checked at once. Also the most checks of one that are under
+/// way, so not fewer than there may be threads.
+const BURST: f64 = 64.0;
+
+/// Origins with wrong log-ins that are remembered. At the limit the one nearest to being forgotten
+/// anyway makes room.
+const ORIGINS_MAX: usize = 10_000;
+
+/// A token bucket for each origin that has lately had a wrong log-in, or has a check under way.
+pub(super) struct Pace {
+    /// 0: no limit.
+    failures_per_second: f64,
+    accounts: HashMap<Origin, Account>,
+}
+
+struct Account {
+    tokens: f64,
+    at: Instant,
+    under_way: u32,
+}
+
+/// When the next check may begin; None: when one that is under way has ended.
+pub(super) type Due = Option<Instant>;
+
+impl Pace {
+    /// 0: no limit.
+    pub(super) fn new(failures_per_second_max: u32) -> Self {
+        Self { failures_per_second: failures_per_second_max.into(), accounts: HashMap::new() }
+    }
+
+    /// A check begins, unless too many of this origin were wrong, or might still turn out so.
+    pub(super) fn begin(&mut self, origin: Origin, now: Instant) -> Result<(), Due> {
+        if self.failures_per_second == 0.0 {
+            return Ok(());
+        }
+        let rate = self.failures_per_second;
+        let account = self.account(origin, now);
+        if account.tokens - f64::from(account.under_way) >= 1.0 {
+            account.under_way += 1;
+            return Ok(());
+        }
+        if account.under_way > 0 {
+            return Err(None);
+        }
+        let wait_secs = (1.0 - account.tokens).max(0.0) / rate;
+        Err(Some(now + Duration::from_secs_f64(wait_secs)))
+    }
+
+    /// A check that began has ended.
+    pub(super) fn end(&mut self, origin: Origin, is_right: bool, now: Instant) {
+        if self.failures_per_second == 0.0 {
+            return;
+        }
+        let account = self.account(origin, now);
+        account.under_way = account.under_way.saturating_sub(1);
+        if !is_right {
+            account.tokens = (account.tokens - 1.0).max(0.0);
+        }
+        if account.is_clean() {
+            self.accounts.remove(&origin);
+        }
+    }
+
+    /// Has it had many wrong ones lately?
+    pub(super) fn is_worn(&self, origin: Origin) -> bool {
+        self.accounts.get(&origin).is_some_and(|account| account.tokens < BURST / 2.0)
+    }
+
+    fn account(&mut self, origin: Origin, now: Instant) -> &mut Account {
+        let rate = self.failures_per_second;
+        if self.accounts.len() >= ORIGINS_MAX && !self.accounts.contains_key(&origin) {
+            self.make_room(now);
+        }
+        let new = Account { tokens: BURST, at: now, under_way: 0 };
+        let account = self.accounts.entry(origin).or_insert(new);
+        account.refill(rate, now);
+        account
+    }
+
+    fn make_room(&mut self, now: Instant) {
+        let rate = self.failures_per_second;
+        self.accounts.retain(|_, account| {
+            account.refill(rate, now);
+            !account.is_clean()
+        });
+        if self.accounts.len() >= ORIGINS_MAX {
+            let idle = self.accounts.iter().filter(|(_, account)| account.under_way == 0);
+            let nearest = idle.max_by(|(_, a), (_, b)| a.tokens.total_cmp(&b.tokens));
+            if let Some(origin) = nearest.map(|(origin, _)| *origin) {
+                self.accounts.remove(&origin);
+            }
+        }
+    }
+}
+
+impl Account {
+    fn refill(&mut self, rate: f64, now: Instant) {
+        let elapsed_secs = now.saturating_duration_since(self.at).as_secs_f64();
+        self.tokens = (self.tokens + elapsed_secs * rate).min(BURST);
+        self.at = now;
+    }
+
+    fn is_clean(&self) -> bool {
+        self.under_way == 0 && self.tokens >= BURST
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Origin = Origin::V4([192, 0, 2, 1]);
+    const OTHER: Origin = Origin::V4([192, 0, 2, 2]);
+
+    fn guess(pace: &mut Pace, origin: Origin, now: Instant) -> Result<(), Due> {
+        pace.begin(origin, now)?;
+        pace.end(origin, false, now);
+        Ok(())
+    }
+
+    #[test]
+    fn wrong_ones_are_paced_and_right_ones_are_not() {
+        let mut pace = Pace::new(5);
+        let start = Instant::now();
+        for _ in 0..10 * BURST as u32 {
+            assert_eq!(pace.begin(OTHER, start), Ok(()));
+            pace.end(OTHER, true, start);
+        }
+        assert!(pace.accounts.is_empty(), "nothing is kept of those who are right");
+        let guessed = (0..1000).take_while(|_| guess(&mut pace, ONE, start).is_ok()).count();
+        assert_eq!(guessed, BURST as usize);
+        assert!(pace.is_worn(ONE) && !pace.is_worn(OTHER));
+        assert_eq!(guess(&mut pace, OTHER, start), Ok(()), "the pace of one is not another's");
+        let due = guess(&mut pace, ONE, start).unwrap_err().unwrap();
+        assert_eq!(due.duration_since(start).as_millis(), 200);
+        let mut guessed = 0;
+        for ms in 0..10_000 {
+            guessed += u32::from(guess(&mut pace, ONE, start + Duration::from_millis(ms)).is_ok());
+        }
+        assert!((49..=50).contains(&guessed), "5 a second: {guessed}");
+    }
+
+    #[test]
+    fn a_worn_origin_has_one_check_under_way() {
+        let mut pace = Pace::new(1);
+        let start = Instant::now();
+        while guess(&mut pace, ONE, start).is_ok() {}
+        let later = start + Duration::from_secs(1);
+        assert_eq!(pace.begin(ONE, later), Ok(()));
+        assert_eq!(pace.begin(ONE, later), Err(None), "the first may be wrong");
+        pace.end(ONE, true, later);
+        assert_eq!(pace.begin(ONE, later), Ok(()), "it was not");
+    }
+
+    #[test]
+    fn origins_are_limited_and_forgotten() {
+        let mut pace = Pace::new(1);
+        let start = Instant::now();
+        for number in 0..2 * ORIGINS_MAX as u32 {
+            assert_eq!(guess(&mut pace, Origin::V4(number.to_be_bytes()), start), Ok(()));
+            assert!(pace.accounts.len() <= ORIGINS_MAX);
+        }
+        assert_eq!(guess(&mut pace, ONE, start + Duration::from_secs(60)), Ok(()));
+        assert_eq!(pace.accounts.len(), 1, "all others are clean again");
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_kept() {
+        let mut pace = Pace::new(0);
+        let now = Instant::now();
+        assert!((0..1000).all(|_| guess(&mut pace, ONE, now).is_ok()));
+        assert!(pace.accounts.is_empty());
+    }
+}

@@ -1,0 +1,175 @@
+//! Connections that are not admitted: refused, given up, closed.
+
+use std::io::IoSlice;
+use std::net::{IpAddr, SocketAddr};
+
+use broker::admission::{Credentials, Refusal};
+use net::{Read, Stream};
+
+use super::stage::Stage;
+use super::{Deadlines, Door};
+use crate::logging::shown;
+use crate::run::gate::TurnedAway;
+use crate::run::line_pace::{About, Visitor};
+
+/// How long a refused client may take to read why.
+const REFUSAL_MS: u64 = 1000;
+
+/// How often those who dawdle are looked at while there is little room.
+const HURRY_EVERY_MS: u64 = 250;
+
+impl Door {
+    pub(super) fn refuse_connect(
+        &mut self,
+        key: usize,
+        stream: Stream,
+        credentials: &Credentials,
+        refusal: &Refusal,
+    ) {
+        let request = &credentials.request;
+        let who = (&*request.client_id, request.username.as_deref(), &*request.peer);
+        self.refuse(key, stream, who, refusal);
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        key: usize,
+        mut stream: Stream,
+        who: (&str, Option<&str>, &str),
+        refusal: &Refusal,
+    ) {
+        self.tell_refusal(key, who, refusal);
+        if let Some(arrival) = self.arrivals.get(key) {
+            arrival.entrance.counts.refuse(refusal.reason);
+        }
+        let is_told = !refusal.answer.is_empty()
+            && stream.write(&[IoSlice::new(&refusal.answer)]).is_ok()
+            && stream.shutdown().is_ok();
+        if !is_told {
+            return self.turn_away(key, TurnedAway::Refused);
+        }
+        // Closing now would take the answer away from a client that has more bytes on the way.
+        self.generation += 1;
+        let deadline_ms = self.now_ms + REFUSAL_MS;
+        self.refusals.push_back((deadline_ms, key, self.generation));
+        if let Some(arrival) = self.arrivals.get_mut(key) {
+            arrival.generation = self.generation;
+            arrival.entrance.counts.turn_away(TurnedAway::Refused);
+        }
+        self.read_away(key, stream);
+    }
+
+    /// May there be a line about somebody at the door?
+    pub(super) fn may_tell(
+        &self,
+        about: About,
+        peer: Option<IpAddr>,
+        client: &str,
+        what: &'static str,
+    ) -> bool {
+        let visitor = Visitor { about, peer, client: client.into(), what };
+        self.context.line_pace.allows_visitor(visitor, self.now_ms)
+    }
+
+    fn tell_refusal(
+        &self,
+        key: usize,
+        (client_id, username, peer): (&str, Option<&str>, &str),
+        refusal: &Refusal,
+    ) {
+        let ip = peer.parse().ok().map(|address: SocketAddr| address.ip());
+        let client = shown(client_id);
+        let what = if refusal.clause.is_empty() { refusal.detail } else { refusal.clause };
+        if !self.may_tell(About::Refused, ip, &client, what) {
+            return;
+        }
+        tracing::info!(
+            client = &*client,
+            user = username.map_or("-".into(), shown).as_ref(),
+            peer,
+            listener = self.arrivals.get(key).map(|arrival| &*arrival.entrance.name),
+            clause = refusal.clause,
+            reason = %refusal.reason,
+            detail = refusal.detail,
+            "connection refused"
+        );
+    }
+
+    pub(super) fn read_away(&mut self, key: usize, mut stream: Stream) {
+        loop {
+            match stream.read(&mut self.scratch) {
+                Ok(Read::Bytes(_)) => {}
+                Ok(Read::WouldBlock) => return self.set(key, Stage::Refused(stream)),
+                Ok(Read::Closed) | Err(_) => {
+                    self.arrivals.try_remove(key);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Closes without an answer. What nobody waits for any more is not checked.
+    pub(super) fn turn_away(&mut self, key: usize, why: TurnedAway) {
+        if let Some(arrival) = self.arrivals.try_remove(key) {
+            arrival.entrance.counts.turn_away(why);
+            if matches!(arrival.stage, Stage::Checking { .. }) {
+                let ticket = self.ticket(arrival.generation);
+                self.context.authenticator.forget(arrival.charge.origin(), ticket);
+            }
+        }
+    }
+
+    /// Closes connections that took too long.
+    pub(super) fn give_up_late(&mut self) {
+        let mut deadlines = std::mem::take(&mut self.deadlines);
+        self.give_up_on(&mut deadlines);
+        self.deadlines = deadlines;
+        let mut refusals = std::mem::take(&mut self.refusals);
+        self.give_up_on(&mut refusals);
+        self.refusals = refusals;
+        if self.now_ms >= self.hurries_at_ms && self.context.allowance.is_short() {
+            self.hurries_at_ms = self.now_ms + HURRY_EVERY_MS;
+            self.give_up_dawdlers();
+        }
+    }
+
+    /// There is little room: those who have not sent their CONNECT go earlier.
+    fn give_up_dawdlers(&mut self) {
+        let until_ms = self.now_ms + self.context.connect_timeout_ms / 4 * 3;
+        let due = self.deadlines.iter().take_while(|(deadline_ms, ..)| *deadline_ms <= until_ms);
+        let due: Vec<_> = due.map(|(_, key, generation)| (*key, *generation)).collect();
+        for (key, generation) in due {
+            let Some(arrival) = self.arrivals.get(key) else { continue };
+            let dawdles = matches!(arrival.stage, Stage::Handshake(_) | Stage::Connect { .. });
+            if dawdles && arrival.generation == generation {
+                self.turn_away(key, TurnedAway::Timeout);
+            }
+        }
+    }
+
+    fn give_up_on(&mut self, deadlines: &mut Deadlines) {
+        while let Some((deadline_ms, key, generation)) = deadlines.front().copied() {
+            let arrival = self.arrivals.get(key).filter(|arrival| arrival.generation == generation);
+            if let Some(arrival) = arrival {
+                if deadline_ms > self.now_ms {
+                    return;
+                }
+                if !matches!(arrival.stage, Stage::Refused(_)) {
+                    let peer = arrival.stage.peer();
+                    let ip = peer.parse().ok().map(|address: SocketAddr| address.ip());
+                    if self.may_tell(About::Handshake, ip, "-", "timeout") {
+                        tracing::info!(
+                            listener = arrival.entrance.name,
+                            peer,
+                            "no complete CONNECT in time; connection closed"
+                        );
+                    }
+                    self.turn_away(key, TurnedAway::Timeout);
+                }
+                // A refused one is counted already.
+                self.arrivals.try_remove(key);
+            }
+            deadlines.pop_front();
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A connection between accept and admission, and how far it has come.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use broker::admission::{self, Credentials, Refusal};
+use codec::{Reason, Version};
+use mio::event::Source;
+use net::{Handshake, PeerAddress, PeerInfo, Stream};
+
+use crate::auth::scram::Exchange;
+use crate::run::arrivals::Charge;
+use crate::run::gate::{Entrance, Seat};
+
+/// A connection between accept and admission.
+pub(super) struct Arrival {
+    pub(super) stage: Stage,
+    pub(super) entrance: Arc<Entrance>,
+    pub(super) seat: Option<Seat>,
+    pub(super) generation: u64,
+    /// Registered with the poll; one that never had to wait is not.
+    pub(super) is_watched: bool,
+    /// What it takes of that which there is for those at the door.
+    pub(super) charge: Charge,
+}
+
+pub(super) enum Stage {
+    Handshake(Box<Handshake>),
+    /// Waiting for the whole CONNECT.
+    Connect {
+        stream: Stream,
+        peer: Box<PeerInfo>,
+        bytes: Vec<u8>,
+    },
+    /// Waiting for the authentication back-end.
+    Checking {
+        stream: Stream,
+        credentials: Box<Credentials>,
+        rest: Vec<u8>,
+    },
+    /// An enhanced authentication is under way.
+    Exchange {
+        stream: Stream,
+        credentials: Box<Credentials>,
+        exchange: Box<Exchange>,
+        bytes: Vec<u8>,
+    },
+    /// Refused; the client may read why until the deadline.
+    Refused(Stream),
+    /// Between two stages.
+    Moving,
+}
+
+impl Stage {
+    pub(super) fn source(&mut self) -> Option<&mut dyn Source> {
+        match self {
+            Self::Handshake(handshake) => Some(handshake.as_mut()),
+            Self::Connect { stream, .. }
+            | Self::Checking { stream, .. }
+            | Self::Exchange { stream, .. }
+            | Self::Refused(stream) => Some(stream),
+            Self::Moving => None,
+        }
+    }
+
+    pub(super) fn peer(&self) -> String {
+        match self {
+            Self::Handshake(handshake) => handshake.peer().address.to_string(),
+            Self::Connect { peer, .. } => peer.address.to_string(),
+            Self::Checking { credentials, .. } | Self::Exchange { credentials, .. } => {
+                credentials.request.peer.to_string()
+            }
+            Self::Refused(_) | Self::Moving => "-".into(),
+        }
+    }
+}
+
+pub(super) fn ip(peer: &PeerAddress) -> Option<IpAddr> {
+    match peer {
+        PeerAddress::Inet(address) => Some(address.ip()),
+        PeerAddress::Unix => None,
+    }
+}
+
+pub(super) fn refusal(
+    credentials: &Credentials,
+    reason: Reason,
+    clause: &'static str,
+    detail: &'static str,
+) -> Refusal {
+    let version: Version = credentials.request.version;
+    Refusal { reason, answer: admission::connack(version, reason), clause, detail }
+}
