@@ -76,6 +76,7 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
         let Some(mut link) = client.session.detach() else { return };
+        client.session.incoming.note_orphans(connection, &link);
         if link.is_v5() && tells_client(&ended) {
             // No reason string: the public suites compare the whole packet. The log has the detail.
             let _ = link.write(&Packet::Disconnect(Disconnect::new(ended.reason())));

@@ -53,7 +53,8 @@ impl Shard {
                 let retained = retained.as_ref();
                 let places = retained.map_or(0, |m| self.retain_again(slot, publish, m));
                 let handover = u16::from(self.await_handover(slot, publish));
-                self.owe_kept_answer(slot, publish, handover + places);
+                let orphan = u16::from(self.inherit(slot, publish));
+                self.owe_kept_answer(slot, publish, handover + places + orphan);
                 return Ok(());
             }
             Checked::Deny(topic) => return self.deny_publish(slot, publish, &topic, now_ms),
@@ -202,6 +203,16 @@ impl Shard {
             }
             _ => false,
         }
+    }
+
+    /// A QoS 2 publish comes again for which other places have yet to answer: this connection waits
+    /// for them, too.
+    fn inherit(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(number) = client.session.link().map(session::Link::next_ack_number) else {
+            return false;
+        };
+        client.session.incoming.inherit(publish.packet_id, number)
     }
 
     /// The address for the answers of other shards; its ack number is the one that

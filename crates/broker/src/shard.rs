@@ -587,20 +587,16 @@ impl Shard {
                 // Only what it repeats was, which is not its publisher's matter.
                 reason = Reason::SUCCESS;
             }
-            if let Some(client) = self.clients.get_mut(slot)
-                && message.qos() == codec::QoS::ExactlyOnce
-                && !is_taken
-            {
-                // It was not accepted, so that it is no repetition when it comes again, on this
-                // connection or the next.
-                client.session.incoming.release(confirm.packet_id);
-            }
         }
-        if self.link(slot, confirm.connection).is_none() {
-            return;
-        }
+        let is_current = self.link(slot, confirm.connection).is_some();
         let Some(client) = self.clients.get_mut(slot) else { return };
-        client.session.settle(confirm.ack_number, reason);
+        let awaited_as = (confirm.connection, confirm.ack_number);
+        let number = match is_current {
+            true => Some(confirm.ack_number),
+            false => client.session.incoming.settle_orphan(awaited_as, reason.is_error()),
+        };
+        let Some(number) = number else { return };
+        client.session.settle(number, reason);
         if client.session.link().is_some_and(Link::has_refused) {
             self.doomed.push((slot, Ended::Refused));
         }

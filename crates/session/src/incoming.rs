@@ -1,5 +1,7 @@
 //! Publishes from the client: which QoS 2 packet ids are between PUBLISH and PUBREL.
 
+use crate::{Link, PendingAck};
+
 /// Packet ids of QoS 2 publishes that were accepted and not yet released.
 ///
 /// Bounded by the receive maximum (checked by the link) and by 65,535 ids.
@@ -15,18 +17,76 @@ struct PacketIds {
     unreleased: Vec<u16>,
     /// Of those, the ones for which some place has yet to answer. Usually empty.
     unconfirmed: Vec<u16>,
+    /// Of those, the ones whose connection has ended. At most one for each packet id.
+    orphans: Vec<Orphan>,
     /// A retained publish was sent again, and taken again, that may be older than these.
     is_behind: bool,
 }
 
+/// A publish whose connection has ended before all places have answered for it.
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    packet_id: u16,
+    /// By which its answers name it: connection and number of the acknowledgement.
+    awaited_as: (u64, u32),
+    /// Places that have yet to answer.
+    waiting: u16,
+    /// The acknowledgement of the present connection that waits for the same, because the publish
+    /// came again.
+    heir: Option<u32>,
+}
+
 impl Incoming {
     /// Has this publish been accepted already (MQTT-4.3.3-10)? While an answer is missing it may
-    /// yet be refused, so a repetition then counts as new.
+    /// yet be refused, so a repetition on the same connection then counts as new. On the next one
+    /// it shares the fate of the first.
     pub fn contains(&self, packet_id: u16) -> bool {
         self.ids.as_ref().is_some_and(|ids| {
+            let is_orphan = || ids.orphans.iter().any(|orphan| orphan.packet_id == packet_id);
             ids.unreleased.binary_search(&packet_id).is_ok()
-                && !ids.unconfirmed.contains(&packet_id)
+                && (!ids.unconfirmed.contains(&packet_id) || is_orphan())
         })
+    }
+
+    /// A connection has ended: what it waited for still comes, and is to be known.
+    pub fn note_orphans(&mut self, connection: u64, link: &Link) {
+        let Some(ids) = &mut self.ids else { return };
+        ids.orphans.iter_mut().for_each(|orphan| orphan.heir = None);
+        for (number, ack) in link.unanswered() {
+            let PendingAck { packet_id, waiting, .. } = *ack;
+            let is_known = ids.orphans.iter().any(|orphan| orphan.packet_id == packet_id);
+            if ids.unconfirmed.contains(&packet_id) && !is_known {
+                let awaited_as = (connection, number);
+                ids.orphans.push(Orphan { packet_id, awaited_as, waiting, heir: None });
+            }
+        }
+    }
+
+    /// A publish comes again whose first connection has ended. True: the acknowledgement `heir`
+    /// has to wait for the answers to the first.
+    pub fn inherit(&mut self, packet_id: u16, heir: u32) -> bool {
+        let mut orphans = self.ids.iter_mut().flat_map(|ids| &mut ids.orphans);
+        let orphan = orphans.find(|orphan| orphan.packet_id == packet_id);
+        orphan.map(|orphan| orphan.heir = Some(heir)).is_some()
+    }
+
+    /// A place has answered for a publish whose connection has ended. Some: the acknowledgement
+    /// of the present connection that this settles.
+    pub fn settle_orphan(&mut self, awaited_as: (u64, u32), is_refused: bool) -> Option<u32> {
+        let ids = self.ids.as_mut()?;
+        let index = ids.orphans.iter().position(|orphan| orphan.awaited_as == awaited_as)?;
+        let orphan = &mut ids.orphans[index];
+        orphan.waiting = orphan.waiting.saturating_sub(1);
+        if orphan.waiting > 0 && !is_refused {
+            return None;
+        }
+        let Orphan { packet_id, heir, .. } = ids.orphans.swap_remove(index);
+        match is_refused {
+            // When it comes once more it is no repetition (MQTT-4.3.3-9).
+            true => drop(self.release(packet_id)),
+            false => self.confirm(packet_id),
+        }
+        heir
     }
 
     /// Some places have yet to answer for this publish.
@@ -69,6 +129,7 @@ impl Incoming {
     pub fn release(&mut self, packet_id: u16) -> bool {
         self.confirm(packet_id);
         let Some(ids) = &mut self.ids else { return false };
+        ids.orphans.retain(|orphan| orphan.packet_id != packet_id);
         let Ok(place) = ids.unreleased.binary_search(&packet_id) else { return false };
         ids.unreleased.remove(place);
         ids.is_behind &= !ids.unreleased.is_empty();
@@ -95,7 +156,9 @@ impl Incoming {
 
     pub fn heap_bytes(&self) -> usize {
         self.ids.as_ref().map_or(0, |ids| {
-            size_of::<PacketIds>() + (ids.unreleased.capacity() + ids.unconfirmed.capacity()) * 2
+            size_of::<PacketIds>()
+                + (ids.unreleased.capacity() + ids.unconfirmed.capacity()) * 2
+                + ids.orphans.capacity() * size_of::<Orphan>()
         })
     }
 }

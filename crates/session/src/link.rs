@@ -327,6 +327,12 @@ impl Link {
         self.acks.get(self.ack_index(number))
     }
 
+    /// QoS 2 publishes for which a place has yet to answer, with their numbers.
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = (u32, &PendingAck)> {
+        let numbered = (self.acks_taken..=u32::MAX).chain(0..).zip(&self.acks);
+        numbered.filter(|(_, ack)| ack.kind == AckKind::Pubrec && ack.waiting > 0)
+    }
+
     /// Acknowledgements that are held back by one before them or by a place that has to answer.
     pub fn acks_waiting(&self) -> usize {
         self.acks.len()

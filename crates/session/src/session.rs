@@ -174,8 +174,9 @@ impl Session {
         };
         if kind == AckKind::Pubrec && !reason.is_error() {
             self.incoming.insert(packet_id);
-            if waiting > 0 {
-                self.incoming.await_answers(packet_id);
+            match waiting {
+                0 => self.incoming.confirm(packet_id),
+                _ => self.incoming.await_answers(packet_id),
             }
         }
         let Some(link) = self.link.as_deref_mut() else { return 0 };

@@ -9,6 +9,7 @@ use session::{Message, NEVER};
 use storage::AppendError;
 
 use crate::node::Place;
+use crate::oracle::Payload;
 use crate::sabotage::Sabotage;
 use crate::world::World;
 
@@ -158,6 +159,11 @@ impl World {
         let Some(mail) = queue.pop_front() else { return };
         if queue.is_empty() {
             self.node.mail.remove(&pair);
+        }
+        if let Mail::Confirmed { refused: Some(message), .. } = &mail
+            && let Some(payload) = Payload::from_bytes(message.payload())
+        {
+            self.oracle.on_place_refused(message.topic(), payload);
         }
         let core = &mut self.node.shards[usize::from(pair.1)];
         match sabotage {

@@ -142,7 +142,7 @@ pub(crate) struct World {
 
 impl World {
     fn new(seed: u64, options: Options) -> Self {
-        let mut random = Random::new(seed);
+        let (mut random, mut crowd) = (Random::new(seed), Random::new(seed ^ (1 << 62)));
         let shard_count = 1 + random.below(5) as u16;
         let mut settings = Settings {
             share_strategy: pick(&STRATEGIES, &mut random),
@@ -163,9 +163,9 @@ impl World {
         let mut terms = Terms {
             is_lossy: options.overflow.is_some(),
             may_refuse: options.overflow == Some(Overflow::Reject),
+            sees_refusals: !options.durable,
             ..Terms::default()
         };
-        let mut crowd = Random::new(seed ^ (1 << 62));
         let (mut disks, mut calamities) = (None, Calamities::default());
         let (mut padding_max, mut unrest_percent) = (0, 100);
         if options.durable {

@@ -29,7 +29,7 @@ fn overflow_is_never_silent() {
 
 #[test]
 fn a_full_queue_refuses_the_publisher() {
-    run_all(0, 100, Options { overflow: Some(Overflow::Reject), ..Options::default() });
+    run_all(0, 300, Options { overflow: Some(Overflow::Reject), ..Options::default() });
 }
 
 #[test]
