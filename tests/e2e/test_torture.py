@@ -21,6 +21,7 @@ def test_nothing_acknowledged_is_lost_by_kills(level):
     assert verdict.is_clean, str(verdict)
     assert verdict.counts["Killed"] >= 3
     assert verdict.counts["owed"] > 0 and verdict.counts["retained checked"] > 0
+    assert verdict.counts["wills promised"] > 0
 
 
 def test_at_memory_the_same_kills_lose_messages_and_are_caught():

@@ -58,9 +58,12 @@ class Client:
     async def connect(self):
         port = await self.server.port()
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
-        self.writer.write(wire.connect(self.name, self.version, clean=False, properties=LASTING))
+        connect = wire.connect(
+            self.name, self.version, clean=False, properties=LASTING, will=self.next_will()
+        )
+        self.writer.write(connect)
         first, body = await asyncio.wait_for(self.packet(), ANSWER_SECS)
-        if first != wire.CONNACK or body[1] != 0:
+        if first != wire.CONNACK or body[1] != 0 or not self.running:
             raise Lost
         present = bool(body[0] & 1)
         if not present and self.promised:
@@ -93,6 +96,9 @@ class Client:
             if first == wire.DISCONNECT or self.writer is None:
                 raise Lost
             self.on_packet(first, body)
+
+    def next_will(self):
+        """What the broker is to publish when this connection ends without a goodbye."""
 
     async def resume(self, present):
         """Takes up what was under way, or begins anew."""
@@ -273,6 +279,31 @@ class Publisher(Client):
     def settle(self, packet_id):
         del self.open[packet_id]
         self.room.set()
+
+
+class Mortal(Client):
+    """Leaves a numbered will with each connection, and never says goodbye.
+
+    A SUBACK on the connection is the promise that the session and its will are in the log.
+    """
+
+    def __init__(self, name, server, history, topic, qos, version=5):
+        super().__init__(name, server, history, version)
+        self.topic, self.qos = topic, qos
+        self.number = -1
+
+    def next_will(self):
+        self.number += 1
+        self.history.append(h.Sent(self.topic, self.number, self.qos, False))
+        return self.topic, f"{self.number} ", self.qos, False
+
+    async def resume(self, present):
+        self.writer.write(wire.subscribe("nothing/here", 1, version=self.version))
+
+    def on_packet(self, first, body):
+        if first == wire.SUBACK:
+            self.promised = True
+            self.history.append(h.Acknowledged(self.topic, self.number))
 
 
 async def read_retained(name, server, history, topics, patience_secs):

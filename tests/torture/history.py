@@ -26,6 +26,8 @@ Forgotten = namedtuple("Forgotten", "client")
 Asked = namedtuple("Asked", "reader")
 Retained = namedtuple("Retained", "reader topic number")
 Told = namedtuple("Told", "reader")
+# A backup was made of the running broker, and found sound.
+BackedUp = namedtuple("BackedUp", "life")
 Killed = namedtuple("Killed", "at_secs")
 Ready = namedtuple("Ready", "after_secs")
 
@@ -33,7 +35,7 @@ KINDS = {
     kind.__name__: kind
     for kind in (
         Subscribed, Unsubscribed, Sent, Acknowledged, Refused, Received, Forgotten, Asked,
-        Retained, Told, Killed, Ready,
+        Retained, Told, BackedUp, Killed, Ready,
     )
 }  # fmt: skip
 
@@ -110,6 +112,8 @@ def _count(history, verdict):
         counts[type(event).__name__] += 1
         if isinstance(event, Received):
             counts[f"received at QoS {event.qos}"] += 1
+        elif isinstance(event, Acknowledged) and event.topic.startswith(WILLS):
+            counts["wills promised"] += 1
     counts["acknowledged"] = counts.pop("Acknowledged", 0)
 
 
@@ -218,6 +222,9 @@ def _judge_retained(history, verdict):
                     wanted = f"{floor} to {sent[topic]}"
                     verdict.find("retained", f"{topic}: {got}, not {wanted}, for {event.reader}")
 
+
+# Topics of wills begin so. What acknowledges them is the SUBACK behind the CONNECT.
+WILLS = "will/"
 
 # Members of shared subscriptions have names that begin so: among them there is no order.
 MEMBER = "member-"

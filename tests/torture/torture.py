@@ -4,9 +4,14 @@
 `torture.py --kills 50` does so at the levels `disk` and `fsync`. Publishers and subscribers live
 through it: they come back, resume their sessions, and resend. In the end every acknowledged QoS 1
 message must have reached every persistent session that it matches, in order per publisher and
-topic, every QoS 2 message exactly once, every shared subscription each message, and a reader of
-retained messages the last acknowledged of each topic. What SIGKILL cannot show, the loss of what
-the operating system had not yet written, is the simulator's part.
+topic, every QoS 2 message exactly once, every shared subscription each message, every will that a
+SUBACK promised the sessions that wait for it, and a reader of retained messages the last
+acknowledged of each topic.
+
+Each life of the broker has a disk of its own speed (syncs that take up to a quarter of a second
+longer), connections break in the middle of commits and are back at once, and backups are made of
+it. What SIGKILL cannot show, the loss of what the operating system had not yet written, is the
+simulator's part.
 """
 
 import argparse
@@ -27,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import clients
 import history as h
+import slow_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 QUELEA = os.environ.get("QUELEA_BIN", str(ROOT / "target/debug/quelea"))
@@ -55,6 +61,10 @@ EARLY_KILL_SECS = (0.001, 0.05)
 NEWCOMER_KILLS = 3
 # Those that are mostly away come back for one life of the broker in so many.
 AWAY_KILLS = 4
+# A connection breaks so often, and is back at once: a commit takes as long.
+CUT_SECS = (0.02, 0.3)
+# A backup is made in one of so many lives.
+BACKUP_KILLS = 3
 # How long a reader waits for retained messages. Only failing runs wait that long.
 RETAINED_SECS = 30
 # All is over when nothing came for so long; or, where something is missing, for so much longer.
@@ -70,8 +80,9 @@ class Broken(Exception):
 class Server:
     """`quelea serve` on one data directory, killed and started again."""
 
-    def __init__(self, directory, level):
+    def __init__(self, directory, level, rng, sync_delays_ms):
         self.directory, self.level = directory, level
+        self.rng, self.sync_delays_ms = rng, sync_delays_ms
         self.config = directory / "quelea.toml"
         self.config.write_text(CONFIG.replace("{level}", level))
         self.data = directory / "data"
@@ -83,10 +94,13 @@ class Server:
 
     async def start(self):
         self.lives += 1
+        delay_ms = self.rng.choice(self.sync_delays_ms)
+        slow = slow_sync.delayed(delay_ms) if delay_ms else {}
         self.process = await asyncio.create_subprocess_exec(
             QUELEA, "serve", "--log-format=json", f"--config={self.config}",
             f"--data={self.data}", stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **slow},
         )  # fmt: skip
         self._reading = asyncio.ensure_future(self._read_log(self.process.stderr))
 
@@ -136,21 +150,38 @@ class Server:
         if code != 0:
             raise Broken(f"it ended with {code} when asked to stop: {self.last_words()}")
 
+    async def back_up(self):
+        """A backup of whatever is there just now has to be sound, unless a kill came between."""
+        life, target = self.lives, self.directory / f"backup-{self.lives}"
+        process = await asyncio.create_subprocess_exec(
+            QUELEA, "backup", str(self.data), str(target),
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, said = await process.communicate()
+        is_same_life = self.lives == life and self.process.returncode is None and self._up.is_set()
+        if process.returncode == 0:
+            self.check_log(target)
+        elif is_same_life:
+            raise Broken(f"no backup in its life {life}: {said.decode(errors='replace')}")
+        for left in (target, target.with_name(target.name + ".partial")):
+            shutil.rmtree(left, ignore_errors=True)
+        return process.returncode == 0
+
     def last_words(self):
         log = self.directory / f"life-{self.lives}.log"
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         return "\n".join(lines[-10:]) or "it said nothing"
 
-    def check_log(self):
-        """`quelea log check` over what it left."""
-        command = [QUELEA, "log", "check", str(self.data)]
+    def check_log(self, data=None):
+        """`quelea log check` over what it left, or over a backup."""
+        command = [QUELEA, "log", "check", str(data or self.data)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Broken(f"its log is not sound: {done.stdout}{done.stderr}")
 
-
-    def check_losses(self, rng):
+    def check_losses(self):
         """Whether a start would notice that the newest file of a log is gone, or cut short."""
+        rng = self.rng
         folders = sorted(self.data.glob("shard-*"))
         files = [file for folder in folders for file in folder.glob("*.log") if is_begun(file)]
         if not files:
@@ -207,6 +238,16 @@ class Run:
             self.subscriber("away-2", "two/#", 2, version=4),
             *(self.subscriber(f"member-{n}", "$share/rest/shared/#", 1) for n in (3, 4)),
         ]
+        wills = [("will/a", 1, 5), ("will/b", 2, 5), ("will/c", 1, 4), ("will/d", 2, 4)]
+        self.mortals = [
+            clients.Mortal(f"mortal-{topic[-1]}", server, self.history, topic, qos, version)
+            for topic, qos, version in wills
+        ]
+        # A will that is being published when the broker is killed may come again, at QoS 2 too.
+        self.heirs = [
+            self.subscriber("heir-1", "will/#", 1),
+            self.subscriber("heir-2", "will/+", 1, version=4),
+        ]
         self.newcomers = []
         self.tasks = None
 
@@ -233,16 +274,20 @@ class Run:
         await self.server.start()
         await self.server.ready()
         async with asyncio.TaskGroup() as self.tasks:
-            for client in (*self.subscribers, *self.away):
+            waiting = (*self.subscribers, *self.away, *self.heirs)
+            for client in waiting:
                 self.tasks.create_task(client.live())
-            await self.until(lambda: all(c.promised for c in (*self.subscribers, *self.away)))
+            await self.until(lambda: all(client.promised for client in waiting))
+            for mortal in self.mortals:
+                self.tasks.create_task(mortal.live())
             for publisher in self.publishers:
                 self.tasks.create_task(publisher.live())
                 self.tasks.create_task(publisher.publish())
             for kill in range(self.options.kills):
                 await self.one_life(kill)
             await self.settle()
-            for client in (*self.publishers, *self.subscribers, *self.away, *self.newcomers):
+            everybody = (*self.publishers, *self.subscribers, *self.away, *self.newcomers)
+            for client in (*everybody, *self.heirs):
                 client.running = False
                 client.hang_up()
         await self.server.stop()
@@ -263,6 +308,9 @@ class Run:
                 client.hang_up()
         elif kill % AWAY_KILLS == AWAY_KILLS - 1:
             self.call_back()
+        unrest = self.tasks.create_task(self.break_connections())
+        if kill % BACKUP_KILLS == 0 and self.server.level != "memory":
+            self.tasks.create_task(self.back_up())
         life_secs = self.rng.uniform(*self.options.life_secs)
         born_secs = self.rng.uniform(0, life_secs)
         await asyncio.sleep(born_secs)
@@ -273,14 +321,27 @@ class Run:
             await self.until(lambda: len(self.acknowledged()) == self.topic_count())
         # A few milliseconds after the start, or it waits in vain.
         await reading
+        unrest.cancel()
         await self.kill()
         if self.server.level != "memory":
-            self.server.check_losses(self.rng)
+            self.server.check_losses()
         while self.rng.random() < EARLY_KILL_SHARE:
             await self.server.start()
             await asyncio.sleep(self.rng.uniform(*EARLY_KILL_SECS))
             await self.kill()
         await self.server.start()
+
+    async def break_connections(self):
+        """What waits for a commit loses its connection, and is back before it is done."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(*CUT_SECS))
+            client = self.rng.choice((*self.publishers, *self.subscribers, *self.mortals))
+            if client.connected.is_set():
+                client.hang_up()
+
+    async def back_up(self):
+        if await self.server.back_up():
+            self.history.append(h.BackedUp(self.server.lives))
 
     def call_back(self):
         for client in self.away:
@@ -316,9 +377,12 @@ class Run:
         await self.be_ready()
         for publisher in self.publishers:
             publisher.publishing = False
+        for mortal in self.mortals:
+            mortal.running = False
+            mortal.hang_up()
         self.call_back()
         await self.until(lambda: not any(publisher.open for publisher in self.publishers))
-        everybody = (*self.subscribers, *self.away, *self.newcomers)
+        everybody = (*self.subscribers, *self.away, *self.newcomers, *self.heirs)
         await self.until(lambda: all(client.connected.is_set() for client in everybody))
         await self.be_quiet(QUIET_SECS)
         # At this level something is missing for good.
@@ -346,7 +410,7 @@ def torture(level, options):
     rng = random.Random(f"{options.seed} {level}")
 
     async def run():
-        server = Server(directory, level)
+        server = Server(directory, level, rng, options.sync_delays_ms)
         run = Run(server, options, rng)
         failure = None
         try:
@@ -386,7 +450,8 @@ def tell(level, history, verdict):
     print(
         f"  repeated: {counts['repeated at QoS 1']:,} at QoS 1, "
         f"{counts['repeated at QoS 2']:,} at QoS 2; "
-        f"{counts['retained checked']:,} retained messages checked; {counts['Refused']:,} refused"
+        f"{counts['retained checked']:,} retained messages checked; {counts['Refused']:,} refused; "
+        f"{counts['wills promised']:,} wills promised, {counts['BackedUp']} backups"
     )
     print("  " + str(verdict).replace("\n", "\n  "), flush=True)
 
@@ -402,6 +467,8 @@ def options_from(arguments):
     parser.add_argument("--rate", type=float, default=800, help="messages a second in all")
     parser.add_argument("--life-secs", type=float, nargs=2, default=(0.2, 2.5),
                         metavar=("MIN", "MAX"), help="time from ready to kill")  # fmt: skip
+    parser.add_argument("--sync-delays-ms", type=int, nargs="+", default=(0, 5, 40, 250),
+                        metavar="MS", help="how much longer syncs take; one for each life")  # fmt: skip
     parser.add_argument("--files", choices=("never", "if-wrong", "always"), default="if-wrong",
                         help="whether history, logs and data are kept")  # fmt: skip
     parser.add_argument("--judge", metavar="HISTORY", help="only judge a history that was kept")
