@@ -287,6 +287,11 @@ impl Shard {
         self.note_refused(slot, message, now_ms);
         // Clients of 3.1.1 are cut off, when those before have been answered.
         self.answer_publish(slot, publish, reason, 0);
+        if !self.may_pause
+            && let Some(link) = self.clients.get_mut(slot).and_then(|c| c.session.link_mut())
+        {
+            link.refuse_rest();
+        }
         let has_refused = self
             .clients
             .get(slot)

@@ -116,3 +116,19 @@ fn what_is_retained_is_cleared_on_a_full_disk() {
         assert_eq!(cleared, Some(Reason::SUCCESS));
     }
 }
+
+#[test]
+fn what_is_behind_a_refused_publish_of_a_client_that_is_gone_waits_for_it_to_come_again() {
+    let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
+    let (mut lab, publisher) = two_shards(settings);
+    fill(&mut lab, publisher);
+    let reader = lab.open(lab::request("reader"));
+    lab.subscribe(reader, "zero/#", 1);
+    lab.send_only(publisher, &lab::publish("one/a", &[b'x'; 4000], 1, 2000));
+    lab.send_only(publisher, &lab::publish("zero/a", b"behind", 1, 2001));
+    lab.settle();
+    assert_eq!(lab.take_all(reader), [], "both wait");
+    lab.cut(publisher);
+    lab.settle();
+    assert_eq!(lab.take_all(reader), []);
+}

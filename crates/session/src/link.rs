@@ -84,7 +84,8 @@ pub struct Link {
     acks_taken: u32,
     /// Publishes of QoS 1 and 2 that the client waits for.
     unacked_in: u16,
-    /// A publish of a 3.1.1 client was refused, of which only the end of its connection tells.
+    /// A publish was refused of which only the end of the connection tells: before MQTT 5, or when
+    /// the client is gone already.
     is_refusing: bool,
     /// All before it have been answered.
     has_refused: bool,
@@ -253,6 +254,12 @@ impl Link {
     /// Is the connection to be closed for a refused publish, once those before it are answered?
     pub const fn is_refusing(&self) -> bool {
         self.is_refusing
+    }
+
+    /// The client is gone and cannot be told of a refusal: it sends again what was refused, and all
+    /// behind that.
+    pub const fn refuse_rest(&mut self) {
+        self.is_refusing = true;
     }
 
     /// Has the turn of the refused publish come?
