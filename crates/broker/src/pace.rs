@@ -2,7 +2,8 @@
 
 use crate::client::Pace;
 use crate::{SessionKey, Shard};
-use codec::Publish;
+use codec::{Publish, Subscribe};
+use storage::Status;
 
 /// How long a publisher waits for a slow subscriber before it is read on.
 pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
@@ -21,6 +22,9 @@ const BURST_BYTES: usize = 16 * 1024;
 
 /// How long a publisher waits for space on the disk before it is looked at again.
 pub(crate) const FULL_PAUSE_MS: u64 = 100;
+
+/// What a fact of a subscription adds to its filter at the most.
+const FACT_BYTES_MAX: usize = 64;
 
 /// What was taken from a connection in one go.
 pub(crate) struct Taken {
@@ -58,6 +62,25 @@ impl Shard {
             }
             None => false,
         }
+    }
+
+    /// Has the log of a kept session no room for this SUBSCRIBE yet, though its disk has? It waits
+    /// for the next segment like a publish, and is refused on a full disk only.
+    pub(crate) fn subscribes_later(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'_>,
+        now_ms: u64,
+    ) -> bool {
+        let is_kept = self.clients.get(slot).is_some_and(|client| client.durable.is_some());
+        let Some(store) = self.store.as_ref().filter(|_| is_kept) else { return false };
+        let bytes = subscribe.filters.iter().map(|(filter, _)| filter.len() + FACT_BYTES_MAX).sum();
+        let waits = store.log.would_wait(bytes)
+            || store.late.goes_first() && matches!(store.log.status(), Status::Ready);
+        if waits {
+            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+        }
+        waits
     }
 
     /// Counts what was taken from a connection.

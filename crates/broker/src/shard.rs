@@ -260,6 +260,12 @@ impl Shard {
             {
                 break;
             }
+            if let Packet::Subscribe(subscribe) = packet
+                && self.may_pause
+                && self.subscribes_later(slot, subscribe, now_ms)
+            {
+                break;
+            }
             taken += packet_len;
             packets += 1;
             publishes += u64::from(matches!(packet, Packet::Publish(_)));

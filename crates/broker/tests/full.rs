@@ -132,3 +132,22 @@ fn what_is_behind_a_refused_publish_of_a_client_that_is_gone_waits_for_it_to_com
     lab.settle();
     assert_eq!(lab.take_all(reader), []);
 }
+
+#[test]
+fn a_subscription_waits_for_a_disk_that_is_only_behind() {
+    let mut lab = Lab::durable(1);
+    let subscriber = lab.open(persistent("subscriber"));
+    lab.disks_stand_still = true;
+    for number in 0..100 {
+        let filter = format!("{number}/{}", "x".repeat(2000));
+        lab.subscribe_all(subscriber, &[&filter], 1);
+    }
+    assert_eq!(lab.take_all(subscriber), []);
+    assert!(!lab.pauses.is_empty());
+    lab.disks_stand_still = false;
+    for _ in 0..100 {
+        lab.pass_secs(1);
+        lab.bytes(subscriber, &[]);
+    }
+    assert_eq!(lab.take_all(subscriber), vec![Got::Suback(1, vec![1]); 100]);
+}

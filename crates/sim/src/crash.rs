@@ -243,8 +243,9 @@ impl World {
         self.cut_all_connections()?;
         let crash = if end == End::Power { Crash::Power } else { Crash::Kill };
         self.crash_disks(crash, has_synced);
-        if !has_synced {
-            // Who came and went last may be unknown to the next process.
+        if !has_synced || self.calamities.may_refuse() {
+            // Who came and went last may be unknown to the next process, and a full log may not
+            // have been told at all.
             self.clients.iter_mut().for_each(|client| client.fate.forget_connection());
         }
         match end {
