@@ -130,6 +130,13 @@ pub fn ratio_words(ratio: &Ratio) -> String {
 fn notes(sides: &[Side]) -> Vec<String> {
     let runs: Vec<Run> = sides.iter().flat_map(|side| side.runs.clone()).collect();
     let mut notes = differences(&runs);
+    let none_valid = |side: &&Side| !side.runs.iter().any(is_valid);
+    notes.extend(
+        sides
+            .iter()
+            .filter(none_valid)
+            .map(|side| format!("no run of {} was valid: there are no figures of it", side.name)),
+    );
     if sides.len() > 1 {
         notes.push(
             "medians of the valid runs, least to most; behind a ratio the interval in which it lies \
@@ -219,6 +226,11 @@ mod tests {
         assert!(line(&text, "CPU us per message").contains("10 (9 to 11)"), "{text}");
         assert!(line(&text, "damaged").contains("0 to 7"), "{text}");
         assert!(line(&text, "valid").contains("3 of 4"), "{text}");
+        assert!(!text.contains("no figures"), "{text}");
+        let mut none = runs("one", &[10.0, 9.0]);
+        none.iter_mut().for_each(|results| results.validity.valid = false);
+        let text = plain(&Side::each(in_sets(none)));
+        assert!(text.contains("no figures of it") && !text.contains("CPU us"), "{text}");
     }
 
     #[test]

@@ -166,13 +166,13 @@ impl RemoteCrew {
     }
 
     /// Waits for one message of `wanted` kind from every agent that lives.
-    fn gather(&mut self, mut wanted: impl FnMut(FromAgent) -> bool) {
+    fn gather(&mut self, mut wanted: impl FnMut(usize, FromAgent) -> bool) {
         let mut missing: Vec<bool> = self.agents.iter().map(|agent| agent.alive).collect();
         let deadline = Instant::now() + GATHER_MAX;
         while missing.contains(&true) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.news.recv_timeout(left) {
-                Ok((at, _, Ok(message))) => missing[at] &= !wanted(message),
+                Ok((at, _, Ok(message))) => missing[at] &= !wanted(at, message),
                 Ok((at, _, Err(error))) => {
                     // Who hangs up when all is said is not dead.
                     if std::mem::take(&mut missing[at]) && self.agents[at].alive {
@@ -234,7 +234,7 @@ impl Crew for RemoteCrew {
     fn finish(&mut self) -> (SentTable, Vec<Tick>) {
         self.tell(&ToAgent::Finish);
         let (mut all, mut all_ticks) = (SentTable::default(), Vec::new());
-        self.gather(|message| match message {
+        self.gather(|_, message| match message {
             FromAgent::Sent { sent, ticks } => {
                 all.merge(sent);
                 all_ticks.extend(ticks);
@@ -253,13 +253,22 @@ impl Crew for RemoteCrew {
     fn judge(&mut self, sent: &SentTable) -> Part {
         self.tell(&ToAgent::Judge(sent.clone()));
         let mut whole = Part::default();
-        self.gather(|message| match message {
+        let mut machines = Vec::new();
+        self.gather(|at, message| match message {
             FromAgent::Part(part) => {
+                machines.push((at, part.contention));
                 whole.merge(*part);
                 true
             }
             _ => false,
         });
+        for (at, contention) in machines {
+            let agent = &mut self.agents[at];
+            // Of our own machine we know more ourselves.
+            if agent.watch.is_some() {
+                agent.info.contention = Some(contention);
+            }
+        }
         whole
     }
 

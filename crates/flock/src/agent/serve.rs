@@ -10,10 +10,13 @@ use super::wire::{
     FromAgent, GREETING_MAX, Offer, ToAgent, check_greeting, greet, notice_silence, receive, send,
 };
 use crate::engine::clock::{Clock, monotonic_ns};
+use crate::engine::contention::Watch;
 use crate::engine::crew::{Crew, CrewOrder, LocalCrew};
 use crate::engine::host;
+use crate::engine::judge::Part;
 use crate::engine::plan::Plan;
 use crate::engine::preflight;
+use crate::measure::Contention;
 
 /// Listens on `address` (`host:port`, port 0 for any) and serves commanders one after another; with
 /// `once`, only the first. Prints `listening HOST:PORT` when ready.
@@ -132,14 +135,20 @@ fn read_in_background(stream: TcpStream, out: Out) -> Orders {
 
 /// The run itself: orders in, news out, until the judgement is delivered.
 fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &Out) -> io::Result<()> {
+    let mut machine = Watch::default();
     loop {
         match orders.try_recv() {
             Ok(message) => match message? {
-                ToAgent::Order(order) => crew.order(&order),
+                ToAgent::Order(order) => {
+                    if let CrewOrder::Measure(counting) = order {
+                        machine.on(counting);
+                    }
+                    crew.order(&order);
+                }
                 ToAgent::Finish => {
                     let (sent, ticks) = crew.finish();
                     out.send(&FromAgent::Sent { sent, ticks })?;
-                    return judge_when_told(crew, orders, out);
+                    return judge_when_told(crew, machine.found(), orders, out);
                 }
                 ToAgent::Ping { .. }
                 | ToAgent::Judge(_)
@@ -160,10 +169,16 @@ fn carry_out(mut crew: LocalCrew, orders: &Orders, out: &Out) -> io::Result<()> 
 }
 
 /// After the load: waits for what all have sent, and judges what this agent's clients received.
-fn judge_when_told(mut crew: LocalCrew, orders: &Orders, out: &Out) -> io::Result<()> {
+fn judge_when_told(
+    mut crew: LocalCrew,
+    contention: Contention,
+    orders: &Orders,
+    out: &Out,
+) -> io::Result<()> {
     while let Ok(message) = orders.recv() {
         if let ToAgent::Judge(sent) = message? {
-            return out.send(&FromAgent::Part(Box::new(crew.judge(&sent))));
+            let part = Part { contention, ..crew.judge(&sent) };
+            return out.send(&FromAgent::Part(Box::new(part)));
         }
     }
     Err(io::Error::other("the connection ended before the judgement"))

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use anyhow::Context as _;
 
@@ -42,6 +43,7 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     }
     let mut kept = Vec::new();
     let line = RefCell::new(ProgressLine::new(None, args.quiet));
+    let mut course = Course::new(args.rounds as usize * scenarios.len() * brokers.len());
     let options = versus::Options {
         brokers,
         broker_cpus: args.broker_cpus.clone(),
@@ -52,7 +54,7 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
         stop,
         on_begin: &mut |broker, scenario| {
             line.borrow_mut().end();
-            eprintln!("{scenario} against {broker}");
+            eprintln!("{scenario} against {broker}, {}", course.next());
         },
         on_progress: &mut |progress| line.borrow_mut().show(progress),
         on_end: &mut |cell| kept.push(keep_one(cell, args)),
@@ -83,6 +85,35 @@ fn opening(rounds: u32, brokers: &[Description], scenarios: &[(Scenario, String)
         brokers.iter().map(|broker| broker.name.as_str()).collect::<Vec<_>>().join(", "),
         text::seconds(secs * runs)
     )
+}
+
+/// How far a comparison has come.
+struct Course {
+    runs: usize,
+    begun: usize,
+    started_at: Instant,
+}
+
+impl Course {
+    fn new(runs: usize) -> Self {
+        Self { runs, begun: 0, started_at: Instant::now() }
+    }
+
+    /// `run 3 of 10, about 8 min left`, of the run that begins. What is left is known of those that
+    /// are over.
+    fn next(&mut self) -> String {
+        let elapsed_secs = self.started_at.elapsed().as_secs_f64();
+        let each_secs = elapsed_secs / self.begun.max(1) as f64;
+        let left = match self.begun {
+            0 => String::new(),
+            _ => {
+                let left_secs = each_secs * (self.runs - self.begun) as f64;
+                format!(", about {} left", text::seconds(left_secs.ceil()))
+            }
+        };
+        self.begun += 1;
+        format!("run {} of {}{left}", self.begun, self.runs)
+    }
 }
 
 fn scenarios(args: &args::Versus) -> anyhow::Result<Vec<(Scenario, String)>> {
@@ -137,4 +168,17 @@ fn keep_comparisons(cells: &[Cell], args: &args::Versus) -> anyhow::Result<()> {
             .with_context(|| format!("{} cannot be written", path.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_course_says_how_much_is_left() {
+        let mut course = Course::new(3);
+        assert_eq!(course.next(), "run 1 of 3");
+        let second = course.next();
+        assert!(second.starts_with("run 2 of 3, about ") && second.ends_with(" left"), "{second}");
+    }
 }

@@ -2,8 +2,10 @@
 //! not the one that was meant.
 
 use std::fs;
+use std::time::Instant;
 
 use super::conductor::{Conductor, Marks};
+use super::crew::Counting;
 use super::host::Sampler;
 use crate::measure::Contention;
 
@@ -71,39 +73,72 @@ fn heat_events() -> Option<u64> {
     counts.reduce(|sum, count| sum + count)
 }
 
+/// What a machine did while figures were taken, where only the load runs on it.
+#[derive(Debug, Default)]
+pub struct Watch {
+    from: Option<(Instant, MachineTimes)>,
+    found: Contention,
+}
+
+impl Watch {
+    /// Told of each order to count, or no longer.
+    pub fn on(&mut self, counting: Counting) {
+        match (counting, self.from.take()) {
+            (Counting::Yes, None) => self.from = Some((Instant::now(), MachineTimes::now())),
+            (Counting::Yes, from) => self.from = from,
+            (_, Some((at, from))) => {
+                let secs = at.elapsed().as_secs_f64();
+                self.found = between(&from, &MachineTimes::now(), secs);
+            }
+            (_, None) => {}
+        }
+    }
+
+    /// Of what was measured last. Whose CPU it was is not known here.
+    pub fn found(&self) -> Contention {
+        self.found
+    }
+}
+
+/// What the machine as a whole tells.
+fn between(from: &MachineTimes, to: &MachineTimes, secs: f64) -> Contention {
+    let spent = |from: Option<f64>, to: Option<f64>| Some(to? - from?);
+    let Some(all) = spent(from.all, to.all).filter(|all| *all > 0.0) else {
+        return Contention::default();
+    };
+    if secs < SPAN_SECS_MIN {
+        return Contention::default();
+    }
+    let of_all = |spent: f64| (spent / all * 100.0).clamp(0.0, 100.0);
+    let of_time = |spent: f64| (spent / secs * 100.0).clamp(0.0, 100.0);
+    Contention {
+        steal_percent: Some(of_all(to.steal - from.steal)),
+        others_percent: None,
+        pressure_percent: spent(from.pressure, to.pressure).map(of_time),
+        busy_percent: Some(of_all(to.busy - from.busy)),
+        throttled_percent: spent(from.throttled, to.throttled).map(of_time),
+        heat_events: from.heat_events.zip(to.heat_events).map(|(from, to)| to.saturating_sub(from)),
+    }
+}
+
 /// Over the measured stages.
 pub(super) fn of(conductor: &Conductor<'_>) -> Contention {
     let (Some(from), Some(to)) = (conductor.marks.measured_from, conductor.marks.measured_to)
     else {
         return Contention::default();
     };
-    let (Some(all_from), Some(all_to)) = (from.machine.all, to.machine.all) else {
-        return Contention::default();
-    };
-    let (all, secs) = (all_to - all_from, to.at_secs - from.at_secs);
-    if all <= 0.0 || secs < SPAN_SECS_MIN {
-        return Contention::default();
-    }
-    let share = |secs: f64| (secs / all * 100.0).clamp(0.0, 100.0);
+    let secs = to.at_secs - from.at_secs;
+    let machine = between(&from.machine, &to.machine, secs);
     let spent = |from: Option<f64>, to: Option<f64>| Some(to? - from?);
     let ours = spent(from.own_cpu_secs, to.own_cpu_secs);
     let is_local = conductor.broker_load.as_ref().is_some_and(Sampler::is_local);
     let brokers = spent(from.broker_cpu_secs, to.broker_cpu_secs).filter(|_| is_local);
+    let all = spent(from.machine.all, to.machine.all).filter(|_| machine.busy_percent.is_some());
     let busy = to.machine.busy - from.machine.busy;
-    Contention {
-        steal_percent: Some(share(to.machine.steal - from.machine.steal)),
-        others_percent: ours.zip(brokers).map(|(ours, brokers)| share(busy - ours - brokers)),
-        pressure_percent: spent(from.machine.pressure, to.machine.pressure)
-            .map(|waited| (waited / secs * 100.0).clamp(0.0, 100.0)),
-        busy_percent: Some(share(busy)),
-        throttled_percent: spent(from.machine.throttled, to.machine.throttled)
-            .map(|throttled| (throttled / secs * 100.0).clamp(0.0, 100.0)),
-        heat_events: from
-            .machine
-            .heat_events
-            .zip(to.machine.heat_events)
-            .map(|(from, to)| to.saturating_sub(from)),
-    }
+    let others = |(all, (ours, brokers)): (f64, (f64, f64))| {
+        ((busy - ours - brokers) / all * 100.0).clamp(0.0, 100.0)
+    };
+    Contention { others_percent: all.zip(ours.zip(brokers)).map(others), ..machine }
 }
 
 /// For each second on a core, how long the broker's threads were ready and had none.
@@ -185,6 +220,29 @@ mod tests {
         let stat = "usage_usec 5\nnr_throttled 2\nthrottled_usec 2500000\n";
         assert_eq!((throttled_secs(stat), throttled_secs("usage_usec 5\n")), (Some(2.5), None));
         assert!(MachineTimes::now().all > Some(0.0));
+    }
+
+    #[test]
+    fn a_machine_is_watched_while_figures_are_taken() {
+        let times = |all: f64, busy: f64, steal: f64, throttled: f64| MachineTimes {
+            all: Some(all),
+            busy,
+            steal,
+            throttled: Some(throttled),
+            ..MachineTimes::default()
+        };
+        let found = between(&times(100.0, 10.0, 1.0, 5.0), &times(140.0, 30.0, 3.0, 7.0), 10.0);
+        assert_eq!((found.busy_percent, found.steal_percent), (Some(50.0), Some(5.0)));
+        assert_eq!((found.throttled_percent, found.others_percent), (Some(20.0), None));
+        let short = between(&times(0.0, 0.0, 0.0, 0.0), &times(2.0, 1.0, 1.0, 1.0), 1.0);
+        assert_eq!(short, Contention::default());
+        let mut watch = Watch::default();
+        watch.on(Counting::Warming);
+        assert!(watch.from.is_none());
+        watch.on(Counting::Yes);
+        assert!(watch.from.is_some());
+        watch.on(Counting::No);
+        assert!(watch.from.is_none());
     }
 
     #[test]

@@ -3,8 +3,9 @@
 //! Upwards the rate doubles until one does not hold; then the gap between the highest that held and
 //! the lowest that did not is halved until it is narrow; then both ends are confirmed by steps of
 //! their own. A single step decides nothing against a broker: a rate fails by two steps of three,
-//! since whatever disturbs a machine for a moment looks like a broker at its end. What failed by
-//! bad luck, or held by good, is found out then, and the search goes on above or below it.
+//! since whatever disturbs a machine for a moment looks like a broker at its end; where the tool
+//! was seen to be disturbed as well, the step is done again before it counts. What failed by bad
+//! luck, or held by good, is found out at the end, and the search goes on above or below it.
 
 /// What a step is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +47,21 @@ pub(super) struct Hunt {
     confirmed: Option<u64>,
 }
 
+/// How a step went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Held,
+    Failed,
+    /// It did not hold, and the machine had its part in it.
+    Disturbed,
+}
+
+/// On the rate that is tried.
 #[derive(Clone, Copy, Debug, Default)]
 struct Votes {
     held: u32,
     failed: u32,
+    disturbed: u32,
 }
 
 impl Hunt {
@@ -78,12 +90,15 @@ impl Hunt {
     }
 
     /// How the step that [`Self::next`] named went.
-    pub(super) fn tell(&mut self, held: bool) {
+    pub(super) fn tell(&mut self, outcome: Outcome) {
         let Some(Try { rate, aim }) = self.next else { return };
-        if held {
-            self.votes.held += 1;
-        } else {
-            self.votes.failed += 1;
+        match outcome {
+            Outcome::Held => self.votes.held += 1,
+            Outcome::Disturbed if self.votes.disturbed < AGAIN_MAX => {
+                self.votes.disturbed += 1;
+                return;
+            }
+            Outcome::Failed | Outcome::Disturbed => self.votes.failed += 1,
         }
         // Where it goes on upwards, the confirmation is still to come: one step is enough, unless
         // there is one that failed to outvote.
@@ -138,6 +153,9 @@ impl Hunt {
 
 /// Of three steps.
 const MAJORITY: u32 = 2;
+/// Disturbed steps of one rate that are done again; a rate at which the tool itself is at its end
+/// never gets another kind.
+const AGAIN_MAX: u32 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -148,13 +166,21 @@ mod tests {
         (rate_min, rate_max): (u64, u64),
         mut holds: impl FnMut(u64, usize) -> bool,
     ) -> (Found, Vec<u64>) {
+        let outcome = |held| if held { Outcome::Held } else { Outcome::Failed };
+        hunt_with((rate_min, rate_max), |rate, n| outcome(holds(rate, n)))
+    }
+
+    fn hunt_with(
+        (rate_min, rate_max): (u64, u64),
+        mut step: impl FnMut(u64, usize) -> Outcome,
+    ) -> (Found, Vec<u64>) {
         let mut hunt = Hunt::new(rate_min, rate_max, 0.05);
         let mut tried = Vec::new();
-        while let Some(step) = hunt.next() {
-            let held = holds(step.rate, tried.len());
-            tried.push(step.rate);
+        while let Some(Try { rate, .. }) = hunt.next() {
+            let outcome = step(rate, tried.len());
+            tried.push(rate);
             assert!(tried.len() < 1_000, "{tried:?}");
-            hunt.tell(held);
+            hunt.tell(outcome);
         }
         (hunt.found(), tried)
     }
@@ -187,6 +213,28 @@ mod tests {
         assert!(low <= 48_000 && 48_000 < high && (high - low) as f64 <= high as f64 * 0.05);
         // Both ends are confirmed.
         assert!(tried.ends_with(&[high, high, low, low]), "{tried:?}");
+    }
+
+    #[test]
+    fn a_step_that_the_machine_disturbed_is_done_again() {
+        // The first two of each rate are disturbed, and would be too many.
+        let mut seen = (0, 0);
+        let (found, _) = hunt_with((100, 800), |rate, _| {
+            seen = if seen.0 == rate { (rate, seen.1 + 1) } else { (rate, 1) };
+            match (seen.1 <= 2, rate <= 500) {
+                (true, _) => Outcome::Disturbed,
+                (false, true) => Outcome::Held,
+                (false, false) => Outcome::Failed,
+            }
+        });
+        assert!(found.held >= Some(450) && found.failed <= Some(530), "{found:?}");
+        // Where the tool is at its end, that is the end.
+        let (found, tried) = hunt_with((100, 800), |rate, _| match rate <= 200 {
+            true => Outcome::Held,
+            false => Outcome::Disturbed,
+        });
+        assert_eq!(found.held, Some(200));
+        assert!(tried.len() < 60, "{tried:?}");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::measure::ledger::{
     judge_shared, judge_stored,
 };
 use crate::measure::{
-    ErrorCount, Integrity, IntegrityCount, IntegritySample, LatencyHistogram, LatencyKind,
-    WORST_MAX,
+    Contention, ErrorCount, Integrity, IntegrityCount, IntegritySample, LatencyHistogram,
+    LatencyKind, WORST_MAX,
 };
 use crate::model::{GroupId, SubscriptionId};
 
@@ -32,6 +32,8 @@ pub struct Part {
     /// How long messages may have waited for the tool to look.
     pub receive_lag: LatencyHistogram,
     pub errors: Vec<ErrorCount>,
+    /// What else the machine did, if it is an agent's.
+    pub contention: Contention,
 }
 
 impl Part {

@@ -8,7 +8,7 @@
 mod client;
 pub mod clock;
 pub mod conductor;
-mod contention;
+pub mod contention;
 pub mod crew;
 pub mod host;
 mod hunt;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::conductor::Conductor;
 use super::crew::{Counting, StagePace};
-use super::hunt::{Aim, Hunt};
+use super::hunt::{Aim, Hunt, Outcome};
 use super::plan::Plan;
 use super::valid::LATENESS_MAX_US;
 use super::worker::Standing;
@@ -39,12 +39,21 @@ impl Conductor<'_> {
             && result.steps.len() < STEPS_MAX
             && !self.is_over()
         {
-            let mut step = self.try_rate(stage, next.rate, &search, copies);
+            let length_us = match next.aim {
+                Aim::Find => step_us(&search, next.rate, copies),
+                // What holds for a moment, buffers full and queues long, need not hold.
+                Aim::Refute | Aim::Confirm => confirming_us(&search, next.rate, copies),
+            };
+            let mut step = self.try_rate(stage, next.rate, &search, length_us);
             if self.is_over() {
                 break;
             }
             step.confirms = next.aim != Aim::Find;
-            hunt.tell(step.held);
+            hunt.tell(match step.held {
+                true => Outcome::Held,
+                false if is_late(&step) => Outcome::Disturbed,
+                false => Outcome::Failed,
+            });
             result.steps.push(step);
         }
         let found = hunt.found();
@@ -72,7 +81,7 @@ impl Conductor<'_> {
     fn measure_at(&mut self, stage: usize, rate: u64, search: &Search, copies: f64) {
         self.count(Counting::Yes);
         self.marks.measured_from = Some(self.mark());
-        self.set_stage_duration(step_us(search, rate, copies));
+        self.set_stage_duration(confirming_us(search, rate, copies));
         self.run_stage(stage, pace_of(&self.plan, stage, rate));
     }
 
@@ -89,12 +98,12 @@ impl Conductor<'_> {
         }
     }
 
-    fn try_rate(&mut self, stage: usize, rate: u64, search: &Search, copies: f64) -> RateStep {
+    fn try_rate(&mut self, stage: usize, rate: u64, search: &Search, us: u64) -> RateStep {
         let before = self.standing();
         self.recent = LatencyHistogram::new();
         self.recent_lateness = LatencyHistogram::new();
         let pace = pace_of(&self.plan, stage, rate);
-        self.set_stage_duration(step_us(search, rate, copies));
+        self.set_stage_duration(us);
         self.run_stage(stage, pace);
         let after = self.standing();
         // The stage's own time, without the lead before it.
@@ -171,6 +180,11 @@ fn step_us(search: &Search, rate: u64, copies: f64) -> u64 {
     if needed > search.step_us as f64 { needed as u64 } else { search.step_us }
 }
 
+/// A step that confirms, or that figures are taken of.
+fn confirming_us(search: &Search, rate: u64, copies: f64) -> u64 {
+    step_us(search, rate, copies).max(CONFIRMING_US_MIN)
+}
+
 /// The time in which so many messages come.
 fn needed_us(search: &Search, rate: u64, copies: f64) -> f64 {
     // A little more, as the phases of publishers need not fit the step.
@@ -207,6 +221,8 @@ const BEYOND_MIN: f64 = 1e-4;
 const SAMPLES_SHARE_MIN: f64 = 0.9;
 /// A step is lengthened so many times at most.
 const STEP_LONGER_MAX: f64 = 10.0;
+/// So that whole seconds are in it, of which rates are told.
+const CONFIRMING_US_MIN: u64 = 3_000_000;
 const COPIES_MIN: f64 = 0.01;
 /// Of the deliveries owed in a step, how many may be outstanding at its end.
 const BACKLOG_SHARE_MAX: f64 = 0.02;

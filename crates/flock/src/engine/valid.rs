@@ -34,12 +34,16 @@ pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     }
     let contention = contention::of(conductor);
     reasons.extend(contention::reasons(&contention));
-    let clocks = clocks(&conductor.crew.agents(), &conductor.totals);
+    let agents = conductor.crew.agents();
+    let clocks = clocks(&agents, &conductor.totals);
     reasons.extend(clocks.0);
+    let elsewhere = machines_of(&agents);
+    reasons.extend(elsewhere.0);
     Validity {
         valid: reasons.is_empty(),
         reasons,
-        notes: [conductor.notes.clone(), contention::notes(&contention), clocks.1].concat(),
+        notes: [conductor.notes.clone(), contention::notes(&contention), clocks.1, elsewhere.1]
+            .concat(),
         contention,
         lateness: lateness.summary(),
         receive_lag: part.receive_lag.summary(),
@@ -65,6 +69,20 @@ fn receiving_reason(part: &Part) -> Option<String> {
             micros(lag_us as f64)
         )
     })
+}
+
+/// The same of the agents' machines as of this one: reasons and notes.
+fn machines_of(agents: &[AgentInfo]) -> (Vec<String>, Vec<String>) {
+    let (mut reasons, mut notes) = (Vec::new(), Vec::new());
+    for agent in agents {
+        let Some(contention) = &agent.contention else { continue };
+        let told = |words: Vec<String>| {
+            words.into_iter().map(|words| format!("agent {}: {words}", agent.address))
+        };
+        reasons.extend(told(contention::reasons(contention)));
+        notes.extend(told(contention::notes(contention)));
+    }
+    (reasons, notes)
 }
 
 /// What clocks of several machines do to the latencies: reasons against them, and notes.
@@ -171,6 +189,7 @@ const RECOVERY_SECS: f64 = 10.0;
 mod tests {
     use super::*;
     use crate::engine::tally::Measured;
+    use crate::measure::Contention;
 
     fn fault(what: &str, at_secs: f64) -> FaultRecord {
         FaultRecord { what: what.to_owned(), at_secs, ..FaultRecord::default() }
@@ -213,6 +232,23 @@ mod tests {
         assert_eq!(counts(&[agent(-900.0), agent(5.0)], &early(10)), (0, 2));
         assert_eq!(counts(&[agent(-1_900.0)], &early(11)), (2, 0));
         assert!(clocks(&[], &early(11)).0[0].contains("11 of 1,000 messages arrived before"));
+    }
+
+    #[test]
+    fn what_an_agents_machine_did_is_told_with_its_name() {
+        let contention = Contention {
+            steal_percent: Some(9.0),
+            busy_percent: Some(95.0),
+            ..Contention::default()
+        };
+        let agent = AgentInfo {
+            address: "there:3881".to_owned(),
+            contention: Some(contention),
+            ..AgentInfo::default()
+        };
+        let (reasons, notes) = machines_of(&[AgentInfo::default(), agent]);
+        assert!(reasons[0].starts_with("agent there:3881: other machines"), "{reasons:?}");
+        assert_eq!((reasons.len(), notes.len()), (1, 1));
     }
 
     #[test]

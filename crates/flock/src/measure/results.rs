@@ -134,6 +134,9 @@ pub struct AgentInfo {
     pub clock_drift_error_us: f64,
     #[serde(default)]
     pub clock_readings: u64,
+    /// What else its machine did while the load was measured, where it is not the commander's.
+    #[serde(default)]
+    pub contention: Option<Contention>,
     /// Why the agent's part is missing, when it is.
     pub died: Option<String>,
 }
