@@ -79,9 +79,14 @@ fn opening(rounds: u32, brokers: &[Description], scenarios: &[(Scenario, String)
     let secs: f64 = lengths.clone().map(|length| length.secs()).sum();
     let runs = f64::from(rounds) * brokers.len() as f64;
     let more = if lengths.clone().any(|length| length.is_open) { " and more" } else { "" };
+    let count = |n: usize, what: &str| match n {
+        1 => format!("one {what}"),
+        n => format!("{n} {what}s"),
+    };
     format!(
-        "{rounds} rounds of {} scenarios against {}: about {}{more}, and the starts of the brokers",
-        scenarios.len(),
+        "{} of {} against {}: about {}{more}, and the starts of the brokers",
+        count(rounds as usize, "round"),
+        count(scenarios.len(), "scenario"),
         brokers.iter().map(|broker| broker.name.as_str()).collect::<Vec<_>>().join(", "),
         text::seconds(secs * runs)
     )

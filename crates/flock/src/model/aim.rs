@@ -96,6 +96,8 @@ impl Scenario {
         for stage in &mut scenario.stages {
             stage.duration_us = stage.duration_us.map(shorter);
         }
+        scenario.warm_up_us = scenario.warm_up_us.map(shorter);
+        scenario.cool_down_us = scenario.cool_down_us.map(shorter);
         scenario.each_command_mut(&mut |command| match command {
             Command::Delay(delay) => delay.duration_us = shorter(delay.duration_us),
             Command::Stall { duration_us } => *duration_us = shorter(*duration_us),
@@ -181,6 +183,25 @@ mod tests {
         assert!(bridge.aim(&targets[..1], None, None).unwrap_err().contains("must differ"));
         bridge.aim(&targets, None, None).unwrap();
         assert_eq!(bridge.brokers[1].addresses, ["b:2"]);
+    }
+
+    #[test]
+    fn a_steady_stage_has_a_warm_up_and_a_cool_down_unless_it_says_otherwise() {
+        let margins = |scenario: &Scenario| {
+            let all = scenario.stages.iter().map(|stage| scenario.margins_of(stage));
+            all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+        };
+        let plain = scenario("MB-B1");
+        assert_eq!(margins(&plain), (0, 0), "nobody asked for them");
+        assert_eq!(margins(&plain.with_margins()), (10_000_000, 2_000_000));
+        let short = plain.with_duration(4_000_000).with_margins();
+        assert_eq!(margins(&short), (400_000, 400_000));
+        assert_eq!(margins(&plain.with_duration(900_000).with_margins()), (0, 0));
+        let said = Scenario { warm_up_us: Some(60_000_000), cool_down_us: Some(0), ..plain };
+        assert_eq!(margins(&said.with_margins()), (60_000_000, 0));
+        assert_eq!(margins(&said.faster(10.0)), (6_000_000, 0));
+        // What a client does once would be another thing elsewhere.
+        assert_eq!(margins(&scenario("HM-200M-even").with_margins()), (0, 0));
     }
 
     #[test]
