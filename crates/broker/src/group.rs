@@ -17,7 +17,7 @@ use topic::FilterId;
 use crate::deliver::{options, with_identifier};
 use crate::groups::{Group, GroupName, Member, choose};
 use crate::subscriptions::Listed;
-use crate::{Confirm, Mail, SessionKey, Shard};
+use crate::{Confirm, GroupWay, Mail, SessionKey, Shard};
 
 /// How often a message is passed on before it is parked.
 const HOPS_MAX: u8 = 3;
@@ -188,38 +188,32 @@ impl Shard {
         }
     }
 
-    /// A member that may not receive the message gives it to the others. What nobody may receive
-    /// is dropped: parked, it would be offered to the same members for ever.
+    /// A member that may not receive the message gives it to the others, once round in the order of
+    /// their keys, which is the same on all shards. What nobody with room may receive is dropped:
+    /// parked, it would be offered to the same members for ever.
     fn pass_on_denied(
         &mut self,
         number: u32,
         message: &Message,
         denied: SessionKey,
-        (hops, serial): (u8, u64),
-        now_ms: u64,
+        way: GroupWay,
     ) {
         let Some(group) = self.groups.get(number) else { return };
         let name = group.name.clone();
-        let members = &group.members;
-        let place = members.iter().position(|member| member.key == denied).unwrap_or(0);
-        let others = members[place..].iter().chain(&members[..place]);
-        let next = others
-            .filter(|member| member.key != denied && member.gauge.is_available())
-            .map(|member| member.key)
-            .next();
-        let Some(next) = next.filter(|_| hops < HOPS_MAX) else {
+        let first = if way.denied_by == SessionKey::NOBODY { denied } else { way.denied_by };
+        let ahead = |key: SessionKey| key.as_u64().wrapping_sub(denied.as_u64());
+        let members = group.members.iter().filter(|member| member.gauge.is_available());
+        let others = members.map(|member| member.key).filter(|key| *key != denied);
+        let next = others.min_by_key(|key| ahead(*key));
+        let is_unasked = |key: &SessionKey| first == denied || ahead(*key) < ahead(first);
+        let Some(next) = next.filter(is_unasked) else {
             self.note_group_dropped(&name, 1);
-            self.tell_home(name.key, serial, true);
+            self.tell_home(name.key, way.serial, true);
             return;
         };
-        let hops = hops + 1;
-        if next.shard() == self.id {
-            self.on_offer(&name, next, message.clone(), (hops, serial), now_ms);
-        } else {
-            let message = message.clone();
-            let mail = Mail::Offer { group: name, member: next, message, hops, serial };
-            self.send(next.shard(), mail);
-        }
+        // By mail also to itself: a group of thousands would go deep.
+        let (message, way) = (message.clone(), GroupWay { denied_by: first, ..way });
+        self.send(next.shard(), Mail::Offer { group: name, member: next, message, way });
     }
 
     fn pass_on(&mut self, number: u32, message: &Message, hops: u8, now_ms: u64) {
@@ -247,10 +241,11 @@ impl Shard {
         let member_key = member.key;
         member.gauge.assign();
         if member_key.shard() == self.id {
-            self.on_offer(&name, member_key, message.clone(), (hops, 0), now_ms);
+            self.on_offer(&name, member_key, message.clone(), GroupWay::new(hops, 0), now_ms);
         } else {
             let (member, message) = (member_key, message.clone());
-            let mail = Mail::Offer { group: name, member, message, hops, serial: 0 };
+            let way = GroupWay::new(hops, 0);
+            let mail = Mail::Offer { group: name, member, message, way };
             self.send(member_key.shard(), mail);
         }
     }
@@ -261,9 +256,10 @@ impl Shard {
         name: &Arc<GroupName>,
         member_key: SessionKey,
         message: Message,
-        (hops, serial): (u8, u64),
+        way: GroupWay,
         now_ms: u64,
     ) {
+        let GroupWay { hops, serial, .. } = way;
         let key = name.key;
         let number = self.know_group(name, now_ms + MEMBERLESS_MS);
         let member = self
@@ -286,7 +282,7 @@ impl Shard {
             );
         if is_denied {
             client.publish_gauge();
-            self.pass_on_denied(number, &message, member_key, (hops, serial), now_ms);
+            self.pass_on_denied(number, &message, member_key, way);
             return;
         }
         if !client.session.has_window() {
@@ -403,7 +399,7 @@ impl Shard {
                 let member = member.key;
                 // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.
                 let group = group.name.clone();
-                let mail = Mail::Offer { group, member, message, hops: 1, serial: 0 };
+                let mail = Mail::Offer { group, member, message, way: GroupWay::new(1, 0) };
                 self.send(member.shard(), mail);
             }
         }

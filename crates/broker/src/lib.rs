@@ -60,7 +60,7 @@ pub use dirty::BROADCAST_MIN;
 pub use durable::{Replay, Restored, Unreadable, settle};
 pub use event::{Ended, Event};
 pub use groups::{GroupName, Member};
-pub use mail::{Confirm, Mail, RetainedQuery, SessionKey, ShardId};
+pub use mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use metrics::{Counter, Description, Kind, Metrics};
 pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
 pub use settings::{

@@ -77,6 +77,24 @@ pub struct RetainedQuery {
     pub after: Option<Cursor>,
 }
 
+/// How a message of a shared group has come to a member.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupWay {
+    /// How often it was passed on.
+    pub hops: u8,
+    /// The serial in the queue of the group's home, or 0.
+    pub serial: u64,
+    /// The first member that may not receive it, or [`SessionKey::NOBODY`].
+    pub denied_by: SessionKey,
+}
+
+impl GroupWay {
+    /// Nobody may yet have turned it down.
+    pub const fn new(hops: u8, serial: u64) -> Self {
+        Self { hops, serial, denied_by: SessionKey::NOBODY }
+    }
+}
+
 /// One item of a mail batch. Items from one shard to another arrive in the order of sending.
 #[derive(Clone, Debug)]
 pub enum Mail {
@@ -97,9 +115,8 @@ pub enum Mail {
     Join { group: Arc<GroupName>, member: Member },
     /// Somebody left it.
     Leave { group: u64, member: SessionKey },
-    /// The sender's group chose a session of yours. `serial` is the one in the queue of its home,
-    /// or 0.
-    Offer { group: Arc<GroupName>, member: SessionKey, message: Message, hops: u8, serial: u64 },
+    /// The sender's group chose a session of yours.
+    Offer { group: Arc<GroupName>, member: SessionKey, message: Message, way: GroupWay },
     /// No member could take it: you are the group's home, keep it.
     Park { group: Arc<GroupName>, message: Message, confirm: Option<Confirm> },
     /// The group's home has messages waiting, or none any more.

@@ -530,8 +530,8 @@ impl Shard {
                 self.on_join(&group, member);
             }
             Mail::Leave { group, member } => self.on_leave(group, member, now_ms),
-            Mail::Offer { group, member, message, hops, serial } => {
-                self.on_offer(&group, member, message, (hops, serial), now_ms);
+            Mail::Offer { group, member, message, way } => {
+                self.on_offer(&group, member, message, way, now_ms);
             }
             Mail::Park { group, message, confirm } => {
                 self.on_park(&group, message, confirm, now_ms);

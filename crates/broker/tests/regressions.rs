@@ -230,6 +230,41 @@ fn a_subscriber_that_does_not_want_its_own_messages_does_not_refuse_them() {
 }
 
 #[test]
+fn a_shared_message_reaches_the_one_member_that_may_receive_it() {
+    for shard_count in [1, 3] {
+        let user = |name: &str, filter| rule(Who::User(name.into()), Permission::ReadWrite, filter);
+        let access = Access::compile(&[user("many", "#"), user("one", "#")]).expect("sound rules");
+        let mut lab = Lab::with(shard_count, Settings::default(), access);
+        let as_user = |name: &str, id: &str| ConnectRequest {
+            username: Some(name.into()),
+            is_proved: true,
+            ..request(id)
+        };
+        let members: Vec<_> = (0..9)
+            .map(|number| if number == 4 { "one" } else { "many" })
+            .enumerate()
+            .map(|(number, user)| lab.open(as_user(user, &format!("member-{number}"))))
+            .collect();
+        for member in &members {
+            lab.subscribe(*member, "$share/g/t/#", 1);
+        }
+        let secret = rule(Who::User("many".into()), Permission::Deny, "t/secret");
+        let access = [user("many", "#"), secret, user("one", "#")];
+        let access = Access::compile(&access).expect("sound rules");
+        lab.shards.iter_mut().for_each(|shard| shard.set_access(access.clone()));
+        let publisher = lab.open(as_user("one", "publisher"));
+        for number in 0..20 {
+            lab.publish(publisher, "t/secret", b"x", 1, number + 1);
+        }
+        for (number, member) in members.iter().enumerate() {
+            let expected = if number == 4 { 20 } else { 0 };
+            assert_eq!(lab.payloads(*member).len(), expected, "member {number}");
+        }
+        assert_eq!(lab.total(|m| &m.dropped_group), 0);
+    }
+}
+
+#[test]
 fn a_shared_message_that_no_member_may_receive_does_not_go_round_for_ever() {
     for shard_count in [1, 3] {
         let rules = [

@@ -14,7 +14,7 @@ use super::store::{Class, HANDOVER, Loaded, Owner, level_of};
 use super::track::{Place, Track};
 use crate::groups::GroupName;
 use crate::journal::{Fact, GroupOpened, StoredMessage};
-use crate::{Confirm, Mail, Shard};
+use crate::{Confirm, GroupWay, Mail, Shard};
 
 /// Bytes of waiting messages that a group keeps in memory beside the log. Policy: later ones are
 /// read back from the disk.
@@ -204,7 +204,7 @@ impl Shard {
             if let Some(kept) = self.groups.kept_mut(key) {
                 kept.track.hand_out(serial, 0);
             }
-            let mail = Mail::Offer { group: name, member, message, hops: 1, serial };
+            let mail = Mail::Offer { group: name, member, message, way: GroupWay::new(1, serial) };
             self.send(member.shard(), mail);
         }
     }
