@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::measure::{HostLoad, LatencyKind, LatencySummary, Results};
+use crate::measure::{HostLoad, LatencyKind, LatencySummary, RateSearch, Results};
 use crate::report::figures::Figures;
 use crate::report::text::{bytes, micros, number};
 
@@ -148,7 +148,11 @@ fn is_known(metric: &str) -> bool {
         Some(("timer", rest)) => rest.rsplit_once('.').is_some_and(|(_, last)| is_statistic(last)),
         Some((kind, last)) if kind_of(kind).is_some() => is_statistic(last),
         _ => {
-            let empty = Results { broker_load: Some(HostLoad::default()), ..Results::default() };
+            let empty = Results {
+                broker_load: Some(HostLoad::default()),
+                rate_search: Some(RateSearch::default()),
+                ..Results::default()
+            };
             serde_json::to_value(empty).is_ok_and(|empty| match at_path(&empty, metric) {
                 Some(value) => value.is_number() || value.is_null(),
                 None => false,
@@ -265,6 +269,13 @@ mod tests {
         assert_eq!(unmet("lost <= 1"), Some("lost is 2, <= 1 expected".to_owned()));
         let late = unmet("p99 < 1us").unwrap();
         assert!(late.starts_with("p99 is ") && late.ends_with("< 1 us expected"), "{late}");
+        let held = Threshold::parse("rate_search.rate_held >= 40000").unwrap();
+        let search = |rate_held| Results {
+            rate_search: Some(RateSearch { rate_held, ..RateSearch::default() }),
+            ..Results::default()
+        };
+        assert_eq!(held.unmet(&search(48_000.0)), None);
+        assert!(held.unmet(&search(31.0)).is_some() && held.unmet(&results).is_some());
         assert!(unmet("timer.nobody.p50 <= 1s").unwrap().contains("was not measured"));
     }
 

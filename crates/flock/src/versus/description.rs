@@ -482,6 +482,18 @@ params = { keep = "all" }
     }
 
     #[test]
+    fn a_broker_says_when_it_needs_a_longer_warm_up() {
+        for broker in Description::built_in() {
+            let is_jvm = broker.command.first().is_some_and(|program| program == "java");
+            let warm_up_us = broker.warm_up_us().unwrap();
+            assert_eq!(warm_up_us >= 30_000_000, is_jvm, "{}: {warm_up_us} us", broker.name);
+        }
+        let wrong = format!("warm_up = \"a while\"\n{TWO_FORMS}");
+        let error = Description::parse("mine.toml", &wrong).unwrap_err().to_string();
+        assert!(error.starts_with("mine.toml: "), "{error}");
+    }
+
+    #[test]
     fn an_unknown_broker_names_the_known_ones() {
         let error = Description::find("moskito").unwrap_err().to_string();
         assert!(error.contains("mosquitto") && error.contains("quelea"), "{error}");
