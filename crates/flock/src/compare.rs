@@ -91,10 +91,12 @@ const ROWS: [Row; 10] = [
 type OfSummary = fn(&LatencySummary) -> f64;
 
 /// What is told of each kind of latency.
-const LATENCY_ROWS: [(&str, OfSummary); 5] = [
+const LATENCY_ROWS: [(&str, OfSummary); 7] = [
     ("average", |s| s.average_us),
     ("p50", |s| s.p50_us as f64),
+    ("p75", |s| s.p75_us as f64),
     ("p90", |s| s.p90_us as f64),
+    ("p95", |s| s.p95_us as f64),
     ("p99", |s| s.p99_us as f64),
     ("maximum", |s| s.max_us as f64),
 ];

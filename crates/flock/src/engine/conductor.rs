@@ -14,7 +14,10 @@ use super::script::{self, Action};
 use super::tally::{Tick, add_totals};
 use super::worker::Standing;
 use crate::faults::BrokerProcess;
-use crate::measure::{FaultRecord, LatencyHistogram, LatencyPoint, Outcome, Phase, Second, Totals};
+use crate::measure::{
+    FaultRecord, Heat, HeatSecond, LatencyHistogram, LatencyKind, LatencyPoint, Outcome, Phase,
+    Second, Totals,
+};
 use crate::model::{FOR_EVER_US, Fault, Length};
 
 /// What a run tells about itself once a second.
@@ -53,6 +56,7 @@ pub struct Conductor<'a> {
     /// Running values at the end of the last full second.
     running: Running,
     pub(super) series: Vec<Second>,
+    pub(super) heat: Vec<Heat>,
     pub(super) totals: Totals,
     pub(super) phases: Vec<Phase>,
     pub(super) faults: Vec<FaultRecord>,
@@ -152,6 +156,7 @@ impl<'a> Conductor<'a> {
             lost_threads: 0,
             running: Running::default(),
             series: Vec::new(),
+            heat: Vec::new(),
             totals: Totals::default(),
             phases: Vec::new(),
             faults: Vec::new(),
@@ -519,6 +524,7 @@ impl<'a> Conductor<'a> {
             self.thread_cpu.push(gathered.thread_cpu_max);
         }
         self.series.push(second);
+        self.add_heat(at_secs, tick);
         let broker = self.broker_load.as_ref().and_then(Sampler::last);
         (self.on_progress)(&Progress {
             stage: &self.stage_name,
@@ -529,6 +535,23 @@ impl<'a> Conductor<'a> {
             broker_cpu_percent: broker.and_then(|sample| sample.cpu_percent),
             broker_memory_bytes: broker.and_then(|sample| sample.memory_bytes),
         });
+    }
+
+    fn add_heat(&mut self, at_secs: u32, tick: &Tick) {
+        for (kind, histogram) in [
+            (LatencyKind::EndToEnd, &tick.end_to_end),
+            (LatencyKind::PublishAck, &tick.publish_ack),
+            (LatencyKind::Connect, &tick.connect),
+        ] {
+            if histogram.is_empty() {
+                continue;
+            }
+            let second = HeatSecond::of(at_secs, histogram);
+            match self.heat.iter_mut().find(|heat| heat.kind == kind) {
+                Some(heat) => heat.seconds.push(second),
+                None => self.heat.push(Heat { kind, seconds: vec![second] }),
+            }
+        }
     }
 
     // --- Faults

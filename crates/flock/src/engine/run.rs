@@ -207,6 +207,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         results.broker.command = process.command().to_vec();
     }
     results.series = std::mem::take(&mut conductor.series);
+    results.heat = std::mem::take(&mut conductor.heat);
     results.phases = std::mem::take(&mut conductor.phases);
     results.faults = std::mem::take(&mut conductor.faults);
     judge_faults(&mut results);

@@ -6,9 +6,11 @@
 //! the run itself. Start reading at [`results::Results`]; [`histogram::LatencyHistogram`] is what
 //! the load threads record into.
 
+pub mod heat;
 pub mod histogram;
 pub mod ledger;
 pub mod results;
 
+pub use heat::{Heat, HeatSecond, STEPS_PER_DECADE, step_from_us};
 pub use histogram::{LatencyHistogram, LatencyKind};
 pub use results::*;

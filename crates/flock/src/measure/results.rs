@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::heat::Heat;
 pub use super::histogram::LatencySummary;
 use super::histogram::{LatencyHistogram, LatencyKind};
 
@@ -26,6 +27,9 @@ pub struct Results {
     pub totals: Totals,
     /// One entry per second of the run, no gaps.
     pub series: Vec<Second>,
+    /// How the latencies lay second by second: one entry per kind that occurred, of end to end,
+    /// publish acknowledged and connect.
+    pub heat: Vec<Heat>,
     /// One entry per kind and QoS that occurred.
     pub latencies: Vec<Latency>,
     pub integrity: Integrity,

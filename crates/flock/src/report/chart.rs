@@ -23,6 +23,7 @@ pub struct Chart {
 #[derive(Clone, Debug)]
 pub struct Line {
     pub name: String,
+    /// A value that is no number is a gap.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -160,26 +161,40 @@ impl Chart {
         if points.is_empty() {
             return;
         }
-        let _ = write!(out, "<g class=\"line\" data-name=\"{}\" data-p=\"", text::html(&line.name));
-        for (at, value) in &points {
+        let _ = write!(
+            out,
+            "<g class=\"line\" data-key=\"c{}\" data-name=\"{}\" data-p=\"",
+            n % COLOURS,
+            text::html(&line.name)
+        );
+        let known = || points.iter().filter(|point| !point.1.is_nan());
+        for (at, value) in known() {
             let label = text::html(&format!("{} · {}", scale.x_label(*at), self.unit.show(*value)));
             let _ = write!(out, "{:.1},{label};", scale.x(*at));
         }
-        let _ = write!(out, "\"><polyline class=\"c{}\" points=\"", n % COLOURS);
-        for (at, value) in &points {
-            let _ = write!(out, "{:.1},{:.1} ", scale.x(*at), scale.y(*value));
-        }
-        out.push_str("\"/>");
-        if let [(at, value)] = points[..] {
-            let _ = write!(
-                out,
-                "<circle class=\"k{}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/>",
-                n % COLOURS,
-                scale.x(at),
-                scale.y(value)
-            );
+        out.push_str("\">");
+        for run in points.split(|point| point.1.is_nan()).filter(|run| !run.is_empty()) {
+            draw_run(scale, n, run, out);
         }
         out.push_str("</g>");
+    }
+}
+
+/// Points without a gap between them.
+fn draw_run(scale: &Scale, n: usize, run: &[(f64, f64)], out: &mut String) {
+    let _ = write!(out, "<polyline class=\"c{}\" points=\"", n % COLOURS);
+    for (at, value) in run {
+        let _ = write!(out, "{:.1},{:.1} ", scale.x(*at), scale.y(*value));
+    }
+    out.push_str("\"/>");
+    if let [(at, value)] = run {
+        let _ = write!(
+            out,
+            "<circle class=\"k{}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/>",
+            n % COLOURS,
+            scale.x(*at),
+            scale.y(*value)
+        );
     }
 }
 
@@ -255,13 +270,7 @@ impl Scale {
                 .filter(|at| (self.x.0..=self.x.1 + 1e-9).contains(&place(self.axis, *at)))
                 .map(|at| (at, text::micros(at)))
                 .collect(),
-            Axis::Seconds => {
-                let step = time_step(self.x.1 / 8.0);
-                (0..=(self.x.1 / step) as u32)
-                    .map(|n| f64::from(n) * step)
-                    .map(|at| (at, self.x_label(at)))
-                    .collect()
-            }
+            Axis::Seconds => time_ticks(self.x.1),
         }
     }
 
@@ -279,11 +288,7 @@ impl Scale {
                 format!("p{}", text.trim_end_matches('0').trim_end_matches('.'))
             }
             Axis::Micros => text::micros(at),
-            Axis::Seconds if self.x.1 >= 600.0 => {
-                let secs = at.round() as u64;
-                format!("{}:{:02}", secs / 60, secs % 60)
-            }
-            Axis::Seconds => format!("{} s", text::number((at * 10.0).round() / 10.0)),
+            Axis::Seconds => time_label(at, self.x.1),
         }
     }
 }
@@ -306,6 +311,21 @@ fn nice_step(max: f64) -> f64 {
         .into_iter()
         .find(|step| *step >= rough * 0.999)
         .unwrap_or(power * 10.0)
+}
+
+/// Where times are written below a drawing that reaches to `until` seconds, and what.
+pub(super) fn time_ticks(until: f64) -> Vec<(f64, String)> {
+    let step = time_step(until / 8.0);
+    let all = (0..=(until / step) as u32).map(|n| f64::from(n) * step);
+    all.map(|at| (at, time_label(at, until))).collect()
+}
+
+fn time_label(at: f64, until: f64) -> String {
+    if until >= 600.0 {
+        let secs = at.round() as u64;
+        return format!("{}:{:02}", secs / 60, secs % 60);
+    }
+    format!("{} s", text::number((at * 10.0).round() / 10.0))
 }
 
 fn time_step(rough: f64) -> f64 {
@@ -374,6 +394,16 @@ mod tests {
         assert_eq!(chart(false, Axis::Seconds, &[]).figure(), "");
         assert!(chart(false, Axis::Seconds, &[(1.0, 5.0)]).figure().contains("<circle"));
         assert!(!chart(true, Axis::Seconds, &[(0.0, 0.0)]).figure().contains("NaN"));
+    }
+
+    #[test]
+    fn a_gap_is_drawn_as_one() {
+        let svg =
+            chart(true, Axis::Seconds, &[(0.0, 5.0), (1.0, 6.0), (2.0, f64::NAN), (3.0, 7.0)])
+                .figure();
+        assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
+        assert_eq!(svg.matches("<circle").count(), 1, "a second between two gaps is seen");
+        assert!(!svg.contains("NaN"), "{svg}");
     }
 
     #[test]

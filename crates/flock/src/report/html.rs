@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use super::chart::{Axis, Chart, Line, Unit};
 use super::figures::{Figures, headline, search_words, verdicts};
+use super::heat;
 use super::markdown::{
     INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows,
 };
 use super::page::{page, pairs, table};
-use super::published::{HARDWARE_DIFFERS, HEAD, published, rows};
+use super::published::{Beside, HARDWARE_DIFFERS, published};
 use super::text::{self, count, html as escape, number, seconds};
 use crate::measure::{HostSample, LatencyKind, LatencyPoint, Results, Second};
 
@@ -69,8 +70,12 @@ fn tiles(results: &Results, out: &mut String) {
 
 fn charts(results: &Results, out: &mut String) {
     out.push_str("<h2>Over time</h2><section class=\"charts\">");
-    for chart in over_time(results) {
+    for (n, chart) in over_time(results).iter().enumerate() {
         out.push_str(&chart.figure());
+        // Beside its lines.
+        if n == LATENCY_CHART {
+            out.push_str(&heat_map(results));
+        }
     }
     out.push_str("</section>");
     let distribution = distribution(results);
@@ -82,6 +87,17 @@ fn charts(results: &Results, out: &mut String) {
     }
 }
 
+fn heat_map(results: &Results) -> String {
+    let kind = headline(results);
+    let Some(heat) = results.heat.iter().find(|heat| heat.kind == kind) else {
+        return String::new();
+    };
+    let title = format!("Every latency, {}", kind.title());
+    // As far as the lines beside it.
+    let until_secs = results.series.last().map_or(0, |second| second.at_secs);
+    heat::figure(heat, &title, until_secs, &marks(results))
+}
+
 fn over_time(results: &Results) -> Vec<Chart> {
     let line = |name: &str, of: &dyn Fn(&Second) -> f64| Line {
         name: name.to_owned(),
@@ -91,10 +107,11 @@ fn over_time(results: &Results) -> Vec<Chart> {
             .map(|second| (f64::from(second.at_secs), of(second)))
             .collect(),
     };
+    let planned = line("due", &|s| s.scheduled as f64);
     let published = line("published", &|s| s.published as f64);
     let received = line("received", &|s| s.received as f64);
     let mut all = vec![
-        timed("Messages per second", Unit::PerSecond, vec![published, received]),
+        timed("Messages per second", Unit::PerSecond, vec![published, received, planned]),
         headline_latency(results),
         timed("Connections", Unit::Count, vec![line("connections", &|s| s.connections as f64)]),
         timed(
@@ -142,13 +159,19 @@ fn timed(title: &str, unit: Unit, lines: Vec<Line>) -> Chart {
 
 fn broker_charts(results: &Results) -> Vec<Chart> {
     let Some(load) = &results.broker_load else { return Vec::new() };
-    let sampled = |name: &str, of: &dyn Fn(&HostSample) -> Option<f64>| Line {
-        name: name.to_owned(),
-        points: load
-            .samples
-            .iter()
-            .filter_map(|sample| Some((sample.at_secs, of(sample)?)))
-            .collect(),
+    let sampled = |name: &str, of: &dyn Fn(&HostSample) -> Option<f64>| {
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for sample in &load.samples {
+            let Some(value) = of(sample) else { continue };
+            // A broker that is down has no samples.
+            if let Some(before) = points.last().map(|point| point.0)
+                && sample.at_secs - before > SAMPLE_GAP_SECS
+            {
+                points.push((before + SAMPLE_GAP_SECS / 2.0, f64::NAN));
+            }
+            points.push((sample.at_secs, value));
+        }
+        Line { name: name.to_owned(), points }
     };
     let cpu = sampled("CPU", &|s| s.cpu_percent);
     let memory = sampled("resident", &|s| s.memory_bytes.map(|bytes| bytes as f64));
@@ -169,13 +192,21 @@ fn headline_latency(results: &Results) -> Chart {
 }
 
 fn latency_chart(title: &str, results: &Results, of: fn(&Second) -> &LatencyPoint) -> Chart {
+    // From the first latency to the last; a second between them in which nothing arrived, a stall,
+    // say, is a gap.
+    let known = |second: &Second| of(second).count > 0;
+    let (first, last) = (
+        results.series.iter().position(known).unwrap_or(0),
+        results.series.iter().rposition(known).map_or(0, |last| last + 1),
+    );
     let line = |name: &str, value: fn(&LatencyPoint) -> u64| Line {
         name: name.to_owned(),
-        points: results
-            .series
+        points: results.series[first..last]
             .iter()
-            .filter(|second| of(second).count > 0)
-            .map(|second| (f64::from(second.at_secs), value(of(second)) as f64))
+            .map(|second| {
+                let value = if known(second) { value(of(second)) as f64 } else { f64::NAN };
+                (f64::from(second.at_secs), value)
+            })
             .collect(),
     };
     Chart {
@@ -402,7 +433,8 @@ fn beside(results: &Results, out: &mut String) {
     }
     let _ =
         write!(out, "<h2>Published figures beside ours</h2><p>{}</p>", escape(HARDWARE_DIFFERS));
-    let rows = table(&HEAD, &rows(results, &figures))
+    let beside = Beside::of(results, &figures);
+    let rows = table(&beside.head, &beside.rows)
         .replacen("<table>", "<table class=\"notes\">", 1)
         .replacen("<tbody><tr>", "<tbody><tr class=\"ours\">", 1);
     out.push_str(&rows);
@@ -458,6 +490,10 @@ fn conditions(results: &Results, out: &mut String) {
     );
 }
 
+/// Samples are taken once a second and at the edges of stages.
+const SAMPLE_GAP_SECS: f64 = 1.8;
+/// Its place among the charts over time.
+const LATENCY_CHART: usize = 1;
 /// More names than this would overlap.
 const MARKS_MAX: f64 = 14.0;
 const PERCENTILE_STEPS: [(f64, f64); 6] =

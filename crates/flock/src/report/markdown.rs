@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::figures::{Figures, verdicts};
-use super::published::{HARDWARE_DIFFERS, HEAD, published, rows};
+use super::published::{Beside, HARDWARE_DIFFERS, published};
 use super::text::{self, bytes, count, micros, number, seconds};
 use crate::measure::Results;
 
@@ -32,7 +32,8 @@ pub fn markdown(results: &Results) -> String {
     let figures = published(results);
     if !figures.is_empty() {
         let _ = writeln!(out, "## Published figures beside ours\n\n{HARDWARE_DIFFERS}\n");
-        table(&mut out, &HEAD, &rows(results, &figures));
+        let beside = Beside::of(results, &figures);
+        table(&mut out, &beside.head, &beside.rows);
     }
     out.push_str("## How it was run\n\n");
     let facts: Vec<Vec<String>> = disclosure(results)
@@ -63,6 +64,9 @@ pub(super) fn headline_rows(figures: &Figures) -> Vec<Vec<String>> {
         ("received", rate(figures.received_per_sec)),
         ("latency, average", us(figures.average_us)),
         ("latency, p50", us(figures.p50_us)),
+        ("latency, p75", us(figures.p75_us)),
+        ("latency, p90", us(figures.p90_us)),
+        ("latency, p95", us(figures.p95_us)),
         ("latency, p99", us(figures.p99_us)),
         ("latency, p99.9", us(figures.p999_us)),
         ("latency, maximum", us(figures.max_us)),

@@ -8,6 +8,7 @@
 pub mod chart;
 mod csv;
 pub mod figures;
+mod heat;
 mod html;
 mod markdown;
 mod page;

@@ -2,7 +2,7 @@ document.querySelectorAll('figure.chart').forEach(function(figure){
   var svg=figure.querySelector('svg'),probe=svg.querySelector('.probe'),tip=document.createElement('div');
   tip.className='tip';figure.appendChild(tip);
   var lines=[].map.call(svg.querySelectorAll('.line'),function(g){
-    return {name:g.dataset.name,key:g.querySelector('polyline').getAttribute('class'),
+    return {name:g.dataset.name,key:g.dataset.key,
       points:g.dataset.p.split(';').slice(0,-1).map(function(p){var i=p.indexOf(',');return [+p.slice(0,i),p.slice(i+1)]})};
   });
   function hide(){tip.style.display='none';probe.setAttribute('visibility','hidden')}

@@ -3,7 +3,7 @@
 use super::figures::Figures;
 use super::text::{bytes, micros, number};
 use crate::catalogue;
-use crate::measure::Results;
+use crate::measure::{LatencyKind, Results};
 use crate::scenario::{Choice, Published};
 
 /// Figures published for the scenario of `results`; empty for a scenario that is not built in.
@@ -17,69 +17,232 @@ pub fn published(results: &Results) -> Vec<Published> {
 pub(super) const HARDWARE_DIFFERS: &str = "The published figures were taken on other hardware, with other load tools and often another scale. \
 They show what the scenario looked like there; they are not a comparison of brokers.";
 
-pub(super) const HEAD: [&str; 10] = [
-    "System",
-    "Published/s",
-    "Received/s",
-    "Average",
-    "p50",
-    "p90",
-    "p99",
-    "CPU",
-    "Memory",
-    "Hardware and notes",
-];
+/// Ours and theirs, ours first. Of the figures that few publish only those are columns that
+/// somebody did for this scenario.
+pub(super) struct Beside {
+    pub head: Vec<&'static str>,
+    pub rows: Vec<Vec<String>>,
+}
 
-/// The table: ours first.
-pub(super) fn rows(results: &Results, all: &[Published]) -> Vec<Vec<String>> {
-    let figures = Figures::of(results);
-    let rate = |value: Option<f64>| value.map_or("–".to_owned(), number);
-    let us = |value: Option<f64>| value.map_or("–".to_owned(), micros);
-    let name = match results.broker.name.as_str() {
+impl Beside {
+    pub(super) fn of(results: &Results, all: &[Published]) -> Self {
+        let ours = Measured::of(results);
+        let is_shown = |column: &&Column| {
+            column.always || all.iter().any(|figure| (column.theirs)(figure).is_some())
+        };
+        let columns: Vec<&Column> = COLUMNS.iter().filter(is_shown).collect();
+        let row = |name: String, cells: Vec<Option<String>>, words: String| {
+            let mut row = vec![name];
+            row.extend(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "–".to_owned())));
+            row.push(words);
+            row
+        };
+        let mut head = vec!["System"];
+        head.extend(columns.iter().map(|column| column.name));
+        head.push("Hardware and notes");
+        let cells = columns.iter().map(|column| (column.ours)(&ours)).collect();
+        let mut rows = vec![row(own_name(results), cells, own_hardware(results))];
+        for figure in all {
+            let cells = columns.iter().map(|column| (column.theirs)(figure)).collect();
+            let words: Vec<&str> = [figure.hardware.as_str(), figure.note.as_str()]
+                .into_iter()
+                .filter(|w| !w.is_empty())
+                .collect();
+            rows.push(row(figure.system.clone(), cells, words.join("; ")));
+        }
+        Self { head, rows }
+    }
+}
+
+fn own_name(results: &Results) -> String {
+    match results.broker.name.as_str() {
         "" => "this run".to_owned(),
         name => format!("{name} {} (this run)", results.broker.version),
-    };
+    }
+}
+
+fn own_hardware(results: &Results) -> String {
     let scale = match results.scenario.scale {
         1.0 => String::new(),
         scale => format!(", scale {}", number(scale)),
     };
-    let mut rows = vec![vec![
-        name,
-        rate(figures.published_per_sec),
-        rate(figures.received_per_sec),
-        us(figures.average_us),
-        us(figures.p50_us),
-        us(figures.p90_us),
-        us(figures.p99_us),
-        figures
-            .cpu_average_percent
-            .map_or("–".to_owned(), |p| format!("{} cores", number(p / 100.0))),
-        figures.memory_average_bytes.map_or("–".to_owned(), bytes),
-        format!("{}, {} cores{scale}", results.machine.cpu, results.machine.cores),
-    ]];
-    for figure in all {
-        let ms = |value: Option<f64>| us(value.map(|ms| ms * 1000.0));
-        let cpu = figure.cpu_average_percent.map(|percent| match figure.vcpus {
-            Some(vcpus) => format!("{} cores", number(percent * vcpus / 100.0)),
-            None => format!("{} %", number(percent)),
-        });
-        let memory = figure.memory_average_mb.or(figure.memory_max_mb).map(|mb| bytes(mb * 1e6));
-        let words: Vec<&str> = [figure.hardware.as_str(), figure.note.as_str()]
-            .into_iter()
-            .filter(|w| !w.is_empty())
-            .collect();
-        rows.push(vec![
-            figure.system.clone(),
-            rate(figure.published_per_sec),
-            rate(figure.received_per_sec),
-            ms(figure.average_ms),
-            ms(figure.p50_ms),
-            ms(figure.p90_ms),
-            ms(figure.p99_ms),
-            cpu.unwrap_or("–".to_owned()),
-            memory.unwrap_or("–".to_owned()),
-            words.join("; "),
-        ]);
+    format!("{}, {} cores{scale}", results.machine.cpu, results.machine.cores)
+}
+
+/// What there is of a run to stand beside what was published.
+struct Measured {
+    figures: Figures,
+    ack_average_us: Option<f64>,
+    ack_p95_us: Option<f64>,
+}
+
+impl Measured {
+    fn of(results: &Results) -> Self {
+        let ack = results.latency_merged(LatencyKind::PublishAck);
+        let summary = (!ack.is_empty()).then(|| ack.summary());
+        Self {
+            figures: Figures::of(results),
+            ack_average_us: summary.map(|summary| summary.average_us),
+            ack_p95_us: summary.map(|summary| summary.p95_us as f64),
+        }
     }
-    rows
+}
+
+struct Column {
+    name: &'static str,
+    /// Whether it is there when nobody published such a figure.
+    always: bool,
+    ours: fn(&Measured) -> Option<String>,
+    theirs: fn(&Published) -> Option<String>,
+}
+
+fn ms(value: Option<f64>) -> Option<String> {
+    value.map(|ms| micros(ms * 1000.0))
+}
+
+fn megabytes(value: Option<f64>) -> Option<String> {
+    value.map(|mb| bytes(mb * 1e6))
+}
+
+/// Cores, where it is known how many there were; per cent of the machine otherwise.
+fn cpu(figure: &Published, percent: Option<f64>) -> Option<String> {
+    percent.map(|percent| match figure.vcpus {
+        Some(vcpus) => cores(percent * vcpus),
+        None => format!("{} %", number(percent)),
+    })
+}
+
+fn cores(percent: f64) -> String {
+    format!("{} cores", number(percent / 100.0))
+}
+
+const COLUMNS: [Column; 15] = [
+    Column {
+        name: "Published/s",
+        always: true,
+        ours: |o| o.figures.published_per_sec.map(number),
+        theirs: |p| p.published_per_sec.map(number),
+    },
+    Column {
+        name: "Received/s",
+        always: true,
+        ours: |o| o.figures.received_per_sec.map(number),
+        theirs: |p| p.received_per_sec.map(number),
+    },
+    Column {
+        name: "Average",
+        always: true,
+        ours: |o| o.figures.average_us.map(micros),
+        theirs: |p| ms(p.average_ms),
+    },
+    Column {
+        name: "p50",
+        always: true,
+        ours: |o| o.figures.p50_us.map(micros),
+        theirs: |p| ms(p.p50_ms),
+    },
+    Column {
+        name: "p75",
+        always: false,
+        ours: |o| o.figures.p75_us.map(micros),
+        theirs: |p| ms(p.p75_ms),
+    },
+    Column {
+        name: "p90",
+        always: false,
+        ours: |o| o.figures.p90_us.map(micros),
+        theirs: |p| ms(p.p90_ms),
+    },
+    Column {
+        name: "p95",
+        always: false,
+        ours: |o| o.figures.p95_us.map(micros),
+        theirs: |p| ms(p.p95_ms),
+    },
+    Column {
+        name: "p99",
+        always: true,
+        ours: |o| o.figures.p99_us.map(micros),
+        theirs: |p| ms(p.p99_ms),
+    },
+    Column {
+        name: "Maximum",
+        always: false,
+        ours: |o| o.figures.max_us.map(micros),
+        theirs: |p| ms(p.max_ms),
+    },
+    Column {
+        name: "Acknowledged, average",
+        always: false,
+        ours: |o| o.ack_average_us.map(micros),
+        theirs: |p| ms(p.ack_average_ms),
+    },
+    Column {
+        name: "Acknowledged, p95",
+        always: false,
+        ours: |o| o.ack_p95_us.map(micros),
+        theirs: |p| ms(p.ack_p95_ms),
+    },
+    Column {
+        name: "CPU",
+        always: true,
+        ours: |o| o.figures.cpu_average_percent.map(cores),
+        theirs: |p| cpu(p, p.cpu_average_percent),
+    },
+    Column {
+        name: "CPU, maximum",
+        always: false,
+        ours: |o| o.figures.cpu_max_percent.map(cores),
+        theirs: |p| cpu(p, p.cpu_max_percent),
+    },
+    Column {
+        name: "Memory",
+        always: true,
+        ours: |o| o.figures.memory_average_bytes.map(bytes),
+        theirs: |p| megabytes(p.memory_average_mb),
+    },
+    Column {
+        name: "Memory, maximum",
+        always: false,
+        ours: |o| o.figures.memory_max_bytes.map(bytes),
+        theirs: |p| megabytes(p.memory_max_mb),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    #[test]
+    fn every_figure_that_was_published_is_in_the_table() {
+        for entry in catalogue::entries() {
+            let all = entry.load().unwrap().published;
+            let beside = Beside::of(&sample::results(1.0), &all);
+            for (figure, row) in all.iter().zip(&beside.rows[1..]) {
+                assert_eq!(row.len(), beside.head.len(), "{}", entry.id);
+                let words = row.join(" | ");
+                let stated = serde_json::to_value(figure).unwrap();
+                for (name, value) in stated.as_object().unwrap() {
+                    let Some(value) = value.as_f64().filter(|_| name != "vcpus") else { continue };
+                    let shown = match name.rsplit('_').next() {
+                        Some("sec") => number(value),
+                        Some("ms") => micros(value * 1000.0),
+                        Some("mb") => bytes(value * 1e6),
+                        Some("percent") => cpu(figure, Some(value)).unwrap(),
+                        unit => panic!("{name} has the unit {unit:?}, which nobody shows"),
+                    };
+                    assert!(words.contains(&shown), "{}: {name} {shown}: {words}", entry.id);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_published_is_no_column() {
+        let rabbit = catalogue::find("RABBIT-Q1", &Choice::default()).unwrap().published;
+        let head = Beside::of(&sample::results(1.0), &rabbit).head;
+        assert!(head.contains(&"Maximum") && head.contains(&"Acknowledged, average"), "{head:?}");
+        assert!(!head.contains(&"Acknowledged, p95"), "{head:?}");
+    }
 }

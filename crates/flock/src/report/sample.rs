@@ -25,6 +25,7 @@ pub(crate) fn results(shift: f64) -> Results {
             ..Totals::default()
         },
         series: measured.series,
+        heat: vec![Heat { kind: LatencyKind::EndToEnd, seconds: measured.heat }],
         latencies: vec![
             latency(LatencyKind::Connect, None, measured.connect),
             latency(LatencyKind::EndToEnd, Some(1), measured.end_to_end),
@@ -42,6 +43,7 @@ pub(crate) fn results(shift: f64) -> Results {
 
 struct Measured {
     series: Vec<Second>,
+    heat: Vec<HeatSecond>,
     end_to_end: LatencyHistogram,
     connect: LatencyHistogram,
 }
@@ -51,6 +53,7 @@ impl Measured {
     fn new(shift: f64) -> Self {
         let mut measured = Self {
             series: Vec::new(),
+            heat: Vec::new(),
             end_to_end: LatencyHistogram::new(),
             connect: LatencyHistogram::new(),
         };
@@ -60,6 +63,9 @@ impl Measured {
                 measured.connect.record_micros_n(700 + u64::from(at_secs) * 31, 400);
             }
             measured.end_to_end.merge(&second);
+            if !second.is_empty() {
+                measured.heat.push(HeatSecond::of(at_secs, &second));
+            }
             let is_stalled = at_secs == STALL_AT_SECS;
             measured.series.push(Second {
                 at_secs,

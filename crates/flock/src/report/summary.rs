@@ -28,12 +28,19 @@ pub fn summary(results: &Results) -> String {
         let all = count(results.totals.received_all());
         line("received", format!("{all} messages, {}/s", number(received)));
     }
-    if let (Some(average), Some(p50), Some(p99), Some(max)) =
-        (figures.average_us, figures.p50_us, figures.p99_us, figures.max_us)
-    {
+    let known = [
+        figures.average_us,
+        figures.p50_us,
+        figures.p75_us,
+        figures.p95_us,
+        figures.p99_us,
+        figures.max_us,
+    ];
+    if let [Some(average), Some(p50), Some(p75), Some(p95), Some(p99), Some(max)] = known {
         let name = format!("latency, {}", headline(results).title());
-        let all = [average, p50, p99, max].map(micros);
-        let value = format!("average {}, p50 {}, p99 {}, max {}", all[0], all[1], all[2], all[3]);
+        let [average, p50, p75, p95, p99, max] = [average, p50, p75, p95, p99, max].map(micros);
+        let value =
+            format!("average {average}, p50 {p50}, p75 {p75}, p95 {p95}, p99 {p99}, max {max}");
         line(&name, value);
     }
     if let Some(cost) = figures.cpu_us_per_message {

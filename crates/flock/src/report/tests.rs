@@ -63,6 +63,9 @@ fn the_page_is_whole_and_alone() {
         "<!doctype html>",
         "Messages per second",
         "Latency by percentile",
+        "Every latency, end to end",
+        "<path class=\"h4\"",
+        "data-name=\"due\"",
         "Broker CPU",
         "Broker memory",
         "2 lost in 55,000 deliveries",
@@ -170,4 +173,13 @@ fn the_terminal_gets_the_essentials() {
         text.contains("2 lost in 55,000 deliveries") && text.contains("36.2 us per message"),
         "{text}"
     );
+}
+
+#[test]
+fn a_second_in_which_nothing_arrived_is_a_gap() {
+    let mut results = sample::results(1.0);
+    let lines = |results: &Results| html(results).matches("<polyline class=\"c2\"").count();
+    let whole = lines(&results);
+    results.series[40].end_to_end = crate::measure::LatencyPoint::default();
+    assert_eq!(lines(&results), whole + 1, "the maximum, in two parts");
 }
