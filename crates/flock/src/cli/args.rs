@@ -1,5 +1,6 @@
 //! What can be asked for on the command line.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -212,6 +213,28 @@ pub(super) struct Secure {
     pub ciphers: Vec<String>,
 }
 
+impl Bend {
+    /// What is asked for, by the names of the options.
+    pub(super) fn overrides(&self) -> BTreeMap<String, String> {
+        let is_other = |factor: f64| (factor - 1.0).abs() > f64::EPSILON;
+        let mut all = BTreeMap::new();
+        let mut add = |name: &str, value: Option<String>| {
+            all.extend(value.map(|value| (name.to_owned(), value)));
+        };
+        add("scale", is_other(self.scale).then(|| self.scale.to_string()));
+        add("duration", self.duration.map(units::show_time));
+        add("ramp", self.ramp.map(units::show_time));
+        add("warm-up", self.warm_up.map(units::show_time));
+        add("cool-down", self.cool_down.map(units::show_time));
+        add("speed", is_other(self.speed).then(|| self.speed.to_string()));
+        add("seed", self.seed.map(|seed| seed.to_string()));
+        for (name, value) in &self.set {
+            add(&format!("set {name}"), Some(value.clone()));
+        }
+        all
+    }
+}
+
 impl Secure {
     /// `None` leaves the scenario's choice.
     pub(super) fn transport(&self) -> Option<Transport> {
@@ -272,6 +295,13 @@ pub(super) struct Lab {
     /// Its version, for the report.
     #[arg(long, default_value = "")]
     pub broker_version: String,
+    /// What it runs on, for the report, as '8 vCPU, 32 GB'.
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub broker_host: String,
+    /// Its configuration, for the report, without what looks like a secret; files that its command
+    /// names are found without being asked for.
+    #[arg(long, value_name = "FILE")]
+    pub broker_config: Option<PathBuf>,
     /// Folder for the results and reports.
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     pub out: PathBuf,

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use super::args::{Bench, Conn, Lab, Pub, Sub, Waits};
-use super::run::{carry_out, equip};
+use super::run::{Origin, carry_out, equip};
 use super::topics;
 use crate::model::{
     Assign, Broker, BrokerId, ClientGroup, Command, Connect, Content, Delay, Disconnect, Expect,
@@ -38,7 +38,7 @@ fn go(scenario: &Scenario, bench: &Bench) -> anyhow::Result<ExitCode> {
     if let Some(file) = &bench.credentials {
         equip(&mut scenario, file)?;
     }
-    carry_out(&scenario, "", &lab(bench)?)
+    carry_out(&scenario, &Origin::default(), &lab(bench)?)
 }
 
 /// How the run is told about, by emqtt-bench's names for it.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::run::{carry_out_one, endpoint};
+use super::run::{Origin, carry_out_one, endpoint};
 use super::{FAILED, NOT_VALID, args};
 use crate::measure::{Outcome, RunSet};
 use crate::model::Scenario;
@@ -12,13 +12,13 @@ use crate::stats;
 /// Carries the scenario out as often as asked for.
 pub(super) fn carry_out_all(
     scenario: &Scenario,
-    source: &str,
+    origin: &Origin<'_>,
     lab: &args::Lab,
     runs: u32,
 ) -> anyhow::Result<ExitCode> {
     let endpoint = endpoint(lab)?;
     if runs == 1 {
-        let (code, _) = carry_out_one(scenario, source, lab, (None, endpoint.as_ref()))?;
+        let (code, _) = carry_out_one(scenario, origin, lab, (None, endpoint.as_ref()))?;
         // A search has repeated itself.
         if !lab.quiet && scenario.search.is_none() {
             eprintln!("one run is an anecdote: --runs 5 shows how far runs lie apart");
@@ -33,7 +33,7 @@ pub(super) fn carry_out_all(
             eprintln!("run {number} of {runs}");
         }
         let set = RunSet { id: id.clone(), number, of: runs };
-        let (code, results) = carry_out_one(scenario, source, lab, (Some(set), endpoint.as_ref()))?;
+        let (code, results) = carry_out_one(scenario, origin, lab, (Some(set), endpoint.as_ref()))?;
         println!();
         codes.push(code);
         let is_over = matches!(results.run.outcome, Outcome::Interrupted(_));

@@ -1,5 +1,6 @@
 //! `flock run`: from a name and options to results, reports and an exit code.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use anyhow::Context as _;
 use super::progress::ProgressLine;
 use super::repeat::carry_out_all;
 use super::{FAILED, NOT_VALID, args};
-use crate::engine::{self, BrokerAccess, Options};
+use crate::engine::{self, BrokerAccess, Options, surroundings};
 use crate::expect::unmet;
 use crate::export::Exporter;
 use crate::keep;
@@ -20,12 +21,22 @@ use crate::prometheus::Endpoint;
 use crate::report::{Format, summary, text};
 use crate::scenario::check::check;
 use crate::scenario::credentials::credentials;
-use crate::scenario::units::show_time;
+use crate::scenario::words::parameters;
+
+/// What a scenario was made of.
+#[derive(Default)]
+pub(super) struct Origin<'a> {
+    /// The text; empty where flags were all there was.
+    pub source: &'a str,
+    /// What options changed of it, by their names.
+    pub overrides: BTreeMap<String, String>,
+}
 
 pub(super) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let loaded = super::catalogue::load(&args.scenario, &args.bend.set)?;
     let scenario = prepared(loaded.scenario, args)?;
-    carry_out_all(&scenario, &loaded.source, &args.lab, args.runs)
+    let origin = Origin { source: &loaded.source, overrides: args.bend.overrides() };
+    carry_out_all(&scenario, &origin, &args.lab, args.runs)
 }
 
 /// The scenario as the options bend it.
@@ -92,10 +103,10 @@ pub(super) fn bent(mut scenario: Scenario, args: &args::Bend) -> Scenario {
 /// Runs it once, writes results and reports, and says how it went.
 pub(super) fn carry_out(
     scenario: &Scenario,
-    source: &str,
+    origin: &Origin<'_>,
     lab: &args::Lab,
 ) -> anyhow::Result<ExitCode> {
-    let (code, _) = carry_out_one(scenario, source, lab, (None, endpoint(lab)?.as_ref()))?;
+    let (code, _) = carry_out_one(scenario, origin, lab, (None, endpoint(lab)?.as_ref()))?;
     Ok(ExitCode::from(code))
 }
 
@@ -113,7 +124,7 @@ pub(super) fn endpoint(lab: &args::Lab) -> anyhow::Result<Option<Endpoint>> {
 /// One run, of several perhaps: its exit code and its results.
 pub(super) fn carry_out_one(
     scenario: &Scenario,
-    source: &str,
+    origin: &Origin<'_>,
     lab: &args::Lab,
     (set, endpoint): (Option<RunSet>, Option<&Endpoint>),
 ) -> anyhow::Result<(u8, Results)> {
@@ -141,14 +152,17 @@ pub(super) fn carry_out_one(
     let mut line = ProgressLine::new(lab.interval, lab.quiet);
     let options = Options {
         command: std::env::args().collect(),
-        source: source.to_owned(),
+        source: origin.source.to_owned(),
         parameters: parameters(&scenario),
+        overrides: origin.overrides.clone(),
         threads: lab.threads,
         agents: crate::agent::discover(&lab.agents)?,
         broker: access(lab),
         broker_info: BrokerInfo {
             name: lab.broker_name.clone(),
             version: lab.broker_version.clone(),
+            host: lab.broker_host.clone(),
+            config: broker_config(lab)?,
             ..BrokerInfo::default()
         },
         stop,
@@ -247,6 +261,13 @@ fn access(lab: &args::Lab) -> BrokerAccess {
     }
 }
 
+fn broker_config(lab: &args::Lab) -> anyhow::Result<String> {
+    let Some(path) = &lab.broker_config else { return Ok(String::new()) };
+    surroundings::config_file(path).with_context(|| {
+        format!("--broker-config {}: there is no text file of at most 256 KiB", path.display())
+    })
+}
+
 fn opening(scenario: &Scenario) -> String {
     let estimate = scenario.estimate();
     let addresses: Vec<String> =
@@ -277,30 +298,4 @@ pub(super) fn length_words(scenario: &Scenario) -> String {
         (true, 0) => "takes as long as it takes: the end is not one of time".to_owned(),
         (true, _) => format!("takes {time} and what is not bound by time"),
     }
-}
-
-/// Values that a reader of the report looks for.
-fn parameters(scenario: &Scenario) -> std::collections::BTreeMap<String, String> {
-    let estimate = scenario.estimate();
-    let mut all = std::collections::BTreeMap::new();
-    for stage in &scenario.stages {
-        if let Some(us) = stage.duration_us {
-            all.insert(format!("stage {}", stage.id), show_time(us));
-        }
-    }
-    if let Some(copies) = estimate.copies_per_message {
-        all.insert("copies per message".to_owned(), text::number(copies));
-        let rate = |rate: Option<f64>| {
-            rate.map_or("as fast as it goes".to_owned(), |rate| format!("{}/s", text::number(rate)))
-        };
-        all.insert("publish rate asked for".to_owned(), rate(estimate.publishes_per_sec));
-        all.insert(
-            "payload".to_owned(),
-            format!("{} B at most", text::count(u64::from(estimate.payload_bytes_max))),
-        );
-    }
-    for broker in &scenario.brokers {
-        all.insert(format!("transport to {}", broker.id), broker.transport.to_string());
-    }
-    all
 }

@@ -9,7 +9,7 @@ use super::args;
 use super::run::write_reports;
 use crate::compare::{self, Run};
 use crate::keep;
-use crate::measure::{RESULTS_FORMAT, Results};
+use crate::measure::Results;
 use crate::noise::{self, Side};
 use crate::report::summary;
 
@@ -73,13 +73,5 @@ fn sets(given: &[String]) -> anyhow::Result<Vec<Vec<Results>>> {
 fn read(path: &Path) -> anyhow::Result<Results> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{} cannot be read", path.display()))?;
-    let results: Results = serde_json::from_str(&text)
-        .with_context(|| format!("{} is no results file of flock", path.display()))?;
-    anyhow::ensure!(
-        results.format == RESULTS_FORMAT,
-        "{} has format {}, this program reads {RESULTS_FORMAT}",
-        path.display(),
-        results.format
-    );
-    Ok(results)
+    Results::parse(&text).map_err(|why| anyhow::anyhow!("{} {why}", path.display()))
 }

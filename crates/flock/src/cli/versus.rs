@@ -51,6 +51,7 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
         rounds: args.rounds,
         same_warm_up: args.bend.warm_up.is_some(),
         command: std::env::args().collect(),
+        overrides: args.bend.overrides(),
         stop,
         on_begin: &mut |broker, scenario| {
             line.borrow_mut().end();

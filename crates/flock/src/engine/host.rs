@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::surroundings;
 use crate::measure::{HostLoad, HostSample, MachineInfo};
 
 /// This machine, as far as it bears on the figures.
@@ -35,6 +36,7 @@ pub fn machine() -> MachineInfo {
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), sysctl(name)?)))
             .collect::<BTreeMap<_, _>>(),
+        surroundings: surroundings::here(),
     }
 }
 

@@ -21,6 +21,7 @@ pub mod run;
 mod script;
 mod search;
 mod stamp;
+pub mod surroundings;
 pub mod tally;
 mod task;
 mod valid;

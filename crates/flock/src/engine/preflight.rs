@@ -113,6 +113,11 @@ fn check_ports(
     Ok(())
 }
 
+/// Whether an address is on this machine for certain.
+pub fn is_local(address: &str) -> bool {
+    address.starts_with('/') || is_loopback(address)
+}
+
 fn is_loopback(address: &str) -> bool {
     address
         .to_socket_addrs()

@@ -1,5 +1,6 @@
 //! [`run`]: a scenario in, results out.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use super::host::{self, Sampler};
 use super::judge::{Part, judge_shared_groups};
 use super::plan::{Plan, PlanError};
 use super::preflight::{self, Refusal};
+use super::surroundings;
 use super::valid::validity;
 use crate::agent::{AgentError, RemoteCrew};
 use crate::faults::{BrokerProcess, FaultError};
@@ -22,6 +24,7 @@ use crate::measure::{
     ScenarioInfo, Timer, ToolInfo,
 };
 use crate::model::Scenario;
+use crate::scenario::words::words;
 
 /// How a scenario is to be run.
 #[derive(Default)]
@@ -31,7 +34,9 @@ pub struct Options<'a> {
     /// The scenario's own text, for the report.
     pub source: String,
     /// Chosen values worth printing.
-    pub parameters: std::collections::BTreeMap<String, String>,
+    pub parameters: BTreeMap<String, String>,
+    /// What was asked to be otherwise than in the source, by the name of the option.
+    pub overrides: BTreeMap<String, String>,
     /// Load threads per process; `None` takes the cores.
     pub threads: Option<usize>,
     /// `host:port` of agents to share the load; empty: this machine alone.
@@ -85,6 +90,8 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
         preflight = preflight::check(scenario)?;
     }
     let watch = watch(scenario, std::mem::take(&mut options.broker))?;
+    let address = first_address(scenario);
+    let round_trip = surroundings::round_trip(address);
     let clock = Clock::start();
     let tag = (clock.epoch_ns() as u64 >> 16) as u16;
     let threads = options.threads.unwrap_or_else(host::cores).max(1);
@@ -109,31 +116,57 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
     conductor.notes = preflight.notes;
     conductor.conduct();
     let mut results = finish(conductor, &plan);
-    results.run.command = options.command;
+    results.run.command = surroundings::without_passwords(&options.command);
     results.run.started_unix_ms = started_unix_ms;
     results.run.threads = threads as u32;
     results.run.agents = crew.agents();
-    results.scenario = scenario_info(&plan, &scenario, options.source, options.parameters);
+    results.scenario = ScenarioInfo {
+        source: options.source,
+        parameters: options.parameters,
+        overrides: options.overrides,
+        ..scenario_info(&plan, &scenario)
+    };
     let addresses = scenario.brokers.iter().flat_map(|broker| broker.addresses.clone());
-    let found = std::mem::take(&mut results.broker);
     results.broker = BrokerInfo {
         addresses: addresses.collect(),
-        pid: options.broker_info.pid.or(found.pid),
-        command: if found.command.is_empty() { options.broker_info.command } else { found.command },
-        ..options.broker_info
+        round_trip,
+        ..broker_info(options.broker_info, std::mem::take(&mut results.broker), address)
     };
     Ok(results)
+}
+
+fn first_address(scenario: &Scenario) -> &str {
+    let first = scenario.brokers.first().and_then(|broker| broker.addresses.first());
+    first.map_or("", String::as_str)
+}
+
+/// What is to be told of the broker: what was said, and of the rest what was found.
+fn broker_info(mut said: BrokerInfo, found: BrokerInfo, address: &str) -> BrokerInfo {
+    said.pid = said.pid.or(found.pid);
+    if !found.command.is_empty() {
+        said.command = found.command;
+    }
+    if said.config.is_empty() {
+        said.config = found.config;
+    }
+    if said.name.is_empty() {
+        // A program tells its name by its own.
+        let program = said.command.first().map(Path::new).and_then(Path::file_name);
+        said.name = program.map_or(String::new(), |name| name.to_string_lossy().into_owned());
+    }
+    if said.host.is_empty() && (said.pid.is_some() || preflight::is_local(address)) {
+        said.host = "the machine of the load".to_owned();
+    }
+    said.limits = found.limits;
+    said.command = surroundings::without_passwords(&said.command);
+    said
 }
 
 fn watch(
     scenario: &Scenario,
     access: BrokerAccess,
 ) -> Result<(Option<BrokerProcess>, Option<Sampler>), RunError> {
-    let address = scenario
-        .brokers
-        .first()
-        .and_then(|broker| broker.addresses.first())
-        .map_or("", String::as_str);
+    let address = first_address(scenario);
     let process = match access {
         BrokerAccess::None => return Ok((None, None)),
         BrokerAccess::Metrics(url) => {
@@ -184,7 +217,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         .map(|(name, histogram)| Timer { name: name.clone(), summary: histogram.summary() });
     let mut results = Results {
         format: RESULTS_FORMAT,
-        tool: ToolInfo { name: "flock".into(), version: env!("CARGO_PKG_VERSION").into() },
+        tool: ToolInfo::here(),
         run: RunInfo {
             duration_secs: ended_secs,
             outcome: outcome(&conductor),
@@ -203,8 +236,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         ..Results::default()
     };
     if let Some(process) = &conductor.broker {
-        results.broker.pid = process.pid();
-        results.broker.command = process.command().to_vec();
+        results.broker = process_info(process);
     }
     results.series = std::mem::take(&mut conductor.series);
     results.heat = std::mem::take(&mut conductor.heat);
@@ -212,6 +244,24 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     results.faults = std::mem::take(&mut conductor.faults);
     judge_faults(&mut results);
     results
+}
+
+/// What can be told of a broker's process.
+fn process_info(process: &BrokerProcess) -> BrokerInfo {
+    let pid = process.pid();
+    let mut command = process.command().to_vec();
+    // One that was started here resolves its arguments as we do.
+    let folder = if command.is_empty() { pid.and_then(surroundings::folder_of) } else { None };
+    if command.is_empty() {
+        command = pid.map(surroundings::command_of).unwrap_or_default();
+    }
+    BrokerInfo {
+        pid,
+        config: surroundings::config_of(&command, folder.as_deref()),
+        limits: pid.map(surroundings::limits_of).unwrap_or_default(),
+        command,
+        ..BrokerInfo::default()
+    }
 }
 
 fn outcome(conductor: &Conductor<'_>) -> Outcome {
@@ -321,25 +371,20 @@ fn judge_faults(results: &mut Results) {
     }
 }
 
-fn scenario_info(
-    plan: &Plan,
-    scenario: &Scenario,
-    source: String,
-    parameters: std::collections::BTreeMap<String, String>,
-) -> ScenarioInfo {
+fn scenario_info(plan: &Plan, scenario: &Scenario) -> ScenarioInfo {
     let estimate = scenario.estimate();
     ScenarioInfo {
         id: scenario.id.clone(),
         title: scenario.title.clone(),
         scale: scenario.scale,
         seed: scenario.seed,
-        parameters,
-        source,
+        as_ran: words(scenario),
         publishers: estimate.publishers,
         subscribers: estimate.subscribers,
         clients: estimate.clients,
         topics: estimate.topics,
         closed_loop: plan.is_closed_loop(),
+        ..ScenarioInfo::default()
     }
 }
 

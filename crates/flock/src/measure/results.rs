@@ -11,8 +11,10 @@ use super::heat::Heat;
 pub use super::histogram::LatencySummary;
 use super::histogram::{LatencyHistogram, LatencyKind};
 
-/// The version of the JSON form. It rises when a field changes its meaning.
-pub const RESULTS_FORMAT: u32 = 1;
+/// The version of the JSON form, as `docs/flock/results.schema.json` describes it. It rises when a
+/// field changes its meaning, comes that a reader cannot do without, or goes. 1 was the form before
+/// the schema: without heat maps, and without much of the disclosure.
+pub const RESULTS_FORMAT: u32 = 2;
 
 /// One run, whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,6 +52,28 @@ pub struct Results {
 }
 
 impl Results {
+    /// From the text of a results file.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        /// What every form has, and will have.
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let no_results = |error: serde_json::Error| format!("is no results file of flock: {error}");
+        let Head { format } = serde_json::from_str(text).map_err(no_results)?;
+        match format {
+            RESULTS_FORMAT => serde_json::from_str(text).map_err(no_results),
+            ..RESULTS_FORMAT => Err(format!(
+                "has results format {format}, of an older flock, which lacks what this one \
+                 (format {RESULTS_FORMAT}) reports: run the scenario again, or read it with the \
+                 flock that wrote it"
+            )),
+            _ => Err(format!(
+                "has results format {format}, of a newer flock: this one reads {RESULTS_FORMAT}"
+            )),
+        }
+    }
+
     pub fn latency(&self, kind: LatencyKind, qos: Option<u8>) -> Option<&Latency> {
         self.latencies.iter().find(|latency| latency.kind == kind && latency.qos == qos)
     }
@@ -81,6 +105,32 @@ impl Results {
 pub struct ToolInfo {
     pub name: String,
     pub version: String,
+    /// Of the sources that it was built of, with a `+` if they were changed since; empty if that is
+    /// not known.
+    pub commit: String,
+    /// How it was built: `release`, `quick`, or `debug`, which is no tool to measure with.
+    pub profile: String,
+}
+
+impl ToolInfo {
+    /// This program.
+    pub fn here() -> Self {
+        Self {
+            name: "flock".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: env!("FLOCK_COMMIT").into(),
+            profile: env!("FLOCK_PROFILE").into(),
+        }
+    }
+
+    /// `flock 0.1.0 (commit 0123456789ab, quick build)`.
+    pub fn words(&self) -> String {
+        let commit = match self.commit.as_str() {
+            "" => "commit unknown".to_owned(),
+            commit => format!("commit {commit}"),
+        };
+        format!("{} {} ({commit}, {} build)", self.name, self.version, self.profile)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -154,8 +204,12 @@ pub struct ScenarioInfo {
     pub seed: u64,
     /// Chosen values worth printing (payload, QoS, rates, ramps, keep-alive...).
     pub parameters: BTreeMap<String, String>,
-    /// The scenario as it ran, in the tool's own format; empty when it came from flags.
+    /// What it was written in, with its parameters filled in; empty when it came from flags.
     pub source: String,
+    /// What was asked to be otherwise than in the source, by the name of the option.
+    pub overrides: BTreeMap<String, String>,
+    /// The scenario as it ran, in words: with scale, lengths, rates and addresses.
+    pub as_ran: String,
     pub publishers: u64,
     pub subscribers: u64,
     pub clients: u64,
@@ -177,6 +231,40 @@ pub struct BrokerInfo {
     pub config: String,
     /// Cores it was confined to.
     pub cpus: Option<String>,
+    /// What it ran on: this machine, or what the user says.
+    pub host: String,
+    /// What its control groups leave it, where its process is one of this machine.
+    pub limits: Limits,
+    /// To its first address, before the load.
+    pub round_trip: Option<RoundTrip>,
+}
+
+/// Of a TCP connection that is opened, which takes one packet there and one back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RoundTrip {
+    pub min_us: f64,
+    pub median_us: f64,
+    pub samples: u32,
+}
+
+/// What a process may use of a machine. Absent: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    pub cpu_cores: Option<f64>,
+    pub memory_bytes: Option<u64>,
+}
+
+/// What stands round a process and bears on its figures. Absent is what the system does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Surroundings {
+    /// What decides the frequency of the cores: `performance`, `powersave`, `schedutil`.
+    pub governor: Option<String>,
+    pub numa_nodes: Option<u32>,
+    /// Whose, as far as it says; absent on a machine of its own.
+    pub virtual_machine: Option<String>,
+    /// `docker`, `podman` or `kubernetes`; absent outside.
+    pub container: Option<String>,
+    pub limits: Limits,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -191,6 +279,7 @@ pub struct MachineInfo {
     pub descriptors_hard: u64,
     /// Kernel settings that bear on the figures, by sysctl name.
     pub sysctls: BTreeMap<String, String>,
+    pub surroundings: Surroundings,
 }
 
 /// Counts over the whole run.
@@ -630,5 +719,16 @@ mod tests {
         assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), results);
         assert_eq!(results.latency_merged(LatencyKind::EndToEnd).count(), 1);
         assert!(results.latency(LatencyKind::EndToEnd, Some(0)).is_none());
+        assert_eq!(Results::parse(&text).unwrap(), results);
+    }
+
+    #[test]
+    fn results_of_another_form_are_refused_and_it_is_said_what_to_do() {
+        // As the first form began; much of what this one needs is missing.
+        let old = Results::parse("{\"format\":1,\"tool\":{\"name\":\"flock\"}}").unwrap_err();
+        assert!(old.contains("format 1") && old.contains("run the scenario again"), "{old}");
+        let new = Results::parse("{\"format\":99}").unwrap_err();
+        assert!(new.contains("newer flock"), "{new}");
+        assert!(Results::parse("{}").unwrap_err().contains("no results file"));
     }
 }

@@ -6,7 +6,7 @@ use super::chart::{Axis, Chart, Line, Unit};
 use super::figures::{Figures, headline, search_words, verdicts};
 use super::heat;
 use super::markdown::{
-    INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows,
+    INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows, verbatim,
 };
 use super::page::{page, pairs, table};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
@@ -469,23 +469,14 @@ fn conditions(results: &Results, out: &mut String) {
     for note in &results.validity.notes {
         let _ = write!(out, "<p class=\"note\">{}</p>", escape(note));
     }
-    for (name, text) in [
-        ("The scenario as it ran", &results.scenario.source),
-        ("The broker's configuration", &results.broker.config),
-    ] {
-        if !text.is_empty() {
-            let _ = write!(
-                out,
-                "<details><summary>{name}</summary><pre>{}</pre></details>",
-                escape(text)
-            );
-        }
+    for (name, text) in verbatim(results) {
+        let _ =
+            write!(out, "<details><summary>{name}</summary><pre>{}</pre></details>", escape(text));
     }
     let _ = write!(
         out,
-        "<footer>{} {} · results format {}</footer>",
-        escape(&results.tool.name),
-        escape(&results.tool.version),
+        "<footer>{} · results format {}</footer>",
+        escape(&results.tool.words()),
         results.format
     );
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::figures::{Figures, verdicts};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use super::text::{self, bytes, count, micros, number, seconds};
-use crate::measure::Results;
+use crate::measure::{BrokerInfo, Limits, Results, Surroundings};
 
 pub fn markdown(results: &Results) -> String {
     let mut out = format!("# {}: {}\n\n", results.scenario.id, results.scenario.title);
@@ -42,7 +42,23 @@ pub fn markdown(results: &Results) -> String {
         .map(|(name, value)| vec![name.to_owned(), value])
         .collect();
     table(&mut out, &["What", "Value"], &facts);
+    // What it was written in is in the page and in the results.
+    for (name, text) in verbatim(results).filter(|(name, _)| *name != AS_WRITTEN) {
+        let _ = writeln!(out, "## {name}\n\n```text\n{}\n```\n", text.trim_end());
+    }
     out
+}
+
+const AS_WRITTEN: &str = "The scenario as it is written";
+
+/// The texts that belong to a run.
+pub(super) fn verbatim(results: &Results) -> impl Iterator<Item = (&'static str, &str)> {
+    let all = [
+        ("The scenario as it ran", &results.scenario.as_ran),
+        (AS_WRITTEN, &results.scenario.source),
+        ("The broker's configuration", &results.broker.config),
+    ];
+    all.into_iter().map(|(name, text)| (name, text.as_str())).filter(|(_, text)| !text.is_empty())
 }
 
 fn table(out: &mut String, head: &[&str], rows: &[Vec<String>]) {
@@ -151,11 +167,60 @@ pub(super) fn integrity_rows(results: &Results) -> Vec<Vec<String>> {
     results.integrity.by_qos.iter().map(row).collect()
 }
 
+fn or_unknown(text: &str, way_out: &str) -> String {
+    if text.is_empty() { format!("unknown ({way_out})") } else { text.to_owned() }
+}
+
+fn config_words(broker: &BrokerInfo) -> String {
+    match (broker.config.is_empty(), broker.command.is_empty()) {
+        (false, _) => "below".to_owned(),
+        (true, false) => "its command names no file of it".to_owned(),
+        (true, true) => or_unknown("", "give --broker-config"),
+    }
+}
+
+fn overrides_words(results: &Results) -> String {
+    let all = results.scenario.overrides.iter().map(|(name, value)| format!("{name} {value}"));
+    all.collect::<Vec<_>>().join(", ")
+}
+
+fn round_trip_words(results: &Results) -> String {
+    results.broker.round_trip.map_or(String::new(), |trip| {
+        format!(
+            "{} (median of {}), {} at least",
+            micros(trip.median_us),
+            trip.samples,
+            micros(trip.min_us)
+        )
+    })
+}
+
+fn limits_words(limits: &Limits) -> String {
+    let cpu = limits.cpu_cores.map(|cores| format!("{} cores", number(cores)));
+    let memory = limits.memory_bytes.map(|limit| bytes(limit as f64));
+    [cpu, memory].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// What is not known is said to be, where it may change the figures.
+fn surroundings_words(round: &Surroundings) -> String {
+    let governor = round.governor.as_deref().unwrap_or("unknown");
+    let nodes = round.numa_nodes.map_or("unknown".to_owned(), |nodes| nodes.to_string());
+    let mut words = vec![format!("governor {governor}"), format!("NUMA nodes {nodes}")];
+    words.extend(round.virtual_machine.as_ref().map(|of| format!("virtual machine ({of})")));
+    words.extend(round.container.as_ref().map(|of| format!("container ({of})")));
+    let limits = limits_words(&round.limits);
+    words.push(match limits.as_str() {
+        "" => "no limits of CPU or memory".to_owned(),
+        limits => format!("limited to {limits}"),
+    });
+    words.join(", ")
+}
+
 /// Everything that somebody needs to run it again, as name and value.
 pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
     let machine = &results.machine;
     let mut all = vec![
-        ("tool", format!("{} {}", results.tool.name, results.tool.version)),
+        ("tool", results.tool.words()),
         ("command", results.run.command.join(" ")),
         ("load threads", results.run.threads.to_string()),
         (
@@ -174,6 +239,7 @@ pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
                 results.scenario.seed
             ),
         ),
+        ("asked to be otherwise", overrides_words(results)),
         (
             "clients",
             format!(
@@ -186,7 +252,14 @@ pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
         ),
         ("broker", format!("{} {}", results.broker.name, results.broker.version).trim().to_owned()),
         ("broker address", results.broker.addresses.join(", ")),
-        ("broker command", results.broker.command.join(" ")),
+        ("broker's host", or_unknown(&results.broker.host, "say it with --broker-host")),
+        (
+            "broker command",
+            or_unknown(&results.broker.command.join(" "), "give --pid or --broker-command"),
+        ),
+        ("broker's configuration", config_words(&results.broker)),
+        ("broker's limits", limits_words(&results.broker.limits)),
+        ("round trip to the broker", round_trip_words(results)),
         ("broker's cores", results.broker.cpus.clone().unwrap_or_default()),
         (
             "broker load from",
@@ -203,6 +276,7 @@ pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
             ),
         ),
         ("system", format!("{}, {}", machine.os, machine.kernel)),
+        ("surroundings", surroundings_words(&machine.surroundings)),
         (
             "descriptors",
             format!(

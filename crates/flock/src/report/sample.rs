@@ -7,13 +7,23 @@ pub(crate) fn results(shift: f64) -> Results {
     let measured = Measured::new(shift);
     Results {
         format: RESULTS_FORMAT,
-        tool: ToolInfo { name: "flock".into(), version: "0.1.0".into() },
+        tool: ToolInfo {
+            name: "flock".into(),
+            version: "0.1.0".into(),
+            commit: "0123456789ab".into(),
+            profile: "quick".into(),
+        },
         run: run_info(),
         scenario: scenario_info(),
         broker: BrokerInfo {
             name: "sample".into(),
             version: "1.0".into(),
             addresses: vec!["127.0.0.1:1883".into()],
+            command: vec!["broker".into(), "-c".into(), "broker.conf".into()],
+            config: "# broker.conf\nlistener 1883".into(),
+            host: "8 vCPU, 32 GB".into(),
+            limits: Limits { cpu_cores: Some(1.5), memory_bytes: Some(2_000_000_000) },
+            round_trip: Some(RoundTrip { min_us: 31.0, median_us: 47.0, samples: 7 }),
             ..BrokerInfo::default()
         },
         machine: machine(),
@@ -122,6 +132,8 @@ fn scenario_info() -> ScenarioInfo {
         scale: 1.0,
         seed: 1,
         source: "id = \"MB-B1\" # <sample>".into(),
+        overrides: [("duration".to_owned(), "55s".to_owned())].into(),
+        as_ran: "stage publish: 55s, measured".into(),
         publishers: 1_000,
         subscribers: 1_000,
         clients: 2_000,
@@ -141,6 +153,13 @@ fn machine() -> MachineInfo {
         descriptors_soft: 65_536,
         descriptors_hard: 1_048_576,
         sysctls: [("net.core.somaxconn".to_owned(), "4096".to_owned())].into(),
+        surroundings: Surroundings {
+            governor: Some("performance".into()),
+            numa_nodes: Some(2),
+            virtual_machine: Some("Amazon EC2".into()),
+            container: Some("docker".into()),
+            limits: Limits::default(),
+        },
     }
 }
 

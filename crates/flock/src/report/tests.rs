@@ -149,12 +149,39 @@ fn markdown_has_every_section() {
             "## Latency",
             "## Integrity",
             "## Published figures beside ours",
-            "## How it was run"
+            "## How it was run",
+            "## The scenario as it ran",
+            "## The broker's configuration",
+            "# broker.conf"
         ]
     );
     let table: Vec<&str> = text.lines().filter(|line| line.starts_with("| end to end")).collect();
     assert_eq!(table.len(), 1);
     assert!(table[0].starts_with("| end to end | 1 | 55,000 |"), "{}", table[0]);
+}
+
+#[test]
+fn whatever_may_change_the_figures_is_disclosed() {
+    let results = sample::results(1.0);
+    for text in [html(&results), markdown(&results)] {
+        for part in [
+            "commit 0123456789ab, quick build",
+            "duration 55s",
+            "stage publish: 55s, measured",
+            "8 vCPU, 32 GB",
+            "broker -c broker.conf",
+            "listener 1883",
+            "1.50 cores, 2 GB",
+            "47 us (median of 7), 31 us at least",
+            "governor performance",
+            "NUMA nodes 2",
+            "virtual machine (Amazon EC2)",
+            "container (docker)",
+            "no limits of CPU or memory",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod format;
 mod lower;
 mod params;
 pub mod units;
+pub mod words;
 
 use std::collections::BTreeMap;
 use std::path::Path;

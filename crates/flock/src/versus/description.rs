@@ -239,6 +239,7 @@ impl Description {
             command,
             config,
             cpus: cpus.map(str::to_owned),
+            ..BrokerInfo::default()
         };
         Ok((process, info))
     }

@@ -9,6 +9,7 @@ mod certificate;
 mod description;
 mod table;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,7 @@ use crate::engine::{self, BrokerAccess};
 use crate::measure::{Results, RunSet};
 use crate::model::{Scenario, Transport};
 use crate::noise;
+use crate::scenario::words::parameters;
 
 /// How to compare.
 pub struct Options<'a> {
@@ -37,6 +39,8 @@ pub struct Options<'a> {
     /// Warm up every broker as long as the scenarios say, also those that need longer.
     pub same_warm_up: bool,
     pub command: Vec<String>,
+    /// What the options changed of the scenarios.
+    pub overrides: BTreeMap<String, String>,
     pub stop: Arc<AtomicBool>,
     /// Told when a run begins: broker and scenario.
     pub on_begin: &'a mut dyn FnMut(&str, &str),
@@ -130,6 +134,8 @@ fn run_one(
     let run_options = engine::Options {
         command: options.command.clone(),
         source: source.to_owned(),
+        parameters: parameters(&scenario),
+        overrides: options.overrides.clone(),
         broker: BrokerAccess::Process(process),
         broker_info: info,
         stop: Arc::clone(&options.stop),

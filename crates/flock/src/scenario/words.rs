@@ -1,0 +1,379 @@
+//! A scenario as it runs, in words: with its scale, lengths, rates and addresses, whatever it was
+//! written in and however it was bent. A file and the options that bent it give the same; this is
+//! for who has neither.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::units::show_time;
+use crate::model::{
+    Assign, Broker, ClientGroup, Command, Connect, Content, Delay, Disconnect, Fault, Filters,
+    LifeCycle, Order, Payload, Phase, Publish, Rate, Repeat, Scenario, Spread, Stage, Step,
+    Subscribe, Subscription, Version, Who,
+};
+use crate::report::text;
+
+/// All of it, a line for each thing.
+pub fn words(scenario: &Scenario) -> String {
+    let writer = Writer { scenario };
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{}, scale {}, seed {}", scenario.id, scenario.scale, scenario.seed);
+    for broker in &scenario.brokers {
+        let _ = writeln!(out, "broker {}", broker_words(broker));
+    }
+    for group in &scenario.groups {
+        let _ = writeln!(out, "clients {}", group_words(group));
+    }
+    for topics in &scenario.topics {
+        let names = topics.names.source();
+        let from = offset(topics.offset);
+        let _ = writeln!(out, "topics {}: {} named {names}{from}", topics.id, topics.count);
+    }
+    for subscription in &scenario.subscriptions {
+        let _ = writeln!(out, "subscription {}", writer.subscription(subscription));
+    }
+    for stage in &scenario.stages {
+        writer.stage(stage, &mut out);
+    }
+    let _ = writeln!(out, "what is under way may take {} after it", show_time(scenario.drain_us));
+    if let Some(search) = &scenario.search {
+        let _ = writeln!(
+            out,
+            "looks for the highest rate from {} to {} messages per second in all that keeps p{} \
+             below {}, each held for {}",
+            search.rate_min,
+            search.rate_max,
+            search.percentile,
+            show_time(search.latency_max_us),
+            show_time(search.step_us)
+        );
+    }
+    out
+}
+
+/// Values that a reader of the report looks for.
+pub fn parameters(scenario: &Scenario) -> BTreeMap<String, String> {
+    let estimate = scenario.estimate();
+    let mut all = BTreeMap::new();
+    for stage in &scenario.stages {
+        if let Some(us) = stage.duration_us {
+            all.insert(format!("stage {}", stage.id), show_time(us));
+        }
+    }
+    if let Some(copies) = estimate.copies_per_message {
+        all.insert("copies per message".to_owned(), text::number(copies));
+        let rate = |rate: Option<f64>| {
+            rate.map_or("as fast as it goes".to_owned(), |rate| format!("{}/s", text::number(rate)))
+        };
+        all.insert("publish rate asked for".to_owned(), rate(estimate.publishes_per_sec));
+        all.insert(
+            "payload".to_owned(),
+            format!("{} B at most", text::count(u64::from(estimate.payload_bytes_max))),
+        );
+    }
+    for broker in &scenario.brokers {
+        all.insert(format!("transport to {}", broker.id), broker.transport.to_string());
+    }
+    all
+}
+
+struct Writer<'a> {
+    scenario: &'a Scenario,
+}
+
+impl Writer<'_> {
+    fn stage(&self, stage: &Stage, out: &mut String) {
+        let length = stage.duration_us.map_or("until all is done".to_owned(), show_time);
+        let measured = if stage.measured { ", measured" } else { "" };
+        let _ = writeln!(out, "stage {}: {length}{measured}", stage.id);
+        for cycle in &stage.life_cycles {
+            self.cycle(cycle, out);
+        }
+    }
+
+    fn cycle(&self, cycle: &LifeCycle, out: &mut String) {
+        let who = match cycle.who {
+            Who::Clients(group) => self.scenario.group(group).id.as_str(),
+            Who::Conductor => "the run itself",
+        };
+        let _ = writeln!(out, "  {who}");
+        self.steps(&cycle.steps, 2, out);
+    }
+
+    fn steps(&self, steps: &[Step], depth: usize, out: &mut String) {
+        for step in steps {
+            let _ =
+                writeln!(out, "{:indent$}{}", "", self.command(&step.command), indent = depth * 2);
+            if let Command::For(repeat) = &step.command {
+                self.steps(&repeat.steps, depth + 1, out);
+            }
+        }
+    }
+
+    fn command(&self, command: &Command) -> String {
+        match command {
+            Command::Connect(connect) => self.connect(connect),
+            Command::Disconnect(how) => match how {
+                Disconnect::Message => "disconnect".to_owned(),
+                Disconnect::MessageWithWill => "disconnect, and have the will sent".to_owned(),
+                Disconnect::Close => "close the connection without a word".to_owned(),
+                Disconnect::Silent => "fall silent".to_owned(),
+            },
+            Command::Publish(publish) => self.publish(publish),
+            Command::Subscribe(subscribe) => self.subscribe(subscribe),
+            Command::Unsubscribe(from) => {
+                let names = from.iter().map(|id| self.scenario.subscription(*id).id.as_str());
+                format!("unsubscribe from {}", names.collect::<Vec<_>>().join(", "))
+            }
+            Command::Receive(receive) => {
+                let from = receive.from.map_or(String::new(), |id| {
+                    format!(" of {}", self.scenario.subscription(id).id)
+                });
+                let pattern = receive
+                    .message_pattern
+                    .as_ref()
+                    .map_or(String::new(), |pattern| format!(" that match {pattern}"));
+                let timeout = receive
+                    .timeout_us
+                    .map_or(String::new(), |us| format!(", for {} at most", show_time(us)));
+                format!("wait for {} messages{from}{pattern}{timeout}", receive.count)
+            }
+            Command::For(repeat) => repeat_words(repeat),
+            Command::Delay(delay) => delay_words(delay),
+            Command::StartTimer(name) => format!("start the timer {name}"),
+            Command::StopTimer(name) => format!("stop the timer {name}"),
+            Command::Stall { duration_us } => {
+                format!("read nothing for {}", show_time(*duration_us))
+            }
+            Command::Fault(fault) => self.fault(fault),
+        }
+    }
+
+    fn connect(&self, connect: &Connect) -> String {
+        let brokers = connect.brokers.iter().map(|id| self.scenario.broker(*id).id.as_str());
+        let session = match (connect.clean_start, connect.session_expiry_secs) {
+            (true, 0) => "clean start".to_owned(),
+            (true, secs) => format!("clean start, session for {secs} s"),
+            (false, secs) => format!("session kept, for {secs} s where it can be said"),
+        };
+        let mut out = format!(
+            "connect to {}, {session}, keep-alive {} s, timeout {}",
+            brokers.collect::<Vec<_>>().join(", "),
+            connect.keep_alive_secs,
+            show_time(connect.timeout_us)
+        );
+        if let Some(max) = connect.receive_max {
+            let _ = write!(out, ", receive maximum {max}");
+        }
+        if let Some(will) = &connect.will {
+            let topics = &self.scenario.topic_group(will.topics).id;
+            let _ = write!(out, ", will to {topics}, QoS {}", u8::from(will.qos));
+        }
+        let words = [
+            (connect.username.is_some(), "with a user name"),
+            (connect.password.is_some(), "with a password"),
+            (!connect.user_properties.is_empty(), "with user properties"),
+            (connect.fresh_id, "under a new id each time"),
+            (connect.reconnect.is_some(), "and again when the connection is lost"),
+        ];
+        for (_, word) in words.into_iter().filter(|(is, _)| *is) {
+            let _ = write!(out, ", {word}");
+        }
+        if connect.retries > 0 {
+            let pause = show_time(connect.retry_interval_us);
+            let _ = write!(out, ", tried {} times more, {pause} apart", connect.retries);
+        }
+        out
+    }
+
+    fn publish(&self, publish: &Publish) -> String {
+        let pace = match publish.pace.rate {
+            Some(rate) => rate_words(rate),
+            None => "as fast as it goes".to_owned(),
+        };
+        let mut out = format!(
+            "publish to {}{}: QoS {}, {}, {pace}",
+            self.scenario.topic_group(publish.topics).id,
+            assign_words(publish.assign),
+            u8::from(publish.qos),
+            payload_words(&publish.payload),
+        );
+        if let Some(window) = publish.pace.in_flight {
+            let _ = write!(out, ", {window} in flight at most");
+        }
+        if let Some(count) = publish.count {
+            let _ = write!(out, ", {count} messages each");
+        }
+        if let Some(secs) = publish.expiry_secs {
+            let _ = write!(out, ", expiry {secs} s");
+        }
+        let words = [
+            (publish.retain, "retained"),
+            (publish.topic_alias, "with topic aliases"),
+            (publish.order == Order::Random, "topics at random"),
+            (publish.pace.phase == Phase::Together, "all clients at the same moment"),
+            (!publish.user_properties.is_empty(), "with user properties"),
+        ];
+        for (_, word) in words.into_iter().filter(|(is, _)| *is) {
+            let _ = write!(out, ", {word}");
+        }
+        out
+    }
+
+    fn subscribe(&self, subscribe: &Subscribe) -> String {
+        let names = subscribe.to.iter().map(|id| self.scenario.subscription(*id).id.as_str());
+        let mut out = format!(
+            "subscribe to {}, QoS {}",
+            names.collect::<Vec<_>>().join(", "),
+            u8::from(subscribe.qos)
+        );
+        if subscribe.ack_delay_us > 0 {
+            let _ = write!(out, ", acknowledging after {}", show_time(subscribe.ack_delay_us));
+        }
+        let words = [
+            (subscribe.no_local, "nothing of its own"),
+            (subscribe.retain_as_published, "retained as published"),
+        ];
+        for (_, word) in words.into_iter().filter(|(is, _)| *is) {
+            let _ = write!(out, ", {word}");
+        }
+        if subscribe.retain_handling > 0 {
+            let _ = write!(out, ", retain handling {}", subscribe.retain_handling);
+        }
+        if let Some(identifier) = subscribe.identifier {
+            let _ = write!(out, ", identifier {identifier}");
+        }
+        out
+    }
+
+    fn subscription(&self, subscription: &Subscription) -> String {
+        let what = match &subscription.filters {
+            Filters::Topics { topics, prefix } if prefix.is_empty() => {
+                format!("the topics {}", self.scenario.topic_group(*topics).id)
+            }
+            Filters::Topics { topics, prefix } => {
+                format!("{prefix} and the topics {}", self.scenario.topic_group(*topics).id)
+            }
+            Filters::Pattern { pattern, offset: from, count, .. } => {
+                format!("{count} filters {}{}", pattern.source(), offset(*from))
+            }
+        };
+        let routed = if subscription.routed { ", for what was routed" } else { "" };
+        format!("{}: {what}{}{routed}", subscription.id, assign_words(subscription.assign))
+    }
+
+    fn fault(&self, fault: &Fault) -> String {
+        let broker = |id: &crate::model::BrokerId| self.scenario.broker(*id).id.clone();
+        match fault {
+            Fault::Kill { broker: id } => format!("kill {}", broker(id)),
+            Fault::Stop { broker: id } => format!("stop {}", broker(id)),
+            Fault::Pause { broker: id } => format!("pause {}", broker(id)),
+            Fault::Resume { broker: id } => format!("resume {}", broker(id)),
+            Fault::Restart { broker: id } => format!("restart {}", broker(id)),
+            Fault::Cut { group, share } => {
+                format!("cut {} % of {}", share * 100.0, self.scenario.group(*group).id)
+            }
+        }
+    }
+}
+
+fn broker_words(broker: &Broker) -> String {
+    format!("{}: {} over {}", broker.id, broker.addresses.join(", "), broker.transport)
+}
+
+fn group_words(group: &ClientGroup) -> String {
+    let version = match group.version {
+        Version::V31 => "3.1",
+        Version::V311 => "3.1.1",
+        Version::V5 => "5",
+    };
+    let (id, ids) = (&group.id, group.client_ids.source());
+    format!("{id}: {}, MQTT {version}, ids {ids}{}", group.count, offset(group.offset))
+}
+
+fn offset(from: u64) -> String {
+    if from == 0 { String::new() } else { format!(" from {from} on") }
+}
+
+fn assign_words(assign: Assign) -> String {
+    match assign {
+        Assign::Pairwise => ", one each".to_owned(),
+        Assign::All => ", everybody all".to_owned(),
+        Assign::Partition => ", divided among them".to_owned(),
+        Assign::Window { each } => format!(", {each} each"),
+    }
+}
+
+fn rate_words(rate: Rate) -> String {
+    // A rate that was scaled has large terms.
+    let per_sec = rate.per_sec();
+    if per_sec >= 1.0 || rate.per_us > 86_400_000_000 {
+        return format!("{} per second and client", round(per_sec));
+    }
+    format!("one every {} s and client", round(1.0 / per_sec))
+}
+
+/// To four digits behind the point, without noughts.
+fn round(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+fn payload_words(payload: &Payload) -> String {
+    let what = match &payload.content {
+        Content::Filler { bytes } => format!("{bytes} B"),
+        Content::Random { bytes } => format!("{bytes} B at random"),
+        Content::RandomSize { bytes_min, bytes_max } => {
+            format!("{bytes_min} to {bytes_max} B at random")
+        }
+        Content::Fixed(bytes) => format!("the same {} B", bytes.len()),
+    };
+    if payload.stamped { what } else { format!("{what} without a stamp") }
+}
+
+fn repeat_words(repeat: &Repeat) -> String {
+    let times = repeat.times.map_or("until the stage ends".to_owned(), |n| format!("{n} times"));
+    let pace = repeat.rate.map_or(String::new(), |rate| format!(", {}", rate_words(rate)));
+    format!("repeat {times}{pace}")
+}
+
+fn delay_words(delay: &Delay) -> String {
+    let time = show_time(delay.duration_us);
+    match delay.spread {
+        Spread::None => format!("wait {time}"),
+        Spread::Linear => format!("begin one after another over {time}"),
+        Spread::LinearDown => format!("begin one after another over {time}, the last one first"),
+        Spread::Random => format!("begin at random within {time}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue;
+    use crate::scenario::Choice;
+
+    #[test]
+    fn what_ran_is_told_and_not_what_was_written() {
+        let scenario = catalogue::find("MB-E1", &Choice::default()).unwrap().scenario;
+        let mut bent = scenario.scaled(0.02).with_duration(7_000_000).with_ramps(3_000_000);
+        bent.seed = 77;
+        let (before, after) = (words(&scenario), words(&bent));
+        for (was, is) in [(": 50000,", ": 1000,"), ("30m, measured", "7s, measured")] {
+            assert!(before.contains(was) && !after.contains(was), "{was}\n{before}\n{after}");
+            assert!(after.contains(is), "{is}\n{after}");
+        }
+        assert!(after.contains("scale 0.02, seed 77") && after.contains("over 3s"), "{after}");
+    }
+
+    #[test]
+    fn every_built_in_scenario_has_words() {
+        for entry in catalogue::entries() {
+            let scenario = entry.load().unwrap().scenario;
+            let text = words(&scenario);
+            let stages = text.lines().filter(|line| line.starts_with("stage ")).count();
+            assert_eq!(stages, scenario.stages.len(), "{text}");
+            assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        }
+    }
+}
