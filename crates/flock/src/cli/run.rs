@@ -158,13 +158,7 @@ pub(super) fn carry_out_one(
         threads: lab.threads,
         agents: crate::agent::discover(&lab.agents)?,
         broker: access(lab),
-        broker_info: BrokerInfo {
-            name: lab.broker_name.clone(),
-            version: lab.broker_version.clone(),
-            host: lab.broker_host.clone(),
-            config: broker_config(lab)?,
-            ..BrokerInfo::default()
-        },
+        broker_info: broker_info(lab)?,
         stop,
         on_progress: Some(Box::new(|progress| {
             line.show(progress);
@@ -259,6 +253,17 @@ fn access(lab: &args::Lab) -> BrokerAccess {
         (None, None, Some(url)) => BrokerAccess::Metrics(url.clone()),
         (None, None, None) => BrokerAccess::None,
     }
+}
+
+/// What the options say of the broker.
+pub(super) fn broker_info(lab: &args::Lab) -> anyhow::Result<BrokerInfo> {
+    Ok(BrokerInfo {
+        name: lab.broker_name.clone(),
+        version: lab.broker_version.clone(),
+        host: lab.broker_host.clone(),
+        config: broker_config(lab)?,
+        ..BrokerInfo::default()
+    })
 }
 
 fn broker_config(lab: &args::Lab) -> anyhow::Result<String> {

@@ -11,13 +11,12 @@ use anyhow::Context as _;
 use super::progress::ProgressLine;
 use super::run::{bent, keep_all, survive_full_places};
 use super::{FAILED, NOT_VALID, args};
-use crate::compare::{self, Run};
 use crate::keep;
 use crate::model::Scenario;
 use crate::report::text;
 use crate::scenario::check::check;
 use crate::stats;
-use crate::versus::{self, Cell, Description};
+use crate::versus::{self, Cell, Conduct, Description};
 
 pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     let scenarios = scenarios(args)?;
@@ -60,10 +59,10 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
         on_progress: &mut |progress| line.borrow_mut().show(progress),
         on_end: &mut |cell| kept.push(keep_one(cell, args)),
     };
-    let cells = versus::run(options, &scenarios);
+    let (cells, conduct) = versus::run(options, &scenarios);
     line.borrow_mut().end();
     println!("{}", versus::table(&cells));
-    keep_comparisons(&cells, args)?;
+    keep_comparisons(&cells, &conduct, args)?;
     kept.into_iter().collect::<anyhow::Result<()>>()?;
     println!("results, reports and comparisons are in {}", args.out.display());
     let all_ran = !cells.is_empty() && cells.iter().all(|cell| cell.results.is_ok());
@@ -154,26 +153,29 @@ fn brokers(args: &args::Versus) -> anyhow::Result<Vec<Description>> {
 
 fn keep_one(cell: &Cell, args: &args::Versus) -> anyhow::Result<()> {
     let Ok(results) = &cell.results else { return Ok(()) };
-    let name = format!("{}-{}-{}.json", cell.scenario, cell.broker, cell.round + 1);
-    keep_all(results, &args.out.join(name))
+    keep_all(results, &args.out.join(name(cell, "json")))
 }
 
-/// For each scenario the brokers beside each other.
-fn keep_comparisons(cells: &[Cell], args: &args::Versus) -> anyhow::Result<()> {
-    let mut by_scenario: Vec<(&str, Vec<crate::measure::Results>)> = Vec::new();
-    for cell in cells {
-        let Ok(results) = &cell.results else { continue };
-        match by_scenario.iter_mut().find(|(scenario, _)| *scenario == cell.scenario) {
-            Some((_, all)) => all.push((**results).clone()),
-            None => by_scenario.push((&cell.scenario, vec![(**results).clone()])),
-        }
+/// The file of a run, beside the comparison.
+fn name(cell: &Cell, ending: &str) -> String {
+    format!("{}-{}-{}.{ending}", cell.scenario, cell.broker, cell.round + 1)
+}
+
+/// For each scenario a page with the brokers beside each other, and all tables as Markdown.
+fn keep_comparisons(cells: &[Cell], conduct: &Conduct, args: &args::Versus) -> anyhow::Result<()> {
+    let write = |name: &str, text: &str| {
+        let path = args.out.join(name);
+        keep::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))
+    };
+    let mut scenarios: Vec<&str> = cells.iter().map(|cell| cell.scenario.as_str()).collect();
+    scenarios.sort_unstable();
+    scenarios.dedup();
+    for scenario in scenarios {
+        let of: Vec<&Cell> = cells.iter().filter(|cell| cell.scenario == scenario).collect();
+        let page = versus::page(&of, conduct, &|cell| name(cell, "html"));
+        write(&format!("{scenario}.html"), &page)?;
     }
-    for (scenario, results) in by_scenario {
-        let path = args.out.join(format!("{scenario}.html"));
-        keep::write(&path, &compare::html(&Run::name_all(results)))
-            .with_context(|| format!("{} cannot be written", path.display()))?;
-    }
-    Ok(())
+    write("comparison.md", &versus::table(cells))
 }
 
 #[cfg(test)]

@@ -303,7 +303,7 @@ fn place(axis: Axis, at: f64) -> f64 {
 }
 
 /// A step of 1, 2 or 5 that cuts `max` into about four.
-fn nice_step(max: f64) -> f64 {
+pub(crate) fn nice_step(max: f64) -> f64 {
     let rough = max / 4.0;
     let power = 10_f64.powf(rough.log10().floor());
     [1.0, 2.0, 2.5, 5.0, 10.0]

@@ -11,7 +11,7 @@ use super::markdown::{
 use super::page::{page, pairs, table};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use super::text::{self, count, html as escape, number, seconds};
-use crate::measure::{HostSample, LatencyKind, LatencyPoint, Results, Second};
+use crate::measure::{HostSample, LatencyHistogram, LatencyKind, LatencyPoint, Results, Second};
 
 pub fn html(results: &Results) -> String {
     let mut body = String::new();
@@ -244,17 +244,8 @@ fn distribution(results: &Results) -> Chart {
     let lines =
         results.latencies.iter().filter(|latency| latency.summary.count > 0).map(|latency| {
             let qos = latency.qos.map_or(String::new(), |qos| format!(", QoS {qos}"));
-            // As far right as the number of samples supports.
-            let last = 100.0 - 100.0 / latency.summary.count as f64;
-            let points = PERCENTILE_STEPS
-                .iter()
-                .flat_map(|(from, to)| {
-                    (0..10).map(move |n| from + (to - from) * f64::from(n) / 10.0)
-                })
-                .filter(|at| *at <= last)
-                .chain([last.max(0.0)])
-                .map(|at| (at, latency.histogram.micros_at(at) as f64));
-            Line { name: format!("{}{qos}", latency.kind.title()), points: points.collect() }
+            let points = percentile_points(&latency.histogram);
+            Line { name: format!("{}{qos}", latency.kind.title()), points }
         });
     Chart {
         title: "Latency by percentile".to_owned(),
@@ -265,6 +256,19 @@ fn distribution(results: &Results) -> Chart {
         marks: Vec::new(),
         note: "Each step to the right is ten times rarer. Lines end where there is only one slower sample.".to_owned(),
     }
+}
+
+/// Percentile and latency, as far right as the number of samples supports.
+pub(crate) fn percentile_points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
+    if histogram.is_empty() {
+        return Vec::new();
+    }
+    let last = 100.0 - 100.0 / histogram.count() as f64;
+    let steps = PERCENTILE_STEPS
+        .iter()
+        .flat_map(|(from, to)| (0..10).map(move |n| from + (to - from) * f64::from(n) / 10.0));
+    let all = steps.filter(|at| *at <= last).chain([last.max(0.0)]);
+    all.map(|at| (at, histogram.micros_at(at) as f64)).collect()
 }
 
 /// How much of all samples lies below each latency: the same data read the other way.

@@ -202,7 +202,7 @@ fn limits_words(limits: &Limits) -> String {
 }
 
 /// What is not known is said to be, where it may change the figures.
-fn surroundings_words(round: &Surroundings) -> String {
+pub(crate) fn surroundings_words(round: &Surroundings) -> String {
     let governor = round.governor.as_deref().unwrap_or("unknown");
     let nodes = round.numa_nodes.map_or("unknown".to_owned(), |nodes| nodes.to_string());
     let mut words = vec![format!("governor {governor}"), format!("NUMA nodes {nodes}")];
@@ -218,8 +218,39 @@ fn surroundings_words(round: &Surroundings) -> String {
 
 /// Everything that somebody needs to run it again, as name and value.
 pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
-    let machine = &results.machine;
-    let mut all = vec![
+    let mut all = run_facts(results);
+    all.extend(broker_facts(results));
+    all.extend(machine_facts(results));
+    all.extend(
+        results.scenario.parameters.iter().map(|(name, value)| (name.as_str(), value.clone())),
+    );
+    let sysctls = results.machine.sysctls.iter();
+    all.extend(sysctls.map(|(name, value)| (name.as_str(), value.clone())));
+    all
+}
+
+fn broker_facts(results: &Results) -> Vec<(&'static str, String)> {
+    vec![
+        ("broker", format!("{} {}", results.broker.name, results.broker.version).trim().to_owned()),
+        ("broker address", results.broker.addresses.join(", ")),
+        ("broker's host", or_unknown(&results.broker.host, "say it with --broker-host")),
+        (
+            "broker command",
+            or_unknown(&results.broker.command.join(" "), "give --pid or --broker-command"),
+        ),
+        ("broker's configuration", config_words(&results.broker)),
+        ("broker's limits", limits_words(&results.broker.limits)),
+        ("round trip to the broker", round_trip_words(results)),
+        ("broker's cores", results.broker.cpus.clone().unwrap_or_default()),
+        (
+            "broker load from",
+            results.broker_load.as_ref().map_or(String::new(), |load| load.source.clone()),
+        ),
+    ]
+}
+
+fn run_facts(results: &Results) -> Vec<(&'static str, String)> {
+    vec![
         ("tool", results.tool.words()),
         ("command", results.run.command.join(" ")),
         ("load threads", results.run.threads.to_string()),
@@ -250,21 +281,12 @@ pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
                 count(results.scenario.topics)
             ),
         ),
-        ("broker", format!("{} {}", results.broker.name, results.broker.version).trim().to_owned()),
-        ("broker address", results.broker.addresses.join(", ")),
-        ("broker's host", or_unknown(&results.broker.host, "say it with --broker-host")),
-        (
-            "broker command",
-            or_unknown(&results.broker.command.join(" "), "give --pid or --broker-command"),
-        ),
-        ("broker's configuration", config_words(&results.broker)),
-        ("broker's limits", limits_words(&results.broker.limits)),
-        ("round trip to the broker", round_trip_words(results)),
-        ("broker's cores", results.broker.cpus.clone().unwrap_or_default()),
-        (
-            "broker load from",
-            results.broker_load.as_ref().map_or(String::new(), |load| load.source.clone()),
-        ),
+    ]
+}
+
+fn machine_facts(results: &Results) -> Vec<(&'static str, String)> {
+    let machine = &results.machine;
+    vec![
         (
             "load machine",
             format!(
@@ -285,10 +307,5 @@ pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
                 count(machine.descriptors_hard)
             ),
         ),
-    ];
-    all.extend(
-        results.scenario.parameters.iter().map(|(name, value)| (name.as_str(), value.clone())),
-    );
-    all.extend(machine.sysctls.iter().map(|(name, value)| (name.as_str(), value.clone())));
-    all
+    ]
 }

@@ -20,8 +20,10 @@ pub mod text;
 
 pub use csv::csv;
 pub use html::html;
+pub(crate) use html::percentile_points;
 pub use markdown::markdown;
-pub(crate) use page::{page, table};
+pub(crate) use markdown::surroundings_words;
+pub(crate) use page::{page, pairs, table};
 pub use published::published;
 pub use summary::summary;
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::figures::{Figures, headline, search_words, verdicts};
 use super::text::{bytes, count, micros, number, seconds};
-use crate::measure::Results;
+use crate::measure::{ErrorCount, Results};
 
 pub fn summary(results: &Results) -> String {
     let figures = Figures::of(results);
@@ -66,16 +66,8 @@ pub fn summary(results: &Results) -> String {
         line("ok", words);
     }
     for error in results.errors.iter().take(5) {
-        line(
-            "error",
-            format!(
-                "{} x {}: {} (first: {})",
-                count(error.count),
-                error.what,
-                error.reason,
-                error.client
-            ),
-        );
+        let ErrorCount { what, reason, client, .. } = error;
+        line("error", format!("{} x {what}: {reason} (first: {client})", count(error.count)));
     }
     out
 }

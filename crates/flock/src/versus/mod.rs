@@ -7,6 +7,8 @@
 
 mod certificate;
 mod description;
+mod page;
+mod strip;
 mod table;
 
 use std::collections::BTreeMap;
@@ -17,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 pub use description::{BrokerError, ConfigFile, Description, TlsForm, Variant};
+pub use page::{Conduct, page};
 pub use table::{all_have_a_valid_round, table};
 
 use crate::engine::conductor::Progress;
@@ -53,6 +56,8 @@ pub struct Options<'a> {
 #[derive(Debug)]
 pub struct Cell {
     pub broker: String,
+    /// What a reader should know of the broker.
+    pub note: String,
     pub scenario: String,
     pub round: u32,
     pub results: Result<Box<Results>, String>,
@@ -75,9 +80,15 @@ fn is_over_tls(scenario: &Scenario) -> bool {
 
 /// Runs every scenario against every broker, `rounds` times. Each run gets a broker that was just
 /// started.
-pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> Vec<Cell> {
+pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> (Vec<Cell>, Conduct) {
     let (broker_cpus, load_cpus) =
         share_cores(options.broker_cpus.take(), options.load_cpus.take());
+    let conduct = Conduct {
+        command: options.command.clone(),
+        rounds: options.rounds.max(1),
+        broker_cpus: broker_cpus.clone(),
+        load_cpus: load_cpus.clone(),
+    };
     let before = sched_getaffinity(None).ok();
     confine(&load_cpus);
     let mut cells = Vec::new();
@@ -98,6 +109,7 @@ pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> Vec<Ce
                 };
                 let cell = Cell {
                     broker: broker.name.clone(),
+                    note: broker.note.clone(),
                     scenario: scenario.id.clone(),
                     round,
                     results: results.map(of_set),
@@ -111,7 +123,7 @@ pub fn run(mut options: Options<'_>, scenarios: &[(Scenario, String)]) -> Vec<Ce
         // The caller's threads go where they may.
         let _ = sched_setaffinity(None, &before);
     }
-    cells
+    (cells, conduct)
 }
 
 fn run_one(

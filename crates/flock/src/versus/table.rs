@@ -16,16 +16,15 @@ pub fn table(cells: &[Cell]) -> String {
         let of_scenario = || cells.iter().filter(|cell| cell.scenario == scenario);
         // Writing to a String cannot fail.
         let _ = writeln!(text, "### {scenario}\n");
-        text.push_str(HEADER);
-        let mut all: Vec<(&str, Columns)> = Vec::new();
+        text.push_str(&head());
+        let mut all: Vec<(&str, Vec<&Cell>)> = Vec::new();
         for broker in names(of_scenario(), |cell| &cell.broker) {
             let rounds: Vec<&Cell> = of_scenario().filter(|cell| cell.broker == broker).collect();
             for cell in &rounds {
                 text.push_str(&round(cell));
             }
-            let columns = columns(&rounds);
-            text.push_str(&median(broker, &columns, &rounds));
-            all.push((broker, columns));
+            text.push_str(&median(broker, &rounds));
+            all.push((broker, rounds));
         }
         text.push_str(&ratios(&all));
         text.push('\n');
@@ -33,46 +32,34 @@ pub fn table(cells: &[Cell]) -> String {
     text
 }
 
-/// The values of the valid rounds, by column, and how many digits they have.
-type Columns = [(Vec<f64>, usize); COLUMNS];
-
-fn columns(rounds: &[&Cell]) -> Columns {
-    let valid: Vec<_> = rounds
-        .iter()
-        .filter(|cell| is_valid(cell))
-        .filter_map(|cell| cell.results.as_ref().ok())
-        .map(|results| values(results))
-        .collect();
-    std::array::from_fn(|column| {
-        let digits = valid.first().map_or(0, |row| row[column].1);
-        (valid.iter().filter_map(|row| row[column].0).collect(), digits)
-    })
-}
-
 /// A row for each broker but the first, to which the ratios are.
-fn ratios(all: &[(&str, Columns)]) -> String {
+fn ratios(all: &[(&str, Vec<&Cell>)]) -> String {
     let Some(((base, of_base), others)) = all.split_first() else { return String::new() };
     let mut text = String::new();
-    for (broker, columns) in others {
-        let each: Vec<String> = (0..COLUMNS)
-            .map(|column| {
-                let ratio = Ratio::of(&of_base[column].0, &columns[column].0);
-                // A ratio of losses says nothing.
-                let ratio = ratio.filter(|_| column != LOST);
-                ratio.map_or_else(|| "-".to_owned(), |ratio| ratio_words(&ratio))
-            })
-            .collect();
+    for (broker, rounds) in others {
+        let each = COLUMNS.each_ref().map(|column| {
+            let ratio = ratio_of(column, of_base, rounds);
+            ratio.map_or_else(|| "-".to_owned(), |ratio| ratio_words(&ratio))
+        });
         let _ = writeln!(text, "| {broker} / {base} | {} | |", each.join(" | "));
     }
     let are_told = text.contains("x (");
     if are_told {
-        text.push_str(RATIOS_NOTE);
+        let _ = write!(text, "\n{RATIOS_NOTE}\n");
     }
     text
 }
 
+/// Of the medians of the valid rounds, with its interval. A ratio of losses says nothing.
+pub(super) fn ratio_of(column: &Column, base: &[&Cell], other: &[&Cell]) -> Option<Ratio> {
+    if column.name == LOST {
+        return None;
+    }
+    Ratio::of(&valid_values(column, base), &valid_values(column, other))
+}
+
 /// `1.20x (1.10 to 1.31)`, in bold where it is more than noise.
-fn ratio_words(ratio: &Ratio) -> String {
+pub(super) fn ratio_words(ratio: &Ratio) -> String {
     let words = format!("{:.2}x", ratio.ratio);
     let interval =
         ratio.interval.map_or(String::new(), |(low, high)| format!(" ({low:.2} to {high:.2})"));
@@ -81,6 +68,15 @@ fn ratio_words(ratio: &Ratio) -> String {
         Noise::Within => format!("{words}{interval}"),
         Noise::Unknown => format!("{words}, noise unknown"),
     }
+}
+
+fn head() -> String {
+    let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
+    format!(
+        "| broker | {} | remarks |\n|---|{}---|\n",
+        names.join(" | "),
+        "---|".repeat(COLUMNS.len())
+    )
 }
 
 /// Whether each broker has a valid round of each scenario: otherwise there is nothing to compare.
@@ -93,12 +89,15 @@ fn is_same(a: &Cell, b: &Cell) -> bool {
     a.broker == b.broker && a.scenario == b.scenario
 }
 
-fn is_valid(cell: &Cell) -> bool {
+pub(super) fn is_valid(cell: &Cell) -> bool {
     cell.results.as_ref().is_ok_and(|results| results.validity.valid)
 }
 
 /// In the order of their first appearance.
-fn names<'a>(cells: impl Iterator<Item = &'a Cell>, of: fn(&Cell) -> &String) -> Vec<&'a str> {
+pub(super) fn names<'a>(
+    cells: impl Iterator<Item = &'a Cell>,
+    of: fn(&Cell) -> &String,
+) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for cell in cells {
         if !names.contains(&of(cell).as_str()) {
@@ -108,20 +107,65 @@ fn names<'a>(cells: impl Iterator<Item = &'a Cell>, of: fn(&Cell) -> &String) ->
     names
 }
 
-/// The columns with a figure, and how many digits they have.
-fn values(results: &Results) -> [(Option<f64>, usize); COLUMNS] {
-    let figures = Figures::of(results);
-    let load = results.broker_load.as_ref();
-    let cpu = load.and_then(|load| load.cpu_us_per_message.or(load.cpu_us_per_connect));
-    [
-        (figures.published_per_sec, 0),
-        (figures.received_per_sec, 0),
-        (figures.p50_us.map(|us| us / 1e3), 2),
-        (figures.p99_us.map(|us| us / 1e3), 2),
-        (cpu, 2),
-        (figures.memory_max_bytes.map(|bytes| bytes / 1e6), 1),
-        (Some(figures.lost as f64), 0),
-    ]
+/// A column with a figure.
+pub(super) struct Column {
+    /// In the printed table, and on the page.
+    pub name: &'static str,
+    pub title: &'static str,
+    pub digits: usize,
+    pub of: fn(&Results) -> Option<f64>,
+}
+
+pub(super) const COLUMNS: [Column; 8] = [
+    Column {
+        name: "published/s",
+        title: "Published per second",
+        digits: 0,
+        of: |r| Figures::of(r).published_per_sec,
+    },
+    Column {
+        name: "received/s",
+        title: "Received per second",
+        digits: 0,
+        of: |r| Figures::of(r).received_per_sec,
+    },
+    Column {
+        name: "p50 ms",
+        title: "Latency p50, ms",
+        digits: 2,
+        of: |r| Figures::of(r).p50_us.map(|us| us / 1e3),
+    },
+    Column {
+        name: "p95 ms",
+        title: "Latency p95, ms",
+        digits: 2,
+        of: |r| Figures::of(r).p95_us.map(|us| us / 1e3),
+    },
+    Column {
+        name: "p99 ms",
+        title: "Latency p99, ms",
+        digits: 2,
+        of: |r| Figures::of(r).p99_us.map(|us| us / 1e3),
+    },
+    Column { name: "CPU us per message", title: "CPU us per message", digits: 2, of: cpu_us },
+    Column {
+        name: "memory MB",
+        title: "Memory, MB at most",
+        digits: 1,
+        of: |r| Figures::of(r).memory_max_bytes.map(|bytes| bytes / 1e6),
+    },
+    Column { name: "lost", title: "Lost", digits: 0, of: |r| Some(Figures::of(r).lost as f64) },
+];
+
+/// Per connect where there are no messages.
+fn cpu_us(results: &Results) -> Option<f64> {
+    let load = results.broker_load.as_ref()?;
+    load.cpu_us_per_message.or(load.cpu_us_per_connect)
+}
+
+pub(super) fn valid_values(column: &Column, rounds: &[&Cell]) -> Vec<f64> {
+    let valid = rounds.iter().filter(|cell| is_valid(cell));
+    valid.filter_map(|cell| (column.of)(cell.results.as_ref().ok()?)).collect()
 }
 
 fn round(cell: &Cell) -> String {
@@ -129,11 +173,11 @@ fn round(cell: &Cell) -> String {
     let results = match &cell.results {
         Ok(results) => results,
         Err(why) => {
-            let empty = " |".repeat(COLUMNS);
+            let empty = " |".repeat(COLUMNS.len());
             return format!("| {}, round {number} |{empty} {} |\n", cell.broker, one_line(why));
         }
     };
-    let all = values(results).map(|(value, digits)| shown(value, digits));
+    let all = COLUMNS.each_ref().map(|column| shown((column.of)(results), column.digits));
     let (broker, version) = (&cell.broker, &results.broker.version);
     format!(
         "| {} , round {number} | {} | {} |\n",
@@ -144,15 +188,14 @@ fn round(cell: &Cell) -> String {
     .replacen(" ,", ",", 1)
 }
 
-fn median(broker: &str, columns: &Columns, rounds: &[&Cell]) -> String {
-    let each: Vec<String> = columns
-        .iter()
-        .map(|(values, digits)| {
-            let Some(spread) = Spread::of(values) else { return "-".to_owned() };
+fn median(broker: &str, rounds: &[&Cell]) -> String {
+    let each = COLUMNS.each_ref().map(|column| {
+        let digits = column.digits;
+        Spread::of(&valid_values(column, rounds)).map_or("-".to_owned(), |spread| {
             let Spread { median, least, most, .. } = spread;
             format!("**{median:.digits$}** ({least:.digits$} to {most:.digits$})")
         })
-        .collect();
+    });
     let valid = rounds.iter().filter(|cell| is_valid(cell)).count();
     let of = format!("{valid} of {} rounds valid", rounds.len());
     format!("| **{broker}, median** | {} | {of} |\n", each.join(" | "))
@@ -162,7 +205,7 @@ fn shown(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-fn remarks(results: &Results) -> String {
+pub(super) fn remarks(results: &Results) -> String {
     let mut words = Vec::new();
     if !results.validity.valid {
         words.push("NOT VALID".to_owned());
@@ -194,13 +237,10 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '|'], " ")
 }
 
-const COLUMNS: usize = 7;
-const LOST: usize = 6;
-const RATIOS_NOTE: &str = "\nRatios are of medians; in brackets the interval in which they lie with 95 % \
-                           confidence (bootstrap over the valid rounds). In bold: larger than the \
-                           noise.\n";
-const HEADER: &str = "| broker | published/s | received/s | p50 ms | p99 ms | CPU us per message | \
-                      memory MB | lost | remarks |\n|---|---|---|---|---|---|---|---|---|\n";
+const LOST: &str = "lost";
+pub(super) const RATIOS_NOTE: &str = "Ratios are of medians; in brackets the interval in which they lie with 95 % \
+                                      confidence (bootstrap over the valid rounds). In bold: larger than the \
+                                      noise.";
 
 #[cfg(test)]
 mod tests {
@@ -217,6 +257,7 @@ mod tests {
             }
             Cell {
                 broker: "b".into(),
+                note: String::new(),
                 scenario: "S".into(),
                 round: round as u32,
                 results: Ok(Box::new(results)),
@@ -262,7 +303,7 @@ mod tests {
         let text = table(&cells);
         let median = text.lines().find(|line| line.contains("median")).unwrap();
         assert!(!median.contains("**1") && !median.contains("**2"), "{median}");
-        assert_eq!(median.matches("| - ").count(), COLUMNS, "{median}");
+        assert_eq!(median.matches("| - ").count(), COLUMNS.len(), "{median}");
         cells[1].results = Err("did not start".into());
         assert!(table(&cells).contains("did not start"));
     }
