@@ -16,6 +16,7 @@ pub mod expect;
 pub mod export;
 pub mod faults;
 pub mod keep;
+pub mod matrix;
 pub mod measure;
 pub mod model;
 pub mod noise;

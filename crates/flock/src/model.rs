@@ -147,7 +147,7 @@ fn each_step<'a>(steps: &'a [Step], visit: &mut dyn FnMut(&'a Step)) {
     }
 }
 
-fn each_step_mut(steps: &mut [Step], visit: &mut dyn FnMut(&mut Command)) {
+pub(crate) fn each_step_mut(steps: &mut [Step], visit: &mut dyn FnMut(&mut Command)) {
     for step in steps {
         visit(&mut step.command);
         if let Command::For(repeat) = &mut step.command {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::export::Sink;
+use crate::matrix::Axis;
 use crate::model::{Target, Tls, TlsVersion, Transport};
 use crate::scenario::units;
 use crate::threshold::Threshold;
@@ -41,6 +42,11 @@ pub(super) enum Command {
         after_help = "Examples:\n  $ flock versus MB-B1 MB-B3 --brokers quelea,mosquitto --duration 20s\n  $ flock versus XR-1-Q1 --brokers mosquitto,mine.toml --broker-cpus 0-1 --rounds 3"
     )]
     Versus(Box<Versus>),
+    /// Run a scenario over the values of parameters, every combination, and draw the curves.
+    #[command(
+        after_help = "Examples:\n  $ flock matrix\n  $ flock matrix AIO-PAYLOADS --broker 10.0.0.5:1883 --scale 0.1 --duration 20s\n  $ flock matrix XR-1-Q1 --axis total_rate=2000/s,5000/s,10000/s --axis qos=0,1,2 --rounds 3\n  $ flock matrix MB-B1 --axis payload=16,1K,8K --axis version=3.1.1,5 --broker-command 'mosquitto'\n\nExit code: 0 every combination has a valid run, 1 one was not carried out, 2 bad input, 3 one has no valid run."
+    )]
+    Matrix(Box<Matrix>),
     /// Connect clients and keep them (emqtt-bench's flags).
     #[command(
         disable_help_flag = true,
@@ -564,6 +570,30 @@ pub(super) struct Versus {
     /// No progress lines.
     #[arg(long)]
     pub quiet: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Matrix {
+    /// A built-in matrix, a .toml file of one, or a scenario with axes; without it the built-in
+    /// ones are listed.
+    pub matrix: Option<String>,
+    /// A parameter of the scenario, or qos, payload, version, rate, total_rate, load, in_flight,
+    /// scale; and its values. The first axis lies along the curves.
+    #[arg(long, value_name = "NAME=VALUES", value_parser = Axis::parse)]
+    pub axis: Vec<Axis>,
+    /// Brokers: host:port, or mqtt://, mqtts://, ws://, wss:// addresses; several separated by
+    /// commas.
+    #[arg(long, value_delimiter = ',', value_parser = Target::parse, value_name = "HOST:PORT")]
+    pub broker: Vec<Target>,
+    /// How often every combination is run; the curves are of the medians.
+    #[arg(long, default_value_t = 1)]
+    pub rounds: u32,
+    #[command(flatten)]
+    pub bend: Bend,
+    #[command(flatten)]
+    pub secure: Secure,
+    #[command(flatten)]
+    pub lab: Lab,
 }
 
 #[derive(Debug, clap::Args)]

@@ -2,10 +2,12 @@
 //!
 //! `args` says what can be asked for, `run` carries a scenario out, `repeat` does so several times,
 //! `quick` makes one of emqtt-bench's flags, `catalogue` lists and shows, `versus` sets brokers
-//! side by side, `progress` draws the line while a run goes on.
+//! side by side, `matrix` runs one over the values of parameters, `progress` draws the line while a
+//! run goes on.
 
 mod args;
 mod catalogue;
+mod matrix;
 mod progress;
 mod quick;
 mod repeat;
@@ -59,6 +61,7 @@ fn carry_out(command: Command) -> anyhow::Result<ExitCode> {
         Command::List(list) => catalogue::list(&list),
         Command::Show(show) => catalogue::show(&show),
         Command::Run(run) => run::run(&run),
+        Command::Matrix(args) => matrix::matrix(&args),
         Command::Versus(versus) => versus::versus(&versus),
         Command::Conn(conn) => quick::conn(&conn),
         Command::Pub(publish) => quick::publish(&publish),

@@ -244,7 +244,7 @@ fn results_path(scenario: &Scenario, lab: &args::Lab, set: Option<&RunSet>) -> P
     lab.out.join(format!("{safe}.json"))
 }
 
-fn access(lab: &args::Lab) -> BrokerAccess {
+pub(super) fn access(lab: &args::Lab) -> BrokerAccess {
     match (lab.pid, &lab.broker_command, &lab.metrics) {
         (Some(pid), _, _) => BrokerAccess::Pid(pid),
         (None, Some(command), _) => {

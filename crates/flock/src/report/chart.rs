@@ -32,6 +32,8 @@ pub struct Line {
 pub enum Unit {
     PerSecond,
     Micros,
+    /// Microseconds of CPU, of which parts matter.
+    Cost,
     /// Hundredths of a core.
     Percent,
     Bytes,
@@ -39,13 +41,15 @@ pub enum Unit {
 }
 
 /// The horizontal axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Axis {
     Seconds,
     /// Percentiles by their distance from 100: 90, 99, 99.9 are equally far apart.
     Percentile,
     /// A latency in microseconds, by powers of ten.
     Micros,
+    /// Values with these names, evenly apart; points lie at their positions, from 0.
+    Labels(Vec<String>),
 }
 
 impl Unit {
@@ -53,6 +57,7 @@ impl Unit {
         match self {
             Self::PerSecond => format!("{}/s", text::number(value)),
             Self::Micros => text::micros(value),
+            Self::Cost => format!("{} us", text::number(value)),
             Self::Percent => format!("{} %", text::number(value)),
             Self::Bytes => text::bytes(value),
             Self::Count => text::number(value),
@@ -141,10 +146,11 @@ impl Chart {
             let x = scale.x(at);
             let _ = write!(
                 out,
-                "<line class=\"tick\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{}\" y2=\"{}\"/><text class=\"x\" x=\"{x:.1}\" y=\"{}\">{label}</text>",
+                "<line class=\"tick\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{}\" y2=\"{}\"/><text class=\"x\" x=\"{x:.1}\" y=\"{}\">{}</text>",
                 HEIGHT - BOTTOM,
                 HEIGHT - BOTTOM + 4.0,
-                HEIGHT - BOTTOM + 16.0
+                HEIGHT - BOTTOM + 16.0,
+                text::html(&label)
             );
         }
         let _ = write!(
@@ -187,7 +193,9 @@ fn draw_run(scale: &Scale, n: usize, run: &[(f64, f64)], out: &mut String) {
         let _ = write!(out, "{:.1},{:.1} ", scale.x(*at), scale.y(*value));
     }
     out.push_str("\"/>");
-    if let [(at, value)] = run {
+    // Points that are few are seen as such.
+    let dots = if matches!(scale.axis, Axis::Labels(_)) || run.len() == 1 { run } else { &[] };
+    for (at, value) in dots {
         let _ = write!(
             out,
             "<circle class=\"k{}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/>",
@@ -209,7 +217,7 @@ struct Scale {
 impl Scale {
     fn of(chart: &Chart) -> Self {
         let all = || chart.lines.iter().flat_map(|line| &line.points);
-        let place = |at: f64| place(chart.axis, at);
+        let place = |at: f64| place(&chart.axis, at);
         let x_max = all().map(|point| place(point.0)).fold(f64::MIN, f64::max);
         let x_min = all().map(|point| place(point.0)).fold(f64::MAX, f64::min);
         let y_max = all().map(|point| point.1).fold(0.0, f64::max);
@@ -225,16 +233,17 @@ impl Scale {
             let step = nice_step(y_max.max(1e-9));
             (0.0, (y_max / step).ceil().max(1.0) * step)
         };
-        let (x_min, x_max) = match chart.axis {
+        let (x_min, x_max) = match &chart.axis {
             Axis::Seconds => (0.0, x_max),
             Axis::Percentile => (x_min, x_max),
             Axis::Micros => (x_min.floor(), x_max.ceil()),
+            Axis::Labels(names) => (-LABEL_ROOM, names.len() as f64 - 1.0 + LABEL_ROOM),
         };
-        Self { axis: chart.axis, log: chart.log, x: (x_min, x_max.max(x_min + 1e-9)), y }
+        Self { axis: chart.axis.clone(), log: chart.log, x: (x_min, x_max.max(x_min + 1e-9)), y }
     }
 
     fn x(&self, at: f64) -> f64 {
-        let part = (place(self.axis, at) - self.x.0) / (self.x.1 - self.x.0);
+        let part = (place(&self.axis, at) - self.x.0) / (self.x.1 - self.x.0);
         LEFT + part.clamp(0.0, 1.0) * (WIDTH - LEFT - RIGHT)
     }
 
@@ -259,23 +268,26 @@ impl Scale {
     }
 
     fn x_ticks(&self) -> Vec<(f64, String)> {
-        match self.axis {
+        match &self.axis {
             Axis::Percentile => PERCENTILES
                 .iter()
-                .filter(|at| (self.x.0..=self.x.1 + 1e-9).contains(&place(self.axis, **at)))
+                .filter(|at| (self.x.0..=self.x.1 + 1e-9).contains(&place(&self.axis, **at)))
                 .map(|at| (*at, self.x_label(*at)))
                 .collect(),
             Axis::Micros => (0..=9)
                 .map(|power| 10_f64.powi(power))
-                .filter(|at| (self.x.0..=self.x.1 + 1e-9).contains(&place(self.axis, *at)))
+                .filter(|at| (self.x.0..=self.x.1 + 1e-9).contains(&place(&self.axis, *at)))
                 .map(|at| (at, text::micros(at)))
                 .collect(),
             Axis::Seconds => time_ticks(self.x.1),
+            Axis::Labels(names) => {
+                (0..names.len()).map(|at| (at as f64, self.x_label(at as f64))).collect()
+            }
         }
     }
 
     fn x_label(&self, at: f64) -> String {
-        match self.axis {
+        match &self.axis {
             Axis::Percentile => {
                 let digits = if at >= 99.995 {
                     3
@@ -289,14 +301,15 @@ impl Scale {
             }
             Axis::Micros => text::micros(at),
             Axis::Seconds => time_label(at, self.x.1),
+            Axis::Labels(names) => names.get(at as usize).cloned().unwrap_or_default(),
         }
     }
 }
 
 /// A position along the axis.
-fn place(axis: Axis, at: f64) -> f64 {
+fn place(axis: &Axis, at: f64) -> f64 {
     match axis {
-        Axis::Seconds => at,
+        Axis::Seconds | Axis::Labels(_) => at,
         Axis::Micros => at.max(1.0).log10(),
         Axis::Percentile => -(100.0 - at).max(PERCENTILE_REST_MIN).log10(),
     }
@@ -349,6 +362,8 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 24.0;
 const MARK_ROOM: f64 = 80.0;
+/// On both sides of the values of [`Axis::Labels`], in steps between them.
+const LABEL_ROOM: f64 = 0.35;
 const POINTS_MAX: usize = 600;
 /// Lines beyond this many reuse colours.
 const COLOURS: usize = 6;

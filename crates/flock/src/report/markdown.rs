@@ -217,7 +217,7 @@ pub(crate) fn surroundings_words(round: &Surroundings) -> String {
 }
 
 /// Everything that somebody needs to run it again, as name and value.
-pub(super) fn disclosure(results: &Results) -> Vec<(&str, String)> {
+pub(crate) fn disclosure(results: &Results) -> Vec<(&str, String)> {
     let mut all = run_facts(results);
     all.extend(broker_facts(results));
     all.extend(machine_facts(results));

@@ -22,8 +22,9 @@ pub use csv::csv;
 pub use html::html;
 pub(crate) use html::percentile_points;
 pub use markdown::markdown;
-pub(crate) use markdown::surroundings_words;
+pub(crate) use markdown::{disclosure, surroundings_words};
 pub(crate) use page::{page, pairs, table};
+pub(crate) use published::HARDWARE_DIFFERS;
 pub use published::published;
 pub use summary::summary;
 

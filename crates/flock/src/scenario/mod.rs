@@ -32,6 +32,8 @@ pub struct Loaded {
     pub laptop: Option<String>,
     /// The text as it was interpreted (parameters filled in).
     pub source: String,
+    /// Its parameters, and the values they had.
+    pub params: BTreeMap<String, String>,
 }
 
 /// Which of a file's variants to take, and which parameters to set.
@@ -63,7 +65,14 @@ pub fn load(path: &Path, choice: &Choice) -> Result<Loaded, ScenarioError> {
             summary: scenario.description.clone(),
             ..About::default()
         };
-        return Ok(Loaded { scenario, about, published: Vec::new(), laptop: None, source: text });
+        return Ok(Loaded {
+            scenario,
+            about,
+            published: Vec::new(),
+            laptop: None,
+            source: text,
+            params: BTreeMap::new(),
+        });
     }
     let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
     let read = |name: &str| {
@@ -93,7 +102,14 @@ pub fn parse(
         published = variant.published;
         laptop = variant.laptop.or(laptop);
     }
-    Ok(Loaded { scenario, about: parsed.about, published, laptop, source: filled.text })
+    Ok(Loaded {
+        scenario,
+        about: parsed.about,
+        published,
+        laptop,
+        source: filled.text,
+        params: filled.params,
+    })
 }
 
 /// The ids that a file can be loaded as: its own, if it has no variants, or theirs.

@@ -10,6 +10,7 @@ use super::{Choice, ScenarioError, did_you_mean, from_toml};
 pub(super) struct Filled {
     pub text: String,
     pub variant: Option<Variant>,
+    pub params: BTreeMap<String, String>,
 }
 
 /// The part of a file that can be read before its parameters are filled in.
@@ -54,7 +55,7 @@ pub(super) fn fill(file: &str, text: &str, choice: &Choice) -> Result<Filled, Sc
             }
         }
     }
-    Ok(Filled { text: replace(file, text, &values)?, variant })
+    Ok(Filled { text: replace(file, text, &values)?, variant, params: values })
 }
 
 pub(super) fn ids(file: &str, text: &str) -> Result<Vec<String>, ScenarioError> {

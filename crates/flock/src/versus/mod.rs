@@ -20,6 +20,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 pub use description::{BrokerError, ConfigFile, Description, TlsForm, Variant};
 pub use page::{Conduct, page};
+pub(crate) use table::remarks;
 pub use table::{all_have_a_valid_round, table};
 
 use crate::engine::conductor::Progress;

@@ -205,7 +205,7 @@ fn shown(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-pub(super) fn remarks(results: &Results) -> String {
+pub(crate) fn remarks(results: &Results) -> String {
     let mut words = Vec::new();
     if !results.validity.valid {
         words.push("NOT VALID".to_owned());
@@ -238,9 +238,8 @@ fn one_line(text: &str) -> String {
 }
 
 const LOST: &str = "lost";
-pub(super) const RATIOS_NOTE: &str = "Ratios are of medians; in brackets the interval in which they lie with 95 % \
-                                      confidence (bootstrap over the valid rounds). In bold: larger than the \
-                                      noise.";
+pub(super) const RATIOS_NOTE: &str = "Ratios are of medians; in brackets the interval in which \
+    they lie with 95 % confidence (bootstrap over the valid rounds). In bold: larger than the noise.";
 
 #[cfg(test)]
 mod tests {

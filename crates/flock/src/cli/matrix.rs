@@ -1,0 +1,200 @@
+//! `flock matrix`: one scenario over the values of some parameters, and one report of it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context as _;
+
+use super::progress::ProgressLine;
+use super::run::{access, bent, broker_info, keep_all, survive_full_places};
+use super::{FAILED, NOT_VALID, args};
+use crate::engine::{self, Options, surroundings};
+use crate::keep;
+use crate::matrix::{self, Cell, Done, Matrix};
+use crate::measure::{Outcome, Results};
+use crate::scenario::Loaded;
+use crate::scenario::check::check;
+use crate::scenario::words::parameters;
+
+pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
+    let Some(name) = &args.matrix else {
+        list()?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let matrix = find(name, args)?;
+    // What cannot be run is told before anything is.
+    let cells = matrix
+        .cells()
+        .into_iter()
+        .map(|cell| {
+            let loaded = prepared(&cell, args)
+                .with_context(|| format!("{}, {}", matrix.id, cell.words(&matrix.axes)))?;
+            Ok((cell, loaded))
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    keep::check(&args.lab.out).map_err(anyhow::Error::msg)?;
+    survive_full_places()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second one ends the program at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let rounds = args.rounds.max(1);
+    if !args.lab.quiet {
+        eprintln!("{}: {} combinations, {rounds} of each", matrix.id, cells.len());
+    }
+    let mut all: Vec<Done> = cells
+        .iter()
+        .map(|(cell, loaded)| Done {
+            cell: cell.clone(),
+            published: loaded.published.clone(),
+            runs: Vec::new(),
+        })
+        .collect();
+    // Round by round, so that what changes on the machine meets all alike.
+    for round in 0..rounds {
+        for (n, (cell, loaded)) in cells.iter().enumerate() {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            if !args.lab.quiet {
+                eprintln!("{}, {}", matrix.id, cell.words(&matrix.axes));
+            }
+            let name = format!("{}-{}-{}", file_name(&matrix, args), n + 1, round + 1);
+            let run = run_one(cell, loaded, args, &stop).and_then(|results| {
+                keep_all(&results, &args.lab.out.join(format!("{name}.json")))?;
+                Ok((Box::new(results), format!("{name}.html")))
+            });
+            if let Err(error) = &run {
+                eprintln!("flock: {}", super::told(error));
+            }
+            all[n].runs.push(run.map_err(|error| super::told(&error)));
+        }
+    }
+    keep_report(&matrix, &all, args)?;
+    Ok(verdict(&all, stop.load(Ordering::Relaxed)))
+}
+
+fn find(name: &str, args: &args::Matrix) -> anyhow::Result<Matrix> {
+    let path = Path::new(name);
+    let from_file = if path.extension().is_some_and(|ending| ending == "toml") {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("{} cannot be read", path.display()))?;
+        Matrix::parse(name, &text)
+    } else {
+        Matrix::find(name).map(Ok)
+    };
+    let matrix = match from_file {
+        Some(found) => found.and_then(|matrix| matrix.with(args.axis.clone())),
+        None => Matrix::of(name, args.axis.clone()),
+    };
+    matrix.map_err(anyhow::Error::msg)
+}
+
+/// The scenario of a cell, as the options bend it.
+fn prepared(cell: &Cell, args: &args::Matrix) -> anyhow::Result<Loaded> {
+    let mut loaded =
+        cell.load(&super::catalogue::load, &args.bend.set).map_err(anyhow::Error::msg)?;
+    let (transport, tls) = (args.secure.transport(), args.secure.tls());
+    let aimed = loaded.scenario.aim(&args.broker, transport.as_ref(), tls.as_ref());
+    aimed.map_err(anyhow::Error::msg)?;
+    loaded.scenario = bent(loaded.scenario, &args.bend);
+    if !args.lab.ifaddr.is_empty() {
+        loaded.scenario.source_addresses.clone_from(&args.lab.ifaddr);
+    }
+    if let Some(problem) = check(&loaded.scenario).into_iter().next() {
+        anyhow::bail!("{}: {}", loaded.scenario.id, problem.message);
+    }
+    Ok(loaded)
+}
+
+fn run_one(
+    cell: &Cell,
+    loaded: &Loaded,
+    args: &args::Matrix,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<Results> {
+    let mut overrides = args.bend.overrides();
+    overrides.extend(matrix::overrides(cell));
+    let mut line = ProgressLine::new(args.lab.interval, args.lab.quiet);
+    let options = Options {
+        command: std::env::args().collect(),
+        source: loaded.source.clone(),
+        parameters: parameters(&loaded.scenario),
+        overrides,
+        threads: args.lab.threads,
+        agents: crate::agent::discover(&args.lab.agents)?,
+        broker: access(&args.lab),
+        broker_info: broker_info(&args.lab)?,
+        stop: Arc::clone(stop),
+        on_progress: Some(Box::new(|progress| line.show(progress))),
+    };
+    let results = engine::run(&loaded.scenario, options)?;
+    line.end();
+    Ok(results)
+}
+
+fn keep_report(matrix: &Matrix, all: &[Done], args: &args::Matrix) -> anyhow::Result<()> {
+    let command: Vec<String> = std::env::args().collect();
+    let page = matrix::page(matrix, &surroundings::without_passwords(&command), all);
+    let path = args.lab.out.join(format!("{}.html", file_name(matrix, args)));
+    for (path, text) in
+        [(path.with_extension("csv"), matrix::csv(matrix, all)), (path.clone(), page)]
+    {
+        keep::write(&path, &text)
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    print!("{}", matrix::table(matrix, all));
+    println!("report                {}", path.display());
+    Ok(())
+}
+
+fn file_name(matrix: &Matrix, args: &args::Matrix) -> String {
+    let name = args.lab.name.as_ref().unwrap_or(&matrix.id);
+    let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    name.chars().map(safe).collect()
+}
+
+fn verdict(all: &[Done], is_stopped: bool) -> ExitCode {
+    let ran = |done: &Done| {
+        let carried_out = |run: &Result<(Box<Results>, String), String>| {
+            let outcome = run.as_ref().map(|(results, _)| &results.run.outcome);
+            matches!(outcome, Ok(Outcome::Completed))
+        };
+        !done.runs.is_empty() && done.runs.iter().all(carried_out)
+    };
+    let is_valid = |run: &Result<(Box<Results>, String), String>| {
+        run.as_ref().is_ok_and(|(results, _)| results.validity.valid)
+    };
+    match (all.iter().all(ran), all.iter().all(|done| done.runs.iter().any(is_valid))) {
+        _ if is_stopped => ExitCode::from(NOT_VALID),
+        (false, _) => ExitCode::from(FAILED),
+        (true, false) => ExitCode::from(NOT_VALID),
+        (true, true) => ExitCode::SUCCESS,
+    }
+}
+
+fn list() -> anyhow::Result<()> {
+    let mut text = String::new();
+    for matrix in Matrix::built_in() {
+        let axes = matrix.axes.iter();
+        let axes: Vec<String> =
+            axes.map(|axis| format!("{} {}", axis.name, axis.values.join(" "))).collect();
+        let runs = matrix.cells().len();
+        text.push_str(&format!(
+            "{:<14}{}\n{:14}{runs} runs of {}: {}\n{:14}{}\n",
+            matrix.id,
+            matrix.title,
+            "",
+            matrix.scenario,
+            axes.join("; "),
+            "",
+            matrix.source
+        ));
+    }
+    super::catalogue::print(&text)?;
+    Ok(())
+}
