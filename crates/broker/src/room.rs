@@ -12,7 +12,16 @@ const FACT_BYTES_MAX: usize = 1024;
 impl Shard {
     /// Why a message cannot be written where it has to be, as far as the shards there have said.
     /// `here`: the bit of this shard, if it writes it whoever is owed it.
+    #[inline(always)]
     pub(crate) fn lacks_disk_for(&self, message: &Message, here: u64) -> Option<Reason> {
+        if self.store.is_none() {
+            return None;
+        }
+        self.lacks_log_for(message, here)
+    }
+
+    #[inline(never)]
+    fn lacks_log_for(&self, message: &Message, here: u64) -> Option<Reason> {
         let logs = self.shared.logs();
         if logs.full | logs.poisoned == 0 || message.level() == 0 {
             return None;

@@ -254,16 +254,16 @@ impl Shard {
                     break;
                 }
             };
-            if let Packet::Publish(publish) = packet
-                && self.may_pause
-                && self.has_to_come_later(slot, publish, now_ms)
-            {
-                break;
-            }
-            if let Packet::Subscribe(subscribe) = packet
-                && self.may_pause
-                && self.subscribes_later(slot, subscribe, now_ms)
-            {
+            let comes_later = match packet {
+                Packet::Publish(publish) if self.may_pause => {
+                    self.has_to_come_later(slot, publish, now_ms)
+                }
+                Packet::Subscribe(subscribe) if self.may_pause => {
+                    self.subscribes_later(slot, subscribe, now_ms)
+                }
+                _ => false,
+            };
+            if comes_later {
                 break;
             }
             taken += packet_len;

@@ -87,8 +87,13 @@ impl Line {
 
 impl Shard {
     /// Would this message overtake an older one of the same client and topic?
-    #[inline]
+    #[inline(always)]
     pub(crate) fn would_overtake(&self, slot: u32, message: &Message) -> bool {
+        self.store.is_some() && self.would_overtake_in_line(slot, message)
+    }
+
+    #[inline(never)]
+    fn would_overtake_in_line(&self, slot: u32, message: &Message) -> bool {
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
         durable.and_then(|durable| durable.rare.as_ref()).is_some_and(|rare| {
             !rare.in_line.is_empty() && rare.in_line.contains(&self.topic_mark(message.topic()))
