@@ -416,3 +416,35 @@ def test_unfinished_connects_of_an_address_have_their_share(start):
         assert other.expect(0x20)[1] == 0
         first.send(long[-1:])
         assert first.expect(0x20)[1] == 0
+
+
+def test_memory_comes_back_when_what_took_it_is_gone(start):
+    limits = '[limits]\nmemory_bytes_max = "120MiB"\nqueued_bytes_max = "1GiB"\n'
+    broker = start(PLAIN + '[durability]\nlevel = "memory"\n' + limits)
+    resident = "process_resident_memory_bytes"
+    before = broker.metrics()[resident]
+    # The sessions, and what is queued for them, end with their connections.
+    held = [Peer(broker.port()).accepted() for _ in range(2)]
+    for number, peer in enumerate(held):
+        peer.subscribed(f"much/{number}", 1)
+    with Peer(broker.port()) as publisher:
+        publisher.accepted()
+        fill(publisher, broker)
+        for peer in held:
+            peer.close()
+        broker.wait_for_log(lambda event: event["message"] == "below the memory limit again")
+        assert published(publisher, "much/0", 1) in ([0], [0x10])
+    eventually(lambda: broker.metrics()[resident] < before + (60 << 20), "memory given back")
+
+
+def fill(publisher, broker):
+    """Publishes to those who do not read until there is no memory left."""
+    payload = bytes(3_000)
+    for packet_id in range(1, 60_000):
+        topic = f"much/{packet_id % 2}"
+        publisher.send(publish(topic, payload, qos=1, packet_id=packet_id))
+        body = publisher.expect(PUBACK)
+        if len(body) > 2 and body[2] == 0x97:
+            broker.wait_for_log(lambda event: "memory limit reached" in event["message"])
+            return
+    raise AssertionError("there was no limit of memory")

@@ -13,6 +13,7 @@ pub mod disk;
 pub mod http;
 pub mod log_tool;
 pub mod logging;
+pub mod memory;
 pub mod metrics;
 pub mod origin;
 pub mod process;

@@ -2,15 +2,15 @@
 
 use std::process::ExitCode;
 
-use mimalloc::MiMalloc;
 use server::cli::{self, Command};
 use server::config::Config;
 use server::logging::Logging;
+use server::memory::Counting;
 
 /// A message is often freed by another thread than the one that made it, which must not make the
 /// two wait for each other.
 #[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
+static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
     let cli = match cli::parse(std::env::args_os()) {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use broker::{Kind, Metrics, Shared};
 
 use crate::logging::Logging;
+use crate::memory;
 use crate::process::Process;
 use crate::run::{
     Certificates, Clock, Counts, FIGURES, Gate, LogBoard, LogState, Timing, TurnedAway,
@@ -140,6 +141,8 @@ fn write_own(text: &mut String, clock: Clock) {
     let help = "Lines of the broker's own log that were lost: it was written too slowly.";
     let lost = Logging::lines_lost();
     write_one(text, "quelea_logging_lines_lost_total", Kind::Counter, help, lost);
+    let help = "Memory that is allocated and not freed: what memory_bytes_max is compared with.";
+    write_one(text, "quelea_memory_held_bytes", Kind::Gauge, help, memory::held_bytes());
 }
 
 /// Given to the compiler by who builds a release.

@@ -140,8 +140,7 @@ impl Shard {
             self.release_message(serial);
             self.note_moved(slot);
         } else {
-            let stage =
-                if is_uncommitted { Stage::AwaitsPubrec } else { Stage::AwaitsPuback };
+            let stage = if is_uncommitted { Stage::AwaitsPubrec } else { Stage::AwaitsPuback };
             durable.track.hand_out_at(serial, packet_id, stage);
             let then = is_uncommitted.then_some(Promise::Send { session, packet_id });
             let (queue, level) = (durable.queue, durable.log_level());

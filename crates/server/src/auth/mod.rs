@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use codec::Reason;
 
 use crate::config::Auth;
+use crate::memory;
 use crate::origin::Origin;
 use cache::{Digest, VerdictCache};
 use lanes::{Lanes, Next};
@@ -170,6 +171,11 @@ impl Authenticator {
         }
     }
 
+    /// The threads look whether memory is asked for.
+    pub fn wake(&self) {
+        self.shared.wake.notify_all();
+    }
+
     /// Who asked is gone: what waits is not checked, and nobody is answered.
     pub fn forget(&self, origin: Origin, ticket: u64) {
         drop(lock(&self.shared.queue).questions.forget(origin, ticket));
@@ -294,13 +300,14 @@ impl Shared {
 }
 
 fn next_question(shared: &Shared) -> Option<(Origin, Question)> {
-    let mut queue = lock(&shared.queue);
     loop {
+        memory::purge_if_asked();
+        let mut queue = lock(&shared.queue);
         if queue.is_closed {
             return None;
         }
         let now = Instant::now();
-        queue = match queue.questions.take(now) {
+        drop(match queue.questions.take(now) {
             Next::Item(origin, question) => return Some((origin, question)),
             Next::Later(None) => shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
             Next::Later(Some(due)) => {
@@ -308,7 +315,7 @@ fn next_question(shared: &Shared) -> Option<(Origin, Question)> {
                 let woken = shared.wake.wait_timeout(queue, wait);
                 woken.unwrap_or_else(PoisonError::into_inner).0
             }
-        };
+        });
     }
 }
 

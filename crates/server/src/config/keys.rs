@@ -322,8 +322,10 @@ settings! {
         retained_messages_max: u32 = count(0, u32::MAX as u64), "1000000";
         /// Bytes of retained messages. More are refused with 0x97.
         retained_bytes_max: u64 = bytes(0, u64::MAX / 2), "1GiB";
-        /// Memory of the process. Near it new connections are refused with 0x89 and messages with
-        /// 0x97. `auto`: 80 % of what the machine or its cgroup has.
+        /// Memory that the process holds: what is allocated, not what the system still counts as
+        /// resident. Near it new connections are refused with 0x89 and messages with 0x97, and so
+        /// they are if what is resident exceeds it by an eighth. `auto`: 80 % of what the machine
+        /// or its cgroup has.
         memory_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// Messages per second from one connection. Above it the connection is read more slowly.
         messages_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";

@@ -32,6 +32,7 @@ use super::mailbox::{Handover, Item, Mailbox};
 use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Verdict};
 use crate::logging::shown;
+use crate::memory;
 use reading::{Outcome, read_packet};
 use stage::{Arrival, Stage, ip, refusal};
 
@@ -202,6 +203,7 @@ impl Door {
         while !self.context.is_stopping.load(Ordering::Acquire) {
             self.sleep(&mut events)?;
             self.now_ms = self.context.clock.now_ms();
+            memory::purge_if_asked();
             self.answer_bell();
             for event in &events {
                 match event.token() {

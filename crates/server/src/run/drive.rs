@@ -16,6 +16,7 @@ use mio::{Events, Token};
 
 use super::mailbox::Mailbox;
 use super::worker::{self, Worker};
+use crate::memory;
 
 /// The lead gives a worker away when it was busy for more than this share of a short while: when
 /// it hardly slept. Below that it keeps up, and the fewer sleeps, the less each message costs.
@@ -76,6 +77,13 @@ impl Crew {
             lead_busy_percent: AtomicU32::new(0),
             lead_mailbox: mailboxes[0].clone(),
             berths: mailboxes.iter().map(|_| Berth::default()).collect(),
+        }
+    }
+
+    /// Threads whose workers the lead drives look whether memory is asked for.
+    pub(super) fn wake_idle(&self) {
+        for berth in &self.berths {
+            berth.changed.notify_one();
         }
     }
 
@@ -168,7 +176,9 @@ impl Berth {
                 Place::Over => return None,
                 Place::Empty => {}
             }
-            place = self.changed.wait(place).unwrap_or_else(PoisonError::into_inner);
+            drop(self.changed.wait(place).unwrap_or_else(PoisonError::into_inner));
+            memory::purge_if_asked();
+            place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         }
     }
 

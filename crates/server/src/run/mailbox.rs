@@ -45,6 +45,8 @@ pub(super) enum Item {
     /// Keep the files of all logs as they are until `Unpin`, and say which they are.
     Pin(Sender<Pinned>),
     Unpin,
+    /// Give back what is free in the heap of the thread that drives it.
+    Purge,
     /// Close everything; then end, or wait for `CloseLogs` where there are logs.
     Shutdown,
     /// Nobody sends mail any more: write what is left, then end.

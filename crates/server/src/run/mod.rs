@@ -18,6 +18,7 @@ mod line_pace;
 mod listen;
 mod logs;
 mod mailbox;
+mod memory_guard;
 mod reauthentication;
 mod report;
 mod store;
@@ -40,6 +41,7 @@ use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
 use crate::http::{Health, HttpServer, Metrics, State};
 use crate::logging::Logging;
+use crate::memory;
 pub use certificates::Certificates;
 pub(crate) use clock::CLOCK_FILE;
 pub use clock::Clock;
@@ -52,6 +54,7 @@ pub use watch::resident_bytes;
 use arrivals::Allowance;
 use control::Control;
 use door::{Bell, Door, DoorContext};
+use mailbox::Item;
 use store::Store;
 use workers::Workers;
 
@@ -171,6 +174,7 @@ impl Running {
             line_pace: &workers.line_pace,
             tls: &tls,
             clock: self.clock,
+            purge: self.purge(workers, &doors),
         };
         watch.until_stopped(signals, clock_watch);
         self.health.set(State::Stopping);
@@ -178,6 +182,20 @@ impl Running {
         is_stopping.store(true, Ordering::Release);
         doors.stop();
         Ok(())
+    }
+
+    /// Has all threads that allocate much give back what is free.
+    fn purge(&self, workers: &Workers, doors: &Doors) -> Arc<dyn Fn() + Send + Sync> {
+        let (mailboxes, crew) = (workers.mailboxes.clone(), workers.crew.clone());
+        let (bells, authenticator) = (doors.bells.clone(), self.authenticator.clone());
+        Arc::new(move || {
+            memory::ask_to_purge();
+            mailboxes.iter().for_each(|mailbox| mailbox.put(Item::Purge));
+            crew.wake_idle();
+            bells.iter().for_each(|bell| bell.wake());
+            authenticator.wake();
+            memory::purge_if_asked();
+        })
     }
 }
 

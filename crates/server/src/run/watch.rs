@@ -16,18 +16,16 @@ use super::clock::{Clock, ClockWatch};
 use super::line_pace::LinePace;
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
+use super::memory_guard::MemoryGuard;
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
 use crate::logging::Logging;
 
-/// How often memory is looked at, and withheld lines of the log are told.
-const MEMORY_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the clock is looked at, and withheld lines of the log are told.
+const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// How often certificates that expire soon are told of.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Publishes are taken again below this share of the memory limit, in per cent.
-const MEMORY_RELIEF_PERCENT: u64 = 95;
 
 /// From now on SIGHUP waits for [`Watch::until_stopped`] instead of ending the process. SIGTERM and
 /// SIGINT still end it, until [`catch_stops`]: a start that reads a long log can be given up.
@@ -51,6 +49,8 @@ pub(super) struct Watch<'a> {
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
+    /// Has all threads give back what is free of their memory.
+    pub(super) purge: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Watch<'_> {
@@ -125,14 +125,27 @@ impl Ticker {
         let mailboxes = watch.mailboxes.clone();
         let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
         let (clock, line_pace) = (watch.clock, watch.line_pace.clone());
-        let memory_bytes_max = watch.config.limits.memory_bytes_max;
+        let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
+        let purge = watch.purge.clone();
         let sys_secs = watch.config.sys.interval_secs;
         let thread = std::thread::spawn(move || {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
             let mut sys_at: Option<Instant> = None;
             let mut warned_at = Instant::now();
+            let mut looked_at: Option<Instant> = None;
             while !is_over.load(Ordering::Acquire) {
-                watch_memory(&shared, memory_bytes_max);
+                let change = guard.look();
+                if let Some(is_short) = change.is_short {
+                    shared.set_memory_is_short(is_short);
+                }
+                if change.purges {
+                    purge();
+                }
+                if looked_at.is_some_and(|at| at.elapsed() < LOOK_INTERVAL) {
+                    std::thread::park_timeout(guard.interval());
+                    continue;
+                }
+                looked_at = Some(Instant::now());
                 clock_watch.look();
                 line_pace.tell_withheld(clock.now_ms());
                 if warned_at.elapsed() >= CERTIFICATES_INTERVAL {
@@ -148,7 +161,7 @@ impl Ticker {
                         mailboxes[0].put(Item::Publish(0, message));
                     }
                 }
-                std::thread::park_timeout(MEMORY_INTERVAL);
+                std::thread::park_timeout(guard.interval());
             }
             clock_watch.note();
         });
@@ -178,19 +191,6 @@ fn log_messages(board: &LogBoard) -> Vec<Message> {
     });
     let all = figures.chain([("state".to_owned(), state.to_owned())]);
     all.map(|(name, value)| sys::message(&format!("log/{name}"), value.as_bytes(), true)).collect()
-}
-
-/// Compares the memory of the process with its limit.
-fn watch_memory(shared: &Shared, bytes_max: u64) {
-    let Some(used) = resident_bytes() else { return };
-    let is_short = shared.memory_is_short();
-    if !is_short && used > bytes_max {
-        tracing::warn!(used, limit = bytes_max, "memory limit reached: publishes are refused");
-        shared.set_memory_is_short(true);
-    } else if is_short && used < bytes_max / 100 * MEMORY_RELIEF_PERCENT {
-        tracing::info!(used, limit = bytes_max, "below the memory limit again");
-        shared.set_memory_is_short(false);
-    }
 }
 
 /// Resident memory of this process; None where the system does not tell.

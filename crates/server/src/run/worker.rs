@@ -30,6 +30,7 @@ use super::mailbox::{Handover, Item, Mailbox, Pinned};
 use super::reauthentication::Reauthentication;
 use super::report;
 use super::timing::Timing;
+use crate::memory;
 use reading::BYTES_PER_TURN;
 
 /// The token of the waker. Connections count from 0; just below it are other workers (`drive`).
@@ -345,6 +346,7 @@ impl Worker {
             Item::Disk(shard, completion) => self.shard(shard).on_disk(*completion, now_ms),
             Item::Pin(answer) => self.pin_logs(&answer),
             Item::Unpin => self.shards.iter_mut().for_each(Shard::unpin_log),
+            Item::Purge => memory::purge_if_asked(),
             Item::Shutdown => {
                 self.ends_at_ms = Some(now_ms + self.shutdown_grace_ms);
                 for shard in &mut self.shards {

@@ -28,6 +28,8 @@ const WAITING_INTERVAL: Duration = Duration::from_secs(2);
 /// All workers.
 pub(super) struct Workers {
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
+    /// Which thread drives which.
+    pub(super) crew: Arc<Crew>,
     /// Of the lines about clients, for all who write some.
     pub(super) line_pace: Arc<LinePace>,
     threads: Vec<JoinHandle<()>>,
@@ -80,8 +82,9 @@ impl Workers {
             };
             workers.push(Worker::new(parts));
         }
-        let threads = start_threads(config, workers, &mailboxes)?;
-        Ok(Self { mailboxes, line_pace, threads, phases, has_logs, shutdown_grace })
+        let crew = Arc::new(Crew::new(&mailboxes));
+        let threads = start_threads(config, workers, &crew)?;
+        Ok(Self { mailboxes, crew, line_pace, threads, phases, has_logs, shutdown_grace })
     }
 
     pub(super) fn count(&self) -> usize {
@@ -153,12 +156,11 @@ impl Workers {
 fn start_threads(
     config: &Config,
     workers: Vec<Worker>,
-    mailboxes: &[Arc<Mailbox>],
+    crew: &Arc<Crew>,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
-    let crew = Arc::new(Crew::new(mailboxes));
     let mut threads = Vec::new();
     let mut workers = Some(workers);
-    for index in 0..mailboxes.len() {
+    for index in 0..workers.as_ref().map_or(0, Vec::len) {
         let crew = crew.clone();
         let all = workers.take();
         let run = move || all.map_or_else(|| crew.follow(index), |all| crew.lead(all));

@@ -1,0 +1,193 @@
+//! Compares what the process holds with its limit, and has freed memory given back.
+
+use std::time::{Duration, Instant};
+
+use crate::memory;
+use crate::run::resident_bytes;
+
+/// All is well again below this share of a limit, in per cent.
+const RELIEF_PERCENT: u64 = 95;
+
+/// What is resident may exceed the limit by this part of it, as far as it is free: the next
+/// allocations take from that first. `auto` leaves twice as much to the rest of the machine.
+const FREE_PART: u64 = 8;
+
+/// Less that is free is not worth the walk through all heaps.
+const PURGED_BYTES_MIN: u64 = 32 << 20;
+
+/// Nor is a smaller part of what is resident.
+const PURGED_PART: u64 = 5;
+
+/// How soon memory is asked for again. Twice as long each time that not much came back.
+const PURGE_EVERY: Duration = Duration::from_secs(1);
+const PURGE_EVERY_MAX: Duration = Duration::from_secs(64);
+
+/// How often to look, far from the limit and near it: with 1 GB, and 300 MB arriving in a second,
+/// the second look comes before the limit.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY_NEAR: Duration = Duration::from_millis(50);
+
+/// What there is at a moment, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    resident: u64,
+    /// Allocated and not freed, and what is not the allocator's.
+    held: u64,
+}
+
+impl Reading {
+    /// None where the system does not tell.
+    pub(super) fn take() -> Option<Self> {
+        let resident = resident_bytes()?;
+        let others = resident.saturating_sub(memory::taken_bytes());
+        Some(Self { resident, held: (memory::held_bytes() + others).min(resident) })
+    }
+
+    fn free(self) -> u64 {
+        self.resident - self.held
+    }
+}
+
+/// What changes with a look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Memory is short from now on, or no longer.
+    pub(super) is_short: Option<bool>,
+    /// Freed memory should be given back.
+    pub(super) purges: bool,
+}
+
+/// Limits of memory, with what was seen of it last.
+pub(super) struct MemoryGuard {
+    bytes_max: u64,
+    is_short: bool,
+    purge_every: Duration,
+    /// When memory was asked for, and what there was then.
+    asked: Option<(Instant, Reading)>,
+    is_near: bool,
+}
+
+impl MemoryGuard {
+    pub(super) fn new(bytes_max: u64) -> Self {
+        let purge_every = PURGE_EVERY;
+        Self { bytes_max, is_short: false, purge_every, asked: None, is_near: false }
+    }
+
+    /// When to look again.
+    pub(super) fn interval(&self) -> Duration {
+        if self.is_near { LOOK_EVERY_NEAR } else { LOOK_EVERY }
+    }
+
+    /// Looks, and tells.
+    pub(super) fn look(&mut self) -> Change {
+        let Some(reading) = Reading::take() else { return Change::default() };
+        let change = self.judge(reading, Instant::now());
+        let Reading { held, resident } = reading;
+        let limit = self.bytes_max;
+        match change.is_short {
+            Some(true) => {
+                tracing::warn!(
+                    held,
+                    resident,
+                    limit,
+                    "memory limit reached: publishes are refused"
+                );
+            }
+            Some(false) => tracing::info!(held, resident, limit, "below the memory limit again"),
+            None => {}
+        }
+        if change.purges {
+            tracing::info!(held, resident, limit, "memory that is free is given back");
+        }
+        change
+    }
+
+    fn judge(&mut self, now: Reading, at: Instant) -> Change {
+        let resident_max = self.bytes_max + self.bytes_max / FREE_PART;
+        self.is_near = self.is_short || now.resident > self.bytes_max / 2;
+        let relief = |limit: u64| limit / 100 * RELIEF_PERCENT;
+        let is_short = match self.is_short {
+            false => now.held > self.bytes_max || now.resident > resident_max,
+            true => now.held >= relief(self.bytes_max) || now.resident >= relief(resident_max),
+        };
+        let changes = is_short != self.is_short;
+        self.is_short = is_short;
+        Change { is_short: changes.then_some(is_short), purges: self.purges(now, at) }
+    }
+
+    fn purges(&mut self, now: Reading, at: Instant) -> bool {
+        if let Some((asked_at, before)) = self.asked {
+            if at.saturating_duration_since(asked_at) < self.purge_every {
+                return false;
+            }
+            let came_back = before.resident.saturating_sub(now.resident);
+            self.purge_every = match came_back >= before.free() / 2 {
+                true => PURGE_EVERY,
+                false => (self.purge_every * 2).min(PURGE_EVERY_MAX),
+            };
+            self.asked = None;
+        }
+        if now.free() < PURGED_BYTES_MIN.max(now.resident / PURGED_PART) {
+            return false;
+        }
+        self.asked = Some((at, now));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn reading(held_mib: u64, resident_mib: u64) -> Reading {
+        Reading { held: held_mib * MIB, resident: resident_mib * MIB }
+    }
+
+    #[test]
+    fn what_is_held_decides_and_not_what_is_resident() {
+        let mut guard = MemoryGuard::new(800 * MIB);
+        let start = Instant::now();
+        let mut judge =
+            |held_mib, resident_mib| guard.judge(reading(held_mib, resident_mib), start).is_short;
+        assert_eq!(judge(700, 790), None);
+        assert_eq!(judge(100, 890), None, "what is free is used first");
+        assert_eq!(judge(801, 810), Some(true));
+        assert_eq!(judge(790, 810), None, "not yet");
+        assert_eq!(judge(20, 810), Some(false), "though it has not come back");
+        assert_eq!(judge(20, 901), Some(true), "the machine is used up all the same");
+        assert_eq!(judge(20, 870), None);
+        assert_eq!(judge(20, 850), Some(false));
+    }
+
+    #[test]
+    fn free_memory_is_asked_for_when_it_is_worth_it() {
+        let mut guard = MemoryGuard::new(800 * MIB);
+        let start = Instant::now();
+        let mut purges = |held_mib, resident_mib, ms| {
+            guard.judge(reading(held_mib, resident_mib), start + Duration::from_millis(ms)).purges
+        };
+        assert!(!purges(300, 331, 0), "too little");
+        assert!(!purges(300, 360, 0), "a small part");
+        assert!(purges(100, 400, 0));
+        assert!(!purges(100, 400, 999), "it takes a moment");
+        // All came back, and then the same again.
+        assert!(!purges(100, 110, 1000));
+        assert!(purges(100, 400, 1100));
+        // Nothing came back: asked again later and later.
+        assert!(purges(100, 400, 2100), "asked a second time");
+        assert!(!purges(100, 400, 3200));
+        assert!(purges(100, 400, 4200));
+    }
+
+    #[test]
+    fn it_looks_more_often_near_the_limit() {
+        let mut guard = MemoryGuard::new(800 * MIB);
+        assert_eq!(guard.interval(), LOOK_EVERY);
+        guard.judge(reading(390, 410), Instant::now());
+        assert_eq!(guard.interval(), LOOK_EVERY_NEAR);
+        guard.judge(reading(390, 395), Instant::now());
+        assert_eq!(guard.interval(), LOOK_EVERY);
+    }
+}
