@@ -254,16 +254,14 @@ impl Shard {
                     break;
                 }
             };
-            let comes_later = match packet {
-                Packet::Publish(publish) if self.may_pause => {
-                    self.has_to_come_later(slot, publish, now_ms)
+            if let Packet::Publish(publish) = packet {
+                if self.may_pause && self.has_to_come_later(slot, publish, now_ms) {
+                    break;
                 }
-                Packet::Subscribe(subscribe) if self.may_pause => {
-                    self.subscribes_later(slot, subscribe, now_ms)
-                }
-                _ => false,
-            };
-            if comes_later {
+            } else if let Packet::Subscribe(subscribe) = packet
+                && self.may_pause
+                && self.subscribes_later(slot, subscribe, now_ms)
+            {
                 break;
             }
             taken += packet_len;
