@@ -297,3 +297,24 @@ fn what_waits_for_a_log_that_fails_gets_no_success() {
     assert_eq!(lab.take_all(publisher), [Got::Ack(AckKind::Puback, 7, reason)]);
     assert!(lab.is_closed(leaves));
 }
+
+#[test]
+fn a_medium_that_does_not_give_back_what_was_written_is_noticed_when_space_is_reclaimed() {
+    let mut lab = Lab::durable(1);
+    let away = lab.open(persistent("away"));
+    lab.subscribe(away, "a/#", 1);
+    lab.cut(away);
+    let oldest = lab.disks[0].files()[0].number;
+    lab.disks[0].flip_bit(oldest, 4096 + 100, 0);
+    assert_eq!(lab.shards[0].log_damage(), None);
+    let publisher = lab.open(request("publisher"));
+    for number in 0..1000 {
+        // What replaces the one before is soon most of the log.
+        lab.send(publisher, &retained("r", &[number as u8; 4000], 1, 1));
+        if lab.shards[0].log_damage().is_some() {
+            break;
+        }
+    }
+    assert_eq!(lab.shards[0].log_damage().map(|at| at.segment()), Some(oldest));
+    assert!(lab.shards[0].log_stats().expect("a log").is_damaged);
+}

@@ -112,6 +112,8 @@ pub struct Stats {
     pub used_bytes: u64,
     pub live_bytes: u64,
     pub pending_bytes: usize,
+    /// See [`Log::damaged`].
+    pub is_damaged: bool,
 }
 
 /// What came back for a [`Log::request`].
@@ -395,6 +397,7 @@ impl Log {
             used_bytes: self.ledger.used_bytes(),
             live_bytes: self.ledger.live_bytes(),
             pending_bytes: self.pending_bytes,
+            is_damaged: self.damaged().is_some(),
             ..self.stats
         }
     }

@@ -81,8 +81,8 @@ impl Log {
         }
     }
 
-    /// Where reclaiming found bytes that are not what was written, if it did: the medium is
-    /// failing, and no space comes back until the log is repaired offline.
+    /// Where reclaiming found bytes that are not what was written, or that cannot be read, if it
+    /// did: the medium is failing, and no space comes back before the next start.
     pub fn damaged(&self) -> Option<Position> {
         self.reclaim.damaged
     }

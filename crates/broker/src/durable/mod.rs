@@ -51,6 +51,11 @@ impl Shard {
         self.store.as_ref().map(|store| store.log.stats())
     }
 
+    /// Where reclaiming found that the medium does not hold what was written, if it did.
+    pub fn log_damage(&self) -> Option<storage::Position> {
+        self.store.as_ref()?.log.damaged()
+    }
+
     /// What recovery found is durable, so connections may come. True without a log.
     pub fn log_is_ready(&self) -> bool {
         self.store.as_ref().is_none_or(|store| store.log.is_ready())

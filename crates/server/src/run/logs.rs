@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
 use broker::{Shard, ShardId};
-use storage::{Command, Completion, Fault, Outcome, Stats, Status};
+use storage::{Command, Completion, Fault, Outcome, Position, Stats, Status};
 
 use super::mailbox::{Item, Mailbox};
 use super::timing::Timing;
@@ -108,6 +108,7 @@ impl Logs {
             let state = LogState::of(&status);
             let has_changed = std::mem::replace(&mut self.seen[place], state) != state;
             self.told[place].look(shard.id(), &status, now_ms);
+            self.told[place].look_at_damage(shard.id(), shard.log_damage());
             if has_changed || shows_figures {
                 self.board.show(shard.id(), state, &shard.log_stats().unwrap_or_default());
             }
@@ -170,6 +171,7 @@ impl LogState {
 struct Told {
     is_full: bool,
     is_poisoned: bool,
+    is_damaged: bool,
     at_ms: u64,
 }
 
@@ -182,9 +184,22 @@ impl Told {
         let is_news = is_poisoned && !self.is_poisoned
             || is_full != self.is_full && now_ms >= self.at_ms + TELL_INTERVAL_MS;
         if is_news {
-            *self = Self { is_full, is_poisoned, at_ms: now_ms };
+            *self = Self { is_full, is_poisoned, at_ms: now_ms, ..*self };
             tell(shard, status);
         }
+    }
+
+    /// Once: the log does not look there again before the next start.
+    fn look_at_damage(&mut self, shard: ShardId, damage: Option<Position>) {
+        let Some(at) = damage.filter(|_| !self.is_damaged) else { return };
+        self.is_damaged = true;
+        tracing::error!(
+            shard,
+            %at,
+            "the disk does not give back what was written to the log: no space comes back from \
+             now on, and the next start will look at all of it; make a backup, then run `quelea \
+             log check` on it"
+        );
     }
 }
 
@@ -331,6 +346,12 @@ pub const FIGURES: &[Figure] = &[
         of: |stats| stats.segments_reclaimed,
     },
     Figure {
+        name: "damaged",
+        kind: broker::Kind::Gauge,
+        help: "1 once what was written could not be read back to reclaim its space: none comes back before the next start.",
+        of: |stats| stats.is_damaged.into(),
+    },
+    Figure {
         name: "reclaim_read_bytes_total",
         kind: broker::Kind::Counter,
         help: "Bytes read in order to reclaim space.",
@@ -360,6 +381,22 @@ mod tests {
         assert_eq!(lines, [(0, true), (10_100, false), (20_200, true)]);
         told.look(0, &Status::Poisoned(fault()), start_ms + 30_000);
         assert!(told.is_poisoned, "at once");
+    }
+
+    #[test]
+    fn damage_is_told_once_whatever_else_is() {
+        let mut told = Told::default();
+        told.look_at_damage(0, None);
+        assert!(!told.is_damaged);
+        told.look_at_damage(0, Some(Position::new(3, 4096)));
+        told.look(0, &Status::Ready, 1_700_000_000_000);
+        let fault = Fault { kind: storage::FaultKind::NoSpace, detail: "full".to_owned() };
+        told.look(0, &Status::Full(fault), 1_700_000_000_000);
+        assert!(told.is_damaged && told.is_full);
+        let board = LogBoard::new(1, Health::new());
+        board.show(0, LogState::Ready, &Stats { is_damaged: true, ..Stats::default() });
+        let place = FIGURES.iter().position(|figure| figure.name == "damaged").unwrap();
+        assert_eq!(board.figures(place).collect::<Vec<_>>(), [1]);
     }
 
     #[test]
