@@ -3,14 +3,17 @@
 The disk stands still when the test says so, so that nothing here depends on time.
 """
 
+import subprocess
+
 import pytest
 
-from broker import PLAIN, Broker, eventually
+from broker import PLAIN, QUELEA, Broker, eventually
 from slow_sync import Gate
 from wire import (
     PINGRESP, PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, Peer, ack, fresh, packet, publish, subscribe,
 )
 
+QUOTA_EXCEEDED = 0x97
 NEVER = b"\x11\xff\xff\xff\xff"
 
 # All connections are numbered by one worker, all that is kept goes into one log.
@@ -153,3 +156,56 @@ def published(peer, topic):
     while (received := peer.recv())[0] != PUBACK:
         before.append(received)
     return before
+
+
+# Files so small that some messages take several.
+SMALL = ONE.replace("[durability]", """[limits]
+packet_bytes_max = "32KiB"
+topic_bytes_max = 256
+[durability]
+segment_bytes = "128KiB"
+""")
+
+
+def test_kept_sessions_are_resumed_by_a_full_log_and_drain_it(start):
+    broker = start(SMALL)
+    names = [f"kept-{number}" for number in range(20)]
+    for name in names:
+        with Peer(broker.port()) as peer:
+            peer.accepted(**session(name)).subscribed("a" if name == names[0] else "b", 1)
+    gone(broker)
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        for number in range(130):
+            peer.send(publish("a", "x" * 3000, qos=1, packet_id=number + 1))
+            assert is_success(peer.expect(PUBACK))
+    # A backup has no files but those that are written, and the limit allows for no more.
+    copy = broker.directory / "copy"
+    backup = [QUELEA, "backup", str(broker.data), str(copy)]
+    subprocess.run(backup, check=True, capture_output=True)
+    restored = start(SMALL + 'log_bytes_max = "512KiB"\n', data=copy)
+    with Peer(restored.port()) as peer:
+        peer.accepted()
+        peer.send(publish("b", "x" * 3000, qos=1))
+        assert peer.expect(PUBACK)[2] == QUOTA_EXCEEDED
+    for name in reversed(names):
+        with Peer(restored.port()) as peer:
+            flags, reason, _ = peer.connect(**session(name))
+            assert (flags & 1, reason) == (1, 0), name
+            if name == names[0]:
+                for _ in range(130):
+                    assert peer.message()[0] == "a"
+                    # That its acknowledgement has come, too.
+                peer.ping()
+    with Peer(restored.port()) as peer:
+        peer.accepted()
+
+        def is_taken():
+            peer.send(publish("b", "x" * 3000, qos=1))
+            return is_success(peer.expect(PUBACK))
+
+        eventually(is_taken, "room in the log")
+
+
+def is_success(puback):
+    return len(puback) == 2 or puback[2] < 0x80
