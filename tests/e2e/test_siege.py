@@ -22,6 +22,10 @@ CASES = [
     "refused-ids",
     "half-requests",
     "silent-connections",
+    "half-upgrades",
+    "scram-guesses",
+    "come-and-go",
+    "takeovers",
 ]
 
 

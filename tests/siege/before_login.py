@@ -142,7 +142,13 @@ def half_requests(field):
     return {"connections": len(streams), "cut": sum(map(is_cut, streams))}
 
 
-@case("refused-ids", "CONNECTs that are refused, with client ids of 60 KB")
+def few_lines(outcome):
+    kib = outcome.log_bytes // 1024
+    # 100 lines of a kind each second, of some 300 bytes.
+    return [f"{kib} KB in the log"] if kib > 512 else []
+
+
+@case("refused-ids", "CONNECTs that are refused, with client ids of 60 KB", expect=few_lines)
 def refused_ids(field):
     fired = 0
     while field.goes_on():
@@ -170,3 +176,83 @@ def silent_connections(field):
         time.sleep(min(1, field.secs / 5))
     field.wait()
     return {"connections": len(streams), "cut": sum(map(is_cut, streams))}
+
+
+WEBSOCKET = """
+[[listeners]]
+url = "ws://127.0.0.1:0"
+allow_anonymous = true
+"""
+
+
+@case("half-upgrades", "1,000 WebSocket upgrades of 8 KB that never end", WEBSOCKET)
+def half_upgrades(field):
+    streams = []
+    header = b"GET /mqtt HTTP/1.1\r\nHost: x\r\nX-Long: "
+    for number in range(field.pick(1_000, 200)):
+        stream = field.dial(field.ws_port, 1 + number % 20)
+        if stream is not None:
+            streams.append(stream)
+            push(stream, header + b"h" * (8 * 1024 - 100))
+    field.wait()
+    return {"connections": len(streams), "cut": sum(map(is_cut, streams))}
+
+
+def guesses_are_paced(outcome):
+    heard, secs = outcome.facts["0x87"], outcome.facts["secs"]
+    # 64 at once, and 5 in a second.
+    return [f"{heard} guesses were heard in {secs:.1f} s"] if heard > 70 + 6 * secs else []
+
+
+@case("scram-guesses", "guesses by SCRAM, which costs no more than two digests, flat out",
+      expect=guesses_are_paced)  # fmt: skip
+def scram_guesses(field):
+    begun, answers = time.monotonic(), {"0x87": 0, "0x89": 0}
+    method = b"\x15" + wire.prefixed("SCRAM-SHA-256")
+    for number in itertools.count():
+        if not field.goes_on():
+            break
+        stream = field.dial(field.closed_port, 1)
+        if stream is None:
+            continue
+        with wire.Peer(stream) as peer:
+            first = b"\x16" + wire.prefixed(f"n,,n=anna,r=nonce{number}")
+            peer.send(wire.connect("guess", properties=method + first))
+            body = peer.expect(wire.AUTH)
+            nonce = body[body.index(b"r=") + 2 : body.index(b",s=")]
+            final = b"\x16" + wire.prefixed(b"c=biws,r=" + nonce + b",p=" + b"A" * 43 + b"=")
+            properties = method + final
+            peer.send(wire.packet(wire.AUTH, b"\x18" + wire.varint(len(properties)) + properties))
+            reason = f"{peer.expect(wire.CONNACK)[1]:#x}"
+            answers[reason] = answers.get(reason, 0) + 1
+    return {**answers, "secs": time.monotonic() - begun}
+
+
+@case("come-and-go", "log-ins that succeed, with a subscription, and connections cut, flat out")
+def come_and_go(field):
+    count = 0
+    while field.goes_on():
+        stream = field.dial(field.open_port, 1)
+        if stream is not None:
+            push(stream, wire.connect(f"come-{count}") + wire.subscribe("siege/#", 1))
+            stream.close()
+            count += 1
+    return {"connections": count}
+
+
+@case("takeovers", "a stranger connects with the client ids of those who behave, flat out",
+      expect=lambda outcome: [f"{outcome.facts['let_in']} times let in"]
+      if outcome.facts["let_in"] else [])  # fmt: skip
+def takeovers(field):
+    facts = {"tries": 0, "let_in": 0}
+    for victim in itertools.cycle(("siege-publisher", "siege-subscriber")):
+        if not field.goes_on():
+            break
+        stream = field.dial(field.open_port, 1)
+        if stream is None:
+            continue
+        with wire.Peer(stream) as peer:
+            _, reason, _ = peer.connect(client_id=victim)
+            facts["tries"] += 1
+            facts["let_in"] += reason == 0
+    return facts

@@ -46,6 +46,8 @@ class Field:
     open_port: int
     closed_port: int
     http_port: int
+    # 0 where the configuration of the case has no such listener.
+    ws_port: int
     secs: float
     is_short: bool
     until: float = 0.0

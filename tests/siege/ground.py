@@ -133,8 +133,10 @@ class Server:
             found.append({**event, **event.pop("fields", {})})
         return found
 
-    def port(self, scheme="tcp", nth=0):
+    def port(self, scheme="tcp", nth=0, missing=None):
         urls = [url for url in self.urls if url.startswith(scheme + "://")]
+        if not urls and missing is not None:
+            return missing
         return int(urls[nth].split("://")[1].split("/")[0].rsplit(":", 1)[1])
 
     def rss_bytes(self):

@@ -100,7 +100,8 @@ def besiege(name, is_short=False):
         recover(server, outcome)
         for bystander in bystanders:
             bystander.phase("recovered")
-        time.sleep(1)
+        # Long enough for a newcomer to try.
+        time.sleep(SHORT_BEFORE_SECS if is_short else BEFORE_SECS)
         outcome.pair, outcome.newcomer = pair.end(), newcomer.end()
         if server.is_alive():
             outcome.metrics = server.metrics()
@@ -117,7 +118,8 @@ def besiege(name, is_short=False):
 def attack(case, server, is_short):
     field = {
         "open_port": server.port("tcp", 0), "closed_port": server.port("tcp", 1),
-        "http_port": server.port("http"), "is_short": is_short,
+        "http_port": server.port("http"), "ws_port": server.port("ws", missing=0),
+        "is_short": is_short,
         "secs": SHORT_ATTACK_SECS if is_short else ATTACK_SECS,
     }  # fmt: skip
     command = [sys.executable, __file__, "--attack", case.name, json.dumps(field)]
