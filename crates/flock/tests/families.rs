@@ -193,10 +193,13 @@ fn the_broker_is_watched_while_it_works() {
 #[test]
 fn the_highest_rate_that_holds_is_found() {
     let broker = Mosquitto::start();
-    let text = common::searching(10, "latency_max = \"500ms\"\nrate_min = 500\nrate_max = 2000");
+    let text = common::searching(10, "latency_max = \"500ms\"\nrate_min = 500\nrate_max = 2000")
+        .replace("id = \"t\"\n", "id = \"t\"\nwarm_up = \"300ms\"\n");
     let options = Options { threads: Some(2), ..Options::default() };
     let results = run(&scenario(&text, &broker.address), options).unwrap();
     check_search(&results, 500.0, 2_000.0);
+    let warm_up = results.phases.iter().find(|phase| phase.name == "warm-up");
+    assert!(warm_up.is_some_and(|phase| !phase.measured), "{:?}", results.phases);
 }
 
 /// Which rates hold is up to the machine. Whatever it is, nothing is tried below the minimum, a

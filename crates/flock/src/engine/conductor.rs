@@ -619,7 +619,7 @@ impl Gathered {
     }
 }
 
-const WARM_UP: &str = "warm-up";
+pub(super) const WARM_UP: &str = "warm-up";
 const COOL_DOWN: &str = "cool-down";
 /// From the order to begin to the beginning, so that all threads are in time.
 const LEAD_NS: u64 = 20_000_000;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::conductor::Conductor;
+use super::conductor::{Conductor, WARM_UP};
 use super::crew::{Counting, StagePace};
 use super::hunt::{Aim, Hunt, Outcome};
 use super::plan::Plan;
@@ -34,6 +34,7 @@ impl Conductor<'_> {
                 search.percentile
             ));
         }
+        self.warm_up(stage, rate_min);
         let mut hunt = Hunt::new(rate_min, search.rate_max, search.precision);
         while let Some(next) = hunt.next()
             && result.steps.len() < STEPS_MAX
@@ -75,6 +76,18 @@ impl Conductor<'_> {
             )),
         }
         self.rate_search = Some(result);
+    }
+
+    /// A step of which nothing is asked, so that the first that counts is not a cold one.
+    fn warm_up(&mut self, stage: usize, rate: u64) {
+        let Some(us) = self.plan.scenario.warm_up_us.filter(|us| *us > 0) else { return };
+        self.set_stage_duration(us);
+        self.run_stage(stage, pace_of(&self.plan, stage, rate));
+        if let Some(phase) = self.phases.last_mut() {
+            WARM_UP.clone_into(&mut phase.name);
+        }
+        self.drain();
+        self.await_second();
     }
 
     /// The step that the report's figures come from.
