@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::run::{Origin, carry_out_one, endpoint};
-use super::{FAILED, NOT_VALID, args};
+use super::{FAILED, args};
 use crate::measure::{Outcome, RunSet};
 use crate::model::Scenario;
 use crate::noise::{self, Side};
@@ -62,6 +62,7 @@ fn together(codes: &[u8]) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NOT_VALID;
     use super::*;
 
     #[test]

@@ -458,17 +458,26 @@ fn conditions(results: &Results, out: &mut String) {
                     text::micros(agent.clock_offset_us),
                     text::micros(agent.clock_error_us)
                 );
+                let drift = match agent.clock_readings {
+                    0 => "the commander's clock".to_owned(),
+                    n => format!(
+                        "{} ± {}, {n} readings",
+                        text::micros(agent.clock_drift_us),
+                        text::micros(agent.clock_drift_error_us)
+                    ),
+                };
                 vec![
                     agent.address.clone(),
                     agent.machine.hostname.clone(),
                     count(agent.clients),
                     clock,
+                    drift,
                     agent.died.clone().unwrap_or_default(),
                 ]
             })
             .collect();
         out.push_str("<h3>Agents</h3>");
-        out.push_str(&table(&["Agent", "Host", "Clients", "Clock offset", "Died"], &rows));
+        out.push_str(&table(&AGENTS_HEAD, &rows));
     }
     for note in &results.validity.notes {
         let _ = write!(out, "<p class=\"note\">{}</p>", escape(note));
@@ -485,6 +494,8 @@ fn conditions(results: &Results, out: &mut String) {
     );
 }
 
+const AGENTS_HEAD: [&str; 6] =
+    ["Agent", "Host", "Clients", "Clock offset", "Clock drift, at most", "Died"];
 /// Samples are taken once a second and at the edges of stages.
 const SAMPLE_GAP_SECS: f64 = 1.8;
 /// Its place among the charts over time.

@@ -121,6 +121,14 @@ pub(super) fn latency_rows(results: &Results) -> Vec<Vec<String>> {
         row.extend(all.map(|us| micros(us as f64)));
         row
     };
+    let lag = &results.validity.receive_lag;
+    let read_late = (lag.count > 0).then(|| {
+        let all = [lag.p50_us, lag.p75_us, lag.p90_us, lag.p95_us, lag.p99_us, lag.p999_us];
+        let mut row =
+            vec![READ_LATE.to_owned(), String::new(), count(lag.count), micros(lag.average_us)];
+        row.extend(all.into_iter().chain([lag.max_us]).map(|us| micros(us as f64)));
+        row
+    });
     let timer = |timer: &crate::measure::Timer| {
         let s = &timer.summary;
         let mut row = vec![
@@ -133,8 +141,12 @@ pub(super) fn latency_rows(results: &Results) -> Vec<Vec<String>> {
         row.extend(all.map(|us| micros(us as f64)));
         row
     };
-    results.latencies.iter().map(row).chain(results.timers.iter().map(timer)).collect()
+    let kinds = results.latencies.iter().map(row).chain(read_late);
+    kinds.chain(results.timers.iter().map(timer)).collect()
 }
+
+/// How long messages may have waited for the tool to read them.
+const READ_LATE: &str = "tool busy elsewhere";
 
 pub(super) const INTEGRITY_HEAD: [&str; 9] = [
     "QoS",

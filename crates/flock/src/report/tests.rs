@@ -1,6 +1,26 @@
 use super::figures::{Figures, verdicts};
 use super::*;
-use crate::measure::{FaultRecord, Outcome, Phase, Validity};
+use crate::measure::{AgentInfo, FaultRecord, LatencySummary, Outcome, Phase, Validity};
+
+#[test]
+fn what_the_tool_and_its_clocks_did_is_shown() {
+    let mut results = sample::results(1.0);
+    let before = Format::Html.render(&results);
+    assert!(!before.contains("tool busy elsewhere") && !before.contains("Clock drift"));
+    results.validity.receive_lag = LatencySummary { count: 7, p99_us: 1_234, ..Default::default() };
+    let agent = AgentInfo {
+        address: "there:3881".to_owned(),
+        clock_drift_us: -1_900.0,
+        clock_drift_error_us: 30.0,
+        clock_readings: 12,
+        ..AgentInfo::default()
+    };
+    results.run.agents = vec![AgentInfo::default(), agent];
+    let page = Format::Html.render(&results);
+    assert!(page.contains("tool busy elsewhere") && page.contains("1.23 ms"));
+    assert!(page.contains("30 us, 12 readings") && page.contains("the commander's clock"));
+    assert!(Format::Markdown.render(&results).contains("tool busy elsewhere"));
+}
 
 #[test]
 fn rates_are_those_of_the_measured_seconds() {

@@ -60,6 +60,12 @@ pub fn parameters(scenario: &Scenario) -> BTreeMap<String, String> {
         if let Some(us) = stage.duration_us {
             all.insert(format!("stage {}", stage.id), show_time(us));
         }
+        let (before_us, after_us) = scenario.margins_of(stage);
+        for (name, us) in [("warm-up", before_us), ("cool-down", after_us)] {
+            if us > 0 {
+                all.insert(format!("{name} of {}", stage.id), show_time(us));
+            }
+        }
     }
     if let Some(copies) = estimate.copies_per_message {
         all.insert("copies per message".to_owned(), text::number(copies));
@@ -78,6 +84,20 @@ pub fn parameters(scenario: &Scenario) -> BTreeMap<String, String> {
     all
 }
 
+/// `, after a warm-up of 10s and before a cool-down of 2s`.
+fn margin_words((before_us, after_us): (u64, u64)) -> String {
+    match (before_us, after_us) {
+        (0, 0) => String::new(),
+        (_, 0) => format!(", after a warm-up of {}", show_time(before_us)),
+        (0, _) => format!(", before a cool-down of {}", show_time(after_us)),
+        _ => format!(
+            ", after a warm-up of {} and before a cool-down of {}",
+            show_time(before_us),
+            show_time(after_us)
+        ),
+    }
+}
+
 struct Writer<'a> {
     scenario: &'a Scenario,
 }
@@ -86,7 +106,8 @@ impl Writer<'_> {
     fn stage(&self, stage: &Stage, out: &mut String) {
         let length = stage.duration_us.map_or("until all is done".to_owned(), show_time);
         let measured = if stage.measured { ", measured" } else { "" };
-        let _ = writeln!(out, "stage {}: {length}{measured}", stage.id);
+        let margins = margin_words(self.scenario.margins_of(stage));
+        let _ = writeln!(out, "stage {}: {length}{measured}{margins}", stage.id);
         for cycle in &stage.life_cycles {
             self.cycle(cycle, out);
         }
@@ -363,6 +384,10 @@ mod tests {
             assert!(before.contains(was) && !after.contains(was), "{was}\n{before}\n{after}");
             assert!(after.contains(is), "{is}\n{after}");
         }
+        let warmed = bent.with_margins();
+        let margins = "7s, measured, after a warm-up of 700ms and before a cool-down of 700ms";
+        assert!(!after.contains("warm-up") && words(&warmed).contains(margins), "{after}");
+        assert_eq!(parameters(&warmed)["warm-up of publish"], "700ms");
         assert!(after.contains("scale 0.02, seed 77") && after.contains("over 3s"), "{after}");
     }
 
