@@ -3,7 +3,6 @@
 use crate::client::Pace;
 use crate::{SessionKey, Shard};
 use codec::{Publish, Subscribe};
-use storage::Status;
 
 /// How long a publisher waits for a slow subscriber before it is read on.
 pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
@@ -75,8 +74,7 @@ impl Shard {
         let is_kept = self.clients.get(slot).is_some_and(|client| client.durable.is_some());
         let Some(store) = self.store.as_ref().filter(|_| is_kept) else { return false };
         let bytes = subscribe.filters.iter().map(|(filter, _)| filter.len() + FACT_BYTES_MAX).sum();
-        let waits = store.log.would_wait(bytes)
-            || store.late.goes_first() && matches!(store.log.status(), Status::Ready);
+        let waits = store.would_wait(bytes);
         if waits {
             self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
         }

@@ -14,9 +14,7 @@ impl Shard {
     /// `here`: the bit of this shard, if it writes it whoever is owed it.
     #[inline(always)]
     pub(crate) fn lacks_disk_for(&self, message: &Message, here: u64) -> Option<Reason> {
-        if self.store.is_none() {
-            return None;
-        }
+        self.store.as_ref()?;
         self.lacks_log_for(message, here)
     }
 
