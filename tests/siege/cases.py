@@ -22,6 +22,8 @@ class Case:
     attack: object
     # Of the configuration, behind the frame's own.
     config: str
+    # The broker's peak; none: its limit.
+    peak_mib: int | None
     # `expect(outcome)`: what is wrong beyond what is wrong in any case, as lines.
     expect: object
 
@@ -29,10 +31,10 @@ class Case:
 CASES = {}
 
 
-def case(name, about, config="", expect=lambda outcome: []):
+def case(name, about, config="", peak_mib=None, expect=lambda outcome: []):
     def enter(attack):
         assert name not in CASES, name
-        CASES[name] = Case(name, about, attack, config, expect)
+        CASES[name] = Case(name, about, attack, config, peak_mib, expect)
         return attack
 
     return enter

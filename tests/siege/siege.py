@@ -144,7 +144,7 @@ def recover(server, outcome):
 
 def judge(case, outcome):
     found = outcome.findings
-    if outcome.peak_bytes > RSS_BYTES_MAX:
+    if outcome.peak_bytes > (case.peak_mib * MIB if case.peak_mib else RSS_BYTES_MAX):
         found.append(f"{outcome.peak_bytes // MIB} MB of memory")
     if outcome.left_bytes > RSS_BYTES_LEFT_MAX:
         found.append(f"{outcome.left_bytes // MIB} MB are left of it")

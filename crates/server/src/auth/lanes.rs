@@ -7,15 +7,24 @@ use std::time::Instant;
 use super::pace::{Due, Pace};
 use crate::origin::Origin;
 
+/// What can wait.
+pub(super) trait Asks {
+    /// A number for the user name that is stated.
+    fn user(&self) -> u64;
+}
+
 /// What waits, of all origins.
 pub(super) struct Lanes<T> {
-    lanes: HashMap<Origin, VecDeque<(u64, T)>>,
+    lanes: HashMap<Origin, Lane<T>>,
     /// Origins with something in their lanes, in the order of their turns.
     turns: VecDeque<Origin>,
     len: usize,
     len_max: usize,
     pub(super) pace: Pace,
 }
+
+/// What waits, of one origin, each with its ticket.
+type Lane<T> = VecDeque<(u64, T)>;
 
 /// What there is to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +34,7 @@ pub(super) enum Next<T> {
     Later(Due),
 }
 
-impl<T> Lanes<T> {
+impl<T: Asks> Lanes<T> {
     pub(super) fn new(len_max: usize, pace: Pace) -> Self {
         let (lanes, turns) = (HashMap::new(), VecDeque::new());
         Self { lanes, turns, len: 0, len_max, pace }
@@ -49,8 +58,9 @@ impl<T> Lanes<T> {
         self.pop(longest.unwrap_or(origin), VecDeque::pop_back)
     }
 
-    /// The next that may begin. Of an origin with many wrong log-ins the newest comes first: who
-    /// has waited for long behind those has likely given up.
+    /// The next that may begin. Of an origin with many wrong log-ins another user comes first than
+    /// the last time, as most who guess go for one; else the newest, as who has waited for long
+    /// behind those has likely given up.
     pub(super) fn take(&mut self, now: Instant) -> Next<T> {
         let mut soonest: Due = None;
         for _ in 0..self.turns.len() {
@@ -58,9 +68,13 @@ impl<T> Lanes<T> {
             self.turns.push_back(origin);
             match self.pace.begin(origin, now) {
                 Ok(()) => {
-                    let is_worn = self.pace.is_worn(origin);
-                    let end = if is_worn { VecDeque::pop_back } else { VecDeque::pop_front };
-                    if let Some(item) = self.pop(origin, end) {
+                    let last_user = self.pace.worn_by(origin);
+                    let item = self.pop(origin, |lane| match last_user {
+                        Some(last_user) => pop_other(lane, last_user),
+                        None => lane.pop_front(),
+                    });
+                    if let Some(item) = item {
+                        self.pace.note_user(origin, item.user());
                         return Next::Item(origin, item);
                     }
                 }
@@ -86,7 +100,7 @@ impl<T> Lanes<T> {
     fn pop(
         &mut self,
         origin: Origin,
-        end: impl FnOnce(&mut VecDeque<(u64, T)>) -> Option<(u64, T)>,
+        end: impl FnOnce(&mut Lane<T>) -> Option<(u64, T)>,
     ) -> Option<T> {
         let lane = self.lanes.get_mut(&origin)?;
         let (_, item) = end(lane)?;
@@ -99,11 +113,24 @@ impl<T> Lanes<T> {
     }
 }
 
+/// The newest of another user, else the newest.
+fn pop_other<T: Asks>(lane: &mut Lane<T>, user: u64) -> Option<(u64, T)> {
+    let other = lane.iter().rposition(|(_, item)| item.user() != user);
+    lane.remove(other.unwrap_or(lane.len().saturating_sub(1)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    /// A thousand tickets are one user.
+    impl Asks for u64 {
+        fn user(&self) -> u64 {
+            self / 1000
+        }
+    }
 
     const ONE: Origin = Origin::V4([192, 0, 2, 1]);
     const OTHER: Origin = Origin::V4([192, 0, 2, 2]);
@@ -174,6 +201,12 @@ mod tests {
         lanes.put(OTHER, 500, 500);
         assert_eq!(lanes.take(start), Next::Item(OTHER, 500), "others do not wait");
         lanes.put(ONE, 300, 300);
-        assert_eq!(lanes.take(due), Next::Item(ONE, 300));
+        assert_eq!(lanes.take(due), Next::Item(ONE, 300), "the newest");
+        lanes.pace.end(ONE, true, due);
+        lanes.put(ONE, 1000, 1000);
+        lanes.put(ONE, 301, 301);
+        assert_eq!(lanes.take(due), Next::Item(ONE, 1000), "another user");
+        lanes.pace.end(ONE, true, due);
+        assert_eq!(lanes.take(due), Next::Item(ONE, 301));
     }
 }

@@ -14,6 +14,7 @@ mod random;
 pub mod scram;
 pub mod secret;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ use crate::config::Auth;
 use crate::memory;
 use crate::origin::Origin;
 use cache::{Digest, VerdictCache};
-use lanes::{Lanes, Next};
+use lanes::{Asks, Lanes, Next};
 use pace::Pace;
 use passwords::{PasswordFile, PasswordFileError};
 pub use random::random;
@@ -77,6 +78,8 @@ struct Shared {
     cache: Mutex<VerdictCache>,
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// Makes numbers of user names.
+    users: RandomState,
 }
 
 struct Queue {
@@ -89,7 +92,15 @@ struct Question {
     username: String,
     password: Vec<u8>,
     digest: Digest,
+    /// See [`Asks`].
+    user: u64,
     answer: Answer,
+}
+
+impl Asks for Question {
+    fn user(&self) -> u64 {
+        self.user
+    }
 }
 
 impl Authenticator {
@@ -112,6 +123,7 @@ impl Authenticator {
             cache: Mutex::new(cache),
             queue: Mutex::new(Queue { questions, is_closed: false }),
             wake: Condvar::new(),
+            users: RandomState::new(),
         });
         let spawn = |index| {
             let shared = Arc::clone(&shared);
@@ -159,7 +171,8 @@ impl Authenticator {
             return Some(Verdict::Admitted { username: Some(username) });
         }
         drop(cache);
-        self.ask(origin, ticket, Question { username, password, digest, answer });
+        let user = self.shared.users.hash_one(&username);
+        self.ask(origin, ticket, Question { username, password, digest, user, answer });
         None
     }
 
@@ -264,7 +277,7 @@ fn load(config: &Auth) -> Result<Option<Arc<PasswordFile>>, PasswordFileError> {
 fn work(shared: &Shared) {
     while let Some((origin, question)) = next_question(shared) {
         let passwords = shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Question { username, password, digest, answer } = question;
+        let Question { username, password, digest, answer, .. } = question;
         let is_right = passwords
             .as_ref()
             .is_some_and(|file| file.verify(&username, &password, &shared.decoy_secret(file)));

@@ -24,6 +24,8 @@ struct Account {
     tokens: f64,
     at: Instant,
     under_way: u32,
+    /// Whose log-in was checked last.
+    last_user: u64,
 }
 
 /// When the next check may begin; None: when one that is under way has ended.
@@ -68,9 +70,16 @@ impl Pace {
         }
     }
 
-    /// Has it had many wrong ones lately?
-    pub(super) fn is_worn(&self, origin: Origin) -> bool {
-        self.accounts.get(&origin).is_some_and(|account| account.tokens < BURST / 2.0)
+    /// If it has had many wrong ones lately: the user of the last that was checked.
+    pub(super) fn worn_by(&self, origin: Origin) -> Option<u64> {
+        let account = self.accounts.get(&origin)?;
+        (account.tokens < BURST / 2.0).then_some(account.last_user)
+    }
+
+    pub(super) fn note_user(&mut self, origin: Origin, user: u64) {
+        if let Some(account) = self.accounts.get_mut(&origin) {
+            account.last_user = user;
+        }
     }
 
     fn account(&mut self, origin: Origin, now: Instant) -> &mut Account {
@@ -78,7 +87,7 @@ impl Pace {
         if self.accounts.len() >= ORIGINS_MAX && !self.accounts.contains_key(&origin) {
             self.make_room(now);
         }
-        let new = Account { tokens: BURST, at: now, under_way: 0 };
+        let new = Account { tokens: BURST, at: now, under_way: 0, last_user: 0 };
         let account = self.accounts.entry(origin).or_insert(new);
         account.refill(rate, now);
         account
@@ -136,7 +145,7 @@ mod tests {
         assert!(pace.accounts.is_empty(), "nothing is kept of those who are right");
         let guessed = (0..1000).take_while(|_| guess(&mut pace, ONE, start).is_ok()).count();
         assert_eq!(guessed, BURST as usize);
-        assert!(pace.is_worn(ONE) && !pace.is_worn(OTHER));
+        assert_eq!((pace.worn_by(ONE), pace.worn_by(OTHER)), (Some(0), None));
         assert_eq!(guess(&mut pace, OTHER, start), Ok(()), "the pace of one is not another's");
         let due = guess(&mut pace, ONE, start).unwrap_err().unwrap();
         assert_eq!(due.duration_since(start).as_millis(), 200);

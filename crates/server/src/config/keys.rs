@@ -418,7 +418,7 @@ settings! {
         /// answered with 0x89 (server busy).
         queue_max: u32 = count(1, 10_000_000), "10000";
         /// Wrong log-ins per second that are checked for one address (of IPv6, one /64); 64 may
-        /// come at once. More wait, the newest first, or are answered with 0x89. Right ones do not
+        /// come at once. More wait, users in turn, or are answered with 0x89. Right ones do not
         /// count. For a proxy that does not say who is behind it, set `unlimited`.
         failures_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "5";
         /// Successful checks that are remembered, so that a storm of reconnects is not a storm of
