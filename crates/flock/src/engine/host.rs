@@ -26,7 +26,8 @@ pub fn machine() -> MachineInfo {
     MachineInfo {
         hostname: sysctl("kernel.hostname").unwrap_or_default(),
         cpu: cpu.to_owned(),
-        cores: cores() as u32,
+        // Of the machine, whichever of them this process may use.
+        cores: surroundings::cores_online().unwrap_or(cores() as u32),
         memory_bytes: memory_kib("MemTotal") * 1024,
         kernel: sysctl("kernel.osrelease").unwrap_or_default(),
         os: os.trim_matches('"').to_owned(),

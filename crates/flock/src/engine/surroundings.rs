@@ -78,6 +78,12 @@ fn limits(root: &Path, process: &str) -> Limits {
     limits
 }
 
+/// Cores of the machine that are switched on.
+pub fn cores_online() -> Option<u32> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    Some(members(list.trim())).filter(|cores| *cores > 0)
+}
+
 /// How many a list such as `0-1,3` names.
 fn members(list: &str) -> u32 {
     let one = |part: &str| {
@@ -253,6 +259,13 @@ mod tests {
             without_passwords(&words.map(str::to_owned)).join(" "),
             "flock pub -P (left out) --password=(left out) --api-token (left out) -t a"
         );
+    }
+
+    #[test]
+    fn cores_are_those_of_the_machine() {
+        // Some of them may be out of this process's reach, and none are more.
+        assert!(cores_online().is_none_or(|cores| cores as usize >= crate::engine::host::cores()));
+        assert_eq!(members("0-2,5"), 4);
     }
 
     #[test]

@@ -146,7 +146,7 @@ fn percentiles(cells: &[&Cell], out: &mut String) {
 fn rounds(cells: &[&Cell], link: &dyn Fn(&Cell) -> String, out: &mut String) {
     out.push_str("<h2>Figures</h2><div class=\"scroll\"><table class=\"rounds\"><thead><tr><th>Broker</th><th class=\"text\">Round</th>");
     for column in &COLUMNS {
-        let _ = write!(out, "<th>{}</th>", escape(column.title));
+        let _ = write!(out, "<th>{}</th>", escape(column.name));
     }
     out.push_str("<th class=\"text\">Remarks</th></tr></thead><tbody>");
     for broker in names(cells.iter().copied(), |cell| &cell.broker) {
