@@ -11,6 +11,7 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
         ("lost", integrity.lost - results.lost_beyond(), Some(expect.lost_max)),
         ("duplicated", integrity.duplicated, expect.duplicated_max),
         ("out of order", integrity.reordered, expect.reordered_max),
+        ("requests without an answer", results.totals.requests_unanswered, Some(expect.lost_max)),
         ("failed connects", results.totals.connects_failed, Some(expect.connect_failures_max)),
     ];
     let mut unmet: Vec<String> = limits

@@ -529,6 +529,10 @@ pub struct Publish {
     /// Messages per client; `None` publishes until the stage ends, which then has a duration.
     pub count: Option<u64>,
     pub pace: Pace,
+    /// MQTT 5: every message is a request, with correlation data and, as its response topic, the
+    /// client's own of these: client `i` has topic `i mod count`.
+    #[serde(default)]
+    pub reply_to: Option<TopicsId>,
     /// MQTT 5: send the name once and an alias afterwards, as far as the broker allows.
     pub topic_alias: bool,
     /// MQTT 5, with every message.
@@ -654,6 +658,10 @@ pub struct Subscribe {
     pub ack_delay_us: u64,
     pub no_local: bool,
     pub retain_as_published: bool,
+    /// MQTT 5: answer each message that has a response topic, with its payload and its correlation
+    /// data, at this QoS.
+    #[serde(default)]
+    pub respond: Option<QoS>,
     /// 0, 1 or 2 as in MQTT 5.
     pub retain_handling: u8,
     /// MQTT 5 subscription identifier.

@@ -85,6 +85,7 @@ fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
             phase: Phase::Spread,
             in_flight: (args.inflight > 0).then_some(args.inflight),
         },
+        reply_to: None,
         topic_alias: false,
         user_properties: Vec::new(),
     };
@@ -195,6 +196,7 @@ fn sub_scenario(args: &Sub) -> anyhow::Result<Scenario> {
         ack_delay_us: 0,
         no_local: false,
         retain_as_published: false,
+        respond: None,
         retain_handling: 0,
         identifier: None,
     };

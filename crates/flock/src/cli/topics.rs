@@ -136,6 +136,7 @@ pub(super) fn round(
                 phase: Phase::Together,
                 in_flight,
             },
+            reply_to: None,
             topic_alias: false,
             user_properties: Vec::new(),
         };

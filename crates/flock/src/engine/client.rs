@@ -15,8 +15,9 @@ use mio::{Interest, Token};
 use super::lane::{Kind, Lane};
 use super::plan::Plan;
 use super::publish::{Flight, Publishing};
+use super::request::Dialogue;
 use super::stamp::{Reading, WILL_STREAM};
-use super::task::{Task, Wait, described};
+use super::task::{Task, Wait, described, wire_version};
 use crate::measure::LatencyKind;
 use crate::measure::ledger::{Path, Received, StreamId};
 use crate::model::{Connect, GroupId, SubscriptionId, Version};
@@ -91,6 +92,7 @@ pub(super) struct Extra {
     held_acks: VecDeque<(u64, u16, QoS)>,
     pub(super) stopwatches: Vec<(u16, u64)>,
     pub(super) pattern: Option<regex_lite::Regex>,
+    pub(super) dialogue: Option<Dialogue>,
 }
 
 impl Client {
@@ -437,6 +439,7 @@ impl Client {
 
     /// Lets program and publishing do what they can, and sends the result.
     pub(super) fn go_on(&mut self, lane: &mut Lane) {
+        self.answer_on(lane);
         self.step(lane);
         let congested = self.congested();
         self.flush(lane);
@@ -581,6 +584,10 @@ impl Client {
         if qos > 0 && self.machine.leaves_acks() {
             self.hold_ack(publish, now_ns, lane);
         }
+        if self.hear_answer(publish, now_ns, lane) {
+            return;
+        }
+        self.answer(publish, lane);
         let topic_of = |stream: StreamId| lane.plan.topic_name_of(stream);
         let read = lane.stamps.read(publish.topic, publish.payload, now_ns, topic_of);
         let (stamp, is_early) = match read {
@@ -752,15 +759,6 @@ impl Client {
             extra.held_acks.pop_front();
             self.machine.acknowledge(packet_id, qos, &mut self.outbox);
         }
-    }
-}
-
-/// The wire's word for the model's version.
-pub(super) fn wire_version(version: Version) -> codec::Version {
-    match version {
-        Version::V31 => codec::Version::V31,
-        Version::V311 => codec::Version::V311,
-        Version::V5 => codec::Version::V5,
     }
 }
 

@@ -513,6 +513,7 @@ impl<'a> Conductor<'a> {
             end_to_end: LatencyPoint::of(&tick.end_to_end),
             publish_ack: LatencyPoint::of(&tick.publish_ack),
             connect: LatencyPoint::of(&tick.connect),
+            round_trip: LatencyPoint::of(&tick.round_trip),
             lateness_p99_us: tick.lateness.micros_at(99.0),
         };
         self.totals.connections_max = self.totals.connections_max.max(second.connections);
@@ -542,6 +543,7 @@ impl<'a> Conductor<'a> {
             (LatencyKind::EndToEnd, &tick.end_to_end),
             (LatencyKind::PublishAck, &tick.publish_ack),
             (LatencyKind::Connect, &tick.connect),
+            (LatencyKind::RoundTrip, &tick.round_trip),
         ] {
             if histogram.is_empty() {
                 continue;
@@ -611,6 +613,7 @@ impl Gathered {
         sum.end_to_end.merge(&tick.end_to_end);
         sum.publish_ack.merge(&tick.publish_ack);
         sum.connect.merge(&tick.connect);
+        sum.round_trip.merge(&tick.round_trip);
         sum.lateness.merge(&tick.lateness);
         if tick.wall_ns >= WALL_NS_MIN {
             let percent = tick.cpu_ns as f64 / tick.wall_ns as f64 * 100.0;

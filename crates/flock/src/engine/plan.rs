@@ -28,6 +28,8 @@ pub struct Plan {
     pub all_stamped: bool,
     /// Whether any is published to be retained.
     pub any_retained: bool,
+    /// Whether any client answers requests.
+    pub any_answers: bool,
     listeners: Vec<Hearer>,
     /// By group: whether another has the same client ids.
     taken_over: Vec<bool>,
@@ -116,6 +118,7 @@ impl Plan {
             timers: Vec::new(),
             all_stamped: true,
             any_retained: false,
+            any_answers: false,
             taken_over: Vec::new(),
             listeners: Vec::new(),
             programs: Vec::new(),
@@ -134,6 +137,7 @@ impl Plan {
         }
         plan.scenario.stages = stages;
         plan.any_retained = plan.families.iter().any(|family| family.retain);
+        plan.any_answers = plan.subscribes.iter().any(|subscribe| subscribe.respond.is_some());
         plan.taken_over = taken_over(&plan.scenario);
         plan.all_stamped = plan.publishes.iter().all(|planned| planned.command.payload.stamped);
         Ok(Arc::new(plan))

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use client::{NotSent, Unacknowledged};
-use codec::{Properties, Property, PropertyBuf, QoS, Reason};
+use codec::{Property, PropertyBuf, QoS, Reason};
 
 use super::client::Client;
 use super::lane::Lane;
@@ -58,8 +58,10 @@ struct Head {
     bytes: Vec<u8>,
     /// Where the packet identifier stands; 0 for QoS 0.
     id_at: usize,
+    /// Where the correlation data of a request stand; 0 for what is no request.
+    correlation_at: usize,
     /// The same with the topic's alias instead of its name.
-    short: Option<(Vec<u8>, usize)>,
+    short: Option<(Vec<u8>, usize, usize)>,
     /// The connection that knows the alias.
     known_to: Option<u16>,
 }
@@ -199,6 +201,10 @@ impl Client {
         if qos != QoS::AtMostOnce && !self.machine.has_window(window) {
             return Err(NotSent::WindowFull);
         }
+        let is_request = command.reply_to.is_some();
+        if is_request && !self.may_ask() {
+            return Err(NotSent::WindowFull);
+        }
         let position = match command.order {
             Order::RoundRobin => publishing.walk % publishing.own.len(),
             Order::Random => lane.random.below(publishing.own.len()),
@@ -226,12 +232,20 @@ impl Client {
             },
         };
         let start = self.outbox.len();
-        let id_at = head.write(self.link_generation, &mut self.outbox);
+        let (id_at, correlation_at) = head.write(self.link_generation, &mut self.outbox);
+        if is_request {
+            let at = start + correlation_at;
+            self.outbox[at..at + CORRELATION_BYTES]
+                .copy_from_slice(&flight.correlation().to_be_bytes());
+        }
         if packet_id != 0 {
             self.outbox[start + id_at..start + id_at + 2].copy_from_slice(&packet_id.to_be_bytes());
         }
         let topic = head.topic;
         self.append_payload(planned, &flight, topic, lane);
+        if is_request {
+            self.ask(&flight, command.qos as u8, lane);
+        }
         if matches!(planned.command.payload.content, Content::RandomSize { .. }) {
             // Such a payload has a length of its own, and its head is made for it alone.
             publishing.heads.pop();
@@ -344,10 +358,12 @@ impl Client {
             .ok()
             .filter(|&alias| planned.command.topic_alias && alias <= self.machine.topic_alias_max())
             .filter(|_| publishing.own.len() <= HEADS_MAX as u64 && !random_size);
+        let reply = self.reply_topic(&lane.plan, publishing.command);
         let encode = |name: &str, alias: Option<u16>| {
-            encode_head(self.machine.version(), planned, name, alias, payload_bytes)
+            let with = (alias, reply.as_deref());
+            encode_head(self.machine.version(), planned, name, with, payload_bytes)
         };
-        let (bytes, id_at) = encode(&name, alias);
+        let (bytes, id_at, correlation_at) = encode(&name, alias);
         let short = alias.map(|alias| encode("", Some(alias)));
         let sum = Sum::of(name.as_bytes());
         heads.push(Head {
@@ -357,6 +373,7 @@ impl Client {
             topic: sum,
             bytes,
             id_at,
+            correlation_at,
             short,
             known_to: None,
         });
@@ -373,6 +390,13 @@ impl Client {
         now_ns: u64,
         lane: &mut Lane,
     ) {
+        if flight.is_answer() {
+            if reason.is_error() {
+                let text = format!("refused: {reason} (0x{:02x})", reason.0);
+                lane.tally.error("answer", &text, || self.id(&lane.plan));
+            }
+            return;
+        }
         if reason.is_error() {
             lane.tally.totals.publishes_refused += 1;
             // What was refused may still have reached some subscribers, so that it stays owed: a
@@ -395,6 +419,8 @@ impl Client {
         let mut outbox = std::mem::take(&mut self.outbox);
         for open in self.machine.unacknowledged() {
             match open {
+                // Who asked it asks no more, or was answered.
+                Unacknowledged::Publish { token, .. } if token.is_answer() => {}
                 Unacknowledged::Publish { packet_id, token, .. } => {
                     lane.tally.totals.publishes_repeated += 1;
                     self.encode_again(token, (true, packet_id), &plan, lane.stamps, &mut outbox);
@@ -410,7 +436,7 @@ impl Client {
     /// The session is gone: what was not acknowledged is sent as new.
     pub(super) fn publish_forgotten(&mut self, forgotten: Vec<Flight>, lane: &mut Lane) {
         let plan = Arc::clone(&lane.plan);
-        for flight in forgotten {
+        for flight in forgotten.into_iter().filter(|flight| !flight.is_answer()) {
             let qos = wire_qos(plan.publishes[usize::from(flight.command)].command.qos);
             match self.machine.begin_publish(qos, flight, u16::MAX) {
                 Ok(packet_id) => {
@@ -441,13 +467,18 @@ impl Client {
             let (sum, rest) = (Sum::of(topic.as_bytes()), planned.rest_of(payload.len()));
             payload[..STAMP_BYTES].copy_from_slice(&stamps.write(flight.stamp(), sum, rest));
         }
+        let mut properties = PropertyBuf::new();
+        if let Some(reply) = self.reply_topic(plan, flight.command) {
+            properties.push(Property::ResponseTopic(&reply));
+            properties.push(Property::CorrelationData(&flight.correlation().to_be_bytes()));
+        }
         let publish = codec::Publish {
             dup,
             qos: wire_qos(planned.command.qos),
             retain: planned.command.retain,
             topic: &topic,
             packet_id,
-            properties: Properties::EMPTY,
+            properties: properties.as_properties(),
             payload: &payload,
         };
         publish.encode(self.machine.version(), out);
@@ -508,6 +539,9 @@ impl Client {
         let now_ns = lane.now_ns();
         for open in self.machine.unacknowledged() {
             let Unacknowledged::Publish { token, .. } = open else { continue };
+            if token.is_answer() {
+                continue;
+            }
             let waited_ns = if lane.tally.was_measured(token.due_ns) {
                 now_ns.saturating_sub(token.due_ns)
             } else {
@@ -523,6 +557,24 @@ impl Client {
 }
 
 impl Flight {
+    /// Of an answer, which belongs to no command.
+    pub(super) fn answer(now_ns: u64) -> Self {
+        Self { due_ns: now_ns, stream: 0, sequence: 0, command: ANSWER }
+    }
+
+    fn is_answer(&self) -> bool {
+        self.command == ANSWER
+    }
+
+    pub(super) fn due_ns(&self) -> u64 {
+        self.due_ns
+    }
+
+    /// The correlation data of a request: no two of a run have the same.
+    pub(super) fn correlation(&self) -> u64 {
+        u64::from(self.stream) << 32 | u64::from(self.sequence)
+    }
+
     fn stamp(&self) -> Stamp {
         Stamp { due_ns: self.due_ns, stream: self.stream, sequence: self.sequence }
     }
@@ -595,29 +647,30 @@ impl Publishing {
 }
 
 impl Head {
-    /// Appends the head; returns where in it the packet identifier stands.
+    /// Appends the head; returns where in it the packet identifier and the correlation data stand.
     #[inline]
-    fn write(&mut self, connection: u16, out: &mut Vec<u8>) -> usize {
-        if let Some((short, id_at)) = &self.short {
+    fn write(&mut self, connection: u16, out: &mut Vec<u8>) -> (usize, usize) {
+        if let Some((short, id_at, correlation_at)) = &self.short {
             if self.known_to == Some(connection) {
                 out.extend_from_slice(short);
-                return *id_at;
+                return (*id_at, *correlation_at);
             }
             self.known_to = Some(connection);
         }
         out.extend_from_slice(&self.bytes);
-        self.id_at
+        (self.id_at, self.correlation_at)
     }
 }
 
-/// A PUBLISH without its payload, and where its packet identifier stands.
+/// A PUBLISH without its payload, and where its packet identifier and its correlation data stand.
+/// `with`: an alias, and where an answer is wanted.
 fn encode_head(
     version: codec::Version,
     planned: &PublishPlan,
     topic: &str,
-    alias: Option<u16>,
+    (alias, reply): (Option<u16>, Option<&str>),
     payload_bytes: usize,
-) -> (Vec<u8>, usize) {
+) -> (Vec<u8>, usize, usize) {
     let command = &planned.command;
     let mut properties = PropertyBuf::new();
     if version == codec::Version::V5 {
@@ -626,6 +679,10 @@ fn encode_head(
         }
         if let Some(alias) = alias {
             properties.push(Property::TopicAlias(alias));
+        }
+        if let Some(reply) = reply {
+            properties.push(Property::ResponseTopic(reply));
+            properties.push(Property::CorrelationData(&CORRELATION_PLACE));
         }
         for (name, value) in &command.user_properties {
             properties.push(Property::User(name, value));
@@ -643,9 +700,16 @@ fn encode_head(
     };
     let mut bytes = Vec::new();
     publish.encode_head(version, &mut bytes);
-    (bytes, publish.packet_id_at(version).unwrap_or(0))
+    let place = bytes.windows(CORRELATION_BYTES).position(|bytes| bytes == CORRELATION_PLACE);
+    let correlation_at = reply.and(place).unwrap_or(0);
+    (bytes, publish.packet_id_at(version).unwrap_or(0), correlation_at)
 }
 
+/// No command has this number.
+const ANSWER: u16 = u16::MAX;
+const CORRELATION_BYTES: usize = 8;
+/// Stands where correlation data go; no text in a packet can have these bytes (RFC 3629).
+const CORRELATION_PLACE: [u8; CORRELATION_BYTES] = [0xFF; CORRELATION_BYTES];
 /// Messages of one client in one go, before others have their turn.
 const BURST_MAX: usize = 2_048;
 /// What was due in a stage and held back may be sent for so long after its end.
@@ -672,11 +736,12 @@ mod tests {
             expiry_secs: Some(60),
             count: None,
             pace: Pace { rate: None, phase: Phase::Spread, in_flight: None },
+            reply_to: None,
             topic_alias: false,
             user_properties: vec![("k".into(), "v".into())],
         };
         let planned = PublishPlan::new(&command, 0, 1);
-        let head = |version| encode_head(version, &planned, "t", None, 16).0;
+        let head = |version| encode_head(version, &planned, "t", (None, None), 16).0;
         assert_eq!(head(codec::Version::V311), b"\x30\x13\x00\x01t");
         let properties = b"\x0c\x02\x00\x00\x00\x3c\x26\x00\x01k\x00\x01v";
         let expected = [b"\x30\x20\x00\x01t".as_slice(), properties].concat();

@@ -328,7 +328,10 @@ fn latencies(part: &Part) -> Vec<Latency> {
         .map(|one| {
             let has_qos = matches!(
                 one.kind,
-                LatencyKind::PublishAck | LatencyKind::EndToEnd | LatencyKind::Routed
+                LatencyKind::PublishAck
+                    | LatencyKind::EndToEnd
+                    | LatencyKind::Routed
+                    | LatencyKind::RoundTrip
             );
             Latency {
                 kind: one.kind,

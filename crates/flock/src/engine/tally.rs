@@ -62,6 +62,8 @@ pub struct Tick {
     pub end_to_end: LatencyHistogram,
     pub publish_ack: LatencyHistogram,
     pub connect: LatencyHistogram,
+    #[serde(default)]
+    pub round_trip: LatencyHistogram,
     pub lateness: LatencyHistogram,
     /// Messages of the thread's publishers without an acknowledgement.
     pub in_flight: u64,
@@ -176,7 +178,7 @@ impl Tally {
 
     /// The second that ends now.
     pub fn tick(&mut self, at_secs: u32, seconds: f64, lost: i64, duplicated: u64) -> Tick {
-        let [end_to_end, publish_ack, connect, lateness] = std::array::from_fn(|at| {
+        let [end_to_end, publish_ack, connect, round_trip, lateness] = std::array::from_fn(|at| {
             let taken = if self.second[at].is_empty() {
                 LatencyHistogram::new()
             } else {
@@ -196,6 +198,7 @@ impl Tally {
             end_to_end,
             publish_ack,
             connect,
+            round_trip,
             lateness,
             in_flight: 0,
             cpu_ns: 0,
@@ -260,7 +263,8 @@ macro_rules! each_total {
             publishes_scheduled, published_bytes, publishes_repeated, acknowledged,
             acknowledged_no_subscribers, publishes_refused, publishes_skipped, received_bytes,
             programs_cut_short, receives_failed, received_retained, received_foreign,
-            received_early, wills_received, bytes_in, bytes_out
+            received_early, wills_received, requests, answers_sent, answers,
+            answers_unasked, requests_unanswered, bytes_in, bytes_out
         }
     };
 }
@@ -291,8 +295,13 @@ pub fn add_totals(sum: &mut Totals, part: &Totals) {
     }
 }
 
-const SECOND_KINDS: [LatencyKind; 4] =
-    [LatencyKind::EndToEnd, LatencyKind::PublishAck, LatencyKind::Connect, LatencyKind::Lateness];
+const SECOND_KINDS: [LatencyKind; 5] = [
+    LatencyKind::EndToEnd,
+    LatencyKind::PublishAck,
+    LatencyKind::Connect,
+    LatencyKind::RoundTrip,
+    LatencyKind::Lateness,
+];
 const REASONS_MAX: usize = 200;
 
 #[cfg(test)]

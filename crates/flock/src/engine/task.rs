@@ -10,7 +10,7 @@ use client::ConnectOptions;
 use codec::{FilterBuf, Properties, Property, PropertyBuf, Publish, QoS, Reason, RetainHandling};
 use codec::{SubscribeOptions, TopicBuf};
 
-use super::client::{Client, Hearing, Link, SILENCE_MAX, wire_version};
+use super::client::{Client, Hearing, Link, SILENCE_MAX};
 use super::lane::{Kind, Lane};
 use super::plan::{Op, Plan};
 use super::stamp::{STAMP_BYTES, Stamp, Sum, WILL_STREAM};
@@ -631,6 +631,15 @@ fn subscribe_options(subscribe: &Subscribe) -> SubscribeOptions {
         _ => RetainHandling::Never,
     };
     options
+}
+
+/// The wire's word for the model's version.
+pub(super) fn wire_version(version: Version) -> codec::Version {
+    match version {
+        Version::V31 => codec::Version::V31,
+        Version::V311 => codec::Version::V311,
+        Version::V5 => codec::Version::V5,
+    }
 }
 
 pub(super) fn wire_qos(qos: crate::model::QoS) -> QoS {

@@ -18,18 +18,21 @@ pub enum LatencyKind {
     EndToEnd,
     /// Intended send time of a PUBLISH to its arrival by way of an event bus.
     Routed,
+    /// Intended send time of a request to the arrival of its answer.
+    RoundTrip,
     /// Intended send time to the moment when the tool handed the PUBLISH to the kernel: the
     /// tool's own part of every other latency.
     Lateness,
 }
 
 impl LatencyKind {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Connect,
         Self::Subscribe,
         Self::PublishAck,
         Self::EndToEnd,
         Self::Routed,
+        Self::RoundTrip,
         Self::Lateness,
     ];
 
@@ -41,6 +44,7 @@ impl LatencyKind {
             Self::PublishAck => "publish acknowledged",
             Self::EndToEnd => "end to end",
             Self::Routed => "routed",
+            Self::RoundTrip => "request to answer",
             Self::Lateness => "tool lateness",
         }
     }

@@ -327,6 +327,16 @@ pub struct Totals {
     /// Of those: due after they arrived, by the clocks of two machines.
     pub received_early: u64,
     pub wills_received: u64,
+    /// Of those published: with a response topic and correlation data.
+    pub requests: u64,
+    /// Sent by clients that answer requests.
+    pub answers_sent: u64,
+    /// Requests whose answer came.
+    pub answers: u64,
+    /// Answers that came again, or to a client that had not asked.
+    pub answers_unasked: u64,
+    /// Requests without an answer when the run was over.
+    pub requests_unanswered: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
 }
@@ -368,6 +378,9 @@ pub struct Second {
     pub end_to_end: LatencyPoint,
     pub publish_ack: LatencyPoint,
     pub connect: LatencyPoint,
+    /// From requests to their answers.
+    #[serde(default)]
+    pub round_trip: LatencyPoint,
     pub lateness_p99_us: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The few figures that everybody looks for, computed once for all formats.
 
 use super::text;
-use crate::measure::{HostLoad, LatencyKind, Outcome, RateSearch, Results, Second};
+use crate::measure::{HostLoad, LatencyKind, Outcome, RateSearch, Results, Second, Totals};
 
 /// Headline figures of a run. `None` where the run has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -137,7 +137,7 @@ pub fn headline(results: &Results) -> LatencyKind {
     let has = |kind| {
         results.latencies.iter().any(|latency| latency.kind == kind && latency.summary.count > 0)
     };
-    [LatencyKind::EndToEnd, LatencyKind::Routed, LatencyKind::PublishAck]
+    [LatencyKind::RoundTrip, LatencyKind::EndToEnd, LatencyKind::Routed, LatencyKind::PublishAck]
         .into_iter()
         .find(|kind| has(*kind))
         .unwrap_or(LatencyKind::Connect)
@@ -194,6 +194,7 @@ pub fn verdicts(results: &Results) -> Vec<(bool, String)> {
         let open = text::count(integrity.unacknowledged);
         all.push((false, format!("{open} messages were never acknowledged{refused}")));
     }
+    all.extend(answers_verdict(results));
     if results.totals.connects_failed > 0 {
         all.push((
             false,
@@ -201,6 +202,23 @@ pub fn verdicts(results: &Results) -> Vec<(bool, String)> {
         ));
     }
     all
+}
+
+fn answers_verdict(results: &Results) -> Option<(bool, String)> {
+    let Totals { requests, requests_unanswered, answers_unasked, .. } = results.totals;
+    let again = match answers_unasked {
+        0 => String::new(),
+        n => format!("; {} answers came again or unasked", text::count(n)),
+    };
+    let words = match requests_unanswered {
+        0 => format!("all {} requests were answered{again}", text::count(requests)),
+        n => format!(
+            "{} of {} requests were never answered{again}",
+            text::count(n),
+            text::count(requests)
+        ),
+    };
+    (requests > 0).then_some((requests_unanswered == 0, words))
 }
 
 fn integrity_verdict(results: &Results) -> (bool, String) {

@@ -184,6 +184,9 @@ fn broker_charts(results: &Results) -> Vec<Chart> {
 fn headline_latency(results: &Results) -> Chart {
     match headline(results) {
         LatencyKind::EndToEnd => latency_chart("End-to-end latency", results, |s| &s.end_to_end),
+        LatencyKind::RoundTrip => {
+            latency_chart("Latency from request to answer", results, |s| &s.round_trip)
+        }
         LatencyKind::PublishAck => {
             latency_chart("Latency to acknowledgement", results, |s| &s.publish_ack)
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::model::{
     Command, Connect, Filters, GroupId, LifeCycle, Pattern, Payload, Publish, Scenario, Stage,
-    Step, Who,
+    Step, Version, Who,
 };
 use crate::scenario::units::show_time;
 
@@ -272,6 +272,7 @@ impl Checker<'_> {
 
     fn publish(&mut self, stage: &Stage, cycle: &LifeCycle, publish: &Publish) {
         self.endless(stage, cycle, publish.count.is_none(), "publishing");
+        self.request(cycle, publish);
         self.payload(cycle, &publish.payload);
         if publish.pace.in_flight == Some(0) {
             self.problem(
@@ -279,6 +280,29 @@ impl Checker<'_> {
                 &cycle.id,
                 "a window of 0 messages in flight never sends; leave it out for no limit",
             );
+        }
+    }
+
+    fn request(&mut self, cycle: &LifeCycle, publish: &Publish) {
+        if publish.reply_to.is_none() {
+            return;
+        }
+        if !self.speaks_v5(cycle) {
+            self.problem(Kind::LifeCycle, &cycle.id, "requests need MQTT 5: version = \"5\"");
+        }
+        if !publish.payload.stamped {
+            self.problem(
+                Kind::LifeCycle,
+                &cycle.id,
+                "requests are numbered in their stamp: they need 16 bytes of payload",
+            );
+        }
+    }
+
+    fn speaks_v5(&self, cycle: &LifeCycle) -> bool {
+        match cycle.who {
+            Who::Clients(group) => self.scenario.group(group).version == Version::V5,
+            Who::Conductor => false,
         }
     }
 

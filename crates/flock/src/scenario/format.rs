@@ -341,6 +341,8 @@ pub(super) struct Publish {
     #[serde(default)]
     pub phase: Phase,
     pub in_flight: Option<Spanned<InFlight>>,
+    /// Messages are requests, and this is where their answers are wanted.
+    pub reply_to: Option<Spanned<String>>,
     #[serde(default)]
     pub topic_alias: bool,
     pub user_properties: Option<BTreeMap<String, String>>,
@@ -372,6 +374,8 @@ pub(super) struct Subscribe {
     pub no_local: bool,
     #[serde(default)]
     pub retain_as_published: bool,
+    /// Answer requests, at this QoS.
+    pub respond: Option<QosValue>,
     #[serde(default)]
     pub retain_handling: u8,
     pub identifier: Option<u32>,

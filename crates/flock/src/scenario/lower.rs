@@ -461,6 +461,11 @@ impl<'a> Lowering<'a> {
                 },
                 in_flight: given.in_flight.as_ref().map(|window| window.get_ref().0),
             },
+            reply_to: given
+                .reply_to
+                .as_ref()
+                .map(|name| self.find(&self.topics, name, "topic group").map(TopicsId))
+                .transpose()?,
             topic_alias: given.topic_alias,
             user_properties: pairs(given.user_properties.as_ref()),
         })
@@ -497,6 +502,7 @@ impl<'a> Lowering<'a> {
             ack_delay_us: given.ack_delay.map_or(0, |time| time.0),
             no_local: given.no_local,
             retain_as_published: given.retain_as_published,
+            respond: given.respond.map(|qos| qos.0),
             retain_handling: given.retain_handling,
             identifier: given.identifier,
         })

@@ -229,6 +229,10 @@ impl Writer<'_> {
         if let Some(secs) = publish.expiry_secs {
             let _ = write!(out, ", expiry {secs} s");
         }
+        if let Some(topics) = publish.reply_to {
+            let topics = &self.scenario.topic_group(topics).id;
+            let _ = write!(out, ", a request whose answer is wanted on {topics}");
+        }
         let words = [
             (publish.retain, "retained"),
             (publish.topic_alias, "with topic aliases"),
@@ -258,6 +262,9 @@ impl Writer<'_> {
         ];
         for (_, word) in words.into_iter().filter(|(is, _)| *is) {
             let _ = write!(out, ", {word}");
+        }
+        if let Some(qos) = subscribe.respond {
+            let _ = write!(out, ", answering requests at QoS {}", u8::from(qos));
         }
         if subscribe.retain_handling > 0 {
             let _ = write!(out, ", retain handling {}", subscribe.retain_handling);

@@ -622,6 +622,7 @@ impl Commands<'_, '_> {
             expiry_secs: names.time(element, "messageExpiry")?.map(secs),
             count: Some(names.count(element, "count", 1)?),
             pace: Pace { rate, phase: Phase::Together, in_flight: waits.then_some(1) },
+            reply_to: None,
             topic_alias: false,
             user_properties: Vec::new(),
         };
@@ -651,6 +652,7 @@ impl Commands<'_, '_> {
             ack_delay_us: self.names.time(element, "ackDelay")?.unwrap_or(0),
             no_local: false,
             retain_as_published: false,
+            respond: None,
             retain_handling: 0,
             identifier: None,
         })

@@ -1,0 +1,190 @@
+//! Requests and their answers (MQTT 5, section 4.10): a publish with a response topic and
+//! correlation data, and the message that comes back with the same data.
+//!
+//! What is open is known by its correlation data, which is the number of the request's stream and
+//! its number in it: of each request it is known whether it was answered, once or more often.
+
+use std::collections::VecDeque;
+
+use client::NotSent;
+use codec::{Property, PropertyBuf, Publish, QoS};
+use hashbrown::HashMap;
+
+use super::client::Client;
+use super::lane::Lane;
+use super::plan::Plan;
+use super::publish::Flight;
+use super::task::wire_qos;
+use crate::measure::LatencyKind;
+
+/// Requests of one client that have no answer yet, and answers that it could not send yet.
+#[derive(Default)]
+pub(super) struct Dialogue {
+    /// By correlation data: when the request was due, and its QoS.
+    open: HashMap<u64, (u64, u8)>,
+    waiting: VecDeque<Answer>,
+}
+
+struct Answer {
+    topic: String,
+    correlation: Option<Vec<u8>>,
+    payload: Vec<u8>,
+    qos: QoS,
+}
+
+impl Client {
+    /// Whether a further request can be remembered; one that cannot keeps its due time.
+    pub(super) fn may_ask(&self) -> bool {
+        self.dialogue().is_none_or(|dialogue| dialogue.open.len() < OPEN_MAX)
+    }
+
+    pub(super) fn ask(&mut self, flight: &Flight, qos: u8, lane: &mut Lane) {
+        lane.tally.totals.requests += 1;
+        // Nothing is over before the answer is there.
+        lane.tally.owed += 1;
+        let dialogue = self.extra.get_or_insert_default().dialogue.get_or_insert_default();
+        dialogue.open.insert(flight.correlation(), (flight.due_ns(), qos));
+    }
+
+    /// The topic on which the client wants its answers.
+    pub(super) fn reply_topic(&self, plan: &Plan, command: u16) -> Option<String> {
+        let topics = plan.publishes[usize::from(command)].command.reply_to?;
+        let count = plan.scenario.topic_group(topics).count.max(1);
+        Some(plan.scenario.topic_name(topics, self.index % count))
+    }
+
+    /// Takes a message that is an answer; `false` for any other.
+    pub(super) fn hear_answer(
+        &mut self,
+        message: &Publish<'_>,
+        now_ns: u64,
+        lane: &mut Lane,
+    ) -> bool {
+        if self.dialogue().is_none() {
+            return false;
+        }
+        let Some(correlation) = correlation_of(message) else { return false };
+        let number = correlation.try_into().map(u64::from_be_bytes);
+        let dialogue = self.extra.as_mut().and_then(|extra| extra.dialogue.as_mut());
+        let asked = number.ok().zip(dialogue).and_then(|(n, dialogue)| dialogue.open.remove(&n));
+        match asked {
+            Some((due_ns, qos)) => {
+                lane.tally.totals.answers += 1;
+                lane.tally.message_latency(LatencyKind::RoundTrip, qos, due_ns, now_ns);
+            }
+            // A second answer, or one to nothing that this client asked.
+            None => lane.tally.totals.answers_unasked += 1,
+        }
+        true
+    }
+
+    /// Answers a request, if that is what the client is there for: the payload goes back.
+    pub(super) fn answer(&mut self, request: &Publish<'_>, lane: &mut Lane) {
+        if !lane.plan.any_answers {
+            return;
+        }
+        let mut commands = self.hearing.iter().map(|hearing| usize::from(hearing.command));
+        let Some(qos) = commands.find_map(|command| lane.plan.subscribes[command].respond) else {
+            return;
+        };
+        let topic = request.properties.find(|property| match property {
+            Property::ResponseTopic(topic) => Some(topic),
+            _ => None,
+        });
+        let Some(topic) = topic else { return };
+        let answer = Answer {
+            topic: topic.to_owned(),
+            correlation: correlation_of(request).map(<[u8]>::to_vec),
+            payload: request.payload.to_vec(),
+            qos: wire_qos(qos),
+        };
+        let waits = self.dialogue().map_or(0, |dialogue| dialogue.waiting.len());
+        if waits == 0 && self.send_answer(&answer, lane).is_ok() {
+            return;
+        }
+        if waits >= WAITING_MAX {
+            lane.tally.error("answer", "too many answers wait to be sent", || self.id(&lane.plan));
+            return;
+        }
+        let dialogue = self.extra.get_or_insert_default().dialogue.get_or_insert_default();
+        dialogue.waiting.push_back(answer);
+    }
+
+    /// Sends what waited, as far as it can be sent now.
+    pub(super) fn answer_on(&mut self, lane: &mut Lane) {
+        while let Some(answer) = self.take_waiting() {
+            lane.lend(&mut self.outbox);
+            if self.send_answer(&answer, lane).is_err() {
+                let dialogue = self.extra.as_mut().and_then(|extra| extra.dialogue.as_mut());
+                if let Some(dialogue) = dialogue {
+                    dialogue.waiting.push_front(answer);
+                }
+                return;
+            }
+        }
+    }
+
+    fn take_waiting(&mut self) -> Option<Answer> {
+        self.extra.as_mut()?.dialogue.as_mut()?.waiting.pop_front()
+    }
+
+    fn send_answer(&mut self, answer: &Answer, lane: &mut Lane) -> Result<(), NotSent> {
+        if !self.machine.is_connected() {
+            return Err(NotSent::NotConnected);
+        }
+        if self.congested() {
+            return Err(NotSent::WindowFull);
+        }
+        let packet_id = match answer.qos {
+            QoS::AtMostOnce => 0,
+            qos => self.machine.begin_publish(qos, Flight::answer(lane.now_ns()), u16::MAX)?,
+        };
+        let mut properties = PropertyBuf::new();
+        if let Some(correlation) = &answer.correlation {
+            properties.push(Property::CorrelationData(correlation));
+        }
+        let publish = Publish {
+            dup: false,
+            qos: answer.qos,
+            retain: false,
+            topic: &answer.topic,
+            packet_id,
+            properties: properties.as_properties(),
+            payload: &answer.payload,
+        };
+        publish.encode(self.machine.version(), &mut self.outbox);
+        lane.tally.totals.answers_sent += 1;
+        Ok(())
+    }
+
+    /// Requests without an answer at the end of the run. Their latency is what they have waited, at
+    /// least.
+    pub(super) fn unanswered(&mut self, lane: &mut Lane) {
+        let now_ns = lane.now_ns();
+        let Some(dialogue) = self.dialogue() else { return };
+        for (due_ns, qos) in dialogue.open.values() {
+            lane.tally.totals.requests_unanswered += 1;
+            if lane.tally.was_measured(*due_ns) {
+                let waited_ns = now_ns.saturating_sub(*due_ns);
+                lane.tally.unfinished(LatencyKind::RoundTrip, *qos, waited_ns, 1);
+            }
+        }
+    }
+
+    fn dialogue(&self) -> Option<&Dialogue> {
+        self.extra.as_ref()?.dialogue.as_ref()
+    }
+}
+
+fn correlation_of<'a>(message: &Publish<'a>) -> Option<&'a [u8]> {
+    message.properties.find(|property| match property {
+        Property::CorrelationData(data) => Some(data),
+        _ => None,
+    })
+}
+
+/// Requests of a client that may be open; further ones wait.
+const OPEN_MAX: usize = 65_536;
+/// Answers of a client that may wait for the broker to take them; further ones are not sent, and
+/// listed as errors.
+const WAITING_MAX: usize = 65_536;
