@@ -332,6 +332,7 @@ mod tests {
             second,
             totals,
             clients: 2,
+            agents: &[],
             length: Length { us: 75_000_000, is_open: false },
             broker_cpu_percent: Some(150.0),
             broker_memory_bytes: None,

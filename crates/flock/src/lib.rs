@@ -15,6 +15,7 @@ pub mod engine;
 pub mod expect;
 pub mod export;
 pub mod faults;
+pub mod http;
 pub mod keep;
 pub mod matrix;
 pub mod measure;

@@ -2,36 +2,26 @@
 //! `docs/flock/metrics.md`.
 
 use std::fmt::Write as _;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use crate::engine::Progress;
+use crate::http::{self, Handler, Limits, Request, Response};
 use crate::measure::{LatencyPoint, Second};
 
 /// Answers every request with what the run last told. Lives until the program ends.
 pub struct Endpoint {
-    page: Arc<Mutex<String>>,
-    sums: Mutex<Sums>,
+    live: Arc<Live>,
     address: SocketAddr,
 }
 
 impl Endpoint {
     /// Listens at `address`.
     pub fn start(address: &str) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
-        let address = listener.local_addr()?;
-        let page = Arc::new(Mutex::new(String::new()));
-        let shown = Arc::clone(&page);
-        std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                // A scraper that goes away is its own business.
-                let _ = answer(stream, &text);
-            }
-        })?;
-        Ok(Self { page, sums: Mutex::default(), address })
+        let live = Arc::new(Live::default());
+        let address = http::serve(address, Limits::default(), Arc::clone(&live))?;
+        Ok(Self { live, address })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -39,29 +29,42 @@ impl Endpoint {
     }
 
     pub fn update(&self, progress: &Progress<'_>) {
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
-        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = render(progress, &mut sums);
+        self.live.update(progress);
     }
 }
 
-fn answer(stream: TcpStream, text: &str) -> io::Result<()> {
-    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-    let mut reader = BufReader::new((&stream).take(REQUEST_BYTES_MAX));
-    let mut first = String::new();
-    reader.read_line(&mut first)?;
-    let mut line = String::new();
-    while reader.read_line(&mut line)? > 2 {
-        line.clear();
+/// The page as it is now.
+#[derive(Default)]
+pub struct Live {
+    page: Mutex<String>,
+    sums: Mutex<Sums>,
+}
+
+impl Live {
+    pub fn update(&self, progress: &Progress<'_>) {
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.page.lock().unwrap_or_else(PoisonError::into_inner) = render(progress, &mut sums);
     }
-    let found = first.starts_with("GET /metrics") || first.starts_with("GET / ");
-    let (status, body) = if found { ("200 OK", text) } else { ("404 Not Found", "see /metrics\n") };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    (&stream).write_all(head.as_bytes())?;
-    (&stream).write_all(body.as_bytes())
+
+    /// Another run begins: all counts from nothing.
+    pub fn clear(&self) {
+        *self.sums.lock().unwrap_or_else(PoisonError::into_inner) = Sums::default();
+        self.page.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub fn response(&self) -> Response {
+        let page = self.page.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Response::text(200, "text/plain; version=0.0.4", page)
+    }
+}
+
+impl Handler for Live {
+    fn respond(&self, request: &Request) -> Response {
+        match request.path.as_str() {
+            "/" | "/metrics" => self.response(),
+            _ => Response::problem(404, "see /metrics"),
+        }
+    }
 }
 
 /// Latencies since the run began, in the order of their metrics: how many, and their seconds.
@@ -169,11 +172,11 @@ fn latencies(second: &Second, sums: &mut Sums, page: &mut Page) {
     page.gauge("lateness_seconds", help, second.lateness_p99_us as f64 / 1e6);
 }
 
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-const REQUEST_BYTES_MAX: u64 = 8_192;
-
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+
     use super::*;
     use crate::measure::Totals;
     use crate::model::Length;
@@ -226,6 +229,7 @@ mod tests {
             second: &second,
             totals: &totals,
             clients: 9,
+            agents: &[],
             length: Length { us: 75_000_000, is_open: false },
             broker_cpu_percent: Some(150.0),
             broker_memory_bytes: None,

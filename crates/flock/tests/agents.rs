@@ -4,44 +4,10 @@
 
 mod common;
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-
-use common::{Mosquitto, pairs, run_on, scenario, total};
+use common::{Agent, Mosquitto, pairs, run_on, scenario, total};
 use flock::engine::{BrokerAccess, Options, RunError, run};
 use flock::measure::{LatencyKind, Outcome};
 use rustix::process::{Pid, Signal, kill_process};
-
-/// An agent process on a free port, killed on drop.
-struct Agent {
-    process: Child,
-    address: String,
-}
-
-impl Agent {
-    fn start() -> Self {
-        Self::start_at("127.0.0.1")
-    }
-
-    fn start_at(host: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_flock"))
-            .args(["agent", "--listen", &format!("{host}:0")])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening ").unwrap().to_owned();
-        Self { process, address }
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 /// Shared and plain subscribers, so that both kinds of judgement cross the process boundary.
 fn mixed() -> String {

@@ -68,6 +68,11 @@ pub(super) enum Command {
     /// Wait for a commander and carry out its work packages.
     #[command(after_help = "Examples:\n  $ flock agent --listen 0.0.0.0:3881")]
     Agent(Agent),
+    /// Take scenarios over HTTP, and start, watch and stop their runs for whoever asks.
+    #[command(
+        after_help = "Examples:\n  $ flock commander --agents host1:3881,host2:3881\n  $ flock commander --http 0.0.0.0:3882 --token-file token --broker 10.0.0.5:1883\n\nThen, say: curl -d '{\"scenario\": \"MB-B1\", \"duration\": \"20s\"}' http://127.0.0.1:3882/runs"
+    )]
+    Commander(Box<Commander>),
     /// Write the reports of a results file again.
     #[command(after_help = "Examples:\n  $ flock report results/MB-B1.json")]
     Report(Report),
@@ -539,6 +544,24 @@ pub(super) struct Agent {
 }
 
 #[derive(Debug, clap::Args)]
+pub(super) struct Commander {
+    /// Address to be controlled at over HTTP; port 0 is any that is free.
+    #[arg(long, default_value = "127.0.0.1:3882", value_name = "HOST:PORT")]
+    pub http: String,
+    /// A file with the token that every request must bring, of 16 characters or more; needed where
+    /// other machines reach the address. FLOCK_TOKEN in the environment does the same.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Brokers of runs that name none: host:port, or mqtt://, mqtts://, ws://, wss:// addresses.
+    #[arg(long, value_delimiter = ',', value_parser = Target::parse, value_name = "HOST:PORT")]
+    pub broker: Vec<Target>,
+    #[command(flatten)]
+    pub secure: Secure,
+    #[command(flatten)]
+    pub lab: Lab,
+}
+
+#[derive(Debug, clap::Args)]
 pub(super) struct Versus {
     /// Built-in ids, or .toml or .xml files.
     #[arg(required = true)]
@@ -641,7 +664,7 @@ fn assignment(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn factor(text: &str) -> Result<f64, String> {
+pub(super) fn factor(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(factor) if factor > 0.0 && factor.is_finite() && factor <= 1000.0 => Ok(factor),
         _ => Err("a factor is a number above 0, and 1000 at most".to_owned()),

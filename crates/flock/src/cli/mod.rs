@@ -2,11 +2,12 @@
 //!
 //! `args` says what can be asked for, `run` carries a scenario out, `repeat` does so several times,
 //! `quick` makes one of emqtt-bench's flags, `catalogue` lists and shows, `versus` sets brokers
-//! side by side, `matrix` runs one over the values of parameters, `progress` draws the line while a
-//! run goes on.
+//! side by side, `matrix` runs one over the values of parameters, `commander` does what it is told
+//! over HTTP, `progress` draws the line while a run goes on.
 
 mod args;
 mod catalogue;
+mod commander;
 mod matrix;
 mod progress;
 mod quick;
@@ -70,6 +71,7 @@ fn carry_out(command: Command) -> anyhow::Result<ExitCode> {
             crate::agent::serve(&agent.listen, agent.once)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Commander(commander) => commander::command(&commander),
         Command::Report(report) => tell::report(&report),
         Command::Compare(compare) => tell::compare(&compare),
         Command::SelfTest(args) => selftest::self_test(&args),

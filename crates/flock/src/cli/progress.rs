@@ -134,6 +134,7 @@ mod tests {
             second: &second,
             totals: &Totals::default(),
             clients: 2_000,
+            agents: &[],
             length: Length { us: 75_000_000, is_open: false },
             broker_cpu_percent: Some(34.2),
             broker_memory_bytes: Some(12_500_000),

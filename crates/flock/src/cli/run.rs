@@ -59,6 +59,11 @@ fn prepared(mut scenario: Scenario, args: &args::Run) -> anyhow::Result<Scenario
     if let Some(file) = &args.credentials {
         equip(&mut scenario, file)?;
     }
+    checked(scenario)
+}
+
+/// The scenario, if it can run.
+pub(super) fn checked(scenario: Scenario) -> anyhow::Result<Scenario> {
     if let Some(problem) = check(&scenario).into_iter().next() {
         anyhow::bail!("{}: {}", scenario.id, problem.message);
     }
@@ -132,13 +137,9 @@ pub(super) fn carry_out_one(
     if !lab.ifaddr.is_empty() {
         scenario.source_addresses.clone_from(&lab.ifaddr);
     }
-    let path = results_path(&scenario, lab, set.as_ref());
+    let path = results_path(&scenario, lab, set.as_ref().map(|set| set.number));
     keep::check(&lab.out).map_err(anyhow::Error::msg)?;
-    let mut exporters = Vec::new();
-    for sink in lab.influx.iter().chain(&lab.otlp) {
-        let exporter = Exporter::start(sink.clone(), &scenario.id);
-        exporters.push(exporter.with_context(|| format!("{sink:?} cannot be written"))?);
-    }
+    let mut exporters = exporters(&scenario, lab)?;
     let stop = Arc::new(AtomicBool::new(false));
     survive_full_places()?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -151,15 +152,6 @@ pub(super) fn carry_out_one(
     }
     let mut line = ProgressLine::new(lab.interval, lab.quiet);
     let options = Options {
-        command: std::env::args().collect(),
-        source: origin.source.to_owned(),
-        parameters: parameters(&scenario),
-        overrides: origin.overrides.clone(),
-        threads: lab.threads,
-        agents: crate::agent::discover(&lab.agents)?,
-        broker: access(lab),
-        broker_info: broker_info(lab)?,
-        stop,
         on_progress: Some(Box::new(|progress| {
             line.show(progress);
             if let Some(endpoint) = endpoint {
@@ -169,6 +161,7 @@ pub(super) fn carry_out_one(
                 exporter.update(progress);
             }
         })),
+        ..options(&scenario, origin, lab, stop)?
     };
     let mut results = engine::run(&scenario, options)?;
     results.run.set = set;
@@ -181,6 +174,36 @@ pub(super) fn carry_out_one(
     keep_all(&results, &path)?;
     println!("{:<22}{}", "report", path.with_extension("html").display());
     Ok((judgement, results))
+}
+
+/// How the lab's options have a scenario run.
+pub(super) fn options<'a>(
+    scenario: &Scenario,
+    origin: &Origin<'_>,
+    lab: &args::Lab,
+    stop: Arc<AtomicBool>,
+) -> anyhow::Result<Options<'a>> {
+    Ok(Options {
+        command: std::env::args().collect(),
+        source: origin.source.to_owned(),
+        parameters: parameters(scenario),
+        overrides: origin.overrides.clone(),
+        threads: lab.threads,
+        agents: crate::agent::discover(&lab.agents)?,
+        broker: access(lab),
+        broker_info: broker_info(lab)?,
+        stop,
+        on_progress: None,
+    })
+}
+
+/// Who gets the live figures pushed.
+pub(super) fn exporters(scenario: &Scenario, lab: &args::Lab) -> anyhow::Result<Vec<Exporter>> {
+    let started = lab.influx.iter().chain(&lab.otlp).map(|sink| {
+        Exporter::start(sink.clone(), &scenario.id)
+            .with_context(|| format!("{sink:?} cannot be written"))
+    });
+    started.collect()
 }
 
 /// A file that would get larger than allowed is an error like a full disk, not the end of the
@@ -208,6 +231,11 @@ fn judged(scenario: &Scenario, results: &Results) -> u8 {
     for line in &unmet {
         println!("{:<22}{line}", "EXPECTED OTHERWISE");
     }
+    verdict(&unmet, results)
+}
+
+/// The exit code of a run.
+pub(super) fn verdict(unmet: &[String], results: &Results) -> u8 {
     let is_complete = matches!(results.run.outcome, Outcome::Completed | Outcome::Interrupted(_));
     match (is_complete && unmet.is_empty(), results.validity.valid) {
         (false, _) => FAILED,
@@ -226,7 +254,8 @@ pub(super) fn write_reports(results: &Results, path: &Path) -> anyhow::Result<()
     each.into_iter().find(Result::is_err).unwrap_or(Ok(()))
 }
 
-fn results_path(scenario: &Scenario, lab: &args::Lab, set: Option<&RunSet>) -> PathBuf {
+/// Where results go; with a number, if they are one of several runs.
+pub(super) fn results_path(scenario: &Scenario, lab: &args::Lab, number: Option<u32>) -> PathBuf {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let stamp: String = text::date(now.map_or(0, |since| since.as_millis() as u64))
         .trim_end_matches(" UTC")
@@ -234,8 +263,8 @@ fn results_path(scenario: &Scenario, lab: &args::Lab, set: Option<&RunSet>) -> P
         .map(|c| if c.is_ascii_digit() { c } else { '-' })
         .collect();
     let mut name = lab.name.clone().unwrap_or_else(|| format!("{}-{stamp}", scenario.id));
-    if let Some(set) = set {
-        name = format!("{name}-{}", set.number);
+    if let Some(number) = number {
+        name = format!("{name}-{number}");
     }
     let safe: String = name
         .chars()

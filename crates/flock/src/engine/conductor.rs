@@ -15,8 +15,8 @@ use super::tally::{Tick, add_totals};
 use super::worker::Standing;
 use crate::faults::BrokerProcess;
 use crate::measure::{
-    FaultRecord, Heat, HeatSecond, LatencyHistogram, LatencyKind, LatencyPoint, Outcome, Phase,
-    Second, Totals,
+    AgentInfo, FaultRecord, Heat, HeatSecond, LatencyHistogram, LatencyKind, LatencyPoint, Outcome,
+    Phase, Second, Totals,
 };
 use crate::model::{FOR_EVER_US, Fault, Length};
 
@@ -28,6 +28,8 @@ pub struct Progress<'a> {
     pub totals: &'a Totals,
     /// Clients of the scenario.
     pub clients: u64,
+    /// Who carries it out; empty where this process does it alone.
+    pub agents: &'a [AgentInfo],
     /// How long the run takes, as far as that is known.
     pub length: Length,
     /// Broker's CPU in hundredths of a core and memory, when it is watched.
@@ -527,11 +529,13 @@ impl<'a> Conductor<'a> {
         self.series.push(second);
         self.add_heat(at_secs, tick);
         let broker = self.broker_load.as_ref().and_then(Sampler::last);
+        let agents = self.crew.agents();
         (self.on_progress)(&Progress {
             stage: &self.stage_name,
             second: &second,
             totals: &self.totals,
             clients: self.plan.scenario.groups.iter().map(|group| group.count).sum(),
+            agents: &agents,
             length: self.length,
             broker_cpu_percent: broker.and_then(|sample| sample.cpu_percent),
             broker_memory_bytes: broker.and_then(|sample| sample.memory_bytes),

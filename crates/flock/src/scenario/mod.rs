@@ -52,34 +52,37 @@ pub fn load(path: &Path, choice: &Choice) -> Result<Loaded, ScenarioError> {
     let file = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|error| ScenarioError::new(&file, format!("cannot be read: {error}")))?;
-    if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("xml")) {
-        if let Some(name) = choice.params.keys().next() {
-            return Err(ScenarioError::new(
-                &file,
-                format!("a Swarm file has no parameter `{name}`"),
-            ));
-        }
-        let scenario = crate::swarm::parse(&file, &text)?;
-        let about = About {
-            family: "HiveMQ Swarm".to_owned(),
-            summary: scenario.description.clone(),
-            ..About::default()
-        };
-        return Ok(Loaded {
-            scenario,
-            about,
-            published: Vec::new(),
-            laptop: None,
-            source: text,
-            params: BTreeMap::new(),
-        });
-    }
     let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
     let read = |name: &str| {
         let path = folder.join(name);
         std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
     };
-    parse(&file, &text, choice, &read)
+    parse_any(&file, &text, choice, &read)
+}
+
+/// Parses either form, by the ending of `file`.
+pub fn parse_any(
+    file: &str,
+    text: &str,
+    choice: &Choice,
+    read: ReadFile<'_>,
+) -> Result<Loaded, ScenarioError> {
+    let ending = Path::new(file).extension();
+    if !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("xml")) {
+        return parse(file, text, choice, read);
+    }
+    if let Some(name) = choice.params.keys().next() {
+        return Err(ScenarioError::new(file, format!("a Swarm file has no parameter `{name}`")));
+    }
+    let scenario = crate::swarm::parse(file, text)?;
+    let about = About {
+        family: "HiveMQ Swarm".to_owned(),
+        summary: scenario.description.clone(),
+        ..About::default()
+    };
+    let source = text.to_owned();
+    let (published, params) = (Vec::new(), BTreeMap::new());
+    Ok(Loaded { scenario, about, published, laptop: None, source, params })
 }
 
 /// Parses the native form. `file` is for messages, `read` opens files that the text names.

@@ -3,8 +3,9 @@
 #![allow(dead_code, reason = "not every test file uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 use flock::engine::{BrokerAccess, Options, run};
 use flock::faults::{BrokerProcess, FaultError};
@@ -75,6 +76,37 @@ impl Drop for Mosquitto {
     fn drop(&mut self) {
         self.process = None;
         let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// An agent process on a free port, killed on drop.
+pub(crate) struct Agent {
+    pub(crate) process: Child,
+    pub(crate) address: String,
+}
+
+impl Agent {
+    pub(crate) fn start() -> Self {
+        Self::start_at("127.0.0.1")
+    }
+
+    pub(crate) fn start_at(host: &str) -> Self {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_flock"))
+            .args(["agent", "--listen", &format!("{host}:0")])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening ").unwrap().to_owned();
+        Self { process, address }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 

@@ -1,0 +1,431 @@
+//! Scenarios that were handed in, runs that were asked for; one run at a time.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::cli::args;
+use crate::cli::run::{Origin, exporters, keep_all, options, results_path, verdict};
+use crate::engine::{self, Options, Progress};
+use crate::expect::unmet;
+use crate::export::Exporter;
+use crate::keep;
+use crate::measure::{AgentInfo, Outcome, Results};
+use crate::model::{Scenario, Target};
+use crate::prometheus::Live;
+
+pub(super) struct Desk {
+    pub(super) broker: Vec<Target>,
+    pub(super) secure: args::Secure,
+    lab: args::Lab,
+    pub(super) live: Live,
+    state: Mutex<State>,
+    /// A run has ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    scenarios: BTreeMap<u32, Stored>,
+    runs: BTreeMap<u32, Run>,
+    scenario_last: u32,
+    run_last: u32,
+    is_closing: bool,
+}
+
+/// A scenario that was handed in, and parses.
+#[derive(Clone)]
+pub(super) struct Stored {
+    pub(super) name: String,
+    pub(super) title: String,
+    /// Says by its ending what the text is.
+    pub(super) file: String,
+    pub(super) text: String,
+}
+
+/// What is to be run.
+pub(super) struct Job {
+    /// Unless it is a built-in one.
+    pub(super) scenario_id: Option<u32>,
+    pub(super) scenario: Scenario,
+    pub(super) source: String,
+    /// What the asker changed of it, by the names of options.
+    pub(super) overrides: BTreeMap<String, String>,
+}
+
+struct Run {
+    scenario_id: Option<u32>,
+    name: String,
+    title: String,
+    status: Status,
+    started_unix_ms: u64,
+    stop: Arc<AtomicBool>,
+    stage: String,
+    /// As the last second told.
+    progress: Value,
+    agents: Value,
+    result: Value,
+    results_path: Option<PathBuf>,
+    error: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    /// Agents are met, the broker is started.
+    Starting,
+    Running,
+    Stopping,
+    /// There are results.
+    Finished,
+    /// There are none.
+    Failed,
+}
+
+impl Status {
+    fn is_over(self) -> bool {
+        matches!(self, Self::Finished | Self::Failed)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Starting => "STARTING",
+            Self::Running => "RUNNING",
+            Self::Stopping => "STOPPING",
+            Self::Finished => "FINISHED",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+/// Why something cannot be done now.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("{0}")]
+    Missing(String),
+    #[error("{0}")]
+    State(String),
+}
+
+impl Desk {
+    pub(super) fn new(args: &args::Commander) -> Self {
+        Self {
+            broker: args.broker.clone(),
+            secure: args.secure.clone(),
+            lab: args.lab.clone(),
+            live: Live::default(),
+            state: Mutex::default(),
+            ended: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops what runs, waits for its results, and begins nothing more.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.is_closing = true;
+        while let Some(run) = state.runs.values_mut().find(|run| !run.status.is_over()) {
+            run.stop.store(true, Ordering::Relaxed);
+            run.status = Status::Stopping;
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    // --- Scenarios
+
+    pub(super) fn add(&self, scenario: Stored) -> Result<u32, Refusal> {
+        let mut state = self.state();
+        if state.scenarios.len() >= SCENARIOS_MAX {
+            return Err(Refusal::State(format!(
+                "{SCENARIOS_MAX} scenarios are here, and no more are kept: delete one first"
+            )));
+        }
+        state.scenario_last += 1;
+        let id = state.scenario_last;
+        state.scenarios.insert(id, scenario);
+        Ok(id)
+    }
+
+    pub(super) fn scenario(&self, id: u32) -> Result<Stored, Refusal> {
+        let none = || Refusal::Missing(format!("there is no scenario {id}"));
+        self.state().scenarios.get(&id).cloned().ok_or_else(none)
+    }
+
+    pub(super) fn remove(&self, id: u32) -> Result<(), Refusal> {
+        let none = || Refusal::Missing(format!("there is no scenario {id}"));
+        self.state().scenarios.remove(&id).map(|_| ()).ok_or_else(none)
+    }
+
+    pub(super) fn scenarios(&self) -> Value {
+        let state = self.state();
+        let all = state.scenarios.iter().map(|(id, stored)| scenario_entry(*id, stored));
+        json!({"scenarios": all.collect::<Vec<_>>()})
+    }
+
+    // --- Runs
+
+    pub(super) fn commander(&self) -> Value {
+        let state = self.state();
+        let active = state.runs.iter().find(|(_, run)| !run.status.is_over());
+        json!({
+            "commander-status": active.map_or("READY", |(_, run)| run.status.word()),
+            "run-id": active.map(|(id, _)| id.to_string()),
+            "version": env!("CARGO_PKG_VERSION"),
+            "agents": self.lab.agents,
+        })
+    }
+
+    pub(super) fn runs(&self) -> Value {
+        let state = self.state();
+        json!({"runs": state.runs.iter().map(|(id, run)| run_entry(*id, run)).collect::<Vec<_>>()})
+    }
+
+    /// The run as it is, or as it is when it ends or this time has passed.
+    pub(super) fn run(&self, id: u32, wait: Duration) -> Result<Value, Refusal> {
+        let mut state = self.state();
+        let is_busy = |state: &mut State| state.runs.get(&id).is_some_and(|r| !r.status.is_over());
+        if !wait.is_zero() {
+            let waited = self.ended.wait_timeout_while(state, wait, is_busy);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.runs.get(&id).map(|run| run_entry(id, run)).ok_or_else(|| no_run(id))
+    }
+
+    pub(super) fn start(self: &Arc<Self>, job: Job) -> Result<u32, Refusal> {
+        let mut state = self.state();
+        if state.is_closing {
+            return Err(Refusal::State("the commander is about to end".to_owned()));
+        }
+        if let Some((id, _)) = state.runs.iter().find(|(_, run)| !run.status.is_over()) {
+            return Err(Refusal::State(format!("run {id} is not over: one run at a time")));
+        }
+        while state.runs.len() >= RUNS_MAX {
+            // Its results stay where they are.
+            state.runs.pop_first();
+        }
+        state.run_last += 1;
+        let id = state.run_last;
+        let stop = Arc::new(AtomicBool::new(false));
+        state.runs.insert(id, Run::new(&job, &stop));
+        let desk = Arc::clone(self);
+        let started = std::thread::Builder::new().name("run".to_owned()).spawn(move || {
+            let done = catch_unwind(AssertUnwindSafe(|| desk.carry_out(id, &job, stop)));
+            let done =
+                done.unwrap_or_else(|_| Err(anyhow::anyhow!("a bug of flock ended the run")));
+            desk.end(id, done);
+        });
+        if let Err(error) = started {
+            state.runs.remove(&id);
+            return Err(Refusal::State(format!("cannot start a thread for the run: {error}")));
+        }
+        Ok(id)
+    }
+
+    pub(super) fn stop(&self, id: u32) -> Result<Value, Refusal> {
+        let mut state = self.state();
+        let run = state.runs.get_mut(&id).ok_or_else(|| no_run(id))?;
+        if run.status.is_over() {
+            return Err(Refusal::State(format!("run {id} is over")));
+        }
+        run.stop.store(true, Ordering::Relaxed);
+        run.status = Status::Stopping;
+        Ok(run_entry(id, run))
+    }
+
+    /// Where the results of a run are.
+    pub(super) fn results(&self, id: u32) -> Result<PathBuf, Refusal> {
+        let state = self.state();
+        let run = state.runs.get(&id).ok_or_else(|| no_run(id))?;
+        run.results_path.clone().ok_or_else(|| match run.status {
+            Status::Failed => Refusal::Missing(format!("run {id} failed and has no results")),
+            _ => Refusal::State(format!("run {id} is not over")),
+        })
+    }
+
+    /// The run itself: what there is to tell of it, and how keeping that went.
+    fn carry_out(&self, id: u32, job: &Job, stop: Arc<AtomicBool>) -> anyhow::Result<Done> {
+        let mut scenario = job.scenario.clone();
+        if !self.lab.ifaddr.is_empty() {
+            scenario.source_addresses.clone_from(&self.lab.ifaddr);
+        }
+        let path = results_path(&scenario, &self.lab, Some(id));
+        keep::check(&self.lab.out).map_err(anyhow::Error::msg)?;
+        let mut pushed = exporters(&scenario, &self.lab)?;
+        self.live.clear();
+        let origin = Origin { source: &job.source, overrides: job.overrides.clone() };
+        let options = Options {
+            on_progress: Some(Box::new(|progress| {
+                self.note(id, progress);
+                self.live.update(progress);
+                pushed.iter_mut().for_each(|exporter| exporter.update(progress));
+            })),
+            ..options(&scenario, &origin, &self.lab, stop)?
+        };
+        let results = engine::run(&scenario, options)?;
+        for told in pushed.into_iter().filter_map(Exporter::finish) {
+            eprintln!("flock: run {id}: {told}");
+        }
+        let kept = keep_all(&results, &path);
+        Ok(Done {
+            agents: agents_told(&results.run.agents),
+            result: result(&scenario, &results, &path.display().to_string()),
+            results_path: kept.is_ok().then_some(path),
+            error: kept.err().map(|error| format!("{error:#}")),
+        })
+    }
+
+    fn note(&self, id: u32, progress: &Progress<'_>) {
+        let mut state = self.state();
+        let Some(run) = state.runs.get_mut(&id) else { return };
+        if run.status == Status::Starting {
+            run.status = Status::Running;
+        }
+        progress.stage.clone_into(&mut run.stage);
+        run.progress = progress_told(progress);
+        run.agents = agents_told(progress.agents);
+    }
+
+    fn end(&self, id: u32, done: anyhow::Result<Done>) {
+        let mut state = self.state();
+        if let Some(run) = state.runs.get_mut(&id) {
+            let (status, error) = match done {
+                Ok(done) => {
+                    (run.agents, run.result) = (done.agents, done.result);
+                    run.results_path = done.results_path;
+                    match run.results_path {
+                        Some(_) => (Status::Finished, done.error),
+                        None => (Status::Failed, done.error),
+                    }
+                }
+                Err(error) => (Status::Failed, Some(format!("{error:#}"))),
+            };
+            if let Some(error) = &error {
+                eprintln!("flock: run {id}: {error}");
+            }
+            (run.status, run.error) = (status, error);
+        }
+        self.ended.notify_all();
+    }
+}
+
+/// What is left of a run.
+struct Done {
+    agents: Value,
+    result: Value,
+    results_path: Option<PathBuf>,
+    error: Option<String>,
+}
+
+impl Run {
+    fn new(job: &Job, stop: &Arc<AtomicBool>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            scenario_id: job.scenario_id,
+            name: job.scenario.id.clone(),
+            title: job.scenario.title.clone(),
+            status: Status::Starting,
+            started_unix_ms: now.map_or(0, |since| since.as_millis() as u64),
+            stop: Arc::clone(stop),
+            stage: String::new(),
+            progress: Value::Null,
+            agents: json!([]),
+            result: Value::Null,
+            results_path: None,
+            error: None,
+        }
+    }
+}
+
+fn no_run(id: u32) -> Refusal {
+    Refusal::Missing(format!("there is no run {id}, or {RUNS_MAX} have come after it"))
+}
+
+pub(super) fn scenario_entry(id: u32, stored: &Stored) -> Value {
+    json!({
+        "scenario-id": id,
+        "scenario-name": stored.name,
+        "scenario-description": stored.title,
+    })
+}
+
+fn run_entry(id: u32, run: &Run) -> Value {
+    json!({
+        "run-id": id.to_string(),
+        "run-status": run.status.word(),
+        "scenario-id": run.scenario_id,
+        "scenario-name": run.name,
+        "scenario-description": run.title,
+        "started-unix-ms": run.started_unix_ms,
+        "stage": run.stage,
+        "progress": run.progress,
+        "agents": run.agents,
+        "result": run.result,
+        "error": run.error,
+    })
+}
+
+fn progress_told(progress: &Progress<'_>) -> Value {
+    let (second, totals) = (progress.second, progress.totals);
+    json!({
+        "at-secs": second.at_secs + 1,
+        "length-secs": progress.length.secs(),
+        "length-is-open": progress.length.is_open,
+        "clients": progress.clients,
+        "connections": second.connections,
+        "published-per-sec": second.published,
+        "received-per-sec": second.received,
+        "published": totals.published_all(),
+        "acknowledged": totals.acknowledged,
+        "received": totals.received_all(),
+        "connect-failures": totals.connects_failed,
+        "connections-lost": totals.connections_lost,
+        "backlog": second.backlog,
+        "lost": second.lost_so_far,
+        "duplicated": second.duplicated_so_far,
+        "end-to-end-p50-us": second.end_to_end.p50_us,
+        "end-to-end-p99-us": second.end_to_end.p99_us,
+    })
+}
+
+fn agents_told(agents: &[AgentInfo]) -> Value {
+    let told = agents.iter().map(|agent| {
+        json!({
+            "address": agent.address,
+            "clients": agent.clients,
+            "status": if agent.died.is_some() { "LOST" } else { "WORKING" },
+            "why": agent.died,
+        })
+    });
+    told.collect()
+}
+
+fn result(scenario: &Scenario, results: &Results, path: &str) -> Value {
+    let unmet = unmet(&scenario.expect, results);
+    let (outcome, why) = match &results.run.outcome {
+        Outcome::Completed => ("COMPLETED", None),
+        Outcome::Interrupted(why) => ("INTERRUPTED", Some(why)),
+        Outcome::Failed(why) => ("FAILED", Some(why)),
+    };
+    json!({
+        "outcome": outcome,
+        "why": why,
+        "valid": results.validity.valid,
+        "reasons": results.validity.reasons,
+        "unmet": unmet,
+        "exit-code": verdict(&unmet, results),
+        "duration-secs": results.run.duration_secs,
+        "file": path,
+    })
+}
+
+/// Scenarios that are kept; one more is refused.
+pub(super) const SCENARIOS_MAX: usize = 64;
+/// Runs that are told of; the oldest makes room.
+const RUNS_MAX: usize = 100;

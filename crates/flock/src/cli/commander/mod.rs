@@ -1,0 +1,103 @@
+//! `flock commander`: runs for whoever asks over HTTP.
+//!
+//! `api` is what can be asked, `desk` keeps scenarios and runs and carries one out at a time.
+
+mod api;
+mod desk;
+
+use std::io::Write as _;
+use std::net::ToSocketAddrs as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context as _;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::args;
+use super::run::survive_full_places;
+use crate::http::{self, Limits};
+use crate::keep;
+use api::Api;
+use desk::Desk;
+
+/// Listens until it is told to end. Prints `listening HOST:PORT` when ready.
+pub(super) fn command(args: &args::Commander) -> anyhow::Result<ExitCode> {
+    let token = token(args)?;
+    guard(&args.http, token.is_some())?;
+    anyhow::ensure!(
+        args.lab.prometheus.is_none(),
+        "a commander serves its metrics at /metrics: leave --prometheus out"
+    );
+    keep::check(&args.lab.out).map_err(anyhow::Error::msg)?;
+    survive_full_places()?;
+    let is_ending = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // A second one ends the program at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&is_ending))?;
+        signal_hook::flag::register(signal, Arc::clone(&is_ending))?;
+    }
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let desk = Arc::new(Desk::new(args));
+    let api = Arc::new(Api::new(Arc::clone(&desk), token));
+    let limits = Limits { body_bytes_max: BODY_BYTES_MAX, ..Limits::default() };
+    let address = http::serve(&args.http, limits, api)
+        .with_context(|| format!("cannot listen at {}", args.http))?;
+    let mut out = std::io::stdout();
+    writeln!(out, "listening {address}")?;
+    out.flush()?;
+    signals.forever().next();
+    desk.close();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn token(args: &args::Commander) -> anyhow::Result<Option<String>> {
+    let token = match &args.token_file {
+        Some(file) => std::fs::read_to_string(file)
+            .with_context(|| format!("{} cannot be read", file.display()))?,
+        None => match std::env::var("FLOCK_TOKEN") {
+            Ok(token) => token,
+            Err(_) => return Ok(None),
+        },
+    };
+    let token = token.trim();
+    anyhow::ensure!(
+        token.len() >= TOKEN_BYTES_MIN && token.bytes().all(|byte| byte.is_ascii_graphic()),
+        "a token is {TOKEN_BYTES_MIN} printable characters or more, without spaces"
+    );
+    Ok(Some(token.to_owned()))
+}
+
+/// Whoever reaches a commander can make load: not everybody on the network by default.
+fn guard(address: &str, has_token: bool) -> anyhow::Result<()> {
+    let found = address.to_socket_addrs();
+    let mut found = found.with_context(|| format!("`{address}` is no address to listen at"))?;
+    anyhow::ensure!(
+        has_token || found.all(|address| address.ip().is_loopback()),
+        "other machines reach {address}, and could make load with it: give --token-file FILE, or \
+         listen at 127.0.0.1"
+    );
+    Ok(())
+}
+
+const BODY_BYTES_MAX: u64 = 1024 * 1024;
+const TOKEN_BYTES_MIN: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_machines_need_a_token() {
+        for address in ["127.0.0.1:0", "[::1]:1", "127.0.0.2:3882"] {
+            assert!(guard(address, false).is_ok(), "{address}");
+        }
+        for address in ["0.0.0.0:0", "[::]:1", "10.0.0.1:3882"] {
+            let told = guard(address, false).unwrap_err().to_string();
+            assert!(told.contains("--token-file") && told.contains(address), "{told}");
+            assert!(guard(address, true).is_ok(), "{address}");
+        }
+        assert!(guard("3882", true).is_err());
+    }
+}
