@@ -342,6 +342,10 @@ fn variables(
     bench: &Bench,
     messages: Option<u64>,
 ) -> anyhow::Result<Names> {
+    anyhow::ensure!(
+        bench.credentials.is_none() || !text.contains("%u"),
+        "`{text}`: %u is the name that --username gives, and --credentials has many"
+    );
     let user = bench.username.as_deref().unwrap_or("");
     let mut source = Pattern::literal(text).source().replace("%u", Pattern::literal(user).source());
     let has_client = source.contains("%i") || source.contains("%c");
@@ -497,6 +501,7 @@ mod tests {
         );
         assert_eq!(names("pub -c 3 -L 12 -t x/%s"), ("x/4".into(), 4, Assign::All));
         for (line, message) in [
+            ("pub --credentials no.such -t %u", "has many"),
             ("pub -t %s", "needs the number of messages"),
             ("pub -t %rand_5/%i", "in front of"),
             ("pub -t %i/%c", "only one"),
