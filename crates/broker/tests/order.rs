@@ -3,6 +3,7 @@
 
 mod lab;
 
+use broker::{Durability, Settings};
 use codec::{AckKind, Packet, QoS};
 use lab::{Got, Lab, persistent, request};
 use storage::testing::Crash;
@@ -250,4 +251,33 @@ fn what_waits_behind_others_has_a_limit_and_nothing_is_lost() {
     lab.bytes(publisher, b"");
     lab.settle();
     assert_eq!(lab.received(subscriber).len(), 501);
+}
+
+#[test]
+fn what_waits_for_a_kept_session_keeps_its_order_where_only_some_of_it_is_written() {
+    for shards in [1, 2] {
+        let topic_durability = vec![("fast/#".into(), Durability::Memory)];
+        let mut lab =
+            Lab::durable_with(shards, Settings { topic_durability, ..Settings::default() });
+        let away = lab.id_on(0, "away");
+        let conn = lab.open(persistent(&away));
+        lab.subscribe(conn, "#", 2);
+        lab.settle();
+        lab.cut(conn);
+        let publisher = lab.id_on(shards - 1, "publisher");
+        let publisher = lab.open(request(&publisher));
+        for (number, qos) in [1, 2, 1, 1, 2, 1].into_iter().enumerate() {
+            send(&mut lab, publisher, "fast/a", qos, number as u16 + 1, &[]);
+            lab.settle();
+        }
+        // Nobody waits for what is written only for the order.
+        lab.disks_stand_still = true;
+        send(&mut lab, publisher, "fast/a", 1, 7, &[]);
+        assert_eq!(acks(lab.take_all(publisher)).len(), 7);
+        lab.disks_stand_still = false;
+        lab.settle();
+        let conn = lab.open(persistent(&away));
+        lab.settle();
+        assert_eq!(lab.payloads(conn), ["1", "2", "3", "4", "5", "6", "7"], "{shards} shards");
+    }
 }

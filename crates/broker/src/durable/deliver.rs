@@ -43,10 +43,12 @@ impl Shard {
             Keeping::Kept(serial) => return Ok(Some((serial, None))),
             Keeping::New { origin, .. } => origin,
         };
-        let Some(store) = &mut self.store else { return Ok(None) };
         // A packet id of QoS 2 that is forgotten with the process would later be taken for a
-        // repetition: such deliveries of kept sessions are written at every level.
-        let least = if message.level() > 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
+        // repetition: such deliveries of kept sessions are written at every level. And so is what
+        // comes behind one that waits: a session has one order, and what is in memory goes first.
+        let is_written = message.level() > 0 || self.is_anybody_behind(found);
+        let least = if is_written { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
+        let Some(store) = &mut self.store else { return Ok(None) };
         let is_owed = message.qos() >= least
             && found.iter().any(|subscription| {
                 subscription.options & options::DURABLE != 0
@@ -58,6 +60,18 @@ impl Shard {
         let (serial, position) = store
             .keep_message(message, |message| Fact::Message(StoredMessage { origin, ..message }))?;
         Ok(Some((serial, Some(position))))
+    }
+
+    fn is_anybody_behind(&self, found: &[Subscription]) -> bool {
+        self.store.is_some()
+            && found.iter().any(|subscription| {
+                subscription.options & options::DURABLE != 0
+                    && self
+                        .clients
+                        .get(subscription.subscriber)
+                        .and_then(|client| client.durable.as_ref())
+                        .is_some_and(|durable| durable.is_behind)
+            })
     }
 
     /// Everybody here has been offered the message.
