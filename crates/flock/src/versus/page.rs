@@ -129,14 +129,19 @@ fn percentiles(cells: &[&Cell], out: &mut String) {
             Line { name: broker.to_owned(), points: percentile_points(&merged) }
         };
         let lines = names(cells.iter().copied(), |cell| &cell.broker).into_iter().map(line);
+        let lines: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
         let chart = Chart {
             title: format!("Latency by percentile, {}", kind.title()),
             unit: Unit::Micros,
             axis: Axis::Percentile,
             log: true,
-            lines: lines.filter(|line| !line.points.is_empty()).collect(),
+            note: match &lines[..] {
+                // A single line has no legend.
+                [only] => format!("All valid rounds of {} together.", only.name),
+                _ => "All valid rounds of each broker together.".to_owned(),
+            },
+            lines,
             marks: Vec::new(),
-            note: "All valid rounds of each broker together.".to_owned(),
         };
         let _ = write!(out, "<section class=\"charts\">{}</section>", chart.figure());
     }
@@ -354,6 +359,7 @@ mod tests {
             "55s, measured",
             "38.01<br><small>36.20 to 39.82</small>",
             "NOT VALID",
+            "All valid rounds of a&lt;b together",
         ] {
             assert!(html.contains(part), "{part} is missing");
         }
