@@ -445,7 +445,8 @@ pub(super) struct Pub {
     #[arg(short, long, required_unless_present = "topics_payload")]
     pub topic: Option<String>,
     /// A JSON file of topics, each with interval, QoS and payload of its own, all of which every
-    /// client publishes to; emqtt-bench's format.
+    /// client publishes to; emqtt-bench's format. A payload with inject_timestamp begins with the
+    /// stamp of 16 bytes that only flock reads, in place of its own first 16.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["topic", "message", "limit"])]
     pub topics_payload: Option<PathBuf>,
     /// Milliseconds between the messages of a client; 0 is as fast as possible.
