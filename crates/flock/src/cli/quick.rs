@@ -161,8 +161,16 @@ fn timed(scenario: &mut Scenario, args: &Pub) {
             cycle.steps = std::mem::take(&mut opening.steps);
         }
     }
+    if !args.waits.keep_connected {
+        return;
+    }
     let at = scenario.stages.len() - 1;
-    if args.waits.keep_connected && scenario.stages[at - 1].duration_us.is_none() {
+    let publishing = &mut scenario.stages[at - 1];
+    if let Some(duration_us) = publishing.duration_us {
+        // The stage ends for a client that has sent all its messages, so that it has to wait in it.
+        let rest = Command::Delay(Delay { duration_us, spread: Spread::None });
+        publishing.life_cycles.iter_mut().for_each(|cycle| cycle.steps.push(rest.clone().into()));
+    } else {
         let hold = Stage {
             id: "hold".to_owned(),
             duration_us: Some(FOR_EVER_US),
@@ -553,6 +561,10 @@ mod tests {
         assert_eq!(made.topic_name(TopicsId(0), 3), "t/p3");
         let names: Vec<&str> = made.stages.iter().map(|stage| stage.id.as_str()).collect();
         assert_eq!(names, ["publish", "hold", "disconnect"]);
+        let timed = scenario("pub -c 2 -t t -L 4 --keep-connected --duration 3s").unwrap();
+        let stays = timed.stages[timed.stages.len() - 2].life_cycles[0].steps.last();
+        let whole = Delay { duration_us: 3_000_000, spread: Spread::None };
+        assert_eq!(stays.map(|step| &step.command), Some(&Command::Delay(whole)));
         let steps = &made.stages[0].life_cycles[0].steps;
         let pauses: Vec<&Command> = steps.iter().map(|step| &step.command).collect();
         let pause = |duration_us, spread| Command::Delay(Delay { duration_us, spread });
