@@ -318,7 +318,8 @@ impl Shard {
         let has_room = self.has_room_to_retain(&message);
         let is_clear = message.payload().is_empty();
         match self.keep_retained(&message, confirm) {
-            Err(_) if serial != 0 && has_room => {
+            // One that was taken on, and one that only has to wait for the next segment.
+            Err(_) if has_room && confirm.is_some() && self.waits_for_disk(confirm) => {
                 self.late_mail.push(Mail::Retain { message, confirm });
                 return;
             }
