@@ -228,8 +228,8 @@ def test_a_document_without_the_markers_is_left_alone():
         bench_tables.between_markers("a\n", "x", [])
 
 
-@pytest.mark.parametrize("name", bench.SUITES)
-def test_the_document_has_the_markers_of_every_suite(name):
+@pytest.mark.parametrize("name", [*bench.SUITES, "memory", "scaling", "tails"])
+def test_the_document_has_the_markers_of_every_table(name):
     assert "line" in bench_tables.between_markers(bench.DOCUMENT.read_text(), name, ["line"])
 
 
