@@ -228,6 +228,21 @@ def rate(series, key):
     return sum(second[key] for second in seconds) / len(seconds) if seconds else None
 
 
+def why_not_valid(results):
+    """In a word or two each, why flock does not call the run a measurement."""
+    known = {
+        "sent more than": "sent late",
+        "may have waited": "read late",
+        "other machines": "cores stolen",
+        "busiest load thread": "a full core",
+        "other programs": "others ran",
+    }
+    reasons = results["validity"]["reasons"]
+    words = [word for word in known if any(word in reason for reason in reasons)]
+    others = [reason for reason in reasons if not any(word in reason for word in known)]
+    return ", ".join([known[word] for word in words] + others)
+
+
 def row(id, bend, code, commit):
     if code is None or not (OUT / f"{id}.json").exists():
         return f"| {id} | `{bend}` | did not end | – | – | – | – | – | – | – | {commit} |"
@@ -239,7 +254,7 @@ def row(id, bend, code, commit):
     lost, again, owed = (
         sum(count[key] for count in counts) for key in ("lost", "duplicated", "expected")
     )
-    verdict = {0: "passed", 3: "passed, tool late"}.get(code, "**not passed**")
+    verdict = {0: "passed", 3: f"passed; {why_not_valid(results)}"}.get(code, "**not passed**")
     load = results.get("broker_load") or {}
     cells = [
         id,
