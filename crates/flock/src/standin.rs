@@ -45,6 +45,8 @@ pub struct Mischief {
     pub die_after: u64,
     /// Closes the connection of whoever sent this message, and goes on.
     pub hang_up_after: u64,
+    /// Grants this QoS at most, and delivers so, as the standard allows.
+    pub grants_at_most: Option<QoS>,
     /// Acknowledges nothing until so many QoS 1 messages have come in.
     pub acknowledge_after: u64,
 }
@@ -258,16 +260,15 @@ impl Broker {
                         reasons.push(Reason::NOT_AUTHORIZED.0);
                         continue;
                     }
-                    reasons.push(options.qos as u8);
+                    let qos = options.qos.min(mischief.grants_at_most.unwrap_or(options.qos));
+                    reasons.push(qos as u8);
                     let shared = filter.strip_prefix("$share/").and_then(|f| f.split_once('/'));
                     match shared {
                         Some((_, topic)) => {
                             let group = self.shared.entry(topic.to_owned()).or_default();
-                            group.0.push((at, options.qos));
+                            group.0.push((at, qos));
                         }
-                        None => {
-                            self.plain.entry(filter.to_owned()).or_default().push((at, options.qos))
-                        }
+                        None => self.plain.entry(filter.to_owned()).or_default().push((at, qos)),
                     }
                 }
                 let (packet_id, properties) = (subscribe.packet_id, Properties::EMPTY);

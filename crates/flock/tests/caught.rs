@@ -6,6 +6,7 @@ mod common;
 
 use std::time::Duration;
 
+use codec::QoS;
 use common::{pairs, run_on, total};
 use flock::engine::BrokerAccess;
 use flock::expect::unmet;
@@ -230,6 +231,19 @@ fn a_lower_quality_of_service_is_seen_at_2_as_well() {
         Mischief { damage: Some(Damage::LowerQos), damage_every: 1, ..Mischief::default() };
     let results = run_with(mischief, &pairs(4, 10, 2, 500));
     assert_eq!((results.integrity.wrong_qos, total(&results).lost), (40, 0));
+}
+
+#[test]
+fn what_the_broker_grants_less_is_told_of_the_run_and_of_no_message() {
+    let mischief = Mischief { grants_at_most: Some(QoS::AtLeastOnce), ..Mischief::default() };
+    let results = run_with(mischief, &pairs(4, 10, 2, 500));
+    assert_eq!((results.integrity.wrong_qos, total(&results).lost), (0, 0));
+    assert_eq!((results.totals.subscribes_lowered, results.totals.subscribes_ok), (4, 4));
+    let told = verdicts(&results);
+    let line = told.iter().find(|(_, words)| words.contains("a lower QoS than asked for: 4"));
+    assert!(line.is_some_and(|(good, _)| !good), "{told:?}");
+    let results = run_with(Mischief::default(), &pairs(4, 10, 2, 500));
+    assert_eq!(results.totals.subscribes_lowered, 0);
 }
 
 #[test]

@@ -53,6 +53,8 @@ pub(super) struct Client {
     pub(super) link_generation: u16,
     /// When the broker last granted a subscription.
     pub(super) subscribed_ns: u64,
+    /// The lowest QoS that the broker granted where a higher one was asked for.
+    pub(super) granted: u8,
     was_up: bool,
     stalled: bool,
     link_since_ns: u64,
@@ -123,6 +125,7 @@ impl Client {
             returns: 0,
             link_generation: 0,
             subscribed_ns: 0,
+            granted: u8::MAX,
             was_up: false,
             stalled: false,
             link_since_ns: 0,
@@ -613,7 +616,8 @@ impl Client {
             generations: self.generations(),
         };
         let (plan, group, index) = (&lane.plan, self.group, self.index);
-        let path = lane.ledger.receive(received, || plan.path(group, index, stamp.stream));
+        let find = || plan.path(group, index, stamp.stream).granted(self.granted);
+        let path = lane.ledger.receive(received, find);
         let kind = match path {
             Path::Plain { routed: true, .. } | Path::Shared { routed: true, .. } => {
                 LatencyKind::Routed

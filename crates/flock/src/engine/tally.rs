@@ -259,7 +259,8 @@ macro_rules! each_total {
     ($apply:ident) => {
         $apply! {
             connects_started, connects_ok, connects_failed, reconnects, disconnects,
-            connections_lost, connections_cut, subscribes_ok, subscribes_failed, unsubscribes_ok,
+            connections_lost, connections_cut, subscribes_ok, subscribes_failed, subscribes_lowered,
+            unsubscribes_ok,
             publishes_scheduled, published_bytes, publishes_repeated, acknowledged,
             acknowledged_no_subscribers, publishes_refused, publishes_skipped, received_bytes,
             programs_cut_short, receives_failed, received_retained, received_foreign,

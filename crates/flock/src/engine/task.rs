@@ -449,6 +449,7 @@ impl Client {
             let text = format!("refused: {} (0x{reason:02x})", Reason(reason));
             lane.tally.error("subscribe", &text, || self.id(&lane.plan));
         }
+        self.note_grants(reasons, lane);
         for hearing in &mut self.hearing {
             // A subscription that is renewed after a break keeps its beginning.
             if hearing.since_ns == u64::MAX {
@@ -456,6 +457,19 @@ impl Client {
             }
         }
         self.on_answer(now_ns);
+    }
+
+    /// A broker may grant less than was asked for (MQTT-3.8.4-7): no delivery is wrong for it, but
+    /// the run is not what its scenario asks for. Which filter an answer is for is not looked up:
+    /// where a client asks for several QoS, what is below all of them counts.
+    fn note_grants(&mut self, reasons: &[u8], lane: &mut Lane) {
+        let subscribes = &lane.plan.subscribes;
+        let asked = |hearing: &Hearing| subscribes[usize::from(hearing.command)].qos as u8;
+        let Some(asked) = self.hearing.iter().map(asked).min() else { return };
+        for &granted in reasons.iter().filter(|&&reason| reason < asked) {
+            self.granted = self.granted.min(granted);
+            lane.tally.totals.subscribes_lowered += 1;
+        }
     }
 
     fn on_answer(&mut self, now_ns: u64) {

@@ -132,6 +132,7 @@ fn shortfalls(conductor: &Conductor<'_>) -> Vec<String> {
         ("connections lost that no fault step cut", lost),
         ("connects failed", if failed > connects_max { failed } else { 0 }),
         ("subscriptions refused", totals.subscribes_failed),
+        ("subscriptions granted a lower QoS than asked for", totals.subscribes_lowered),
         ("clients that could not go on with their stage", totals.programs_cut_short),
         ("receives that waited in vain", totals.receives_failed),
     ];

@@ -493,6 +493,14 @@ pub struct Agreed {
 }
 
 impl Path {
+    /// The same, where the broker granted no more than this.
+    pub fn granted(mut self, granted: u8) -> Self {
+        if let Self::Plain { qos, .. } | Self::Shared { qos, .. } = &mut self {
+            *qos = Agreed { low: qos.low.min(granted), high: qos.high.min(granted) };
+        }
+        self
+    }
+
     /// What was agreed; nothing where nobody asked.
     pub fn agreed(self) -> Option<Agreed> {
         match self {

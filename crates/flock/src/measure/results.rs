@@ -298,6 +298,9 @@ pub struct Totals {
     pub connections_max: u64,
     pub subscribes_ok: u64,
     pub subscribes_failed: u64,
+    /// Granted a lower QoS than was asked for.
+    #[serde(default)]
+    pub subscribes_lowered: u64,
     pub unsubscribes_ok: u64,
     pub publishes_scheduled: u64,
     /// PUBLISH packets sent, by QoS, repeats after a reconnect not included.
