@@ -87,8 +87,8 @@ impl Traits {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keeping {
     /// It is written if one of them is found. If nobody awaits the outcome, and it cannot be
-    /// written, it is kept in memory. `may_refuse`: the publisher can be told that a subscriber has
-    /// no room.
+    /// written, it is kept in memory, in its turn. `may_refuse`: the publisher can be told that a
+    /// subscriber has no room.
     New { is_awaited: bool, may_refuse: bool, origin: Option<Origin> },
     /// It is there, with this serial.
     Kept(u64),
@@ -161,7 +161,6 @@ impl Shard {
         now_ms: u64,
     ) -> Delivered {
         let mut delivered = Delivered { matched: true, ..Delivered::default() };
-        let is_awaited = matches!(keeping, Keeping::New { is_awaited: true, .. });
         let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
         if may_refuse && self.shared.settings.rejects && self.anybody_refuses(message, found) {
             delivered.refused = Some(Reason::QUOTA_EXCEEDED);
@@ -174,7 +173,6 @@ impl Shard {
                 serial = kept;
                 delivered.kept = position;
             }
-            Err(_) if !is_awaited => {}
             Err(error) => {
                 delivered.refused = Some(crate::publish::reason_of(&error));
                 delivered.lacks_log = !matches!(error, storage::AppendError::TooLarge { .. });
@@ -232,10 +230,11 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let is_durable = serial != 0 && client.durable.is_some();
         let terms = terms_of((message, traits), own, is_own, client);
-        let is_kept = is_durable && terms.as_ref().is_some_and(|t| t.qos != QoS::AtMostOnce);
         if terms.is_some() && traits.retain {
             note_fresh(client, message);
         }
+        let is_kept = is_durable
+            && terms.as_ref().is_some_and(|t| self.is_owed_by_serial(slot, serial, t.qos));
         if is_durable && !is_kept && own.iter().any(|s| s.options & options::DURABLE != 0) {
             self.pass_over(slot, serial);
         }

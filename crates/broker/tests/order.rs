@@ -5,7 +5,9 @@ mod lab;
 
 use broker::{Durability, Settings};
 use codec::{AckKind, Packet, QoS};
-use lab::{Got, Lab, persistent, request};
+use lab::{Conn, Got, Lab, persistent, request};
+use session::Overflow;
+use storage::Status;
 use storage::testing::Crash;
 
 fn acks(got: Vec<Got>) -> Vec<(AckKind, u16)> {
@@ -20,7 +22,7 @@ fn acks(got: Vec<Got>) -> Vec<(AckKind, u16)> {
 }
 
 /// A publish of this QoS whose packet id is its number.
-fn send(lab: &mut Lab, conn: lab::Conn, topic: &str, qos: u8, number: u16, flags: &[&str]) {
+fn send(lab: &mut Lab, conn: Conn, topic: &str, qos: u8, number: u16, flags: &[&str]) {
     let payload = number.to_string();
     let packet_id = if qos == 0 { 0 } else { number };
     let mut packet = lab::publish(topic, payload.as_bytes(), qos, packet_id);
@@ -280,4 +282,218 @@ fn what_waits_for_a_kept_session_keeps_its_order_where_only_some_of_it_is_writte
         lab.settle();
         assert_eq!(lab.payloads(conn), ["1", "2", "3", "4", "5", "6", "7"], "{shards} shards");
     }
+}
+
+/// Topics below `fast` are at level `memory`. The sessions `slow`, at QoS 1 and with room for one
+/// message in flight, and `twice`, at QoS 2 and away, are kept and listen to them. Returns `slow`,
+/// and a publisher.
+fn memory_and_disk(shards: u16, settings: Settings) -> (Lab, Conn, Conn) {
+    let topic_durability = vec![("fast/#".into(), Durability::Memory)];
+    let mut lab = Lab::durable_with(shards, Settings { topic_durability, ..settings });
+    let twice = lab.id_on(0, "twice");
+    let twice = lab.open(persistent(&twice));
+    lab.subscribe(twice, "fast/#", 2);
+    lab.cut(twice);
+    let slow = slow(&mut lab);
+    lab.subscribe(slow, "#", 1);
+    let publisher = lab.id_on(shards - 1, "publisher");
+    let publisher = lab.open(request(&publisher));
+    (lab, slow, publisher)
+}
+
+fn slow(lab: &mut Lab) -> Conn {
+    let id = lab.id_on(0, "slow");
+    lab.open(lab::with_limits(persistent(&id), lab::window(1)))
+}
+
+fn send_each(lab: &mut Lab, publisher: Conn, qos: &[u8], from: u16) {
+    for (number, qos) in (from..).zip(qos) {
+        send(lab, publisher, "fast/a", *qos, number, &[]);
+    }
+    assert_eq!(acks(lab.take_all(publisher)).len(), qos.len(), "nobody waits");
+}
+
+/// Fills the log of shard 0, as far as the disk lets it.
+fn fill(lab: &mut Lab) {
+    let filler = lab.open(request("filler"));
+    for number in 1..100 {
+        let before = lab.shards[0].log_stats().expect("a log").bytes_appended;
+        lab.publish(filler, "other", &[b'x'; 4000], 1, number);
+        let after = lab.shards[0].log_stats().expect("a log").bytes_appended;
+        let is_ready = lab.shards[0].log_status() == Some(Status::Ready);
+        if !is_ready || lab.disks_stand_still && before == after {
+            return;
+        }
+    }
+    panic!("there is always room");
+}
+
+/// Publishes at QoS 2 until the log takes no more of it. Returns the number of the next one.
+fn brim(lab: &mut Lab, publisher: Conn, from: u16) -> u16 {
+    let unlogged = lab.total(|metrics| &metrics.dropped_unlogged);
+    for number in from..from + 1000 {
+        send_each(lab, publisher, &[2], number);
+        if lab.total(|metrics| &metrics.dropped_unlogged) > unlogged {
+            return number + 1;
+        }
+    }
+    panic!("there is always room");
+}
+
+/// Reads and acknowledges what comes on `fast/a`, and its QoS.
+fn read_fast(lab: &mut Lab, conn: Conn) -> Vec<(u8, String)> {
+    let mut seen = Vec::new();
+    loop {
+        let received = lab.received(conn);
+        if received.is_empty() {
+            return seen;
+        }
+        for publish in received {
+            if publish.qos == 2 {
+                lab.ack(conn, AckKind::Pubrec, publish.packet_id);
+                assert_eq!(lab.take_all(conn).len(), 1, "the PUBREL");
+                lab.ack(conn, AckKind::Pubcomp, publish.packet_id);
+            } else {
+                lab.ack(conn, AckKind::Puback, publish.packet_id);
+            }
+            if publish.topic == "fast/a" {
+                seen.push((publish.qos, String::from_utf8(publish.payload).expect("text")));
+            }
+        }
+    }
+}
+
+fn at_qos(qos: u8, numbers: std::ops::Range<u16>) -> Vec<(u8, String)> {
+    numbers.map(|number| (qos, number.to_string())).collect()
+}
+
+#[test]
+fn what_waits_keeps_its_order_in_memory_whatever_becomes_of_the_log() {
+    for shards in [1, 2] {
+        for state in ["behind", "full", "broken"] {
+            let (mut lab, slow, publisher) = memory_and_disk(shards, Settings::default());
+            send_each(&mut lab, publisher, &[1, 1, 2, 1], 1);
+            match state {
+                "behind" => lab.disks_stand_still = true,
+                "full" => lab.disks[0].faults.capacity_bytes = 4 * 64 * 1024,
+                _ => lab.disks[0].faults.fail_next_sync = true,
+            }
+            fill(&mut lab);
+            // What needs a packet id in the log is not read until there is a segment.
+            let next = if state == "behind" { 5 } else { brim(&mut lab, publisher, 5) };
+            send_each(&mut lab, publisher, &[1, 1], next);
+            lab.disks_stand_still = false;
+            lab.settle();
+            let seen = read_fast(&mut lab, slow);
+            assert_eq!(seen, at_qos(1, 1..next + 2), "{state}, {shards} shards");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_written_and_waits_goes_to_each_once_across_connections() {
+    let (mut lab, first, publisher) = memory_and_disk(1, Settings::default());
+    let quick = lab.open(lab::with_limits(persistent("quick"), lab::window(2)));
+    lab.subscribe(quick, "fast/#", 1);
+    send_each(&mut lab, publisher, &[1, 2], 1);
+    // The one has room, the other is behind.
+    lab.ack(quick, AckKind::Puback, 1);
+    send_each(&mut lab, publisher, &[1], 3);
+    assert_eq!(lab.payloads(quick), ["1", "2", "3"]);
+    // Now both are.
+    send_each(&mut lab, publisher, &[2, 1, 1], 4);
+    assert_eq!(lab.payloads(first), ["1"]);
+    let again = slow(&mut lab);
+    assert_eq!(lab::read_all(&mut lab, again), ["1", "2", "3", "4", "5", "6"]);
+    for packet_id in 2..=3 {
+        lab.ack(quick, AckKind::Puback, packet_id);
+    }
+    assert_eq!(lab::read_all(&mut lab, quick), ["4", "5", "6"]);
+    // Nobody is behind any more, and nothing is left.
+    send_each(&mut lab, publisher, &[1], 7);
+    assert_eq!(lab::read_all(&mut lab, quick), ["7"]);
+    assert_eq!(lab::read_all(&mut lab, again), ["7"]);
+}
+
+#[test]
+fn what_is_not_written_is_lost_with_the_process_and_nothing_else() {
+    for crash in [Crash::Kill, Crash::Power] {
+        let (mut lab, conn, publisher) = memory_and_disk(1, Settings::default());
+        lab.cut(conn);
+        send_each(&mut lab, publisher, &[2, 1, 2, 1, 1, 1], 1);
+        // What begins now counts from a serial that no message in the log has.
+        let late = lab.open(persistent("late"));
+        lab.subscribe(late, "fast/#", 2);
+        lab.cut(late);
+        lab.crash(crash);
+        let publisher = lab.open(request("publisher"));
+        send_each(&mut lab, publisher, &[2, 1, 2], 7);
+        let conn = slow(&mut lab);
+        let seen = lab::read_all(&mut lab, conn);
+        assert_eq!(seen, ["1", "3", "7", "8", "9"], "{crash:?}");
+        lab.crash(crash);
+        let late = lab.open(persistent("late"));
+        assert_eq!(lab.payloads(late), ["7", "9"], "{crash:?}");
+    }
+}
+
+#[test]
+fn what_is_not_written_and_waits_has_the_limits_of_its_queue() {
+    let limits = |overflow| lab::queue(3, overflow);
+    for (overflow, expected) in [
+        (Overflow::DropOldest, vec!["1", "4", "5", "6"]),
+        (Overflow::DropNewest, vec!["1", "2", "3", "4"]),
+        (Overflow::Reject, vec!["1", "2", "3", "4"]),
+    ] {
+        let rejects = overflow == Overflow::Reject;
+        let settings = Settings { rejects, ..Settings::default() };
+        let (mut lab, conn, publisher) = memory_and_disk(1, settings);
+        lab.cut(conn);
+        let id = lab.id_on(0, "slow");
+        let conn = lab.open(lab::with_limits(persistent(&id), limits(overflow)));
+        let mut refused = Vec::new();
+        for (number, qos) in (1..).zip([2, 2, 1, 1, 1, 1]) {
+            send(&mut lab, publisher, "fast/a", qos, number, &[]);
+            let is_error = |got: &Got| matches!(got, Got::Ack(_, _, reason) if reason.is_error());
+            refused.extend(lab.take_all(publisher).iter().any(is_error).then_some(number));
+        }
+        assert_eq!(refused, if rejects { vec![5, 6] } else { vec![] }, "{overflow:?}");
+        let dropped = lab.total(|metrics| &metrics.dropped_queue_full);
+        assert_eq!(dropped, if rejects { 0 } else { 2 }, "{overflow:?}");
+        assert_eq!(lab::read_all(&mut lab, conn), expected, "{overflow:?}");
+    }
+}
+
+#[test]
+fn what_is_not_written_never_has_a_packet_id_that_no_log_knows() {
+    let (mut lab, conn, publisher) = memory_and_disk(1, Settings::default());
+    send_each(&mut lab, publisher, &[1, 2], 1);
+    lab.disks[0].faults.capacity_bytes = 4 * 64 * 1024;
+    fill(&mut lab);
+    let next = brim(&mut lab, publisher, 3);
+    lab.disks[0].faults.capacity_bytes = u64::MAX;
+    lab.pass_secs(3);
+    // When its turn comes it is subscribed to at QoS 2.
+    assert_eq!(lab.payloads(conn), ["1"]);
+    lab.subscribe(conn, "#", 2);
+    lab.ack(conn, AckKind::Puback, 1);
+    let expected = [at_qos(2, 2..next - 1), at_qos(1, next - 1..next)].concat();
+    assert_eq!(read_fast(&mut lab, conn), expected);
+}
+
+#[test]
+fn what_is_not_written_and_waits_expires() {
+    let (mut lab, conn, publisher) = memory_and_disk(1, Settings::default());
+    lab.cut(conn);
+    send_each(&mut lab, publisher, &[2], 1);
+    let mut properties = codec::PropertyBuf::new();
+    properties.push(codec::Property::MessageExpirySecs(2));
+    let Packet::Publish(publish) = lab::publish("fast/a", b"2", 1, 2) else { unreachable!() };
+    let properties = properties.as_properties();
+    lab.send(publisher, &Packet::Publish(codec::Publish { properties, ..publish }));
+    lab.take_all(publisher);
+    send_each(&mut lab, publisher, &[1], 3);
+    lab.pass_secs(5);
+    let conn = slow(&mut lab);
+    assert_eq!(lab::read_all(&mut lab, conn), ["1", "3"]);
 }

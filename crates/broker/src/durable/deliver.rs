@@ -32,45 +32,59 @@ impl Shard {
     /// Writes a message into the log if a durable session here is owed it. Returns its serial and,
     /// if it was written just now, what its acknowledgement has to wait for.
     ///
-    /// Err: there is no room for it, and nothing was done.
+    /// Err: there is no room for it, its publisher can be told, and nothing was done.
     pub(crate) fn keep(
         &mut self,
         message: &Message,
         found: &[Subscription],
         keeping: Keeping,
     ) -> Result<Option<(u64, Option<Position>)>, storage::AppendError> {
-        let origin = match keeping {
+        let (origin, is_awaited) = match keeping {
             Keeping::Kept(serial) => return Ok(Some((serial, None))),
-            Keeping::New { origin, .. } => origin,
+            Keeping::New { origin, is_awaited, .. } => (origin, is_awaited),
         };
         // A packet id of QoS 2 that is forgotten with the process would later be taken for a
-        // repetition: such deliveries of kept sessions are written at every level. And so is what
-        // comes behind one that waits: a session has one order, and what is in memory goes first.
-        let is_written = message.level() > 0 || self.is_anybody_behind(found);
-        let least = if is_written { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
+        // repetition: such deliveries of kept sessions are written at every level.
+        let least = if message.level() > 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
         let Some(store) = &mut self.store else { return Ok(None) };
         let is_owed = message.qos() >= least
             && found.iter().any(|subscription| {
                 subscription.options & options::DURABLE != 0
                     && options::qos(subscription.options) >= least
             });
-        if !is_owed {
+        if is_owed {
+            match store.keep_message(message, |it| Fact::Message(StoredMessage { origin, ..it })) {
+                Ok((serial, position)) => return Ok(Some((serial, Some(position)))),
+                Err(error) if is_awaited => return Err(error),
+                Err(_) => {}
+            }
+        }
+        if message.level() > 0 && !is_owed || message.qos() == QoS::AtMostOnce {
             return Ok(None);
         }
-        let (serial, position) = store
-            .keep_message(message, |message| Fact::Message(StoredMessage { origin, ..message }))?;
-        Ok(Some((serial, Some(position))))
+        // What a session has in memory goes first: behind what waits in the log it has to queue up
+        // there, though it is not written.
+        let store = if self.is_anybody_behind(found) { self.store.as_mut() } else { None };
+        Ok(store.map(|store| (store.add_unwritten(message), None)))
+    }
+
+    /// Is a session owed the message by its serial? One that is not written is so only where older
+    /// ones wait, and never at QoS 2, as no log would know its packet id.
+    pub(crate) fn is_owed_by_serial(&self, slot: u32, serial: u64, qos: QoS) -> bool {
+        let Some(store) = self.store.as_ref().filter(|_| serial != 0) else { return false };
+        match qos {
+            QoS::AtMostOnce => false,
+            _ if !store.is_unwritten(serial) => true,
+            QoS::AtLeastOnce => self.clients.get(slot).is_some_and(Client::has_backlog),
+            QoS::ExactlyOnce => false,
+        }
     }
 
     fn is_anybody_behind(&self, found: &[Subscription]) -> bool {
         self.store.is_some()
             && found.iter().any(|subscription| {
                 subscription.options & options::DURABLE != 0
-                    && self
-                        .clients
-                        .get(subscription.subscriber)
-                        .and_then(|client| client.durable.as_ref())
-                        .is_some_and(|durable| durable.is_behind)
+                    && self.clients.get(subscription.subscriber).is_some_and(Client::has_backlog)
             })
     }
 
@@ -160,7 +174,10 @@ impl Shard {
             let (queue, level) = (durable.queue, durable.log_level());
             if let Some(store) = &mut self.store {
                 store.pin_in_flight(serial);
-                store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then });
+                // A packet id whose message goes with the process means nothing without it.
+                if !store.is_unwritten(serial) {
+                    store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then });
+                }
             }
         }
         self.after_offer(slot, payload_bytes, offered, now_ms);
@@ -169,8 +186,8 @@ impl Shard {
     /// The session cannot take the delivery now: it waits in the backlogs of its filters.
     fn fall_behind(&mut self, slot: u32, delivery: &Delivery, now_ms: u64) {
         let (payload_bytes, serial) = (delivery.message.payload().len(), delivery.terms.serial);
-        let stored = self.store.as_ref().and_then(|store| store.stored(serial));
-        let bytes = stored.map_or(0, |stored| u64::from(stored.place.bytes));
+        let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
+        let bytes = bytes.unwrap_or_default();
         let Some(client) = self.clients.get_mut(slot) else { return };
         let limits = client.limits.queue;
         let Some(durable) = &mut client.durable else { return };
@@ -238,9 +255,9 @@ impl Shard {
         // The newest is not in the lists yet.
         let newest = self.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.last_queued);
         let known = serials.iter().copied().chain(newest.filter(|n| !serials.contains(n)));
-        for stored in known.filter_map(|serial| self.store.as_ref()?.stored(serial)) {
+        for known_bytes in known.filter_map(|serial| self.store.as_ref()?.bytes_of(serial)) {
             count += 1;
-            bytes += u64::from(stored.place.bytes);
+            bytes += known_bytes;
         }
         if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             (durable.queued, durable.queued_bytes) = (count, bytes);
@@ -257,13 +274,12 @@ impl Shard {
 
     /// Counts a serial out of the queue of a session. False: the message is gone.
     fn count_out(&mut self, slot: u32, serial: u64) -> bool {
-        let stored = self.store.as_ref().and_then(|store| store.stored(serial));
+        let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
-            let bytes_gone = stored.map_or(0, |stored| u64::from(stored.place.bytes));
             durable.queued = durable.queued.saturating_sub(1);
-            durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes_gone);
+            durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes.unwrap_or_default());
         }
-        stored.is_some()
+        bytes.is_some()
     }
 
     fn pass_now(&mut self, slot: u32, serial: u64) {
@@ -435,7 +451,10 @@ impl Shard {
     fn delivery_of(&mut self, slot: u32, serial: u64, message: &Message) -> Option<Delivery> {
         let own = self.own_subscriptions(slot, message.topic());
         let client = self.clients.get(slot)?;
-        let terms = terms_of((message, Traits::of(message)), &own, false, client)?;
+        let mut terms = terms_of((message, Traits::of(message)), &own, false, client)?;
+        if self.store.as_ref().is_some_and(|store| store.is_unwritten(serial)) {
+            terms.qos = terms.qos.min(QoS::AtLeastOnce);
+        }
         let is_kept = terms.qos != QoS::AtMostOnce;
         is_kept.then(|| Delivery { message: message.clone(), terms: Terms { serial, ..terms } })
     }
@@ -496,7 +515,7 @@ impl Shard {
             if after.binary_search(&serial).is_err()
                 && let Some(store) = &mut self.store
             {
-                bytes_gone += store.stored(serial).map_or(0, |s| u64::from(s.place.bytes));
+                bytes_gone += store.bytes_of(serial).unwrap_or_default();
                 count += 1;
                 store.release_message(serial);
             }
@@ -625,7 +644,11 @@ impl Shard {
     pub(crate) fn would_refuse(&self, client: &Client, message: &Message) -> bool {
         let limits = &client.limits.queue;
         match &client.durable {
-            Some(durable) if message.level() > 0 || message.qos() == QoS::ExactlyOnce => {
+            Some(durable)
+                if message.level() > 0
+                    || message.qos() == QoS::ExactlyOnce
+                    || durable.is_behind =>
+            {
                 let is_full = durable.queued >= limits.messages_max
                     || durable.queued_bytes + message.heap_bytes() as u64 > limits.bytes_max;
                 let is_open = !durable.is_behind && client.session.has_window();

@@ -117,6 +117,9 @@ pub(crate) struct Store {
     last_queue: u64,
     last_serial: u64,
     messages: HashMap<u64, Stored, FixedState>,
+    /// Those of them that are lost with the process: they have a serial to keep their place behind
+    /// others. Bounded by the queues of the sessions that wait for them.
+    unwritten: HashMap<u64, Message, FixedState>,
     /// Messages that expire, by the second.
     expiries: BTreeMap<u64, Vec<u64>>,
     /// Serials in `expiries`, those of messages that are gone among them: at most about twice as
@@ -189,6 +192,7 @@ impl Store {
             last_queue: 0,
             last_serial: 0,
             messages: HashMap::default(),
+            unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
             unreadable: Vec::new(),
@@ -315,6 +319,30 @@ impl Store {
         Ok((serial, place.position()))
     }
 
+    /// Takes a message up as the next serial without writing it; it begins with one reference.
+    pub(crate) fn add_unwritten(&mut self, message: &Message) -> u64 {
+        self.last_serial += 1;
+        let serial = self.last_serial;
+        self.messages.insert(serial, Stored { place: Place::NOWHERE, refs: 1, pins: 0 });
+        self.unwritten.insert(serial, message.clone());
+        self.note_expiry(serial, message.expires_at_ms());
+        serial
+    }
+
+    /// Is this message lost with the process?
+    pub(crate) fn is_unwritten(&self, serial: u64) -> bool {
+        !self.unwritten.is_empty() && self.unwritten.contains_key(&serial)
+    }
+
+    /// What the message counts for in a queue; None: it is gone.
+    pub(crate) fn bytes_of(&self, serial: u64) -> Option<u64> {
+        let stored = self.messages.get(&serial)?;
+        Some(match self.unwritten.get(&serial) {
+            Some(message) => message.heap_bytes() as u64,
+            None => stored.place.bytes.into(),
+        })
+    }
+
     pub(crate) fn note_expiry(&mut self, serial: u64, expires_at_ms: u64) {
         if expires_at_ms != NEVER {
             self.expiries.entry(expires_at_ms / 1000 + 1).or_default().push(serial);
@@ -390,6 +418,9 @@ impl Store {
         if let Some(stored) = self.messages.remove(&serial) {
             self.release(stored.place);
         }
+        if !self.unwritten.is_empty() {
+            self.unwritten.remove(&serial);
+        }
         if !self.fetched.is_empty()
             && let Some(message) = self.fetched.remove(&serial)
         {
@@ -419,7 +450,7 @@ impl Store {
     /// `waiter`.
     pub(crate) fn load(&mut self, serial: u64, waiter: u64) -> Loaded {
         let Some(stored) = self.messages.get(&serial).copied() else { return Loaded::Gone };
-        if let Some(message) = self.fetched.get(&serial) {
+        if let Some(message) = self.unwritten.get(&serial).or_else(|| self.fetched.get(&serial)) {
             return Loaded::Ready(message.clone());
         }
         let position = stored.place.position();

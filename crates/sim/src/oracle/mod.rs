@@ -305,16 +305,11 @@ impl Oracle {
         let may_be_first_repeat = publish.qos == QoS::AtMostOnce && message.qos > publish.qos;
         let is_owed = message.owed.get(&session) == Some(&publish.qos);
         // So may one whose first copy was discarded because it was too old.
-        let is_unkept = self.terms.level_of(publish.topic) == Durability::Memory;
-        let is_excused = message.may_repeat
-            || message.may_be_discarded(self.now_ms)
-            // Its packet id finds no room in the log, that of a later one does.
-            || is_unkept && self.terms.may_refuse;
+        let is_excused = message.may_repeat || message.may_be_discarded(self.now_ms);
         if may_be_first_repeat || self.terms.is_lossy || is_excused || !is_owed {
             return Ok(());
         }
-        // At level memory QoS 2 may wait for the log, and QoS 1 does not.
-        let by_qos = is_unkept || message.may_be_late;
+        let by_qos = message.may_be_late;
         let topic = (id.0, payload.publisher);
         let before = seen.note_order(topic, (message.qos, by_qos), publish.qos, payload.sequence);
         if payload.sequence < before && is_first {
