@@ -103,6 +103,6 @@ lint: ## formatting, clippy without a warning, house rules, stale generated docu
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test -p xtask
 
-.PHONY: doc-tables
-doc-tables: ## rewrite docs/conformance.md from the tests
-	$(CARGO) xtask conformance
+.PHONY: docs
+docs: ## write all generated documents anew: configuration, metrics, $$SYS topics, conformance
+	$(CARGO) xtask docs

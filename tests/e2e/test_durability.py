@@ -502,7 +502,7 @@ def test_a_failed_write_ends_all_promises(start):
         peer.send(publish("a", "lost", qos=1))
         first, body = peer.recv()
         assert first != PUBACK or body[2] >= 0x80, "it promises"
-    event = broker.wait_for_log(lambda event: "nothing that must be kept" in event["message"])
+    event = broker.wait_for_log(lambda event: "no message that must be stored" in event["message"])
     assert event["level"] == "ERROR"
     eventually(lambda: total(broker, "quelea_log_poisoned") == 1, "the failed log in the metrics")
     assert broker.get("/readyz")[0] == broker.get("/healthz")[0] == 503

@@ -58,6 +58,12 @@ pub fn table(root: &Path) -> Result<String> {
     Ok(format!("{HEAD}{summary}\n{sections}"))
 }
 
+/// Writes the table.
+pub fn write(root: &Path) -> Result<()> {
+    let path = root.join(PATH);
+    fs::write(&path, table(root)?).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// What is wrong with the table on disk: nothing, when it is up to date.
 pub fn stale(root: &Path) -> Result<Vec<String>> {
     let written = fs::read_to_string(root.join(PATH)).unwrap_or_default();
@@ -218,8 +224,9 @@ impl Binds {
 const HEAD: &str = "\
 # Conformance
 
-Every normative statement of the two standards, by its id, with the tests that prove it. This file
-is generated from the tests by `cargo xtask conformance` and checked by `make test`.
+<!-- Generated from the names of tests: `cargo xtask docs`. -->
+
+Every normative statement of the two standards, by its id, with the tests that prove it.
 
 A test proves a statement by its name: `mqtt_3_3_1_4_...` means MQTT-3.3.1-4 of MQTT 5.0 and
 `mqtt311_3_3_1_4_...` that of MQTT 3.1.1. Tests under `conformance/` speak raw bytes over TCP and

@@ -1,14 +1,15 @@
 //! What the repository does to itself: the conformance table and the rules of the house.
 //!
-//! Purpose: `cargo xtask conformance` writes `docs/conformance.md` from the tests, and
-//! `cargo xtask tidy` checks the house rules; the tests of this crate check both, so that neither
-//! goes stale.
+//! Purpose: `cargo xtask docs` writes the generated documents, of which `docs/conformance.md` is
+//! made here from the names of tests, and `cargo xtask tidy` checks the house rules; the tests of
+//! this crate check both, so that neither goes stale.
 //!
 //! What it does not know: anything about MQTT beyond the ids of statements, and no crate of ours.
 //!
 //! Where to start reading: [`conformance::table`] and [`tidy::faults`].
 
 pub mod conformance;
+pub mod docs;
 mod rust;
 pub mod source;
 pub mod tidy;

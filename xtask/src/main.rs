@@ -2,24 +2,20 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use xtask::{conformance, source, tidy};
+use anyhow::Result;
+use xtask::{conformance, docs, source, tidy};
 
 fn main() -> Result<ExitCode> {
     let root = source::root();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["conformance"] => {
-            let path = root.join(conformance::PATH);
-            std::fs::write(&path, conformance::table(&root)?)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            Ok(ExitCode::SUCCESS)
-        }
+        ["docs"] => docs::write(&root).map(|()| ExitCode::SUCCESS),
+        ["conformance"] => conformance::write(&root).map(|()| ExitCode::SUCCESS),
         ["conformance", "--check"] => Ok(report(conformance::stale(&root)?)),
         ["tidy"] => Ok(report(tidy::faults(&root)?)),
         _ => {
-            eprintln!("usage: cargo xtask conformance [--check] | tidy");
+            eprintln!("usage: cargo xtask docs | conformance [--check] | tidy");
             Ok(ExitCode::from(2))
         }
     }

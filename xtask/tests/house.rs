@@ -1,10 +1,16 @@
 //! The rules of the house hold, and the generated table is up to date.
 
-use xtask::{conformance, source, tidy};
+use xtask::{conformance, docs, source, tidy};
 
 #[test]
 fn conformance_table_is_up_to_date() {
     let faults = conformance::stale(&source::root()).expect("the sources are readable");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn generated_documents_are_all_written_by_one_command() {
+    let faults = docs::faults(&source::root()).expect("the documents are readable");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

@@ -115,13 +115,13 @@ metrics! {
     publish_bytes_received: Counter "quelea_publish_received_bytes_total",
         "Payload bytes of PUBLISH packets from clients.";
     publishes_sent: Counter "quelea_publishes_sent_total",
-        "PUBLISH packets put into the outbox of a client.";
+        "PUBLISH packets to clients, counted when they join the bytes to be sent.";
     publish_bytes_sent: Counter "quelea_publish_sent_bytes_total",
-        "Payload bytes of PUBLISH packets put into the outbox of a client.";
+        "Payload bytes of PUBLISH packets to clients.";
     queued: Gauge "quelea_queued_messages",
-        "Messages that wait in the queues of sessions, as of the last look at each.";
+        "Messages in the queues of sessions. Sessions are counted in turns: a few seconds old.";
     in_flight: Gauge "quelea_in_flight_messages",
-        "Messages sent to clients and not acknowledged, as of the last look at each.";
+        "Messages sent to clients and not acknowledged yet. Sessions are counted in turns.";
     publishes_queued: Counter "quelea_publishes_queued_total",
         "Deliveries that had to wait in the queue of a session.";
     publishes_unmatched: Counter "quelea_publishes_unmatched_total",
@@ -129,7 +129,7 @@ metrics! {
     publishes_denied: Counter "quelea_publishes_denied_total",
         "Publishes that the access rules did not allow.";
     publishes_refused: Counter "quelea_publishes_refused_total",
-        "Publishes that were answered with quota exceeded.";
+        "Publishes that were refused for lack of room (0x97, quota exceeded).";
     dropped_queue_full: Counter "quelea_messages_dropped_total" ["reason=\"queue_full\""],
         "deliveries for which the queue of the session was full";
     dropped_slow: Counter "quelea_messages_dropped_total" ["reason=\"slow_subscriber\""],
@@ -141,25 +141,25 @@ metrics! {
     dropped_too_large: Counter "quelea_messages_dropped_total" ["reason=\"too_large\""],
         "deliveries in packets larger than the client takes";
     dropped_denied: Counter "quelea_messages_dropped_total" ["reason=\"denied\""],
-        "deliveries that had waited, and that the access rules do not allow any more";
+        "queued deliveries that the access rules no longer allow";
     dropped_unlogged: Counter "quelea_messages_dropped_total" ["reason=\"log_unavailable\""],
-        "QoS 2 deliveries to kept sessions whose packet ids could not be written into the log";
+        "QoS 2 deliveries to persistent sessions whose packet ids the log could not take";
     dropped_group: Counter "quelea_messages_dropped_total" ["reason=\"shared_group\""],
-        "messages that no member of a shared group could take or keep";
+        "messages of a shared subscription that no member could take and its queue had no room for";
     retained: Gauge "quelea_retained_messages",
         "Retained messages of clients.";
     retained_bytes: Gauge "quelea_retained_bytes",
         "Bytes of retained messages of clients.";
     retained_refused: Counter "quelea_retained_refused_total",
-        "Retained messages that were not kept because the limit was reached.";
+        "Retained messages that were refused because a limit was reached.";
     wills: Counter "quelea_wills_published_total",
         "Wills that were published.";
     mail_sent: Counter "quelea_mail_sent_total",
-        "Items that shards sent to each other.";
+        "Messages between shards.";
     mail_waits: Counter "quelea_mail_waits_total",
-        "Times that a publisher was not read on before another shard had dealt with its mail.";
+        "Times that a publisher was paused until another shard had processed what it was sent.";
     holds: Counter "quelea_publisher_holds_total",
-        "Times that a publisher was not read on before the queue of a subscriber was shorter.";
+        "Times that publishers were paused because the queue of a subscriber was too long.";
     events_lost: Counter "quelea_events_lost_total",
-        "Events that were not logged because too many came in one turn.";
+        "Events that are missing in the log because too many came at once.";
 }

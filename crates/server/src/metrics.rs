@@ -31,7 +31,8 @@ pub fn exposition(
     let help = "How long workers were busy at a time, before they looked at their sockets again.";
     write_timing(&mut text, "quelea_worker_turn_seconds", help, &turns);
     let name = "quelea_worker_turn_seconds_max";
-    let help = "The longest of these times since the start.";
+    let help =
+        "The longest time since the start that a worker was busy without looking at its sockets.";
     write_one(&mut text, name, Kind::Gauge, help, turns.longest_secs());
     write_certificates(&mut text, certificates);
     write_listeners(&mut text, gate);
@@ -78,7 +79,7 @@ const OF_LISTENERS: [(&str, Kind, &str, OfListener); 3] = [
     (
         "quelea_listener_connections",
         Kind::Gauge,
-        "Connections of a listener, those before their CONNECT included.",
+        "Connections of a listener, including those that have not sent their CONNECT yet.",
         |counts| counts.connections.load(Ordering::Relaxed).into(),
     ),
     (
@@ -90,7 +91,7 @@ const OF_LISTENERS: [(&str, Kind, &str, OfListener); 3] = [
     (
         "quelea_connections_admitted_total",
         Kind::Counter,
-        "Connections whose CONNECT was in order, and that went to their session.",
+        "Connections whose CONNECT was valid and authenticated, and that went on to a session.",
         |counts| counts.admitted.load(Ordering::Relaxed),
     ),
 ];
@@ -230,6 +231,6 @@ const STATES: [(&str, LogState, &str); 2] = [
     (
         "poisoned",
         LogState::Poisoned,
-        "1 once a write or sync failed: nothing is promised any more.",
+        "1 after a write or sync failed: what must be stored is not acknowledged any more.",
     ),
 ];

@@ -269,7 +269,7 @@ fn docs_are_as_generated() {
             std::fs::write(&path, &text).unwrap();
         }
         let on_disk = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(on_disk == text, "docs/{name} is stale: QUELEA_BLESS=1 cargo test -p server docs_");
+        assert!(on_disk == text, "docs/{name} is stale: cargo xtask docs");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `docs/metrics.md` says what `/metrics` shows.
+//! `docs/metrics.md` says what `/metrics` shows, and `docs/sys-topics.md` what `$SYS` has.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails should stop")]
 
@@ -9,26 +9,45 @@ use std::path::Path;
 use broker::{Settings, Shared};
 use server::http::Health;
 use server::metrics::exposition;
-use server::run::{Certificates, Clock, Gate, LogBoard, Timing};
+use server::run::{Certificates, Clock, FIGURES, Gate, LogBoard, SYS_EVENTS, Timing};
+
+const SYS_INTRODUCTION: &str = "\
+# $SYS topics
+
+<!-- Generated from crates/broker/src/sys.rs, crates/server/src/run/logs.rs and report.rs:
+     `cargo xtask docs`. -->
+
+Figures of the broker as retained messages, with the names that mosquitto has for them where it has
+them. They are published every 10 s (`interval_secs` under `[sys]` in the
+[configuration](configuration.md)), at QoS 0. Counters begin at 0 with each start.
+[Metrics](metrics.md) say more, in a form that is easier to store.
+
+    quelea sub -t '$SYS/broker/#' -v
+
+`#` does not match them: subscribe to `$SYS/#`. Nobody can publish below `$SYS/`, except bridges to
+`$SYS/broker/connection/NAME/state`. Without an access file everybody may read them; with one,
+grant `topic read $SYS/#` to those who should.
+
+";
 
 const INTRODUCTION: &str = "\
 # Metrics
 
 <!-- Generated from crates/broker/src/metrics.rs and crates/server/src/metrics.rs:
-     `QUELEA_BLESS=1 cargo test -p server docs_`. -->
+     `cargo xtask docs`. -->
 
 `quelea serve` shows them in Prometheus' text format at `http://127.0.0.1:9883/metrics`; the
-address is `listen` under `[http]` in the [configuration](configuration.md). Those with the
-label `shard` have one value for each shard: `sum(quelea_connections)` is all of them. Counters
-begin at 0 with each start.
+address is `listen` under `[http]` in the [configuration](configuration.md). A shard is a part of
+the sessions and topics: metrics with the label `shard` have one value for each, and
+`sum(quelea_connections)` is the whole. Counters begin at 0 with each start.
 
 What is worth an alarm:
 
 - `quelea_messages_dropped_total` with the reasons `queue_full` and `shared_group`: messages are
   lost at a limit. The log says whose, at most once a second for each session and reason.
-- `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are told that
+- `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are refused because
   there is no room, in a queue, in the retained store, or in memory.
-- `quelea_log_poisoned`: the disk failed, nothing that must be kept is acknowledged any more.
+- `quelea_log_poisoned`: the disk failed, and what must be stored is not acknowledged any more.
   `quelea_log_full`: it has no space. [Durability](durability.md) says what to do.
 - `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400`: a certificate expires within
   two weeks, which the log says once a day, too. After renewing it, send SIGHUP.
@@ -37,14 +56,13 @@ What is worth an alarm:
 - `quelea_events_lost_total`, `quelea_logging_lines_lost_total`: the log is missing lines.
 - `process_open_fds` near `process_max_fds`: each connection takes one.
 
-How quick the broker is to look at a socket that has something for it is in
-`quelea_worker_turn_seconds`: a worker that is busy for 10 ms at a time lets everybody wait so long.
+How long clients wait for a busy worker is in `quelea_worker_turn_seconds`: a worker that is busy
+for 10 ms at a time delays each of its clients by up to 10 ms.
 
 `quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard
-looks at 5,000 of its sessions per second, so they are up to date with as many, and
-behind with more.
+counts 5,000 of its sessions per second: with more, the sums are some seconds old.
 
-Those of the logs (`quelea_log_...`) are there where something is kept. The average time of a
+Metrics of the logs (`quelea_log_...`) are there where something is stored. The average time of a
 commit is `rate(quelea_log_commit_seconds_sum[1m]) / rate(quelea_log_commit_seconds_count[1m])`.
 
 ";
@@ -158,8 +176,48 @@ fn docs_metrics_are_those_that_are_shown() {
         std::fs::write(&path, &text).unwrap();
     }
     let on_disk = std::fs::read_to_string(&path).unwrap_or_default();
-    let remedy = "QUELEA_BLESS=1 cargo test -p server docs_";
-    assert!(on_disk == text, "docs/metrics.md is stale: {remedy}");
+    assert!(on_disk == text, "docs/metrics.md is stale: cargo xtask docs");
+}
+
+/// Every topic, in the order in which it is published.
+fn sys_tables() -> String {
+    let mut text = String::from("| topic | payload |\n|---|---|\n");
+    for (topic, help) in broker::sys::topics() {
+        let (topic, per) = match topic.strip_suffix("/+") {
+            None => (format!("`$SYS/broker/{topic}`"), ""),
+            Some(load) => {
+                (format!("`$SYS/broker/{load}/1min`, `.../5min`, `.../15min`"), " Moving average.")
+            }
+        };
+        writeln!(text, "| {topic} | {help}{per} |").unwrap();
+    }
+    let states = "`opening`, `ready`, `closed`, `full` or `poisoned`: of the worst log";
+    text += "\nWhere something is stored, sums over all logs:\n\n";
+    text += "| topic | payload |\n|---|---|\n";
+    writeln!(text, "| `$SYS/broker/log/state` | {states}. |").unwrap();
+    for figure in FIGURES {
+        let name = figure.name.trim_end_matches("_total");
+        writeln!(text, "| `$SYS/broker/log/{name}` | {} |", figure.help).unwrap();
+    }
+    text += "\nWhat was lost or refused, as it happens: JSON, not retained, at most once a second ";
+    text += "for each client\nand kind, with the number since the last one.\n\n";
+    text += "| topic | fields | meaning |\n|---|---|---|\n";
+    for (name, fields, meaning) in SYS_EVENTS {
+        let fields = fields.replace(", ", "`, `");
+        writeln!(text, "| `$SYS/broker/events/{name}` | `{fields}` | {meaning} |").unwrap();
+    }
+    text
+}
+
+#[test]
+fn docs_sys_topics_are_those_that_are_published() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sys-topics.md");
+    let text = SYS_INTRODUCTION.to_owned() + &sys_tables();
+    if std::env::var_os("QUELEA_BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let on_disk = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(on_disk == text, "docs/sys-topics.md is stale: cargo xtask docs");
 }
 
 #[test]

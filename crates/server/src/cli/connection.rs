@@ -80,7 +80,7 @@ pub struct ConnectionArgs {
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(value_name = "SECS")]
     pub answer_timeout: u64,
-    /// Tell what happens, on standard error.
+    /// Print what happens, on standard error.
     #[arg(short, long)]
     pub debug: bool,
     /// Do not print errors.

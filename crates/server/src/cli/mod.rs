@@ -40,7 +40,7 @@ pub enum Command {
     Sub(subscribe::SubArgs),
     /// Add, change or delete a user of a password file.
     Passwd(passwd::PasswdArgs),
-    /// Look at durable logs, and mend them.
+    /// Inspect and repair durable logs.
     Log(log_tool::LogArgs),
     /// Copy a data directory, also while a broker runs on it.
     Backup(backup::BackupArgs),

@@ -16,7 +16,7 @@ use super::connection::{Connection, ConnectionArgs, ToolError, finish, parse_qos
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 #[command(group = ArgGroup::new("source").required(true).args(SOURCES))]
 pub struct PubArgs {
-    /// Topic to publish to. May stand in -L instead.
+    /// Topic to publish to. May be given in -L instead.
     #[arg(short, long, value_name = "TOPIC")]
     pub topic: Option<String>,
     /// The message.
@@ -37,7 +37,7 @@ pub struct PubArgs {
     /// QoS of the messages.
     #[arg(short, long, default_value = "0", value_parser = parse_qos, value_name = "QOS")]
     pub qos: QoS,
-    /// The broker keeps the message for later subscribers.
+    /// The broker retains the message for later subscribers.
     #[arg(short, long)]
     pub retain: bool,
     /// Messages of QoS 1 and 2 that may wait for their acknowledgement.

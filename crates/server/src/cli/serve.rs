@@ -23,10 +23,10 @@ pub struct ServeArgs {
     /// Listen here instead, e.g. tcp://*:1883. May be repeated.
     #[arg(short, long, value_name = "URL")]
     pub listen: Vec<String>,
-    /// Where state is kept.
+    /// Data directory: sessions, their messages, retained messages.
     #[arg(short, long, value_name = "DIR")]
     pub data: Option<String>,
-    /// How firmly state is kept: memory, disk or fsync (the default). With memory nothing is kept.
+    /// Durability level: memory, disk or fsync (the default). With memory nothing is stored.
     #[arg(long, value_name = "LEVEL")]
     pub durability: Option<String>,
     /// Shards of state, for a new data directory. Default: the larger of 4 and the cores.
@@ -163,7 +163,7 @@ const EXAMPLES: &str = "\
 Examples:
   quelea serve                                        loopback, port 1883, data in ./quelea-data
   quelea serve --port 2883 --data /var/lib/quelea
-  quelea serve --durability memory                    keeps nothing, touches no directory
+  quelea serve --durability memory                    stores nothing, touches no directory
   quelea serve --listen tcp://*:1883 --allow-anonymous
   quelea serve --config /etc/quelea/quelea.toml --check-config
   QUELEA_limits__packet_bytes_max=1MiB quelea serve --print-config";

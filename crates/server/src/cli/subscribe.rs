@@ -16,20 +16,21 @@ use super::format::Format;
 #[derive(Clone, Debug, Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub struct SubArgs {
-    /// Topic filter to subscribe to. May be repeated, or stand in -L.
+    /// Topic filter to subscribe to. May be repeated, or given in -L.
     #[arg(short, long, value_name = "FILTER")]
     pub topic: Vec<String>,
     /// Highest QoS to receive with.
     #[arg(short, long, default_value = "0", value_parser = parse_qos, value_name = "QOS")]
     pub qos: QoS,
-    /// Print the topic in front of the payload. -F goes over it.
+    /// Print the topic in front of the payload. -F takes precedence.
     #[arg(short, long)]
     pub verbose: bool,
     /// No line break after a message.
     #[arg(short = 'N')]
     pub no_newline: bool,
-    /// Print each message so, with %t topic, %p payload, %q QoS, %r retain, %l length, %x %X hex,
-    /// %j %J JSON, %U %I time, %m packet id, %d dup, and the properties %A %C %D %E %F %R %S %P.
+    /// Print each message in this format, with %t topic, %p payload, %q QoS, %r retain, %l length,
+    /// %x %X hex, %j %J JSON, %U %I time, %m packet id, %d dup, and the properties %A %C %D %E %F
+    /// %R %S %P.
     #[arg(short = 'F', long, value_name = "FORMAT")]
     pub format: Option<String>,
     /// End after so many messages.
@@ -64,7 +65,7 @@ pub struct SubArgs {
     #[arg(long, default_value = "always", value_parser = parse_retain_handling)]
     #[arg(value_name = "WHEN")]
     pub retain_handling: RetainHandling,
-    /// Not what this very client publishes (MQTT 5).
+    /// Do not receive what this client publishes itself (MQTT 5).
     #[arg(long)]
     pub no_local: bool,
     /// End when the connection is lost, instead of connecting again.

@@ -235,15 +235,17 @@ impl Kind {
             Self::Number { unit, min, max, word } => {
                 let unit_words = match unit {
                     Unit::Count => "a number",
-                    Unit::Bytes => "a size in bytes, or like \"64KiB\",",
-                    Unit::Secs => "a time in seconds, or like \"5m\",",
+                    Unit::Bytes => "a size (bytes, or like \"64KiB\")",
+                    Unit::Secs => "a time (seconds, or like \"5m\")",
                 };
-                let range = match *max {
-                    u64::MAX => format!("from {}", self.show_number(*min)),
-                    max => format!("from {} to {}", self.show_number(*min), self.show_number(max)),
-                };
+                // The word is named by itself, so no bound is shown as that word.
+                let stands_for = word.map(|(_, number)| number);
+                let low = if stands_for == Some(*min) { min + 1 } else { *min };
+                let has_top = *max < UNBOUNDED && stands_for != Some(*max);
+                let to = has_top.then(|| format!(" to {}", self.show_number(*max)));
+                let to = to.unwrap_or_default();
                 let word = word.map(|(word, _)| format!(", or \"{word}\"")).unwrap_or_default();
-                format!("{unit_words} {range}{word}")
+                format!("{unit_words} from {}{to}{word}", self.show_number(low))
             }
             Self::Flag => "true or false".into(),
             Self::Text(what) => (*what).into(),
@@ -370,6 +372,9 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
 }
 
+/// No number that anybody would reach: not told as a limit.
+const UNBOUNDED: u64 = u64::MAX / 2;
+
 const BYTE_SUFFIXES: [(&str, u64); 7] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
@@ -428,5 +433,20 @@ mod tests {
         let kind = Kind::OneOf(&["drop_oldest", "reject"]);
         assert!(kind.parse_text("drop_odlest").unwrap_err().contains("drop_oldest"));
         assert!(kind.allowed().contains("\"reject\""));
+    }
+
+    #[test]
+    fn a_range_is_of_numbers_and_its_word_stands_behind_it() {
+        let time = "a time (seconds, or like \"5m\")";
+        let size = "a size (bytes, or like \"64KiB\")";
+        for (kind, allowed) in [
+            (count_or("unlimited", 9), "a number from 1 to 9, or \"unlimited\"".into()),
+            (secs_or("off", 0, 9), format!("{time} from 1 to 9, or \"off\"")),
+            (secs_or("never", 9, 9), format!("{time} from 0, or \"never\"")),
+            (bytes_or("auto", u64::MAX / 2), format!("{size} from 1, or \"auto\"")),
+            (bytes(20, 1 << 20), format!("{size} from 20 to \"1MiB\"")),
+        ] {
+            assert_eq!(kind.allowed(), allowed);
+        }
     }
 }

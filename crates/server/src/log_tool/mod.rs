@@ -19,7 +19,7 @@ use storage::{
 
 use crate::disk::{DataDir, DataDirError, LogFiles};
 
-/// Looks at the durable logs of a data directory, and mends them. No broker may be using it.
+/// Inspects and repairs the durable logs of a data directory. No broker may be using it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LogArgs {
@@ -29,12 +29,12 @@ pub struct LogArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Reads every log as a start would, and says what a start would say. Changes nothing.
+    /// Reads every log as the broker does when it starts, and reports the same. Changes nothing.
     Check {
         /// The data directory.
         dir: PathBuf,
     },
-    /// Prints segments, batches, and what each record says.
+    /// Prints segments, batches and records.
     Dump {
         /// The data directory.
         dir: PathBuf,
@@ -48,8 +48,8 @@ enum Action {
         #[arg(long, default_value_t = 32)]
         bytes: usize,
     },
-    /// Cuts damaged logs off at the first damage. What stands behind it is given up; the files as
-    /// they were are kept beside, with the ending `.damaged`.
+    /// Cuts damaged logs off at the first damage. What follows is lost to the broker; the
+    /// old files stay, with the ending `.damaged`.
     Repair {
         /// The data directory.
         dir: PathBuf,

@@ -126,7 +126,7 @@ impl ClockWatch {
 fn warn(when: &str, set_ms: i64) {
     tracing::warn!(
         set_by_secs = set_ms / 1000,
-        "the wall clock was set {when}: nothing expires by that, sooner or later"
+        "the wall clock was set {when}; no expiry time changes by that"
     );
 }
 

@@ -91,7 +91,7 @@ impl Bell {
 
     pub(super) fn wake(&self) {
         if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "cannot wake a door");
+            tracing::error!(%error, "cannot wake a listener thread");
         }
     }
 }

@@ -108,7 +108,10 @@ impl Crew {
                 let now = Instant::now();
                 let Some(reading) = long.read_after(patience.wait, now) else { continue };
                 if !worker.is_stopping() && self.lead_takes(&reading) {
-                    tracing::debug!(worker = index, "little to do: a worker joins the lead");
+                    tracing::debug!(
+                        worker = index,
+                        "little to do: a worker joins the first thread"
+                    );
                     match self.bring_back(worker) {
                         Ok(()) => {
                             patience.on_brought_back(now);

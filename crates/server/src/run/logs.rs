@@ -208,14 +208,14 @@ fn tell(shard: ShardId, status: &Status) {
         Status::Full(fault) => tracing::error!(
             shard,
             %fault,
-            "no space for the log: messages that must be kept are refused or wait until there is \
-             some; what is kept stays readable"
+            "no space for the log: messages that must be stored are refused or wait until there is \
+             some; what is stored stays readable"
         ),
         Status::Poisoned(fault) => tracing::error!(
             shard,
             %fault,
-            "a write or sync of the log failed: nothing that must be kept is acknowledged any more; \
-             mend the disk, then restart"
+            "a write or sync of the log failed: no message that must be stored is acknowledged any \
+             more; mend the disk, then restart"
         ),
         Status::Opening | Status::Ready | Status::Closed => {
             tracing::info!(shard, "there is space for the log again");
@@ -348,7 +348,7 @@ pub const FIGURES: &[Figure] = &[
     Figure {
         name: "damaged",
         kind: broker::Kind::Gauge,
-        help: "1 once what was written could not be read back to reclaim its space: none comes back before the next start.",
+        help: "1 once data could not be read back to reclaim its space: none is reclaimed before the next start.",
         of: |stats| stats.is_damaged.into(),
     },
     Figure {

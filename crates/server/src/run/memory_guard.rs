@@ -97,7 +97,7 @@ impl MemoryGuard {
             None => {}
         }
         if change.purges {
-            tracing::info!(held, resident, limit, "memory that is free is given back");
+            tracing::info!(held, resident, limit, "free memory is returned to the system");
         }
         change
     }

@@ -48,6 +48,7 @@ pub use clock::Clock;
 use clock::ClockWatch;
 pub use gate::{Counts, Gate, TurnedAway};
 pub use logs::{FIGURES, Figure, LogBoard, LogState};
+pub use report::SYS_EVENTS;
 pub use timing::Timing;
 pub use watch::resident_bytes;
 
@@ -266,7 +267,7 @@ fn start_http(
 /// the same as long as the password file does.
 fn kept_secret(store: &Store) -> Option<[u8; 32]> {
     let warn = |error: &io::Error| {
-        tracing::warn!(%error, "no secret is kept in the data directory; see docs/security.md");
+        tracing::warn!(%error, "cannot store a secret in the data directory; see docs/security.md");
     };
     crate::auth::secret::kept(store.data().path()).inspect_err(warn).ok()
 }
@@ -303,7 +304,7 @@ fn start_doors(
             Door::new(made, bells.clone(), portals.take().unwrap_or_default(), context.clone());
         let run = move || {
             if let Err(error) = rustix::process::nice(DOOR_NICENESS) {
-                tracing::warn!(%error, "a door cannot step back behind the workers");
+                tracing::warn!(%error, "cannot lower the priority of a listener thread");
             }
             door.run()
         };

@@ -85,7 +85,7 @@ fn log_loss(event: &Event) {
             tracing::warn!(
                 topic = &*shown(topic),
                 count,
-                "retained messages not kept: the limit is reached"
+                "retained messages refused: the limit is reached"
             );
         }
         Event::WillNotKept { client_id, error } => {
@@ -135,8 +135,21 @@ fn peer_of(peer: &str) -> &str {
     if peer.is_empty() { "-" } else { peer }
 }
 
+/// The topics below `$SYS/broker/events`, the fields of their JSON, and what has happened.
+pub const SYS_EVENTS: [(&str, &str, &str); 5] = [
+    ("dropped", "client, reason, count", "Deliveries to a client were dropped."),
+    ("refused", "client, topic, count", "Publishes of a client were refused for lack of room."),
+    ("group_dropped", "group, count", "Messages of a shared subscription were dropped."),
+    ("retained_refused", "topic, count", "Retained messages were refused: a limit was reached."),
+    (
+        "session_refused",
+        "client, reason",
+        "A persistent session was refused: the log cannot take it.",
+    ),
+];
+
 /// What is published below `$SYS/broker/events`: what was lost or refused, and whose it was. JSON,
-/// QoS 0, not retained; at most once a second per client and kind.
+/// QoS 0, not retained; at most once a second per client and kind. In [`SYS_EVENTS`].
 pub(super) fn message(event: &Event) -> Option<Message> {
     let (name, body) = match event {
         Event::Dropped { client_id, reason, count } => {
@@ -227,10 +240,42 @@ fn why(ended: &Ended) -> &'static str {
         Ended::Client(Reason::NORMAL_DISCONNECTION) => "by the client",
         Ended::Client(_) => "by the client, with its will",
         Ended::Network => "connection lost",
-        Ended::KeepAlive => "silent for one and a half keep-alives",
+        Ended::KeepAlive => "nothing came for one and a half keep-alives",
         Ended::TakenOver => "taken over by a new connection of the same client id",
         Ended::Shutdown => "the broker stops",
         Ended::PacketLimitTooLow => "its maximum packet size is below that of a CONNACK",
         _ => "by an operator",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_event_below_sys_is_documented_with_its_fields() {
+        let events = [
+            Event::Dropped { client_id: "c".into(), reason: session::Dropped::QueueFull, count: 1 },
+            Event::Refused {
+                client_id: "c".into(),
+                username: None,
+                peer: "p".into(),
+                topic: "t".into(),
+                count: 1,
+            },
+            Event::GroupDropped { group: "g".into(), count: 1 },
+            Event::RetainedRefused { topic: "t".into(), count: 1 },
+            Event::NotKept { client_id: "c".into(), error: storage::AppendError::Closed },
+        ];
+        for (event, (name, fields, _)) in events.iter().zip(SYS_EVENTS) {
+            let message = message(event).expect("one that is published");
+            assert_eq!(message.topic(), format!("$SYS/broker/events/{name}"));
+            let body: serde_json::Value = serde_json::from_slice(message.payload()).expect("JSON");
+            let told: HashSet<&str> =
+                body.as_object().expect("an object").keys().map(String::as_str).collect();
+            assert_eq!(told, fields.split(", ").collect(), "{name}");
+        }
     }
 }

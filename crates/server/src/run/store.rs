@@ -219,4 +219,4 @@ fn report(read: &[ReadBack], bytes: u64, took: Duration, now_ms: u64) {
 }
 
 const OTHER_DIRECTORY: &str = "cannot use the data directory; choose another with --data DIR, or \
-                               keep nothing with --durability memory";
+                               store nothing with --durability memory";

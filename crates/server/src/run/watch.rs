@@ -78,7 +78,9 @@ impl Watch<'_> {
         }
         match self.authenticator.reload(&self.config.auth) {
             Ok(()) => tracing::info!("passwords read again"),
-            Err(error) => tracing::error!(%error, "passwords not read again; the old ones hold"),
+            Err(error) => {
+                tracing::error!(%error, "passwords not read again; the old ones stay in force")
+            }
         }
         if let Some(path) = &self.config.access.acl_file {
             match acl_file::load(path, self.config.why_names_are_unproved().as_deref()) {
@@ -91,7 +93,7 @@ impl Watch<'_> {
                     tracing::info!("access rules read again");
                 }
                 Err(error) => {
-                    tracing::error!(%error, "access rules not read again; the old ones hold");
+                    tracing::error!(%error, "access rules not read again; the old ones stay in force");
                 }
             }
         }
