@@ -394,3 +394,28 @@ fn wrong_usage_and_wrong_configuration_end_with_two() {
     let completions = Command::new(QUELEA).args(["completions", "bash"]).output().unwrap();
     assert!(String::from_utf8(completions.stdout).unwrap().contains("quelea"));
 }
+
+#[test]
+fn flock_is_run_under_the_name_that_no_other_program_has() {
+    use std::os::unix::fs::symlink;
+
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("flock-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let quelea = dir.join("quelea");
+    fs::hard_link(QUELEA, &quelea).unwrap();
+    let run = |arguments: &[&str]| {
+        Command::new(&quelea).arg("flock").args(arguments).env("PATH", &dir).output().unwrap()
+    };
+    // That of util-linux, say.
+    symlink("/bin/true", dir.join("flock")).unwrap();
+    let missing = run(&["list"]);
+    let text = String::from_utf8(missing.stderr).unwrap();
+    assert_eq!(missing.status.code(), Some(1), "{text}");
+    assert!(text.contains("quelea-flock"), "{text}");
+
+    symlink("/bin/echo", dir.join("quelea-flock")).unwrap();
+    let done = run(&["run", "MB-B1", "--help"]);
+    assert_eq!(String::from_utf8(done.stdout).unwrap(), "run MB-B1 --help\n");
+    assert_eq!(done.status.code(), Some(0));
+    fs::remove_dir_all(&dir).unwrap();
+}

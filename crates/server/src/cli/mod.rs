@@ -4,6 +4,7 @@
 //! also end as mosquitto's clients do: 27 when `-W` seconds have passed, and with the reason code
 //! or, for MQTT 3, the return code when the broker refuses the connection.
 
+pub mod flock;
 pub mod passwd;
 pub mod publish;
 pub mod serve;
@@ -44,6 +45,8 @@ pub enum Command {
     Log(log_tool::LogArgs),
     /// Copy a data directory, also while a broker runs on it.
     Backup(backup::BackupArgs),
+    /// Put load on a broker and measure: runs the program `quelea-flock`.
+    Flock(flock::FlockArgs),
     /// Print shell completions.
     Completions {
         /// The shell to complete in.
@@ -71,6 +74,7 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Pub(args) => publish::run(args),
         Command::Sub(args) => subscribe::run(args),
         Command::Passwd(args) => passwd::run(&args),
+        Command::Flock(args) => flock::run(args),
         Command::Log(args) => return log_tool::run(&args),
         Command::Backup(args) => return backup::run(&args),
         Command::Completions { shell } => {
