@@ -21,6 +21,7 @@ mod assign;
 mod estimate;
 mod length;
 mod pattern;
+mod payload;
 mod reach;
 mod scale;
 
@@ -29,6 +30,7 @@ pub use assign::{Assign, Members};
 pub use estimate::Estimate;
 pub use length::Length;
 pub use pattern::{Pattern, PatternError, unshared};
+pub use payload::{Content, Payload, STAMP_BYTES, TimeUnit};
 pub use reach::{Hears, Listener, matches};
 
 use std::collections::BTreeMap;
@@ -598,55 +600,6 @@ impl Rate {
     /// When message `k` (0-based) is due, in microseconds after the start. Exact for any `k`.
     pub fn due_us(self, k: u64) -> u64 {
         (u128::from(k) * u128::from(self.per_us) / u128::from(self.count)) as u64
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Payload {
-    pub content: Content,
-    /// Whether the first [`STAMP_BYTES`] carry due time, publisher and sequence, without which
-    /// neither latency nor integrity can be measured. Only where the payload has that many
-    /// bytes.
-    pub stamped: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Content {
-    /// So many bytes of a repeated text.
-    Filler { bytes: u32 },
-    /// So many random bytes (seeded): they do not compress.
-    Random { bytes: u32 },
-    /// Between `bytes_min` and `bytes_max` random bytes, evenly distributed.
-    RandomSize { bytes_min: u32, bytes_max: u32 },
-    /// These very bytes.
-    Fixed(Vec<u8>),
-}
-
-/// What a stamp takes of a payload: 8 bytes time, 4 publisher, 4 sequence.
-pub const STAMP_BYTES: u32 = 16;
-
-impl Payload {
-    /// Filler of `bytes`, stamped if there is room.
-    pub fn filler(bytes: u32) -> Self {
-        Self { content: Content::Filler { bytes }, stamped: bytes >= STAMP_BYTES }
-    }
-
-    /// The largest payload that this can become.
-    pub fn bytes_max(&self) -> u32 {
-        match &self.content {
-            Content::Filler { bytes } | Content::Random { bytes } => *bytes,
-            Content::RandomSize { bytes_max, .. } => *bytes_max,
-            Content::Fixed(bytes) => bytes.len() as u32,
-        }
-    }
-
-    /// The smallest.
-    pub fn bytes_min(&self) -> u32 {
-        match &self.content {
-            Content::RandomSize { bytes_min, .. } => *bytes_min,
-            _ => self.bytes_max(),
-        }
     }
 }
 

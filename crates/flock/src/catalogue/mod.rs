@@ -306,7 +306,7 @@ mod tests {
             ("BIFRO-KEPT-300-Q1-1K-50", 600, Some((15_000.0, 15_000.0))),
             ("BIFRO-SHARED-Q1", 40_400, Some((40_000.0, 40_000.0))),
             ("BIFRO-FANOUT", 1_001, Some((1.0, 1_000.0))),
-            ("RR-Q1", 110, Some((1_000.0, 1_000.0))),
+            ("RR-Q1", 110, Some((1_000.0, 2_000.0))),
         ];
         for (id, clients, rates) in cases {
             let estimate = load(id).scenario.estimate();

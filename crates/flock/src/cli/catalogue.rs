@@ -23,8 +23,11 @@ pub(super) fn list(args: &args::List) -> anyhow::Result<ExitCode> {
         if !loaded.about.family.to_lowercase().contains(&wanted) {
             continue;
         }
-        let Estimate { clients, publishes_per_sec, deliveries_per_sec, payload_bytes_max, .. } =
-            loaded.scenario.estimate();
+        let estimate = loaded.scenario.estimate();
+        let Estimate { clients, deliveries_per_sec, payload_bytes_max, .. } = estimate;
+        // What a broker gets, from whomever.
+        let answers = estimate.answers_per_sec.unwrap_or(0.0);
+        let taken_per_sec = estimate.publishes_per_sec.map(|rate| rate + answers);
         let publishes = payload_bytes_max > 0;
         let rate = |rate: Option<f64>| match rate {
             Some(rate) => number(rate),
@@ -34,7 +37,7 @@ pub(super) fn list(args: &args::List) -> anyhow::Result<ExitCode> {
         rows.push(vec![
             entry.id,
             count(clients),
-            rate(publishes_per_sec),
+            rate(taken_per_sec),
             rate(deliveries_per_sec),
             if publishes { payload(payload_bytes_max) } else { "–".to_owned() },
             loaded.about.family,
@@ -122,6 +125,9 @@ fn explain(loaded: &Loaded) -> String {
             rate.map_or("as fast as it goes".to_owned(), |rate| format!("{}/s", number(rate)))
         };
         facts.push(("published", rate(estimate.publishes_per_sec)));
+        if let Some(answers) = estimate.answers_per_sec {
+            facts.push(("answered", rate(Some(answers))));
+        }
         facts.push(("delivered", rate(estimate.deliveries_per_sec)));
         facts.push(("payload", format!("{} at most", payload(estimate.payload_bytes_max))));
     }

@@ -130,7 +130,7 @@ fn many_topics(args: &Pub) -> anyhow::Result<Scenario> {
         });
     }
     let in_flight = (args.inflight > 0).then_some(args.inflight);
-    let round = topics::round(&specs, &publishes, in_flight, None)
+    let round = topics::round(&specs, &publishes, in_flight, !args.waits.payload_hdrs.is_empty())
         .with_context(|| file.display().to_string())?;
     let mut steps = random_wait(&args.waits)?;
     steps.push(round.into());

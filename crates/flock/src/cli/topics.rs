@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::model::{
     Command, Content, Delay, Order, Pace, Payload, Phase, Publish, QoS, Rate, Repeat, STAMP_BYTES,
-    Spread, Step, TopicsId,
+    Spread, Step, TimeUnit, TopicsId,
 };
 
 #[derive(Debug, Deserialize)]
@@ -68,32 +68,70 @@ impl Spec {
             self.render.is_none(),
             "{name}: `render` differs from client to client, which payloads here do not"
         );
-        Ok(())
+        self.unit().map(|_| ())
     }
 
-    /// The text as it is sent. A time is asked for by `inject_timestamp`: the stamp of flock, which
-    /// begins the payload, has it.
-    fn payload(&self) -> Payload {
-        let text = match &self.payload {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
-            other => other.to_string(),
+    /// The unit of the time in the payload; `None` where there is to be none.
+    fn unit(&self) -> anyhow::Result<Option<TimeUnit>> {
+        let name = match &self.inject_timestamp {
+            Value::Null | Value::Bool(false) => return Ok(None),
+            Value::Bool(true) => "ms",
+            other => other.as_str().unwrap_or("?"),
         };
-        let is_timed = match &self.inject_timestamp {
-            Value::Bool(is_timed) => *is_timed,
-            other => !other.is_null(),
+        let unit = match name {
+            "s" | "second" => TimeUnit::Seconds,
+            "ms" | "millisecond" => TimeUnit::Millis,
+            "us" | "microsecond" => TimeUnit::Micros,
+            "ns" | "nanosecond" => TimeUnit::Nanos,
+            _ => anyhow::bail!(
+                "{}: `inject_timestamp` is true, false, \"s\", \"ms\", \"us\" or \"ns\"",
+                self.name
+            ),
         };
-        let stamped = is_timed && text.len() >= STAMP_BYTES as usize;
-        Payload { content: Content::Fixed(text.into_bytes()), stamped }
+        anyhow::ensure!(
+            self.payload.is_object(),
+            "{}: `inject_timestamp` sets the key `timestamp` of a payload, which has to be an object",
+            self.name
+        );
+        Ok(Some(unit))
+    }
+
+    /// The text as it is sent, behind a stamp if there is to be one: it is read by others, and stays
+    /// whole. The time stands first in an object, whose keys have no order.
+    fn payload(&self, stamped: bool) -> anyhow::Result<Payload> {
+        let mut bytes = vec![0; if stamped { STAMP_BYTES as usize } else { 0 }];
+        let content = match (&self.payload, self.unit()?) {
+            (Value::Object(keys), Some(unit)) => {
+                bytes.extend_from_slice(b"{\"timestamp\":");
+                let at = bytes.len() as u32;
+                bytes.resize(bytes.len() + unit.width(), b'0');
+                let mut others = keys.clone();
+                others.remove("timestamp");
+                let others = Value::Object(others).to_string();
+                bytes.extend_from_slice(if others == "{}" { b"" } else { b"," });
+                bytes.extend_from_slice(&others.as_bytes()[1..]);
+                Content::Timed { bytes, at, unit }
+            }
+            (payload, _) => {
+                let text = match payload {
+                    Value::String(text) => text.clone(),
+                    Value::Null => String::new(),
+                    other => other.to_string(),
+                };
+                bytes.extend_from_slice(text.as_bytes());
+                Content::Fixed(bytes)
+            }
+        };
+        Ok(Payload { content, stamped })
     }
 }
 
-/// One round of all topics, repeated `times` (or until the stage ends).
+/// One round of all topics, repeated until the stage ends.
 pub(super) fn round(
     specs: &Specs,
     publishes: &[(TopicsId, crate::model::Assign)],
     in_flight: Option<u16>,
-    times: Option<u64>,
+    stamped: bool,
 ) -> anyhow::Result<Command> {
     let too_many = || {
         anyhow::anyhow!(
@@ -127,7 +165,7 @@ pub(super) fn round(
             order: Order::RoundRobin,
             qos: QoS::try_from(spec.qos).unwrap_or(QoS::AtMostOnce),
             retain: spec.retain,
-            payload: spec.payload(),
+            payload: spec.payload(stamped)?,
             expiry_secs: None,
             count: Some(1),
             pace: Pace {
@@ -143,7 +181,7 @@ pub(super) fn round(
         steps.push(Command::Publish(publish).into());
     }
     let rate = Some(Rate { count: 1, per_us: round_ms * 1_000 });
-    Ok(Command::For(Repeat { times, rate, steps }))
+    Ok(Command::For(Repeat { times: None, rate, steps }))
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -169,7 +207,7 @@ mod tests {
     fn intervals_become_one_round() {
         let specs = parse(FILE).unwrap();
         let publishes = [(TopicsId(0), Assign::Pairwise), (TopicsId(1), Assign::All)];
-        let Command::For(repeat) = round(&specs, &publishes, Some(5), None).unwrap() else {
+        let Command::For(repeat) = round(&specs, &publishes, Some(5), false).unwrap() else {
             panic!("a repetition expected");
         };
         assert_eq!(repeat.rate, Some(Rate { count: 1, per_us: 1_000_000 }));
@@ -178,7 +216,8 @@ mod tests {
             match &step.command {
                 Command::Delay(delay) => at_us += delay.duration_us,
                 Command::Publish(publish) => {
-                    seen.push((at_us / 1_000, publish.topics.0, publish.payload.stamped));
+                    let is_timed = matches!(publish.payload.content, Content::Timed { .. });
+                    seen.push((at_us / 1_000, publish.topics.0, is_timed));
                     assert_eq!((publish.count, publish.retain), (Some(1), publish.topics.0 == 1));
                 }
                 other => panic!("{other:?}"),
@@ -192,6 +231,30 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_stays_json_with_the_time_in_it_and_a_stamp_stands_before_it() {
+        let specs = parse(FILE).unwrap();
+        for stamped in [false, true] {
+            let payload = specs.topics[0].payload(stamped).unwrap();
+            assert_eq!(payload.stamped, stamped);
+            let Content::Timed { mut bytes, at, unit } = payload.content else { panic!("a time") };
+            let digits = unit.digits(1_795_227_564_012_345_678);
+            bytes[at as usize..][..digits.len()].copy_from_slice(digits.as_bytes());
+            let own: Value =
+                serde_json::from_slice(&bytes[if stamped { 16 } else { 0 }..]).unwrap();
+            let expected = serde_json::json!(
+                {"timestamp": 1_795_227_564_012_u64, "foo": "bar", "VIN": "%i"}
+            );
+            assert_eq!(own, expected);
+        }
+        let plain = specs.topics[1].payload(false).unwrap();
+        assert_eq!(plain.content, Content::Fixed(b"x".to_vec()));
+        let alone = FILE.replace("\"timestamp\": 1, \"foo\": \"bar\", \"VIN\": \"%i\"", "");
+        let alone = parse(&alone).unwrap().topics[0].payload(false).unwrap();
+        let Content::Timed { bytes, .. } = alone.content else { panic!("a time") };
+        assert_eq!(bytes, b"{\"timestamp\":0000000000000}");
+    }
+
+    #[test]
     fn bad_files_are_refused() {
         for (from, to, said) in [
             ("\"200\"", "\"0\"", "above 0"),
@@ -202,6 +265,8 @@ mod tests {
                 "Erlang",
             ),
             ("\"retain\": true", "\"render\": \"VIN\"", "differs from client"),
+            ("_timestamp\": \"ms\"", "_timestamp\": \"hours\"", "is true, false"),
+            ("_timestamp\": false", "_timestamp\": true", "to be an object"),
         ] {
             let text = FILE.replace(from, to);
             assert_ne!(text, FILE, "{from}");
@@ -209,7 +274,7 @@ mod tests {
         }
         let text = FILE.replace("\"200\"", "\"9973\"").replace("500", "9967");
         let publishes = [(TopicsId(0), Assign::Pairwise), (TopicsId(1), Assign::All)];
-        let error = round(&parse(&text).unwrap(), &publishes, None, None).unwrap_err().to_string();
+        let error = round(&parse(&text).unwrap(), &publishes, None, false).unwrap_err().to_string();
         assert!(error.contains("multiples"), "{error}");
     }
 }

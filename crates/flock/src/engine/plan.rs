@@ -30,6 +30,8 @@ pub struct Plan {
     pub any_retained: bool,
     /// Whether any client answers requests.
     pub any_answers: bool,
+    /// Whether some publish asks for answers.
+    pub any_asks: bool,
     listeners: Vec<Hearer>,
     /// By group: whether another has the same client ids.
     taken_over: Vec<bool>,
@@ -119,6 +121,7 @@ impl Plan {
             all_stamped: true,
             any_retained: false,
             any_answers: false,
+            any_asks: false,
             taken_over: Vec::new(),
             listeners: Vec::new(),
             programs: Vec::new(),
@@ -137,6 +140,7 @@ impl Plan {
         }
         plan.scenario.stages = stages;
         plan.any_retained = plan.families.iter().any(|family| family.retain);
+        plan.any_asks = plan.publishes.iter().any(|planned| planned.command.reply_to.is_some());
         plan.any_answers = plan.subscribes.iter().any(|subscribe| subscribe.respond.is_some());
         plan.taken_over = taken_over(&plan.scenario);
         plan.all_stamped = plan.publishes.iter().all(|planned| planned.command.payload.stamped);
@@ -477,7 +481,8 @@ impl Plan {
 impl PublishPlan {
     pub(super) fn new(publish: &Publish, family: usize, seed: u64) -> Self {
         let filler = filler(publish, seed);
-        let is_same = !matches!(publish.payload.content, Content::RandomSize { .. });
+        let is_same =
+            !matches!(publish.payload.content, Content::RandomSize { .. } | Content::Timed { .. });
         let rest = filler.get(STAMP_BYTES..).filter(|_| is_same).map(Sum::of);
         Self { command: publish.clone(), family, filler, rest }
     }
@@ -508,7 +513,7 @@ fn push<T>(list: &mut Vec<T>, value: T) -> Result<u16, PlanError> {
 
 fn filler(publish: &Publish, seed: u64) -> Vec<u8> {
     match &publish.payload.content {
-        Content::Fixed(bytes) => bytes.clone(),
+        Content::Fixed(bytes) | Content::Timed { bytes, .. } => bytes.clone(),
         Content::Filler { bytes } => TEXT.iter().copied().cycle().take(*bytes as usize).collect(),
         Content::Random { bytes } | Content::RandomSize { bytes_max: bytes, .. } => {
             let mut random = Random::new(seed);

@@ -301,14 +301,7 @@ impl Client {
     ) {
         let bytes = self.payload_bytes(planned, flight);
         lane.tally.totals.published_bytes += bytes as u64;
-        let filler = &planned.filler[..bytes];
-        if planned.command.payload.stamped && bytes >= STAMP_BYTES {
-            let rest = planned.rest_of(bytes);
-            self.outbox.extend_from_slice(&lane.stamps.write(flight.stamp(), topic, rest));
-            self.outbox.extend_from_slice(&filler[STAMP_BYTES..]);
-        } else {
-            self.outbox.extend_from_slice(filler);
-        }
+        write_payload(planned, flight, bytes, topic, lane.stamps, &mut self.outbox);
     }
 
     /// The size of a message's payload: fixed, or drawn from stream and sequence so that a repeat
@@ -462,11 +455,9 @@ impl Client {
         let planned = &plan.publishes[usize::from(flight.command)];
         let Some((topics, index)) = plan.topic_of(flight.stream) else { return };
         let topic = plan.scenario.topic_name(topics, index);
-        let mut payload = planned.filler[..self.payload_bytes(planned, flight)].to_vec();
-        if planned.command.payload.stamped && payload.len() >= STAMP_BYTES {
-            let (sum, rest) = (Sum::of(topic.as_bytes()), planned.rest_of(payload.len()));
-            payload[..STAMP_BYTES].copy_from_slice(&stamps.write(flight.stamp(), sum, rest));
-        }
+        let mut payload = Vec::new();
+        let (bytes, sum) = (self.payload_bytes(planned, flight), Sum::of(topic.as_bytes()));
+        write_payload(planned, flight, bytes, sum, stamps, &mut payload);
         let mut properties = PropertyBuf::new();
         if let Some(reply) = self.reply_topic(plan, flight.command) {
             properties.push(Property::ResponseTopic(&reply));
@@ -659,6 +650,38 @@ impl Head {
         }
         out.extend_from_slice(&self.bytes);
         (self.id_at, self.correlation_at)
+    }
+}
+
+/// Appends the payload of a message, which is the same whenever it is sent.
+#[inline]
+fn write_payload(
+    planned: &PublishPlan,
+    flight: &Flight,
+    bytes: usize,
+    topic: Sum,
+    stamps: Stamps,
+    out: &mut Vec<u8>,
+) {
+    let payload = &planned.command.payload;
+    let filler = &planned.filler[..bytes];
+    let start = out.len();
+    let is_stamped = payload.stamped && bytes >= STAMP_BYTES;
+    if let Content::Timed { at, unit, .. } = &payload.content {
+        out.extend_from_slice(filler);
+        let digits = unit.digits(stamps.wall_ns_at(flight.due_ns()));
+        let at = start + *at as usize;
+        out[at..at + digits.len()].copy_from_slice(digits.as_bytes());
+        if is_stamped {
+            let rest = Sum::of(&out[start + STAMP_BYTES..]);
+            let stamp = stamps.write(flight.stamp(), topic, rest);
+            out[start..start + STAMP_BYTES].copy_from_slice(&stamp);
+        }
+    } else if is_stamped {
+        out.extend_from_slice(&stamps.write(flight.stamp(), topic, planned.rest_of(bytes)));
+        out.extend_from_slice(&filler[STAMP_BYTES..]);
+    } else {
+        out.extend_from_slice(filler);
     }
 }
 

@@ -72,6 +72,11 @@ impl Stamps {
         (u64::MAX >> (64 - self.form.sequence_bits())) as u32
     }
 
+    /// The wall clock at this time of the run.
+    pub(super) fn wall_ns_at(&self, at_ns: u64) -> u64 {
+        self.wall_ns.wrapping_add(at_ns)
+    }
+
     /// The stamp of a message on a topic with this checksum, with a payload whose rest has that
     /// one.
     #[inline]

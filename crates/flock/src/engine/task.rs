@@ -611,7 +611,7 @@ impl Client {
         let index = if own.is_empty() { 0 } else { own.nth(0) };
         let topic = scenario.topic_name(will.topics, index);
         let mut payload = match &will.payload.content {
-            Content::Fixed(bytes) => bytes.clone(),
+            Content::Fixed(bytes) | Content::Timed { bytes, .. } => bytes.clone(),
             _ => vec![b'w'; will.payload.bytes_max() as usize],
         };
         if will.payload.stamped && payload.len() >= STAMP_BYTES {

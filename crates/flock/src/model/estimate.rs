@@ -11,6 +11,10 @@ pub struct Estimate {
     pub topics: u64,
     /// `None` where a closed loop decides.
     pub publishes_per_sec: Option<f64>,
+    /// What services publish in answer to requests; not among the above. `None` where a closed
+    /// loop decides, or nobody asks.
+    pub answers_per_sec: Option<f64>,
+    /// Answers included.
     pub deliveries_per_sec: Option<f64>,
     /// Average over the publishers; `None` if nothing is published.
     pub copies_per_message: Option<f64>,
@@ -53,7 +57,7 @@ impl Scenario {
     fn estimate_rates(&self, estimate: &mut Estimate) {
         let (mut copies_sum, mut weight_sum) = (0.0, 0.0);
         for stage in &self.stages {
-            let (mut published, mut delivered) = (Some(0.0), Some(0.0));
+            let (mut published, mut delivered, mut answered) = (Some(0.0), Some(0.0), Some(0.0));
             for cycle in &stage.life_cycles {
                 let Who::Clients(group) = cycle.who else { continue };
                 super::each_step(&cycle.steps, &mut |step| {
@@ -64,10 +68,14 @@ impl Scenario {
                     let weight = rate.unwrap_or(clients);
                     copies_sum += copies * weight;
                     weight_sum += weight;
-                    published = published.zip(rate).map(|(sum, rate)| sum + rate);
-                    delivered = delivered.zip(rate).map(|(sum, rate)| sum + rate * copies);
+                    let (answers, answer_copies) = self.answers_to(group, publish);
+                    let add = |sum: Option<f64>, each: f64| Some(sum? + rate? * each);
+                    published = add(published, 1.0);
+                    answered = add(answered, answers);
+                    delivered = add(delivered, copies + answer_copies);
                 });
             }
+            estimate.answers_per_sec = busier(estimate.answers_per_sec, answered);
             estimate.publishes_per_sec = busier(estimate.publishes_per_sec, published);
             estimate.deliveries_per_sec = busier(estimate.deliveries_per_sec, delivered);
         }
@@ -78,20 +86,36 @@ impl Scenario {
 
     /// Copies per message of this publish command, averaged over a sample of its topics.
     pub fn copies_of(&self, group: GroupId, publish: &Publish) -> f64 {
+        self.copies_among(&self.listeners(), group, publish)
+    }
+
+    /// Answers to one message of this publish command, and the copies that they make.
+    fn answers_to(&self, group: GroupId, publish: &Publish) -> (f64, f64) {
+        let Some(reply_to) = publish.reply_to else { return (0.0, 0.0) };
+        let listeners = self.listeners();
+        let services: Vec<Listener> = listeners.iter().filter(|l| l.responds).copied().collect();
+        let answers = self.copies_among(&services, group, publish);
+        let topics = self.topic_group(reply_to).count.max(1);
+        let sample = self.group(group).count.min(SAMPLE_SLOW_MAX);
+        let heard: u64 = sampled(self.group(group).count, sample)
+            .map(|client| self.copies_at(&listeners, reply_to, client % topics))
+            .sum();
+        (answers, answers * heard as f64 / sample.max(1) as f64)
+    }
+
+    fn copies_among(&self, listeners: &[Listener], group: GroupId, publish: &Publish) -> f64 {
         let clients = self.group(group).count;
         let topics = self.topic_group(publish.topics).count;
-        let listeners = self.listeners();
         let sample =
             clients.min(if self.is_arithmetic(publish) { SAMPLE_MAX } else { SAMPLE_SLOW_MAX });
         let mut sum = 0.0;
-        for k in 0..sample {
-            let client = k * clients / sample;
+        for (k, client) in sampled(clients, sample).enumerate() {
             let own = publish.assign.topics_of(client, clients, topics);
             if own.is_empty() {
                 continue;
             }
-            let topic = own.nth(k % own.len());
-            sum += self.copies_at(&listeners, publish.topics, topic) as f64;
+            let topic = own.nth(k as u64 % own.len());
+            sum += self.copies_at(listeners, publish.topics, topic) as f64;
         }
         if sample == 0 { 0.0 } else { sum / sample as f64 }
     }
@@ -121,6 +145,11 @@ impl Scenario {
             Filters::Pattern { count, .. } => *count <= 64,
         })
     }
+}
+
+/// So many of the clients, spread evenly.
+fn sampled(clients: u64, sample: u64) -> impl Iterator<Item = u64> {
+    (0..sample).map(move |k| k * clients / sample)
 }
 
 fn busier(a: Option<f64>, b: Option<f64>) -> Option<f64> {

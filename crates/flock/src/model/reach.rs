@@ -8,6 +8,8 @@ pub struct Listener {
     pub group: GroupId,
     pub subscription: SubscriptionId,
     pub qos: QoS,
+    /// Whether it answers requests.
+    pub responds: bool,
 }
 
 /// What a listener gets of a topic.
@@ -50,7 +52,8 @@ impl Scenario {
             for &subscription in &subscribe.to {
                 let known = |l: &Listener| (l.group, l.subscription) == (group, subscription);
                 if !found.iter().any(known) {
-                    found.push(Listener { group, subscription, qos: subscribe.qos });
+                    let (qos, responds) = (subscribe.qos, subscribe.respond.is_some());
+                    found.push(Listener { group, subscription, qos, responds });
                 }
             }
         });

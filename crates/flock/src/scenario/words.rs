@@ -73,6 +73,9 @@ pub fn parameters(scenario: &Scenario) -> BTreeMap<String, String> {
             rate.map_or("as fast as it goes".to_owned(), |rate| format!("{}/s", text::number(rate)))
         };
         all.insert("publish rate asked for".to_owned(), rate(estimate.publishes_per_sec));
+        if let Some(answers) = estimate.answers_per_sec {
+            all.insert("answers to come".to_owned(), rate(Some(answers)));
+        }
         all.insert(
             "payload".to_owned(),
             format!("{} B at most", text::count(u64::from(estimate.payload_bytes_max))),
@@ -355,6 +358,7 @@ fn payload_words(payload: &Payload) -> String {
             format!("{bytes_min} to {bytes_max} B at random")
         }
         Content::Fixed(bytes) => format!("the same {} B", bytes.len()),
+        Content::Timed { bytes, .. } => format!("the same {} B with the time", bytes.len()),
     };
     if payload.stamped { what } else { format!("{what} without a stamp") }
 }
