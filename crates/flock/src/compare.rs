@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use crate::measure::{LatencyHistogram, LatencyKind, LatencySummary, Results};
 use crate::report::chart::{Axis, Chart, Line, Unit};
-use crate::report::figures::{Figures, headline, verdicts};
+use crate::report::figures::{Figures, headline};
 use crate::report::text::{self, bytes, count, html as escape, micros, number};
-use crate::report::{page, table};
+use crate::report::{page, table, verdict_items};
 
 /// A run and what it is called in the comparison.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ fn faults_of(results: &Results) -> Vec<(String, u64)> {
 /// Why the runs are not alike in more than the broker.
 pub(crate) fn differences(runs: &[Run]) -> Vec<String> {
     type Read = fn(&Results) -> String;
-    let what: [(&str, Read); 10] = [
+    let what: [(&str, Read); 13] = [
         ("scenarios", |r| r.scenario.id.clone()),
         ("scales", |r| number(r.scenario.scale)),
         ("parameters, such as rate or duration", |r| format!("{:?}", r.scenario.parameters)),
@@ -148,7 +148,10 @@ pub(crate) fn differences(runs: &[Run]) -> Vec<String> {
         ("machines", |r| format!("{} {}", r.machine.cpu, r.machine.cores)),
         ("cores for the broker", |r| r.broker.cpus.clone().unwrap_or_default()),
         ("lengths of what was measured", measured_words),
-        ("versions of flock", |r| r.tool.version.clone()),
+        ("numbers of clients", |r| r.scenario.clients.to_string()),
+        ("versions or builds of flock", |r| r.tool.words()),
+        ("agents", |r| r.run.agents.len().to_string()),
+        ("governors, virtual machines or limits", |r| format!("{:?}", r.machine.surroundings)),
         ("kernels", |r| r.machine.kernel.clone()),
         ("kinds of latency", |r| headline(r).title().to_owned()),
     ];
@@ -276,13 +279,16 @@ pub fn plain(runs: &[Run]) -> String {
     let mut all = vec![head];
     all.extend(rows);
     let mut out = aligned(&all);
-    for line in differences(runs) {
+    for line in notes(runs) {
         let _ = writeln!(out, "NOTE  {line}");
     }
-    if runs.len() > 1 {
-        let _ = writeln!(out, "NOTE  {ANECDOTE}");
-    }
     out
+}
+
+/// What has to be said with the table.
+fn notes(runs: &[Run]) -> Vec<String> {
+    let anecdote = (runs.len() > 1).then(|| ANECDOTE.to_owned());
+    differences(runs).into_iter().chain(anecdote).collect()
 }
 
 /// Columns as wide as they need to be: the first to the left, the others to the right.
@@ -321,10 +327,18 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
 
 pub fn markdown(runs: &[Run]) -> String {
     let (head, rows) = cells(runs);
+    markdown_table(&head, &rows, &notes(runs))
+}
+
+/// A table and what has to be said with it.
+pub(crate) fn markdown_table(head: &[String], rows: &[Vec<String>], notes: &[String]) -> String {
     let mut out = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
     for row in rows {
         let row: Vec<String> = row.iter().map(|cell| text::markdown(cell)).collect();
         let _ = writeln!(out, "| {} |", row.join(" | "));
+    }
+    for note in notes {
+        let _ = writeln!(out, "\n{}", text::markdown(note));
     }
     out
 }
@@ -355,18 +369,10 @@ pub fn html(runs: &[Run]) -> String {
     }
     body.push_str("</section><h2>Verdicts</h2>");
     for run in runs {
-        let _ = write!(body, "<h3>{}</h3><ul class=\"verdicts\">", escape(&run.name));
-        for (good, words) in verdicts(&run.results) {
-            let _ = write!(
-                body,
-                "<li{}>{}</li>",
-                if good { "" } else { " class=\"bad\"" },
-                escape(&words)
-            );
-        }
-        body.push_str("</ul>");
+        let (name, items) = (escape(&run.name), verdict_items(&run.results));
+        let _ = write!(body, "<h3>{name}</h3><ul class=\"verdicts\">{items}</ul>");
     }
-    for line in differences(runs) {
+    for line in notes(runs) {
         let _ = write!(body, "<p class=\"note\">{}</p>", escape(&line));
     }
     page(&title, &body)
@@ -433,11 +439,16 @@ fn charts(runs: &[Run]) -> Vec<Chart> {
         log,
         lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
         marks: Vec::new(),
+        outages: Vec::new(),
         note: String::new(),
     };
     let per_run = |points: &dyn Fn(&Results) -> Vec<(f64, f64)>| -> Vec<Line> {
         runs.iter()
-            .map(|run| Line { name: run.name.clone(), points: points(&run.results) })
+            .map(|run| Line {
+                name: run.name.clone(),
+                points: points(&run.results),
+                ..Line::default()
+            })
             .collect()
     };
     let received = per_run(&|results| {
@@ -496,6 +507,7 @@ pub fn total(runs: &[Run]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::AgentInfo;
     use crate::report::sample;
 
     fn runs() -> Vec<Run> {
@@ -565,8 +577,39 @@ mod tests {
         let page = html(&runs());
         assert!(page.contains("slow 1.0") && page.contains("sample 1.0"));
         assert!(page.contains("Latency by percentile") && !page.contains("NaN"));
-        // A line below the head, and no note.
-        assert_eq!(markdown(&runs()).lines().count(), plain(&runs()).lines().count());
-        assert!(plain(&runs()).contains("one run of each"));
+        for text in [page, markdown(&runs()), plain(&runs())] {
+            assert!(text.contains("one run of each"), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_form_says_in_what_the_runs_differ() {
+        type Change = fn(&mut Results);
+        let changes: [(&str, Change); 13] = [
+            ("scenarios", |r| r.scenario.id = "X".into()),
+            ("scales", |r| r.scenario.scale = 0.5),
+            ("parameters", |r| {
+                r.scenario.parameters.insert("publish rate asked for".into(), "1/s".into());
+            }),
+            ("closed and open", |r| r.scenario.closed_loop = true),
+            ("machines", |r| r.machine.cpu = "another".into()),
+            ("cores for the broker", |r| r.broker.cpus = Some("3".into())),
+            ("lengths of what", |r| r.phases[1].to_secs = 20.0),
+            ("numbers of clients", |r| r.scenario.clients = 7),
+            ("builds of flock", |r| r.tool.profile = "dev".into()),
+            ("agents", |r| r.run.agents.push(AgentInfo::default())),
+            ("governors", |r| r.machine.surroundings.governor = Some("powersave".into())),
+            ("kernels", |r| r.machine.kernel = "6.2".into()),
+            ("kinds of latency", |r| r.latencies.truncate(1)),
+        ];
+        for (what, change) in changes {
+            let mut runs = runs();
+            assert!(!plain(&runs).contains(what), "{what}");
+            change(&mut runs[1].results);
+            for text in [html(&runs), markdown(&runs), plain(&runs)] {
+                let told = text.split("the runs have different ").skip(1);
+                assert!(told.into_iter().any(|words| words.contains(what)), "{what}: {text}");
+            }
+        }
     }
 }

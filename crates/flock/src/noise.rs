@@ -4,9 +4,8 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::compare::{Measure, Run, aligned, differences, measures};
+use crate::compare::{Measure, Run, aligned, differences, markdown_table, measures};
 use crate::measure::Results;
-use crate::report::text;
 use crate::stats::{Noise, Ratio, Spread};
 
 /// Runs of one thing.
@@ -161,15 +160,7 @@ pub fn plain(sides: &[Side]) -> String {
 
 pub fn markdown(sides: &[Side]) -> String {
     let (head, rows) = cells(sides);
-    let mut out = format!("| {} |\n|{}\n", head.join(" | "), "---|".repeat(head.len()));
-    for row in rows {
-        let row: Vec<String> = row.iter().map(|cell| text::markdown(cell)).collect();
-        let _ = writeln!(out, "| {} |", row.join(" | "));
-    }
-    for note in notes(sides) {
-        let _ = writeln!(out, "\n{}", text::markdown(&note));
-    }
-    out
+    markdown_table(&head, &rows, &notes(sides))
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 
 use crate::engine::{Options, RunError, run};
 use crate::expect::unmet;
-use crate::measure::{LatencyKind, Outcome, Results};
+use crate::measure::{LatencyKind, Outcome, RateSearch, Results};
 use crate::model::Scenario;
-use crate::report::figures::verdicts;
+use crate::report::figures::{Verdict, search_words, verdicts};
 use crate::scenario::{Choice, parse};
 use crate::standin::{Damage, Mischief, StandIn};
 use std::time::Duration;
@@ -33,6 +33,8 @@ struct Load {
     publish: &'static str,
     /// Of the stage that publishes, where it has one.
     duration: &'static str,
+    /// The highest rate is looked for from here on, in messages per second.
+    search_from: Option<u64>,
 }
 
 /// How it must show.
@@ -44,6 +46,8 @@ enum Sign {
     Words(&'static str),
     /// Some latency is as long as that.
     Waited(Duration),
+    /// The highest rate that holds is found to be about so many messages per second.
+    Holds(u64),
 }
 
 /// What came of a case.
@@ -69,9 +73,12 @@ pub enum SelfTestError {
 /// Tries every case, or those of the short form, some at a time.
 pub fn self_test(is_short: bool) -> Result<Vec<Finding>, SelfTestError> {
     let all = cases();
-    let chosen: Vec<&Case> = all.iter().filter(|case| case.is_short || !is_short).collect();
+    let chosen = all.iter().filter(|case| case.is_short || !is_short);
+    // What a broker can take is looked for while nothing else happens.
+    let (alone, others): (Vec<&Case>, Vec<&Case>) =
+        chosen.partition(|case| case.load.search_from.is_some());
     let mut findings = Vec::new();
-    for some in chosen.chunks(AT_ONCE) {
+    for some in others.chunks(AT_ONCE).chain(alone.chunks(1)) {
         let tried: Vec<Result<Finding, SelfTestError>> = std::thread::scope(|scope| {
             let running: Vec<_> =
                 some.iter().map(|case| scope.spawn(move || case.try_it())).collect();
@@ -86,11 +93,16 @@ pub fn self_test(is_short: bool) -> Result<Vec<Finding>, SelfTestError> {
 
 impl Case {
     fn try_it(&self) -> Result<Finding, SelfTestError> {
+        let (scenario, results) = self.run()?;
+        let (is_caught, told) = self.sign.is_in(&scenario, &results);
+        Ok(Finding { title: self.title, is_caught, told })
+    }
+
+    fn run(&self) -> Result<(Scenario, Results), SelfTestError> {
         let broker = StandIn::start(self.mischief)?;
         let scenario = self.load.scenario(&broker.address)?;
         let results = run(&scenario, Options { threads: Some(2), ..Options::default() })?;
-        let (is_caught, told) = self.sign.is_in(&scenario, &results);
-        Ok(Finding { title: self.title, is_caught, told })
+        Ok((scenario, results))
     }
 }
 
@@ -98,7 +110,7 @@ impl Sign {
     /// Whether it is there, and what there is to be read.
     fn is_in(self, scenario: &Scenario, results: &Results) -> (bool, String) {
         let unmet = unmet(&scenario.expect, results);
-        let bad = verdicts(results).into_iter().filter(|(good, _)| !good);
+        let bad = verdicts(results).into_iter().filter(|(is, _)| *is == Verdict::Bad);
         let against: Vec<String> = bad.map(|(_, words)| words).chain(unmet.clone()).collect();
         match self {
             Self::Clean => {
@@ -117,8 +129,26 @@ impl Sign {
                 let told = format!("latency of {} ms at most", max_us / 1_000);
                 (u128::from(max_us) >= at_least.as_micros(), told)
             }
+            Self::Holds(per_sec) => {
+                let Some(found) = &results.rate_search else {
+                    return (false, "no rate was looked for".to_owned());
+                };
+                let told = format!("{} of {per_sec}/s", search_words(found));
+                (is_around(found, scenario, per_sec), told)
+            }
         }
     }
+}
+
+/// Whether the interval that was found has the rate in it that the stand-in really holds. What it
+/// takes beyond it for a moment lifts the lower end a little.
+fn is_around(found: &RateSearch, scenario: &Scenario, per_sec: u64) -> bool {
+    let per_sec = per_sec as f64;
+    let least = scenario.search.map_or(0.0, |search| search.rate_min as f64);
+    found.rate_held >= least
+        && found.steps.iter().all(|step| step.rate >= least)
+        && found.rate_held <= per_sec * HELD_MAX
+        && found.rate_failed.is_some_and(|failed| failed >= per_sec)
 }
 
 impl Load {
@@ -127,6 +157,11 @@ impl Load {
         let duration = match self.duration {
             "" => String::new(),
             time => format!("duration = \"{time}\"\n"),
+        };
+        let (search, drain) = match self.search_from {
+            // Steps of a hundred messages, and no long waits for what was dropped.
+            Some(rate) => (format!("[search]\nrate_min = {rate}\n{SEARCH}"), "500ms"),
+            None => (String::new(), "2s"),
         };
         let subscription = match self.is_shared {
             true => "filter = \"$share/g/pairs/{i}\"\ncount = 10\nassign = \"all\"",
@@ -137,7 +172,7 @@ impl Load {
             r#"
 id = "self-test"
 title = "the stand-in's repertoire"
-drain = "2s"
+drain = "{drain}"
 [connect]
 version = "5"
 [clients.sub]
@@ -171,6 +206,7 @@ clients = "pub"
 [[stage.do]]
 clients = "sub"
 {leave}
+{search}
 "#
         );
         let no_file = |name: &str| Err(format!("no file {name}"));
@@ -186,7 +222,7 @@ clients = "sub"
 
 /// Twenty messages from each of ten publishers.
 const fn pairs(qos: u8) -> Load {
-    Load { qos, is_shared: false, publish: TWENTY, duration: "" }
+    Load { qos, is_shared: false, publish: TWENTY, duration: "", search_from: None }
 }
 
 const fn shared(qos: u8) -> Load {
@@ -210,6 +246,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(strays());
     all.extend(standstills());
     all.extend(breakdowns());
+    all.push(limited());
     all
 }
 
@@ -307,6 +344,18 @@ fn breakdowns() -> Vec<Case> {
     ]
 }
 
+/// Of what is more than it can deliver in a second, it drops the rest.
+fn limited() -> Case {
+    let limited = Mischief { deliver_per_sec: CAPACITY, ..Mischief::default() };
+    let asked = Load {
+        publish: UNTIL_THE_END,
+        duration: "1s",
+        search_from: Some(CAPACITY / 2),
+        ..pairs(0)
+    };
+    case("can deliver 400 in a second", limited, asked, Sign::Holds(CAPACITY))
+}
+
 fn in_short(case: Case) -> Case {
     Case { is_short: true, ..case }
 }
@@ -314,6 +363,51 @@ fn in_short(case: Case) -> Case {
 const TWENTY: &str = "rate = \"200/s\", count = 20, payload = 16";
 const TWENTY_LONG: &str = "rate = \"200/s\", count = 20, payload = 300";
 const STEADY: &str = "rate = \"100/s\", payload = 16";
+const UNTIL_THE_END: &str = "rate = \"10/s\", payload = 16";
+const SEARCH: &str =
+    "rate_max = 3200\npercentile = 90\nlatency_max = \"1s\"\nstep = \"500ms\"\nprecision = 0.2";
+/// Deliveries a second of the stand-in that has a limit.
+const CAPACITY: u64 = 400;
+/// So many times its limit it holds for the length of a step that confirms, by what it had saved up.
+const HELD_MAX: f64 = 1.1;
 const ONE_AT_A_TIME: &str = "rate = \"100/s\", payload = 16, in_flight = 1";
 /// Cases that are tried side by side. Most of their time they wait for what does not come.
 const AT_ONCE: usize = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::RateStep;
+
+    fn found(held: f64, failed: Option<f64>) -> RateSearch {
+        let step = |rate: f64| RateStep { rate, ..RateStep::default() };
+        let steps = [200.0, held].map(step).to_vec();
+        RateSearch { rate_held: held, rate_failed: failed, steps, ..RateSearch::default() }
+    }
+
+    #[test]
+    fn a_rate_is_found_if_the_true_one_lies_in_the_interval() {
+        let scenario = limited().load.scenario("127.0.0.1:1").unwrap();
+        let is_found = |held, failed| is_around(&found(held, failed), &scenario, CAPACITY);
+        assert!(is_found(390.0, Some(410.0)) && is_found(400.0, Some(440.0)));
+        assert!(is_found(380.0, Some(400.0)));
+        for (held, failed) in
+            [(1.0, Some(400.0)), (480.0, Some(500.0)), (300.0, Some(320.0)), (390.0, None)]
+        {
+            assert!(!is_found(held, failed), "{held} to {failed:?}");
+        }
+    }
+
+    /// How far below the limit a search ends is up to the machine, whose stumbles look like those
+    /// of a broker. Begun above the limit, it finds nothing, and looks for nothing below.
+    #[test]
+    fn a_broker_with_a_limit_is_not_found_to_hold_more() {
+        let mut case = limited();
+        case.load.search_from = Some(CAPACITY * 2);
+        let (scenario, results) = case.run().unwrap();
+        let found = results.rate_search.as_ref().unwrap();
+        assert_eq!((found.rate_held, found.rate_failed), (0.0, Some(800.0)), "{found:#?}");
+        assert!(found.steps.iter().all(|step| step.rate == 800.0), "{found:#?}");
+        assert!(!case.sign.is_in(&scenario, &results).0 && !results.validity.valid);
+    }
+}

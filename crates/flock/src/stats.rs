@@ -76,13 +76,26 @@ impl Ratio {
 
 fn interval(base: &[f64], values: &[f64]) -> Option<(f64, f64)> {
     let mut draw = Draw(SEED);
-    let mut ratios: Vec<f64> = (0..RESAMPLES)
+    let ratios = (0..RESAMPLES)
         .map(|_| (draw.median_of(base), draw.median_of(values)))
         .filter(|(below, _)| *below > 0.0)
-        .map(|(below, above)| above / below)
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    let at = |share: f64| ratios.get((ratios.len() as f64 * share) as usize).copied();
+        .map(|(below, above)| above / below);
+    middle_of(ratios.collect())
+}
+
+/// In which the median lies with 95 % confidence; `None` of too few runs to tell.
+pub fn median_interval(values: &[f64]) -> Option<(f64, f64)> {
+    if values.len() < RUNS_MIN {
+        return None;
+    }
+    let mut draw = Draw(SEED);
+    middle_of((0..RESAMPLES).map(|_| draw.median_of(values)).collect())
+}
+
+/// What is left without the tails.
+fn middle_of(mut drawn: Vec<f64>) -> Option<(f64, f64)> {
+    drawn.sort_by(f64::total_cmp);
+    let at = |share: f64| drawn.get((drawn.len() as f64 * share) as usize).copied();
     Some((at(TAIL)?, at(1.0 - TAIL)?))
 }
 
@@ -153,6 +166,14 @@ mod tests {
         let rate = |rate| [rate; 5];
         assert_eq!(Ratio::of(&rate(1_000.0), &rate(1_000.4)).unwrap().noise(), Noise::Within);
         assert_eq!(Ratio::of(&rate(1_000.0), &rate(1_020.0)).unwrap().noise(), Noise::Beyond);
+    }
+
+    #[test]
+    fn a_median_has_an_interval_where_there_are_runs_enough() {
+        assert_eq!(median_interval(&[1.0, 2.0]), None);
+        assert_eq!(median_interval(&[4.0, 4.0, 4.0]), Some((4.0, 4.0)));
+        let (low, high) = median_interval(&[10.0, 11.0, 9.5, 10.4, 12.0]).unwrap();
+        assert!((9.5..10.4).contains(&low) && high > 10.4 && high <= 12.0, "{low} to {high}");
     }
 
     /// The interval has to hold the truth about as often as it says.

@@ -91,6 +91,23 @@ fn a_subscriber_measures_what_a_publisher_in_another_terminal_sends() {
 }
 
 #[test]
+fn a_publisher_alone_at_qos_0_is_well_and_knows_nothing_of_delivery() {
+    let out = std::env::temp_dir().join(format!("flock-alone-{}", std::process::id()));
+    let broker = StandIn::start(Mischief::default()).unwrap();
+    let args = ["-t", "a/%i", "-c", "4", "-L", "200", "-I", "2", "-s", "64"];
+    let ended = flock("pub", &broker.address, &args, &out).output().unwrap();
+    let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(text.contains("unknown               what of it was delivered"), "{text}");
+    assert!(!text.contains("not one latency") && !text.contains("nothing lost"), "{text}");
+    // On a busy machine it may have been late.
+    match results(&out, "pub").validity.valid {
+        true => assert!(!text.contains("NOT OK") && ended.status.code() == Some(0), "{text}"),
+        false => assert_eq!(ended.status.code(), Some(3), "{text}"),
+    }
+    let _ = std::fs::remove_dir_all(&out);
+}
+
+#[test]
 fn a_publisher_that_is_ended_with_ctrl_c_has_done_what_it_was_to_do() {
     let out = std::env::temp_dir().join(format!("flock-ctrl-c-{}", std::process::id()));
     let broker = StandIn::start(Mischief::default()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use crate::engine::Progress;
+use crate::engine::{self, Progress};
 use crate::report::text::{bytes, count, micros, number, seconds};
 
 pub(super) struct ProgressLine {
@@ -55,7 +55,7 @@ fn line(progress: &Progress<'_>) -> String {
     let second = progress.second;
     let at_secs = f64::from(second.at_secs) + 1.0;
     let mut parts = vec![
-        format!("{:>6}{} {:<12}", seconds(at_secs), left(at_secs, progress), progress.stage),
+        format!("{:>6}{} {:<12}", seconds(at_secs), left(at_secs, progress), doing(progress)),
         format!("conn {}/{}", count(second.connections), count(progress.clients)),
         format!("pub {}/s", number(second.published as f64)),
         format!("recv {}/s", number(second.received as f64)),
@@ -90,17 +90,26 @@ fn line(progress: &Progress<'_>) -> String {
     parts.join("  ")
 }
 
-/// ` of 75 s, 40 s left`; with a `+` where more may come of what is not bound by time.
+/// ` of 75 s, 40 s left`; with a `+` where more may come of what is not bound by time. Behind the
+/// plan ` (75 s planned)`: how long what is under way still takes is for the broker to say.
 fn left(at_secs: f64, progress: &Progress<'_>) -> String {
     let all_secs = progress.length.secs();
     let more = if progress.length.is_open { "+" } else { "" };
-    match all_secs > 0.0 {
-        true => format!(
-            " of {}{more}, {}{more} left",
-            seconds(all_secs),
-            seconds((all_secs - at_secs).max(0.0).round())
-        ),
-        false => String::new(),
+    let all = seconds(all_secs);
+    if all_secs <= 0.0 {
+        String::new()
+    } else if at_secs > all_secs {
+        format!(" ({all}{more} planned)")
+    } else {
+        format!(" of {all}{more}, {}{more} left", seconds((all_secs - at_secs).round()))
+    }
+}
+
+/// The stage, or what goes on between two.
+fn doing<'a>(progress: &Progress<'a>) -> &'a str {
+    match progress.stage {
+        engine::DRAIN => "waiting for the last messages",
+        stage => stage,
     }
 }
 
@@ -144,7 +153,11 @@ mod tests {
             "  35 s of 75 s, 40 s left publish       conn 2,000/2,000  pub 1,000/s  recv 998/s  e2e p50 310 us p99 1.58 ms  backlog 2  missing 1  broker 34 %  12.5 MB"
         );
         let open = Progress { length: Length { us: 20_000_000, is_open: true }, ..progress };
-        assert!(line(&open).starts_with("  35 s of 20 s+, 0 s+ left publish"), "{}", line(&open));
+        assert!(line(&open).starts_with("  35 s (20 s+ planned) publish"), "{}", line(&open));
+        let length = Length { us: 33_000_000, is_open: false };
+        let drained = Progress { stage: engine::DRAIN, length, ..progress };
+        let begins = "  35 s (33 s planned) waiting for the last messages  conn";
+        assert!(line(&drained).starts_with(begins), "{}", line(&drained));
         let endless = Progress { length: Length { us: 0, is_open: true }, ..progress };
         assert!(line(&endless).starts_with("  35 s publish"), "{}", line(&endless));
     }

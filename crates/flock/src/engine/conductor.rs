@@ -70,7 +70,7 @@ pub struct Conductor<'a> {
     pub(super) reasons: Vec<String>,
     pub(super) notes: Vec<String>,
     pub(super) thread_cpu: Vec<f64>,
-    /// End-to-end latency since it was last taken, for the rate search.
+    /// End-to-end latency since it was last taken, or that of answers, for the rate search.
     pub(super) recent: LatencyHistogram,
     pub(super) recent_lateness: LatencyHistogram,
     /// Messages that were due and not sent while rates were tried.
@@ -343,7 +343,7 @@ impl<'a> Conductor<'a> {
     pub(super) fn drain(&mut self) {
         let started = self.clock.now_ns();
         let end_ns = started + self.plan.scenario.drain_us * 1_000;
-        "drain".clone_into(&mut self.stage_name);
+        DRAIN.clone_into(&mut self.stage_name);
         while self.clock.now_ns() < end_ns && !self.is_over() {
             let standing = self.standing();
             if standing.received >= standing.owed && standing.in_flight == 0 {
@@ -352,7 +352,7 @@ impl<'a> Conductor<'a> {
             self.follow(PROBE_PAUSE);
         }
         let (from_secs, to_secs) = (started as f64 / 1e9, self.clock.now_ns() as f64 / 1e9);
-        self.phases.push(Phase { name: "drain".into(), from_secs, to_secs, measured: false });
+        self.phases.push(Phase { name: DRAIN.into(), from_secs, to_secs, measured: false });
     }
 
     /// The length of the next run of a stage.
@@ -452,7 +452,8 @@ impl<'a> Conductor<'a> {
     /// A thread's account of a second; when all are in, the second is complete.
     pub(super) fn on_tick(&mut self, tick: &Tick) {
         add_totals(&mut self.totals, &tick.totals);
-        self.recent.merge(&tick.end_to_end);
+        let asks = self.plan.any_asks;
+        self.recent.merge(if asks { &tick.round_trip } else { &tick.end_to_end });
         self.recent_lateness.merge(&tick.lateness);
         let alive = self.alive();
         let gathered = self.gathering.entry(tick.at_secs).or_default();
@@ -628,6 +629,8 @@ impl Gathered {
 
 pub(super) const WARM_UP: &str = "warm-up";
 const COOL_DOWN: &str = "cool-down";
+/// The time in which what is under way may still arrive.
+pub const DRAIN: &str = "drain";
 /// From the order to begin to the beginning, so that all threads are in time.
 const LEAD_NS: u64 = 20_000_000;
 /// The longest wait without looking at the clock.

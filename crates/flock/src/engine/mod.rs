@@ -28,5 +28,5 @@ mod task;
 mod valid;
 mod worker;
 
-pub use conductor::Progress;
+pub use conductor::{DRAIN, Progress};
 pub use run::{BrokerAccess, Options, RunError, run, save};

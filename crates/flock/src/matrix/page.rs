@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::{Cell, Matrix};
+use super::{Axis, Cell, Matrix};
 use crate::measure::Results;
 use crate::report::chart::{Axis as Across, Chart, Line, Unit};
 use crate::report::figures::Figures;
 use crate::report::text::{self, html as escape, seconds};
 use crate::report::{disclosure, page as frame, pairs};
 use crate::scenario::Published;
+use crate::stats::{RUNS_MIN, Spread, median_interval};
 
 /// A cell that was run.
 #[derive(Debug)]
@@ -26,17 +27,20 @@ impl Done {
         results.map(|(results, _)| &**results).filter(|results| results.validity.valid)
     }
 
-    /// Of the valid runs; `None` without one.
-    fn median(&self, figure: &Figure) -> Option<f64> {
-        let mut all: Vec<f64> = self.valid().filter_map(figure.ours).collect();
-        all.sort_by(f64::total_cmp);
-        let upper = *all.get(all.len() / 2)?;
-        Some((all[(all.len() - 1) / 2] + upper) / 2.0)
+    /// Of the valid runs.
+    fn values(&self, figure: &Figure) -> Vec<f64> {
+        self.valid().filter_map(figure.ours).collect()
     }
 
-    /// The values beyond the first axis: which curve it belongs to.
-    fn curve(&self) -> String {
-        self.cell.values[1..].join(", ")
+    /// Of the valid runs; `None` without one.
+    fn median(&self, figure: &Figure) -> Option<f64> {
+        Spread::of(&self.values(figure)).map(|spread| spread.median)
+    }
+
+    /// The values beyond the first axis, `qos 1`: which curve it belongs to.
+    fn curve(&self, axes: &[Axis]) -> String {
+        let others = axes.iter().zip(&self.cell.values).skip(1);
+        others.map(|(axis, value)| format!("{} {value}", axis.name)).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -107,34 +111,38 @@ fn curves(matrix: &Matrix, all: &[Done], out: &mut String) {
     let _ = write!(
         out,
         "<h2>Over {}</h2><p>Medians of the valid runs; runs that are not valid stand in no \
-         curve.</p><section class=\"charts\">",
-        escape(&across.name)
+         curve.{}</p><section class=\"charts\">",
+        escape(&across.name),
+        if has_intervals(all) { BARS_NOTE } else { "" }
     );
     for figure in &FIGURES {
         let mut lines: Vec<Line> = Vec::new();
-        let mut add = |name: String, at: f64, value: f64| {
-            let line = lines.iter_mut().find(|line| line.name == name);
-            match line {
-                Some(line) => line.points.push((at, value)),
-                None => lines.push(Line { name, points: vec![(at, value)] }),
-            }
+        let mut add = |name: String, at: f64, value: f64, bar: Option<(f64, f64)>| {
+            let known = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
+                lines.push(Line { name, ..Line::default() });
+                lines.len() - 1
+            });
+            lines[known].points.push((at, value));
+            lines[known].bars.extend(bar.map(|bar| (at, bar)));
         };
         for done in all {
-            let name = match done.curve().as_str() {
+            let name = match done.curve(&matrix.axes).as_str() {
                 "" => "measured".to_owned(),
                 curve => curve.to_owned(),
             };
             // A cell without a valid run is a gap in its curve.
-            add(name, place(done), done.median(figure).unwrap_or(f64::NAN));
+            let interval = median_interval(&done.values(figure));
+            add(name, place(done), done.median(figure).unwrap_or(f64::NAN), interval);
         }
         for done in all {
             for published in &done.published {
                 let Some(value) = (figure.theirs)(published) else { continue };
-                let curve = match done.curve().as_str() {
+                let curve = match done.curve(&matrix.axes).as_str() {
                     "" => String::new(),
                     curve => format!("{curve}, "),
                 };
-                add(format!("{curve}{} (published)", published.system), place(done), value);
+                let name = format!("{curve}{} (published)", published.system);
+                add(name, place(done), value, None);
             }
         }
         for line in &mut lines {
@@ -148,6 +156,7 @@ fn curves(matrix: &Matrix, all: &[Done], out: &mut String) {
             log: figure.log,
             lines: lines.into_iter().filter(says).collect(),
             marks: Vec::new(),
+            outages: Vec::new(),
             note: String::new(),
         };
         out.push_str(&chart.figure());
@@ -156,6 +165,11 @@ fn curves(matrix: &Matrix, all: &[Done], out: &mut String) {
     if all.iter().any(|done| !done.published.is_empty()) {
         let _ = write!(out, "<p class=\"note\">{}</p>", escape(crate::report::HARDWARE_DIFFERS));
     }
+}
+
+/// Whether some combination was run often enough.
+fn has_intervals(all: &[Done]) -> bool {
+    all.iter().any(|done| done.valid().count() >= RUNS_MIN)
 }
 
 fn run_rows(matrix: &Matrix, all: &[Done], out: &mut String) {
@@ -176,7 +190,13 @@ fn run_rows(matrix: &Matrix, all: &[Done], out: &mut String) {
             let _ = write!(out, "<tr{class}>{axes}<td class=\"text\">{name}</td>");
             for (figure, value) in FIGURES.iter().zip(figures) {
                 let shown = value.map_or("–".to_owned(), |value| figure.unit.show(value));
-                let _ = write!(out, "<td>{}</td>", escape(&shown));
+                let interval = median_interval(&done.values(figure))
+                    .filter(|(low, high)| name == MEDIAN && low < high);
+                let interval = interval.map_or(String::new(), |(low, high)| {
+                    let [low, high] = [low, high].map(|value| escape(&figure.unit.show(value)));
+                    format!("<br><small>{low} to {high}</small>")
+                });
+                let _ = write!(out, "<td>{}{interval}</td>", escape(&shown));
             }
             let _ = write!(out, "<td class=\"text\">{}</td></tr>", escape(remarks));
         };
@@ -194,7 +214,7 @@ fn run_rows(matrix: &Matrix, all: &[Done], out: &mut String) {
         if done.runs.len() > 1 {
             let figures = FIGURES.each_ref().map(|figure| done.median(figure));
             let valid = format!("{} of {} runs valid", done.valid().count(), done.runs.len());
-            row(" class=\"ours\"", "median", &figures, &valid);
+            row(" class=\"ours\"", MEDIAN, &figures, &valid);
         }
         for published in &done.published {
             let figures = FIGURES.each_ref().map(|figure| (figure.theirs)(published));
@@ -283,6 +303,10 @@ pub fn csv(matrix: &Matrix, all: &[Done]) -> String {
     }
     out
 }
+
+const MEDIAN: &str = "median";
+const BARS_NOTE: &str = " The bar at a point is the interval in which its median lies with 95 % \
+                         confidence, by a bootstrap over its runs.";
 
 const ONLY_OF_A_RUN: [&str; 6] = [
     "command",
@@ -381,7 +405,6 @@ const FIGURES: [Figure; 9] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::Axis;
     use crate::report::sample;
 
     fn done(values: [&str; 2], shifts: &[f64], valid: bool) -> Done {
@@ -421,9 +444,9 @@ mod tests {
         }];
         let html = page(&matrix(), &["flock".into(), "matrix".into()], &all);
         for part in [
-            "data-name=\"0\"",
-            "data-name=\"1\"",
-            "data-name=\"1, Other (published)\"",
+            "data-name=\"qos 0\"",
+            "data-name=\"qos 1\"",
+            "data-name=\"qos 1, Other (published)\"",
             "4 of 6 runs valid",
             "3 of 3 runs valid",
             "16B-0.html",
@@ -431,6 +454,9 @@ mod tests {
             "flock matrix",
             "payload: 16B, &lt;8K&gt;; qos: 0, 1",
             "72.4 us",
+            "class=\"c0 bar\"",
+            "95 % confidence",
+            "<small>36.2 us to 109 us</small>",
             "listener 1883",
         ] {
             assert!(html.contains(part), "{part} is missing");

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use super::frame::{self, BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH};
 use super::text;
 
 /// A chart of one or several lines.
@@ -17,14 +18,18 @@ pub struct Chart {
     pub lines: Vec<Line>,
     /// Vertical marks with a name (stages, faults).
     pub marks: Vec<(f64, String)>,
+    /// Times that are shaded: nothing arrived though it was due.
+    pub outages: Vec<(f64, f64)>,
     pub note: String,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Line {
     pub name: String,
     /// A value that is no number is a gap.
     pub points: Vec<(f64, f64)>,
+    /// Where, and from what to what, a point may lie as well.
+    pub bars: Vec<(f64, (f64, f64))>,
 }
 
 /// How values are written.
@@ -104,6 +109,9 @@ impl Chart {
             text::html(&self.title),
             WIDTH - RIGHT,
         );
+        for (from, to) in &self.outages {
+            frame::outage((scale.x(*from), scale.x(*to)), TOP, &mut out);
+        }
         self.draw_grid(&scale, &mut out);
         self.draw_marks(&scale, &mut out);
         for (n, line) in self.lines.iter().enumerate() {
@@ -115,43 +123,16 @@ impl Chart {
 
     fn draw_marks(&self, scale: &Scale, out: &mut String) {
         for (at, name) in &self.marks {
-            let x = scale.x(*at);
-            // Near the right edge the name stands left of its line.
-            let near_end = x > WIDTH - MARK_ROOM;
-            let (side, shift) = if near_end { ("end", -3.0) } else { ("start", 3.0) };
-            let _ = write!(
-                out,
-                "<line class=\"mark\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{}\"/><text class=\"mark\" text-anchor=\"{side}\" x=\"{:.1}\" y=\"{}\">{}</text>",
-                HEIGHT - BOTTOM,
-                x + shift,
-                TOP + 9.0,
-                text::html(name)
-            );
+            frame::mark(scale.x(*at), (TOP, TOP + 9.0), name, out);
         }
     }
 
     fn draw_grid(&self, scale: &Scale, out: &mut String) {
         for value in scale.y_ticks() {
-            let y = scale.y(value);
-            let _ = write!(
-                out,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"y\" x=\"{}\" y=\"{:.1}\">{}</text>",
-                WIDTH - RIGHT,
-                LEFT - 6.0,
-                y + 3.5,
-                text::html(&self.unit.show(value))
-            );
+            frame::value(scale.y(value), &self.unit.show(value), out);
         }
         for (at, label) in scale.x_ticks() {
-            let x = scale.x(at);
-            let _ = write!(
-                out,
-                "<line class=\"tick\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{}\" y2=\"{}\"/><text class=\"x\" x=\"{x:.1}\" y=\"{}\">{}</text>",
-                HEIGHT - BOTTOM,
-                HEIGHT - BOTTOM + 4.0,
-                HEIGHT - BOTTOM + 16.0,
-                text::html(&label)
-            );
+            frame::tick(scale.x(at), &label, out);
         }
         let _ = write!(
             out,
@@ -175,22 +156,51 @@ impl Chart {
         );
         let known = || points.iter().filter(|point| !point.1.is_nan());
         for (at, value) in known() {
-            let label = text::html(&format!("{} · {}", scale.x_label(*at), self.unit.show(*value)));
+            let bar = line.bars.iter().find(|bar| bar.0 == *at);
+            let range = bar.map_or(String::new(), |(_, (low, high))| {
+                format!(" ({} to {})", self.unit.show(*low), self.unit.show(*high))
+            });
+            let shown = self.unit.show(*value);
+            let label = text::html(&format!("{} · {shown}{range}", scale.x_label(*at)));
             let _ = write!(out, "{:.1},{label};", scale.x(*at));
         }
         out.push_str("\">");
+        let shift = self.shift(n);
         for run in points.split(|point| point.1.is_nan()).filter(|run| !run.is_empty()) {
-            draw_run(scale, n, run, out);
+            draw_run(scale, (n, shift), run, out);
+        }
+        for (at, (low, high)) in &line.bars {
+            draw_bar(n, scale.x(*at) + shift, (scale.y(*low), scale.y(*high)), out);
         }
         out.push_str("</g>");
     }
+
+    /// Bars at the same place stand beside each other, with their lines.
+    fn shift(&self, n: usize) -> f64 {
+        let with_bars = || self.lines.iter().filter(|line| !line.bars.is_empty());
+        let Some(own) = with_bars().position(|line| line.name == self.lines[n].name) else {
+            return 0.0;
+        };
+        (own as f64 - (with_bars().count() - 1) as f64 / 2.0) * BAR_GAP
+    }
+}
+
+/// From the low to the high end of what a point may be.
+fn draw_bar(n: usize, x: f64, (low, high): (f64, f64), out: &mut String) {
+    let (left, right) = (x - BAR_CAP, x + BAR_CAP);
+    let _ = write!(
+        out,
+        "<path class=\"c{} bar\" d=\"M{left:.1} {low:.1}H{right:.1}M{x:.1} {low:.1}V{high:.1}M{left:.1} {high:.1}H{right:.1}\"/>",
+        n % COLOURS
+    );
 }
 
 /// Points without a gap between them.
-fn draw_run(scale: &Scale, n: usize, run: &[(f64, f64)], out: &mut String) {
+fn draw_run(scale: &Scale, (n, shift): (usize, f64), run: &[(f64, f64)], out: &mut String) {
+    let x = |at: f64| scale.x(at) + shift;
     let _ = write!(out, "<polyline class=\"c{}\" points=\"", n % COLOURS);
     for (at, value) in run {
-        let _ = write!(out, "{:.1},{:.1} ", scale.x(*at), scale.y(*value));
+        let _ = write!(out, "{:.1},{:.1} ", x(*at), scale.y(*value));
     }
     out.push_str("\"/>");
     // Points that are few are seen as such.
@@ -200,7 +210,7 @@ fn draw_run(scale: &Scale, n: usize, run: &[(f64, f64)], out: &mut String) {
             out,
             "<circle class=\"k{}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"/>",
             n % COLOURS,
-            scale.x(*at),
+            x(*at),
             scale.y(*value)
         );
     }
@@ -209,6 +219,7 @@ fn draw_run(scale: &Scale, n: usize, run: &[(f64, f64)], out: &mut String) {
 /// Where values land on the drawing.
 struct Scale {
     axis: Axis,
+    unit: Unit,
     log: bool,
     x: (f64, f64),
     y: (f64, f64),
@@ -216,7 +227,12 @@ struct Scale {
 
 impl Scale {
     fn of(chart: &Chart) -> Self {
-        let all = || chart.lines.iter().flat_map(|line| &line.points);
+        let ends = |line: &Line| {
+            let bars = line.bars.iter().flat_map(|(at, (low, high))| [(*at, *low), (*at, *high)]);
+            line.points.iter().copied().chain(bars).collect::<Vec<_>>()
+        };
+        let all: Vec<(f64, f64)> = chart.lines.iter().flat_map(ends).collect();
+        let all = || all.iter();
         let place = |at: f64| place(&chart.axis, at);
         let x_max = all().map(|point| place(point.0)).fold(f64::MIN, f64::max);
         let x_min = all().map(|point| place(point.0)).fold(f64::MAX, f64::min);
@@ -230,7 +246,7 @@ impl Scale {
             let low = 10_f64.powf(least.log10().floor());
             (low, 10_f64.powf(y_max.max(low * 10.0).log10().ceil()))
         } else {
-            let step = nice_step(y_max.max(1e-9));
+            let step = step_of(y_max.max(1e-9), chart.unit);
             (0.0, (y_max / step).ceil().max(1.0) * step)
         };
         let (x_min, x_max) = match &chart.axis {
@@ -239,7 +255,13 @@ impl Scale {
             Axis::Micros => (x_min.floor(), x_max.ceil()),
             Axis::Labels(names) => (-LABEL_ROOM, names.len() as f64 - 1.0 + LABEL_ROOM),
         };
-        Self { axis: chart.axis.clone(), log: chart.log, x: (x_min, x_max.max(x_min + 1e-9)), y }
+        Self {
+            axis: chart.axis.clone(),
+            unit: chart.unit,
+            log: chart.log,
+            x: (x_min, x_max.max(x_min + 1e-9)),
+            y,
+        }
     }
 
     fn x(&self, at: f64) -> f64 {
@@ -263,7 +285,7 @@ impl Scale {
             let (low, high) = (self.y.0.log10().round() as i32, self.y.1.log10().round() as i32);
             return (low..=high).map(|power| 10_f64.powi(power)).collect();
         }
-        let step = nice_step(self.y.1);
+        let step = step_of(self.y.1, self.unit);
         (0..=(self.y.1 / step).round() as u32).map(|n| f64::from(n) * step).collect()
     }
 
@@ -301,7 +323,7 @@ impl Scale {
             }
             Axis::Micros => text::micros(at),
             Axis::Seconds => time_label(at, self.x.1),
-            Axis::Labels(names) => names.get(at as usize).cloned().unwrap_or_default(),
+            Axis::Labels(names) => names.get(at.round() as usize).cloned().unwrap_or_default(),
         }
     }
 }
@@ -313,6 +335,12 @@ fn place(axis: &Axis, at: f64) -> f64 {
         Axis::Micros => at.max(1.0).log10(),
         Axis::Percentile => -(100.0 - at).max(PERCENTILE_REST_MIN).log10(),
     }
+}
+
+/// Of what is counted there are no halves.
+fn step_of(max: f64, unit: Unit) -> f64 {
+    let step = nice_step(max);
+    if unit == Unit::Count { step.max(1.0) } else { step }
 }
 
 /// A step of 1, 2 or 5 that cuts `max` into about four.
@@ -355,15 +383,12 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.chunks(each).filter_map(highest).collect()
 }
 
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 236.0;
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
-const BOTTOM: f64 = 24.0;
-const MARK_ROOM: f64 = 80.0;
 /// On both sides of the values of [`Axis::Labels`], in steps between them.
 const LABEL_ROOM: f64 = 0.35;
+/// Between the bars of two lines, and half as wide as their ends are.
+const BAR_GAP: f64 = 7.0;
+const BAR_CAP: f64 = 3.0;
 const POINTS_MAX: usize = 600;
 /// Lines beyond this many reuse colours.
 const COLOURS: usize = 6;
@@ -381,8 +406,9 @@ mod tests {
             unit: Unit::Micros,
             axis,
             log,
-            lines: vec![Line { name: "p99".into(), points: points.to_vec() }],
+            lines: vec![Line { name: "p99".into(), points: points.to_vec(), ..Line::default() }],
             marks: vec![(1.0, "kill".into())],
+            outages: vec![(0.0, 2.0)],
             note: String::new(),
         }
     }
@@ -422,6 +448,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_point_may_be_as_well_is_drawn_beside_that_of_other_lines() {
+        let mut chart = chart(true, Axis::Labels(vec!["a".into(), "b".into()]), &[(0.0, 5.0)]);
+        chart.lines[0].bars = vec![(0.0, (2.0, 700.0))];
+        chart.lines.push(Line { name: "other".into(), ..chart.lines[0].clone() });
+        chart.lines.push(Line { name: "none".into(), bars: Vec::new(), ..chart.lines[0].clone() });
+        let svg = chart.figure();
+        assert_eq!(svg.matches(" bar\"").count(), 2, "{svg}");
+        assert!(svg.contains("5 us (2 us to 700 us)"), "{svg}");
+        let shifts = [0, 1, 2].map(|n| chart.shift(n));
+        assert_eq!(shifts, [-BAR_GAP / 2.0, BAR_GAP / 2.0, 0.0]);
+        let scale = Scale::of(&chart);
+        assert!(scale.y.0 <= 2.0 && scale.y.1 >= 700.0, "{:?}", scale.y);
+    }
+
+    #[test]
     fn thinning_keeps_the_peaks() {
         let mut points: Vec<(f64, f64)> = (0..5_000).map(|n| (f64::from(n), 1.0)).collect();
         points[4_321].1 = 99.0;
@@ -433,5 +474,6 @@ mod tests {
     #[test]
     fn steps_are_round() {
         assert_eq!([7.0, 100.0, 260.0].map(nice_step), [2.0, 25.0, 100.0]);
+        assert_eq!([Unit::Count, Unit::Micros].map(|unit| step_of(2.0, unit)), [1.0, 0.5]);
     }
 }

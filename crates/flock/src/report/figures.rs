@@ -92,7 +92,8 @@ impl Figures {
                 false => publishing,
             };
             figures.published_per_sec = Some(average(publishing, |second| second.published));
-            figures.received_per_sec = Some(average(receiving, |second| second.received));
+            let rate = average(receiving, |second| second.received);
+            figures.received_per_sec = (!is_unheard(results)).then_some(rate);
         } else {
             // A run that only subscribes.
             let receiving = busy(&results.series, |second| second.received, 1);
@@ -166,8 +167,62 @@ fn average(seconds: &[Second], of: fn(&Second) -> u64) -> f64 {
     seconds.iter().map(of).sum::<u64>() as f64 / seconds.len().max(1) as f64
 }
 
-/// One line for each thing that speaks for or against the run: good or bad, and the words.
-pub fn verdicts(results: &Results) -> Vec<(bool, String)> {
+/// What a line says of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Good,
+    Bad,
+    /// Neither: it was not for this run to see.
+    Unknown,
+}
+
+impl Verdict {
+    fn of(is_good: bool) -> Self {
+        if is_good { Self::Good } else { Self::Bad }
+    }
+
+    /// Of the lines that say so in HTML.
+    pub fn class(self) -> &'static str {
+        match self {
+            Self::Good => "",
+            Self::Bad => " class=\"bad\"",
+            Self::Unknown => " class=\"unknown\"",
+        }
+    }
+
+    /// In front of the line, in words.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Bad => "NOT OK",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One line for each thing that speaks for or against the run, or that it could not see.
+pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
+    let told = told_verdicts(results).into_iter();
+    let mut all: Vec<_> = told.map(|(good, words)| (Verdict::of(good), words)).collect();
+    if is_unheard(results) {
+        all.push((Verdict::Unknown, UNHEARD.to_owned()));
+    }
+    all
+}
+
+/// Whether it publishes and has nobody who could hear that, as `flock pub` by itself.
+pub fn is_unheard(results: &Results) -> bool {
+    let totals = &results.totals;
+    results.scenario.subscribers == 0
+        && totals.published_all() > 0
+        && totals.received_all() == 0
+        && results.integrity.total().expected == 0
+}
+
+const UNHEARD: &str = "what of it was delivered: nobody of this run subscribes (`flock sub` in \
+                       another terminal would see it)";
+
+fn told_verdicts(results: &Results) -> Vec<(bool, String)> {
     let mut all = Vec::new();
     match &results.run.outcome {
         Outcome::Completed => {}
@@ -283,11 +338,24 @@ pub fn search_words(search: &RateSearch) -> String {
     }
 }
 
+/// All that a publisher at QoS 0 knows by itself.
+fn sent_words(results: &Results) -> String {
+    let sent = text::count(results.totals.published_all());
+    if results.scenario.closed_loop {
+        return format!("{sent} messages were sent, as fast as the broker read them (closed loop)");
+    }
+    let late = text::micros(results.validity.lateness.p99_us as f64);
+    format!("all {sent} messages that were due were sent, 99 % of them at most {late} late")
+}
+
 /// The figures are the broker's, as far as can be told.
 fn valid_verdict(results: &Results) -> (bool, String) {
     let kinds = [LatencyKind::EndToEnd, LatencyKind::Routed, LatencyKind::PublishAck];
     let has_messages = results.totals.published_all() + results.totals.received_all() > 0;
     let has_sample = kinds.iter().any(|kind| !results.latency_merged(*kind).is_empty());
+    if has_messages && !has_sample && is_unheard(results) {
+        return (true, sent_words(results));
+    }
     if has_messages && !has_sample {
         let words = "not one latency of a message was measured: how the broker kept up is unknown";
         return (false, words.to_owned());

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::chart::time_ticks;
+use super::frame::{self, BOTTOM, Events, HEIGHT, LEFT, RIGHT, WIDTH};
 use super::text;
 use crate::measure::{Heat, STEPS_PER_DECADE, step_from_us};
 
 /// A `<figure>` of the map; nothing where there is nothing to draw.
-pub(super) fn figure(heat: &Heat, title: &str, until_secs: u32, marks: &[(f64, String)]) -> String {
+pub(super) fn figure(heat: &Heat, title: &str, until_secs: u32, events: &Events) -> String {
     let Some(map) = Map::of(heat, until_secs) else { return String::new() };
     let mut out = format!(
         "<figure class=\"heat\"><figcaption>{}</figcaption><ul class=\"legend\">",
@@ -24,7 +25,7 @@ pub(super) fn figure(heat: &Heat, title: &str, until_secs: u32, marks: &[(f64, S
         );
     }
     out.push_str("</ul>");
-    map.draw(title, marks, &mut out);
+    map.draw(title, events, &mut out);
     let _ = write!(
         out,
         "<p class=\"note\">Messages per {} and step of latency, {STEPS_PER_DECADE} steps for each \
@@ -85,12 +86,15 @@ impl Map {
         all
     }
 
-    fn draw(&self, title: &str, marks: &[(f64, String)], out: &mut String) {
+    fn draw(&self, title: &str, events: &Events, out: &mut String) {
         let _ = write!(
             out,
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
             text::html(title)
         );
+        for (from, to) in &events.outages {
+            frame::outage((self.x(*from), self.x(*to)), TOP, out);
+        }
         let levels = self.levels();
         let mut paths = vec![String::new(); levels.len()];
         let (width, height) = (self.column_width(), self.row_height());
@@ -103,44 +107,19 @@ impl Map {
             let _ = write!(out, "<path class=\"h{level}\" d=\"{path}\"/>");
         }
         self.draw_axes(out);
-        for (at, name) in marks {
-            let x = self.x(*at);
-            let near_end = x > WIDTH - MARK_ROOM;
-            let (side, shift) = if near_end { ("end", -3.0) } else { ("start", 3.0) };
-            let _ = write!(
-                out,
-                "<line class=\"mark\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{}\"/><text class=\"mark\" text-anchor=\"{side}\" x=\"{:.1}\" y=\"{}\">{}</text>",
-                HEIGHT - BOTTOM,
-                x + shift,
-                TOP - 2.0,
-                text::html(name)
-            );
+        for (at, name) in &events.marks {
+            frame::mark(self.x(*at), (TOP, TOP - 2.0), name, out);
         }
         out.push_str("</svg>");
     }
 
     fn draw_axes(&self, out: &mut String) {
         for step in (self.steps.0..=self.steps.1).step_by(usize::from(STEPS_PER_DECADE)) {
-            let y = self.y(step);
-            let _ = write!(
-                out,
-                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text class=\"y\" x=\"{}\" y=\"{:.1}\">{}</text>",
-                WIDTH - RIGHT,
-                LEFT - 6.0,
-                y + 3.5,
-                text::micros(step_from_us(step))
-            );
+            frame::value(self.y(step), &text::micros(step_from_us(step)), out);
         }
         let until = f64::from(self.columns * self.secs_each);
         for (at, label) in time_ticks(until) {
-            let x = self.x(at);
-            let _ = write!(
-                out,
-                "<line class=\"tick\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{}\" y2=\"{}\"/><text class=\"x\" x=\"{x:.1}\" y=\"{}\">{label}</text>",
-                HEIGHT - BOTTOM,
-                HEIGHT - BOTTOM + 4.0,
-                HEIGHT - BOTTOM + 16.0
-            );
+            frame::tick(self.x(at), &label, out);
         }
     }
 
@@ -163,13 +142,7 @@ impl Map {
     }
 }
 
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 236.0;
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 12.0;
 const TOP: f64 = 14.0;
-const BOTTOM: f64 = 24.0;
-const MARK_ROOM: f64 = 80.0;
 /// More seconds than these share columns.
 const COLUMNS_MAX: u32 = 120;
 const LEVELS: u32 = 5;
@@ -196,7 +169,8 @@ mod tests {
         let cells: Vec<(u32, u64)> = map.cells.iter().map(|((at, _), n)| (*at, *n)).collect();
         assert_eq!(cells, [(0, 2), (0, 1), (2, 1)]);
         assert_eq!((map.columns, map.steps), (3, (16, 32)));
-        let drawn = figure(&heat(&[(1, &[100, 2_000]), (3, &[100])]), "a <b>", 3, &[]);
+        let drawn =
+            figure(&heat(&[(1, &[100, 2_000]), (3, &[100])]), "a <b>", 3, &Events::default());
         assert_eq!(drawn.matches("z\"").count() + drawn.matches("zM").count(), 3, "{drawn}");
         assert!(drawn.contains("a &lt;b&gt;") && drawn.contains("1 ms"), "{drawn}");
     }
@@ -212,6 +186,6 @@ mod tests {
             assert!(right <= WIDTH - RIGHT + 0.01, "{right}");
             assert!(map.y(*step) <= HEIGHT - BOTTOM + 0.01 && map.y(step + 1) >= TOP - 0.01);
         }
-        assert_eq!(figure(&heat(&[]), "t", 3, &[]), "");
+        assert_eq!(figure(&heat(&[]), "t", 3, &Events::default()), "");
     }
 }

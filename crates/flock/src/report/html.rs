@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::chart::{Axis, Chart, Line, Unit};
-use super::figures::{Figures, headline, search_words, verdicts};
+use super::figures::{Figures, Verdict, headline, is_unheard, search_words, verdicts};
+use super::frame::Events;
 use super::heat;
 use super::markdown::{
     INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows, verbatim,
@@ -48,11 +49,18 @@ fn header(results: &Results, out: &mut String) {
         },
     );
     out.push_str("<ul class=\"verdicts\">");
-    for (good, words) in verdicts(results) {
-        let class = if good { "" } else { " class=\"bad\"" };
-        let _ = write!(out, "<li{class}>{}</li>", escape(&words));
-    }
+    out.push_str(&verdict_items(results));
     out.push_str("</ul>");
+}
+
+/// The verdicts as items of a list.
+pub(crate) fn verdict_items(results: &Results) -> String {
+    let mut out = String::new();
+    for (is, words) in verdicts(results) {
+        let said = if is == Verdict::Unknown { "unknown: " } else { "" };
+        let _ = write!(out, "<li{}>{said}{}</li>", is.class(), escape(&words));
+    }
+    out
 }
 
 fn tiles(results: &Results, out: &mut String) {
@@ -95,7 +103,7 @@ fn heat_map(results: &Results) -> String {
     let title = format!("Every latency, {}", kind.title());
     // As far as the lines beside it.
     let until_secs = results.series.last().map_or(0, |second| second.at_secs);
-    heat::figure(heat, &title, until_secs, &marks(results))
+    heat::figure(heat, &title, until_secs, &events(results))
 }
 
 fn over_time(results: &Results) -> Vec<Chart> {
@@ -106,12 +114,18 @@ fn over_time(results: &Results) -> Vec<Chart> {
             .iter()
             .map(|second| (f64::from(second.at_secs), of(second)))
             .collect(),
+        ..Line::default()
     };
     let planned = line("due", &|s| s.scheduled as f64);
     let published = line("published", &|s| s.published as f64);
     let received = line("received", &|s| s.received as f64);
+    let mut messages = vec![published, received, planned];
+    if is_unheard(results) {
+        // What nobody listened for did not come to nought.
+        messages.remove(1);
+    }
     let mut all = vec![
-        timed("Messages per second", Unit::PerSecond, vec![published, received, planned]),
+        timed("Messages per second", Unit::PerSecond, messages),
         headline_latency(results),
         timed("Connections", Unit::Count, vec![line("connections", &|s| s.connections as f64)]),
         timed(
@@ -136,12 +150,46 @@ fn over_time(results: &Results) -> Vec<Chart> {
     own.log = true;
     own.note = "How long after its due time a message was handed to the kernel. It is part of every latency above.".to_owned();
     all.extend([backlog, own]);
-    let marks = marks(results);
+    let events = events(results);
     for chart in &mut all {
-        chart.marks.clone_from(&marks);
+        chart.marks.clone_from(&events.marks);
+        chart.outages.clone_from(&events.outages);
+    }
+    if let (Some(chart), false) = (all.first_mut(), events.outages.is_empty()) {
+        OUTAGE_NOTE.clone_into(&mut chart.note);
     }
     all
 }
+
+fn events(results: &Results) -> Events {
+    Events { marks: marks(results), outages: outages(results) }
+}
+
+/// From when to when messages were due, and none was acknowledged or arrived.
+fn outages(results: &Results) -> Vec<(f64, f64)> {
+    let is_answered = |second: &Second| second.received + second.acknowledged > 0;
+    if !results.series.iter().any(is_answered) {
+        // Nothing of it was for this run to see.
+        return Vec::new();
+    }
+    let mut all: Vec<(f64, f64)> = Vec::new();
+    for second in &results.series {
+        if second.scheduled < OUTAGE_DUE_MIN || is_answered(second) {
+            continue;
+        }
+        // A second is named after its end.
+        let to = f64::from(second.at_secs);
+        match all.last_mut().filter(|last| last.1 >= to - 1.0) {
+            Some(last) => last.1 = to,
+            None => all.push((to - 1.0, to)),
+        }
+    }
+    all
+}
+
+const OUTAGE_NOTE: &str = "Shaded: messages were due, and none arrived or was acknowledged.";
+/// Of fewer messages a second, none may arrive by chance.
+const OUTAGE_DUE_MIN: u64 = 10;
 
 /// A chart against time, without the lines that are zero throughout.
 fn timed(title: &str, unit: Unit, lines: Vec<Line>) -> Chart {
@@ -153,6 +201,7 @@ fn timed(title: &str, unit: Unit, lines: Vec<Line>) -> Chart {
         log: false,
         lines: lines.into_iter().filter(says_something).collect(),
         marks: Vec::new(),
+        outages: Vec::new(),
         note: String::new(),
     }
 }
@@ -171,7 +220,7 @@ fn broker_charts(results: &Results) -> Vec<Chart> {
             }
             points.push((sample.at_secs, value));
         }
-        Line { name: name.to_owned(), points }
+        Line { name: name.to_owned(), points, ..Line::default() }
     };
     let cpu = sampled("CPU", &|s| s.cpu_percent);
     let memory = sampled("resident", &|s| s.memory_bytes.map(|bytes| bytes as f64));
@@ -211,6 +260,7 @@ fn latency_chart(title: &str, results: &Results, of: fn(&Second) -> &LatencyPoin
                 (f64::from(second.at_secs), value)
             })
             .collect(),
+        ..Line::default()
     };
     Chart {
         title: title.to_owned(),
@@ -223,6 +273,7 @@ fn latency_chart(title: &str, results: &Results, of: fn(&Second) -> &LatencyPoin
             line("maximum", |p| p.max_us),
         ],
         marks: Vec::new(),
+        outages: Vec::new(),
         note: String::new(),
     }
 }
@@ -248,7 +299,7 @@ fn distribution(results: &Results) -> Chart {
         results.latencies.iter().filter(|latency| latency.summary.count > 0).map(|latency| {
             let qos = latency.qos.map_or(String::new(), |qos| format!(", QoS {qos}"));
             let points = percentile_points(&latency.histogram);
-            Line { name: format!("{}{qos}", latency.kind.title()), points }
+            Line { name: format!("{}{qos}", latency.kind.title()), points, ..Line::default() }
         });
     Chart {
         title: "Latency by percentile".to_owned(),
@@ -257,6 +308,7 @@ fn distribution(results: &Results) -> Chart {
         log: true,
         lines: lines.collect(),
         marks: Vec::new(),
+        outages: Vec::new(),
         note: "Each step to the right is ten times rarer. Lines end where there is only one slower sample.".to_owned(),
     }
 }
@@ -301,8 +353,9 @@ fn histogram_bars(results: &Results) -> Chart {
         unit: Unit::Percent,
         axis: Axis::Micros,
         log: false,
-        lines: vec![Line { name: "below".to_owned(), points }],
+        lines: vec![Line { name: "below".to_owned(), points, ..Line::default() }],
         marks: Vec::new(),
+        outages: Vec::new(),
         note: share[1..6].join(", ") + ".",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{Figures, verdicts};
+use super::figures::{Figures, Verdict, verdicts};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use super::text::{self, bytes, count, micros, number, seconds};
 use crate::measure::{BrokerInfo, Limits, Results, Surroundings};
@@ -18,8 +18,12 @@ pub fn markdown(results: &Results) -> String {
         format_args!("{} {}", results.tool.name, results.tool.version),
         results.broker.addresses.join(", "),
     );
-    for (good, words) in verdicts(results) {
-        let _ = writeln!(out, "- {} {words}", if good { "ok:" } else { "**not ok:**" });
+    for (is, words) in verdicts(results) {
+        let said = match is {
+            Verdict::Bad => format!("**{}:**", is.word()),
+            _ => format!("{}:", is.word()),
+        };
+        let _ = writeln!(out, "- {said} {words}");
     }
     out.push('\n');
     table(&mut out, &["Figure", "Value"], &headline_rows(&Figures::of(results)));

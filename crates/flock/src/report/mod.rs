@@ -8,6 +8,7 @@
 pub mod chart;
 mod csv;
 pub mod figures;
+mod frame;
 mod heat;
 mod html;
 mod markdown;
@@ -20,7 +21,7 @@ pub mod text;
 
 pub use csv::csv;
 pub use html::html;
-pub(crate) use html::percentile_points;
+pub(crate) use html::{percentile_points, verdict_items};
 pub use markdown::markdown;
 pub(crate) use markdown::{disclosure, surroundings_words};
 pub(crate) use page::{page, pairs, table};

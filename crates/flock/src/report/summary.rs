@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{Figures, headline, search_words, verdicts};
+use super::figures::{Figures, Verdict, headline, search_words, verdicts};
 use super::text::{bytes, count, micros, number, seconds};
 use crate::measure::{ErrorCount, Results};
 
@@ -15,8 +15,9 @@ pub fn summary(results: &Results) -> String {
         let _ = writeln!(out, "{name:<21} {value}");
     };
     // What speaks against a run is said before any figure of it.
-    for (_, words) in verdicts(results).into_iter().filter(|(good, _)| !good) {
-        line("NOT OK", words);
+    let verdicts = verdicts(results);
+    for (is, words) in verdicts.iter().filter(|(is, _)| *is == Verdict::Bad) {
+        line(is.word(), words.clone());
     }
     line("scenario", format!("{}, scale {}", results.scenario.id, number(results.scenario.scale)));
     line("ran for", seconds(results.run.duration_secs));
@@ -24,6 +25,9 @@ pub fn summary(results: &Results) -> String {
     if let (Some(published), Some(received)) = (figures.published_per_sec, figures.received_per_sec)
     {
         line("published, received", format!("{}/s, {}/s", number(published), number(received)));
+    } else if let Some(published) = figures.published_per_sec {
+        let all = count(results.totals.published_all());
+        line("published", format!("{all} messages, {}/s", number(published)));
     } else if let Some(received) = figures.received_per_sec {
         let all = count(results.totals.received_all());
         line("received", format!("{all} messages, {}/s", number(received)));
@@ -62,8 +66,8 @@ pub fn summary(results: &Results) -> String {
     if let Some(search) = &results.rate_search {
         line("highest rate held", search_words(search));
     }
-    for (_, words) in verdicts(results).into_iter().filter(|(good, _)| *good) {
-        line("ok", words);
+    for (is, words) in verdicts.iter().filter(|(is, _)| *is != Verdict::Bad) {
+        line(is.word(), words.clone());
     }
     for error in results.errors.iter().take(5) {
         let ErrorCount { what, reason, client, .. } = error;

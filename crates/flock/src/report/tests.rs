@@ -1,6 +1,9 @@
-use super::figures::{Figures, verdicts};
+use super::figures::{Figures, Verdict, verdicts};
 use super::*;
-use crate::measure::{AgentInfo, FaultRecord, LatencySummary, Outcome, Phase, Validity};
+use crate::measure::{
+    AgentInfo, FaultRecord, Integrity, Latency, LatencyKind, LatencySummary, Outcome, Phase,
+    Validity,
+};
 
 #[test]
 fn what_the_tool_and_its_clocks_did_is_shown() {
@@ -128,20 +131,71 @@ fn a_run_without_messages_still_makes_a_page() {
     assert!(summary(&empty).contains("NOT OK"));
 }
 
+/// A run that publishes at QoS 0, with nobody who subscribes.
+fn unheard() -> Results {
+    let mut results = sample::results(1.0);
+    results.scenario.subscribers = 0;
+    results.integrity = Integrity::default();
+    results.totals.received = [0; 3];
+    results.totals.published = [55_000, 0, 0];
+    results.latencies.retain(|latency| latency.kind == LatencyKind::Connect);
+    results.series.iter_mut().for_each(|second| second.received = 0);
+    results
+}
+
+#[test]
+fn what_a_publisher_alone_cannot_see_is_unknown() {
+    let results = unheard();
+    let told = verdicts(&results);
+    assert_eq!(
+        told.iter().map(|(is, _)| *is).collect::<Vec<_>>(),
+        [Verdict::Good, Verdict::Unknown]
+    );
+    assert!(told[0].1.starts_with("all 55,000 messages that were due were sent, 99 %"), "{told:?}");
+    let text = summary(&results);
+    assert!(text.contains("\nunknown               what of it was delivered"), "{text}");
+    assert!(text.contains("published             55,000 messages, 1,000/s"), "{text}");
+    assert!(!text.contains("NOT OK") && !text.contains("nothing lost"), "{text}");
+    assert_eq!(Figures::of(&results).received_per_sec, None);
+    let page = html(&results);
+    assert!(page.contains("<li class=\"unknown\">unknown: what of it was delivered"));
+    assert!(markdown(&results).contains("- unknown: what of it"));
+    // With an acknowledgement of the broker there is a latency, and delivery is as unknown.
+    let mut answered = unheard();
+    answered.totals.published = [0, 55_000, 0];
+    answered.latencies.push(Latency {
+        kind: LatencyKind::PublishAck,
+        ..sample::results(1.0).latencies.remove(1)
+    });
+    let told = verdicts(&answered);
+    assert_eq!((told[0].0, told[1].0), (Verdict::Good, Verdict::Unknown));
+    assert!(told[0].1.contains("kept up"), "{told:?}");
+}
+
+#[test]
+fn nothing_excuses_a_publisher_that_is_heard_or_did_not_send_all() {
+    let mut heard = unheard();
+    heard.scenario.subscribers = 1;
+    let bad = |results: &Results| verdicts(results).iter().any(|(is, _)| *is == Verdict::Bad);
+    assert!(bad(&heard));
+    let mut short = unheard();
+    short.validity = Validity { reasons: vec!["7 of 9 messages".into()], ..Validity::default() };
+    assert!(bad(&short) && !summary(&short).contains("were due were sent,"));
+}
+
 #[test]
 fn repeats_at_qos_1_are_a_fault_only_while_connections_hold() {
     let mut results = sample::results(1.0);
     let count = &mut results.integrity.by_qos[0];
     (count.lost, count.duplicated) = (0, 3);
     let words = |results: &Results| verdicts(results).remove(1);
-    assert_eq!(words(&results), (false, "3 duplicated in 55,000 deliveries".to_owned()));
+    assert_eq!(words(&results), (Verdict::Bad, "3 duplicated in 55,000 deliveries".to_owned()));
     results.totals.connections_lost = 1;
-    let (good, text) = words(&results);
-    assert!(
-        good && text.starts_with("nothing lost or out of order") && text.contains("3 came again")
-    );
+    let (is, text) = words(&results);
+    assert_eq!(is, Verdict::Good);
+    assert!(text.starts_with("nothing lost or out of order") && text.contains("3 came again"));
     results.integrity.by_qos[0].qos = 2;
-    assert!(!words(&results).0);
+    assert_eq!(words(&results).0, Verdict::Bad);
 }
 
 #[test]
@@ -220,6 +274,27 @@ fn the_terminal_gets_the_essentials() {
         text.contains("2 lost in 55,000 deliveries") && text.contains("36.2 us per message"),
         "{text}"
     );
+}
+
+#[test]
+fn an_outage_is_shaded_as_long_as_it_lasts() {
+    let mut results = sample::results(1.0);
+    assert!(!html(&results).contains("class=\"outage\""), "a slow second is none");
+    for second in &mut results.series[20..24] {
+        (second.received, second.acknowledged) = (0, 0);
+    }
+    let page = html(&results);
+    let shaded = "<rect class=\"outage\" ";
+    let charts = page.matches("<figure class=\"chart\"").count();
+    let drawn = page.matches(shaded).count();
+    assert!(drawn >= 5 && drawn < charts, "all over time have it, {drawn} of {charts}");
+    let mut widths = page.split(shaded).skip(1).map(|rest| rest.split('"').nth(5).unwrap());
+    let first = widths.next().unwrap();
+    assert!(widths.all(|width| width == first) && first.parse::<f64>().unwrap() > 30.0, "{first}");
+    assert!(page.contains("Shaded: messages were due"));
+    // A broker that is asked for nothing is not down.
+    results.series.iter_mut().for_each(|second| second.scheduled = 0);
+    assert!(!html(&results).contains(shaded));
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn percentiles(cells: &[&Cell], out: &mut String) {
                     merged.merge(&results.latency_merged(kind));
                 }
             }
-            Line { name: broker.to_owned(), points: percentile_points(&merged) }
+            Line { name: broker.to_owned(), points: percentile_points(&merged), ..Line::default() }
         };
         let lines = names(cells.iter().copied(), |cell| &cell.broker).into_iter().map(line);
         let lines: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
@@ -142,6 +142,7 @@ fn percentiles(cells: &[&Cell], out: &mut String) {
             },
             lines,
             marks: Vec::new(),
+            outages: Vec::new(),
         };
         let _ = write!(out, "<section class=\"charts\">{}</section>", chart.figure());
     }
