@@ -198,6 +198,10 @@ fn what_is_wrong_is_told_in_words_with_its_place() {
         ),
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"scale\": -1}", 400, "scale:"),
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"expect\": [\"p99\"]}", 400, "p99"),
+        ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"runs\": 0}", 400, "runs:"),
+        ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"runs\": 101}", 400, "1 to 100"),
+        ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"find-rate\": \"p99\"}", 400, "find-rate:"),
+        ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"rate-min\": 5}", 400, "with find-rate"),
         ("POST", "/runs", "{\"scenario\": \"MB-B1\", \"set\": {\"no\": 1}}", 400, "no"),
         ("POST", "/runs", "{\"scenario\": 7}", 404, "no scenario 7"),
         ("GET", "/runs/7", "", 404, "no run 7"),
@@ -213,6 +217,70 @@ fn what_is_wrong_is_told_in_words_with_its_place() {
     }
     let runs = commander.ask("GET", "/runs", "").1;
     assert_eq!(runs, json!({"runs": []}), "nothing of this began a run");
+}
+
+#[test]
+fn a_run_is_repeated_and_each_repetition_has_its_results() {
+    let broker = Mosquitto::start();
+    let commander = Commander::start("repeated", &["--broker", &broker.address]);
+    commander.ask("POST", "/scenarios", &pairs(3, 10, 1, 100));
+    let (status, run) = commander.ask("POST", "/runs", "{\"scenario\": 1, \"runs\": 3}");
+    assert_eq!((status, &run["repetitions"]), (201, &json!(3)), "{run}");
+    let run = commander.run_over("1");
+    assert_eq!((&run["run-status"], &run["repetition"]), (&json!("FINISHED"), &json!(3)), "{run}");
+    let each = run["result"]["runs"].as_array().unwrap();
+    assert_eq!(each.len(), 3);
+    assert!(run["result"]["summary"].as_str().unwrap().contains("3 runs"), "{run}");
+    let least = each.iter().map(|one| one["exit-code"].as_u64().unwrap()).min();
+    assert_eq!(run["result"]["exit-code"].as_u64(), least);
+    let results = |query: &str| {
+        let (status, text) = commander.ask_text("GET", &format!("/runs/1/results{query}"), "", "");
+        assert_eq!(status, 200, "{text}");
+        serde_json::from_str::<Results>(&text).unwrap().run.set.unwrap()
+    };
+    let numbers = ["?number=1", "?number=2", "?number=3", ""].map(|query| results(query).number);
+    assert_eq!(numbers, [1, 2, 3, 3]);
+    assert_eq!((results("").of, results("").id), (3, results("?number=1").id));
+    let (status, told) = commander.ask("GET", "/runs/1/results?number=4", "");
+    assert!(status == 404 && told["detail"].as_str().unwrap().contains("3 times"), "{told}");
+}
+
+#[test]
+fn repetitions_end_when_the_run_is_stopped() {
+    let broker = Mosquitto::start();
+    let commander = Commander::start("stopped", &["--broker", &broker.address]);
+    commander.ask("POST", "/scenarios", &pairs(3, 100_000, 0, 50));
+    let (status, _) = commander.ask("POST", "/runs", "{\"scenario\": 1, \"runs\": 5}");
+    assert_eq!(status, 201);
+    commander.run_under_way("1");
+    assert_eq!(commander.ask("POST", "/runs/1/stop", "").0, 202);
+    let run = commander.run_over("1");
+    assert_eq!((&run["run-status"], &run["repetition"]), (&json!("FINISHED"), &json!(1)), "{run}");
+    assert_eq!(run["result"]["runs"].as_array().unwrap().len(), 1);
+    assert_ne!(run["result"]["exit-code"], 0);
+}
+
+/// What the scenario itself says of a search, which the request replaces.
+const SEARCH: &str = "latency_max = \"1s\"\nrate_min = 1\nrate_max = 2";
+
+#[test]
+fn the_highest_rate_is_looked_for() {
+    let broker = Mosquitto::start();
+    let commander = Commander::start("rate", &["--broker", &broker.address]);
+    let (status, told) = commander.ask("POST", "/scenarios", &common::searching(10, SEARCH));
+    assert_eq!(status, 201, "{told}");
+    let wish = json!({
+        "scenario": 1, "find-rate": "p90=500ms", "rate-min": 300, "rate-max": 600,
+        "rate-step": "500ms",
+    });
+    assert_eq!(commander.ask("POST", "/runs", &wish.to_string()).0, 201);
+    let run = commander.run_over("1");
+    assert_eq!(run["run-status"], "FINISHED", "{run}");
+    let (_, text) = commander.ask_text("GET", "/runs/1/results", "", "");
+    let found = serde_json::from_str::<Results>(&text).unwrap().rate_search.unwrap();
+    assert_eq!((found.latency_percentile, found.latency_bound_us), (90.0, 500_000));
+    assert_eq!(found.steps[0].rate, 300.0);
+    assert!(found.steps.iter().all(|step| (300.0..=600.0).contains(&step.rate)), "{found:#?}");
 }
 
 #[test]

@@ -132,15 +132,15 @@ pub(super) struct Run {
     #[arg(long, value_parser = bound, value_name = "PERCENTILE=TIME")]
     pub find_rate: Option<(f64, u64)>,
     /// Where the search begins, in messages per second of all publishers.
-    #[arg(long, default_value_t = 100, requires = "find_rate")]
+    #[arg(long, default_value_t = RATE_MIN, requires = "find_rate")]
     pub rate_min: u64,
     /// Where it ends.
-    #[arg(long, default_value_t = 1_000_000, requires = "find_rate")]
+    #[arg(long, default_value_t = RATE_MAX, requires = "find_rate")]
     pub rate_max: u64,
     /// How long each rate is held.
     #[arg(
         long,
-        default_value = "10s",
+        default_value = RATE_STEP,
         value_parser = units::time,
         value_name = "TIME",
         requires = "find_rate"
@@ -445,8 +445,9 @@ pub(super) struct Pub {
     #[arg(short, long, required_unless_present = "topics_payload")]
     pub topic: Option<String>,
     /// A JSON file of topics, each with interval, QoS and payload of its own, all of which every
-    /// client publishes to; emqtt-bench's format. A payload with inject_timestamp begins with the
-    /// stamp of 16 bytes that only flock reads, in place of its own first 16.
+    /// client publishes to; emqtt-bench's format. With inject_timestamp the key `timestamp` of a
+    /// payload is when the message was due. --payload-hdrs puts flock's stamp before each payload:
+    /// without it nothing is known of latency and delivery.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["topic", "message", "limit"])]
     pub topics_payload: Option<PathBuf>,
     /// Milliseconds between the messages of a client; 0 is as fast as possible.
@@ -513,7 +514,7 @@ pub(super) struct Waits {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=0))]
     pub retry_interval: u64,
     /// Counter and timestamp in each message, cnt64 and ts: both are always there, in a stamp of
-    /// 16 bytes that only flock reads.
+    /// 16 bytes that only flock reads; with --topics-payload only if this asks for it.
     #[arg(long, value_delimiter = ',', value_parser = ["cnt64", "ts"])]
     pub payload_hdrs: Vec<String>,
 }
@@ -672,7 +673,12 @@ pub(super) fn factor(text: &str) -> Result<f64, String> {
     }
 }
 
-fn bound(text: &str) -> Result<(f64, u64), String> {
+/// Of a search that does not say.
+pub(super) const RATE_MIN: u64 = 100;
+pub(super) const RATE_MAX: u64 = 1_000_000;
+pub(super) const RATE_STEP: &str = "10s";
+
+pub(super) fn bound(text: &str) -> Result<(f64, u64), String> {
     let wrong = || "write percentile and latency, as p99=10ms".to_owned();
     let (percentile, latency) = text.split_once('=').ok_or_else(wrong)?;
     let percentile: f64 = percentile.trim_start_matches('p').parse().map_err(|_| wrong())?;

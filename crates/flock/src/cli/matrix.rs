@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 
 use super::progress::ProgressLine;
-use super::run::{access, bent, broker_info, keep_all, survive_full_places};
+use super::run::{
+    access, bent, broker_info, deaf_words, keep_all, lengths_words, survive_full_places,
+};
 use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, Options, surroundings};
 use crate::keep;
@@ -34,6 +36,10 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
             Ok((cell, loaded))
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
+    let deaf = cells.first().and_then(|(_, loaded)| deaf_words(&loaded.scenario, &args.lab));
+    if let Some(words) = deaf {
+        anyhow::bail!("nothing was run: {words}");
+    }
     keep::check(&args.lab.out).map_err(anyhow::Error::msg)?;
     survive_full_places()?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -44,7 +50,9 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
     }
     let rounds = args.rounds.max(1);
     if !args.lab.quiet {
-        eprintln!("{}: {} combinations, {rounds} of each", matrix.id, cells.len());
+        let lengths = cells.iter().map(|(_, loaded)| loaded.scenario.length());
+        let time = lengths_words(lengths, f64::from(rounds));
+        eprintln!("{}: {} combinations, {rounds} of each: {time}", matrix.id, cells.len());
     }
     let mut all: Vec<Done> = cells
         .iter()

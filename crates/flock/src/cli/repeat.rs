@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::run::{Origin, carry_out_one, endpoint};
 use super::{FAILED, args};
-use crate::measure::{Outcome, RunSet};
+use crate::measure::{Outcome, Results, RunSet};
 use crate::model::Scenario;
 use crate::noise::{self, Side};
 use crate::stats;
@@ -25,31 +25,64 @@ pub(super) fn carry_out_all(
         }
         return Ok(ExitCode::from(code));
     }
-    let mut codes = Vec::new();
-    let mut all = Vec::new();
-    let id = noise::set_id(&scenario.id, &lab.broker_name);
-    for number in 1..=runs {
+    let mut series = Series::new(&scenario.id, &lab.broker_name, runs);
+    while let Some(set) = series.next() {
         if !lab.quiet {
-            eprintln!("run {number} of {runs}");
+            eprintln!("run {} of {runs}", set.number);
         }
-        let set = RunSet { id: id.clone(), number, of: runs };
         let (code, results) = carry_out_one(scenario, origin, lab, (Some(set), endpoint.as_ref()))?;
         println!();
-        codes.push(code);
-        let is_over = matches!(results.run.outcome, Outcome::Interrupted(_));
-        all.push(results);
-        if is_over {
-            // What was not done makes up for nothing.
-            codes.retain(|code| *code == FAILED);
-            codes.push(code);
-            break;
-        }
+        series.add(code, results);
     }
-    print!("{}", noise::plain(&Side::each(vec![all])));
+    print!("{}", series.words());
     if (runs as usize) < stats::RUNS_MIN {
         println!("two runs tell little of the noise: --runs 5");
     }
-    Ok(ExitCode::from(together(&codes)))
+    Ok(ExitCode::from(series.code()))
+}
+
+/// Runs of one thing, as they are done.
+pub(super) struct Series {
+    id: String,
+    of: u32,
+    codes: Vec<u8>,
+    all: Vec<Results>,
+    is_over: bool,
+}
+
+impl Series {
+    pub(super) fn new(scenario: &str, broker: &str, of: u32) -> Self {
+        let id = noise::set_id(scenario, broker);
+        Self { id, of, codes: Vec::new(), all: Vec::new(), is_over: false }
+    }
+
+    /// What the next run is in the series; `None` after the last one.
+    pub(super) fn next(&self) -> Option<RunSet> {
+        let number = self.all.len() as u32 + 1;
+        let is_next = number <= self.of && !self.is_over;
+        is_next.then(|| RunSet { id: self.id.clone(), number, of: self.of })
+    }
+
+    /// A run is done. One that was stopped is the last.
+    pub(super) fn add(&mut self, code: u8, results: Results) {
+        if matches!(results.run.outcome, Outcome::Interrupted(_)) {
+            self.is_over = true;
+            // What was not done makes up for nothing.
+            self.codes.retain(|code| *code == FAILED);
+        }
+        self.codes.push(code);
+        self.all.push(results);
+    }
+
+    /// Medians and spread of what there is.
+    pub(super) fn words(&self) -> String {
+        noise::plain(&Side::each(vec![self.all.clone()]))
+    }
+
+    /// The exit code of all of them.
+    pub(super) fn code(&self) -> u8 {
+        together(&self.codes)
+    }
 }
 
 /// One run that failed is enough. Of those that are valid there are figures, if there is one.
@@ -70,5 +103,18 @@ mod tests {
         assert_eq!(together(&[NOT_VALID, 0, NOT_VALID]), 0);
         assert_eq!(together(&[NOT_VALID, NOT_VALID]), NOT_VALID);
         assert_eq!(together(&[NOT_VALID, FAILED, 0]), FAILED);
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_is_the_last_and_no_earlier_one_makes_up_for_it() {
+        let mut series = Series::new("t", "", 3);
+        let numbers = |series: &Series| series.next().map(|set| (set.number, set.of));
+        assert_eq!(numbers(&series), Some((1, 3)));
+        series.add(0, Results::default());
+        assert_eq!((numbers(&series), series.code()), (Some((2, 3)), 0));
+        let mut stopped = Results::default();
+        stopped.run.outcome = Outcome::Interrupted("by the user".into());
+        series.add(NOT_VALID, stopped);
+        assert_eq!((numbers(&series), series.code()), (None, NOT_VALID));
     }
 }

@@ -16,7 +16,7 @@ use crate::expect::unmet;
 use crate::export::Exporter;
 use crate::keep;
 use crate::measure::{BrokerInfo, Outcome, Results, RunSet};
-use crate::model::{Command, Scenario, Search};
+use crate::model::{Command, Length, Scenario, Search};
 use crate::prometheus::Endpoint;
 use crate::report::{Format, summary, text};
 use crate::scenario::check::check;
@@ -44,22 +44,27 @@ fn prepared(mut scenario: Scenario, args: &args::Run) -> anyhow::Result<Scenario
     let (transport, tls) = (args.secure.transport(), args.secure.tls());
     scenario.aim(&args.broker, transport.as_ref(), tls.as_ref()).map_err(anyhow::Error::msg)?;
     scenario = bent(scenario, &args.bend);
-    if let Some((percentile, latency_max_us)) = args.find_rate {
-        anyhow::ensure!(args.rate_min <= args.rate_max, "--rate-min is above --rate-max");
-        scenario.search = Some(Search {
-            percentile,
-            latency_max_us,
-            rate_min: args.rate_min.max(1),
-            rate_max: args.rate_max,
-            step_us: args.rate_step,
-            precision: 0.05,
-        });
+    if let Some(bound) = args.find_rate {
+        let rates = (args.rate_min, args.rate_max);
+        scenario.search = Some(search(bound, rates, args.rate_step)?);
     }
     scenario.expect.metrics.extend(args.expect.iter().cloned());
     if let Some(file) = &args.credentials {
         equip(&mut scenario, file)?;
     }
     checked(scenario)
+}
+
+/// The search for the highest rate that keeps a percentile below a latency.
+pub(super) fn search(
+    (percentile, latency_max_us): (f64, u64),
+    (rate_min, rate_max): (u64, u64),
+    step_us: u64,
+) -> anyhow::Result<Search> {
+    anyhow::ensure!(rate_min <= rate_max, "the rate to begin with (--rate-min) is above the last");
+    let rate_min = rate_min.max(1);
+    let precision = SEARCH_PRECISION;
+    Ok(Search { percentile, latency_max_us, rate_min, rate_max, step_us, precision })
 }
 
 /// The scenario, if it can run.
@@ -150,6 +155,9 @@ pub(super) fn carry_out_one(
     if !lab.quiet {
         eprintln!("{}", opening(&scenario));
     }
+    if let Some(words) = deaf_words(&scenario, lab) {
+        eprintln!("flock: {words}");
+    }
     let mut line = ProgressLine::new(lab.interval, lab.quiet);
     let options = Options {
         on_progress: Some(Box::new(|progress| {
@@ -174,6 +182,22 @@ pub(super) fn carry_out_one(
     keep_all(&results, &path)?;
     println!("{:<22}{}", "report", path.with_extension("html").display());
     Ok((judgement, results))
+}
+
+/// Says of brokers that are not there how to have them; `None` if all are, or are not to be seen
+/// from here.
+pub(super) fn deaf_words(scenario: &Scenario, lab: &args::Lab) -> Option<String> {
+    if !lab.agents.is_empty() || lab.broker_command.is_some() {
+        return None;
+    }
+    let deaf = engine::preflight::deaf(scenario);
+    (!deaf.is_empty()).then(|| {
+        format!(
+            "nobody listens at {}: start a broker there, say where one is (--broker), or have one \
+             started (--broker-command)",
+            deaf.join(", ")
+        )
+    })
 }
 
 /// How the lab's options have a scenario run.
@@ -319,6 +343,15 @@ fn opening(scenario: &Scenario) -> String {
     )
 }
 
+/// `about 20 min and more`: how long some scenarios take, each so many times.
+pub(super) fn lengths_words(lengths: impl Iterator<Item = Length>, times: f64) -> String {
+    let (secs, is_open) = lengths.fold((0.0, false), |(secs, is_open), length| {
+        (secs + length.secs(), is_open || length.is_open)
+    });
+    let more = if is_open { " and more" } else { "" };
+    format!("about {}{more}", text::seconds(secs * times))
+}
+
 /// How long it will take, as far as that is known.
 pub(super) fn length_words(scenario: &Scenario) -> String {
     let length = scenario.length();
@@ -333,3 +366,6 @@ pub(super) fn length_words(scenario: &Scenario) -> String {
         (true, _) => format!("takes {time} and what is not bound by time"),
     }
 }
+
+/// How far apart the rate that held and the one that did not may be, as a share.
+const SEARCH_PRECISION: f64 = 0.05;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::progress::ProgressLine;
-use super::run::{bent, keep_all, survive_full_places};
+use super::run::{bent, keep_all, lengths_words, survive_full_places};
 use super::{FAILED, NOT_VALID, args};
 use crate::keep;
 use crate::model::Scenario;
@@ -76,19 +76,16 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
 /// What is to come, and how long it will take, as far as that is known.
 fn opening(rounds: u32, brokers: &[Description], scenarios: &[(Scenario, String)]) -> String {
     let lengths = scenarios.iter().map(|(scenario, _)| scenario.length());
-    let secs: f64 = lengths.clone().map(|length| length.secs()).sum();
-    let runs = f64::from(rounds) * brokers.len() as f64;
-    let more = if lengths.clone().any(|length| length.is_open) { " and more" } else { "" };
+    let time = lengths_words(lengths, f64::from(rounds) * brokers.len() as f64);
     let count = |n: usize, what: &str| match n {
         1 => format!("one {what}"),
         n => format!("{n} {what}s"),
     };
     format!(
-        "{} of {} against {}: about {}{more}, and the starts of the brokers",
+        "{} of {} against {}: {time}, and the starts of the brokers",
         count(rounds as usize, "round"),
         count(scenarios.len(), "scenario"),
-        brokers.iter().map(|broker| broker.name.as_str()).collect::<Vec<_>>().join(", "),
-        text::seconds(secs * runs)
+        brokers.iter().map(|broker| broker.name.as_str()).collect::<Vec<_>>().join(", ")
     )
 }
 

@@ -1,7 +1,9 @@
 //! Can this machine carry the scenario? Asked before anything is started, so that a run is refused
 //! in one sentence instead of breaking in the middle.
 
-use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use super::host;
 use crate::model::{Scenario, Transport};
@@ -113,6 +115,23 @@ fn check_ports(
     Ok(())
 }
 
+/// Addresses of the scenario's brokers at which nobody listens, as this machine sees it.
+pub fn deaf(scenario: &Scenario) -> Vec<String> {
+    let listens = |address: &String| match address.starts_with('/') {
+        true => UnixStream::connect(address).is_ok(),
+        false => {
+            let found = address.to_socket_addrs().into_iter().flatten();
+            found.into_iter().any(|at| TcpStream::connect_timeout(&at, CONNECT_MAX).is_ok())
+        }
+    };
+    let mut all: Vec<String> =
+        scenario.brokers.iter().flat_map(|broker| broker.addresses.clone()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.retain(|address| !listens(address));
+    all
+}
+
 /// Whether an address is on this machine for certain.
 pub fn is_local(address: &str) -> bool {
     address.starts_with('/') || is_loopback(address)
@@ -134,6 +153,8 @@ const PORTS_QUICK_PERCENT: u64 = 45;
 /// Ours and the kernel's for one connection's end, idle, as measured.
 const CONNECTION_BYTES: u64 = 6 * 1024;
 const PROCESSES_MAX: u64 = 256;
+/// Who does not answer a SYN for so long is not there.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
@@ -174,6 +195,17 @@ mod tests {
             search: None,
             scale: 1.0,
         }
+    }
+
+    #[test]
+    fn a_broker_that_is_not_there_is_named() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mut both = scenario(1, &address);
+        assert_eq!(deaf(&both), Vec::<String>::new());
+        both.brokers[0].addresses.push("/no/such/socket".to_owned());
+        drop(listener);
+        assert_eq!(deaf(&both), ["/no/such/socket".to_owned(), address]);
     }
 
     #[test]

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::desk::{Desk, Job, Refusal, Stored, scenario_entry};
 use crate::catalogue;
-use crate::cli::args::{Bend, factor};
-use crate::cli::run::{bent, checked};
+use crate::cli::args::{Bend, RATE_MAX, RATE_MIN, RATE_STEP, bound, factor};
+use crate::cli::run::{bent, checked, search};
 use crate::http::{Handler, Request, Response};
-use crate::model::Target;
+use crate::model::{Search, Target};
 use crate::scenario::{Choice, Loaded, ScenarioError, parse_any, units};
 use crate::threshold::Threshold;
 
@@ -89,7 +89,9 @@ impl Api {
                 Ok(Response::json(202, &desk.stop(number(id, "run")?)?))
             }
             ("GET", ["runs", id, "results"]) => {
-                let path = desk.results(number(id, "run")?)?;
+                let which = value(&request.query, "number");
+                let which = which.map(|text| number(text, "repetition")).transpose()?;
+                let path = desk.results(number(id, "run")?, which)?;
                 let text = std::fs::read(&path).map_err(|error| {
                     let detail = format!("{} cannot be read: {error}", path.display());
                     Box::new(Response::problem(404, detail))
@@ -156,15 +158,21 @@ impl Api {
             broker.clone_from(&self.desk.broker);
         }
         let bend = wishes.bend().map_err(bad)?;
+        let runs = wishes.runs.unwrap_or(1);
+        if !(1..=RUNS_MAX).contains(&runs) {
+            return Err(bad(format!("runs: a number from 1 to {RUNS_MAX}, not {runs}")));
+        }
         let mut scenario = loaded.scenario;
         let (transport, tls) = (self.desk.secure.transport(), self.desk.secure.tls());
         scenario.aim(&broker, transport.as_ref(), tls.as_ref()).map_err(bad)?;
         let mut scenario = bent(scenario, &bend);
+        scenario.search = wishes.search().map_err(bad)?.or(scenario.search);
         for limit in &wishes.expect {
             scenario.expect.metrics.push(Threshold::parse(limit).map_err(bad)?);
         }
         let scenario = checked(scenario).map_err(|error| bad(error.to_string()))?;
-        Ok(Job { scenario_id, scenario, source: loaded.source, overrides: bend.overrides() })
+        let overrides = bend.overrides();
+        Ok(Job { scenario_id, scenario, source: loaded.source, overrides, runs })
     }
 }
 
@@ -186,6 +194,11 @@ struct Wishes {
     seed: Option<u64>,
     #[serde(default)]
     expect: Vec<String>,
+    runs: Option<u32>,
+    find_rate: Option<String>,
+    rate_min: Option<u64>,
+    rate_max: Option<u64>,
+    rate_step: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -206,6 +219,22 @@ impl Wishes {
             other => other.to_string(),
         };
         self.set.iter().map(|(name, value)| (name.clone(), plain(value))).collect()
+    }
+
+    /// The search for a rate, if one is asked for.
+    fn search(&self) -> Result<Option<Search>, String> {
+        let Some(text) = &self.find_rate else {
+            let keys = [self.rate_min.is_some(), self.rate_max.is_some(), self.rate_step.is_some()];
+            return match keys.contains(&true) {
+                true => Err("rate-min, rate-max and rate-step go with find-rate".to_owned()),
+                false => Ok(None),
+            };
+        };
+        let bound = bound(text).map_err(|error| format!("find-rate: {error}"))?;
+        let rates = (self.rate_min.unwrap_or(RATE_MIN), self.rate_max.unwrap_or(RATE_MAX));
+        let step = self.rate_step.as_deref().unwrap_or(RATE_STEP);
+        let step_us = units::time(step).map_err(|error| format!("rate-step: {error}"))?;
+        search(bound, rates, step_us).map(Some).map_err(|error| error.to_string())
     }
 
     fn bend(&self) -> Result<Bend, String> {
@@ -327,6 +356,8 @@ fn same(given: &str, token: &str) -> bool {
 /// For the end of a run, in one request.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const NAME_BYTES_MAX: usize = 64;
+/// Repetitions that one request may ask for: their results are held until the last.
+const RUNS_MAX: u32 = 100;
 
 #[cfg(test)]
 mod tests {

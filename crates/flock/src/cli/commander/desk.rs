@@ -10,12 +10,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::cli::args;
+use crate::cli::repeat::Series;
 use crate::cli::run::{Origin, exporters, keep_all, options, results_path, verdict};
 use crate::engine::{self, Options, Progress};
 use crate::expect::unmet;
 use crate::export::Exporter;
 use crate::keep;
-use crate::measure::{AgentInfo, Outcome, Results};
+use crate::measure::{AgentInfo, Outcome, Results, RunSet};
 use crate::model::{Scenario, Target};
 use crate::prometheus::Live;
 
@@ -56,6 +57,8 @@ pub(super) struct Job {
     pub(super) source: String,
     /// What the asker changed of it, by the names of options.
     pub(super) overrides: BTreeMap<String, String>,
+    /// How often.
+    pub(super) runs: u32,
 }
 
 struct Run {
@@ -70,7 +73,10 @@ struct Run {
     progress: Value,
     agents: Value,
     result: Value,
-    results_path: Option<PathBuf>,
+    /// Of each repetition.
+    results_paths: Vec<PathBuf>,
+    /// Which repetition is under way, and of how many.
+    repetition: (u32, u32),
     error: Option<String>,
 }
 
@@ -216,7 +222,7 @@ impl Desk {
         state.runs.insert(id, Run::new(&job, &stop));
         let desk = Arc::clone(self);
         let started = std::thread::Builder::new().name("run".to_owned()).spawn(move || {
-            let done = catch_unwind(AssertUnwindSafe(|| desk.carry_out(id, &job, stop)));
+            let done = catch_unwind(AssertUnwindSafe(|| desk.carry_out(id, &job, &stop)));
             let done =
                 done.unwrap_or_else(|_| Err(anyhow::anyhow!("a bug of flock ended the run")));
             desk.end(id, done);
@@ -239,25 +245,75 @@ impl Desk {
         Ok(run_entry(id, run))
     }
 
-    /// Where the results of a run are.
-    pub(super) fn results(&self, id: u32) -> Result<PathBuf, Refusal> {
+    /// Where the results of a run are: of one repetition, or of the last.
+    pub(super) fn results(&self, id: u32, number: Option<u32>) -> Result<PathBuf, Refusal> {
         let state = self.state();
         let run = state.runs.get(&id).ok_or_else(|| no_run(id))?;
-        run.results_path.clone().ok_or_else(|| match run.status {
-            Status::Failed => Refusal::Missing(format!("run {id} failed and has no results")),
-            _ => Refusal::State(format!("run {id} is not over")),
+        let paths = &run.results_paths;
+        let at = number.map_or(paths.len(), |number| number as usize);
+        let found = at.checked_sub(1).and_then(|at| paths.get(at));
+        found.cloned().ok_or_else(|| match (run.status.is_over(), paths.is_empty()) {
+            (false, _) => Refusal::State(format!("run {id} is not over")),
+            (true, true) => Refusal::Missing(format!("run {id} failed and has no results")),
+            (true, false) => {
+                Refusal::Missing(format!("run {id} was done {} times, not {at}", paths.len()))
+            }
         })
     }
 
-    /// The run itself: what there is to tell of it, and how keeping that went.
-    fn carry_out(&self, id: u32, job: &Job, stop: Arc<AtomicBool>) -> anyhow::Result<Done> {
+    /// The run itself, as often as it is to be done: what there is to tell of it, and how keeping
+    /// that went.
+    fn carry_out(&self, id: u32, job: &Job, stop: &Arc<AtomicBool>) -> anyhow::Result<Done> {
         let mut scenario = job.scenario.clone();
         if !self.lab.ifaddr.is_empty() {
             scenario.source_addresses.clone_from(&self.lab.ifaddr);
         }
-        let path = results_path(&scenario, &self.lab, Some(id));
         keep::check(&self.lab.out).map_err(anyhow::Error::msg)?;
-        let mut pushed = exporters(&scenario, &self.lab)?;
+        let mut series = Series::new(&scenario.id, &self.lab.broker_name, job.runs);
+        let mut done = Done::default();
+        while let Some(set) = series.next() {
+            self.begin_repetition(id, set.number);
+            let once = self.carry_out_once(id, job, &scenario, (set, Arc::clone(stop)));
+            let (results, path, error) = match once {
+                Ok(once) => once,
+                // What was done before it stays.
+                Err(error) if !done.each.is_empty() => {
+                    done.error = Some(format!("{error:#}"));
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            done.agents = agents_told(&results.run.agents);
+            let told = result(&scenario, &results, &path.display().to_string());
+            let code = verdict(&unmet(&scenario.expect, &results), &results);
+            series.add(code, results);
+            done.each.push(told);
+            match error {
+                None => done.results_paths.push(path),
+                Some(error) => {
+                    done.error = Some(error);
+                    break;
+                }
+            }
+        }
+        done.result = together(&done.each, &series, job.runs);
+        Ok(done)
+    }
+
+    fn carry_out_once(
+        &self,
+        id: u32,
+        job: &Job,
+        scenario: &Scenario,
+        (set, stop): (RunSet, Arc<AtomicBool>),
+    ) -> anyhow::Result<(Results, PathBuf, Option<String>)> {
+        let is_one = set.of == 1;
+        let mut path = results_path(scenario, &self.lab, Some(id));
+        if !is_one {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            path.set_file_name(format!("{stem}-{}.json", set.number));
+        }
+        let mut pushed = exporters(scenario, &self.lab)?;
         self.live.clear();
         let origin = Origin { source: &job.source, overrides: job.overrides.clone() };
         let options = Options {
@@ -266,19 +322,21 @@ impl Desk {
                 self.live.update(progress);
                 pushed.iter_mut().for_each(|exporter| exporter.update(progress));
             })),
-            ..options(&scenario, &origin, &self.lab, stop)?
+            ..options(scenario, &origin, &self.lab, stop)?
         };
-        let results = engine::run(&scenario, options)?;
+        let mut results = engine::run(scenario, options)?;
+        results.run.set = (!is_one).then_some(set);
         for told in pushed.into_iter().filter_map(Exporter::finish) {
             eprintln!("flock: run {id}: {told}");
         }
-        let kept = keep_all(&results, &path);
-        Ok(Done {
-            agents: agents_told(&results.run.agents),
-            result: result(&scenario, &results, &path.display().to_string()),
-            results_path: kept.is_ok().then_some(path),
-            error: kept.err().map(|error| format!("{error:#}")),
-        })
+        let kept = keep_all(&results, &path).err();
+        Ok((results, path, kept.map(|error| format!("{error:#}"))))
+    }
+
+    fn begin_repetition(&self, id: u32, number: u32) {
+        if let Some(run) = self.state().runs.get_mut(&id) {
+            run.repetition.0 = number;
+        }
     }
 
     fn note(&self, id: u32, progress: &Progress<'_>) {
@@ -298,10 +356,10 @@ impl Desk {
             let (status, error) = match done {
                 Ok(done) => {
                     (run.agents, run.result) = (done.agents, done.result);
-                    run.results_path = done.results_path;
-                    match run.results_path {
-                        Some(_) => (Status::Finished, done.error),
-                        None => (Status::Failed, done.error),
+                    run.results_paths = done.results_paths;
+                    match run.results_paths.is_empty() {
+                        false => (Status::Finished, done.error),
+                        true => (Status::Failed, done.error),
                     }
                 }
                 Err(error) => (Status::Failed, Some(format!("{error:#}"))),
@@ -316,11 +374,28 @@ impl Desk {
 }
 
 /// What is left of a run.
+#[derive(Default)]
 struct Done {
     agents: Value,
     result: Value,
-    results_path: Option<PathBuf>,
+    /// The same of each repetition.
+    each: Vec<Value>,
+    results_paths: Vec<PathBuf>,
     error: Option<String>,
+}
+
+/// What repetitions say together; of one, what it says.
+fn together(each: &[Value], series: &Series, runs: u32) -> Value {
+    let Some(last) = each.last() else { return Value::Null };
+    let mut all = last.clone();
+    if runs == 1 {
+        return all;
+    }
+    all["valid"] = each.iter().any(|one| one["valid"] == true).into();
+    all["exit-code"] = series.code().into();
+    all["runs"] = each.into();
+    all["summary"] = series.words().into();
+    all
 }
 
 impl Run {
@@ -337,7 +412,8 @@ impl Run {
             progress: Value::Null,
             agents: json!([]),
             result: Value::Null,
-            results_path: None,
+            results_paths: Vec::new(),
+            repetition: (0, job.runs),
             error: None,
         }
     }
@@ -366,6 +442,8 @@ fn run_entry(id: u32, run: &Run) -> Value {
         "stage": run.stage,
         "progress": run.progress,
         "agents": run.agents,
+        "repetition": run.repetition.0,
+        "repetitions": run.repetition.1,
         "result": run.result,
         "error": run.error,
     })
