@@ -253,8 +253,10 @@ fn figures(progress: &Progress<'_>) -> Vec<Figure> {
 fn line(scenario: &str, stage: &str, figures: &[Figure], at_ns: u128) -> String {
     let tag = |text: &str| {
         let mut out = String::new();
-        for symbol in text.chars().filter(|symbol| *symbol != '\n') {
-            if ",= \\".contains(symbol) {
+        // A backslash stands for itself, unless it comes before what has to be escaped: the last one
+        // of a tag would take the comma behind it.
+        for symbol in text.trim_end_matches('\\').chars().filter(|symbol| *symbol != '\n') {
+            if ",= ".contains(symbol) {
                 out.push('\\');
             }
             out.push(symbol);
@@ -388,6 +390,12 @@ mod tests {
         }
         let time = line.trim().rsplit(' ').next().unwrap();
         assert!(line.ends_with('\n') && time.parse::<u128>().unwrap() > 1_000_000_000_000_000_000);
+    }
+
+    #[test]
+    fn names_are_escaped_as_influxdb_reads_them() {
+        let text = line(r#"a\b,"c" d=\"#, "", &[], 1);
+        assert_eq!(text, "flock,scenario=a\\b\\,\"c\"\\ d\\=,stage=none 1\n");
     }
 
     #[test]
