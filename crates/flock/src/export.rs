@@ -253,8 +253,8 @@ fn figures(progress: &Progress<'_>) -> Vec<Figure> {
 fn line(scenario: &str, stage: &str, figures: &[Figure], at_ns: u128) -> String {
     let tag = |text: &str| {
         let mut out = String::new();
-        // A backslash stands for itself, unless it comes before what has to be escaped: the last one
-        // of a tag would take the comma behind it.
+        // A backslash stands for itself, unless it comes before what has to be escaped: the last
+        // one of a tag would take the comma behind it.
         for symbol in text.trim_end_matches('\\').chars().filter(|symbol| *symbol != '\n') {
             if ",= ".contains(symbol) {
                 out.push('\\');

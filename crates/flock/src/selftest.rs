@@ -368,7 +368,7 @@ const SEARCH: &str =
     "rate_max = 3200\npercentile = 90\nlatency_max = \"1s\"\nstep = \"500ms\"\nprecision = 0.2";
 /// Deliveries a second of the stand-in that has a limit.
 const CAPACITY: u64 = 400;
-/// So many times its limit it holds for the length of a step that confirms, by what it had saved up.
+/// So many times its limit it holds for a step that confirms, by what it had saved up.
 const HELD_MAX: f64 = 1.1;
 const ONE_AT_A_TIME: &str = "rate = \"100/s\", payload = 16, in_flight = 1";
 /// Cases that are tried side by side. Most of their time they wait for what does not come.

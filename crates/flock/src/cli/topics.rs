@@ -96,7 +96,7 @@ impl Spec {
         Ok(Some(unit))
     }
 
-    /// The text as it is sent, behind a stamp if there is to be one: it is read by others, and stays
+    /// The text as it is sent, behind a stamp if there is to be one: others read it, and it stays
     /// whole. The time stands first in an object, whose keys have no order.
     fn payload(&self, stamped: bool) -> anyhow::Result<Payload> {
         let mut bytes = vec![0; if stamped { STAMP_BYTES as usize } else { 0 }];

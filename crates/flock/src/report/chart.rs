@@ -188,9 +188,11 @@ impl Chart {
 /// From the low to the high end of what a point may be.
 fn draw_bar(n: usize, x: f64, (low, high): (f64, f64), out: &mut String) {
     let (left, right) = (x - BAR_CAP, x + BAR_CAP);
+    let end = |y: f64| format!("M{left:.1} {y:.1}H{right:.1}");
+    let (lower, upper) = (end(low), end(high));
     let _ = write!(
         out,
-        "<path class=\"c{} bar\" d=\"M{left:.1} {low:.1}H{right:.1}M{x:.1} {low:.1}V{high:.1}M{left:.1} {high:.1}H{right:.1}\"/>",
+        "<path class=\"c{} bar\" d=\"{lower}M{x:.1} {low:.1}V{high:.1}{upper}\"/>",
         n % COLOURS
     );
 }
