@@ -314,7 +314,7 @@ impl Client {
                 Unacknowledged::Publish { packet_id, token, .. } => {
                     token.message.as_publish(true, packet_id).encode(version, &mut self.outbox);
                 }
-                Unacknowledged::Pubrel { packet_id } => {
+                Unacknowledged::Pubrel { packet_id, .. } => {
                     self.machine.repeat_pubrel(packet_id, &mut self.outbox);
                 }
             }

@@ -131,7 +131,7 @@ pub enum Unacknowledged<'a, T> {
     /// Send the message again with this identifier and, if the session is the same, DUP.
     Publish { packet_id: u16, qos: QoS, token: &'a T },
     /// Send PUBREL again.
-    Pubrel { packet_id: u16 },
+    Pubrel { packet_id: u16, token: &'a T },
 }
 
 impl<T> Machine<T> {
@@ -230,7 +230,7 @@ impl<T> Machine<T> {
                 Stage::Pubrec(token) => {
                     Some(Unacknowledged::Publish { packet_id, qos: QoS::ExactlyOnce, token })
                 }
-                Stage::Pubcomp(_) => Some(Unacknowledged::Pubrel { packet_id }),
+                Stage::Pubcomp(token) => Some(Unacknowledged::Pubrel { packet_id, token }),
                 Stage::Suback | Stage::Unsuback => None,
             }
         })

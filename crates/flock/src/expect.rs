@@ -12,6 +12,11 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
         ("duplicated", integrity.duplicated, expect.duplicated_max),
         ("out of order", integrity.reordered, expect.reordered_max),
         ("requests without an answer", results.totals.requests_unanswered, Some(expect.lost_max)),
+        (
+            "answers that came again or unasked",
+            results.totals.answers_unasked,
+            expect.duplicated_max,
+        ),
         ("failed connects", results.totals.connects_failed, Some(expect.connect_failures_max)),
     ];
     let mut unmet: Vec<String> = limits

@@ -295,11 +295,13 @@ fn damages() -> Vec<Case> {
 
 fn strays() -> Vec<Case> {
     let twice = Mischief { duplicate_every: 20, ..Mischief::default() };
+    let again = Mischief { repeat_every: 20, ..Mischief::default() };
     let swapped = Mischief { swap_every: 33, ..Mischief::default() };
     let aside = Mischief { misroute: true, ..Mischief::default() };
     let instead = Mischief { misdirect: true, ..Mischief::default() };
     vec![
         in_short(case("sends twice", twice, pairs(1), Sign::Words("10 duplicated"))),
+        case("sends QoS 2 again at once", again, pairs(2), Sign::Words("10 duplicated")),
         case("changes the order", swapped, pairs(1), Sign::Words("out of order")),
         case("sends to others as well", aside, pairs(0), Sign::Words("200 misrouted")),
         in_short(case("sends to others instead", instead, pairs(0), Sign::Words("200 misrouted"))),
@@ -312,12 +314,15 @@ fn standstills() -> Vec<Case> {
     let over_the_end = Mischief { stall: Some((500, Duration::from_secs(4))), ..short };
     let windowed = Load { publish: ONE_AT_A_TIME, duration: "1s", ..pairs(1) };
     let deaf = Mischief { acknowledge_after: u64::MAX, ..Mischief::default() };
+    let endless = Mischief { uncompleted_every: 20, ..Mischief::default() };
+    let open = Sign::Words("10 messages were never acknowledged");
     let silent = Sign::Words("200 messages were never acknowledged");
     let unsent = Sign::Words("of 1,000 messages were due and not sent");
     vec![
         case("stands still for 400 ms", short, pairs(0), Sign::Waited(pause * 9 / 10)),
         in_short(case("stands still over the end", over_the_end, windowed, unsent)),
         case("acknowledges nothing", deaf, pairs(1), silent),
+        case("does not end QoS 2 exchanges", endless, pairs(2), open),
     ]
 }
 

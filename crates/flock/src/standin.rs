@@ -26,6 +26,10 @@ pub struct Mischief {
     /// Delivers so many, and no more.
     pub lose_after: u64,
     pub duplicate_every: u64,
+    /// Writes a delivery twice under one number.
+    pub repeat_every: u64,
+    /// Keeps the last word of a QoS 2 exchange (PUBCOMP) to itself.
+    pub uncompleted_every: u64,
     /// Delivers so many in a second, and drops what is over it.
     pub deliver_per_sec: u64,
     /// Holds a delivery back until after the next one to the same subscriber.
@@ -116,6 +120,7 @@ struct Broker {
     shared: HashMap<String, (Vec<(usize, QoS)>, usize)>,
     deliveries: u64,
     messages: u64,
+    released: u64,
     room: Option<Room>,
     /// PUBACKs that are held back: to whom, and for which packet.
     owed: Vec<(usize, u16)>,
@@ -281,6 +286,13 @@ impl Broker {
                 self.messages != mischief.hang_up_after
             }
             Packet::Ack(ack) => {
+                if ack.kind == AckKind::Pubrel {
+                    self.released += 1;
+                    let every = mischief.uncompleted_every;
+                    if every > 0 && self.released.is_multiple_of(every) {
+                        return true;
+                    }
+                }
                 let answer = match ack.kind {
                     AckKind::Pubrec => AckKind::Pubrel,
                     AckKind::Pubrel => AckKind::Pubcomp,
@@ -363,6 +375,7 @@ impl Broker {
             return;
         }
         let copies = 1 + usize::from(hits(self.mischief.duplicate_every));
+        let times = 1 + usize::from(hits(self.mischief.repeat_every));
         let hold = hits(self.mischief.swap_every);
         let damage = self.mischief.damage.filter(|_| hits(self.mischief.damage_every));
         let Some(peer) = self.peers.get_mut(&to) else { return };
@@ -386,7 +399,9 @@ impl Broker {
                 copy.encode(peer.version, &mut held);
                 peer.held = Some(held);
             } else {
-                copy.encode(peer.version, &mut peer.outbox);
+                for _ in 0..times {
+                    copy.encode(peer.version, &mut peer.outbox);
+                }
                 if let Some(held) = peer.held.take() {
                     peer.outbox.extend_from_slice(&held);
                 }

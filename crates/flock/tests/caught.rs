@@ -247,6 +247,26 @@ fn what_the_broker_grants_less_is_told_of_the_run_and_of_no_message() {
 }
 
 #[test]
+fn a_message_of_qos_2_that_is_sent_again_on_its_connection_is_a_duplicate() {
+    let mischief = Mischief { repeat_every: 20, ..Mischief::default() };
+    let results = run_with(mischief, &pairs(10, 20, 2, 500));
+    assert_eq!((total(&results).duplicated, total(&results).lost), (10, 0));
+    let expected = unmet(&Expect::default(), &results);
+    assert_eq!(expected, ["10 duplicated, 0 allowed"]);
+}
+
+#[test]
+fn an_exchange_of_qos_2_that_is_not_ended_is_told_and_its_wait_counts() {
+    let mischief = Mischief { uncompleted_every: 20, ..Mischief::default() };
+    let results = run_with(mischief, &brief(pairs(10, 20, 2, 500)));
+    assert_eq!((results.integrity.unacknowledged, total(&results).lost), (10, 0));
+    let latency = results.latency(LatencyKind::PublishAck, Some(2)).unwrap();
+    assert_eq!((latency.summary.count, latency.unfinished), (200, 10));
+    let expected = unmet(&Expect::default(), &results);
+    assert_eq!(expected, ["10 never acknowledged, 0 allowed"]);
+}
+
+#[test]
 fn what_goes_to_the_wrong_client_only_is_lost_and_fails_the_run() {
     let mischief = Mischief { misdirect: true, ..Mischief::default() };
     let results = run_with(mischief, &brief(pairs(4, 10, 0, 500)));

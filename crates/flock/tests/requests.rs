@@ -8,6 +8,7 @@ mod common;
 use common::{Mosquitto, drained_for, run_on};
 use flock::engine::BrokerAccess;
 use flock::measure::{LatencyKind, Results};
+use flock::standin::{Damage, Mischief, StandIn};
 
 /// Ten clients that ask, two that answer with these keys, and so many requests of each.
 fn asking(answering: &str, qos: u8, drain: &str) -> String {
@@ -56,6 +57,47 @@ steps = [{{ disconnect = {{}} }}]
 "#
     );
     drained_for(text, drain)
+}
+
+/// What a broker that does this to every twentieth delivery makes of it: the half of them are
+/// answers.
+fn lied_to(mischief: Mischief) -> Results {
+    let broker = StandIn::start(mischief).unwrap();
+    run_on(&asking(", respond = 1", 1, "300ms"), &broker.address, BrokerAccess::None)
+}
+
+#[test]
+fn what_is_done_to_answers_is_seen_as_it_is_of_other_messages() {
+    let damaged = |damage| {
+        let damage_every = 20;
+        lied_to(Mischief { damage: Some(damage), damage_every, ..Mischief::default() })
+    };
+    let honest = lied_to(Mischief::default());
+    assert!(honest.integrity.is_clean(), "{:?}", honest.integrity);
+    for (damage, named) in [
+        (Damage::Payload, "damaged"),
+        (Damage::LowerQos, "with a wrong QoS"),
+        (Damage::RetainFlag, "with a wrong retain flag"),
+        (Damage::Topic, "with a wrong topic"),
+    ] {
+        let results = damaged(damage);
+        let wrongs = results.integrity.wrongs();
+        let found = wrongs.iter().find(|(what, _)| *what == named).map_or(0, |(_, count)| *count);
+        // A request that is damaged comes back as it is.
+        assert!(found >= 20, "{damage:?}: {wrongs:?}");
+        let unmet = flock::expect::unmet(&flock::model::Expect::default(), &results);
+        assert!(unmet.iter().any(|line| line.contains(named)), "{unmet:?}");
+    }
+}
+
+#[test]
+fn answers_that_come_twice_fail_the_run() {
+    let results = lied_to(Mischief { duplicate_every: 20, ..Mischief::default() });
+    assert!(results.totals.answers_unasked > 0, "{:?}", results.totals);
+    let unmet = flock::expect::unmet(&flock::model::Expect::default(), &results);
+    assert!(unmet.iter().any(|line| line.contains("came again or unasked, 0")), "{unmet:?}");
+    let page = flock::report::summary(&results);
+    assert!(page.contains("NOT OK                all 200 requests were answered;"), "{page}");
 }
 
 fn round_trips(results: &Results) -> (u64, u64) {

@@ -130,6 +130,12 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
         part.integrity.wrong_topic += harvest.ledger.wrong_topic;
         part.integrity.wrong_qos += harvest.ledger.wrong_qos;
         part.integrity.wrong_retain += harvest.ledger.wrong_retain;
+        part.integrity.unacknowledged += harvest.ledger.uncompleted;
+        if harvest.ledger.repeated > 0 {
+            let duplicated = harvest.ledger.repeated;
+            let repeats = IntegrityCount { qos: 2, duplicated, ..IntegrityCount::default() };
+            add_count(&mut part.integrity.by_qos, &repeats);
+        }
         part.integrity.reordered_in_groups += harvest.ledger.reordered_in_groups;
         for measured in &harvest.latencies {
             add_latency(&mut part.latencies, measured);
@@ -315,7 +321,7 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
             });
         }
     }
-    part.integrity.unacknowledged = sent.unpromised_count();
+    part.integrity.unacknowledged += sent.unpromised_count();
     keep_worst(&mut part.integrity.worst);
 }
 

@@ -17,6 +17,7 @@ mod lane;
 pub mod plan;
 pub mod preflight;
 mod publish;
+mod receive;
 mod request;
 pub mod run;
 mod script;

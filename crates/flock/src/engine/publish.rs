@@ -418,7 +418,7 @@ impl Client {
                     lane.tally.totals.publishes_repeated += 1;
                     self.encode_again(token, (true, packet_id), &plan, lane.stamps, &mut outbox);
                 }
-                Unacknowledged::Pubrel { packet_id } => {
+                Unacknowledged::Pubrel { packet_id, .. } => {
                     self.machine.repeat_pubrel(packet_id, &mut outbox);
                 }
             }
@@ -525,11 +525,15 @@ impl Client {
         skip(&publishing, lane.planned_end_ns(), lane);
     }
 
-    /// Messages without an acknowledgement at the end of the run.
+    /// Messages without an acknowledgement at the end of the run. Those of which only the last word
+    /// is missing (PUBCOMP) were promised all the same.
     pub(super) fn unacknowledged(&mut self, lane: &mut Lane) {
         let now_ns = lane.now_ns();
         for open in self.machine.unacknowledged() {
-            let Unacknowledged::Publish { token, .. } = open else { continue };
+            let (token, is_taken) = match open {
+                Unacknowledged::Publish { token, .. } => (token, false),
+                Unacknowledged::Pubrel { token, .. } => (token, true),
+            };
             if token.is_answer() {
                 continue;
             }
@@ -542,7 +546,11 @@ impl Client {
             if waited_ns > 0 {
                 lane.tally.unfinished(LatencyKind::PublishAck, qos, waited_ns, 1);
             }
-            lane.give_up_on(token.stream, token.sequence, waited_ns);
+            if is_taken {
+                lane.ledger.uncompleted += 1;
+            } else {
+                lane.give_up_on(token.stream, token.sequence, waited_ns);
+            }
         }
     }
 }

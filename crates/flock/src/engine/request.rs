@@ -14,8 +14,10 @@ use super::client::Client;
 use super::lane::Lane;
 use super::plan::Plan;
 use super::publish::Flight;
+use super::stamp::Reading;
 use super::task::wire_qos;
 use crate::measure::LatencyKind;
+use crate::measure::ledger::StreamId;
 
 /// Requests of one client that have no answer yet, and answers that it could not send yet.
 #[derive(Default)]
@@ -71,11 +73,39 @@ impl Client {
             Some((due_ns, qos)) => {
                 lane.tally.totals.answers += 1;
                 lane.tally.message_latency(LatencyKind::RoundTrip, qos, due_ns, now_ns);
+                self.check_answer(message, now_ns, lane);
             }
             // A second answer, or one to nothing that this client asked.
             None => lane.tally.totals.answers_unasked += 1,
         }
         true
+    }
+
+    /// Counts what an answer has that it was not sent with: its payload is that of the request, its
+    /// topic the one that was named, its QoS what service and asker agree on.
+    fn check_answer(&self, answer: &Publish<'_>, now_ns: u64, lane: &mut Lane) {
+        let plan = &lane.plan;
+        // The stamp is sealed with the topic of the request, so that a whole one is on another.
+        let topic_of = |stream: StreamId| plan.topic_name_of(stream);
+        let read = lane.stamps.read(answer.topic, answer.payload, now_ns, topic_of);
+        lane.ledger.damaged += u64::from(plan.all_stamped && read == Reading::Damaged);
+        let commands = 0..plan.publishes.len() as u16;
+        let is_mine = |command: &u16| {
+            let planned = &plan.publishes[usize::from(*command)];
+            plan.families[planned.family].group == self.group
+        };
+        let mut named = commands.filter(is_mine).filter_map(|at| self.reply_topic(plan, at));
+        lane.ledger.wrong_topic += u64::from(!named.any(|topic| topic == answer.topic));
+        let asked = || {
+            let commands = self.hearing.iter().map(|hearing| usize::from(hearing.command));
+            commands.map(|command| plan.subscribes[command].qos as u8)
+        };
+        let mut sent = plan.subscribes.iter().filter_map(|subscribe| subscribe.respond);
+        let is_agreed = sent.any(|sent| {
+            asked().any(|own| (sent as u8).min(own).min(self.granted) == answer.qos as u8)
+        });
+        lane.ledger.wrong_qos += u64::from(!is_agreed);
+        lane.ledger.wrong_retain += u64::from(answer.retain);
     }
 
     /// Answers a request, if that is what the client is there for: the payload goes back.

@@ -525,6 +525,10 @@ pub struct Ledger {
     pub wrong_qos: u64,
     pub wrong_topic: u64,
     pub wrong_retain: u64,
+    /// QoS 2 messages that were sent again on the connection on which they had come.
+    pub repeated: u64,
+    /// QoS 2 messages of ours that the broker took, and whose exchange it did not end.
+    pub uncompleted: u64,
     /// Not what was sent.
     pub damaged: u64,
     /// Came to a member of a shared group after a later message of the same stream.

@@ -1,0 +1,136 @@
+//! What arrives at one client: what is counted of it, and held against what was sent.
+
+use codec::Publish;
+
+use super::client::Client;
+use super::lane::{Kind, Lane};
+use super::stamp::{Reading, WILL_STREAM};
+use crate::measure::LatencyKind;
+use crate::measure::ledger::{Path, Received, StreamId};
+
+impl Client {
+    #[inline]
+    pub(super) fn on_message(&mut self, publish: &Publish<'_>, now_ns: u64, lane: &mut Lane) {
+        let qos = publish.qos as u8;
+        let totals = &mut lane.tally.totals;
+        totals.received[usize::from(qos)] += 1;
+        totals.received_bytes += publish.payload.len() as u64;
+        self.claim(publish, lane);
+        if qos > 0 && self.machine.leaves_acks() {
+            self.hold_ack(publish, now_ns, lane);
+        }
+        if self.hear_answer(publish, now_ns, lane) {
+            return;
+        }
+        self.answer(publish, lane);
+        let topic_of = |stream: StreamId| lane.plan.topic_name_of(stream);
+        let read = lane.stamps.read(publish.topic, publish.payload, now_ns, topic_of);
+        let (stamp, is_early) = match read {
+            Reading::Ours { stamp, is_early } => (stamp, is_early),
+            other => return book_others(other, publish, lane),
+        };
+        if stamp.stream == WILL_STREAM {
+            lane.tally.totals.wills_received += 1;
+            return;
+        }
+        if self.is_retained_copy(publish, stamp.stream, stamp.due_ns, lane) {
+            lane.tally.totals.received_retained += 1;
+            lane.ledger.receive_stored(self.at, stamp.stream);
+            return;
+        }
+        lane.tally.totals.received_early += u64::from(is_early);
+        let received = Received {
+            client: self.at,
+            stream: stamp.stream,
+            sequence: stamp.sequence,
+            dup: publish.dup,
+            qos,
+            generations: self.generations(),
+        };
+        let (plan, group, index) = (&lane.plan, self.group, self.index);
+        let find = || plan.path(group, index, stamp.stream).granted(self.granted);
+        let path = lane.ledger.receive(received, find);
+        let kind = match path {
+            Path::Plain { routed: true, .. } | Path::Shared { routed: true, .. } => {
+                LatencyKind::Routed
+            }
+            Path::Plain { .. } | Path::Shared { .. } => LatencyKind::EndToEnd,
+            // It is no delivery that anybody waited for.
+            Path::Misrouted => return,
+        };
+        lane.tally.message_latency(kind, qos, stamp.due_ns, now_ns);
+    }
+
+    /// Whether the broker sent it because it had it in store. Counts a retain flag that is wrong.
+    fn is_retained_copy(
+        &self,
+        publish: &Publish<'_>,
+        stream: StreamId,
+        due_ns: u64,
+        lane: &mut Lane,
+    ) -> bool {
+        if !publish.retain && !lane.plan.any_retained {
+            return false;
+        }
+        let sent_so = lane.plan.retains(stream);
+        let as_published = self.keeps_retain_flag(lane);
+        // In store can only be what was published so; and what was published after the last
+        // subscription comes as it is published.
+        let is_live = !sent_so || due_ns > self.subscribed_ns;
+        let expected = if is_live { as_published && sent_so } else { publish.retain };
+        lane.ledger.wrong_retain += u64::from(publish.retain != expected);
+        publish.retain && !is_live && !as_published
+    }
+
+    fn keeps_retain_flag(&self, lane: &Lane) -> bool {
+        self.hearing
+            .iter()
+            .any(|hearing| lane.plan.subscribes[usize::from(hearing.command)].retain_as_published)
+    }
+
+    /// A QoS 2 message came again under a number that is still taken. On the connection on which it
+    /// came first nobody may send it again (MQTT-4.4.0-1); after another, it is known anyway.
+    pub(super) fn on_repeated(&self, lane: &mut Lane) {
+        lane.ledger.repeated += u64::from(self.link_generation == 0);
+    }
+
+    fn hold_ack(&mut self, publish: &Publish<'_>, now_ns: u64, lane: &mut Lane) {
+        let delay_us = self
+            .hearing
+            .iter()
+            .map(|hearing| lane.plan.subscribes[usize::from(hearing.command)].ack_delay_us)
+            .max()
+            .unwrap_or(0);
+        if delay_us == 0 {
+            self.machine.acknowledge(publish.packet_id, publish.qos, &mut self.outbox);
+            return;
+        }
+        let due_ns = now_ns + delay_us * 1_000;
+        let held = &mut self.extra.get_or_insert_default().held_acks;
+        if held.is_empty() {
+            lane.timers.set(due_ns, self.at, Kind::Acks);
+        }
+        held.push_back((due_ns, publish.packet_id, publish.qos));
+    }
+}
+
+fn book_others(read: Reading, publish: &Publish<'_>, lane: &mut Lane) {
+    match read {
+        Reading::Foreign { age_ns, is_early } => {
+            lane.tally.totals.received_foreign += 1;
+            // A run that only subscribes measures what others publish. What is from a broker's
+            // store has the age of its stay there.
+            if lane.plan.streams() == 0 && !publish.retain {
+                lane.tally.totals.received_early += u64::from(is_early);
+                lane.tally.latency(LatencyKind::EndToEnd, publish.qos as u8, age_ns);
+            }
+        }
+        Reading::WrongTopic => lane.ledger.wrong_topic += 1,
+        // Where nobody stamps, or not everybody, it may well be what was sent.
+        Reading::Damaged if lane.plan.all_stamped && lane.plan.streams() > 0 => {
+            lane.ledger.damaged += 1;
+        }
+        Reading::Damaged => lane.tally.totals.received_foreign += u64::from(lane.plan.all_stamped),
+        Reading::Ours { .. } => {}
+    }
+}
