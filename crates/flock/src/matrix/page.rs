@@ -7,7 +7,7 @@ use crate::measure::Results;
 use crate::report::chart::{Axis as Across, Chart, Line, Unit};
 use crate::report::figures::Figures;
 use crate::report::text::{self, html as escape, seconds};
-use crate::report::{disclosure, page as frame, pairs};
+use crate::report::{details, disclosure, page as frame, pairs};
 use crate::scenario::Published;
 use crate::stats::{RUNS_MIN, Spread, median_interval};
 
@@ -242,13 +242,7 @@ fn conditions(matrix: &Matrix, command: &[String], any: Option<&Results>, out: &
     }
     out.push_str(&pairs(&facts));
     let config = any.map_or("", |results| results.broker.config.as_str());
-    if !config.is_empty() {
-        let _ = write!(
-            out,
-            "<details><summary>The broker's configuration</summary><pre>{}</pre></details>",
-            escape(config)
-        );
-    }
+    out.push_str(&details("The broker's configuration", config));
 }
 
 /// The medians for the terminal, a line for each combination.

@@ -9,7 +9,7 @@ use super::heat;
 use super::markdown::{
     INTEGRITY_HEAD, LATENCY_HEAD, disclosure, headline_rows, integrity_rows, latency_rows, verbatim,
 };
-use super::page::{page, pairs, table};
+use super::page::{details, page, pairs, table};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use super::text::{self, count, html as escape, number, seconds};
 use crate::measure::{HostSample, LatencyHistogram, LatencyKind, LatencyPoint, Results, Second};
@@ -539,8 +539,7 @@ fn conditions(results: &Results, out: &mut String) {
         let _ = write!(out, "<p class=\"note\">{}</p>", escape(note));
     }
     for (name, text) in verbatim(results) {
-        let _ =
-            write!(out, "<details><summary>{name}</summary><pre>{}</pre></details>", escape(text));
+        out.push_str(&details(name, text));
     }
     let _ = write!(
         out,

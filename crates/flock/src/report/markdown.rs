@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::figures::{Figures, Verdict, verdicts};
 use super::published::{Beside, HARDWARE_DIFFERS, published};
 use super::text::{self, bytes, count, micros, number, seconds};
-use crate::measure::{BrokerInfo, Limits, Results, Surroundings};
+use crate::measure::{BrokerInfo, Limits, MachineInfo, Results, ScenarioInfo, Surroundings};
 
 pub fn markdown(results: &Results) -> String {
     let mut out = format!("# {}: {}\n\n", results.scenario.id, results.scenario.title);
@@ -195,7 +195,21 @@ fn config_words(broker: &BrokerInfo) -> String {
     }
 }
 
-fn overrides_words(results: &Results) -> String {
+/// `lab: a CPU, 4 cores, 16 GB`.
+pub(crate) fn machine_words(machine: &MachineInfo) -> String {
+    let MachineInfo { hostname, cpu, cores, memory_bytes, .. } = machine;
+    format!("{hostname}: {cpu}, {cores} cores, {}", bytes(*memory_bytes as f64))
+}
+
+pub(crate) fn clients_words(scenario: &ScenarioInfo) -> String {
+    let ScenarioInfo { clients, publishers, subscribers, topics, .. } = scenario;
+    let [clients, publishers, subscribers, topics] =
+        [clients, publishers, subscribers, topics].map(|n| count(*n));
+    format!("{clients} ({publishers} publish, {subscribers} subscribe), {topics} topics")
+}
+
+/// What was asked to be otherwise than the scenario says.
+pub(crate) fn overrides_words(results: &Results) -> String {
     let all = results.scenario.overrides.iter().map(|(name, value)| format!("{name} {value}"));
     all.collect::<Vec<_>>().join(", ")
 }
@@ -287,32 +301,14 @@ fn run_facts(results: &Results) -> Vec<(&'static str, String)> {
             ),
         ),
         ("asked to be otherwise", overrides_words(results)),
-        (
-            "clients",
-            format!(
-                "{} ({} publish, {} subscribe), {} topics",
-                count(results.scenario.clients),
-                count(results.scenario.publishers),
-                count(results.scenario.subscribers),
-                count(results.scenario.topics)
-            ),
-        ),
+        ("clients", clients_words(&results.scenario)),
     ]
 }
 
 fn machine_facts(results: &Results) -> Vec<(&'static str, String)> {
     let machine = &results.machine;
     vec![
-        (
-            "load machine",
-            format!(
-                "{}: {}, {} cores, {}",
-                machine.hostname,
-                machine.cpu,
-                machine.cores,
-                bytes(machine.memory_bytes as f64)
-            ),
-        ),
+        ("load machine", machine_words(machine)),
         ("system", format!("{}, {}", machine.os, machine.kernel)),
         ("surroundings", surroundings_words(&machine.surroundings)),
         (

@@ -23,8 +23,10 @@ pub use csv::csv;
 pub use html::html;
 pub(crate) use html::{percentile_points, verdict_items};
 pub use markdown::markdown;
-pub(crate) use markdown::{disclosure, surroundings_words};
-pub(crate) use page::{page, pairs, table};
+pub(crate) use markdown::{
+    clients_words, disclosure, machine_words, overrides_words, surroundings_words,
+};
+pub(crate) use page::{details, page, pairs, table};
 pub(crate) use published::HARDWARE_DIFFERS;
 pub use published::published;
 pub use summary::summary;

@@ -45,5 +45,13 @@ pub(crate) fn pairs(rows: &[(&str, String)]) -> String {
     out
 }
 
+/// A text that is unfolded on demand; nothing where there is none.
+pub(crate) fn details(name: &str, text: &str) -> String {
+    match text {
+        "" => String::new(),
+        _ => format!("<details><summary>{name}</summary><pre>{}</pre></details>", html(text)),
+    }
+}
+
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");

@@ -11,8 +11,11 @@ use super::table::{
 use crate::measure::{LatencyHistogram, Results};
 use crate::report::chart::{Axis, Chart, Line, Unit};
 use crate::report::figures::headline;
-use crate::report::text::{self, bytes, count, html as escape, number, seconds};
-use crate::report::{page as frame, pairs, percentile_points, surroundings_words};
+use crate::report::text::{self, html as escape, number, seconds};
+use crate::report::{
+    clients_words, details, machine_words, overrides_words, page as frame, pairs,
+    percentile_points, surroundings_words,
+};
 use crate::stats::Spread;
 
 /// How the whole was done, as far as no run knows it.
@@ -239,39 +242,20 @@ fn row(cell: &Cell, link: &dyn Fn(&Cell) -> String, out: &mut String) {
 
 fn conditions(results: &Results, conduct: &Conduct, out: &mut String) {
     let (machine, scenario) = (&results.machine, &results.scenario);
-    let overrides = scenario.overrides.iter().map(|(name, value)| format!("{name} {value}"));
     let mut facts = vec![
         ("date", text::date(results.run.started_unix_ms)),
         ("command", conduct.command.join(" ")),
         ("tool", results.tool.words()),
         ("rounds", format!("{}, the brokers in turn in each", conduct.rounds)),
-        (
-            "machine",
-            format!(
-                "{}: {}, {} cores, {}",
-                machine.hostname,
-                machine.cpu,
-                machine.cores,
-                bytes(machine.memory_bytes as f64)
-            ),
-        ),
+        ("machine", machine_words(machine)),
         ("system", format!("{}, kernel {}", machine.os, machine.kernel)),
         ("surroundings", surroundings_words(&machine.surroundings)),
         ("cores of the brokers", conduct.broker_cpus.clone()),
         ("cores of the load", conduct.load_cpus.clone()),
         ("load threads", results.run.threads.to_string()),
         ("scenario", format!("{}, scale {}", scenario.id, number(scenario.scale))),
-        ("asked to be otherwise", overrides.collect::<Vec<_>>().join(", ")),
-        (
-            "clients",
-            format!(
-                "{} ({} publish, {} subscribe), {} topics",
-                count(scenario.clients),
-                count(scenario.publishers),
-                count(scenario.subscribers),
-                count(scenario.topics)
-            ),
-        ),
+        ("asked to be otherwise", overrides_words(results)),
+        ("clients", clients_words(scenario)),
         ("a run takes", seconds(results.run.duration_secs)),
     ];
     facts.extend(scenario.parameters.iter().map(|(name, value)| (name.as_str(), value.clone())));
@@ -280,7 +264,7 @@ fn conditions(results: &Results, conduct: &Conduct, out: &mut String) {
     for (name, text) in
         [("The scenario as it ran", &scenario.as_ran), ("As it is written", &scenario.source)]
     {
-        details(name, text, out);
+        out.push_str(&details(name, text));
     }
 }
 
@@ -302,14 +286,7 @@ fn brokers(cells: &[&Cell], out: &mut String) {
             ("worth knowing", note.to_owned()),
         ];
         out.push_str(&pairs(&facts));
-        details("Configuration", &info.config, out);
-    }
-}
-
-fn details(name: &str, text: &str, out: &mut String) {
-    if !text.is_empty() {
-        let _ =
-            write!(out, "<details><summary>{name}</summary><pre>{}</pre></details>", escape(text));
+        out.push_str(&details("Configuration", &info.config));
     }
 }
 
