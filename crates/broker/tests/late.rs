@@ -318,3 +318,111 @@ fn a_medium_that_does_not_give_back_what_was_written_is_noticed_when_space_is_re
     assert_eq!(lab.shards[0].log_damage().map(|at| at.segment()), Some(oldest));
     assert!(lab.shards[0].log_stats().expect("a log").is_damaged);
 }
+
+/// A shard whose disk stands still, and whose log has no segment to go on in.
+fn without_segment() -> Lab {
+    let mut lab = Lab::durable(1);
+    let away = lab.open(persistent("away"));
+    lab.subscribe(away, "a/#", 1);
+    lab.cut(away);
+    let publisher = lab.open(request("publisher"));
+    lab.disks_stand_still = true;
+    for number in 0..1000 {
+        let before = lab.shards[0].log_stats().expect("a log").bytes_appended;
+        lab.publish(publisher, "a/a", &[b'x'; 4000], 1, number + 1);
+        lab.open(persistent(&format!("filler-{number}")));
+        if lab.shards[0].log_stats().expect("a log").bytes_appended == before {
+            break;
+        }
+    }
+    assert_eq!(lab.shards[0].log_status(), Some(Status::Ready));
+    lab
+}
+
+fn let_go(lab: &mut Lab, conn: Conn) {
+    lab.disks_stand_still = false;
+    for _ in 0..3 {
+        lab.pass_secs(1);
+        // What a pause had left unread is looked at again.
+        lab.bytes(conn, &[]);
+        lab.settle();
+    }
+}
+
+#[test]
+fn a_new_session_does_not_wait_for_the_next_segment_and_what_promises_it_does() {
+    for crashes_before in [true, false] {
+        let mut lab = without_segment();
+        let conn = lab.open(ConnectRequest { will: will("a/will"), ..persistent("new") });
+        let twice = lab.open(persistent("twice"));
+        let twice_again = lab.open(persistent("twice"));
+        assert!(lab.is_closed(twice));
+        lab.unsubscribe(conn, "nothing");
+        lab.unsubscribe(twice_again, "nothing");
+        assert_eq!(lab.take_all(conn), [], "not before the session is written");
+        if !crashes_before {
+            let_go(&mut lab, conn);
+            let none = Reason::NO_SUBSCRIPTION_EXISTED.0;
+            assert_eq!(lab.take_all(conn), [Got::Unsuback(2, vec![none])]);
+            assert_eq!(lab.take_all(twice_again), [Got::Unsuback(2, vec![none])]);
+        }
+        lab.disks_stand_still = false;
+        lab.crash(Crash::Power);
+        lab.pass_secs(1);
+        for name in ["new", "twice"] {
+            assert_eq!(is_there(&mut lab, persistent(name)), !crashes_before, "{name}");
+        }
+        let away = lab.open(persistent("away"));
+        let wills = read_all(&mut lab, away).into_iter().filter(|payload| payload == "gone");
+        assert_eq!(wills.count(), usize::from(!crashes_before));
+    }
+}
+
+#[test]
+fn a_subscription_of_a_session_that_is_not_written_yet_comes_behind_it() {
+    let mut lab = without_segment();
+    let conn = lab.open(persistent("new"));
+    lab.subscribe_all(conn, &["b/#"], 1);
+    lab.settle();
+    assert_eq!(lab.take_all(conn), []);
+    let_go(&mut lab, conn);
+    assert_eq!(lab.take_all(conn), [Got::Suback(1, vec![1])]);
+    lab.crash(Crash::Power);
+    let publisher = lab.open(request("publisher"));
+    lab.publish(publisher, "b/b", b"1", 1, 1);
+    let conn = lab.open(persistent("new"));
+    assert_eq!(read_all(&mut lab, conn), ["1"]);
+}
+
+#[test]
+fn a_new_session_outlasts_a_disk_that_turns_out_to_be_full() {
+    let mut lab = without_segment();
+    let expiring = |name| ConnectRequest { session_expiry_secs: 10, ..persistent(name) };
+    let stays = lab.open(persistent("stays"));
+    let leaves = lab.open(expiring("leaves"));
+    lab.cut(leaves);
+    lab.disks[0].faults.capacity_bytes = 0;
+    lab.disks_stand_still = false;
+    lab.pass_secs(3);
+    assert!(matches!(lab.shards[0].log_status(), Some(Status::Full(_))));
+    // It could not be promised more, and others are refused at once.
+    assert_eq!(lab.subscribe(stays, "b/#", 1), Reason::QUOTA_EXCEEDED.0);
+    let conn = lab.connect(persistent("late"));
+    let reason = Reason::SERVER_UNAVAILABLE;
+    assert!(matches!(lab.take(conn), Some(Got::Connack { reason: is, .. }) if is == reason));
+    // What frees room is not behind it.
+    let away = lab.open(persistent("away"));
+    assert!(!read_all(&mut lab, away).is_empty());
+    make_room(&mut lab);
+    lab.crash(Crash::Power);
+    assert!(is_there(&mut lab, persistent("stays")));
+    assert!(is_there(&mut lab, expiring("leaves")));
+    let mut lab = without_segment();
+    let leaves = lab.open(expiring("leaves"));
+    lab.cut(leaves);
+    lab.pass_secs(12);
+    lab.disks_stand_still = false;
+    lab.pass_secs(3);
+    lab.crash(Crash::Power);
+    assert!(!is_there(&mut lab, expiring("leaves")));
+}

@@ -6,7 +6,7 @@ use broker::admission::{Admission, admit};
 use broker::{Close, Ended, Event, Mail, Shard, ShardId};
 use codec::{QoS, Reason};
 use session::{Message, NEVER};
-use storage::AppendError;
+use storage::{AppendError, Status};
 
 use crate::node::Place;
 use crate::oracle::Payload;
@@ -286,7 +286,8 @@ impl World {
             }
         }
         let closes = std::mem::take(&mut core.effects.closes);
-        refused.iter().for_each(|(client_id, error)| self.judge_refusal(client_id, error));
+        let is_full = matches!(core.log_status(), Some(Status::Full(_)));
+        refused.iter().for_each(|(client_id, error)| self.judge_refusal(client_id, error, is_full));
         for (close, (client_id, ended)) in closes.iter().zip(ends) {
             let place = Place { shard, slot: close.slot, connection: close.connection };
             let Some(arrival) = self.node.connections.remove(&place) else {
@@ -299,13 +300,15 @@ impl World {
     }
 
     /// A session that is kept takes no room that it has not, so only a log that is out of service
-    /// is a reason to refuse it.
-    fn judge_refusal(&mut self, client_id: &str, error: &AppendError) {
+    /// is a reason to refuse it. A new one may be refused for a full disk, too.
+    fn judge_refusal(&mut self, client_id: &str, error: &AppendError, is_full: bool) {
         let lacks_room = matches!(error, AppendError::Full(_) | AppendError::Backlog { .. });
         let mut clients = self.clients.iter();
         let client = clients.find(|client| *client.id == *client_id);
-        if lacks_room && client.is_some_and(|client| client.fate.expects_session()) {
-            let rule = format!("{client_id}: a session that is kept is refused: {error}");
+        let is_known = client.is_some_and(|client| client.fate.expects_session());
+        if lacks_room && (is_known || !is_full) {
+            let kind = if is_known { "that is kept" } else { "for which there is room" };
+            let rule = format!("{client_id}: a session {kind} is refused: {error}");
             self.broken_rule.get_or_insert(rule);
         }
     }

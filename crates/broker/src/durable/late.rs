@@ -20,11 +20,18 @@ use crate::{Confirm, Ended, SessionKey, Shard};
 /// refused like what needs room, and who waits for such an answer is cut off.
 const DELETION_BYTES_MAX: usize = 1024 * 1024;
 
+/// What a fact adds to its texts at the most, and some more.
+const FACT_BYTES_MAX: usize = 128;
+
 /// What a shard's log has yet to be told.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
     /// By the queues of their sessions. Bounded: one for each session that is kept.
     connects: BTreeMap<u64, LateConnect>,
+    /// Those of sessions that the log has never heard of, and their answers. They wait behind all
+    /// else, as they take room. Bounded: a new session is refused where the disk is full.
+    news: BTreeMap<u64, LateConnect>,
+    answers: Vec<Deletion>,
     /// Sessions that are written and whose will is not. Bounded in the same way.
     wills: BTreeSet<u64>,
     deletions: VecDeque<Deletion>,
@@ -33,7 +40,7 @@ pub(crate) struct Late {
     written: Option<Position>,
 }
 
-/// A connection has opened a session that was kept before.
+/// A connection has opened a session that is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LateConnect {
     pub(crate) version: Version,
@@ -70,13 +77,14 @@ impl Late {
     /// Is there anything that has to be written before what takes room?
     #[inline]
     pub(crate) fn goes_first(&self) -> bool {
-        !self.connects.is_empty() || !self.deletions.is_empty()
+        !self.connects.is_empty() || !self.deletions.is_empty() || !self.news.is_empty()
     }
 
     /// Has the log yet to be told something that an answer to this session would promise?
     pub(crate) fn concerns(&self, queue: u64) -> bool {
         let mut deletions = self.deletions.iter();
         self.connects.contains_key(&queue)
+            || self.is_new(queue)
             || deletions
                 .any(|it| matches!(it, Deletion::Unsubscribed { session, .. } if *session == queue))
     }
@@ -85,9 +93,19 @@ impl Late {
         self.connects.insert(queue, LateConnect { version, opened_at_ms, detached_ms: None });
     }
 
+    /// The same of a session that the log has never heard of.
+    pub(crate) fn put_new(&mut self, queue: u64, version: Version, opened_at_ms: u64) {
+        self.news.insert(queue, LateConnect { version, opened_at_ms, detached_ms: None });
+    }
+
+    /// Has the log never heard of the session?
+    pub(crate) fn is_new(&self, queue: u64) -> bool {
+        self.news.contains_key(&queue)
+    }
+
     /// The connection that the log does not know of has ended. False: it knows.
     pub(crate) fn note_detached(&mut self, queue: u64, now_ms: u64) -> bool {
-        let connect = self.connects.get_mut(&queue);
+        let connect = self.connects.get_mut(&queue).or_else(|| self.news.get_mut(&queue));
         connect.map(|connect| connect.detached_ms = Some(now_ms)).is_some()
     }
 
@@ -98,6 +116,7 @@ impl Late {
     /// What was to be said of a connection of the session, or of its end, is void.
     pub(crate) fn forget_session(&mut self, queue: u64) {
         self.connects.remove(&queue);
+        self.news.remove(&queue);
         self.wills.remove(&queue);
     }
 
@@ -124,14 +143,29 @@ impl Late {
         Ok(())
     }
 
-    /// False: there are too many.
-    pub(crate) fn push(&mut self, deletion: Deletion) -> bool {
-        if self.deletion_bytes > DELETION_BYTES_MAX {
-            return false;
+    /// Puts an answer to the client of this queue off. False: there are too many.
+    pub(crate) fn push_answer(&mut self, queue: u64, answer: Deletion) -> bool {
+        if !self.is_new(queue) {
+            return self.push(answer);
         }
-        self.deletion_bytes += deletion.bytes();
-        self.deletions.push_back(deletion);
-        true
+        self.has_room_for(&answer) && {
+            self.answers.push(answer);
+            true
+        }
+    }
+
+    /// False: there are too many.
+    fn push(&mut self, deletion: Deletion) -> bool {
+        self.has_room_for(&deletion) && {
+            self.deletions.push_back(deletion);
+            true
+        }
+    }
+
+    fn has_room_for(&mut self, deletion: &Deletion) -> bool {
+        let has_room = self.deletion_bytes <= DELETION_BYTES_MAX;
+        self.deletion_bytes += if has_room { deletion.bytes() } else { 0 };
+        has_room
     }
 
     fn pop(&mut self) -> Option<Deletion> {
@@ -173,6 +207,7 @@ impl Shard {
     pub(crate) fn try_late(&mut self) {
         if self.try_late_connects() && self.try_deletions() {
             self.try_unkept_wills();
+            self.try_new_sessions();
         }
     }
 
@@ -182,12 +217,8 @@ impl Shard {
             && let Some((queue, connect)) = store.late.connects.pop_first()
         {
             let Some(slot) = self.clients.find_queue(queue) else { continue };
-            match self.write_connect(slot, connect.version, connect.opened_at_ms) {
-                Ok(()) => {
-                    if let Some(at_ms) = connect.detached_ms {
-                        self.keep_detached(slot, at_ms);
-                    }
-                }
+            match self.write_late(slot, connect, Class::Essential) {
+                Ok(()) => {}
                 Err(error) if passes(&error) => {
                     if let Some(store) = &mut self.store {
                         store.late.connects.insert(queue, connect);
@@ -199,6 +230,58 @@ impl Shard {
             }
         }
         true
+    }
+
+    fn write_late(
+        &mut self,
+        slot: u32,
+        connect: LateConnect,
+        class: Class,
+    ) -> Result<(), AppendError> {
+        let LateConnect { version, opened_at_ms, detached_ms } = connect;
+        self.write_connect(slot, version, opened_at_ms, class)?;
+        if let Some(at_ms) = detached_ms {
+            self.keep_detached(slot, at_ms);
+        }
+        Ok(())
+    }
+
+    /// Sessions that the log has never heard of take room like all that is new.
+    fn try_new_sessions(&mut self) {
+        let Some(store) = self.store.as_mut().filter(|store| !store.late.news.is_empty()) else {
+            return;
+        };
+        let mut news = std::mem::take(&mut store.late.news);
+        while let Some((queue, connect)) = news.pop_first() {
+            let Some(slot) = self.clients.find_queue(queue) else { continue };
+            let is_written = match self.has_room_for_new(slot) {
+                true => self.write_late(slot, connect, Class::Normal),
+                false => Err(AppendError::Backlog { bytes: 0 }),
+            };
+            if is_written.is_err_and(|error| passes(&error)) {
+                news.insert(queue, connect);
+                break;
+            }
+        }
+        let Some(store) = &mut self.store else { return };
+        store.late.news = news;
+        if store.late.news.is_empty() {
+            store.late.deletions.extend(std::mem::take(&mut store.late.answers));
+            self.try_deletions();
+        }
+    }
+
+    /// Is there room for a session, and for its will, that the log has never heard of?
+    fn has_room_for_new(&self, slot: u32) -> bool {
+        let (Some(client), Some(store)) = (self.clients.get(slot), &self.store) else {
+            return false;
+        };
+        let username = client.username.as_ref().map_or(0, |name| name.len());
+        let will = client.will.as_ref().map_or(0, |will| {
+            will.topic.len() + will.properties.len() + will.payload.len() + FACT_BYTES_MAX
+        });
+        let bytes = client.id.len() + username + will + FACT_BYTES_MAX;
+        !store.log.would_wait(bytes)
     }
 
     /// False: some have to wait on.
@@ -256,7 +339,8 @@ impl Shard {
     /// The log is out of service: what waits for it never gets a success.
     pub(crate) fn break_late(&mut self, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
-        for deletion in std::mem::take(&mut store.late).deletions {
+        let late = std::mem::take(&mut store.late);
+        for deletion in late.deletions.into_iter().chain(late.answers) {
             match deletion {
                 Deletion::RetainedCleared { confirm: Some(confirm), .. } => {
                     self.confirm(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR, now_ms);

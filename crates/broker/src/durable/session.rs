@@ -147,15 +147,31 @@ impl Shard {
             return Ok(());
         }
         let Some(store) = &mut self.store else { return Ok(()) };
+        // What it has asked for already, at level `memory`, does not wait.
+        let may_wait = store.is_ready() && client.subscriptions.len() == 0;
         let opened = session_opened(client, store.new_queue(), version, now_ms);
+        let queue = opened.session;
         // It may not use up what acknowledgements and deletions need.
-        let place =
-            store.append(Class::Normal, &Fact::SessionOpened(opened), level_of(level as u8))?;
-        let mut durable = Durable::new(opened.session, level, store.last_serial());
+        let written =
+            store.append(Class::Normal, &Fact::SessionOpened(opened), level_of(level as u8));
+        let may_wait = |error: &AppendError| may_wait && late::passes(error);
+        let place = match &written {
+            Err(error) if may_wait(error) => Place::NOWHERE,
+            _ => written.clone()?,
+        };
+        let mut durable = Durable::new(queue, level, store.last_serial());
         durable.opened = place;
         durable.told_ms = now_ms;
         self.clients.set_durable(slot, durable);
-        self.keep_will(slot, Class::Normal)?;
+        match written.and_then(|_| self.keep_will(slot, Class::Normal)) {
+            // The next segment is being made. The CONNACK promises nothing, and all else waits.
+            Err(error) if may_wait(&error) => {
+                if let Some(store) = &mut self.store {
+                    store.late.put_new(queue, version, now_ms);
+                }
+            }
+            other => other?,
+        }
         self.keep_subscriptions(slot);
         Ok(())
     }
@@ -174,9 +190,14 @@ impl Shard {
         durable.told_ms = now_ms.max(durable.told_ms + 1);
         let (queue, opened_at_ms) = (durable.queue, durable.told_ms);
         if let Some(store) = &mut self.store {
+            let is_new = store.late.is_new(queue);
             store.late.forget_session(queue);
+            if is_new {
+                store.late.put_new(queue, version, opened_at_ms);
+                return Ok(());
+            }
         }
-        match self.write_connect(slot, version, opened_at_ms) {
+        match self.write_connect(slot, version, opened_at_ms, Class::Essential) {
             Err(error) if late::passes(&error) => {
                 if let Some(store) = &mut self.store {
                     store.late.put_connect(queue, version, opened_at_ms);
@@ -190,23 +211,24 @@ impl Shard {
         }
     }
 
-    /// Writes that a connection has opened a session that was kept before, and its will.
+    /// Writes that a connection has opened a session that is kept, and its will.
     pub(crate) fn write_connect(
         &mut self,
         slot: u32,
         version: Version,
         opened_at_ms: u64,
+        class: Class,
     ) -> Result<(), AppendError> {
         let Some(store) = &mut self.store else { return Ok(()) };
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let Some(durable) = client.durable.as_ref() else { return Ok(()) };
         let (queue, level) = (durable.queue, durable.log_level());
         let opened = session_opened(client, queue, version, opened_at_ms);
-        let place = store.append(Class::Essential, &Fact::SessionOpened(opened), level)?;
+        let place = store.append(class, &Fact::SessionOpened(opened), level)?;
         let Some(durable) = client.durable.as_mut() else { return Ok(()) };
         store.release(std::mem::replace(&mut durable.opened, place));
         store.release(std::mem::take(&mut durable.detached));
-        if let Err(error) = self.keep_will(slot, Class::Essential) {
+        if let Err(error) = self.keep_will(slot, class) {
             if let Some(store) = self.store.as_mut().filter(|_| late::passes(&error)) {
                 store.late.put_will(queue);
             }
@@ -351,7 +373,7 @@ impl Shard {
             let mut bytes = Vec::new();
             packet.encode(link.version(), &mut bytes);
             let packet = bytes.into();
-            if !store.late.push(Deletion::Answer { session, connection, packet }) {
+            if !store.late.push_answer(queue, Deletion::Answer { session, connection, packet }) {
                 self.doomed.push((slot, Ended::LogFailed));
             }
             return;

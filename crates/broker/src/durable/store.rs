@@ -557,8 +557,12 @@ impl Store {
 
     /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
     pub(crate) fn would_wait(&self, bytes: usize) -> bool {
-        self.log.would_wait(bytes)
-            || self.late.goes_first() && matches!(self.log.status(), Status::Ready)
+        self.log.would_wait(bytes) || self.late.goes_first() && self.is_ready()
+    }
+
+    /// May what finds no room now find some when the next segment is there?
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.log.status(), Status::Ready)
     }
 
     /// Is so much waiting for the disk that publishers had better pause?
