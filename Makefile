@@ -104,5 +104,5 @@ lint: ## formatting, clippy without a warning, house rules, stale generated docu
 	$(CARGO) test -p xtask
 
 .PHONY: docs
-docs: ## write all generated documents anew: configuration, metrics, $$SYS topics, conformance
+docs: ## write all generated documents anew: configuration, metrics, $SYS topics, conformance
 	$(CARGO) xtask docs
