@@ -175,15 +175,23 @@ fn hashes_at_random(code: &str, table: &str) -> bool {
     uses.any(|rest| is_bare(rest) || rest.starts_with("::new") || rest.starts_with("::with_cap"))
 }
 
-/// Files that a document links to, or names in its `docs/` or `crates/` form, exist.
+/// Files and headings that a document links to, and files that it names by their path, exist.
 fn check_links(root: &Path, file: &File, faults: &mut Vec<String>) {
     let directory = Path::new(&file.path).parent().unwrap_or(Path::new(""));
     for (number, line) in numbered(&file.text) {
         for link in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let target = link.split('#').next().unwrap_or_default();
             let elsewhere = target.is_empty() || target.contains("://") || target.contains(':');
-            if !elsewhere && !root.join(directory).join(target).exists() {
+            let path = root.join(directory).join(target);
+            if !elsewhere && !path.exists() {
                 faults.push(format!("{}:{number}: no file {target}", file.path));
+            }
+            let own = link.starts_with('#').then(|| file.text.clone());
+            let text = own.or_else(|| fs::read_to_string(path).ok().filter(|_| !elsewhere));
+            if let (Some(text), Some((_, anchor))) = (text, link.split_once('#'))
+                && !has_anchor(&text, anchor)
+            {
+                faults.push(format!("{}:{number}: no heading #{anchor}", file.path));
             }
         }
         for name in line.split('`').skip(1).step_by(2) {
@@ -195,6 +203,21 @@ fn check_links(root: &Path, file: &File, faults: &mut Vec<String>) {
             }
         }
     }
+}
+
+/// A heading by its link, or an `<a id="...">`; none other counts.
+fn has_anchor(document: &str, anchor: &str) -> bool {
+    let outside_code = document.split("```").step_by(2);
+    let headings = outside_code.flat_map(str::lines).filter(|line| line.starts_with('#'));
+    headings.map(slug).any(|slug| slug == anchor)
+        || document.contains(&format!("<a id=\"{anchor}\">"))
+}
+
+/// A heading as links name it: small letters, hyphens for spaces, no other signs.
+fn slug(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 fn names_a_file(name: &str) -> bool {
@@ -389,6 +412,15 @@ mod tests {
         let mut faults = Vec::new();
         check_links(&source::root(), &file("README.md", text), &mut faults);
         assert_eq!(faults.len(), 2, "{faults:?}");
+    }
+
+    #[test]
+    fn links_to_headings_that_are_gone_are_found() {
+        let text = "# A `b`: c, d\n[a](#a-b-c-d) [a](#a) [a](CONTRIBUTING.md#a-metric) \
+                    [a](CONTRIBUTING.md#no-such) <a id=\"e\"></a>[a](#e)\n```\n# f\n```\n[a](#f)\n";
+        let mut faults = Vec::new();
+        check_links(&source::root(), &file("README.md", text), &mut faults);
+        assert_eq!(faults.len(), 3, "{faults:?}");
     }
 
     #[test]
