@@ -22,7 +22,7 @@ class Cell:
 
     def remarks(self):
         said = [*self.failures, *(one for run in self.runs for one in faults(run, self.paced))]
-        return list(dict.fromkeys(said))
+        return alike(said)
 
     def shortcomings(self):
         """In a word or two each, without what is the tool's or the machine's fault."""
@@ -191,6 +191,14 @@ def faults(results, paced):
         said += results["validity"]["reasons"][:1] or ["not valid"]
     said += [f"{one['count']:,} x {one['reason']}" for one in results["errors"][:1]]
     return said
+
+
+def alike(said):
+    """Remarks that differ in their figures only, once, with how many there were."""
+    kinds = {}
+    for one in said:
+        kinds.setdefault(re.sub(r"\d[\d.,]*", "0", one), []).append(one)
+    return [f"{same[0]} ({len(same)} times)" if same[1:] else same[0] for same in kinds.values()]
 
 
 # --- Tables

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import DOCUMENT, ROOT, commit
-from bench_tables import between_markers, faults, latency, spread, table_head, table_row
+from bench_tables import alike, between_markers, faults, latency, spread, table_head, table_row
 from ports import free_ports
 
 BROKER_CPUS, PAIRS_CPU, DISTURBANCE_CPU = "0-1", "2", "3"
@@ -293,7 +293,7 @@ def table(runs):
             if rounds := runs.get((key, name)):
                 figures = [spread(of, 2, rounds) for _, of in LATENCIES]
                 compared = ratio(rounds, runs.get((case.quiet, name), []))
-                remarks = dict.fromkeys(one for each in rounds for one in faults(each, False))
+                remarks = alike(one for each in rounds for one in faults(each, False))
                 cells = [case.title, name, *figures, compared, nature(key, rounds)]
                 lines.append(table_row([*cells, "; ".join(remarks)]))
     return lines

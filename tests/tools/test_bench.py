@@ -115,6 +115,12 @@ def test_what_was_still_coming_when_the_wait_ended_is_not_called_lost():
     assert Cell([late]).remarks() == ["3 had not come when the wait ended"]
 
 
+def test_remarks_that_differ_in_figures_only_are_one():
+    said = ["sent more than 1467 us late", "2 lost", "sent more than 1,665.5 us late", "lost"]
+    told = ["sent more than 1467 us late (2 times)", "2 lost", "lost"]
+    assert bench_tables.alike(said) == told
+
+
 def test_a_broker_without_results_is_a_row_with_the_reason():
     cells = {"quelea": Cell([run()]), "other": Cell(failures=["it does not start"])}
     lines = bench_tables.tables({"S": cells}, "quelea")
