@@ -130,9 +130,9 @@ words! {
         Error = "error",
         /// What an operator should look at.
         Warn = "warn",
-        /// Start, stop, reload and protocol violations.
+        /// Start, stop, reload, connections and protocol violations.
         Info = "info",
-        /// Also each connection.
+        /// Also expired sessions and the like.
         Debug = "debug",
         /// Also each packet.
         Trace = "trace",
@@ -152,10 +152,11 @@ words! {
 settings! {
     /// The process: threads, data, stopping.
     "server" => Server {
-        /// Worker threads that own connections and state. `auto`: one per core.
+        /// Threads that serve connections (workers). `auto`: one per core.
         workers: u16 = count_or("auto", 64), "auto";
-        /// Shards of state, fixed when the data directory is made. `auto`: the larger of 4 and the
-        /// number of cores.
+        /// How many parts (shards) sessions and topics are divided into; each has a log of its own
+        /// and is served by one worker. Fixed when the data directory is made. `auto`: the larger
+        /// of 4 and the number of cores.
         shards: u16 = count_or("auto", 64), "auto";
         /// Threads that accept connections, do their handshakes and check who they are. `auto`: a
         /// quarter of the cores, at least one.
