@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up is a test that failed")]
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A folder of its own for a test, removed with it.
 struct Folder(PathBuf);
@@ -155,6 +155,20 @@ fn a_disk_that_is_full_at_the_end_takes_no_figure_away() {
     assert!(!folder.0.join("full.html").exists(), "half a page is of no use");
     // What has room is there.
     assert!(folder.0.join("full.csv").exists());
+}
+
+#[test]
+fn results_are_kept_though_nobody_reads_what_is_said() {
+    let folder = Folder::new("unread");
+    let broker = format!("127.0.0.1:{}", net::free_port().unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flock"));
+    command.args(&REFUSED[..REFUSED.len() - 1]);
+    command.args(["--broker", &broker, "--out", &folder.path(), "--name", "unread"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // As `| head` does when it has seen enough.
+    drop((child.stdout.take(), child.stderr.take()));
+    assert_eq!(child.wait().unwrap().code(), Some(1), "no client could connect");
+    assert!(folder.0.join("unread.json").exists() && folder.0.join("unread.html").exists());
 }
 
 #[test]

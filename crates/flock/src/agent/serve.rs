@@ -28,7 +28,7 @@ pub fn serve(address: &str, once: bool) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
         if let Err(error) = attend(&stream) {
-            eprintln!("flock agent: a commander left: {error}");
+            crate::cli::say::note!("flock agent: a commander left: {error}");
         }
         if once {
             return Ok(());

@@ -11,6 +11,7 @@ use super::progress::ProgressLine;
 use super::run::{
     access, bent, broker_info, deaf_words, keep_all, lengths_words, survive_full_places,
 };
+use super::say::{note, out, say};
 use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, Options, surroundings};
 use crate::keep;
@@ -52,7 +53,7 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
     if !args.lab.quiet {
         let lengths = cells.iter().map(|(_, loaded)| loaded.scenario.length());
         let time = lengths_words(lengths, f64::from(rounds));
-        eprintln!("{}: {} combinations, {rounds} of each: {time}", matrix.id, cells.len());
+        note!("{}: {} combinations, {rounds} of each: {time}", matrix.id, cells.len());
     }
     let mut all: Vec<Done> = cells
         .iter()
@@ -69,7 +70,7 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
                 break;
             }
             if !args.lab.quiet {
-                eprintln!("{}, {}", matrix.id, cell.words(&matrix.axes));
+                note!("{}, {}", matrix.id, cell.words(&matrix.axes));
             }
             let name = format!("{}-{}-{}", file_name(&matrix, args), n + 1, round + 1);
             let run = run_one(cell, loaded, args, &stop).and_then(|results| {
@@ -77,7 +78,7 @@ pub(super) fn matrix(args: &args::Matrix) -> anyhow::Result<ExitCode> {
                 Ok((Box::new(results), format!("{name}.html")))
             });
             if let Err(error) = &run {
-                eprintln!("flock: {}", super::told(error));
+                note!("flock: {}", super::told(error));
             }
             all[n].runs.push(run.map_err(|error| super::told(&error)));
         }
@@ -155,8 +156,8 @@ fn keep_report(matrix: &Matrix, all: &[Done], args: &args::Matrix) -> anyhow::Re
         keep::write(&path, &text)
             .with_context(|| format!("{} cannot be written", path.display()))?;
     }
-    print!("{}", matrix::table(matrix, all));
-    println!("report                {}", path.display());
+    out(format_args!("{}", matrix::table(matrix, all)));
+    say!("report                {}", path.display());
     Ok(())
 }
 

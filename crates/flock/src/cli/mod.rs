@@ -13,6 +13,7 @@ mod progress;
 mod quick;
 mod repeat;
 mod run;
+pub(crate) mod say;
 mod selftest;
 mod tell;
 mod topics;
@@ -23,6 +24,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use args::{Args, Command};
+use say::note;
 
 /// Runs the program with the arguments of the process.
 ///
@@ -40,7 +42,7 @@ pub fn main() -> ExitCode {
     match carry_out(args.command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("flock: {}", told(&error));
+            note!("flock: {}", told(&error));
             ExitCode::from(BAD_INPUT)
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
+use super::say::note;
 use crate::engine::{self, Progress};
 use crate::report::text::{bytes, count, micros, number, seconds};
 
@@ -45,7 +46,7 @@ impl ProgressLine {
     /// Leaves the line.
     pub(super) fn end(&mut self) {
         if self.is_terminal && self.width > 0 {
-            eprintln!();
+            note!("");
             self.width = 0;
         }
     }

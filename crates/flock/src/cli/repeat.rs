@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::run::{Origin, carry_out_one, endpoint};
+use super::say::{note, out, say};
 use super::{FAILED, args};
 use crate::measure::{Outcome, Results, RunSet};
 use crate::model::Scenario;
@@ -21,22 +22,22 @@ pub(super) fn carry_out_all(
         let (code, _) = carry_out_one(scenario, origin, lab, (None, endpoint.as_ref()))?;
         // A search has repeated itself.
         if !lab.quiet && scenario.search.is_none() {
-            eprintln!("one run is an anecdote: --runs 5 shows how far runs lie apart");
+            note!("one run is an anecdote: --runs 5 shows how far runs lie apart");
         }
         return Ok(ExitCode::from(code));
     }
     let mut series = Series::new(&scenario.id, &lab.broker_name, runs);
     while let Some(set) = series.next() {
         if !lab.quiet {
-            eprintln!("run {} of {runs}", set.number);
+            note!("run {} of {runs}", set.number);
         }
         let (code, results) = carry_out_one(scenario, origin, lab, (Some(set), endpoint.as_ref()))?;
-        println!();
+        say!("");
         series.add(code, results);
     }
-    print!("{}", series.words());
+    out(format_args!("{}", series.words()));
     if (runs as usize) < stats::RUNS_MIN {
-        println!("two runs tell little of the noise: --runs 5");
+        say!("two runs tell little of the noise: --runs 5");
     }
     Ok(ExitCode::from(series.code()))
 }

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 
 use super::progress::ProgressLine;
 use super::repeat::carry_out_all;
+use super::say::{note, out, say};
 use super::{FAILED, NOT_VALID, args};
 use crate::engine::{self, BrokerAccess, Options, surroundings};
 use crate::expect::unmet;
@@ -153,10 +154,10 @@ pub(super) fn carry_out_one(
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     if !lab.quiet {
-        eprintln!("{}", opening(&scenario));
+        note!("{}", opening(&scenario));
     }
     if let Some(words) = deaf_words(&scenario, lab) {
-        eprintln!("flock: {words}");
+        note!("flock: {words}");
     }
     let mut line = ProgressLine::new(lab.interval, lab.quiet);
     let options = Options {
@@ -175,12 +176,12 @@ pub(super) fn carry_out_one(
     results.run.set = set;
     line.end();
     for told in exporters.into_iter().filter_map(Exporter::finish) {
-        eprintln!("flock: {told}");
+        note!("flock: {told}");
     }
-    print!("{}", summary(&results));
+    out(format_args!("{}", summary(&results)));
     let judgement = judged(&scenario, &results);
     keep_all(&results, &path)?;
-    println!("{:<22}{}", "report", path.with_extension("html").display());
+    say!("{:<22}{}", "report", path.with_extension("html").display());
     Ok((judgement, results))
 }
 
@@ -253,7 +254,7 @@ pub(super) fn keep_all(results: &Results, path: &Path) -> anyhow::Result<()> {
 fn judged(scenario: &Scenario, results: &Results) -> u8 {
     let unmet = unmet(&scenario.expect, results);
     for line in &unmet {
-        println!("{:<22}{line}", "EXPECTED OTHERWISE");
+        say!("{:<22}{line}", "EXPECTED OTHERWISE");
     }
     verdict(&unmet, results)
 }

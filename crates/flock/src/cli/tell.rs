@@ -7,6 +7,7 @@ use anyhow::Context as _;
 
 use super::args;
 use super::run::write_reports;
+use super::say::{out, say};
 use crate::compare::{self, Run};
 use crate::keep;
 use crate::measure::Results;
@@ -23,9 +24,9 @@ pub(super) fn report(args: &args::Report) -> anyhow::Result<ExitCode> {
         }
         _ => args.results.clone(),
     };
-    print!("{}", summary(&results));
+    out(format_args!("{}", summary(&results)));
     write_reports(&results, &path)?;
-    println!("{:<22}{}", "report", path.with_extension("html").display());
+    say!("{:<22}{}", "report", path.with_extension("html").display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -36,8 +37,8 @@ pub(super) fn compare(args: &args::Compare) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(all.len() > 1, "there is one run only: nothing to compare");
     let (runs, sides) = (Run::name_all(all), Side::each(sets));
     match is_repeated {
-        true => print!("{}", noise::plain(&sides)),
-        false => print!("{}", compare::plain(&runs)),
+        true => out(format_args!("{}", noise::plain(&sides))),
+        false => out(format_args!("{}", compare::plain(&runs))),
     }
     let Some(path) = &args.out else { return Ok(ExitCode::SUCCESS) };
     let text = match path.extension().and_then(|ending| ending.to_str()) {
@@ -47,7 +48,7 @@ pub(super) fn compare(args: &args::Compare) -> anyhow::Result<ExitCode> {
         _ => anyhow::bail!("{}: a comparison is written as .html or .md", path.display()),
     };
     keep::write(path, &text).with_context(|| format!("{} cannot be written", path.display()))?;
-    println!("\nwritten to {}", path.display());
+    say!("\nwritten to {}", path.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 
 use super::progress::ProgressLine;
 use super::run::{bent, keep_all, lengths_words, survive_full_places};
+use super::say::{note, say};
 use super::{FAILED, NOT_VALID, args};
 use crate::keep;
 use crate::model::Scenario;
@@ -26,13 +27,13 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
     let missing = versus::missing(&brokers, &scenarios);
     anyhow::ensure!(missing.is_empty(), "nothing was run: {}", missing.join("; "));
     if (args.rounds as usize) < stats::RUNS_MIN && !args.quiet {
-        eprintln!(
+        note!(
             "{} of each: an anecdote, which tells nothing of the noise (--rounds 5 does)",
             if args.rounds == 1 { "one round" } else { "two rounds" }
         );
     }
     if !args.quiet {
-        eprintln!("{}", opening(args.rounds, &brokers, &scenarios));
+        note!("{}", opening(args.rounds, &brokers, &scenarios));
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -54,17 +55,17 @@ pub(super) fn versus(args: &args::Versus) -> anyhow::Result<ExitCode> {
         stop,
         on_begin: &mut |broker, scenario| {
             line.borrow_mut().end();
-            eprintln!("{scenario} against {broker}, {}", course.next());
+            note!("{scenario} against {broker}, {}", course.next());
         },
         on_progress: &mut |progress| line.borrow_mut().show(progress),
         on_end: &mut |cell| kept.push(keep_one(cell, args)),
     };
     let (cells, conduct) = versus::run(options, &scenarios);
     line.borrow_mut().end();
-    println!("{}", versus::table(&cells));
+    say!("{}", versus::table(&cells));
     keep_comparisons(&cells, &conduct, args)?;
     kept.into_iter().collect::<anyhow::Result<()>>()?;
-    println!("results, reports and comparisons are in {}", args.out.display());
+    say!("results, reports and comparisons are in {}", args.out.display());
     let all_ran = !cells.is_empty() && cells.iter().all(|cell| cell.results.is_ok());
     Ok(match (all_ran, versus::all_have_a_valid_round(&cells)) {
         (false, _) => ExitCode::from(FAILED),

@@ -190,8 +190,8 @@ fn run_rows(matrix: &Matrix, all: &[Done], out: &mut String) {
             let _ = write!(out, "<tr{class}>{axes}<td class=\"text\">{name}</td>");
             for (figure, value) in FIGURES.iter().zip(figures) {
                 let shown = value.map_or("–".to_owned(), |value| figure.unit.show(value));
-                let interval = median_interval(&done.values(figure))
-                    .filter(|(low, high)| name == MEDIAN && low < high);
+                let interval = (name == MEDIAN).then(|| median_interval(&done.values(figure)));
+                let interval = interval.flatten().filter(|(low, high)| low < high);
                 let interval = interval.map_or(String::new(), |(low, high)| {
                     let [low, high] = [low, high].map(|value| escape(&figure.unit.show(value)));
                     format!("<br><small>{low} to {high}</small>")

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::cli::args;
 use crate::cli::repeat::Series;
 use crate::cli::run::{Origin, exporters, keep_all, options, results_path, verdict};
+use crate::cli::say::note;
 use crate::engine::{self, Options, Progress};
 use crate::expect::unmet;
 use crate::export::Exporter;
@@ -327,7 +328,7 @@ impl Desk {
         let mut results = engine::run(scenario, options)?;
         results.run.set = (!is_one).then_some(set);
         for told in pushed.into_iter().filter_map(Exporter::finish) {
-            eprintln!("flock: run {id}: {told}");
+            note!("flock: run {id}: {told}");
         }
         let kept = keep_all(&results, &path).err();
         Ok((results, path, kept.map(|error| format!("{error:#}"))))
@@ -365,7 +366,7 @@ impl Desk {
                 Err(error) => (Status::Failed, Some(format!("{error:#}"))),
             };
             if let Some(error) = &error {
-                eprintln!("flock: run {id}: {error}");
+                note!("flock: run {id}: {error}");
             }
             (run.status, run.error) = (status, error);
         }
