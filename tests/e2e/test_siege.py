@@ -26,6 +26,17 @@ CASES = [
     "scram-guesses",
     "come-and-go",
     "takeovers",
+    "filters-repeated",
+    "filters-many",
+    "retained-loop",
+    "retained-in-vain",
+    "pings-unread",
+    "subscribes-unread",
+    "publishes-unread",
+    "groups",
+    "overlapping-filters",
+    "deep-topics",
+    "many-subscriptions-come-and-go",
 ]
 
 

@@ -22,7 +22,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
 
-import before_login  # noqa: F401  (enters its cases)
+import after_login  # noqa: F401  (enters its cases)
+import before_login  # noqa: F401  (the same)
 from cases import CASES, Field
 from ground import MEMORY_BYTES, QUELEA, Bystander, Server
 

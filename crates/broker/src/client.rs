@@ -1,5 +1,6 @@
 //! What a shard keeps for one client id.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -9,6 +10,7 @@ use crate::access::{Grants, Identity};
 use crate::durable::Durable;
 use crate::news::ClientNews;
 use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
+use crate::subscribe::Done;
 use crate::subscriptions::Subscriptions;
 use crate::{Limits, NO_CONNECTION, RetainedQuery};
 
@@ -61,6 +63,9 @@ const OVERRUN_BYTES: u64 = 16 * 1024 * 1024;
 /// What only few sessions need.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
+    /// Filters whose retained messages are to be sent, once there is room and those before them
+    /// are. One that is asked for again while it waits is sent once for both.
+    pub(crate) retained_wanted: BTreeMap<Box<str>, Wanted>,
     /// Retained messages still to be fetched: the next page is asked for when there is room.
     pub(crate) retained_next: Vec<RetainedQuery>,
     /// Pages that are under way.
@@ -72,6 +77,29 @@ pub(crate) struct Extras {
     /// a later one is not older.
     pub(crate) retained_asks: u32,
     pub(crate) news: ClientNews,
+    /// How far the SUBSCRIBE or UNSUBSCRIBE has got that is being handled.
+    pub(crate) request: Option<Box<Done>>,
+}
+
+/// How retained messages are wanted, by the subscription that asked last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) options: u8,
+    pub(crate) identifier: u32,
+}
+
+impl Extras {
+    /// Pages that are under way or to be asked for.
+    pub(crate) const fn retained_under_way(&self) -> usize {
+        self.retained_asked as usize + self.retained_next.len()
+    }
+
+    pub(crate) fn are_unused(&self) -> bool {
+        self.retained_under_way() == 0
+            && self.retained_wanted.is_empty()
+            && self.request.is_none()
+            && self.news.is_unused()
+    }
 }
 
 /// How a client keeps pace with what it is sent.

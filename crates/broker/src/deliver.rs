@@ -180,8 +180,11 @@ impl Shard {
             }
         }
         let is_for_many = found.len() > 1;
-        if is_for_many && !found.is_sorted_by_key(|s| s.subscriber) {
-            found.sort_unstable_by_key(|subscription| subscription.subscriber);
+        if is_for_many {
+            self.work.charge(found.len());
+            if !found.is_sorted_by_key(|s| s.subscriber) {
+                found.sort_unstable_by_key(|subscription| subscription.subscriber);
+            }
         }
         let traits = Traits::of(message);
         let already_dirty = self.dirty.urgent();
@@ -389,15 +392,32 @@ pub(crate) fn terms_of(
         !is_unwanted && (bits & options::CHECK_RECEIVE == 0 || may_receive(client, message))
     });
     let mut terms = terms_by(traits, wanting.next()?);
-    for subscription in wanting {
+    if own.len() > 1 {
+        add_terms(&mut terms, traits, wanting);
+    }
+    Some(terms)
+}
+
+/// Adds those of further subscriptions. Their identifiers in one go: thousands would be copied
+/// thousands of times.
+#[inline(never)]
+fn add_terms<'a>(
+    terms: &mut Terms,
+    traits: Traits,
+    further: impl Iterator<Item = &'a Subscription>,
+) {
+    let mut all = terms.identifiers.as_slice().to_vec();
+    for subscription in further {
         let other = terms_by(traits, subscription);
         terms.qos = terms.qos.max(other.qos);
         terms.retain |= other.retain;
-        if subscription.identifier != 0 {
-            terms.identifiers = with_identifier(terms.identifiers, subscription.identifier);
-        }
+        all.extend(other.identifiers.as_slice());
     }
-    Some(terms)
+    terms.identifiers = match all.as_slice() {
+        [] => Identifiers::None,
+        [only] => Identifiers::One([*only]),
+        _ => Identifiers::Many(all.into()),
+    };
 }
 
 /// Out of line: nearly no delivery needs it, and each would carry it along.
@@ -409,10 +429,7 @@ pub(crate) fn may_receive(client: &Client, message: &Message) -> bool {
 fn terms_by(traits: Traits, subscription: &Subscription) -> Terms {
     let bits = subscription.options;
     Terms {
-        identifiers: match subscription.identifier {
-            0 => Identifiers::None,
-            identifier => Identifiers::One([identifier]),
-        },
+        identifiers: identifiers_of(subscription.identifier),
         group: 0,
         serial: 0,
         qos: options::qos(bits).min(traits.qos),
@@ -420,20 +437,17 @@ fn terms_by(traits: Traits, subscription: &Subscription) -> Terms {
     }
 }
 
-pub(crate) fn with_identifier(identifiers: Identifiers, new: u32) -> Identifiers {
-    match identifiers {
-        Identifiers::None => Identifiers::One([new]),
-        known => {
-            let mut all = known.as_slice().to_vec();
-            all.push(new);
-            Identifiers::Many(all.into())
-        }
+/// Those of one subscription; 0 stands for none.
+pub(crate) const fn identifiers_of(identifier: u32) -> Identifiers {
+    match identifier {
+        0 => Identifiers::None,
+        identifier => Identifiers::One([identifier]),
     }
 }
 
 fn note_fresh(client: &mut Client, message: &Message) {
     if let Some(extras) = &mut client.extras
-        && (extras.retained_asked > 0 || !extras.retained_next.is_empty())
+        && extras.retained_under_way() > 0
         && extras.retained_fresh.len() < RETAINED_FRESH_MAX
     {
         extras.retained_fresh.push((message.topic().into(), extras.retained_asks));

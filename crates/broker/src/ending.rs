@@ -5,6 +5,7 @@ use session::{Message, NEVER};
 
 use crate::access::Action;
 use crate::news::Kind;
+use crate::work::AUTH_UNITS;
 use crate::{
     Close, Ended, Event, NO_CONNECTION, Reauthenticate, Reauthenticated, SessionKey, Shard,
 };
@@ -49,14 +50,29 @@ impl Shard {
 
     /// The network connection is gone.
     pub fn on_closed(&mut self, slot: u32, connection: u64, now_ms: u64) {
-        // What was put aside while the client had to wait came before the end, its DISCONNECT too.
+        if self.link(slot, connection).is_some() {
+            self.end_lost(slot, connection, now_ms);
+        }
+        self.finish(now_ms);
+    }
+
+    /// What was put aside while the client had to wait came before the end, its DISCONNECT too. It
+    /// may take some turns.
+    pub(crate) fn end_lost(&mut self, slot: u32, connection: u64, now_ms: u64) {
+        let has_no_more = self.work.has_no_more();
+        let Some(link) = self.link(slot, connection) else { return };
+        link.is_lost = true;
+        link.waits_for_shard = false;
+        if has_no_more && link.asks_for_much && !link.inbox.is_empty() {
+            return self.wait_for_turn(slot);
+        }
         self.may_pause = false;
         self.on_bytes(slot, connection, &[], now_ms);
         self.may_pause = true;
-        if self.link(slot, connection).is_some() {
+        let Some(link) = self.link(slot, connection) else { return };
+        if !link.waits_for_shard || link.inbox.is_empty() {
             self.end(slot, Ended::Network, now_ms);
         }
-        self.finish(now_ms);
     }
 
     /// An operator ends the connection of a client id. False if there is none.
@@ -77,6 +93,9 @@ impl Shard {
         let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
         let Some(mut link) = client.session.detach() else { return };
         client.session.incoming.note_orphans(connection, &link);
+        if let Some(extras) = &mut client.extras {
+            extras.request = None;
+        }
         if link.is_v5() && tells_client(&ended) {
             // No reason string: the public suites compare the whole packet. The log has the detail.
             let _ = link.write(&Packet::Disconnect(Disconnect::new(ended.reason())));
@@ -223,6 +242,7 @@ impl Shard {
 
     /// AUTH after the CONNECT: re-authentication (section 4.12.1).
     pub(crate) fn on_auth(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), Ended> {
+        self.work.charge(AUTH_UNITS);
         let Some(client) = self.clients.get(slot) else { return Ok(()) };
         let method = auth.properties.iter().find_map(|property| match property {
             Property::AuthMethod(method) => Some(method),

@@ -70,7 +70,7 @@ pub enum Event {
         peer: Box<str>,
         ended: Ended,
     },
-    /// Deliveries to a session were dropped. This and the next two come at most once a second per
+    /// Deliveries to a session were dropped. This and the next three come at most once a second per
     /// client and kind, with the number since.
     Dropped {
         client_id: Box<str>,
@@ -95,6 +95,16 @@ pub enum Event {
         /// Empty once the connection is gone.
         peer: Box<str>,
         topic: Box<str>,
+        count: u64,
+    },
+    /// Filters were refused because the client has, or asks for, more than it may; the filter is
+    /// the first.
+    TooManySubscriptions {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        /// Empty once the connection is gone.
+        peer: Box<str>,
+        filter: Box<str>,
         count: u64,
     },
     /// Somebody has connected with the client id of a session that is another user's, and was

@@ -10,13 +10,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::QoS;
-use session::{Delivery, Identifiers, Message, NEVER, Offered, Overflow, Terms};
+use session::{Delivery, Message, NEVER, Offered, Overflow, Terms};
 use smallvec::SmallVec;
 use topic::FilterId;
 
-use crate::deliver::{options, with_identifier};
+use crate::deliver::{identifiers_of, options};
 use crate::groups::{Group, GroupName, Member, choose};
 use crate::subscriptions::Listed;
+use crate::work::GROUP_UNITS;
 use crate::{Confirm, GroupWay, Mail, SessionKey, Shard};
 
 /// How often a message is passed on before it is parked.
@@ -147,6 +148,7 @@ impl Shard {
         confirm: Option<Confirm>,
         now_ms: u64,
     ) -> u16 {
+        self.work.charge(GROUP_UNITS);
         if !self.group_keeps(number, message) {
             self.pass_on(number, message, 0, now_ms);
             return 0;
@@ -291,12 +293,8 @@ impl Shard {
             return;
         }
         Self::lend_buffer(client, spare_buffers);
-        let identifiers = match identifier {
-            0 => Identifiers::None,
-            identifier => with_identifier(Identifiers::None, identifier),
-        };
         let terms = Terms {
-            identifiers,
+            identifiers: identifiers_of(identifier),
             group: key,
             serial,
             qos: options::qos(bits).min(message.qos()),

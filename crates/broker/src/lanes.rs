@@ -85,6 +85,8 @@ impl Shard {
     /// the last mail.
     pub fn end_turn(&mut self) {
         self.slowed_last = SessionKey::NOBODY;
+        self.work.end_turn();
+        self.give_more_pages();
         while let Some((from, bytes)) = self.marks.pop() {
             self.send(from, Mail::Taken { by: self.id, bytes });
         }
@@ -143,6 +145,10 @@ impl Shard {
     pub(crate) fn read_on(&mut self, slot: u32, connection: u64, now_ms: u64) {
         let Some(link) = self.link(slot, connection) else { return };
         link.waits_for_shard = false;
+        if link.is_lost {
+            self.end_lost(slot, connection, now_ms);
+            return self.finish(now_ms);
+        }
         let paused_until_ms = link.paused_until_ms();
         if paused_until_ms > now_ms {
             self.effects.pauses.push((connection, paused_until_ms));

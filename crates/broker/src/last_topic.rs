@@ -3,6 +3,7 @@
 use topic::Interested;
 
 use crate::Shard;
+use crate::work::STEPS_PER_UNIT;
 
 /// A topic, and as of when is known who wants it. Versions are 0 for what is not known.
 #[derive(Debug, Default)]
@@ -51,6 +52,10 @@ impl Shard {
         if last.index_version != self.index.version() {
             self.index.matches(&last.name, &mut self.matches);
             last.index_version = self.index.version();
+            let steps = self.index.take_long_walks();
+            if steps > 0 {
+                self.work.charge(steps / STEPS_PER_UNIT);
+            }
         }
     }
 

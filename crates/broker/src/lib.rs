@@ -51,6 +51,7 @@ mod subscribe;
 mod subscriptions;
 pub mod sys;
 mod wheel;
+mod work;
 
 pub use access::Access;
 pub use calendar::{Calendar, CalendarNote};

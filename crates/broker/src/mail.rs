@@ -141,6 +141,21 @@ pub enum Mail {
 }
 
 impl Mail {
+    /// Has it to stay behind what was sent before it, however long that takes? What carries
+    /// messages, counts them, or asks for them.
+    pub(crate) const fn keeps_order(&self) -> bool {
+        matches!(
+            self,
+            Self::Publish { .. }
+                | Self::Retain { .. }
+                | Self::Offer { .. }
+                | Self::Park { .. }
+                | Self::Seen { .. }
+                | Self::Mark { .. }
+                | Self::QueryRetained(_)
+        )
+    }
+
     /// Bytes of the message that it carries to another shard, if it does, for what may lie before
     /// that.
     pub(crate) fn message_bytes(&self) -> usize {

@@ -160,6 +160,12 @@ metrics! {
         "Times that a publisher was paused until another shard had processed what it was sent.";
     holds: Counter "quelea_publisher_holds_total",
         "Times that publishers were paused because the queue of a subscriber was too long.";
+    unread_waits: Counter "quelea_unread_waits_total",
+        "Times that a client was paused until it had read more of what it was sent.";
+    work_waits: Counter "quelea_work_waits_total",
+        "Times that a client was paused for a turn because it had asked for much.";
+    subscriptions_refused: Counter "quelea_subscriptions_refused_total",
+        "Filters that were refused because the client has, or asks for, more than it may.";
     events_lost: Counter "quelea_events_lost_total",
         "Events that are missing in the log because too many came at once.";
 }

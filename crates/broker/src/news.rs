@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Refused,
     /// What it wanted, by the access rules.
     Denied(&'static str),
+    /// Its filters: it has, or asks for, more than it may.
+    TooMany,
 }
 
 /// Of a shard.
@@ -113,6 +115,9 @@ impl Shard {
             self.tell(match kind {
                 Kind::Dropped(reason) => Event::Dropped { client_id, reason, count },
                 Kind::Refused => Event::Refused { client_id, username, peer, topic, count },
+                Kind::TooMany => {
+                    Event::TooManySubscriptions { client_id, username, peer, filter: topic, count }
+                }
                 Kind::Denied(action) => {
                     Event::Denied { client_id, username, peer, action, topic, rule, count }
                 }
@@ -164,7 +169,7 @@ fn rule_of(client: &Client, kind: Kind, topic: &str) -> Box<str> {
     let action = match kind {
         Kind::Denied("subscribe") => Action::Subscribe,
         Kind::Denied(_) => Action::Publish,
-        Kind::Dropped(_) | Kind::Refused => return Box::default(),
+        Kind::Dropped(_) | Kind::Refused | Kind::TooMany => return Box::default(),
     };
     client.grants.why_denied(client.identity(), action, topic)
 }

@@ -71,9 +71,18 @@ impl Shard {
         subscribe: &Subscribe<'_>,
         now_ms: u64,
     ) -> bool {
+        let bytes = subscribe.filters.iter().map(|(filter, _)| filter.len() + FACT_BYTES_MAX).sum();
+        self.fact_waits(slot, bytes, now_ms)
+    }
+
+    /// The same of the next filter of a long one, which is done in portions.
+    pub(crate) fn filter_waits(&mut self, slot: u32, filter: &str, now_ms: u64) -> bool {
+        self.fact_waits(slot, filter.len() + FACT_BYTES_MAX, now_ms)
+    }
+
+    fn fact_waits(&mut self, slot: u32, bytes: usize, now_ms: u64) -> bool {
         let is_kept = self.clients.get(slot).is_some_and(|client| client.durable.is_some());
         let Some(store) = self.store.as_ref().filter(|_| is_kept) else { return false };
-        let bytes = subscribe.filters.iter().map(|(filter, _)| filter.len() + FACT_BYTES_MAX).sum();
         let waits = store.would_wait(bytes);
         if waits {
             self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
@@ -85,13 +94,18 @@ impl Shard {
     pub(crate) fn note_taken(&mut self, slot: u32, connection: u64, taken: &Taken, now_ms: u64) {
         self.metrics().packets_received.add(taken.packets);
         self.metrics().bytes_received.add(taken.bytes);
+        let (is_spent, asks_for_much) = (self.work.is_spent(), self.work.end());
         let Some(link) = self.link(slot, connection) else { return };
+        link.asks_for_much = asks_for_much;
         if taken.is_burst {
             link.note_burst(now_ms);
         }
         if let Some(until) = link.charge(taken.publishes, taken.bytes, now_ms) {
             link.pause_until(until);
             self.effects.pauses.push((connection, until));
+        }
+        if is_spent {
+            self.wait_for_turn(slot);
         }
     }
 

@@ -5,6 +5,8 @@
 
 mod kept;
 
+use std::collections::VecDeque;
+
 use codec::Reason;
 use session::{Message, Terms};
 use storage::Level;
@@ -12,7 +14,8 @@ use storage::Level;
 pub(crate) use kept::Kept;
 
 use crate::access::Action;
-use crate::deliver::{options, with_identifier};
+use crate::client::{Extras, Wanted};
+use crate::deliver::{identifiers_of, options};
 use crate::durable::{Class, Deletion, Place, Promise, level_of};
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::news::Subject;
@@ -25,8 +28,18 @@ const PAGE_MESSAGES: usize = 100;
 /// a worker busy with one subscriber while others wait.
 const CALM_BYTES_MAX: usize = 64 * 1024;
 
+/// Pages that a home gives in one turn, some 0.05 ms each; other subscribers wait for the next.
+const PAGES_PER_TURN: usize = 32;
+
 /// Retained messages looked at per tick for expiry.
 const SWEEP_MESSAGES: usize = 1000;
+
+/// Pages of this shard that were asked for, and how many this turn has had.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    waiting: VecDeque<Box<RetainedQuery>>,
+    given: usize,
+}
 
 impl Shard {
     /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6). True: `confirm`
@@ -199,9 +212,18 @@ impl Shard {
         }
     }
 
-    /// Asks for the retained messages of a new subscription.
-    pub(crate) fn ask_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
+    /// The retained messages of a new subscription are to be sent, once there is room for them
+    /// ([`Shard::ask_next_page`]).
+    pub(crate) fn want_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let wanted = Wanted { options: bits, identifier };
+        client.extras().retained_wanted.insert(filter.into(), wanted);
+    }
+
+    /// Asks for the retained messages of a filter from the beginning.
+    fn ask_retained(&mut self, slot: u32, filter: &str, wanted: Wanted) {
         let subscriber = self.key(slot);
+        let Wanted { options: bits, identifier } = wanted;
         let Some(client) = self.clients.get_mut(slot) else { return };
         let extras = client.extras();
         extras.retained_asks = extras.retained_asks.wrapping_add(1);
@@ -214,7 +236,7 @@ impl Shard {
             ask: extras.retained_asks,
             after: None,
         };
-        if filter.contains(['+', '#']) {
+        if has_wildcard(filter) {
             extras.retained_asked += u32::from(self.shared.shard_count);
             for home in 0..self.shared.shard_count {
                 self.query(RetainedQuery { home, ..query.clone() });
@@ -226,11 +248,34 @@ impl Shard {
         }
     }
 
-    /// The home's side: one page.
-    pub(crate) fn on_retained_query(&mut self, mut query: Box<RetainedQuery>) {
+    /// The home's side: a page, now or in a later turn.
+    pub(crate) fn on_retained_query(&mut self, query: Box<RetainedQuery>) {
+        if !has_wildcard(&query.filter) {
+            return self.give_page(query);
+        }
+        self.pages.waiting.push_back(query);
+        self.give_pages();
+    }
+
+    fn give_pages(&mut self) {
+        while self.pages.given < PAGES_PER_TURN
+            && let Some(query) = self.pages.waiting.pop_front()
+        {
+            self.pages.given += 1;
+            self.give_page(query);
+        }
+    }
+
+    /// A turn is over, and there may be more pages.
+    pub(crate) fn give_more_pages(&mut self) {
+        self.pages.given = 0;
+        self.give_pages();
+    }
+
+    fn give_page(&mut self, mut query: Box<RetainedQuery>) {
         let mut messages = Vec::new();
         let after = query.after.take();
-        if query.filter.contains(['+', '#']) {
+        if has_wildcard(&query.filter) {
             query.after = self.retained.walk(&query.filter, after, PAGE_MESSAGES, &mut |kept| {
                 messages.push(kept.message());
             });
@@ -285,12 +330,8 @@ impl Shard {
         if is_stale || is_denied || is_own {
             return;
         }
-        let identifiers = match query.identifier {
-            0 => session::Identifiers::None,
-            identifier => with_identifier(session::Identifiers::None, identifier),
-        };
         let terms = Terms {
-            identifiers,
+            identifiers: identifiers_of(query.identifier),
             group: 0,
             serial: 0,
             qos: options::qos(query.options).min(message.qos()),
@@ -316,11 +357,35 @@ impl Shard {
         }
         if let Some(query) = extras.retained_next.pop() {
             extras.retained_asked += 1;
-            self.query(query);
-        } else if extras.retained_asked == 0 && extras.news.is_unused() {
+            return self.query(query);
+        }
+        while let Some((filter, wanted)) = self.next_wanted(slot) {
+            self.ask_retained(slot, &filter, wanted);
+        }
+        self.drop_extras_if_unused(slot);
+    }
+
+    /// The next filter whose retained messages may be asked for: one after the other, as each can
+    /// be all there are. Those of a single topic go in portions of a page.
+    fn next_wanted(&mut self, slot: u32) -> Option<(Box<str>, Wanted)> {
+        let extras = self.clients.get_mut(slot)?.extras.as_mut()?;
+        let under_way = extras.retained_under_way();
+        let first = extras.retained_wanted.first_entry()?;
+        let is_one = !has_wildcard(first.key());
+        (under_way == 0 || is_one && under_way < PAGE_MESSAGES).then(|| first.remove_entry())
+    }
+
+    pub(crate) fn drop_extras_if_unused(&mut self, slot: u32) {
+        if let Some(client) = self.clients.get_mut(slot)
+            && client.extras.as_deref().is_some_and(Extras::are_unused)
+        {
             client.extras = None;
         }
     }
+}
+
+fn has_wildcard(filter: &str) -> bool {
+    filter.contains(['+', '#'])
 }
 
 fn is_own(topic: &str) -> bool {

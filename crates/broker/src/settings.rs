@@ -1,6 +1,6 @@
 //! What an operator may set: limits and what is offered to clients.
 
-use codec::QoS;
+use codec::{QoS, Reason, Violation};
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
 
@@ -48,6 +48,11 @@ pub struct Limits {
     pub will_payload_bytes_max: u16,
     /// More subscriptions: SUBACK 0x97.
     pub subscriptions_per_client_max: u32,
+    /// More shared subscriptions: SUBACK 0x97. Each message that one matches is a delivery.
+    pub shared_subscriptions_per_client_max: u32,
+    /// More filters in a SUBSCRIBE: those behind them SUBACK 0x97. Requests of more than a KiB for
+    /// each: DISCONNECT 0x95.
+    pub filters_per_packet_max: u32,
     /// Unacknowledged publishes towards a client; more wait in its queue.
     pub in_flight_max: u16,
     /// Unacknowledged publishes from a client; more: DISCONNECT 0x93 (MQTT 5).
@@ -91,7 +96,26 @@ pub struct Limits {
     pub durability: Durability,
 }
 
+/// What a filter may take on average in a request of as many as there may be, and what a request
+/// may take in any case.
+const REQUEST_FILTER_BYTES: usize = 1024;
+const REQUEST_BYTES_MIN: usize = 128 * 1024;
+
 impl Limits {
+    /// Does this begin a packet that is longer than anything but a PUBLISH need be? It is checked
+    /// whole, and again whenever a part of it is done.
+    pub(crate) fn too_long_request(&self, bytes: &[u8]) -> Option<Violation> {
+        const PUBLISH: u8 = 3;
+        let packet_len = codec::packet_len(bytes).ok().flatten()?;
+        let filters_bytes = self.filters_per_packet_max as usize * REQUEST_FILTER_BYTES;
+        let is_publish = bytes.first().is_some_and(|first| first >> 4 == PUBLISH);
+        (!is_publish && packet_len > filters_bytes.max(REQUEST_BYTES_MIN)).then_some(Violation {
+            reason: Reason::PACKET_TOO_LARGE,
+            clause: "",
+            detail: "longer than the packets of this server's limits for filters",
+        })
+    }
+
     /// The message expiry interval in force for one that was `asked` for.
     pub(crate) fn message_expiry_secs(&self, asked: Option<u32>) -> Option<u32> {
         match (asked, self.message_expiry_max_secs) {
@@ -114,6 +138,8 @@ impl Default for Limits {
             client_id_v31_chars_max: u16::MAX,
             will_payload_bytes_max: u16::MAX,
             subscriptions_per_client_max: 100_000,
+            shared_subscriptions_per_client_max: 100_000,
+            filters_per_packet_max: 100_000,
             in_flight_max: 1000,
             receive_max: 1000,
             alias_in_max: 32,

@@ -2,6 +2,7 @@
 
 mod gather;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
@@ -21,7 +22,9 @@ use crate::load::LoadWalk;
 use crate::news::ShardNews;
 use crate::pace::{Taken, is_burst};
 use crate::remains::Remains;
+use crate::retain::Pages;
 use crate::wheel::Wheel;
+use crate::work::{OUTBOX_BYTES_LEAST, Work};
 use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
@@ -105,6 +108,9 @@ pub struct Shard {
     /// Mail with a serial for which the log had no room; it is tried again in its order. Bounded by
     /// the receive maxima of the publishers, whose acknowledgements wait for it.
     pub(crate) late_mail: Vec<Mail>,
+    /// Mail for which the turn in which it came was not enough.
+    pub(crate) unread_mail: VecDeque<Mail>,
+    pub(crate) pages: Pages,
     /// Where the walk that removes expired retained messages goes on.
     pub(crate) retained_sweep: Option<topic::Cursor>,
     pub(crate) wheel: Wheel,
@@ -136,6 +142,7 @@ pub struct Shard {
     spare_buffers: Vec<Vec<u8>>,
     /// Emptied batches of mail, for what is sent next.
     spare_batches: Vec<Vec<Mail>>,
+    pub(crate) work: Work,
     /// Of the slowest subscriber of the message just delivered.
     pub(crate) pace: Pace,
     /// False while the last packets of a connection that is gone are handled.
@@ -163,6 +170,8 @@ impl Shard {
             retained: Retained::new(),
             store: None,
             late_mail: Vec::new(),
+            unread_mail: VecDeque::new(),
+            pages: Pages::default(),
             retained_sweep: None,
             wheel: Wheel::default(),
             remains: Remains::default(),
@@ -184,6 +193,7 @@ impl Shard {
             packet: None,
             spare_buffers: Vec::new(),
             spare_batches: Vec::new(),
+            work: Work::default(),
             pace: Pace::default(),
             may_pause: true,
             slowed_last: SessionKey::NOBODY,
@@ -210,10 +220,16 @@ impl Shard {
     /// pause call it even without bytes: some may have been put aside. True: a large packet is
     /// under way, and what it lacks may be read right into [`Shard::inbox`].
     pub fn on_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> bool {
+        let has_to_wait = self.may_pause && self.work.has_no_more();
         let Some(link) = self.link(slot, connection) else { return false };
         // A client whose packets wait here, put aside, is not silent: we do not listen.
         if !bytes.is_empty() || !link.inbox.is_empty() {
             link.last_packet_ms = now_ms;
+        }
+        let owed = link.outbox.len();
+        if has_to_wait && link.asks_for_much {
+            self.wait_for_turn(slot);
+            return self.put_aside(slot, connection, bytes);
         }
         let gathers = if link.inbox.is_empty() {
             let taken = self.on_packets(slot, connection, bytes, now_ms);
@@ -221,6 +237,9 @@ impl Shard {
         } else {
             self.on_more_bytes(slot, connection, bytes, now_ms)
         };
+        if owed >= OUTBOX_BYTES_LEAST {
+            self.look_whether_it_reads(slot, connection, owed);
+        }
         self.finish(now_ms);
         gathers
     }
@@ -228,11 +247,12 @@ impl Shard {
     /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
     fn on_packets(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> usize {
         self.pace = Pace::default();
+        self.work.begin();
         let mut taken = 0;
         let mut packets = 0;
         let mut publishes = 0;
         let mut is_over = false;
-        while taken < bytes.len() && !is_over {
+        while taken < bytes.len() && !is_over && !self.work.is_spent() {
             let Some(client) = self.clients.get(slot).filter(|c| c.connection == connection) else {
                 break;
             };
@@ -248,7 +268,10 @@ impl Shard {
             // By reference: a packet is large to move.
             let (packet, packet_len) = match &decoded {
                 Ok(Some((packet, packet_len))) => (packet, *packet_len),
-                Ok(None) => break,
+                Ok(None) => {
+                    self.end_if_too_long(slot, rest, now_ms);
+                    break;
+                }
                 Err(violation) => {
                     self.end(slot, Ended::Violation(*violation), now_ms);
                     break;
@@ -258,9 +281,9 @@ impl Shard {
                 if self.may_pause && self.has_to_come_later(slot, publish, now_ms) {
                     break;
                 }
-            } else if let Packet::Subscribe(subscribe) = packet
-                && self.may_pause
-                && self.subscribes_later(slot, subscribe, now_ms)
+            } else if self.may_pause
+                && matches!(packet, Packet::Subscribe(_) | Packet::Unsubscribe(_))
+                && self.goes_on_later(slot, (packet, packet_len), now_ms)
             {
                 break;
             }
@@ -447,12 +470,16 @@ impl Shard {
         let Some(link) = client.session.link_mut() else { return };
         let spare = link.outbox.advance(count);
         link.note_taken(count);
+        let waits_to_be_read = link.waits_to_be_read;
         let is_empty = link.outbox.is_empty();
         if is_empty && !has_queue {
             link.has_caught_up();
         }
         if let Some(buffer) = spare {
             self.keep_buffer(buffer);
+        }
+        if waits_to_be_read {
+            self.read_on_if_it_reads(slot, connection, now_ms);
         }
         if waits && is_empty {
             self.pump(slot, now_ms);
@@ -498,11 +525,7 @@ impl Shard {
         std::mem::replace(mails, self.spare_batches.pop().unwrap_or_default())
     }
 
-    /// A batch of mail from a shard. It is kept, emptied, for mail that goes out.
-    pub fn on_batch(&mut self, mut mails: Vec<Mail>, now_ms: u64) {
-        for mail in mails.drain(..) {
-            self.on_mail(mail, now_ms);
-        }
+    pub(crate) fn keep_batch(&mut self, mails: Vec<Mail>) {
         if self.spare_batches.len() < SPARE_BATCHES_MAX && mails.capacity() <= BATCH_ITEMS_MAX {
             self.spare_batches.push(mails);
         }
@@ -611,6 +634,8 @@ impl Shard {
     pub fn on_tick(&mut self, now_ms: u64) {
         self.fire_timers(now_ms);
         self.clear_remains();
+        self.read_mail_on(now_ms);
+        self.read_line_on(now_ms);
         self.tick_log(now_ms);
         self.look_at_holds(now_ms);
         if self.sweeps_at_ms <= now_ms {
@@ -625,7 +650,7 @@ impl Shard {
 
     /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
     pub fn next_deadline_ms(&self) -> u64 {
-        if !self.remains.is_empty() {
+        if !self.remains.is_empty() || !self.unread_mail.is_empty() || self.work.has_line() {
             return 0;
         }
         let log = self.store.as_ref().and_then(|store| store.log.next_deadline());

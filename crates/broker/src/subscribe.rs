@@ -36,15 +36,26 @@ pub(crate) struct Granted {
 
 /// What became of the filters of a packet, as far as it has got.
 #[derive(Debug, Default)]
-struct Done<'a> {
+pub(crate) struct Done {
+    /// One for each filter.
     reasons: Vec<u8>,
     /// What its acknowledgement has to wait for: the newest record of any of them.
     kept: Option<storage::Position>,
+}
+
+/// Filters whose retained messages are to be sent, with their option bits.
+type Retained<'a> = Vec<(&'a str, u8)>;
+
+/// The filters of a packet that one go takes.
+#[derive(Debug, Default)]
+struct Portion<'a> {
+    done: Done,
+    /// All are taken, however long that is. Not of a client that is gone: it waits for no answer.
+    is_rest: bool,
     /// What waited in the log for the session before it lost the first subscription. Once for all
-    /// filters of the packet: it walks the whole queue.
+    /// filters of the portion: it walks the whole queue.
     before: Option<Vec<u64>>,
-    /// Filters whose retained messages are to be sent, with their option bits.
-    retained: Vec<(&'a str, u8)>,
+    retained: Retained<'a>,
 }
 
 impl Shard {
@@ -54,22 +65,64 @@ impl Shard {
         subscribe: &Subscribe<'_>,
         now_ms: u64,
     ) -> Result<(), Ended> {
-        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
-        let mut done = Done::default();
-        let outcome = self.subscribe_all(slot, subscribe, identifier, &mut done, now_ms);
-        self.let_pending_go(slot, done.before.unwrap_or_default());
-        outcome?;
+        let (done, retained) = self.subscribe_portion(slot, subscribe, self.may_pause, now_ms)?;
         let suback = Suback {
             packet_id: subscribe.packet_id,
             properties: Properties::EMPTY,
             reasons: &done.reasons,
         };
         self.answer_when_kept(slot, done.kept, &Packet::Suback(suback));
-        for (filter, bits) in done.retained {
-            self.ask_retained(slot, filter, bits, identifier);
+        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
+        for (filter, bits) in retained {
+            self.want_retained(slot, filter, bits, identifier);
         }
         self.pump(slot, now_ms);
         Ok(())
+    }
+
+    /// As many filters as one go takes. True: what is left is for [`Shard::on_subscribe`].
+    pub(crate) fn subscribe_some(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'_>,
+        now_ms: u64,
+    ) -> Result<bool, Ended> {
+        let (done, retained) = self.subscribe_portion(slot, subscribe, false, now_ms)?;
+        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
+        for (filter, bits) in retained {
+            self.want_retained(slot, filter, bits, identifier);
+        }
+        Ok(self.put_off(slot, done, subscribe.filters.iter().count()))
+    }
+
+    fn subscribe_portion<'a>(
+        &mut self,
+        slot: u32,
+        subscribe: &Subscribe<'a>,
+        is_rest: bool,
+        now_ms: u64,
+    ) -> Result<(Done, Retained<'a>), Ended> {
+        let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
+        let done = self.take_done(slot);
+        let mut portion = Portion { done, is_rest, ..Portion::default() };
+        let outcome = self.subscribe_all(slot, subscribe, identifier, &mut portion, now_ms);
+        self.let_pending_go(slot, portion.before.unwrap_or_default());
+        outcome.map(|()| (portion.done, portion.retained))
+    }
+
+    /// How far an earlier go has got with the packet.
+    fn take_done(&mut self, slot: u32) -> Done {
+        let extras = self.clients.get_mut(slot).and_then(|client| client.extras.as_mut());
+        extras.and_then(|extras| extras.request.take()).map_or_else(Done::default, |done| *done)
+    }
+
+    /// A go is over that has got so far. Has it got to the last of so many filters?
+    fn put_off(&mut self, slot: u32, done: Done, filters: usize) -> bool {
+        let is_whole = done.reasons.len() >= filters;
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.extras().request = Some(Box::new(done));
+        }
+        is_whole
     }
 
     fn subscribe_all<'a>(
@@ -77,17 +130,29 @@ impl Shard {
         slot: u32,
         subscribe: &Subscribe<'a>,
         identifier: u32,
-        done: &mut Done<'a>,
+        portion: &mut Portion<'a>,
         now_ms: u64,
     ) -> Result<(), Ended> {
-        for (text, options) in subscribe.filters.iter() {
+        let Some(client) = self.clients.get(slot) else { return Ok(()) };
+        let filters_max = client.limits.filters_per_packet_max as usize;
+        let begun = portion.done.reasons.len();
+        for (number, (text, options)) in subscribe.filters.iter().enumerate().skip(begun) {
+            let may_wait = !portion.is_rest;
+            if may_wait && (self.work.is_spent() || self.filter_waits(slot, text, now_ms)) {
+                return Ok(());
+            }
+            if number >= filters_max {
+                self.work.charge(1);
+                let reason = self.refuse_filter(slot, text, Reason::QUOTA_EXCEEDED, now_ms);
+                portion.done.reasons.push(reason);
+                continue;
+            }
+            self.work.charge_filter(text);
+            let done = &mut portion.done;
             let request = match self.check_filter(slot, text, options, identifier)? {
                 Ok(request) => request,
                 Err(reason) => {
-                    if reason == Reason::NOT_AUTHORIZED {
-                        self.note(slot, Kind::Denied("subscribe"), text, now_ms);
-                    }
-                    done.reasons.push(self.suback_code(slot, reason));
+                    done.reasons.push(self.refuse_filter(slot, text, reason, now_ms));
                     continue;
                 }
             };
@@ -96,7 +161,7 @@ impl Shard {
             let qos_max = self.clients.get(slot).map(|client| client.limits.qos_max);
             let is_qos_0 = qos_max.is_none_or(|max| options.qos.min(max) == codec::QoS::AtMostOnce);
             if is_qos_0 && old.is_some() {
-                done.before.get_or_insert_with(|| self.all_pending(slot));
+                portion.before.get_or_insert_with(|| self.all_pending(slot));
             }
             let granted = self.subscribe(slot, &request);
             match self.keep_granted(slot, text, old, granted, identifier) {
@@ -116,10 +181,23 @@ impl Shard {
             };
             // MQTT-4.8: retained messages are not sent to shared subscriptions.
             if wants_retained && request.filter.group.is_none() {
-                done.retained.push((request.filter.filter, granted.bits));
+                portion.retained.push((request.filter.filter, granted.bits));
             }
         }
         Ok(())
+    }
+
+    /// Counts and tells why a filter is refused; returns what SUBACK says of it.
+    fn refuse_filter(&mut self, slot: u32, text: &str, reason: Reason, now_ms: u64) -> u8 {
+        match reason {
+            Reason::NOT_AUTHORIZED => self.note(slot, Kind::Denied("subscribe"), text, now_ms),
+            Reason::QUOTA_EXCEEDED => {
+                self.metrics().subscriptions_refused.add(1);
+                self.note(slot, Kind::TooMany, text, now_ms);
+            }
+            _ => {}
+        }
+        self.suback_code(slot, reason)
     }
 
     fn subscription_identifier(
@@ -178,9 +256,12 @@ impl Shard {
         if !client.grants.allows(client.identity(), Action::Subscribe, text) {
             return Ok(Err(Reason::NOT_AUTHORIZED));
         }
-        if client.subscriptions.len() >= limits.subscriptions_per_client_max as usize
-            && !self.is_subscribed(slot, &filter)
-        {
+        let subscriptions = &client.subscriptions;
+        let are_too_many = subscriptions.len() >= limits.subscriptions_per_client_max as usize
+            || filter.group.is_some()
+                && subscriptions.shared_len()
+                    >= limits.shared_subscriptions_per_client_max as usize;
+        if are_too_many && !self.is_subscribed(slot, &filter) {
             return Ok(Err(Reason::QUOTA_EXCEEDED));
         }
         Ok(Ok(Request { filter, options, identifier }))
@@ -358,26 +439,53 @@ impl Shard {
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<(), Ended> {
-        let mut done = Done::default();
-        let outcome = self.unsubscribe_all(slot, unsubscribe, &mut done);
-        self.let_pending_go(slot, done.before.unwrap_or_default());
-        outcome?;
+        let done = self.unsubscribe_portion(slot, unsubscribe, self.may_pause)?;
         let unsuback = Unsuback {
             packet_id: unsubscribe.packet_id,
             properties: Properties::EMPTY,
             reasons: &done.reasons,
         };
         self.answer_when_kept(slot, done.kept, &Packet::Unsuback(unsuback));
+        self.drop_extras_if_unused(slot);
         Ok(())
+    }
+
+    /// As many filters as one go takes. True: what is left is for [`Shard::on_unsubscribe`].
+    pub(crate) fn unsubscribe_some(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+    ) -> Result<bool, Ended> {
+        let done = self.unsubscribe_portion(slot, unsubscribe, false)?;
+        Ok(self.put_off(slot, done, unsubscribe.filters.iter().count()))
+    }
+
+    fn unsubscribe_portion(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+        is_rest: bool,
+    ) -> Result<Done, Ended> {
+        let done = self.take_done(slot);
+        let mut portion = Portion { done, is_rest, ..Portion::default() };
+        let outcome = self.unsubscribe_all(slot, unsubscribe, &mut portion);
+        self.let_pending_go(slot, portion.before.unwrap_or_default());
+        outcome.map(|()| portion.done)
     }
 
     fn unsubscribe_all(
         &mut self,
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
-        done: &mut Done<'_>,
+        portion: &mut Portion<'_>,
     ) -> Result<(), Ended> {
-        for text in unsubscribe.filters.iter() {
+        let begun = portion.done.reasons.len();
+        for text in unsubscribe.filters.iter().skip(begun) {
+            if self.work.is_spent() && !portion.is_rest {
+                return Ok(());
+            }
+            self.work.charge_filter(text);
+            let done = &mut portion.done;
             let Some(client) = self.clients.get(slot) else { return Ok(()) };
             let filter = match topic::parse_filter(text, &client.limits.topic) {
                 Ok(filter) => filter,
@@ -398,7 +506,7 @@ impl Shard {
                         continue;
                     }
                 }
-                done.before.get_or_insert_with(|| self.all_pending(slot));
+                portion.before.get_or_insert_with(|| self.all_pending(slot));
             }
             let was_subscribed = self.unsubscribe(slot, &filter);
             let reason =
@@ -412,6 +520,9 @@ impl Shard {
         let Some(listed) = self.find_listed(slot, filter) else { return false };
         if let Some(client) = self.clients.get_mut(slot) {
             client.subscriptions.remove(&listed);
+            if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
+                extras.retained_wanted.remove(filter.filter);
+            }
         }
         self.metrics().subscriptions.sub(1);
         self.let_go(slot, listed);

@@ -88,6 +88,13 @@ impl Subscriptions {
         }
     }
 
+    pub(crate) fn shared_len(&self) -> usize {
+        match self {
+            Self::Few(few) => shared_in(few),
+            Self::Many(many) => many.shared.len(),
+        }
+    }
+
     /// Adds what the session does not list yet.
     pub(crate) fn add(&mut self, listed: Listed) {
         if let Self::Few(few) = self

@@ -15,6 +15,9 @@ use crate::{
 /// client has filled with one before: its length is only what the client claims.
 const INBOX_AHEAD_MAX: usize = 16;
 
+/// So much of an outbox may come on top of a full one, as answers: an eighth.
+const UNHEARD_PART: usize = 8;
+
 /// What was agreed between client and server at CONNECT.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkSettings {
@@ -93,6 +96,14 @@ pub struct Link {
     pub is_dirty: bool,
     /// As a publisher it waits for the word of a shard.
     pub waits_for_shard: bool,
+    /// Bytes of answers that it has not taken, beside a full outbox.
+    unheard_bytes: u32,
+    /// It is not read before it has taken more of what it was sent.
+    pub waits_to_be_read: bool,
+    /// What it last asked for took a good part of a turn.
+    pub asks_for_much: bool,
+    /// The connection is gone, but not all that came over it is handled.
+    pub is_lost: bool,
     pub last_packet_ms: u64,
     /// Since when the client has been behind; [`NEVER`] once it has caught up.
     pub(crate) behind_since_ms: u64,
@@ -128,6 +139,10 @@ impl Link {
             has_refused: false,
             is_dirty: false,
             waits_for_shard: false,
+            unheard_bytes: 0,
+            waits_to_be_read: false,
+            asks_for_much: false,
+            is_lost: false,
             last_packet_ms: now_ms,
             behind_since_ms: NEVER,
             taken_bytes: 0,
@@ -227,6 +242,21 @@ impl Link {
     /// The client has taken all it was sent.
     pub const fn has_caught_up(&mut self) {
         self.behind_since_ms = NEVER;
+        self.unheard_bytes = 0;
+    }
+
+    /// The client was answered while `owed` bytes waited for it. Publishes do not enter a full
+    /// outbox, so what it has grown by are answers. True: so many have gathered that the client is
+    /// not to be read before it reads.
+    pub fn note_answers(&mut self, owed: usize) -> bool {
+        let full_bytes = self.settings.outbox_bytes_max as usize;
+        if owed < full_bytes {
+            self.unheard_bytes = 0;
+            return false;
+        }
+        let answers = self.outbox.len().saturating_sub(owed);
+        self.unheard_bytes = self.unheard_bytes.saturating_add(answers as u32);
+        self.unheard_bytes as usize > full_bytes / UNHEARD_PART
     }
 
     /// Is there room for another publish to this client?

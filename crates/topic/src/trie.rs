@@ -25,7 +25,15 @@ pub(crate) struct Trie {
     level_bytes: usize,
     /// The walk's own.
     reached: Vec<u32>,
+    /// Steps of the walks that were long, until somebody asks.
+    long_walks: usize,
 }
+
+/// A walk of fewer steps is short.
+const LONG_WALK_STEPS: usize = 64;
+
+/// Bytes of a tail that count as a step.
+const TAIL_BYTES_PER_STEP: usize = 64;
 
 /// Where a filter hangs in the tree.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,6 +69,7 @@ impl Trie {
             filter_count: 0,
             level_bytes: 0,
             reached: Vec::new(),
+            long_walks: 0,
         }
     }
 
@@ -136,6 +145,7 @@ impl Trie {
         reached.clear();
         reached.push(ROOT);
         let mut first = 0;
+        let mut tails = 0;
         // MQTT-4.7.2-1: the wildcards of the first level do not see topics that begin with `$`.
         let mut hides_wildcards = topic.starts_with(b"$");
         let mut rest = topic;
@@ -150,6 +160,7 @@ impl Trie {
                     Target::Node(child) => reached.push(child),
                     Target::Filter(id) => {
                         let Entry { text, place, .. } = filters.at(id);
+                        tails += 1;
                         if tail_matches(&text.as_bytes()[place.tail as usize..], rest) {
                             found.push(FilterId(id));
                         }
@@ -175,7 +186,16 @@ impl Trie {
             let ended = [node.end, node.hash].into_iter().filter_map(Link::filter);
             found.extend(ended.map(FilterId));
         }
+        let steps = reached.len() + tails * (1 + topic.len() / TAIL_BYTES_PER_STEP);
+        if steps > LONG_WALK_STEPS {
+            self.long_walks += steps;
+        }
         self.reached = reached;
+    }
+
+    /// Steps of the long walks since this was asked last.
+    pub(crate) const fn take_long_walks(&mut self) -> usize {
+        std::mem::replace(&mut self.long_walks, 0)
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {

@@ -18,6 +18,7 @@ use crate::client::Client;
 use crate::deliver::{Keeping, Traits, may_receive, options, terms_of};
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::pace::CONGESTION_PAUSE_MS;
+use crate::work::PENDING_PER_UNIT;
 
 /// Serials that a session takes from its backlogs at once.
 const BATCH_SERIALS: usize = 64;
@@ -508,6 +509,7 @@ impl Shard {
         if before.is_empty() {
             return;
         }
+        self.work.charge(before.len() / PENDING_PER_UNIT);
         let after = self.all_pending(slot);
         let mut bytes_gone = 0;
         let mut count = 0;

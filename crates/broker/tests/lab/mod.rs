@@ -73,6 +73,8 @@ pub(crate) struct Lab {
     next_conn: Conn,
     pub(crate) events: Vec<Event>,
     pub(crate) pauses: Vec<(Conn, u64)>,
+    /// Whose pause is over.
+    due: Vec<Conn>,
     pub(crate) asked: Vec<Reauthenticate>,
     pub(crate) log_settings: storage::Settings,
     /// One per shard, if the laboratory has logs.
@@ -103,6 +105,7 @@ impl Lab {
             next_conn: 0,
             events: Vec::new(),
             pauses: Vec::new(),
+            due: Vec::new(),
             asked: Vec::new(),
             log_settings: log_settings(),
             disks: Vec::new(),
@@ -295,6 +298,9 @@ impl Lab {
             }),
         );
         self.flush();
+        while self.read_on() {
+            self.flush();
+        }
         if !self.disks.is_empty() {
             self.settle();
         }
@@ -395,15 +401,31 @@ impl Lab {
     pub(crate) fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
             self.flush();
-            if !self.deliver_mail() {
+            let has_read_on = self.read_on();
+            if !self.deliver_mail() && !has_read_on {
                 self.flush();
                 let did_work = !self.disks.is_empty() && self.work_disks();
-                if !did_work && !self.shards.iter().any(has_mail) {
+                if !did_work && self.due.is_empty() && !self.shards.iter().any(has_mail) {
                     return;
                 }
             }
         }
         panic!("mail goes round in circles");
+    }
+
+    /// Reads those on whose pause is over; false if there is nobody.
+    pub(crate) fn read_on(&mut self) -> bool {
+        let due = std::mem::take(&mut self.due);
+        for conn in &due {
+            let Some(peer) = self.peers.get(conn).filter(|peer| !peer.is_closed) else { continue };
+            self.shards[peer.shard].on_bytes(peer.slot, *conn, &[], self.now_ms);
+        }
+        let mut any = !due.is_empty();
+        for shard in &mut self.shards {
+            any |= shard.read_line_on(self.now_ms);
+        }
+        self.collect_closes();
+        any
     }
 
     /// Mail until there is none, but sockets take nothing.
@@ -425,7 +447,10 @@ impl Lab {
                 peer.is_closed = true;
             }
             self.events.append(&mut shard.effects.events);
-            self.pauses.append(&mut shard.effects.pauses);
+            let pauses = &mut shard.effects.pauses;
+            let is_due = |(_, until_ms): &&(Conn, u64)| *until_ms <= self.now_ms;
+            self.due.extend(pauses.iter().filter(is_due).map(|(conn, _)| *conn));
+            self.pauses.append(pauses);
             self.asked.append(&mut shard.effects.reauthentications);
         }
     }

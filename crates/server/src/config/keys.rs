@@ -304,6 +304,15 @@ settings! {
         /// The most subscriptions of one client. Further ones are refused with 0x97. Each takes a
         /// few hundred bytes; the default is far above what bridges and back-ends use.
         subscriptions_per_client_max: u32 = count(1, 10_000_000), "10000";
+        /// Shared subscriptions (`$share/...`) among these; more are refused with 0x97. Each of
+        /// them gets each message that it matches, so that one client with many costs every
+        /// publisher.
+        shared_subscriptions_per_client_max: u32 = count(1, 10_000_000), "100";
+        /// Filters in one SUBSCRIBE; those behind them are refused with 0x97. A SUBSCRIBE or
+        /// UNSUBSCRIBE with more bytes than a KiB for each, and more than 128 KiB, is refused with
+        /// 0x95. Clients that have more to ask for send several; those that do so by themselves
+        /// take a few hundred at a time.
+        filters_per_packet_max: u32 = count(1, 65_536), "1024";
         /// The most unacknowledged messages to one client, which may ask for fewer with its own
         /// Receive Maximum. The others wait in its queue. 1000 are enough for 100,000 messages a
         /// second at a round trip of 10 ms, and take memory only while in use.

@@ -42,6 +42,8 @@ fn of(config: &Config, own: &ListenerLimits) -> Limits {
         client_id_v31_chars_max: all.client_id_v31_chars_max,
         will_payload_bytes_max: all.will_payload_bytes_max,
         subscriptions_per_client_max: all.subscriptions_per_client_max,
+        shared_subscriptions_per_client_max: all.shared_subscriptions_per_client_max,
+        filters_per_packet_max: all.filters_per_packet_max,
         in_flight_max: own.in_flight_max,
         receive_max: own.receive_max,
         alias_in_max: own.topic_alias_max,

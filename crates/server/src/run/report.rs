@@ -81,6 +81,16 @@ fn log_loss(event: &Event) {
         Event::Dropped { client_id, reason, count } => {
             tracing::warn!(client = &*shown(client_id), ?reason, count, "deliveries dropped");
         }
+        Event::TooManySubscriptions { client_id, username, peer, filter, count } => {
+            tracing::warn!(
+                client = &*shown(client_id),
+                user = &*user(username.as_deref()),
+                peer = peer_of(peer),
+                filter = &*shown(filter),
+                count,
+                "subscriptions refused: more than a client may have, or ask for at a time"
+            );
+        }
         Event::RetainedRefused { topic, count } => {
             tracing::warn!(
                 topic = &*shown(topic),
@@ -120,6 +130,7 @@ fn about(event: &Event) -> Option<About> {
         Event::Stranger { .. } => About::Refused,
         Event::Dropped { .. }
         | Event::Refused { .. }
+        | Event::TooManySubscriptions { .. }
         | Event::RetainedRefused { .. }
         | Event::GroupDropped { .. } => About::Lost,
         Event::NotKept { .. } | Event::WillNotKept { .. } => About::Session,
@@ -158,6 +169,10 @@ pub(super) fn message(event: &Event) -> Option<Message> {
         }
         Event::Refused { client_id, topic, count, .. } => {
             ("refused", json!({ "client": client_id, "topic": topic, "count": count }))
+        }
+        Event::TooManySubscriptions { client_id, filter, count, .. } => {
+            let body = json!({ "client": client_id, "filter": filter, "count": count });
+            ("subscriptions_refused", body)
         }
         Event::GroupDropped { group, count } => {
             ("group_dropped", json!({ "group": group, "count": count }))

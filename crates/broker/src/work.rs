@@ -1,0 +1,242 @@
+//! How much of a turn one client gets, so that nobody waits long for what another one asks for.
+//!
+//! What clients ask for is counted in units of some 0.1 us, as long as a delivery takes: only what
+//! one packet can ask for many times over, and not a message for one subscriber. A client that has
+//! had its part goes on in the next turn, behind those that have not. Those that ask for much have
+//! one such part of a turn together, beside what each takes at first. Mail has a part of its own;
+//! what is beyond it waits in its order.
+
+use std::collections::VecDeque;
+
+use codec::Packet;
+use session::NEVER;
+
+use crate::{Ended, Mail, Shard};
+
+/// What one client gets in a turn, and all that wait for more together: some 3 ms.
+const CLIENT_UNITS_MAX: u32 = 25_000;
+
+/// What mail gets in a turn. One message may take it beyond that, as it does a client.
+const MAIL_UNITS_MAX: u32 = CLIENT_UNITS_MAX;
+
+/// Who takes so much in a go asks for much.
+const HEAVY_UNITS_MIN: u32 = CLIENT_UNITS_MAX / 8;
+
+/// Larger requests are handled in portions.
+const REQUEST_BYTES_MAX: usize = 4 * 1024;
+
+/// What a filter of a SUBSCRIBE or UNSUBSCRIBE takes, beside its length.
+const FILTER_UNITS: usize = 20;
+const FILTER_BYTES_PER_UNIT: usize = 16;
+
+/// What an AUTH takes: some digests.
+pub(crate) const AUTH_UNITS: usize = 100;
+
+/// What a shared group takes that gets a message.
+pub(crate) const GROUP_UNITS: usize = 10;
+
+/// Steps of a long walk through the wildcard filters, for one unit.
+pub(crate) const STEPS_PER_UNIT: usize = 4;
+
+/// Messages that wait in the log for a session and are looked at, for one unit.
+pub(crate) const PENDING_PER_UNIT: usize = 4;
+
+/// An outbox with less is nobody's concern; no limit is below it.
+pub(crate) const OUTBOX_BYTES_LEAST: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Of the present go: of a client, or of mail.
+    go: u32,
+    /// In this turn, of the clients that ask for much.
+    heavy: u32,
+    /// In this turn, of mail.
+    mail: u32,
+    /// Slots and connections that have had their part, and those that found nothing left of the
+    /// turn. One entry for each connection, and for some that have ended.
+    line: VecDeque<(u32, u64)>,
+}
+
+impl Work {
+    pub(crate) const fn begin(&mut self) {
+        self.go = 0;
+    }
+
+    #[inline]
+    pub(crate) const fn charge(&mut self, units: usize) {
+        self.go = self.go.saturating_add(units as u32);
+    }
+
+    pub(crate) const fn charge_filter(&mut self, filter: &str) {
+        self.charge(FILTER_UNITS + filter.len() / FILTER_BYTES_PER_UNIT);
+    }
+
+    /// Is the go over?
+    #[inline]
+    pub(crate) const fn is_spent(&self) -> bool {
+        self.go >= CLIENT_UNITS_MAX
+    }
+
+    /// Have those that ask for much had their part of the turn?
+    pub(crate) const fn has_no_more(&self) -> bool {
+        self.heavy >= CLIENT_UNITS_MAX
+    }
+
+    /// The go of a client is over. Does it ask for much?
+    pub(crate) const fn end(&mut self) -> bool {
+        let is_heavy = self.go >= HEAVY_UNITS_MIN;
+        if is_heavy {
+            self.heavy = self.heavy.saturating_add(self.go);
+        }
+        is_heavy
+    }
+
+    const fn begin_mail(&mut self) {
+        self.go = self.mail;
+    }
+
+    const fn end_mail(&mut self) {
+        self.mail = self.go;
+    }
+
+    const fn mail_is_spent(&self) -> bool {
+        self.go >= MAIL_UNITS_MAX
+    }
+
+    pub(crate) fn has_line(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    pub(crate) const fn end_turn(&mut self) {
+        self.heavy = 0;
+        self.mail = 0;
+    }
+}
+
+impl Shard {
+    /// Reads nothing more from a client before those that wait have had their part.
+    pub(crate) fn wait_for_turn(&mut self, slot: u32) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let connection = client.connection;
+        let Some(link) = client.session.link_mut() else { return };
+        self.effects.pauses.push((connection, NEVER));
+        if !std::mem::replace(&mut link.waits_for_shard, true) {
+            self.work.line.push_back((slot, connection));
+            self.metrics().work_waits.add(1);
+        }
+    }
+
+    /// Goes on with clients that wait for their part of a turn; false if none does, or nothing is
+    /// left of this one.
+    pub fn read_line_on(&mut self, now_ms: u64) -> bool {
+        let mut any = false;
+        while !self.work.has_no_more()
+            && let Some((slot, connection)) = self.work.line.pop_front()
+        {
+            self.read_on(slot, connection, now_ms);
+            any = true;
+        }
+        any
+    }
+
+    /// Does this request take more than one go? Then so much of it was done as one may take, and
+    /// the packet stays where it is. True also if that has ended the connection.
+    pub(crate) fn goes_on_later(
+        &mut self,
+        slot: u32,
+        (packet, packet_len): (&Packet<'_>, usize),
+        now_ms: u64,
+    ) -> bool {
+        let is_large = packet_len > REQUEST_BYTES_MAX;
+        let outcome = match packet {
+            Packet::Subscribe(subscribe) if is_large => {
+                self.subscribe_some(slot, subscribe, now_ms)
+            }
+            Packet::Subscribe(subscribe) => return self.subscribes_later(slot, subscribe, now_ms),
+            Packet::Unsubscribe(unsubscribe) if is_large => {
+                self.unsubscribe_some(slot, unsubscribe)
+            }
+            _ => return false,
+        };
+        match outcome {
+            Ok(is_whole) => !is_whole,
+            Err(ended) => {
+                self.end(slot, ended, now_ms);
+                true
+            }
+        }
+    }
+
+    /// A packet is under way of which no more than `bytes` have come: it may be too long for what
+    /// it is.
+    #[cold]
+    pub(crate) fn end_if_too_long(&mut self, slot: u32, bytes: &[u8], now_ms: u64) {
+        let Some(client) = self.clients.get(slot) else { return };
+        if let Some(violation) = client.limits.too_long_request(bytes) {
+            self.end(slot, Ended::Violation(violation), now_ms);
+        }
+    }
+
+    /// A client was told more while it had not taken what it was sent before: it is not read until
+    /// it has. `owed` are the bytes that waited for it before it asked.
+    #[cold]
+    pub(crate) fn look_whether_it_reads(&mut self, slot: u32, connection: u64, owed: usize) {
+        let Some(link) = self.link(slot, connection) else { return };
+        let is_over = link.note_answers(owed);
+        if is_over && !link.waits_to_be_read {
+            link.waits_to_be_read = true;
+            self.effects.pauses.push((connection, NEVER));
+            self.metrics().unread_waits.add(1);
+        }
+    }
+
+    /// A client that was not read because it did not read has taken something.
+    #[cold]
+    pub(crate) fn read_on_if_it_reads(&mut self, slot: u32, connection: u64, now_ms: u64) {
+        let Some(link) = self.link(slot, connection) else { return };
+        link.last_packet_ms = now_ms;
+        if link.outbox.len() > link.settings().outbox_bytes_max as usize / 2 {
+            return;
+        }
+        link.waits_to_be_read = false;
+        let until_ms = link.paused_until_ms().max(now_ms);
+        if !link.waits_for_shard {
+            self.effects.pauses.push((connection, until_ms));
+        }
+    }
+
+    /// A batch of mail from a shard. It is kept, emptied, for mail that goes out.
+    pub fn on_batch(&mut self, mut mails: Vec<Mail>, now_ms: u64) {
+        self.work.begin_mail();
+        for mail in mails.drain(..) {
+            let is_late = self.work.mail_is_spent() || !self.unread_mail.is_empty();
+            if is_late && mail.keeps_order() {
+                self.unread_mail.push_back(mail);
+            } else {
+                self.on_mail(mail, now_ms);
+            }
+        }
+        self.work.end_mail();
+        self.keep_batch(mails);
+    }
+
+    /// Goes on with mail for which a turn was not enough.
+    pub(crate) fn read_mail_on(&mut self, now_ms: u64) {
+        if self.unread_mail.is_empty() {
+            return;
+        }
+        self.work.begin_mail();
+        while !self.work.mail_is_spent()
+            && let Some(mail) = self.unread_mail.pop_front()
+        {
+            self.on_mail(mail, now_ms);
+        }
+        self.work.end_mail();
+        if self.unread_mail.is_empty() {
+            self.unread_mail.shrink_to(UNREAD_MAIL_KEPT);
+        }
+    }
+}
+
+/// Places for mail that are kept ready.
+const UNREAD_MAIL_KEPT: usize = 1_024;
