@@ -319,6 +319,30 @@ fn a_medium_that_does_not_give_back_what_was_written_is_noticed_when_space_is_re
     assert!(lab.shards[0].log_stats().expect("a log").is_damaged);
 }
 
+#[test]
+fn space_that_could_not_be_read_for_a_moment_comes_back_later() {
+    let mut lab = Lab::durable(1);
+    let publisher = lab.open(request("publisher"));
+    let keep = |lab: &mut Lab, topic: &str| lab.send(publisher, &retained(topic, &[1; 4000], 1, 1));
+    keep(&mut lab, "stays");
+    lab.disks[0].faults.fail_reads = true;
+    while lab.shards[0].log_damage().is_none() {
+        keep(&mut lab, "r");
+    }
+    let before = lab.shards[0].log_stats().expect("a log");
+    lab.pass_secs(30);
+    assert!(lab.shards[0].log_damage().is_some(), "it is tried again in vain");
+    lab.disks[0].faults.fail_reads = false;
+    lab.pass_secs(30);
+    assert_eq!(lab.shards[0].log_damage(), None);
+    let after = lab.shards[0].log_stats().expect("a log");
+    assert!(after.segments_reclaimed > before.segments_reclaimed, "{after:?}");
+    lab.crash(Crash::Power);
+    let reader = lab.open(request("reader"));
+    lab.subscribe(reader, "stays", 1);
+    assert_eq!(lab.received(reader).len(), 1);
+}
+
 /// A shard whose disk stands still, and whose log has no segment to go on in.
 fn without_segment() -> Lab {
     let mut lab = Lab::durable(1);

@@ -329,7 +329,7 @@ impl Log {
 
     /// When [`Log::on_tick`] has something to do at the latest, if nothing else happens.
     pub fn next_deadline(&self) -> Option<u64> {
-        let reclaim = self.reclaim_waits().then_some(self.now_ms + RECLAIM_TICK_MS);
+        let reclaim = self.reclaim_deadline();
         let commit = [self.commit_deadline(), self.manifest_deadline()];
         let space = [self.space.retry_at, self.space.give_back_deadline(), reclaim];
         commit.into_iter().chain(space).flatten().min()
@@ -678,4 +678,3 @@ impl Log {
 
 /// The end of each segment that only batches without records may use.
 pub(crate) const CONTROL_BYTES: u32 = 4096;
-const RECLAIM_TICK_MS: u64 = 100;

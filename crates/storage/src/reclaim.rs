@@ -12,14 +12,23 @@ use crate::format::HEADER_BLOCK_BYTES;
 use crate::log::Log;
 use crate::position::Position;
 
+/// How often reclaiming looks what time has granted it.
+const TICK_MS: u64 = 100;
+
+/// How long reclaiming waits before it tries again to read what it could not.
+const RETRY_MS: u64 = 10_000;
+
 /// The segment that is being emptied.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaim {
     victim: Option<Victim>,
     /// Bytes that may be read before the appends have to earn more.
     budget: i64,
-    /// Where reclaiming met bytes that are not what was written. It stops there.
+    /// Where reclaiming met bytes that are not what was written, or that it could not read. It
+    /// stops there.
     damaged: Option<Position>,
+    /// When it tries again what it could not read.
+    retry_at_ms: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -82,13 +91,14 @@ impl Log {
     }
 
     /// Where reclaiming found bytes that are not what was written, or that cannot be read, if it
-    /// did: the medium is failing, and no space comes back before the next start.
+    /// did: the medium is failing. No space comes back before they can be read, or the next start.
     pub fn damaged(&self) -> Option<Position> {
         self.reclaim.damaged
     }
 
     pub(crate) fn plan_reclaim(&mut self) {
-        if self.poison.is_some() || self.reclaim.damaged.is_some() {
+        let retry_is_due = self.reclaim.retry_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
+        if self.poison.is_some() || self.reclaim.damaged.is_some() && !retry_is_due {
             return;
         }
         self.retire_dead();
@@ -183,13 +193,16 @@ impl Log {
         self.reclaim.budget = (self.reclaim.budget + bytes as i64).min(budget_max);
     }
 
-    /// Whether reclaiming stands still only until time grants it more.
-    pub(crate) fn reclaim_waits(&self) -> bool {
+    /// When reclaiming goes on, if it stands still only until time grants it more, or until it
+    /// tries again what it could not read.
+    pub(crate) fn reclaim_deadline(&self) -> Option<u64> {
         let idle = match &self.reclaim.victim {
             Some(victim) => matches!(victim.state, State::Idle),
             None => self.reclaim_is_due(),
         };
-        idle && self.poison.is_none() && self.reclaim.damaged.is_none()
+        let Reclaim { damaged, retry_at_ms, .. } = &self.reclaim;
+        let waits = idle && self.poison.is_none() && (damaged.is_none() || retry_at_ms.is_some());
+        waits.then(|| (self.now_ms + TICK_MS).max(retry_at_ms.unwrap_or_default()))
     }
 
     pub(crate) fn on_reclaim_read(&mut self, id: CommandId, result: Result<Vec<u8>, Fault>) {
@@ -202,11 +215,20 @@ impl Log {
             Ok(bytes) if !bytes.is_empty() => {
                 let seed = self.identity.seed(victim.segment);
                 victim.state = State::Ready(Chunk::new(start, bytes, seed));
+                self.reclaim.damaged = None;
+                self.reclaim.retry_at_ms = None;
             }
-            // The file is shorter than what was written to it, or cannot be read.
-            Ok(_) | Err(_) => {
+            // The file is shorter than what was written to it.
+            Ok(_) => {
                 victim.state = State::Idle;
                 self.reclaim.damaged = Some(start);
+                self.reclaim.retry_at_ms = None;
+            }
+            // A device that was gone for a moment gives it back later.
+            Err(_) => {
+                victim.state = State::Idle;
+                self.reclaim.damaged = Some(start);
+                self.reclaim.retry_at_ms = Some(self.now_ms + RETRY_MS);
             }
         }
     }

@@ -189,16 +189,19 @@ impl Told {
         }
     }
 
-    /// Once: the log does not look there again before the next start.
+    /// Once, until it can be read again.
     fn look_at_damage(&mut self, shard: ShardId, damage: Option<Position>) {
-        let Some(at) = damage.filter(|_| !self.is_damaged) else { return };
-        self.is_damaged = true;
+        let was_damaged = std::mem::replace(&mut self.is_damaged, damage.is_some());
+        if was_damaged && !self.is_damaged {
+            tracing::info!(shard, "the log can be read again: its space comes back");
+        }
+        let Some(at) = damage.filter(|_| !was_damaged) else { return };
         tracing::error!(
             shard,
             %at,
-            "the disk does not give back what was written to the log: no space comes back from \
-             now on, and the next start will look at all of it; make a backup, then run `quelea \
-             log check` on it"
+            "the disk does not give back what was written to the log: no space comes back \
+             while that is so, and the next start will look at all of it; make a backup, then run \
+             `quelea log check` on it"
         );
     }
 }
@@ -348,7 +351,7 @@ pub const FIGURES: &[Figure] = &[
     Figure {
         name: "damaged",
         kind: broker::Kind::Gauge,
-        help: "1 once data could not be read back to reclaim its space: none is reclaimed before the next start.",
+        help: "1 while data cannot be read back to reclaim its space. A failed read is tried again; wrong data is not before the next start.",
         of: |stats| stats.is_damaged.into(),
     },
     Figure {

@@ -37,6 +37,8 @@ pub struct Faults {
     pub fail_next_sync: bool,
     /// The next write fails.
     pub fail_next_write: bool,
+    /// Nothing can be read.
+    pub fail_reads: bool,
     /// A sync is reported as done and is not: the planted bug that an oracle has to notice.
     pub ignore_syncs: bool,
     /// The same for the manifest, after the first one.
@@ -69,6 +71,7 @@ impl Default for Faults {
             write_no_space_percent: 0,
             fail_next_sync: false,
             fail_next_write: false,
+            fail_reads: false,
             ignore_syncs: false,
             ignore_manifests: false,
         }
@@ -319,6 +322,9 @@ impl SimDisk {
             Command::Delete { id, segment } => {
                 self.files.remove(&segment);
                 (id, Outcome::Done(Ok(())))
+            }
+            Command::Read { id, .. } if self.faults.fail_reads => {
+                (id, Outcome::Read(Err(fault(FaultKind::Io, "simulated read error"))))
             }
             Command::Read { id, segment, offset, bytes } => {
                 let read = self.file(segment).map(|file| {
