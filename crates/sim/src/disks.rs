@@ -140,6 +140,7 @@ impl Disks {
             disk.crash(crash);
             disk.faults.fail_next_sync = false;
             disk.faults.fail_next_write = false;
+            disk.faults.fail_reads = false;
         }
     }
 
@@ -156,9 +157,10 @@ impl Disks {
     pub(crate) fn fail_one(&mut self) {
         let shard = self.random.below(self.disks.len());
         let faults = &mut self.disks[shard].faults;
-        match self.random.chance(50) {
-            true => faults.fail_next_sync = true,
-            false => faults.fail_next_write = true,
+        match self.random.below(3) {
+            0 => faults.fail_next_sync = true,
+            1 => faults.fail_next_write = true,
+            _ => faults.fail_reads = true,
         }
     }
 
@@ -169,6 +171,7 @@ impl Disks {
             disk.faults.write_no_space_percent = 0;
             disk.faults.fail_next_sync = false;
             disk.faults.fail_next_write = false;
+            disk.faults.fail_reads = false;
         }
     }
 

@@ -16,7 +16,7 @@ use crate::position::Position;
 const TICK_MS: u64 = 100;
 
 /// How long reclaiming waits before it tries again to read what it could not.
-const RETRY_MS: u64 = 10_000;
+const RETRY_MS: u64 = 1000;
 
 /// The segment that is being emptied.
 #[derive(Debug, Default)]
