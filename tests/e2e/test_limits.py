@@ -419,7 +419,8 @@ def test_unfinished_connects_of_an_address_have_their_share(start):
 
 
 def test_memory_comes_back_when_what_took_it_is_gone(start):
-    limits = '[limits]\nmemory_bytes_max = "120MiB"\nqueued_bytes_max = "1GiB"\n'
+    limits = '[limits]\nmemory_bytes_max = "120MiB"\n'
+    limits += 'queued_bytes_max = "1GiB"\nqueues_bytes_max = "1GiB"\n'
     broker = start(PLAIN + '[durability]\nlevel = "memory"\n' + limits)
     resident = "process_resident_memory_bytes"
     before = broker.metrics()[resident]
@@ -448,3 +449,56 @@ def fill(publisher, broker):
             broker.wait_for_log(lambda event: "memory limit reached" in event["message"])
             return
     raise AssertionError("there was no limit of memory")
+
+
+def test_a_packet_waits_for_room_and_small_ones_do_not(start):
+    """128 KiB for each address, of which half is for packets that are not complete."""
+    broker = limited(
+        start, shards=1, packet_bytes_max="64KiB",
+        incoming_bytes_max="1KiB", incoming_bytes_per_user_max="1KiB",
+    )
+    large = publish("t", bytes(60_000), qos=1)
+
+    def dial(address):
+        return Peer(socket.create_connection(("127.0.0.1", broker.port()), 20, (address, 0)))
+
+    def waits():
+        found = broker.metrics().items()
+        return sum(v for name, v in found if name.split("{")[0] == "quelea_incoming_waits_total")
+
+    with dial("127.0.0.2") as first, dial("127.0.0.2") as second, dial("127.0.0.3") as other:
+        for peer in (first, second, other):
+            peer.accepted()
+        first.send(large[:30_000])
+        with dial("127.0.0.2") as small:
+            small.accepted()
+            # What the first sent has been read by now: it came before this.
+            assert published(small, "t", 1) == [0x10]
+            second.send(large[:30_000])
+            eventually(lambda: waits() > 0, "one that waits for room")
+            assert published(small, "t", 1) == [0x10]
+        other.send(large)
+        assert other.expect(PUBACK)[2:3] == b"\x10"
+        # It comes to its end when the one before it has.
+        first.send(large[30_000:])
+        assert first.expect(PUBACK)[2:3] == b"\x10"
+        second.send(large[30_000:])
+        assert second.expect(PUBACK)[2:3] == b"\x10"
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_names_fit_devices_by_default(start, version):
+    broker = start(PLAIN)
+    with Peer(broker.port(), version) as peer:
+        assert peer.connect(client_id="i" * 257)[1] == (0x85 if version == 5 else 2)
+    with Peer(broker.port(), version) as peer:
+        peer.accepted(client_id="i" * 256)
+        peer.send(subscribe("f" * 1025, version=version))
+        assert peer.expect(SUBACK)[-1] == (0x8F if version == 5 else 0x80)
+        peer.send(subscribe("f" * 1024, version=version))
+        assert peer.expect(SUBACK)[-1] == 0
+        peer.send(publish("f" * 1025, "x", qos=1, version=version))
+        if version == 5:
+            assert peer.expect(PUBACK)[2] == 0x90
+        else:
+            peer.expect_end()

@@ -37,6 +37,13 @@ CASES = [
     "overlapping-filters",
     "deep-topics",
     "many-subscriptions-come-and-go",
+    "retained-replaced",
+    "unfinished-publishes",
+    "unfinished-publishes-many",
+    "unfinished-publishes-small",
+    "wills-with-properties",
+    "long-client-ids",
+    "long-filters",
 ]
 
 

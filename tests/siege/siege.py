@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
 
 import after_login  # noqa: F401  (enters its cases)
 import before_login  # noqa: F401  (the same)
+import held  # noqa: F401
 from cases import CASES, Field
 from ground import MEMORY_BYTES, QUELEA, Bystander, Server
 

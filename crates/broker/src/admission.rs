@@ -222,6 +222,7 @@ fn check(
         auth_data: None,
         limits: limits.clone(),
         peer: peer.into(),
+        origin: Box::default(),
     };
     Ok(Credentials {
         request,
@@ -276,6 +277,14 @@ fn check_will(connect: &Connect<'_>, limits: &Limits) -> Result<Option<Will>, Re
     }
     if will.payload.len() > usize::from(limits.will_payload_bytes_max) {
         let detail = "will payload larger than this server takes";
+        return Err((Reason::PACKET_TOO_LARGE, "", detail));
+    }
+    let properties_bytes = will.properties.raw().len();
+    let will_bytes = will.topic.len() + properties_bytes + will.payload.len();
+    if will_bytes > limits.will_bytes_max as usize
+        || properties_bytes > limits.properties_bytes_max as usize
+    {
+        let detail = "will with more bytes of topic, properties and payload than this server takes";
         return Err((Reason::PACKET_TOO_LARGE, "", detail));
     }
     if let Err(error) = topic::check_topic(will.topic, &limits.topic) {

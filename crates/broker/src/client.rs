@@ -8,6 +8,7 @@ use session::{NEVER, Session, Will};
 
 use crate::access::{Grants, Identity};
 use crate::durable::Durable;
+use crate::ledger::Charged;
 use crate::news::ClientNews;
 use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
 use crate::subscribe::Done;
@@ -53,6 +54,16 @@ impl Gauge {
 
 /// Bytes of what a shard keeps for each client, without what it points to: for capacity planning.
 pub const CLIENT_BYTES: usize = size_of::<Client>();
+
+/// What a session counts for that outlives its connection, beside what its client chooses the size
+/// of: with its entries in tables about what it takes.
+pub(crate) const SESSION_BYTES: usize = 1024;
+
+pub(crate) fn will_bytes(will: Option<&Will>) -> usize {
+    will.map_or(0, |will| {
+        size_of::<Will>() + will.topic.len() + will.properties.len() + will.payload.len()
+    })
+}
 
 /// A queue is on the way to its limit once this part of it is full: an eighth.
 const OVERRUN_PART: u32 = 8;
@@ -134,6 +145,10 @@ pub(crate) struct Client {
     pub(crate) connection: u64,
     pub(crate) session: Session,
     pub(crate) subscriptions: Subscriptions,
+    /// What they count for.
+    pub(crate) subscription_bytes: u32,
+    /// What all of it counts for, and who pays.
+    pub(crate) charged: Charged,
     pub(crate) will: Option<Box<Will>>,
     /// What waits for it was meant for it by other access rules than those of now.
     pub(crate) rechecks: bool,
@@ -158,6 +173,8 @@ impl Client {
             connection: NO_CONNECTION,
             session: Session::default(),
             subscriptions: Subscriptions::default(),
+            subscription_bytes: 0,
+            charged: Charged::default(),
             will: None,
             rechecks: false,
             gauge: None,
@@ -180,6 +197,13 @@ impl Client {
     /// Does the session outlive its connection?
     pub(crate) const fn is_persistent(&self) -> bool {
         self.session_expiry_secs > 0
+    }
+
+    /// Has its account pay for it as it is now.
+    pub(crate) fn recharge(&mut self) {
+        let kept_bytes = if self.is_persistent() { SESSION_BYTES } else { 0 };
+        let own_bytes = kept_bytes + self.id.len() + will_bytes(self.will.as_deref());
+        self.charged.set(self.subscription_bytes.saturating_add(own_bytes as u32));
     }
 
     /// When the will is to be published, or [`NEVER`].

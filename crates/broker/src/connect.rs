@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
-use session::{LinkSettings, NEVER, Rates, Will};
+use session::{Held, LinkSettings, NEVER, Rates, Will};
 
-use crate::client::Client;
+use crate::client::{self, Client};
 use crate::{Ended, Event, Limits, NO_CONNECTION, Shard, admission};
 
 /// The largest packet there can be, header included (section 2.1.4): no limit that is worth
@@ -40,12 +40,24 @@ pub struct ConnectRequest {
     pub limits: Arc<Limits>,
     /// The client's address, for the log.
     pub peer: Box<str>,
+    /// Who shares limits with it where it has no proved name: its address without the port. Empty:
+    /// nobody is charged.
+    pub origin: Box<str>,
 }
 
 impl ConnectRequest {
     /// The user name, if it counts.
     pub fn proved_username(&self) -> Option<&str> {
         self.username.as_deref().filter(|_| self.is_proved)
+    }
+
+    /// Who pays for what it makes the broker hold.
+    fn payer(&self) -> Option<String> {
+        match self.proved_username() {
+            Some(name) => Some(user_account(name)),
+            None if self.origin.is_empty() => None,
+            None => Some(format!("address {}", self.origin)),
+        }
     }
 }
 
@@ -70,6 +82,7 @@ impl Shard {
         }
         let (slot, session_present) = match self.clients.find(&request.client_id) {
             Some(slot) => (slot, true),
+            None if self.lacks_room_for(&request) => return Err(self.refuse_session_of(request)),
             None => {
                 let client = Client::new(request.client_id.clone(), request.limits.clone());
                 let slot = self.clients.insert(client);
@@ -94,17 +107,48 @@ impl Shard {
             || self.shared.settings.session_owner.admits(owner, request.proved_username())
     }
 
+    fn charge_payer(&mut self, slot: u32, request: &ConnectRequest) {
+        let Some(payer) = request.payer() else { return };
+        let account = self.shared.ledger.account(&payer);
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.session.outgoing.charge_to(account.clone());
+            client.charged.move_to(account);
+        }
+    }
+
+    /// Would a session more be too much for who pays for it?
+    fn lacks_room_for(&self, request: &ConnectRequest) -> bool {
+        let will_bytes = client::will_bytes(request.will.as_deref());
+        if request.session_expiry_secs == 0 && will_bytes == 0 {
+            return false;
+        }
+        let bytes = client::SESSION_BYTES + request.client_id.len() + will_bytes;
+        request.payer().is_some_and(|payer| {
+            self.shared.ledger.account(&payer).lacks_room(Held::Sessions, bytes as u64)
+        })
+    }
+
+    fn refuse_session_of(&mut self, request: ConnectRequest) -> Vec<u8> {
+        let answer = refusal(&request, Reason::QUOTA_EXCEEDED);
+        let ConnectRequest { client_id, username, peer, .. } = request;
+        self.metrics().sessions_refused.add(1);
+        self.tell(Event::SessionRefused { client_id, username, peer });
+        answer
+    }
+
     /// The CONNACK for who connects with the client id of another user's session.
     fn refuse_stranger(&mut self, request: ConnectRequest) -> Vec<u8> {
-        let mut answer = admission::connack(request.version, Reason::NOT_AUTHORIZED);
-        if answer.len() > request.packet_bytes_max as usize {
-            // MQTT-3.1.2-24.
-            answer.clear();
-        }
+        let answer = refusal(&request, Reason::NOT_AUTHORIZED);
         let ConnectRequest { client_id, username, peer, .. } = request;
         self.metrics().strangers.add(1);
         self.tell(Event::Stranger { client_id, username, peer });
         answer
+    }
+
+    /// The proved user name of a connection, and its address.
+    pub fn who(&self, slot: u32, connection: u64) -> Option<(Option<&str>, &str)> {
+        let client = self.clients.get(slot).filter(|client| client.connection == connection)?;
+        Some((client.username.as_deref(), &client.session.link()?.peer))
     }
 
     /// The connection that a client id has now.
@@ -153,6 +197,7 @@ impl Shard {
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
         let grants = self.access.grants(username);
+        self.charge_payer(slot, &request);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
         client.session.attach(settings, rates, self.shared.seed, now_ms);
@@ -175,6 +220,7 @@ impl Shard {
             self.refuse_session(slot, error, session_present, old_will);
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
+        client.recharge();
         let fits = kept.is_err() || write_connack(client, &request, session_present);
         let event = Event::Connected {
             client_id: client.id.clone(),
@@ -223,6 +269,21 @@ impl Shard {
         self.tell(Event::NotKept { client_id, error: error.clone() });
         self.doomed.push((slot, Ended::NotKept));
     }
+}
+
+/// A CONNACK that refuses, or nothing if the client does not take packets of that size
+/// (MQTT-3.1.2-24).
+fn refusal(request: &ConnectRequest, reason: Reason) -> Vec<u8> {
+    let mut answer = admission::connack(request.version, reason);
+    if answer.len() > request.packet_bytes_max as usize {
+        answer.clear();
+    }
+    answer
+}
+
+/// The account of a user, whatever address it comes from.
+pub(crate) fn user_account(name: &str) -> String {
+    format!("user {name}")
 }
 
 /// The keep-alive in force (MQTT-3.1.2-21): only MQTT 5 clients can be told another one.

@@ -87,6 +87,15 @@ impl Shard {
         true
     }
 
+    /// There is no room for what has come of a connection's packets, or others wait for the room of
+    /// one that takes too long.
+    pub fn on_crowded(&mut self, slot: u32, connection: u64, now_ms: u64) {
+        if self.link(slot, connection).is_some() {
+            self.end(slot, Ended::Crowded, now_ms);
+            self.finish(now_ms);
+        }
+    }
+
     /// Ends a connection, and what ends with it.
     pub(crate) fn end(&mut self, slot: u32, ended: Ended, now_ms: u64) {
         let Some(client) = self.clients.get_mut(slot) else { return };
@@ -130,6 +139,7 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         if *ended == Ended::Client(Reason::NORMAL_DISCONNECTION) {
             client.will = None;
+            client.recharge();
             self.forget_will(slot);
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
@@ -170,6 +180,7 @@ impl Shard {
         let key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(will) = client.will.take() else { return };
+        client.recharge();
         if !client.grants.allows(client.identity(), Action::Publish, &will.topic) {
             self.metrics().publishes_denied.add(1);
             self.note(slot, Kind::Denied("will"), &will.topic, now_ms);

@@ -20,6 +20,8 @@ pub enum Ended {
     QueueFull,
     /// A subscriber had no room, and a 3.1.1 publisher can be told in no other way.
     Refused,
+    /// There was no room for packets of it under way.
+    Crowded,
     /// The log is out of service, and can keep no promise any more.
     LogFailed,
     /// The log could not take the session, and the CONNACK has said so.
@@ -43,7 +45,7 @@ impl Ended {
             Self::Violation(violation) => violation.reason,
             Self::KeepAlive => Reason::KEEP_ALIVE_TIMEOUT,
             Self::TakenOver => Reason::SESSION_TAKEN_OVER,
-            Self::QueueFull | Self::Refused => Reason::QUOTA_EXCEEDED,
+            Self::QueueFull | Self::Refused | Self::Crowded => Reason::QUOTA_EXCEEDED,
             Self::LogFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
             Self::NotKept => Reason::SERVER_UNAVAILABLE,
             Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
@@ -110,6 +112,12 @@ pub enum Event {
     /// Somebody has connected with the client id of a session that is another user's, and was
     /// refused.
     Stranger {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        peer: Box<str>,
+    },
+    /// A session was refused that would be too much for who pays for it: [`crate::Ledger`].
+    SessionRefused {
         client_id: Box<str>,
         username: Option<Box<str>>,
         peer: Box<str>,

@@ -34,6 +34,7 @@ mod holds;
 pub mod journal;
 mod lanes;
 mod last_topic;
+mod ledger;
 mod load;
 mod mail;
 mod metrics;
@@ -61,11 +62,12 @@ pub use dirty::BROADCAST_MIN;
 pub use durable::{Replay, Restored, Unreadable, settle};
 pub use event::{Ended, Event};
 pub use groups::{GroupName, Member};
+pub use ledger::{Holder, Ledger};
 pub use mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use metrics::{Counter, Description, Kind, Metrics};
 pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
 pub use settings::{
     Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, WhenFull,
 };
-pub use shard::{Close, Effects, Reauthenticate, Reauthenticated, Shard};
-pub use shared::Shared;
+pub use shard::{Close, Effects, Reauthenticate, Reauthenticated, Rest, Shard};
+pub use shared::{Memory, Shared};

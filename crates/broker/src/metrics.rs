@@ -100,6 +100,8 @@ metrics! {
         "Connections that were closed because the client broke the protocol.";
     sessions: Gauge "quelea_sessions",
         "Sessions, connected or not.";
+    sessions_refused: Counter "quelea_sessions_refused_total",
+        "Connects that were refused because who pays holds too much of sessions and wills.";
     sessions_expired: Counter "quelea_sessions_expired_total",
         "Sessions that ended because their expiry interval ran out.";
     subscriptions: Gauge "quelea_subscriptions",
@@ -158,6 +160,10 @@ metrics! {
         "Messages between shards.";
     mail_waits: Counter "quelea_mail_waits_total",
         "Times that a publisher was paused until another shard had processed what it was sent.";
+    incoming_waits: Counter "quelea_incoming_waits_total",
+        "Times that a connection was paused until there was memory for its packet.";
+    incoming_cuts: Counter "quelea_incoming_cuts_total",
+        "Connections that were closed because there was no memory for their packets.";
     holds: Counter "quelea_publisher_holds_total",
         "Times that publishers were paused because the queue of a subscriber was too long.";
     unread_waits: Counter "quelea_unread_waits_total",

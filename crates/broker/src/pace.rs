@@ -133,6 +133,13 @@ impl Shard {
         true
     }
 
+    /// The driver reads nothing from a connection until then: the client does not count as silent.
+    pub fn hear_nothing_until(&mut self, slot: u32, connection: u64, until_ms: u64) {
+        if let Some(link) = self.link(slot, connection) {
+            link.pause_until(until_ms);
+        }
+    }
+
     /// Reads nothing from a publisher for a moment, because a subscriber or the disk is slow.
     pub(crate) fn pause(&mut self, slot: u32, pause_ms: u64, now_ms: u64) {
         if let Some(client) = self.clients.get(slot)

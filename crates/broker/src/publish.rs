@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::deliver::{Delivered, Keeping};
 use crate::durable::{Promise, level_of};
 use crate::news::Kind;
+use crate::room::frees_room;
 use crate::{Confirm, Ended, Mail, SessionKey, Settings, Shard, WhenFull};
 
 /// Where a routed message is awaited, and by how many places.
@@ -60,7 +61,7 @@ impl Shard {
             Checked::Deny(topic) => return self.deny_publish(slot, publish, &topic, now_ms),
             Checked::Invalid(violation) => return self.refuse_topic(slot, publish, violation),
         };
-        if self.shared.memory_is_short() {
+        if self.shared.memory_is_short() && !frees_room(&message) {
             let reason = Reason::QUOTA_EXCEEDED;
             return self.refuse_publish(slot, publish, &message, reason, now_ms);
         }
@@ -95,7 +96,7 @@ impl Shard {
         self.store.is_none()
             || message.level() > 0
             || self.shared.settings.rejects
-            || self.shared.retained_is_full()
+            || self.lacks_room_to_retain(message)
     }
 
     #[inline]
@@ -133,11 +134,11 @@ impl Shard {
         message: &Message,
         now_ms: u64,
     ) -> Option<Result<(), Ended>> {
-        // With the retained store full its home has to be asked first: what is taken on cannot be
-        // refused any more.
+        // With the retained store about full its home has to be asked first: what is taken on
+        // cannot be refused any more.
         let is_taken = publish.qos == QoS::ExactlyOnce
             && message.level() > 0
-            && !(message.retain() && self.shared.retained_is_full())
+            && !self.lacks_room_to_retain(message)
             && !self.shared.settings.rejects
             && self.clients.get(slot).is_some_and(|client| client.durable.is_some());
         if !is_taken {
@@ -547,7 +548,7 @@ impl Shard {
         }
         // Its home is asked when it writes the message down, or when the store is about full.
         let is_kept = self.store.is_some() && message.level() > 0;
-        let confirm = confirm.filter(|_| is_kept || self.shared.retained_is_full());
+        let confirm = confirm.filter(|_| is_kept || self.lacks_room_to_retain(message));
         routed.waiting += u16::from(confirm.is_some());
         self.send(home, Mail::Retain { message: message.clone(), confirm });
     }
@@ -594,6 +595,13 @@ fn check(
             reason: Reason::TOPIC_NAME_INVALID,
             clause: error.clause(),
             detail: "topic name is not valid, or longer or deeper than this server takes",
+        }));
+    }
+    if publish.properties.raw().len() > limits.properties_bytes_max as usize {
+        return Ok(Checked::Invalid(Violation {
+            reason: Reason::QUOTA_EXCEEDED,
+            clause: "",
+            detail: "more bytes of properties than this server takes",
         }));
     }
     let identity = Identity { client_id: id, username: username.as_deref() };

@@ -19,6 +19,7 @@ use crate::deliver::{identifiers_of, options};
 use crate::durable::{Class, Deletion, Place, Promise, level_of};
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::news::Subject;
+use crate::room::frees_room;
 use crate::{Confirm, Mail, RetainedQuery, Shard};
 
 /// Retained messages in one page.
@@ -83,11 +84,27 @@ impl Shard {
         })
     }
 
-    /// False: the limit is reached, and this would be one more.
+    /// False: it would go beyond the limit. What takes the place of an older one needs room for
+    /// what it is larger by.
     pub(crate) fn has_room_to_retain(&self, message: &Message) -> bool {
-        !self.shared.retained_is_full()
-            || is_own(message.topic())
-            || self.retained.get(message.topic()).is_some()
+        if is_own(message.topic()) {
+            return true;
+        }
+        let bytes = message.heap_bytes() as u64;
+        match self.retained.get(message.topic()) {
+            Some(old) => {
+                let more = bytes.saturating_sub(old.bytes() as u64);
+                !self.shared.lacks_room_to_retain(0, more)
+            }
+            None => !self.shared.lacks_room_to_retain(1, bytes),
+        }
+    }
+
+    /// May it be refused where its topic has its home? Then its publisher waits for the word.
+    pub(crate) fn lacks_room_to_retain(&self, message: &Message) -> bool {
+        message.retain()
+            && !frees_room(message)
+            && self.shared.lacks_room_to_retain(1, message.heap_bytes() as u64)
     }
 
     /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is

@@ -44,8 +44,14 @@ pub struct Limits {
     pub client_id_bytes_max: u16,
     /// The longest client id of MQTT 3.1, in characters: 23 by its specification.
     pub client_id_v31_chars_max: u16,
-    /// Larger wills: CONNACK 0x97.
+    /// Larger wills: CONNACK 0x95.
     pub will_payload_bytes_max: u16,
+    /// With topic and properties; the same.
+    pub will_bytes_max: u32,
+    /// Of a publish: refused with 0x97. Of a will: CONNACK 0x95.
+    pub properties_bytes_max: u32,
+    /// Of the subscriptions of one client, as `Shard::subscribe` counts them: SUBACK 0x97.
+    pub subscription_bytes_max: u32,
     /// More subscriptions: SUBACK 0x97.
     pub subscriptions_per_client_max: u32,
     /// More shared subscriptions: SUBACK 0x97. Each message that one matches is a delivery.
@@ -137,6 +143,9 @@ impl Default for Limits {
             client_id_bytes_max: u16::MAX,
             client_id_v31_chars_max: u16::MAX,
             will_payload_bytes_max: u16::MAX,
+            will_bytes_max: u32::MAX,
+            properties_bytes_max: u32::MAX,
+            subscription_bytes_max: u32::MAX,
             subscriptions_per_client_max: 100_000,
             shared_subscriptions_per_client_max: 100_000,
             filters_per_packet_max: 100_000,
@@ -222,6 +231,12 @@ pub struct Settings {
     pub retained_messages_max: u64,
     /// Bytes of retained messages in all; the same policy.
     pub retained_bytes_max: u64,
+    /// Bytes in the queues of all sessions, of which one payer has half at most, one of many less.
+    /// Beyond its part a queue is as if full.
+    pub queues_bytes_max: u64,
+    /// Bytes of all sessions with their wills and subscriptions, parted likewise. Beyond: CONNACK
+    /// or SUBACK 0x97. A session that there is can always be resumed.
+    pub sessions_bytes_max: u64,
     pub share_strategy: ShareStrategy,
     /// What may wait for one shared group that has no member able to take a message.
     pub share_queue: QueueLimits,
@@ -253,6 +268,8 @@ impl Default for Settings {
             session_owner: SessionOwner::default(),
             retained_messages_max: 10_000_000,
             retained_bytes_max: 4 * 1024 * 1024 * 1024,
+            queues_bytes_max: u64::MAX,
+            sessions_bytes_max: u64::MAX,
             share_strategy: ShareStrategy::default(),
             share_queue: Limits::default().queue,
             rejects: false,

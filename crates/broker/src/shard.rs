@@ -2,6 +2,8 @@
 
 mod gather;
 
+pub use gather::Rest;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -212,16 +214,15 @@ impl Shard {
         &self.shared
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &Metrics {
         &self.shared.metrics[usize::from(self.id)]
     }
 
     /// Bytes came from a connection. They may hold any part of any number of packets. After a
-    /// pause call it even without bytes: some may have been put aside. True: a large packet is
-    /// under way, and what it lacks may be read right into [`Shard::inbox`].
-    pub fn on_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> bool {
+    /// pause call it even without bytes: some may have been put aside.
+    pub fn on_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> Rest {
         let has_to_wait = self.may_pause && self.work.has_no_more();
-        let Some(link) = self.link(slot, connection) else { return false };
+        let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
         // A client whose packets wait here, put aside, is not silent: we do not listen.
         if !bytes.is_empty() || !link.inbox.is_empty() {
             link.last_packet_ms = now_ms;
@@ -231,7 +232,7 @@ impl Shard {
             self.wait_for_turn(slot);
             return self.put_aside(slot, connection, bytes);
         }
-        let gathers = if link.inbox.is_empty() {
+        let rest = if link.inbox.is_empty() {
             let taken = self.on_packets(slot, connection, bytes, now_ms);
             self.put_aside(slot, connection, &bytes[taken..])
         } else {
@@ -241,7 +242,7 @@ impl Shard {
             self.look_whether_it_reads(slot, connection, owed);
         }
         self.finish(now_ms);
-        gathers
+        rest
     }
 
     /// Handles the whole packets at the front of `bytes`; returns the bytes taken.

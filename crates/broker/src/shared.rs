@@ -1,11 +1,11 @@
 //! The little that all shards of a process share: wait-free tables and gauges, no session state.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use topic::{Interest, SHARDS_MAX};
 
-use crate::{Metrics, Settings, ShardId};
+use crate::{Ledger, Metrics, Settings, ShardId};
 
 /// Buckets of the interest table, as a power of two. Memory is only taken for those in use.
 const INTEREST_BUCKETS_LOG2: u8 = 20;
@@ -18,16 +18,31 @@ pub struct Shared {
     /// Which shards may want a topic.
     pub interest: Interest,
     pub metrics: Box<[Metrics]>,
+    /// Who makes the broker hold how much.
+    pub ledger: Ledger,
     /// A number clients cannot guess, for hashes.
     pub(crate) seed: u64,
     retained_messages: AtomicU64,
     retained_bytes: AtomicU64,
-    /// Set by the driver while the process is above its memory limit.
-    memory_is_short: AtomicBool,
+    /// A [`Memory`], which the driver sets.
+    memory: AtomicU8,
     /// As in [`Logs`].
     logs_full: AtomicU64,
     logs_poisoned: AtomicU64,
     logs_behind: AtomicU64,
+}
+
+/// How much memory the process has left, as its driver sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Memory {
+    #[default]
+    Enough,
+    /// What is left is for those who free some: publishes of QoS 1 and 2 and new subscriptions are
+    /// refused with 0x97, QoS 0 is dropped. Never refused is what clears a retained message, gives
+    /// a subscription up, acknowledges, or ends a connection or a session.
+    Short,
+    /// As [`Memory::Short`], and new connections are refused, too.
+    Out,
 }
 
 /// A bit per shard whose log is so.
@@ -55,15 +70,17 @@ impl Shared {
     /// When `shard_count` is 0 or above [`SHARDS_MAX`].
     pub fn new(settings: Settings, shard_count: ShardId, seed: u64) -> Arc<Self> {
         assert!((1..=SHARDS_MAX).contains(&shard_count), "1 to {SHARDS_MAX} shards");
+        let pots = [settings.queues_bytes_max, settings.sessions_bytes_max];
         Arc::new(Self {
             settings,
             shard_count,
             interest: Interest::new(shard_count, INTEREST_BUCKETS_LOG2, seed),
+            ledger: Ledger::new(pots),
             metrics: (0..shard_count).map(|_| Metrics::default()).collect(),
             seed,
             retained_messages: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
-            memory_is_short: AtomicBool::new(false),
+            memory: AtomicU8::new(Memory::Enough as u8),
             logs_full: AtomicU64::new(0),
             logs_poisoned: AtomicU64::new(0),
             logs_behind: AtomicU64::new(0),
@@ -85,13 +102,19 @@ impl Shared {
         (group % self.shard_count as u64) as ShardId
     }
 
-    /// While set, publishes of QoS 1 and 2 are refused with 0x97 and QoS 0 ones are dropped.
-    pub fn set_memory_is_short(&self, is_short: bool) {
-        self.memory_is_short.store(is_short, Ordering::Relaxed);
+    pub fn set_memory(&self, left: Memory) {
+        self.memory.store(left as u8, Ordering::Relaxed);
     }
 
-    pub fn memory_is_short(&self) -> bool {
-        self.memory_is_short.load(Ordering::Relaxed)
+    /// Is what takes memory to be refused?
+    #[inline]
+    pub(crate) fn memory_is_short(&self) -> bool {
+        self.memory.load(Ordering::Relaxed) >= Memory::Short as u8
+    }
+
+    /// Is there not even a place for who might free some?
+    pub fn memory_is_out(&self) -> bool {
+        self.memory.load(Ordering::Relaxed) >= Memory::Out as u8
     }
 
     pub(crate) fn set_log_state(&self, shard: ShardId, is: LogState) {
@@ -124,9 +147,14 @@ impl Shared {
         }
     }
 
-    pub(crate) fn retained_is_full(&self) -> bool {
-        self.retained_messages.load(Ordering::Relaxed) >= self.settings.retained_messages_max
-            || self.retained_bytes.load(Ordering::Relaxed) >= self.settings.retained_bytes_max
+    /// Would a retained message that is new find no room, or one that takes so many bytes more?
+    /// Shards that ask at the same moment may all be told that there is some.
+    pub(crate) fn lacks_room_to_retain(&self, messages: u64, bytes: u64) -> bool {
+        let Settings { retained_messages_max, retained_bytes_max, .. } = self.settings;
+        let kept = self.retained_messages.load(Ordering::Relaxed);
+        let kept_bytes = self.retained_bytes.load(Ordering::Relaxed);
+        messages > 0 && kept + messages > retained_messages_max
+            || bytes > 0 && kept_bytes + bytes > retained_bytes_max
     }
 
     pub(crate) fn add_retained(&self, messages: i64, bytes: i64) {

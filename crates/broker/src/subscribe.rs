@@ -257,10 +257,14 @@ impl Shard {
             return Ok(Err(Reason::NOT_AUTHORIZED));
         }
         let subscriptions = &client.subscriptions;
+        let bytes = bytes_of(filter.filter);
         let are_too_many = subscriptions.len() >= limits.subscriptions_per_client_max as usize
             || filter.group.is_some()
                 && subscriptions.shared_len()
-                    >= limits.shared_subscriptions_per_client_max as usize;
+                    >= limits.shared_subscriptions_per_client_max as usize
+            || bytes > limits.subscription_bytes_max.saturating_sub(client.subscription_bytes)
+            || client.charged.lacks_room(bytes.into())
+            || self.shared.memory_is_short();
         if are_too_many && !self.is_subscribed(slot, &filter) {
             return Ok(Err(Reason::QUOTA_EXCEEDED));
         }
@@ -383,6 +387,11 @@ impl Shard {
         };
         if is_new {
             self.metrics().subscriptions.add(1);
+            if let Some(client) = self.clients.get_mut(slot) {
+                let bytes = bytes_of(request.filter.filter);
+                client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
+                client.recharge();
+            }
         }
         Granted { qos: qos as u8, is_new, bits, is_newly_durable }
     }
@@ -486,15 +495,8 @@ impl Shard {
             }
             self.work.charge_filter(text);
             let done = &mut portion.done;
-            let Some(client) = self.clients.get(slot) else { return Ok(()) };
-            let filter = match topic::parse_filter(text, &client.limits.topic) {
-                Ok(filter) => filter,
-                Err(error) if error.clause().is_empty() => {
-                    done.reasons.push(Reason::TOPIC_FILTER_INVALID.0);
-                    continue;
-                }
-                Err(error) => return Err(not_well_formed(error.clause())),
-            };
+            let filter = topic::parse_filter(text, &UNLIMITED)
+                .map_err(|error| not_well_formed(error.clause()))?;
             let listed = self.find_listed(slot, &filter);
             if let Some(listed) = listed {
                 match self.drop_subscription(slot, listed, text) {
@@ -508,12 +510,20 @@ impl Shard {
                 }
                 portion.before.get_or_insert_with(|| self.all_pending(slot));
             }
-            let was_subscribed = self.unsubscribe(slot, &filter);
-            let reason =
-                if was_subscribed { Reason::SUCCESS } else { Reason::NO_SUBSCRIPTION_EXISTED };
+            let reason = match self.unsubscribe(slot, &filter) {
+                // Also one that was subscribed when longer ones were taken.
+                true => Reason::SUCCESS,
+                false if self.is_within_limits(slot, text) => Reason::NO_SUBSCRIPTION_EXISTED,
+                false => Reason::TOPIC_FILTER_INVALID,
+            };
             done.reasons.push(reason.0);
         }
         Ok(())
+    }
+
+    fn is_within_limits(&self, slot: u32, text: &str) -> bool {
+        let client = self.clients.get(slot);
+        client.is_some_and(|client| topic::parse_filter(text, &client.limits.topic).is_ok())
     }
 
     fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
@@ -523,6 +533,9 @@ impl Shard {
             if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
                 extras.retained_wanted.remove(filter.filter);
             }
+            let bytes = bytes_of(filter.filter);
+            client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);
+            client.recharge();
         }
         self.metrics().subscriptions.sub(1);
         self.let_go(slot, listed);
@@ -575,6 +588,16 @@ impl Shard {
         }
     }
 }
+
+/// What a subscription counts for: its text, its entries in lists and index, and its levels, each a
+/// node of the trie.
+fn bytes_of(filter: &str) -> u32 {
+    let levels = 1 + filter.bytes().filter(|byte| *byte == b'/').count();
+    (filter.len() + SUBSCRIPTION_BYTES + levels * LEVEL_BYTES) as u32
+}
+
+const SUBSCRIPTION_BYTES: usize = 64;
+const LEVEL_BYTES: usize = 64;
 
 fn not_well_formed(clause: &'static str) -> Ended {
     Ended::Violation(Violation {

@@ -39,7 +39,7 @@ fn read(lab: &mut Lab, conn: Conn, mut bytes: &[u8], buffer_bytes: usize) {
             None => bytes.split_at(buffer_bytes.min(bytes.len())),
         };
         let now = if is_direct { &[] } else { now };
-        gathers = lab.shards[shard].on_bytes(slot, conn, now, lab.now_ms);
+        gathers = lab.shards[shard].on_bytes(slot, conn, now, lab.now_ms) == broker::Rest::Large;
         bytes = later;
     }
     lab.collect_closes();

@@ -5,7 +5,7 @@ mod lab;
 use std::sync::Arc;
 
 use broker::access::{Permission, Who};
-use broker::{Access, ConnectRequest, Ended, Event, Limits, Reauthenticated, Settings};
+use broker::{Access, ConnectRequest, Ended, Event, Limits, Memory, Reauthenticated, Settings};
 use codec::{
     Ack, AckKind, Auth, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, QoS,
     Reason, Version, Will,
@@ -292,7 +292,7 @@ fn publishes_are_refused_while_memory_is_short() {
     lab.subscribe(subscriber, "t", 1);
     let publisher = lab.open(request("publisher"));
     let old = lab.open(of_version(Version::V311, "old"));
-    lab.shared.set_memory_is_short(true);
+    lab.shared.set_memory(Memory::Short);
     lab.publish(publisher, "t", b"x", 1, 1);
     lab.publish(publisher, "t", b"x", 0, 0);
     lab.publish(old, "t", b"x", 1, 1);

@@ -15,7 +15,7 @@ pub fn address() -> SocketAddr {
     let (address, _) = SHARED.get_or_init(|| match foreign() {
         Some(address) => (address, None),
         None => {
-            let quelea = Quelea::start(PLAIN);
+            let quelea = Quelea::start(STANDARD);
             (quelea.address("tcp"), Some(quelea))
         }
     });
@@ -27,7 +27,7 @@ pub fn undisturbed() -> (SocketAddr, Option<Quelea>) {
     if !is_ours() {
         return (address(), None);
     }
-    let quelea = Quelea::start(PLAIN);
+    let quelea = Quelea::start(STANDARD);
     (quelea.address("tcp"), Some(quelea))
 }
 
@@ -193,6 +193,21 @@ allow_anonymous = true
 
 [http]
 listen = "127.0.0.1:0"
+"#;
+
+/// The same with names and properties as long as the standard has them.
+const STANDARD: &str = r#"
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+
+[http]
+listen = "127.0.0.1:0"
+
+[limits]
+topic_bytes_max = 65535
+client_id_bytes_max = 65535
+properties_bytes_max = "1MiB"
 "#;
 
 const START_PATIENCE: Duration = Duration::from_secs(30);

@@ -18,3 +18,4 @@ pub mod metrics;
 pub mod origin;
 pub mod process;
 pub mod run;
+pub mod security;

@@ -4,8 +4,9 @@ use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
 
 use broker::{Kind, Metrics, Shared};
+use session::Held;
 
-use crate::logging::Logging;
+use crate::logging::{Logging, shown};
 use crate::memory;
 use crate::process::Process;
 use crate::run::{
@@ -36,7 +37,7 @@ pub fn exposition(
     write_one(&mut text, name, Kind::Gauge, help, turns.longest_secs());
     write_certificates(&mut text, certificates);
     write_listeners(&mut text, gate);
-    write_own(&mut text, clock);
+    write_own(&mut text, shared, clock);
     if let Some(process) = Process::now() {
         write_process(&mut text, &process);
     }
@@ -132,7 +133,33 @@ const TURNED_AWAY_HELP: &str = "Network connections that ended before they were 
      the client (closed), by a refused or broken CONNECT (refused), for want of resources \
      (resources).";
 
-fn write_own(text: &mut String, clock: Clock) {
+/// The largest of those who make the broker hold something.
+const HOLDERS_TOLD: usize = 10;
+
+fn write_holders(text: &mut String, shared: &Shared) {
+    let name = "quelea_held_bytes";
+    let help = "What sessions and their queues hold in memory, all of them.";
+    head(text, name, Kind::Gauge, help);
+    for held in Held::ALL {
+        let _ = writeln!(text, "{name}{{kind=\"{}\"}} {}", held.name(), shared.ledger.bytes(held));
+    }
+    let holders = shared.ledger.largest(HOLDERS_TOLD);
+    if holders.is_empty() {
+        return;
+    }
+    let name = "quelea_holder_bytes";
+    let help = "The same of the ten users, or addresses of clients without a name, that hold most.";
+    head(text, name, Kind::Gauge, help);
+    for holder in holders {
+        let who = shown(&holder.name);
+        for (held, bytes) in Held::ALL.into_iter().zip(holder.bytes) {
+            let (who, kind) = (escaped(&who), held.name());
+            let _ = writeln!(text, "{name}{{holder=\"{who}\",kind=\"{kind}\"}} {bytes}");
+        }
+    }
+}
+
+fn write_own(text: &mut String, shared: &Shared, clock: Clock) {
     let name = "quelea_build_info";
     head(text, name, Kind::Gauge, "1; the labels say what was built.");
     let (version, commit) = (env!("CARGO_PKG_VERSION"), COMMIT);
@@ -142,6 +169,7 @@ fn write_own(text: &mut String, clock: Clock) {
     let help = "Lines of the broker's own log that were lost: it was written too slowly.";
     let lost = Logging::lines_lost();
     write_one(text, "quelea_logging_lines_lost_total", Kind::Counter, help, lost);
+    write_holders(text, shared);
     let help = "Memory that is allocated and not freed: what memory_bytes_max is compared with.";
     write_one(text, "quelea_memory_held_bytes", Kind::Gauge, help, memory::held_bytes());
 }

@@ -32,7 +32,7 @@ impl Drop for TempFile {
 }
 
 fn auth(file: Option<&TempFile>) -> Auth {
-    let machine = Machine { cores: 1, memory_bytes: 1 << 30, has_ipv6: false };
+    let machine = Machine::UNKNOWN;
     Auth {
         password_file: file.map(|file| file.0.clone()),
         threads: 1,

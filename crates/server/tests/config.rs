@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use server::config::keys::SECTIONS;
 use server::config::schema::{Kind, Value};
 use server::config::{
-    Address, Config, ConfigError, DurabilityLevel, Flag, Loaded, LogTarget, Machine, NEVER,
-    QueueOverflow, SourceFile, Sources, Transport, WhenFull, load, print,
+    Address, Config, ConfigError, DurabilityLevel, Flag, LogTarget, Machine, NEVER, QueueOverflow,
+    SourceFile, Sources, Transport, WhenFull, load, print,
 };
 
-const MACHINE: Machine = Machine { cores: 8, memory_bytes: 10_000, has_ipv6: true };
+const MACHINE: Machine =
+    Machine { cores: 8, memory_bytes: 10_000, has_ipv6: true, ..Machine::UNKNOWN };
 
 fn file(text: &str) -> Sources {
     let file = SourceFile { path: "/etc/quelea/quelea.toml".into(), text: text.into() };
@@ -41,7 +42,8 @@ fn without_configuration_only_loopback_listens() {
     );
     assert_eq!(config.limits.memory_bytes_max, 8_000);
     assert_eq!(config.limits.packet_bytes_max, 16 << 20);
-    assert_eq!(config.limits.session_expiry_max_secs, NEVER);
+    assert_eq!(config.limits.session_expiry_max_secs, 90 * 24 * 60 * 60);
+    assert_eq!(config.limits.session_expiry_v3_secs, NEVER);
     assert_eq!(config.limits.connections_per_second_max, 0);
     assert_eq!(config.http, Some("127.0.0.1:9883".parse().unwrap()));
     assert_eq!(config.log.target, LogTarget::Stderr);
@@ -91,10 +93,10 @@ fn later_sources_win() {
         ("PATH".into(), "/bin".into()),
     ];
     sources.flags = vec![Flag { name: "--x", key: "limits.topic_alias_max", value: "3".into() }];
-    let Loaded { config, settings } = load(&sources, &MACHINE).unwrap();
-    let limits = &config.limits;
+    let loaded = load(&sources, &MACHINE).unwrap();
+    let limits = &loaded.config.limits;
     assert_eq!((limits.in_flight_max, limits.receive_max, limits.topic_alias_max), (1, 2, 3));
-    let printed = print::effective(&Loaded { config, settings });
+    let printed = print::effective(&loaded);
     for line in [
         "in_flight_max = 1 # /etc/quelea/quelea.toml:2",
         "receive_max = 2 # QUELEA_limits__receive_max",
@@ -367,9 +369,9 @@ fn every_packet_fits_into_a_segment() {
     let small = "[limits]\npacket_bytes_max = \"1MiB\"\n[durability]\nsegment_bytes = \"2MiB\"";
     let error = error(small);
     assert!(error.starts_with("/etc/quelea/quelea.toml:4: durability.segment_bytes: "), "{error}");
-    assert!(error.contains("write 2240KiB or more"), "{error}");
-    let config = config(&small.replace("\"2MiB\"", "\"2240KiB\""));
-    assert_eq!(config.durability.log_settings(1).unwrap().segment_bytes, 2240 << 10);
+    assert!(error.contains("write 2112KiB or more"), "{error}");
+    let config = config(&small.replace("\"2MiB\"", "\"2112KiB\""));
+    assert_eq!(config.durability.log_settings(1).unwrap().segment_bytes, 2112 << 10);
     // Where nothing is kept, sizes do not matter.
     self::config(&format!("{small}\nlevel = \"memory\""));
     // The listener with the largest packets decides.
@@ -388,4 +390,37 @@ fn the_space_of_all_logs_is_shared_by_the_shards() {
         error.contains("4 shards with 4 segments of 33MiB each need at least 528MiB"),
         "{error}"
     );
+}
+
+#[test]
+fn limits_follow_from_the_memory_there_is_and_say_why() {
+    const MIB: u64 = 1 << 20;
+    for (memory_bytes, retained, queued, incoming) in [
+        (256 * MIB, 51, 12, 25),
+        (1024 * MIB, 204, 51, 102),
+        (256 * 1024 * MIB, 52_428, 256, 26_214),
+    ] {
+        let machine = Machine { memory_bytes, ..MACHINE };
+        let loaded = load(&Sources::default(), &machine).unwrap();
+        let limits = &loaded.config.limits;
+        assert_eq!(limits.retained_bytes_max / MIB, retained);
+        assert_eq!(limits.queued_bytes_max / MIB, queued);
+        assert_eq!(limits.incoming_bytes_max / MIB, incoming);
+        let parts =
+            [limits.arrivals_bytes_max, limits.incoming_bytes_max, limits.retained_bytes_max];
+        assert!(parts.iter().sum::<u64>() < limits.memory_bytes_max);
+    }
+    let machine = Machine { memory_bytes: 1024 * MIB, ..MACHINE };
+    let loaded = load(&file("[limits]\nretained_bytes_max = 0\n"), &machine).unwrap();
+    assert_eq!(loaded.config.limits.retained_bytes_max, 0, "none is a number, too");
+    let printed = print::effective(&loaded);
+    for line in [
+        "memory_bytes_max = \"auto\" # default: 819MiB, 80 % of the 1GiB that the machine or the cgroup \
+         has",
+        "queued_bytes_max = \"auto\" # default: 51MiB, a sixteenth of memory_bytes_max",
+        "retained_bytes_max = 0 # /etc/quelea/quelea.toml:2",
+        "workers = \"auto\" # default: 8, one for each of 8 cores",
+    ] {
+        assert!(printed.contains(line), "{line} not in {printed}");
+    }
 }

@@ -47,6 +47,8 @@ What is worth an alarm:
   lost at a limit. The log says whose, at most once a second for each session and reason.
 - `quelea_publishes_refused_total`, `quelea_retained_refused_total`: publishers are refused because
   there is no room, in a queue, in the retained store, or in memory.
+- `quelea_sessions_refused_total`, `quelea_incoming_cuts_total`: a user or an address uses more
+  than its part of the memory. `quelea_holder_bytes` names those that use most.
 - `quelea_log_poisoned`: the disk failed, and what must be stored is not acknowledged any more.
   `quelea_log_full`: it has no space. [Durability](durability.md) says what to do.
 - `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400`: a certificate expires within
@@ -79,6 +81,7 @@ fn shown(logs: u16) -> String {
         counts.refuse(codec::Reason::NOT_AUTHORIZED);
         counts.refuse(codec::Reason::SERVER_BUSY);
     }
+    let _payer = shared.ledger.account("user anna");
     exposition(&shared, &gate, &board, &turns, &certificates, Clock::start())
 }
 

@@ -11,7 +11,7 @@ use server::auth::scram::{Credentials, Exchange};
 use server::config::keys::SECTIONS;
 use server::config::{Machine, SourceFile, Sources, load};
 
-const MACHINE: Machine = Machine { cores: 2, memory_bytes: 1 << 30, has_ipv6: true };
+const MACHINE: Machine = Machine { cores: 2, has_ipv6: true, ..Machine::UNKNOWN };
 
 fn word() -> impl Strategy<Value = String> {
     const KNOWN: &[&str] =

@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod alias;
 mod bucket;
 mod incoming;
@@ -30,6 +31,7 @@ mod outgoing;
 mod session;
 mod will;
 
+pub use account::{Account, Held, Pots};
 pub use alias::{InboundAliases, OutboundAliases};
 pub use bucket::{Bucket, Rate};
 pub use incoming::Incoming;

@@ -1,10 +1,11 @@
 //! Publishes to the client: the window of unacknowledged ones, and the queue behind it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use codec::{AckKind, QoS};
 
-use crate::{Dropped, Link, Message};
+use crate::{Account, Dropped, Held, Link, Message};
 
 /// Subscription identifiers of the subscriptions that matched (MQTT-3.3.4-3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -127,6 +128,8 @@ pub struct Outgoing {
     held: u16,
     /// Absent while nothing waits, as in most sessions.
     waiting: Option<Box<Waiting>>,
+    /// Pays for what waits.
+    account: Option<Arc<Account>>,
 }
 
 /// Deliveries that wait for a place in the window.
@@ -444,9 +447,27 @@ impl Outgoing {
 
     /// Puts a delivery at the end of the queue. The caller has checked the limits.
     pub fn enqueue(&mut self, delivery: Delivery) {
+        let bytes = delivery.bytes();
+        if let Some(account) = &self.account {
+            account.add(Held::Queued, bytes);
+        }
         let waiting = self.waiting.get_or_insert_default();
-        waiting.bytes += delivery.bytes();
+        waiting.bytes += bytes;
         waiting.queue.push_back(delivery);
+    }
+
+    /// From now on this is who pays for what waits.
+    pub fn charge_to(&mut self, account: Arc<Account>) {
+        let bytes = self.queued_bytes();
+        account.add(Held::Queued, bytes);
+        if let Some(before) = self.account.replace(account) {
+            before.sub(Held::Queued, bytes);
+        }
+    }
+
+    /// Would so many bytes more in the queue be too many for who pays?
+    pub(crate) fn lacks_room(&self, bytes: u64) -> bool {
+        self.account.as_ref().is_some_and(|account| account.lacks_room(Held::Queued, bytes))
     }
 
     /// Takes the oldest waiting delivery.
@@ -454,6 +475,9 @@ impl Outgoing {
         let waiting = self.waiting.as_mut()?;
         let delivery = waiting.queue.pop_front()?;
         waiting.bytes -= delivery.bytes();
+        if let Some(account) = &self.account {
+            account.sub(Held::Queued, delivery.bytes());
+        }
         if waiting.queue.is_empty() && waiting.queue.capacity() > IDLE_CAPACITY_MAX {
             self.waiting = None;
         }
@@ -489,7 +513,12 @@ impl Outgoing {
             }
         }
         self.drop_finished();
-        for delivery in self.waiting.take().map(|waiting| waiting.queue).unwrap_or_default() {
+        let bytes = self.queued_bytes();
+        let waiting = self.waiting.take();
+        if let Some(account) = &self.account {
+            account.sub(Held::Queued, bytes);
+        }
+        for delivery in waiting.map(|waiting| waiting.queue).unwrap_or_default() {
             if delivery.terms.group == 0 {
                 self.enqueue(delivery);
             } else {
@@ -529,5 +558,13 @@ impl Outgoing {
                     + waiting.queue.capacity() * size_of::<Delivery>()
                     + waiting.bytes as usize
             })
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        if let Some(account) = &self.account {
+            account.sub(Held::Queued, self.queued_bytes());
+        }
     }
 }

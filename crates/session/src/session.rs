@@ -267,9 +267,15 @@ impl Session {
             && self.is_queue_full(message, limits)
     }
 
-    fn is_queue_full(&self, message: &Message, limits: &QueueLimits) -> bool {
+    /// Is there no room for one more delivery of this message in the queue of this session?
+    fn is_over(&self, message: &Message, limits: &QueueLimits) -> bool {
         self.outgoing.queued() >= limits.messages_max as usize
             || self.outgoing.queued_bytes() + message.heap_bytes() as u64 > limits.bytes_max
+    }
+
+    /// The same, or none among the queues that its account pays for?
+    fn is_queue_full(&self, message: &Message, limits: &QueueLimits) -> bool {
+        self.is_over(message, limits) || self.outgoing.lacks_room(message.heap_bytes() as u64)
     }
 
     /// Offers a delivery: written at once if the window is open, queued otherwise. The session
@@ -331,14 +337,20 @@ impl Session {
     }
 
     fn enqueue_for_oldest(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
-        let fits_at_all =
-            limits.messages_max > 0 && delivery.message.heap_bytes() as u64 <= limits.bytes_max;
-        if !fits_at_all {
+        let bytes = delivery.message.heap_bytes() as u64;
+        let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
+        // Where others hold what its account lacks, a session takes as much as it gives up.
+        let makes_room = self.outgoing.queued_bytes() >= bytes || !self.outgoing.lacks_room(bytes);
+        if !fits_at_all || !makes_room {
             return Offered::Dropped(Dropped::QueueFull);
         }
-        let mut dropped = 0;
-        while self.is_queue_full(&delivery.message, limits) && self.outgoing.dequeue().is_some() {
+        let (mut dropped, mut freed) = (0, 0);
+        while self.is_queue_full(&delivery.message, limits)
+            && (freed < bytes || self.is_over(&delivery.message, limits))
+            && let Some(oldest) = self.outgoing.dequeue()
+        {
             dropped += 1;
+            freed += oldest.message.heap_bytes() as u64;
         }
         self.outgoing.enqueue(delivery);
         Offered::QueuedForOldest(dropped)

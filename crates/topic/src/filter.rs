@@ -106,8 +106,8 @@ pub fn check_filter(filter: &str, limits: &TopicLimits) -> Result<(), TopicError
 
 /// Splits what a SUBSCRIBE or UNSUBSCRIBE names into group and filter, and checks both.
 ///
-/// Share names mean the same to 3.1.1 clients as to MQTT 5 ones. The limits hold for the filter
-/// after the share name; the standard's 65,535 bytes hold for the whole by its wire format.
+/// Share names mean the same to 3.1.1 clients as to MQTT 5 ones. The limits hold for the share name
+/// and for the filter after it; the standard's 65,535 bytes hold for the whole by its wire format.
 ///
 /// # Errors
 ///
@@ -125,6 +125,9 @@ pub fn parse_filter<'a>(filter: &'a str, limits: &TopicLimits) -> Result<Filter<
         return Err(TopicError::WildcardInShareName);
     }
     check_nul(group)?;
+    if group.len() > usize::from(limits.bytes_max) {
+        return Err(TopicError::TooLong { bytes_max: limits.bytes_max });
+    }
     if filter.is_empty() {
         return Err(TopicError::ShareWithoutFilter);
     }
@@ -204,9 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn the_share_prefix_does_not_count_towards_the_limits() {
-        let shared = "$share/a-group-with-a-long-name/a/b/c/d";
+    fn share_name_and_filter_each_have_the_limits_for_themselves() {
+        let shared = "$share/a-group-of-some/a/b/c/d";
         assert_eq!(parse_filter(shared, &LIMITS).map(|parsed| parsed.filter), Ok("a/b/c/d"));
+        assert_eq!(
+            parse_filter("$share/a-group-with-a-long-name/a", &LIMITS),
+            Err(TopicError::TooLong { bytes_max: 16 })
+        );
         assert_eq!(
             parse_filter("$share/g/a/b/c/d/e", &LIMITS),
             Err(TopicError::TooDeep { levels_max: 4 })

@@ -15,6 +15,7 @@ use super::session::Durable;
 use super::store::{HANDOVER, SEEN, Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::client::Client;
+use crate::connect::user_account;
 use crate::deliver::options;
 use crate::journal::{Sent, Stage};
 use crate::{Durability, Limits, Mail, Shard, ShardId};
@@ -34,6 +35,9 @@ struct Found {
     facts: SessionFacts,
     progress: ProgressFacts,
 }
+
+/// Who pays for restored sessions of clients without a name, until they come back.
+const NAMELESS: &str = "address unknown";
 
 impl Shard {
     /// Joins the shard's log and rebuilds the state that it holds. `limits` hold for restored
@@ -102,6 +106,10 @@ impl Shard {
         let mut client = Client::new(opened.client_id, limits.clone());
         client.username = Some(opened.username).filter(|name| !name.is_empty());
         client.grants = self.access.grants(client.username.as_deref());
+        let payer = client.username.as_deref().map_or(NAMELESS.to_owned(), user_account);
+        let account = self.shared.ledger.account(&payer);
+        client.session.outgoing.charge_to(account.clone());
+        client.charged.move_to(account);
         let mut durable =
             Durable::new(queue, limits.durability.max(Durability::Disk), progress.floor);
         durable.opened = opened.place;
@@ -131,6 +139,7 @@ impl Shard {
         }
         self.restore_track(&mut client, &mut durable, rare, &progress);
         client.session.mark_resumed();
+        client.recharge();
         let is_undetached = !durable.detached.is_some();
         let slot = self.clients.insert(client);
         self.clients.set_durable(slot, durable);

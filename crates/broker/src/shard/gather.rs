@@ -6,6 +6,23 @@ use session::large_packet_len;
 
 use super::Shard;
 
+/// What is left of the bytes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// All were taken.
+    Nothing,
+    /// Some wait, or are a part of a packet.
+    Some,
+    /// The beginning of a large packet: what it lacks may be read right into [`Shard::inbox`].
+    Large,
+}
+
+impl Rest {
+    const fn of(gathers: bool) -> Self {
+        if gathers { Self::Large } else { Self::Some }
+    }
+}
+
 impl Shard {
     /// Where a packet of this connection is gathered. What was read into it is told by
     /// [`Shard::on_bytes`] without bytes.
@@ -13,14 +30,14 @@ impl Shard {
         self.link(slot, connection).map(|link| &mut link.inbox)
     }
 
-    /// Keeps what has to wait. True: the beginning of a large packet.
-    pub(super) fn put_aside(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> bool {
+    /// Keeps what has to wait.
+    pub(super) fn put_aside(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> Rest {
         if bytes.is_empty() {
-            return false;
+            return Rest::Nothing;
         }
-        let Some(link) = self.link(slot, connection) else { return false };
+        let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
         link.put_aside(bytes);
-        link.gathers()
+        Rest::of(link.gathers())
     }
 
     /// More of what was put aside. A large packet gets just what it lacks, so that its memory can
@@ -31,15 +48,15 @@ impl Shard {
         connection: u64,
         bytes: &[u8],
         now_ms: u64,
-    ) -> bool {
-        let Some(link) = self.link(slot, connection) else { return false };
+    ) -> Rest {
+        let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
         let arrived = link.inbox.len();
         let large_len = large_packet_len(&link.inbox);
         let lacks = large_len.and_then(|len| len.checked_sub(arrived)).filter(|lacks| *lacks > 0);
         let (more, rest) = bytes.split_at(bytes.len().min(lacks.unwrap_or(usize::MAX)));
         link.put_aside(more);
         if lacks.is_some_and(|lacks| more.len() < lacks) {
-            return link.gathers();
+            return Rest::of(link.gathers());
         }
         let inbox = std::mem::take(&mut link.inbox);
         if large_len == Some(inbox.len()) {
@@ -56,16 +73,16 @@ impl Shard {
         connection: u64,
         (inbox, rest): (Vec<u8>, &[u8]),
         now_ms: u64,
-    ) -> bool {
+    ) -> Rest {
         let packet = Arc::new(inbox);
         self.packet = Some(packet.clone());
         let taken = self.on_packets(slot, connection, &packet, now_ms);
         self.packet = None;
-        let Some(link) = self.link(slot, connection) else { return false };
+        let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
         if taken == 0 {
             link.inbox = Arc::unwrap_or_clone(packet);
             link.put_aside(rest);
-            return false;
+            return Rest::Some;
         }
         link.note_gathered(taken);
         let is_paused = self.effects.pauses.iter().any(|(paused, _)| *paused == connection);
@@ -77,11 +94,11 @@ impl Shard {
     }
 
     /// What was put aside, of which so much was taken, waits on.
-    fn put_back(&mut self, slot: u32, connection: u64, mut inbox: Vec<u8>, taken: usize) -> bool {
+    fn put_back(&mut self, slot: u32, connection: u64, mut inbox: Vec<u8>, taken: usize) -> Rest {
         if taken == inbox.len() {
-            return false;
+            return Rest::Nothing;
         }
-        let Some(link) = self.link(slot, connection) else { return false };
+        let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
         if taken == 0 {
             link.inbox = inbox;
         } else if large_packet_len(&inbox[taken..]).is_some() {
@@ -91,6 +108,6 @@ impl Shard {
             inbox.drain(..taken);
             link.inbox = inbox;
         }
-        link.gathers()
+        Rest::of(link.gathers())
     }
 }

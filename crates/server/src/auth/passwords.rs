@@ -195,6 +195,10 @@ impl PasswordFile {
         self.users.get(username)?.scram.as_ref()
     }
 
+    pub fn knows(&self, username: &str) -> bool {
+        self.users.contains_key(username)
+    }
+
     pub fn user_count(&self) -> usize {
         self.users.len()
     }

@@ -1,6 +1,7 @@
 //! The command line.
 //!
-//! Exit codes: 0 done; 1 it failed while running; 2 wrong usage or configuration. `pub` and `sub`
+//! Exit codes: 0 done; 1 it failed while running; 2 wrong usage or configuration; 3 the check of
+//! security has found something (`serve --check-config --security`). `pub` and `sub`
 //! also end as mosquitto's clients do: 27 when `-W` seconds have passed, and with the reason code
 //! or, for MQTT 3, the return code when the broker refuses the connection.
 
@@ -105,6 +106,8 @@ pub const EXIT_OK: u8 = 0;
 pub const EXIT_FAILURE: u8 = 1;
 /// Wrong usage or configuration.
 pub const EXIT_USAGE: u8 = 2;
+/// A configuration is valid, and something of it is open.
+pub const EXIT_OPEN: u8 = 3;
 /// mosquitto's code for `-W` seconds that have passed.
 pub const EXIT_TIMEOUT: u8 = 27;
 

@@ -7,8 +7,9 @@ use clap::Args;
 
 use crate::config::{ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
 use crate::run::{self, Addresses};
+use crate::security;
 
-use super::{EXIT_OK, EXIT_USAGE, complain};
+use super::{EXIT_OK, EXIT_OPEN, EXIT_USAGE, complain};
 
 /// The flags of `quelea serve`. They go over the configuration file.
 #[derive(Clone, Debug, Default, Args)]
@@ -50,6 +51,10 @@ pub struct ServeArgs {
     /// Only check the configuration, the files it names, and the addresses it listens on.
     #[arg(long)]
     pub check_config: bool,
+    /// With --check-config: tell also what is open to others, one line each. Exit code 3: there is
+    /// something.
+    #[arg(long, requires = "check_config")]
+    pub security: bool,
     /// Print the configuration in force, each value with where it was set, and end.
     #[arg(long)]
     pub print_config: bool,
@@ -86,10 +91,23 @@ impl ServeArgs {
         } else if self.check_config {
             println!("the configuration is valid");
         }
+        if self.security && self.tell_open(&loaded) {
+            return Err(ExitCode::from(EXIT_OPEN));
+        }
         if self.print_config || self.check_config {
             return Err(ExitCode::from(EXIT_OK));
         }
         Ok(loaded)
+    }
+
+    /// Tells what is open; false: nothing is.
+    fn tell_open(&self, loaded: &Loaded) -> bool {
+        let found = security::findings(&loaded.config, &Machine::here());
+        found.iter().for_each(|line| println!("open: {line}"));
+        if found.is_empty() {
+            println!("nothing that is known to be open");
+        }
+        !found.is_empty()
     }
 
     /// A port that another program has is as wrong at the next attempt. An address that the machine
@@ -166,6 +184,7 @@ Examples:
   quelea serve --durability memory                    stores nothing, touches no directory
   quelea serve --listen tcp://*:1883 --allow-anonymous
   quelea serve --config /etc/quelea/quelea.toml --check-config
+  quelea serve --config /etc/quelea/quelea.toml --check-config --security
   QUELEA_limits__packet_bytes_max=1MiB quelea serve --print-config";
 
 #[cfg(test)]
@@ -173,7 +192,7 @@ mod tests {
     use super::*;
     use crate::config::DurabilityLevel;
 
-    const MACHINE: Machine = Machine { cores: 2, memory_bytes: 1 << 30, has_ipv6: false };
+    const MACHINE: Machine = Machine { cores: 2, ..Machine::UNKNOWN };
 
     #[test]
     fn flags_reach_their_keys() {

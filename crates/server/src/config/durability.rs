@@ -3,7 +3,8 @@
 use storage::SettingsError;
 use topic::TopicLimits;
 
-use super::keys::{Durability, DurabilityLevel, Limits, WhenFull};
+use super::derived::Deriving;
+use super::keys::{AUTO, Durability, DurabilityLevel, Limits, Server, WhenFull};
 use super::schema::bytes;
 use super::source::{Problem, Settings, nearest};
 use super::{Listener, Value};
@@ -19,7 +20,7 @@ pub struct DurabilityConfig {
     pub level_max: DurabilityLevel,
     /// Resolved: never 0.
     pub segment_bytes: u32,
-    /// 0: no limit.
+    /// Resolved. 0: no limit.
     log_bytes_max: u64,
     space_percent: u32,
     reclaim_percent: u32,
@@ -30,6 +31,13 @@ impl DurabilityConfig {
     /// Whether anything asks for more than memory.
     pub fn has_log(&self) -> bool {
         self.level_max != DurabilityLevel::Memory
+    }
+
+    /// What the logs may take, if nobody has said it.
+    pub(super) fn resolve_log(&mut self, deriving: &mut Deriving, shards: u16, disk: Option<u64>) {
+        let least = u64::from(self.segment_bytes) * u64::from(shards) * SEGMENTS_MIN;
+        let disk = disk.filter(|_| self.has_log());
+        deriving.log(&mut self.log_bytes_max, least, disk);
     }
 
     /// The sizes of one shard's log among those of so many shards.
@@ -47,7 +55,7 @@ impl DurabilityConfig {
             reclaim_chunk_bytes: batch_bytes_max,
             reserve_bytes: usual.reserve_bytes.min(self.segment_bytes / 8),
             log_bytes_max: match self.log_bytes_max {
-                0 => u64::MAX,
+                0 | AUTO => u64::MAX,
                 all => all / u64::from(shards),
             },
             space_percent: self.space_percent,
@@ -65,7 +73,7 @@ pub(super) fn lower(
     raw: &Durability,
     limits: &Limits,
     listeners: &[Listener],
-    shards: u16,
+    server: &Server,
     settings: &Settings,
     problems: &mut Vec<Problem>,
 ) -> DurabilityConfig {
@@ -94,7 +102,7 @@ pub(super) fn lower(
         reclaim_bytes_per_sec: raw.reclaim_bytes_per_sec,
     };
     if lowered.has_log() {
-        check_sizes(&lowered, needed, packet_bytes_max, shards, &mut problem);
+        check_sizes(&lowered, needed, packet_bytes_max, server.shards, &mut problem);
     }
     lowered
 }

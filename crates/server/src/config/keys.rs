@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::schema::{
-    Kind, Section, bytes, bytes_or, count, count_or, secs, secs_or, settings, words,
+    Kind, Section, Unit, bytes, bytes_or, count, count_or, secs, secs_or, settings, words,
 };
 
 /// All sections, in the order in which they are documented.
@@ -21,6 +21,15 @@ pub const SECTIONS: &[Section] = &[
     Log::SECTION,
     Sys::SECTION,
 ];
+
+/// What `auto` stands for where 0 is a number like others, cut to the type of the key.
+pub const AUTO: u64 = u64::MAX;
+
+/// A number from 0 on, or `auto`.
+const fn auto(unit: Unit, stands_for: u64) -> Kind {
+    let max = stands_for / 2;
+    Kind::Number { unit, min: 0, max, word: Some(("auto", stands_for)) }
+}
 
 /// What a time limit of `never` means: the largest value MQTT can say.
 pub const NEVER: u32 = u32::MAX;
@@ -283,16 +292,31 @@ settings! {
         /// The same for each address (of IPv6, each /64). What does not fit is answered with 0x97
         /// (quota exceeded). `auto`: a quarter of `arrivals_bytes_max`.
         arrivals_bytes_per_address_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
+        /// Memory for packets of logged-in clients that are incomplete, and for those that have to
+        /// wait, in all. An incomplete packet reserves its whole length, and only from the first
+        /// half of this memory; its sender is not read until there is room. While others wait for
+        /// its room, a packet that takes longer than 10 s ends its connection with 0x97 (quota
+        /// exceeded); so does one for which there is no room for what has arrived. Packets up to
+        /// 4 KiB need no room. `auto`: an eighth of `memory_bytes_max`. Never less than twice the
+        /// next key.
+        incoming_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
+        /// The same for each user, or, for clients without a proved user name, for each address (of
+        /// IPv6, each /64). `auto`: a quarter of `incoming_bytes_max`. Never less than twice the
+        /// largest `packet_bytes_max`.
+        incoming_bytes_per_user_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// The largest packet accepted, announced to MQTT 5 clients. A larger one ends the
         /// connection with 0x95 as soon as its header is seen.
         packet_bytes_max: u32 = bytes(20, PACKET_BYTES_MAX), "16MiB";
-        /// The longest topic name or filter. A longer one is refused with 0x90 or 0x8F.
-        topic_bytes_max: u16 = bytes(1, 65_535), "65535";
+        /// The longest topic name, filter or share name; the standard allows 65535. A longer one is
+        /// refused with 0x90 or 0x8F (0x80 in a SUBACK of MQTT 3), or ends the connection where the
+        /// acknowledgement cannot say it.
+        topic_bytes_max: u16 = bytes(1, 65_535), "1KiB";
         /// The most levels of a topic name or filter, so that matching takes a limited time. More
         /// are refused with 0x90 or 0x8F.
         topic_levels_max: u16 = count(1, 65_535), "128";
-        /// The longest client id. A longer one is refused with 0x85.
-        client_id_bytes_max: u16 = bytes(23, 65_535), "65535";
+        /// The longest client id; the standard allows 65535. A longer one is refused with 0x85
+        /// (return code 2 of MQTT 3).
+        client_id_bytes_max: u16 = bytes(23, 65_535), "256";
         /// The longest client id of an MQTT 3.1 client, in characters. Its specification says 23,
         /// but devices in the field have longer ones and other brokers take them; 23 refuses them
         /// with code 2.
@@ -301,6 +325,14 @@ settings! {
         username_bytes_max: u16 = bytes(1, 65_535), "1KiB";
         /// The longest password, or token in its place. A longer one is refused with 0x86.
         password_bytes_max: u16 = bytes(1, 65_535), "16KiB";
+        /// The most bytes of properties of a publish or a will (MQTT 5): mostly user properties. A
+        /// publish with more is refused with 0x97 (at QoS 0 that ends the connection), a will with
+        /// 0x95.
+        properties_bytes_max: u32 = bytes(0, PACKET_BYTES_MAX), "16KiB";
+        /// The most bytes of subscriptions of one client. Each counts for the length of its filter,
+        /// 64 bytes more, and 64 for each level. Further ones are refused with 0x97 (0x80 for
+        /// MQTT 3).
+        subscription_bytes_per_client_max: u32 = bytes(1 << 10, 1 << 31), "8MiB";
         /// The most subscriptions of one client. Further ones are refused with 0x97. Each takes a
         /// few hundred bytes; the default is far above what bridges and back-ends use.
         subscriptions_per_client_max: u32 = count(1, 10_000_000), "10000";
@@ -313,6 +345,12 @@ settings! {
         /// 0x95. Clients that have more to ask for send several; those that do so by themselves
         /// take a few hundred at a time.
         filters_per_packet_max: u32 = count(1, 65_536), "1024";
+        /// The most bytes of all sessions: for each its client id, will and subscriptions, and
+        /// 1 KiB if it outlives its connection. Divided as `queues_bytes_max` says. Above its part,
+        /// new persistent sessions, wills and subscriptions of a user or an address are refused
+        /// with 0x97 (return code 3, 0x80 for MQTT 3); existing sessions can always be resumed.
+        /// `auto`: an eighth of `memory_bytes_max`.
+        sessions_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// The most unacknowledged messages to one client, which may ask for fewer with its own
         /// Receive Maximum. The others wait in its queue. 1000 are enough for 100,000 messages a
         /// second at a round trip of 10 ms, and take memory only while in use.
@@ -325,8 +363,14 @@ settings! {
         topic_alias_max: u16 = count(0, 65_535), "32";
         /// The most messages queued for one session. At the limit `queue_overflow` decides.
         queued_messages_max: u32 = count(1, u32::MAX as u64), "100000";
-        /// The most bytes queued for one session. At the limit `queue_overflow` decides.
-        queued_bytes_max: u64 = bytes(1, u64::MAX / 2), "256MiB";
+        /// The most bytes queued for one session. At the limit `queue_overflow` decides. `auto`: a
+        /// sixteenth of `memory_bytes_max`, 1 MiB to 256 MiB.
+        queued_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
+        /// The most bytes in memory queued for all sessions. Each user, or each address for clients
+        /// without a proved user name, may have as much as it leaves free for others: alone half of
+        /// it, as one of nine a tenth. Above that its queues count as full. `auto`: a quarter of
+        /// `memory_bytes_max`.
+        queues_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// What happens to a message for a full queue: `drop_oldest` drops the oldest queued
         /// message to make room, `drop_newest` drops the new one, `reject` refuses the new one to
         /// its publisher (0x97), `disconnect` closes the subscriber's connection (0x97). For
@@ -339,14 +383,19 @@ settings! {
         /// this client are dropped, and QoS 1 and 2 messages wait in its queue. One packet always
         /// fits.
         outbox_bytes_max: u32 = bytes(1 << 10, 1 << 30), "1MiB";
-        /// The most retained messages. Further ones are refused with 0x97.
-        retained_messages_max: u32 = count(0, u32::MAX as u64), "1000000";
-        /// The most bytes of retained messages. Further ones are refused with 0x97.
-        retained_bytes_max: u64 = bytes(0, u64::MAX / 2), "1GiB";
+        /// The most retained messages. Further ones are refused with 0x97; replacing and clearing
+        /// goes on. `auto`: one for each 512 bytes of `retained_bytes_max`.
+        retained_messages_max: u32 = auto(Unit::Count, u32::MAX as u64), "auto";
+        /// The most bytes of retained messages. Further ones are refused with 0x97, also larger
+        /// ones that replace smaller ones; clearing is never refused. `auto`: a quarter of
+        /// `memory_bytes_max`.
+        retained_bytes_max: u64 = auto(Unit::Bytes, AUTO), "auto";
         /// Memory of the process: what it has allocated, not what the system still counts as
-        /// resident. Near the limit new connections are refused with 0x89 and messages with 0x97,
-        /// and also if resident memory exceeds it by an eighth. `auto`: 80 % of what the machine or
-        /// its cgroup has.
+        /// resident. When only a sixteenth of it is left (256 MiB at most), messages and new
+        /// subscriptions are refused with 0x97, and at the limit new connections with 0x89; also if
+        /// resident memory exceeds that by an eighth. What frees memory is never refused: clearing
+        /// a retained message, UNSUBSCRIBE, acknowledgements, DISCONNECT. `auto`: 80 % of what the
+        /// machine or its cgroup has.
         memory_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// The most messages per second from one connection. Above it the connection is read more
         /// slowly.
@@ -359,11 +408,12 @@ settings! {
         /// How many bytes may come at once. `auto`: as many as in one second.
         bytes_burst: u64 = bytes_or("auto", u32::MAX as u64), "auto";
         /// The longest time that a session outlives its connection, announced to MQTT 5 clients
-        /// that ask for more. A session that expires loses its queued messages, so none does by
-        /// default.
-        session_expiry_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
+        /// that ask for more. A session that expires loses its queued messages; one whose client
+        /// never comes back would stay for ever. So the default is longer than devices are usually
+        /// switched off.
+        session_expiry_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "90d";
         /// The time that a session of a 3.1 or 3.1.1 client with clean session 0 outlives its
-        /// connection. The standard says forever.
+        /// connection, as far as `session_expiry_max_secs` allows. The standard says forever.
         session_expiry_v3_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
         /// The longest time that a message may wait. `never`: as long as its publisher says.
         message_expiry_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
@@ -374,8 +424,11 @@ settings! {
         keep_alive_default_secs: u16 = secs_or("off", 0, 65_535), "off";
         /// The longest delay of a will. A longer one is shortened.
         will_delay_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
-        /// The largest will payload. A CONNECT with a larger one is refused with 0x95.
+        /// The largest will payload. A CONNECT with a larger one is refused with 0x95 (return code
+        /// 3 of MQTT 3).
         will_payload_bytes_max: u16 = bytes(0, 65_535), "65535";
+        /// The most bytes of a will: topic, properties and payload. A larger one: the same.
+        will_bytes_max: u32 = bytes(0, PACKET_BYTES_MAX), "80KiB";
         /// The highest QoS of messages from clients, announced to MQTT 5 clients. A higher one ends
         /// the connection with 0x9B.
         qos_max: u8 = count(0, 2), "2";
@@ -410,8 +463,10 @@ settings! {
         /// largest `packet_bytes_max`, at least 16 MiB. On small devices, lower that limit.
         segment_bytes: u32 = bytes_or("auto", 1 << 30), "auto";
         /// The most bytes of all logs together; each shard has an equal share. At the limit the
-        /// broker acts as if the disk were full.
-        log_bytes_max: u64 = bytes_or("unlimited", u64::MAX / 2), "unlimited";
+        /// broker acts as if the disk were full. `auto`: 80 % of what the file system of the data
+        /// directory has free at the start, including what is stored there already, and at least
+        /// four segments for each shard. 0: no limit.
+        log_bytes_max: u64 = auto(Unit::Bytes, AUTO), "auto";
         /// Space is reclaimed once a log takes more than this many per cent of the bytes that are
         /// still needed, plus two segments. A smaller value takes less space and more copying.
         space_percent: u32 = count(110, 1_000), "200";

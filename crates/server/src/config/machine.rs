@@ -1,18 +1,31 @@
 //! What of the machine the defaults depend on.
 
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// Facts about the machine, taken once at start, so that lowering a configuration is a pure
-/// function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// function of them.
+#[derive(Clone, Copy, Debug)]
 pub struct Machine {
     pub cores: u16,
     /// What the process may use: the machine's memory or its cgroup's limit, the smaller.
     pub memory_bytes: u64,
     pub has_ipv6: bool,
+    /// Bytes that a directory, which need not be there yet, may take on its file system, with what
+    /// it has already. None: the system does not tell.
+    pub disk_bytes: fn(&Path) -> Option<u64>,
 }
 
 impl Machine {
+    /// A small one, of whose disk nothing is known.
+    pub const UNKNOWN: Self = Self {
+        cores: 1,
+        memory_bytes: MEMORY_BYTES_FALLBACK,
+        has_ipv6: false,
+        disk_bytes: |_| None,
+    };
+
     /// Looks at this machine.
     pub fn here() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -20,6 +33,7 @@ impl Machine {
             cores: u16::try_from(cores).unwrap_or(u16::MAX),
             memory_bytes: memory_bytes(),
             has_ipv6: TcpListener::bind("[::1]:0").is_ok(),
+            disk_bytes,
         }
     }
 }
@@ -30,6 +44,25 @@ fn memory_bytes() -> u64 {
     let own = read("/proc/self/cgroup").unwrap_or_default();
     let limits = cgroup_files(&own).into_iter().filter_map(|path| read(&path)?.trim().parse().ok());
     limits.chain(machine).min().unwrap_or(MEMORY_BYTES_FALLBACK)
+}
+
+fn disk_bytes(directory: &Path) -> Option<u64> {
+    let there = directory.ancestors().find(|path| path.exists());
+    let there = there.filter(|path| *path != Path::new("")).unwrap_or(Path::new("."));
+    let free = rustix::fs::statvfs(there).ok()?;
+    Some((free.f_bavail * free.f_frsize).saturating_add(bytes_of(directory)))
+}
+
+/// What the files of a directory take, and those in directories in it.
+fn bytes_of(directory: &Path) -> u64 {
+    const BLOCK_BYTES: u64 = 512;
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(file) if file.is_dir() => bytes_of(&entry.path()),
+        Ok(file) => file.blocks() * BLOCK_BYTES,
+        Err(_) => 0,
+    });
+    sizes.sum()
 }
 
 /// Where the limits of memory stand that hold for this process: its own cgroup's and those of all
@@ -96,5 +129,16 @@ mod tests {
     fn this_machine_has_something() {
         let machine = Machine::here();
         assert!(machine.cores >= 1 && machine.memory_bytes >= 1 << 20);
+    }
+
+    #[test]
+    fn what_lies_in_a_directory_counts_to_what_it_may_have() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().join("data");
+        std::fs::create_dir_all(own.join("0")).unwrap();
+        std::fs::write(own.join("0/1.log"), vec![7; 100_000]).unwrap();
+        assert!((100_000..1_000_000).contains(&bytes_of(&own)));
+        assert_eq!(bytes_of(&own.join("none")), 0);
+        assert!(disk_bytes(&own.join("not/yet")).is_some_and(|bytes| bytes > 0));
     }
 }

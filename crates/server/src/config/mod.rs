@@ -3,6 +3,7 @@
 //!
 //! Start reading at [`load`]; [`keys`] holds every key with its default and its reason.
 
+mod derived;
 mod durability;
 pub mod endpoint;
 pub mod keys;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub use derived::Derived;
 pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Network, Transport};
 pub use keys::{
@@ -25,7 +27,8 @@ pub use keys::{
 pub use machine::Machine;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
 
-use keys::{Durability, Http, Log, RawListener, RawTls, RawWebSocket, Shared};
+use derived::Deriving;
+use keys::{AUTO, Durability, Http, Log, RawListener, RawTls, RawWebSocket, Shared};
 use schema::{Section, Value};
 
 /// The checked configuration.
@@ -37,8 +40,8 @@ pub struct Config {
     pub shards_are_fixed: bool,
     /// At least one.
     pub listeners: Vec<Listener>,
-    /// `memory_bytes_max`, those of arrivals and the bursts are resolved. For the rates and
-    /// connections, 0 means no limit; for expiries and delays, [`NEVER`] does.
+    /// What is `auto` is resolved, and the bursts are. For the rates and connections, 0 means no
+    /// limit; for expiries and delays, [`NEVER`] does.
     pub limits: Limits,
     /// What a listener has that replaces nothing.
     pub listener_defaults: ListenerLimits,
@@ -150,6 +153,8 @@ pub enum LogTarget {
 pub struct Loaded {
     pub config: Config,
     pub settings: Settings,
+    /// What follows from the machine.
+    pub derived: Vec<Derived>,
 }
 
 /// Everything that is wrong with a configuration, one line each.
@@ -167,15 +172,18 @@ pub struct ConfigError {
 pub fn load(sources: &Sources, machine: &Machine) -> Result<Loaded, ConfigError> {
     let mut problems = Vec::new();
     let settings = Settings::read(sources, &mut problems);
+    let mut deriving = Deriving::default();
     let config = match problems.is_empty() {
-        true => lower(&settings, sources.port, machine, &mut problems),
+        true => lower(&settings, sources.port, machine, &mut deriving, &mut problems),
         false => None,
     };
     if config.is_none() && problems.is_empty() {
         problems.extend(emptied(&settings));
     }
     match config {
-        Some(config) if problems.is_empty() => Ok(Loaded { config, settings }),
+        Some(config) if problems.is_empty() => {
+            Ok(Loaded { config, settings, derived: deriving.notes })
+        }
         _ => Err(ConfigError { problems }),
     }
 }
@@ -230,7 +238,8 @@ impl Config {
 }
 
 impl Listener {
-    fn names_by_certificate(&self) -> bool {
+    /// Does a certificate give its client a user name here?
+    pub fn names_by_certificate(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.identity != CertificateIdentity::None)
     }
 }
@@ -258,6 +267,7 @@ fn lower(
     settings: &Settings,
     port: Option<u16>,
     machine: &Machine,
+    deriving: &mut Deriving,
     problems: &mut Vec<Problem>,
 ) -> Option<Config> {
     let mut server = Server::lower(values(settings, Server::SECTION, "server"))?;
@@ -268,18 +278,17 @@ fn lower(
     let shared = Shared::lower(values(settings, Shared::SECTION, "shared"))?;
     let durability = Durability::lower(values(settings, Durability::SECTION, "durability"))?;
     let shards_are_fixed = server.shards != 0;
-    resolve_server(&mut server, machine);
-    if limits.memory_bytes_max == 0 {
-        limits.memory_bytes_max = machine.memory_bytes / 10 * 8;
-    }
-    resolve_arrivals(&mut limits);
+    deriving.server(&mut server, machine);
+    deriving.limits(&mut limits, machine);
     let level = durability.level;
     let mut lowering =
         Listeners { settings, limits: &limits, level, auth: &auth, machine, problems };
     let listeners = lowering.lower(port)?;
     let listener_defaults = lowering.lower_limits(&lowering.nothing_replaced()?);
-    let durability =
-        durability::lower(&durability, &limits, &listeners, server.shards, settings, problems);
+    let mut durability =
+        durability::lower(&durability, &limits, &listeners, &server, settings, problems);
+    let disk = (machine.disk_bytes)(&server.data_dir);
+    durability.resolve_log(deriving, server.shards, disk);
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http = lower_http(&http, settings, problems);
@@ -325,24 +334,6 @@ fn values<'a>(
         let key = section.keys.iter().find(|key| key.name == name);
         key.map_or(Value::Unset, |key| settings.setting(own, key).value)
     }
-}
-
-fn resolve_server(server: &mut Server, machine: &Machine) {
-    let or = |value: u16, auto: u16| if value == 0 { auto.clamp(1, THREADS_MAX) } else { value };
-    server.workers = or(server.workers, machine.cores);
-    server.shards = or(server.shards, machine.cores.max(4));
-    server.door_threads = or(server.door_threads, machine.cores / 4);
-}
-
-/// What strangers may take of the memory, unless it is said.
-fn resolve_arrivals(limits: &mut Limits) {
-    let auto = |value: u64, auto: u64| if value == 0 { auto } else { value };
-    // At least one of the largest from each address, whatever the machine.
-    let least = u64::from(limits.connect_bytes_max) * 8;
-    limits.arrivals_bytes_max =
-        auto(limits.arrivals_bytes_max, (limits.memory_bytes_max / 16).max(least));
-    limits.arrivals_bytes_per_address_max =
-        auto(limits.arrivals_bytes_per_address_max, limits.arrivals_bytes_max / 4);
 }
 
 fn bursts(limits: &Limits, messages_per_second: u32, bytes_per_second: u64) -> (u32, u64) {

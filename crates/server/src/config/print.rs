@@ -95,11 +95,16 @@ fn print_keys(loaded: &Loaded, section: &Section, own: &str, out: &mut String) {
             continue;
         }
         out.push_str(&line(key, &setting.value, &setting.origin));
+        let name = format!("{own}.{}", key.name);
+        if let Some(derived) = loaded.derived.iter().find(|derived| derived.key == name) {
+            out.push_str(&format!(": {}, {}", derived.value, derived.reason));
+        }
+        out.push('\n');
     }
 }
 
 fn line(key: &Key, value: &Value, origin: &Origin) -> String {
-    format!("{} = {} # {origin}\n", key.name, key.kind.show(value))
+    format!("{} = {} # {origin}", key.name, key.kind.show(value))
 }
 
 fn heading(section: &Section) -> String {
@@ -143,8 +148,9 @@ keeps its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML fil
   unit they are bytes and seconds.
 - Relative paths in a file are relative to that file; elsewhere to the working directory.
 - An unknown key or a value out of range is an error: the broker does not start with half of what
-  you meant. `quelea serve --check-config` only checks, also the files that it names;
-  `--print-config` shows each value in force with where it was set.
+  you meant. `quelea serve --check-config` only checks, also the files that it names; with
+  `--security` it tells what is open to others, too; `--print-config` shows each value in force with
+  where it was set, and of those that are `auto` what follows from this machine, and why.
 - `quelea.reference.toml` beside this page has all keys with their defaults.
 
 Example:

@@ -23,7 +23,7 @@ use session::{Bucket, Rate};
 use slab::Slab;
 
 use super::accepting::{Complaint, Eager};
-use super::arrivals::{Allowance, Purpose, Short};
+use super::allowance::{Allowance, Purpose, Short};
 use super::clock::Clock;
 use super::gate::{Entrance, TurnedAway};
 use super::identity;
@@ -33,6 +33,7 @@ use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Verdict};
 use crate::logging::shown;
 use crate::memory;
+use crate::origin::Origin;
 use reading::{Outcome, read_packet};
 use stage::{Arrival, Stage, ip, refusal};
 
@@ -113,7 +114,7 @@ pub(super) struct DoorContext {
     pub(super) connect_timeout_ms: u64,
     pub(super) connections_per_second_max: u32,
     pub(super) line_pace: Arc<LinePace>,
-    pub(super) allowance: Arc<Allowance>,
+    pub(super) allowance: Arc<Allowance<Origin>>,
     pub(super) is_stopping: Arc<AtomicBool>,
 }
 
@@ -456,7 +457,7 @@ impl Door {
                 refusal(&credentials, Reason::SERVER_BUSY, "", "connection limit reached");
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
-        if self.context.shared.memory_is_short() {
+        if self.context.shared.memory_is_out() {
             let refusal = refusal(&credentials, Reason::SERVER_BUSY, "", "memory limit reached");
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
@@ -470,12 +471,12 @@ impl Door {
         }
         let Some(arrival) = self.arrivals.get_mut(key) else { return };
         let bytes = held_bytes(&credentials) + rest.len() as u64;
-        if let Err(short) = arrival.charge.raise(bytes, Purpose::Check) {
+        if let Err(short) = arrival.charge.raise(bytes, Purpose::Whole) {
             let (reason, detail) = shortage(short);
             let refusal = refusal(&credentials, reason, "", detail);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
-        let origin = arrival.charge.origin();
+        let origin = *arrival.charge.sharer();
         let generation = arrival.generation;
         let allow_anonymous = arrival.entrance.allow_anonymous;
         let request = AuthRequest {
@@ -569,7 +570,7 @@ impl Door {
         let limits = &credentials.request.limits;
         let bytes_max = limits.connect_bytes_max.min(limits.packet_bytes_max);
         let charge = &mut arrival.charge;
-        let origin = charge.origin();
+        let origin = *charge.sharer();
         let outcome = read_packet(&mut stream, &mut bytes, &mut self.scratch, charge, bytes_max);
         if let Outcome::Short(short) = outcome {
             let (reason, detail) = shortage(short);
@@ -616,7 +617,8 @@ impl Door {
         if arrival.is_watched && self.poll.registry().deregister(&mut stream).is_err() {
             return;
         }
-        let request = credentials.request;
+        let mut request = credentials.request;
+        request.origin = arrival.charge.sharer().to_string().into();
         let shard = self.context.shared.shard_of_client(&request.client_id);
         let worker = usize::from(shard) % self.context.mailboxes.len();
         let handover = Handover { stream, shard, request, rest, seat, charge: arrival.charge };
@@ -633,7 +635,7 @@ impl Door {
 /// What a client is told when there is no room for it at the door.
 fn shortage(short: Short) -> (Reason, &'static str) {
     match short {
-        Short::Origin => (
+        Short::Share => (
             Reason::QUOTA_EXCEEDED,
             "too many bytes of connections from its address that are not admitted yet",
         ),

@@ -41,6 +41,9 @@ fn of(config: &Config, own: &ListenerLimits) -> Limits {
         client_id_bytes_max: all.client_id_bytes_max,
         client_id_v31_chars_max: all.client_id_v31_chars_max,
         will_payload_bytes_max: all.will_payload_bytes_max,
+        will_bytes_max: all.will_bytes_max,
+        properties_bytes_max: all.properties_bytes_max,
+        subscription_bytes_max: all.subscription_bytes_per_client_max,
         subscriptions_per_client_max: all.subscriptions_per_client_max,
         shared_subscriptions_per_client_max: all.shared_subscriptions_per_client_max,
         filters_per_packet_max: all.filters_per_packet_max,
@@ -84,6 +87,8 @@ pub(super) fn of_broker(config: &Config) -> Settings {
         session_owner: session_owner(config),
         retained_messages_max: config.limits.retained_messages_max.into(),
         retained_bytes_max: config.limits.retained_bytes_max,
+        queues_bytes_max: config.limits.queues_bytes_max,
+        sessions_bytes_max: config.limits.sessions_bytes_max,
         share_strategy: match config.shared_strategy {
             SharedStrategy::Random => ShareStrategy::Random,
             SharedStrategy::RoundRobin => ShareStrategy::RoundRobin,

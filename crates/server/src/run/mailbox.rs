@@ -9,8 +9,9 @@ use net::Stream;
 use session::Message;
 use storage::Completion;
 
-use super::arrivals::Charge;
+use super::allowance::Charge;
 use super::gate::Seat;
+use crate::origin::Origin;
 
 /// A connection that the door has admitted.
 pub(super) struct Handover {
@@ -21,7 +22,7 @@ pub(super) struct Handover {
     pub(super) rest: Vec<u8>,
     pub(super) seat: Seat,
     /// What it takes until it is opened.
-    pub(super) charge: Charge,
+    pub(super) charge: Charge<Origin>,
 }
 
 /// The log of a shard as it is pinned for a backup: segments, and bytes of each that belong to it;

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use broker::Memory;
+
 use crate::memory;
 use crate::run::resident_bytes;
 
@@ -11,6 +13,11 @@ const RELIEF_PERCENT: u64 = 95;
 /// What is resident may exceed the limit by this part of it, as far as it is free: the next
 /// allocations take from that first. `auto` leaves twice as much to the rest of the machine.
 const FREE_PART: u64 = 8;
+
+/// The last part of the memory is for those who come to free some: log-ins, acknowledgements and
+/// the like find room while publishes are refused already.
+const RESERVE_PART: u64 = 16;
+const RESERVE_BYTES_MAX: u64 = 256 << 20;
 
 /// Less that is free is not worth the walk through all heaps.
 const PURGED_BYTES_MIN: u64 = 32 << 20;
@@ -51,8 +58,8 @@ impl Reading {
 /// What changes with a look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Memory is short from now on, or no longer.
-    pub(super) is_short: Option<bool>,
+    /// So much memory is left from now on.
+    pub(super) left: Option<Memory>,
     /// Freed memory should be given back.
     pub(super) purges: bool,
 }
@@ -60,7 +67,8 @@ pub(super) struct Change {
 /// Limits of memory, with what was seen of it last.
 pub(super) struct MemoryGuard {
     bytes_max: u64,
-    is_short: bool,
+    reserve_bytes: u64,
+    left: Memory,
     purge_every: Duration,
     /// When memory was asked for, and what there was then.
     asked: Option<(Instant, Reading)>,
@@ -69,8 +77,9 @@ pub(super) struct MemoryGuard {
 
 impl MemoryGuard {
     pub(super) fn new(bytes_max: u64) -> Self {
-        let purge_every = PURGE_EVERY;
-        Self { bytes_max, is_short: false, purge_every, asked: None, is_near: false }
+        let reserve_bytes = (bytes_max / RESERVE_PART).min(RESERVE_BYTES_MAX);
+        let (left, purge_every) = (Memory::Enough, PURGE_EVERY);
+        Self { bytes_max, reserve_bytes, left, purge_every, asked: None, is_near: false }
     }
 
     /// When to look again.
@@ -81,38 +90,41 @@ impl MemoryGuard {
     /// Looks, and tells.
     pub(super) fn look(&mut self) -> Change {
         let Some(reading) = Reading::take() else { return Change::default() };
-        let change = self.judge(reading, Instant::now());
-        let Reading { held, resident } = reading;
-        let limit = self.bytes_max;
-        match change.is_short {
-            Some(true) => {
-                tracing::warn!(
-                    held,
-                    resident,
-                    limit,
-                    "memory limit reached: publishes are refused"
-                );
-            }
-            Some(false) => tracing::info!(held, resident, limit, "below the memory limit again"),
-            None => {}
+        let now = reading;
+        let change = self.judge(now, Instant::now());
+        if let Some(left) = change.left {
+            tell(left, now, self.bytes_max);
         }
         if change.purges {
+            let Reading { held, resident } = now;
+            let limit = self.bytes_max;
             tracing::info!(held, resident, limit, "free memory is returned to the system");
         }
         change
     }
 
     fn judge(&mut self, now: Reading, at: Instant) -> Change {
-        let resident_max = self.bytes_max + self.bytes_max / FREE_PART;
-        self.is_near = self.is_short || now.resident > self.bytes_max / 2;
-        let relief = |limit: u64| limit / 100 * RELIEF_PERCENT;
-        let is_short = match self.is_short {
-            false => now.held > self.bytes_max || now.resident > resident_max,
-            true => now.held >= relief(self.bytes_max) || now.resident >= relief(resident_max),
+        let before = self.left;
+        self.is_near = before != Memory::Enough || now.resident > self.bytes_max / 2;
+        self.left = match () {
+            () if self.is_beyond(now, 0, before >= Memory::Out) => Memory::Out,
+            () if self.is_beyond(now, self.reserve_bytes, before >= Memory::Short) => Memory::Short,
+            () => Memory::Enough,
         };
-        let changes = is_short != self.is_short;
-        self.is_short = is_short;
-        Change { is_short: changes.then_some(is_short), purges: self.purges(now, at) }
+        let left = (self.left != before).then_some(self.left);
+        Change { left, purges: self.purges(now, at) }
+    }
+
+    /// Is less left than `reserve_bytes`? `was`: it was the last time, and is no more only when
+    /// there is a little more than that.
+    fn is_beyond(&self, now: Reading, reserve_bytes: u64, was: bool) -> bool {
+        let held_max = self.bytes_max - reserve_bytes;
+        let resident_max = held_max + self.bytes_max / FREE_PART;
+        let relief = |limit: u64| limit / 100 * RELIEF_PERCENT;
+        match was {
+            false => now.held > held_max || now.resident > resident_max,
+            true => now.held >= relief(held_max) || now.resident >= relief(resident_max),
+        }
     }
 
     fn purges(&mut self, now: Reading, at: Instant) -> bool {
@@ -135,6 +147,24 @@ impl MemoryGuard {
     }
 }
 
+fn tell(left: Memory, Reading { held, resident }: Reading, limit: u64) {
+    match left {
+        Memory::Enough => tracing::info!(held, resident, limit, "below the memory limit again"),
+        Memory::Short => tracing::warn!(
+            held,
+            resident,
+            limit,
+            "memory limit reached: publishes and subscriptions are refused"
+        ),
+        Memory::Out => tracing::warn!(
+            held,
+            resident,
+            limit,
+            "memory limit reached: new connections are refused, too"
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,15 +180,31 @@ mod tests {
         let mut guard = MemoryGuard::new(800 * MIB);
         let start = Instant::now();
         let mut judge =
-            |held_mib, resident_mib| guard.judge(reading(held_mib, resident_mib), start).is_short;
+            |held_mib, resident_mib| guard.judge(reading(held_mib, resident_mib), start).left;
         assert_eq!(judge(700, 790), None);
-        assert_eq!(judge(100, 890), None, "what is free is used first");
-        assert_eq!(judge(801, 810), Some(true));
+        assert_eq!(judge(100, 840), None, "what is free is used first");
+        assert_eq!(judge(801, 810), Some(Memory::Out));
         assert_eq!(judge(790, 810), None, "not yet");
-        assert_eq!(judge(20, 810), Some(false), "though it has not come back");
-        assert_eq!(judge(20, 901), Some(true), "the machine is used up all the same");
+        assert_eq!(judge(20, 800), Some(Memory::Enough), "though it has not come back");
+        assert_eq!(judge(20, 901), Some(Memory::Out), "the machine is used up all the same");
         assert_eq!(judge(20, 870), None);
-        assert_eq!(judge(20, 850), Some(false));
+        assert_eq!(judge(20, 850), Some(Memory::Short));
+        assert_eq!(judge(20, 800), Some(Memory::Enough));
+    }
+
+    #[test]
+    fn the_last_of_it_is_for_those_who_free_some() {
+        let mut guard = MemoryGuard::new(800 * MIB);
+        let start = Instant::now();
+        let mut judge = |held_mib| guard.judge(reading(held_mib, held_mib.max(800)), start).left;
+        assert_eq!(judge(751), Some(Memory::Short), "50 MiB are left");
+        assert_eq!(judge(800), None);
+        assert_eq!(judge(801), Some(Memory::Out));
+        assert_eq!(judge(770), None);
+        assert_eq!(judge(755), Some(Memory::Short));
+        assert_eq!(judge(715), None);
+        assert_eq!(judge(700), Some(Memory::Enough));
+        assert_eq!(MemoryGuard::new(64 << 30).reserve_bytes, 256 * MIB);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! signals and does what is due each second.
 
 mod accepting;
-mod arrivals;
+mod allowance;
 mod certificates;
 mod clock;
 pub(crate) mod control;
@@ -52,7 +52,7 @@ pub use report::SYS_EVENTS;
 pub use timing::Timing;
 pub use watch::resident_bytes;
 
-use arrivals::Allowance;
+use allowance::Allowance;
 use control::Control;
 use door::{Bell, Door, DoorContext};
 use mailbox::Item;

@@ -62,6 +62,9 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
         Event::Stranger { client_id, username, peer } => {
             log_stranger(client_id, username.as_deref(), peer);
         }
+        Event::SessionRefused { client_id, username, peer } => {
+            log_session_refused(client_id, username.as_deref(), peer);
+        }
         Event::SessionExpired { client_id } => {
             tracing::debug!(client = &*shown(client_id), "session expired");
         }
@@ -127,7 +130,7 @@ fn about(event: &Event) -> Option<About> {
         Event::Disconnected { ended, .. } if is_cut_off(ended) => About::CutOff,
         Event::Disconnected { .. } => About::Disconnected,
         Event::Denied { .. } => About::Denied,
-        Event::Stranger { .. } => About::Refused,
+        Event::Stranger { .. } | Event::SessionRefused { .. } => About::Refused,
         Event::Dropped { .. }
         | Event::Refused { .. }
         | Event::TooManySubscriptions { .. }
@@ -197,6 +200,15 @@ fn log_stranger(client_id: &str, username: Option<&str>, peer: &str) {
     );
 }
 
+fn log_session_refused(client_id: &str, username: Option<&str>, peer: &str) {
+    tracing::warn!(
+        client = &*shown(client_id),
+        user = &*user(username),
+        peer,
+        "connection refused: its user or address has too many bytes of sessions and wills"
+    );
+}
+
 fn log_end(client_id: &str, peer: &str, ended: &Ended) {
     match ended {
         Ended::Violation(violation) => tracing::info!(
@@ -212,6 +224,10 @@ fn log_end(client_id: &str, peer: &str, ended: &Ended) {
         }
         Ended::Refused => {
             tracing::warn!(client = client_id, peer, "publish refused; connection closed");
+        }
+        Ended::Crowded => {
+            let text = "no room for its packets under way; connection closed";
+            tracing::warn!(client = client_id, peer, "{text}");
         }
         Ended::LogFailed | Ended::NotKept => {
             tracing::warn!(client = client_id, peer, "log out of service; connection closed");
@@ -244,6 +260,7 @@ const fn is_cut_off(ended: &Ended) -> bool {
         Ended::Violation(_)
         | Ended::QueueFull
         | Ended::Refused
+        | Ended::Crowded
         | Ended::LogFailed
         | Ended::NotKept
         | Ended::NotAuthorized => true,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::Shared;
 use broker::sys::{self, SysTopics};
+use broker::{Memory, Shared};
 use net::TlsContext;
 use session::Message;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -19,10 +19,13 @@ use super::mailbox::{Item, Mailbox};
 use super::memory_guard::MemoryGuard;
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
-use crate::logging::Logging;
+use crate::logging::{Logging, shown};
 
 /// How often the clock is looked at, and withheld lines of the log are told.
 const LOOK_INTERVAL: Duration = Duration::from_millis(400);
+
+/// Of those who hold most, so many are named when memory is short.
+const LARGEST_TOLD: usize = 5;
 
 /// How often certificates that expire soon are told of.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -116,6 +119,19 @@ impl Watch<'_> {
     }
 }
 
+/// Names those who hold most, when memory is short.
+fn tell_largest(shared: &Shared) {
+    for holder in shared.ledger.largest(LARGEST_TOLD) {
+        let [queued, sessions] = holder.bytes;
+        tracing::warn!(
+            holder = &*shown(&holder.name),
+            queued,
+            sessions,
+            "one of the largest holders"
+        );
+    }
+}
+
 /// The thread for what is due at intervals.
 struct Ticker {
     thread: std::thread::JoinHandle<()>,
@@ -137,8 +153,11 @@ impl Ticker {
             let mut looked_at: Option<Instant> = None;
             while !is_over.load(Ordering::Acquire) {
                 let change = guard.look();
-                if let Some(is_short) = change.is_short {
-                    shared.set_memory_is_short(is_short);
+                if let Some(left) = change.left {
+                    shared.set_memory(left);
+                    if left == Memory::Short {
+                        tell_largest(&shared);
+                    }
                 }
                 if change.purges {
                     purge();

@@ -4,6 +4,7 @@
 //! sleep until something happens. No connection owns a read buffer; the worker has one.
 
 mod coming_and_going;
+mod incoming;
 mod reading;
 mod writing;
 
@@ -31,6 +32,8 @@ use super::reauthentication::Reauthentication;
 use super::report;
 use super::timing::Timing;
 use crate::memory;
+use incoming::Incoming;
+pub(super) use incoming::IncomingRoom;
 use reading::BYTES_PER_TURN;
 
 /// The token of the waker. Connections count from 0; just below it are other workers (`drive`).
@@ -66,6 +69,8 @@ struct Connection {
     sends_large: bool,
     /// The last read left something behind.
     sends_much: bool,
+    /// Present while more than a little of what it sent waits here.
+    incoming: Option<Box<Incoming>>,
     _seat: Seat,
 }
 
@@ -123,6 +128,8 @@ pub(super) struct WorkerParts {
     /// Of all workers: how long their turns take.
     pub(super) turns: Arc<[Timing]>,
     pub(super) line_pace: Arc<LinePace>,
+    /// For packets under way.
+    pub(super) incoming_room: IncomingRoom,
 }
 
 pub(super) struct Worker {
@@ -154,6 +161,7 @@ pub(super) struct Worker {
     logs: Option<Logs>,
     turns: Arc<[Timing]>,
     line_pace: Arc<LinePace>,
+    incoming_room: IncomingRoom,
     shutdown_grace_ms: u64,
     /// When the shards are ticked at the latest.
     ticks_at_ms: u64,
@@ -185,6 +193,7 @@ impl Worker {
             logs: parts.logs,
             turns: parts.turns,
             line_pace: parts.line_pace,
+            incoming_room: parts.incoming_room,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             ticks_at_ms: 0,
             ends_at_ms: None,
@@ -407,18 +416,15 @@ impl Worker {
         }
         if self.ticks_at_ms <= self.now_ms {
             self.ticks_at_ms = self.now_ms + SLEEP_MS_MAX;
+            self.cut_dawdlers();
         }
         for place in 0..self.shards.len() {
             self.take_pauses(place);
         }
         for key in self.waiting.take_if_due(self.now_ms) {
-            let Some(connection) = self.connections.get_mut(key) else { continue };
+            let Some(connection) = self.connections.get(key) else { continue };
             match connection.state {
-                State::Paused(until_ms) if until_ms <= self.now_ms => {
-                    connection.state = State::Open;
-                    self.give(key, 0);
-                    self.read_later(key);
-                }
+                State::Paused(until_ms) if until_ms <= self.now_ms => self.go_on(key),
                 State::Leaving { until_ms, .. } if until_ms <= self.now_ms => {
                     self.close_later(key);
                 }
@@ -428,6 +434,18 @@ impl Worker {
                 State::Open | State::Lost => {}
             }
         }
+    }
+
+    /// The pause of a connection is over.
+    fn go_on(&mut self, key: usize) {
+        if !self.may_be_read(key) {
+            return;
+        }
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.state = State::Open;
+        }
+        self.give(key, 0);
+        self.read_later(key);
     }
 
     /// Carries out the effects of the turn: mail first, so that others can start; then the sockets.

@@ -16,7 +16,7 @@ use super::mailbox::{Item, Mailbox};
 use super::reauthentication::Reauthentication;
 use super::store::Restoration;
 use super::timing::Timing;
-use super::worker::{self, Worker, WorkerParts};
+use super::worker::{self, IncomingRoom, Worker, WorkerParts};
 use super::{join, spawn};
 use crate::auth::Authenticator;
 use crate::config::Config;
@@ -61,6 +61,7 @@ impl Workers {
         let count = usize::from(config.server.workers).min(shards.len());
         let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
         let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
+        let incoming_room = incoming_room(config);
         let has_logs = shards.iter().any(|(_, files)| files.is_some());
         let (polls, mailboxes) = make_mailboxes(count)?;
         let (phase_sender, phases) = channel();
@@ -79,6 +80,7 @@ impl Workers {
                 logs,
                 turns: turns.clone(),
                 line_pace: line_pace.clone(),
+                incoming_room: incoming_room.clone(),
             };
             workers.push(Worker::new(parts));
         }
@@ -151,6 +153,14 @@ impl Workers {
             mailbox.put(item());
         }
     }
+}
+
+/// Half of a share takes the largest packet, and half of all the largest of two.
+fn incoming_room(config: &Config) -> IncomingRoom {
+    let packets = config.listeners.iter().map(|listener| listener.limits.packet_bytes_max);
+    let packet_bytes_max = packets.max().unwrap_or(config.limits.packet_bytes_max);
+    let share = config.limits.incoming_bytes_per_user_max.max(2 * u64::from(packet_bytes_max));
+    IncomingRoom::new(config.limits.incoming_bytes_max.max(2 * share), share)
 }
 
 fn start_threads(
@@ -245,6 +255,7 @@ pub(super) mod tests {
                 logs: None,
                 turns: turns.clone(),
                 line_pace: Arc::default(),
+                incoming_room: IncomingRoom::new(1 << 30, 1 << 28),
             })
         };
         (parts.map(worker).collect(), mailboxes.clone())

@@ -114,7 +114,7 @@ impl Door {
             arrival.entrance.counts.turn_away(why);
             if matches!(arrival.stage, Stage::Checking { .. }) {
                 let ticket = self.ticket(arrival.generation);
-                self.context.authenticator.forget(arrival.charge.origin(), ticket);
+                self.context.authenticator.forget(*arrival.charge.sharer(), ticket);
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use net::{Read, Stream};
 
-use crate::run::arrivals::{Charge, Purpose, Short};
+use crate::origin::Origin;
+use crate::run::allowance::{Charge, Purpose, Short};
 
 /// Almost every CONNECT comes whole with the first read, so that nothing has to be kept of it but
 /// what it says. What may lie behind it is bounded by this, too.
@@ -25,7 +26,7 @@ pub(super) fn read_packet(
     stream: &mut Stream,
     bytes: &mut Vec<u8>,
     scratch: &mut [u8],
-    charge: &mut Charge,
+    charge: &mut Charge<Origin>,
     bytes_max: u32,
 ) -> Outcome {
     loop {
@@ -57,7 +58,7 @@ pub(super) fn read_packet(
 fn keep(
     bytes: &mut Vec<u8>,
     more: &[u8],
-    charge: &mut Charge,
+    charge: &mut Charge<Origin>,
     bytes_max: u32,
 ) -> Result<(), Short> {
     let was_known = matches!(codec::packet_len(bytes), Ok(Some(_)));

@@ -9,7 +9,8 @@ use mio::event::Source;
 use net::{Handshake, PeerAddress, PeerInfo, Stream};
 
 use crate::auth::scram::Exchange;
-use crate::run::arrivals::Charge;
+use crate::origin::Origin;
+use crate::run::allowance::Charge;
 use crate::run::gate::{Entrance, Seat};
 
 /// A connection between accept and admission.
@@ -21,7 +22,7 @@ pub(super) struct Arrival {
     /// Registered with the poll; one that never had to wait is not.
     pub(super) is_watched: bool,
     /// What it takes of that which there is for those at the door.
-    pub(super) charge: Charge,
+    pub(super) charge: Charge<Origin>,
 }
 
 pub(super) enum Stage {

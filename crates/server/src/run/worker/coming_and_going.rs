@@ -73,6 +73,7 @@ impl Worker {
             gathers: false,
             sends_large: false,
             sends_much: false,
+            incoming: None,
             _seat: handover.seat,
         });
         drop(handover.charge);
@@ -81,8 +82,8 @@ impl Worker {
             return self.write(key);
         }
         if !handover.rest.is_empty() {
-            let gathers = shard.on_bytes(slot, number, &handover.rest, now_ms);
-            self.note_gathers(key, gathers, handover.rest.len());
+            let rest = shard.on_bytes(slot, number, &handover.rest, now_ms);
+            self.note_rest(key, rest, handover.rest.len());
         }
         if has_layers {
             // What it has read and not handed on makes no event.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use broker::Rest;
 use net::Read;
 
 use super::{State, Worker};
@@ -136,17 +137,20 @@ impl Worker {
         let Some(connection) = self.connections.get(key) else { return };
         let (place, slot) = (usize::from(connection.shard), connection.slot);
         let (shard, number) = (&mut self.shards[place], connection.number);
-        let gathers = shard.on_bytes(slot, number, &self.buffer[..count], self.now_ms);
+        let rest = shard.on_bytes(slot, number, &self.buffer[..count], self.now_ms);
         self.take_pauses(place);
-        self.note_gathers(key, gathers, count);
+        self.note_rest(key, rest, count);
     }
 
-    /// Of the last `count` bytes a large packet is under way, or not.
-    pub(super) fn note_gathers(&mut self, key: usize, gathers: bool, count: usize) {
+    /// What is left of the last `count` bytes, and those before.
+    pub(super) fn note_rest(&mut self, key: usize, rest: Rest, count: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.gathers = gathers && !connection.stream.has_layers();
+        connection.gathers = rest == Rest::Large && !connection.stream.has_layers();
         if count > 0 {
             connection.sends_large = connection.gathers;
+        }
+        if rest != Rest::Nothing || connection.incoming.is_some() {
+            self.settle_incoming(key);
         }
     }
 }

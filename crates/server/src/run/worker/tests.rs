@@ -10,7 +10,7 @@ use super::writing::BROADCAST_WRITES_PER_TURN;
 use super::*;
 use crate::config::CertificateIdentity;
 use crate::origin::Origin;
-use crate::run::arrivals::Allowance;
+use crate::run::allowance::Allowance;
 use crate::run::gate::{Entrance, Gate};
 use crate::run::workers::tests::{idle_workers, idle_workers_with};
 
@@ -34,6 +34,7 @@ fn request(client_id: String) -> ConnectRequest {
         auth_data: None,
         limits: Arc::default(),
         peer: Box::default(),
+        origin: Box::default(),
     }
 }
 

@@ -1,0 +1,139 @@
+//! Limits that follow from the machine where nobody has said otherwise, each with its reason.
+//!
+//! All that is held for clients is a part of `memory_bytes_max`, and the parts together are less
+//! than the whole: so no kind of thing that clients make the broker hold takes all of it.
+
+use super::keys::{Limits, Server};
+use super::machine::Machine;
+use super::schema::bytes;
+use super::{AUTO, THREADS_MAX, Value};
+
+/// A value that was `auto`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Derived {
+    /// Dotted, as in `limits.memory_bytes_max`.
+    pub key: &'static str,
+    /// For people.
+    pub value: String,
+    pub reason: String,
+}
+
+/// Resolves what is `auto`, and notes it.
+#[derive(Debug, Default)]
+pub(super) struct Deriving {
+    pub(super) notes: Vec<Derived>,
+}
+
+impl Deriving {
+    pub(super) fn server(&mut self, server: &mut Server, machine: &Machine) {
+        let cores = machine.cores;
+        let mut resolve = |key, value: &mut u16, auto: u16, reason: &str| {
+            if *value == 0 {
+                *value = auto.clamp(1, THREADS_MAX);
+                self.note(key, value.to_string(), reason.to_owned());
+            }
+        };
+        let one_each = format!("one for each of {cores} cores");
+        resolve("server.workers", &mut server.workers, cores, &one_each);
+        let at_least = format!("one for each of {cores} cores, at least 4");
+        resolve("server.shards", &mut server.shards, cores.max(4), &at_least);
+        let doors = format!("a quarter of {cores} cores, at least one");
+        resolve("server.door_threads", &mut server.door_threads, cores / 4, &doors);
+    }
+
+    pub(super) fn limits(&mut self, limits: &mut Limits, machine: &Machine) {
+        let there = show_bytes(machine.memory_bytes);
+        let whole = machine.memory_bytes / 10 * 8;
+        let reason = format!("80 % of the {there} that the machine or the cgroup has");
+        self.bytes("limits.memory_bytes_max", (&mut limits.memory_bytes_max, 0), whole, reason);
+        let whole = limits.memory_bytes_max;
+
+        // At least one of the largest from each address, whatever the machine.
+        let least = u64::from(limits.connect_bytes_max) * 8;
+        let key = "limits.arrivals_bytes_max";
+        let reason = "a sixteenth of memory_bytes_max, at least 8 of the largest CONNECTs".into();
+        self.bytes(key, (&mut limits.arrivals_bytes_max, 0), (whole / 16).max(least), reason);
+        let key = "limits.arrivals_bytes_per_address_max";
+        let own = limits.arrivals_bytes_max / 4;
+        let reason = "a quarter of arrivals_bytes_max".into();
+        self.bytes(key, (&mut limits.arrivals_bytes_per_address_max, 0), own, reason);
+
+        let key = "limits.incoming_bytes_max";
+        let reason = "an eighth of memory_bytes_max".into();
+        self.bytes(key, (&mut limits.incoming_bytes_max, 0), whole / 8, reason);
+        let key = "limits.incoming_bytes_per_user_max";
+        let own = limits.incoming_bytes_max / 4;
+        let reason = "a quarter of incoming_bytes_max".into();
+        self.bytes(key, (&mut limits.incoming_bytes_per_user_max, 0), own, reason);
+
+        let key = "limits.retained_bytes_max";
+        let reason = "a quarter of memory_bytes_max".into();
+        self.bytes(key, (&mut limits.retained_bytes_max, AUTO), whole / 4, reason);
+        if limits.retained_messages_max == AUTO as u32 {
+            let messages = limits.retained_bytes_max / RETAINED_BYTES_EACH;
+            limits.retained_messages_max = u32::try_from(messages).unwrap_or(u32::MAX);
+            let reason = format!("one for each {RETAINED_BYTES_EACH} bytes of retained_bytes_max");
+            self.note("limits.retained_messages_max", messages.to_string(), reason);
+        }
+        let key = "limits.queues_bytes_max";
+        let reason = "a quarter of memory_bytes_max".into();
+        self.bytes(key, (&mut limits.queues_bytes_max, 0), whole / 4, reason);
+        let key = "limits.sessions_bytes_max";
+        let reason = "an eighth of memory_bytes_max".into();
+        self.bytes(key, (&mut limits.sessions_bytes_max, 0), whole / 8, reason);
+        let key = "limits.queued_bytes_max";
+        let own = (whole / 16).clamp(QUEUED_BYTES_MIN, QUEUED_BYTES_MAX);
+        let reason = "a sixteenth of memory_bytes_max, 1 MiB to 256 MiB".into();
+        self.bytes(key, (&mut limits.queued_bytes_max, 0), own, reason);
+    }
+
+    pub(super) fn log(&mut self, bytes_max: &mut u64, least: u64, disk: Option<u64>) {
+        if *bytes_max != AUTO {
+            return;
+        }
+        let Some(disk) = disk else {
+            *bytes_max = 0;
+            return;
+        };
+        let reason = format!("80 % of the {} that logs can have there", show_bytes(disk));
+        self.bytes(
+            "durability.log_bytes_max",
+            (bytes_max, AUTO),
+            (disk / 10 * 8).max(least),
+            reason,
+        );
+    }
+
+    /// `value` with what in it stands for `auto`.
+    fn bytes(
+        &mut self,
+        key: &'static str,
+        (value, auto): (&mut u64, u64),
+        derived: u64,
+        reason: String,
+    ) {
+        if *value == auto {
+            *value = derived;
+            self.note(key, show_bytes(derived), reason);
+        }
+    }
+
+    fn note(&mut self, key: &'static str, value: String, reason: String) {
+        self.notes.push(Derived { key, value, reason });
+    }
+}
+
+/// Rounded to what people read.
+pub(super) fn show_bytes(number: u64) -> String {
+    let unit =
+        [30, 20, 10].into_iter().find(|bits| number >> bits >= 8).map_or(1, |bits| 1 << bits);
+    let shown = bytes(0, u64::MAX).show(&Value::Number(number / unit * unit));
+    shown.trim_matches('"').to_owned()
+}
+
+/// What a small retained message takes, with its topic in the index.
+const RETAINED_BYTES_EACH: u64 = 512;
+
+/// Bounds of what may be queued for one session.
+const QUEUED_BYTES_MIN: u64 = 1 << 20;
+const QUEUED_BYTES_MAX: u64 = 256 << 20;

@@ -1,0 +1,282 @@
+//! Packets of clients of which a part has come, and what has come and has to wait: charged to whose
+//! they are, and asked for before it is buffered.
+//!
+//! A packet that is not complete asks for its whole length, so that who has begun can always end.
+//! Who finds no room is not read until there is some.
+
+use std::sync::Arc;
+
+use broker::Shard;
+
+use super::{Connection, State, Worker};
+use crate::origin::Origin;
+use crate::run::allowance::{Allowance, Charge, Payer, Purpose};
+
+/// Not charged: what any connection may have of a small packet that came in two pieces.
+const FREE_BYTES: usize = 4 * 1024;
+
+/// How long one that found no room waits before it asks again.
+const ROOM_PAUSE_MS: u64 = 50;
+
+/// While others wait for the room that it has, a packet may take so long to come.
+const DAWDLE_MS: u64 = 10_000;
+
+/// The room that all connections of all workers share, in two halves.
+#[derive(Clone, Debug)]
+pub(in crate::run) struct IncomingRoom {
+    /// For whole packets. Those who have room here can always end.
+    packets: Arc<Allowance<Payer>>,
+    /// For what has come of those that wait for it, and of what has to wait for another reason.
+    waiting: Arc<Allowance<Payer>>,
+}
+
+impl IncomingRoom {
+    pub(in crate::run) fn new(bytes_max: u64, share_bytes_max: u64) -> Self {
+        let half = || Arc::new(Allowance::new(bytes_max / 2, share_bytes_max / 2));
+        Self { packets: half(), waiting: half() }
+    }
+}
+
+/// What one connection has waiting in the broker.
+pub(super) struct Incoming {
+    packet: Charge<Payer>,
+    waiting: Charge<Payer>,
+    /// Of its packet so much had come at the last look.
+    arrived: usize,
+    /// When the first part of that came.
+    since_ms: u64,
+    /// The whole packet, for which there is no room yet. 0: it waits for none.
+    lacks_room_for: u64,
+    /// A part of it is still to come, and there is room for it.
+    is_open: bool,
+}
+
+/// What follows from a look at it.
+enum Verdict {
+    GoOn,
+    Wait,
+    /// There is not even room for what has come.
+    Cut,
+}
+
+impl Incoming {
+    fn begin(room: &IncomingRoom, payer: &Payer, now_ms: u64) -> Self {
+        Self {
+            packet: room.packets.begin(payer.clone(), 0),
+            waiting: room.waiting.begin(payer.clone(), 0),
+            arrived: 0,
+            since_ms: now_ms,
+            lacks_room_for: 0,
+            is_open: false,
+        }
+    }
+
+    /// What lies in the inbox of a connection is charged, and what it lacks of a packet.
+    fn settle(&mut self, inbox: &mut Vec<u8>, now_ms: u64) -> Verdict {
+        let arrived = inbox.len();
+        if arrived < self.arrived {
+            // Another packet.
+            self.since_ms = now_ms;
+        }
+        self.arrived = arrived;
+        let packet_len = codec::packet_len(inbox).ok().flatten().unwrap_or_default();
+        let lacks_some = packet_len > arrived;
+        let wanted = inbox.capacity().max(packet_len) as u64;
+        if self.packet.bytes() >= wanted || lacks_some && reach(&mut self.packet, wanted) {
+            self.waiting.release();
+            (self.is_open, self.lacks_room_for) = (lacks_some, 0);
+            return Verdict::GoOn;
+        }
+        inbox.shrink_to_fit();
+        let held = inbox.capacity() as u64;
+        self.is_open = false;
+        if !lacks_some {
+            // It is complete, and waits for others: that is not its sender's doing.
+            self.lacks_room_for = 0;
+            self.waiting.force(held.saturating_sub(self.waiting.bytes()));
+            return Verdict::GoOn;
+        }
+        self.packet.release();
+        self.lacks_room_for = wanted;
+        if reach(&mut self.waiting, held) { Verdict::Wait } else { Verdict::Cut }
+    }
+
+    /// May it be read on?
+    fn finds_room(&mut self) -> bool {
+        reach(&mut self.packet, self.lacks_room_for)
+    }
+
+    fn dawdles(&self, now_ms: u64) -> bool {
+        self.is_open && self.since_ms + DAWDLE_MS <= now_ms && self.packet.is_in_the_way()
+    }
+}
+
+fn reach(charge: &mut Charge<Payer>, bytes: u64) -> bool {
+    let more = bytes.saturating_sub(charge.bytes());
+    more == 0 || charge.raise(more, Purpose::Whole).is_ok()
+}
+
+impl Worker {
+    /// After bytes were given to the shard of a connection: some of them lie there, or did before.
+    #[inline(never)]
+    pub(super) fn settle_incoming(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let shard = &mut self.shards[usize::from(connection.shard)];
+        let (slot, number) = (connection.slot, connection.number);
+        let wanted = shard.inbox(slot, number).map_or(0, |inbox| {
+            let packet_len = codec::packet_len(inbox).ok().flatten();
+            packet_len.unwrap_or_default().max(inbox.capacity())
+        });
+        if wanted <= FREE_BYTES {
+            connection.incoming = None;
+            return;
+        }
+        let incoming = connection.incoming.get_or_insert_with(|| {
+            let payer = payer(shard, slot, number);
+            Box::new(Incoming::begin(&self.incoming_room, &payer, self.now_ms))
+        });
+        let Some(inbox) = shard.inbox(slot, number) else { return };
+        match incoming.settle(inbox, self.now_ms) {
+            Verdict::GoOn => {}
+            Verdict::Wait => {
+                shard.metrics().incoming_waits.add(1);
+                self.wait_for_room(key);
+            }
+            Verdict::Cut => self.cut_for_room(key),
+        }
+    }
+
+    /// Reads nothing from a connection until there may be room for its packet. Nobody is silent
+    /// while nothing is read from it.
+    fn wait_for_room(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let until_ms = self.now_ms + ROOM_PAUSE_MS;
+        let shard = &mut self.shards[usize::from(connection.shard)];
+        shard.hear_nothing_until(connection.slot, connection.number, until_ms);
+        if matches!(connection.state, State::Open | State::Paused(_)) {
+            connection.state = State::Paused(until_ms);
+            self.waiting.add(key, until_ms);
+        }
+    }
+
+    /// The pause of a connection is over: may it be read? Else it waits on.
+    pub(super) fn may_be_read(&mut self, key: usize) -> bool {
+        let incoming = self.connections.get_mut(key).and_then(|c| c.incoming.as_mut());
+        let finds_room = incoming.is_none_or(|incoming| incoming.finds_room());
+        if !finds_room {
+            self.wait_for_room(key);
+        }
+        finds_room
+    }
+
+    /// Once a second: those whose packets take too long, while others wait for their room, go.
+    pub(super) fn cut_dawdlers(&mut self) {
+        if !self.incoming_room.packets.has_any() {
+            return;
+        }
+        let dawdles = |connection: &Connection| {
+            connection.incoming.as_ref().is_some_and(|incoming| incoming.dawdles(self.now_ms))
+        };
+        let open = self.connections.iter().filter(|(_, connection)| {
+            matches!(connection.state, State::Open) && dawdles(connection)
+        });
+        for key in open.map(|(key, _)| key).collect::<Vec<_>>() {
+            self.cut_for_room(key);
+        }
+    }
+
+    fn cut_for_room(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let shard = &mut self.shards[usize::from(connection.shard)];
+        shard.metrics().incoming_cuts.add(1);
+        shard.on_crowded(connection.slot, connection.number, self.now_ms);
+        connection.incoming = None;
+    }
+}
+
+/// The user of a client, or its address where it has no proved name.
+fn payer(shard: &Shard, slot: u32, number: u64) -> Payer {
+    match shard.who(slot, number) {
+        Some((Some(user), _)) => Payer::User(user.into()),
+        Some((None, peer)) => Payer::Origin(peer.parse().map_or(Origin::Local, Origin::of_socket)),
+        None => Payer::Origin(Origin::Local),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1 << 10;
+
+    /// 64 KiB of packets for each, and as much for what waits.
+    fn room() -> IncomingRoom {
+        IncomingRoom::new(512 * KIB as u64, 128 * KIB as u64)
+    }
+
+    fn incoming(room: &IncomingRoom, user: &str) -> Incoming {
+        Incoming::begin(room, &Payer::User(user.into()), 0)
+    }
+
+    /// So much of a PUBLISH of 64 KiB.
+    fn part(bytes: usize) -> Vec<u8> {
+        let mut packet = vec![0x30];
+        codec::varint::write(&mut packet, (64 * KIB - 4) as u32);
+        packet.resize(bytes, 0);
+        packet
+    }
+
+    fn goes_on(incoming: &mut Incoming, inbox: &mut Vec<u8>, now_ms: u64) -> bool {
+        matches!(incoming.settle(inbox, now_ms), Verdict::GoOn)
+    }
+
+    #[test]
+    fn a_packet_asks_for_its_whole_length_and_waits_where_there_is_no_room() {
+        let room = room();
+        let mut first = incoming(&room, "one");
+        let mut second = incoming(&room, "one");
+        let mut other = incoming(&room, "other");
+        assert!(goes_on(&mut first, &mut part(5 * KIB), 0));
+        assert_eq!(first.packet.bytes(), 64 * KIB as u64);
+        let mut inbox = part(5 * KIB);
+        inbox.reserve_exact(59 * KIB);
+        assert!(matches!(second.settle(&mut inbox, 0), Verdict::Wait));
+        assert!(inbox.capacity() < 10 * KIB, "room that nobody has granted goes back");
+        assert!(!second.finds_room());
+        assert!(goes_on(&mut other, &mut part(5 * KIB), 0));
+        drop(first);
+        assert!(second.finds_room());
+        assert!(goes_on(&mut second, &mut inbox, 0));
+    }
+
+    #[test]
+    fn where_there_is_no_room_for_what_has_come_the_connection_goes() {
+        let room = room();
+        let mut held: Vec<_> = (0..2).map(|_| incoming(&room, "one")).collect();
+        assert!(goes_on(&mut held[0], &mut part(60 * KIB), 0));
+        assert!(matches!(held[1].settle(&mut part(60 * KIB), 0), Verdict::Wait));
+        let mut third = incoming(&room, "one");
+        assert!(matches!(third.settle(&mut part(10 * KIB), 0), Verdict::Cut));
+        // What is complete waits for others, and is not cut.
+        let mut whole = incoming(&room, "one");
+        assert!(goes_on(&mut whole, &mut [0x30, 3, 0, 1, 65].repeat(4 * KIB), 0));
+        drop(held.swap_remove(0));
+        assert!(held[0].finds_room(), "what waits takes nothing of the room for packets");
+    }
+
+    #[test]
+    fn who_dawdles_goes_if_others_wait_for_its_room() {
+        let room = room();
+        let mut slow = incoming(&room, "one");
+        assert!(goes_on(&mut slow, &mut part(5 * KIB), 0));
+        assert!(goes_on(&mut slow, &mut part(6 * KIB), DAWDLE_MS));
+        assert!(!slow.dawdles(DAWDLE_MS), "nobody waits");
+        let mut waits = incoming(&room, "one");
+        assert!(matches!(waits.settle(&mut part(5 * KIB), DAWDLE_MS), Verdict::Wait));
+        assert!(slow.dawdles(DAWDLE_MS) && !waits.dawdles(2 * DAWDLE_MS));
+        assert!(!slow.dawdles(DAWDLE_MS - 1));
+        // The next packet has its own time.
+        assert!(goes_on(&mut slow, &mut part(5 * KIB), DAWDLE_MS));
+        assert!(!slow.dawdles(DAWDLE_MS));
+    }
+}

@@ -1,0 +1,289 @@
+//! What of a configuration is open: told by `quelea serve --check-config --security`.
+//!
+//! Nothing of it is an error: each may be what somebody wants. Who asks wants to know all of it.
+
+use std::fs::Metadata;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use broker::access::{Permission, Rule, Who};
+
+use crate::auth::acl_file;
+use crate::auth::passwords::PasswordFile;
+use crate::config::{Address, Config, Listener, Machine, Origins};
+
+/// What is open, one line each, the gravest first.
+pub fn findings(config: &Config, machine: &Machine) -> Vec<String> {
+    let mut found = Vec::new();
+    config.listeners.iter().for_each(|listener| look_at_listener(listener, config, &mut found));
+    look_at_names(config, &mut found);
+    look_at_rules(config, &mut found);
+    look_at_files(config, &mut found);
+    look_at_limits(config, machine, &mut found);
+    found
+}
+
+fn look_at_listener(listener: &Listener, config: &Config, found: &mut Vec<String>) {
+    let name = &listener.name;
+    let is_remote = !listener.address.is_local();
+    if listener.allow_anonymous && is_remote {
+        found.push(format!(
+            "listener '{name}' admits everybody from other machines; set allow_anonymous = false"
+        ));
+    }
+    if is_remote && listener.tls.is_none() && config.auth.password_file.is_some() {
+        found.push(format!(
+            "listener '{name}' takes passwords from other machines in clear text; use tls://"
+        ));
+    }
+    let websocket = listener.websocket.as_ref();
+    if listener.allow_anonymous && websocket.is_some_and(|own| own.origins == Origins::Any) {
+        found.push(format!(
+            "listener '{name}' lets the scripts of any web page connect; list websocket.origins"
+        ));
+    }
+    if let (Address::Ip(_), Some(networks)) = (&listener.address, &listener.trusted_proxies)
+        && networks.iter().any(|network| network.to_string().ends_with("/0"))
+    {
+        found.push(format!(
+            "listener '{name}' believes the PROXY header of everybody; name the networks of your \
+             proxies"
+        ));
+    }
+}
+
+fn look_at_names(config: &Config, found: &mut Vec<String>) {
+    if !config.proves_names() {
+        found.push(
+            "nothing proves user names, so a session is everybody's who knows its client id; set \
+             auth.password_file"
+                .into(),
+        );
+    } else if config.auth.session_owner == crate::config::SessionOwner::Anybody {
+        found.push(
+            "auth.session_owner = \"anybody\": who knows a client id gets the session of others"
+                .into(),
+        );
+    }
+    if config.http.is_some_and(|address| !address.ip().is_loopback()) {
+        found.push(
+            "http.listen can be reached from other machines, and asks nobody who it is".into(),
+        );
+    }
+}
+
+/// What the access rules leave open, and which of them do nothing.
+fn look_at_rules(config: &Config, found: &mut Vec<String>) {
+    let Some(path) = &config.access.acl_file else {
+        found.push(
+            "everybody who comes in may read and write all topics; set access.acl_file".into(),
+        );
+        return;
+    };
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let rules = acl_file::parse(&text).unwrap_or_default();
+    let users = config.auth.password_file.as_ref().map(|path| PasswordFile::load(path));
+    let by_certificate = config.listeners.iter().any(Listener::names_by_certificate);
+    let knows = |name: &str| match &users {
+        Some(Ok(users)) if !by_certificate => users.knows(name),
+        _ => true,
+    };
+    for (line, rule) in &rules {
+        let mut tell = |why: String| found.push(format!("{}:{line}: {why}", path.display()));
+        match &rule.who {
+            Who::User(name) if !knows(name) => {
+                tell(format!("never matches: there is no user '{name}' in the password file"));
+            }
+            Who::Anonymous if !config.admits_nameless() => {
+                tell("never matches: nobody comes in without a user name".into());
+            }
+            _ if is_denied(rule, &rules) => {
+                tell("never matches: a deny covers all of it".into());
+            }
+            Who::Anonymous | Who::Everyone if gives_all(rule) => {
+                tell(format!("'{}' is for everybody", rule.filter));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn gives_all(rule: &Rule) -> bool {
+    rule.permission != Permission::Deny && rule.filter == "#"
+}
+
+/// Is a grant void, since whom it is for is denied as much or more?
+fn is_denied(rule: &Rule, rules: &[(usize, Rule)]) -> bool {
+    let covers = |deny: &Rule| {
+        deny.permission == Permission::Deny
+            && (deny.who == rule.who || deny.who == Who::Everyone)
+            && (deny.filter == rule.filter
+                || deny.filter == "#" && !rule.filter.starts_with('$')
+                || !rule.filter.contains(['+', '#', '%'])
+                    && topic::matches(&deny.filter, &rule.filter))
+    };
+    rule.permission != Permission::Deny && rules.iter().any(|(_, other)| covers(other))
+}
+
+/// Files with secrets that others on the machine can read.
+fn look_at_files(config: &Config, found: &mut Vec<String>) {
+    let keys = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+    let secrets = keys.map(|tls| tls.key.as_path()).chain(config.auth.password_file.as_deref());
+    for path in secrets {
+        if std::fs::metadata(path).is_ok_and(|file| others_may(&file, 0o044)) {
+            found.push(format!("{}: others can read it; chmod 600", path.display()));
+        }
+    }
+    let data = &config.server.data_dir;
+    if config.durability.has_log()
+        && std::fs::metadata(data).is_ok_and(|directory| others_may(&directory, 0o077))
+    {
+        found.push(format!("{}: others can look into it; chmod 700", data.display()));
+    }
+    let changeable = [config.access.acl_file.as_deref(), config.auth.password_file.as_deref()];
+    for path in changeable.into_iter().flatten() {
+        if std::fs::metadata(path).is_ok_and(|file| others_may(&file, 0o022)) {
+            found.push(format!("{}: others can change it", path.display()));
+        }
+    }
+}
+
+/// Root's group may read what is root's, as Debian has it for keys.
+fn others_may(file: &Metadata, bits: u32) -> bool {
+    let group_is_own = file.gid() == 0 && file.uid() == 0;
+    let bits = if group_is_own { bits & 0o007 } else { bits };
+    file.permissions().mode() & bits != 0
+}
+
+/// Limits that the machine does not bear out.
+fn look_at_limits(config: &Config, machine: &Machine, found: &mut Vec<String>) {
+    let limits = &config.limits;
+    if limits.memory_bytes_max > machine.memory_bytes {
+        found.push(format!(
+            "limits.memory_bytes_max is above the {} bytes that the machine or the cgroup has",
+            machine.memory_bytes
+        ));
+    }
+    let parts = [
+        limits.arrivals_bytes_max,
+        limits.incoming_bytes_max,
+        limits.retained_bytes_max,
+        limits.queues_bytes_max,
+        limits.sessions_bytes_max,
+    ];
+    if parts.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)) > limits.memory_bytes_max {
+        found.push(
+            "arrivals_bytes_max, incoming_bytes_max, retained_bytes_max, queues_bytes_max and \
+             sessions_bytes_max together are above memory_bytes_max: one kind of thing can use up \
+             the memory for all"
+                .into(),
+        );
+    }
+    let descriptors = open_files_max();
+    if u64::from(limits.connections_max) > descriptors || limits.connections_max == 0 {
+        found.push(format!(
+            "limits.connections_max is above the {descriptors} files that the process may have \
+             open: who comes last waits instead of being told"
+        ));
+    }
+}
+
+fn open_files_max() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.maximum.unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{SourceFile, Sources, load};
+
+    const MACHINE: Machine = Machine { cores: 2, ..Machine::UNKNOWN };
+
+    fn found(directory: &Path, text: &str) -> Vec<String> {
+        let text = text.replace("{dir}", &directory.display().to_string());
+        let file = SourceFile { path: directory.join("quelea.toml"), text };
+        let sources = Sources { file: Some(file), ..Sources::default() };
+        findings(&load(&sources, &MACHINE).unwrap().config, &MACHINE)
+    }
+
+    fn directory() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        };
+        let line = crate::auth::passwords::user_lines("anna", b"secret", false).join("\n");
+        write("passwords", &format!("{line}\n"));
+        write(
+            "acl",
+            "topic read public/#\nuser anna\ntopic readwrite a/b\ntopic deny a/+\nuser nobody\n\
+             topic read x\npattern write #\n",
+        );
+        directory
+    }
+
+    fn has(found: &[String], text: &str) -> bool {
+        found.iter().any(|line| line.contains(text))
+    }
+
+    #[test]
+    fn what_is_open_is_told() {
+        let directory = directory();
+        let found = found(
+            directory.path(),
+            "[[listeners]]\nurl = \"tcp://*:1\"\nallow_anonymous = true\n[http]\nlisten = \
+             \"0.0.0.0:1\"\n[limits]\nmemory_bytes_max = \"8GiB\"\nretained_bytes_max = \"9GiB\"\n\
+             connections_max = \"unlimited\"\n",
+        );
+        for text in [
+            "admits everybody from other machines",
+            "nothing proves user names",
+            "read and write all topics",
+            "http.listen",
+            "memory_bytes_max is above",
+            "use up the memory for all",
+            "connections_max is above",
+        ] {
+            assert!(has(&found, text), "{text} not in {found:?}");
+        }
+    }
+
+    #[test]
+    fn rules_that_never_match_and_files_that_others_can_read_are_told() {
+        let directory = directory();
+        let text = "[auth]\npassword_file = \"{dir}/passwords\"\n[access]\nacl_file = \
+                    \"{dir}/acl\"\n[limits]\nconnections_max = 10\n[durability]\nlevel = \
+                    \"memory\"\n";
+        let path = directory.path().join("passwords");
+        let lines = found(directory.path(), text);
+        for text in [
+            "acl:1: never matches: nobody comes in without",
+            "acl:3: never matches: a deny covers",
+            "acl:6: never matches: there is no user 'nobody'",
+            "acl:7: '#' is for everybody",
+        ] {
+            assert!(has(&lines, text), "{text} not in {lines:?}");
+        }
+        assert!(!has(&lines, "others can"), "{lines:?}");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o646)).unwrap();
+        let lines = found(directory.path(), text);
+        assert!(has(&lines, "passwords: others can read it"), "{lines:?}");
+        assert!(has(&lines, "passwords: others can change it"), "{lines:?}");
+    }
+
+    #[test]
+    fn what_is_closed_is_not_told() {
+        let directory = directory();
+        std::fs::write(directory.path().join("acl"), "user anna\ntopic readwrite home/#\n")
+            .unwrap();
+        let text = "[auth]\npassword_file = \"{dir}/passwords\"\n[access]\nacl_file = \
+                    \"{dir}/acl\"\n[limits]\nconnections_max = 10\n[durability]\nlevel = \
+                    \"memory\"\n";
+        let acl = directory.path().join("acl");
+        std::fs::set_permissions(acl, PermissionsExt::from_mode(0o600)).unwrap();
+        assert_eq!(found(directory.path(), text), Vec::<String>::new());
+    }
+}
