@@ -90,6 +90,7 @@ impl Shard {
         while let Some((from, bytes)) = self.marks.pop() {
             self.send(from, Mail::Taken { by: self.id, bytes });
         }
+        self.ask_heard();
     }
 
     pub(crate) fn count_mailed(&mut self, shard: ShardId, bytes: usize) {

@@ -30,6 +30,7 @@ mod ending;
 mod event;
 mod group;
 mod groups;
+mod heard;
 mod holds;
 pub mod journal;
 mod lanes;

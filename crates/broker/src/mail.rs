@@ -133,6 +133,10 @@ pub enum Mail {
     Mark { from: ShardId, bytes: u64 },
     /// They are dealt with.
     Taken { by: ShardId, bytes: u64 },
+    /// Say when you have dealt with all mail of mine before this.
+    Ask { from: ShardId, number: u64 },
+    /// The answer.
+    Heard { by: ShardId, number: u64 },
     /// The queue of this subscriber of mine is long: take no publish of QoS 1 or 2 for it whose
     /// payload has so many bytes.
     Hold { subscriber: SessionKey, filter: Arc<str>, bytes_min: usize },

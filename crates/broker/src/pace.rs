@@ -64,13 +64,18 @@ impl Shard {
     }
 
     /// Has the log of a kept session no room for this SUBSCRIBE yet, though its disk has? It waits
-    /// for the next segment like a publish, and is refused on a full disk only.
+    /// for the next segment like a publish, and is refused on a full disk only. So it does while
+    /// very many wait for their answers.
     pub(crate) fn subscribes_later(
         &mut self,
         slot: u32,
         subscribe: &Subscribe<'_>,
         now_ms: u64,
     ) -> bool {
+        if self.heard.is_full() {
+            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+            return true;
+        }
         let bytes = subscribe.filters.iter().map(|(filter, _)| filter.len() + FACT_BYTES_MAX).sum();
         self.fact_waits(slot, bytes, now_ms)
     }

@@ -17,6 +17,7 @@ use crate::clients::Clients;
 use crate::dirty::Dirty;
 use crate::durable::Store;
 use crate::groups::Groups;
+use crate::heard::Heard;
 use crate::holds::Holds;
 use crate::lanes::Lanes;
 use crate::last_topic::LastTopic;
@@ -154,6 +155,7 @@ pub struct Shard {
     /// What lies before the other shards.
     pub(crate) lanes: Lanes,
     pub(crate) holds: Holds,
+    pub(crate) heard: Heard,
     /// The latest marks in the mail of this turn, and whose they are.
     pub(crate) marks: Vec<(ShardId, u64)>,
 }
@@ -201,6 +203,7 @@ impl Shard {
             slowed_last: SessionKey::NOBODY,
             lanes: Lanes::new(&shared),
             holds: Holds::default(),
+            heard: Heard::new(shared.shard_count),
             marks: Vec::new(),
             shared,
         }
@@ -571,6 +574,8 @@ impl Shard {
             Mail::Pull { group } => self.drain_group(group, now_ms),
             Mail::Mark { from, bytes } => self.on_mark(from, bytes),
             Mail::Taken { by, bytes } => self.on_mail_taken(by, bytes, now_ms),
+            Mail::Ask { from, number } => self.send(from, Mail::Heard { by: self.id, number }),
+            Mail::Heard { by, number } => self.on_heard(by, number),
             Mail::Hold { subscriber, filter, bytes_min } => {
                 self.on_hold(subscriber, filter, bytes_min);
             }

@@ -41,6 +41,8 @@ pub(crate) struct Done {
     reasons: Vec<u8>,
     /// What its acknowledgement has to wait for: the newest record of any of them.
     kept: Option<storage::Position>,
+    /// It has led to what other shards have to hear of.
+    is_shared: bool,
 }
 
 /// Filters whose retained messages are to be sent, with their option bits.
@@ -66,12 +68,14 @@ impl Shard {
         now_ms: u64,
     ) -> Result<(), Ended> {
         let (done, retained) = self.subscribe_portion(slot, subscribe, self.may_pause, now_ms)?;
-        let suback = Suback {
-            packet_id: subscribe.packet_id,
-            properties: Properties::EMPTY,
-            reasons: &done.reasons,
-        };
-        self.answer_when_kept(slot, done.kept, &Packet::Suback(suback));
+        let packet_id = subscribe.packet_id;
+        if done.is_shared {
+            self.answer_when_heard(slot, packet_id, done.reasons, done.kept);
+        } else {
+            let properties = Properties::EMPTY;
+            let suback = Suback { packet_id, properties, reasons: &done.reasons };
+            self.answer_when_kept(slot, done.kept, &Packet::Suback(suback));
+        }
         let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
         for (filter, bits) in retained {
             self.want_retained(slot, filter, bits, identifier);
@@ -174,6 +178,7 @@ impl Shard {
                 }
             }
             done.reasons.push(granted.qos);
+            done.is_shared |= request.filter.group.is_some();
             let wants_retained = match options.retain_handling {
                 RetainHandling::Always => true,
                 RetainHandling::IfNew => granted.is_new,

@@ -148,7 +148,12 @@ impl World {
     }
 
     fn carry_mail_of(&mut self, pair: (ShardId, ShardId)) {
+        let keeps_back = self.keeps_back(pair);
         let Some(queue) = self.node.mail.get_mut(&pair) else { return };
+        if keeps_back && self.random.chance(95) {
+            queue.rotate_left(1);
+            return;
+        }
         let sabotage = self.node.sabotage.filter(|_| self.random.chance(20));
         if sabotage == Some(Sabotage::SwapMail) && queue.len() > 1 {
             queue.swap(0, 1);
@@ -178,12 +183,18 @@ impl World {
         self.collect(pair.1);
     }
 
-    /// A driver's duty: mail that was sent before bytes came is delivered before them, so that a
-    /// publish finds the subscriptions whose SUBACK was seen before it.
+    /// A planted bug: what stands behind the news of a member goes first.
+    fn keeps_back(&self, pair: (ShardId, ShardId)) -> bool {
+        let next = self.node.mail.get(&pair).and_then(VecDeque::front);
+        self.node.sabotage == Some(Sabotage::HearEarly) && matches!(next, Some(Mail::Join { .. }))
+    }
+
+    /// A driver's duty: mail that was sent before bytes came is delivered before them, so that what
+    /// a client says because of what it has seen does not come before that.
     fn carry_mail_to(&mut self, shard: ShardId) {
         let pairs: Vec<_> = self.node.mail.keys().filter(|(_, to)| *to == shard).copied().collect();
         for pair in pairs {
-            while self.node.mail.contains_key(&pair) {
+            while self.node.mail.contains_key(&pair) && !self.keeps_back(pair) {
                 self.carry_mail_of(pair);
             }
         }

@@ -10,6 +10,8 @@ pub enum Sabotage {
     OvertakeLive,
     /// A message to be retained does.
     OvertakeRetained,
+    /// A shard says that it has heard of members before it has.
+    HearEarly,
     /// A shard is not told that its mail was dealt with.
     LoseTaken,
     ForgetDirty,

@@ -157,8 +157,7 @@ impl World {
             ..Limits::default()
         };
         if let Some(overflow) = options.overflow {
-            limits.queue =
-                QueueLimits { messages_max: 5, bytes_max: 10_000, overflow, keeps_qos0: false };
+            limits.queue = small_queue(overflow);
         }
         let mut terms = Terms {
             is_lossy: options.overflow.is_some(),
@@ -439,6 +438,12 @@ impl World {
     }
 }
 
+fn small_queue(overflow: Overflow) -> QueueLimits {
+    // Who is cut off for what is retained would come back for it for ever.
+    let messages_max = if overflow == Overflow::Disconnect { RETAINED_MAX } else { 5 };
+    QueueLimits { messages_max, bytes_max: 10_000, overflow, keeps_qos0: false }
+}
+
 /// How firmly things are kept in a durable world.
 fn set_levels(
     settings: &mut Settings,
@@ -506,6 +511,9 @@ fn pick<T: Copy>(choices: &[T], random: &mut Random) -> T {
 }
 
 const BEGIN_MS: u64 = 1_700_000_000_000;
+
+/// Each client has one topic on which it retains.
+const RETAINED_MAX: u32 = 10;
 
 /// Messages that durable worlds may keep at a level of their own.
 const ODD_TOPICS: &str = "t/+/2";

@@ -67,6 +67,11 @@ fn the_oracle_sees_a_publisher_that_is_never_read_on() {
 }
 
 #[test]
+fn the_oracle_sees_a_suback_that_other_shards_have_not_heard_of() {
+    is_caught(Sabotage::HearEarly);
+}
+
+#[test]
 fn the_oracle_sees_a_forgotten_connection() {
     is_caught(Sabotage::ForgetDirty);
 }

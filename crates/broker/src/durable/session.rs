@@ -1,7 +1,7 @@
 //! What the log is told of a session: that it is there, its subscriptions, its will, its end.
 
 use codec::{Packet, Reason, SubscribeOptions, Version};
-use storage::{AppendError, Level, Position};
+use storage::{AppendError, Level, Position, Status};
 
 use super::handover::Received;
 use super::late::{self, Deletion};
@@ -389,6 +389,12 @@ impl Shard {
             self.mark_dirty(slot);
             return;
         };
+        let status = self.store.as_ref().map(|store| store.log.status());
+        if matches!(status, Some(Status::Poisoned(_))) {
+            // Those that waited when it failed have ended.
+            self.doomed.push((slot, Ended::LogFailed));
+            return;
+        }
         let mut bytes = Vec::new();
         packet.encode(link.version(), &mut bytes);
         let promise = Promise::Packet { session, connection, packet: bytes.into() };

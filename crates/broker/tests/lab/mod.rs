@@ -301,7 +301,8 @@ impl Lab {
         while self.read_on() {
             self.flush();
         }
-        if !self.disks.is_empty() {
+        // The answer waits for disks, or for other shards.
+        if !self.disks.is_empty() || filter.starts_with("$share/") {
             self.settle();
         }
         let reason = match self.take(conn) {
@@ -351,10 +352,15 @@ impl Lab {
 
     /// Delivers one batch of mail from each shard to each other; false if there was none.
     pub(crate) fn deliver_mail(&mut self) -> bool {
+        self.deliver_mail_but(None)
+    }
+
+    /// The same, but to one shard that hears nothing.
+    fn deliver_mail_but(&mut self, deaf: Option<u16>) -> bool {
         let mut batches = Vec::new();
         for shard in &mut self.shards {
             for (to, mail) in shard.effects.mail.iter_mut().enumerate() {
-                if !mail.is_empty() {
+                if !mail.is_empty() && deaf != Some(to as u16) {
                     batches.push((to, std::mem::take(mail)));
                 }
             }
@@ -426,6 +432,18 @@ impl Lab {
         }
         self.collect_closes();
         any
+    }
+
+    /// Until nobody has anything to say but to one shard, which hears nothing.
+    pub(crate) fn settle_but(&mut self, deaf: u16) {
+        for _ in 0..ROUNDS_MAX {
+            let has_delivered = self.deliver_mail_but(Some(deaf));
+            self.flush();
+            if !self.work_disks() && !has_delivered {
+                return;
+            }
+        }
+        panic!("mail goes round in circles");
     }
 
     /// Mail until there is none, but sockets take nothing.

@@ -1,0 +1,126 @@
+//! What waits until all other shards have heard of something.
+//!
+//! Who publishes to a shared group finds it in the tables of its own shard, and those learn of a
+//! member by mail. A message that is published behind the SUBACK, wherever, is the group's, and is
+//! kept if the member is; so the SUBACK of a shared subscription waits until each shard has said
+//! that it has dealt with the mail before. It is asked once a turn for all that wait.
+
+use std::collections::VecDeque;
+
+use codec::{Packet, Properties, Suback};
+
+use crate::{Mail, SessionKey, Shard, ShardId};
+
+/// Bytes of what waits. Policy: above it no SUBSCRIBE is read.
+const WAITING_BYTES_MAX: usize = 1024 * 1024;
+
+/// A SUBACK that waits.
+#[derive(Debug)]
+pub(crate) struct Unheard {
+    session: SessionKey,
+    connection: u64,
+    packet_id: u16,
+    reasons: Box<[u8]>,
+    /// What it has to wait for beside that.
+    kept: Option<storage::Position>,
+}
+
+/// The questions of a shard, and what waits for their answers.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    /// The number of the last question, and that of the last that each shard has answered.
+    asked: u64,
+    answered: Box<[u64]>,
+    /// With the number of the question, in its order.
+    waiting: VecDeque<(u64, Unheard)>,
+    waiting_bytes: usize,
+}
+
+impl Heard {
+    pub(crate) fn new(shard_count: ShardId) -> Self {
+        let answered = (0..shard_count).map(|_| 0).collect();
+        Self { asked: 0, answered, waiting: VecDeque::new(), waiting_bytes: 0 }
+    }
+
+    pub(crate) const fn is_full(&self) -> bool {
+        self.waiting_bytes > WAITING_BYTES_MAX
+    }
+
+    /// Waits for the question that comes next.
+    fn push(&mut self, unheard: Unheard) {
+        self.waiting_bytes += unheard.bytes();
+        self.waiting.push_back((self.asked + 1, unheard));
+    }
+
+    /// The question that has to be asked now, if there is one.
+    fn next_question(&mut self) -> Option<u64> {
+        let (number, _) = self.waiting.back()?;
+        (*number > self.asked).then(|| {
+            self.asked += 1;
+            self.asked
+        })
+    }
+
+    /// The next of those that every shard but `own` has heard of.
+    fn next_heard(&mut self, own: ShardId) -> Option<Unheard> {
+        let (number, _) = self.waiting.front()?;
+        let mut answered = self.answered.iter().enumerate();
+        if answered.any(|(shard, answered)| shard != usize::from(own) && answered < number) {
+            return None;
+        }
+        let (_, unheard) = self.waiting.pop_front()?;
+        self.waiting_bytes -= unheard.bytes();
+        Some(unheard)
+    }
+}
+
+impl Unheard {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.reasons.len()
+    }
+}
+
+impl Shard {
+    /// Answers a SUBSCRIBE when all shards know what it has led to, and the log does.
+    pub(crate) fn answer_when_heard(
+        &mut self,
+        slot: u32,
+        packet_id: u16,
+        reasons: Vec<u8>,
+        kept: Option<storage::Position>,
+    ) {
+        let session = self.key(slot);
+        let Some(client) = self.clients.get(slot) else { return };
+        let connection = client.connection;
+        let unheard = Unheard { session, connection, packet_id, reasons: reasons.into(), kept };
+        self.heard.push(unheard);
+        // Nobody has to be asked where there is one shard.
+        self.answer_heard();
+    }
+
+    /// Asks the other shards, behind all that they were told in this turn.
+    pub(crate) fn ask_heard(&mut self) {
+        if let Some(number) = self.heard.next_question() {
+            self.send_to_others(&Mail::Ask { from: self.id, number });
+        }
+    }
+
+    pub(crate) fn on_heard(&mut self, by: ShardId, number: u64) {
+        if let Some(answered) = self.heard.answered.get_mut(usize::from(by)) {
+            *answered = number.max(*answered);
+        }
+        self.answer_heard();
+    }
+
+    fn answer_heard(&mut self) {
+        while let Some(unheard) = self.heard.next_heard(self.id) {
+            let Unheard { session, connection, packet_id, reasons, kept } = unheard;
+            let Some(slot) = self.clients.slot_of(session) else { continue };
+            if self.link(slot, connection).is_some() {
+                let properties = Properties::EMPTY;
+                let suback = Suback { packet_id, properties, reasons: &reasons };
+                self.answer_when_kept(slot, kept, &Packet::Suback(suback));
+            }
+        }
+    }
+}

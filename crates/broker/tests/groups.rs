@@ -1,0 +1,157 @@
+//! Shared groups across shards: who knows of a member, from when on, and what is kept for it.
+
+mod lab;
+
+use codec::{AckKind, FilterBuf, Packet, Properties, Reason, Subscribe, SubscribeOptions};
+use lab::{Conn, Got, Lab, persistent, request};
+use storage::testing::Crash;
+
+const FILTER: &str = "$share/g/t/#";
+
+/// Asks for a filter; nothing is carried on.
+fn ask(lab: &mut Lab, conn: Conn, filter: &str, qos: u8, packet_id: u16) {
+    let mut filters = FilterBuf::new();
+    filters.push(filter, SubscribeOptions::new(lab::level(qos)));
+    let (properties, filters) = (Properties::EMPTY, filters.as_filters());
+    lab.send_only(conn, &Packet::Subscribe(Subscribe { packet_id, properties, filters }));
+}
+
+fn suback(packet_id: u16, qos: u8) -> Option<Got> {
+    Some(Got::Suback(packet_id, vec![qos]))
+}
+
+/// Publishes at QoS 1 and expects the acknowledgement.
+fn publish(lab: &mut Lab, publisher: Conn, payload: &str) {
+    lab.publish(publisher, "t/a", payload.as_bytes(), 1, 1);
+    assert_eq!(lab.take_all(publisher), [Got::Ack(AckKind::Puback, 1, Reason::SUCCESS)]);
+}
+
+/// A kept member on shard 0, which asks for its subscription, and a publisher on each other shard.
+fn newcomer(lab: &mut Lab) -> (String, Conn, Vec<Conn>) {
+    let id = lab.id_on(0, "member");
+    let publishers = (1..lab.shards.len() as u16).map(|shard| {
+        let id = lab.id_on(shard, "publisher");
+        lab.open(request(&id))
+    });
+    let publishers = publishers.collect();
+    let member = lab.open(persistent(&id));
+    (id, member, publishers)
+}
+
+#[test]
+fn what_is_published_behind_the_suback_is_kept_whatever_the_shard() {
+    for deaf in 1..3 {
+        let mut lab = Lab::durable(3);
+        let (id, member, publishers) = newcomer(&mut lab);
+        ask(&mut lab, member, FILTER, 1, 7);
+        lab.settle_but(deaf);
+        // The shard of a publisher does not know of the member yet.
+        assert_eq!(lab.take(member), None, "shard {deaf}");
+        lab.settle();
+        assert_eq!(lab.take(member), suback(7, 1));
+        publish(&mut lab, publishers[usize::from(deaf) - 1], "1");
+        lab.crash(Crash::Power);
+        let member = lab.open(persistent(&id));
+        assert_eq!(lab.payloads(member), ["1"], "shard {deaf}");
+    }
+}
+
+#[test]
+fn what_is_published_behind_the_suback_finds_a_group_in_memory_too() {
+    for deaf in 1..3 {
+        let mut lab = Lab::new(3);
+        let (_, member, publishers) = newcomer(&mut lab);
+        ask(&mut lab, member, FILTER, 1, 7);
+        lab.settle_but(deaf);
+        assert_eq!(lab.take(member), None, "shard {deaf}");
+        lab.settle();
+        assert_eq!(lab.take(member), suback(7, 1));
+        publish(&mut lab, publishers[usize::from(deaf) - 1], "1");
+        assert_eq!(lab.payloads(member), ["1"], "shard {deaf}");
+    }
+}
+
+#[test]
+fn a_member_whose_qos_rises_is_told_when_all_shards_keep_messages_for_it() {
+    let mut lab = Lab::durable(2);
+    let (id, member, publishers) = newcomer(&mut lab);
+    assert_eq!(lab.subscribe(member, FILTER, 0), 0);
+    ask(&mut lab, member, FILTER, 1, 7);
+    lab.settle_but(1);
+    assert_eq!(lab.take(member), None);
+    lab.settle();
+    assert_eq!(lab.take(member), suback(7, 1));
+    publish(&mut lab, publishers[0], "1");
+    lab.crash(Crash::Power);
+    let member = lab.open(persistent(&id));
+    assert_eq!(lab.payloads(member), ["1"]);
+}
+
+#[test]
+fn after_a_start_all_shards_know_who_keeps_what() {
+    let mut lab = Lab::durable(3);
+    let (id, member, _) = newcomer(&mut lab);
+    lab.subscribe(member, FILTER, 1);
+    lab.crash(Crash::Power);
+    let publisher = lab.id_on(2, "publisher");
+    let publisher = lab.open(request(&publisher));
+    publish(&mut lab, publisher, "1");
+    lab.crash(Crash::Power);
+    let member = lab.open(persistent(&id));
+    assert_eq!(lab.payloads(member), ["1"]);
+}
+
+#[test]
+fn who_asks_again_waits_for_the_first_answer_too() {
+    let mut lab = Lab::durable(2);
+    let (_, member, _) = newcomer(&mut lab);
+    ask(&mut lab, member, FILTER, 1, 7);
+    lab.settle_but(1);
+    ask(&mut lab, member, FILTER, 1, 8);
+    lab.settle_but(1);
+    assert_eq!(lab.take(member), None);
+    lab.settle();
+    assert_eq!((lab.take(member), lab.take(member)), (suback(7, 1), suback(8, 1)));
+}
+
+#[test]
+fn an_answer_that_comes_late_is_not_for_the_next_connection() {
+    let mut lab = Lab::durable(2);
+    let (id, member, _) = newcomer(&mut lab);
+    ask(&mut lab, member, FILTER, 1, 7);
+    lab.settle_but(1);
+    let next = lab.connect_only(persistent(&id));
+    lab.settle();
+    assert!(matches!(lab.take_all(next)[..], [Got::Connack { .. }]));
+    assert!(lab.is_closed(member));
+}
+
+#[test]
+fn who_waits_for_other_shards_when_the_log_fails_is_cut_off() {
+    let mut lab = Lab::durable(2);
+    let (_, member, _) = newcomer(&mut lab);
+    ask(&mut lab, member, FILTER, 1, 7);
+    lab.disks[0].faults.fail_next_sync = true;
+    lab.settle_but(1);
+    assert!(!lab.is_closed(member));
+    lab.settle();
+    assert!(lab.is_closed(member));
+    assert!(!lab.take_all(member).iter().any(|got| matches!(got, Got::Suback(..))));
+}
+
+#[test]
+fn while_very_many_wait_for_other_shards_no_subscribe_is_read() {
+    let mut lab = Lab::new(2);
+    let (_, member, _) = newcomer(&mut lab);
+    let mut asked = 0_u16;
+    while lab.pauses.is_empty() {
+        asked += 1;
+        ask(&mut lab, member, FILTER, 1, asked);
+    }
+    let (shard, slot) = lab.place(member);
+    lab.settle();
+    lab.shards[shard].on_bytes(slot, member, &[], lab.now_ms);
+    lab.settle();
+    let answers: Vec<Got> = (1..=asked).filter_map(|packet_id| suback(packet_id, 1)).collect();
+    assert_eq!(lab.take_all(member), answers);
+}
