@@ -33,6 +33,14 @@ pub(crate) mod options {
             _ => QoS::ExactlyOnce,
         }
     }
+
+    /// A shared subscription whose session becomes durable is what such sessions are granted.
+    pub(crate) const fn of_durable_member(options: u8) -> u8 {
+        match options & 0b11 {
+            0 => options,
+            _ => options & !0b11 | QoS::AtLeastOnce as u8 | DURABLE | PROMISES,
+        }
+    }
 }
 
 /// Topics remembered while a page of retained messages is under way. Above it, a subscriber may

@@ -2,8 +2,9 @@
 
 mod lab;
 
+use broker::{Durability, Limits};
 use codec::{AckKind, FilterBuf, Packet, Properties, Reason, Subscribe, SubscribeOptions};
-use lab::{Conn, Got, Lab, persistent, request};
+use lab::{Conn, Got, Lab, persistent, request, with_limits};
 use storage::testing::Crash;
 
 const FILTER: &str = "$share/g/t/#";
@@ -154,4 +155,28 @@ fn while_very_many_wait_for_other_shards_no_subscribe_is_read() {
     lab.settle();
     let answers: Vec<Got> = (1..=asked).filter_map(|packet_id| suback(packet_id, 1)).collect();
     assert_eq!(lab.take_all(member), answers);
+}
+
+#[test]
+fn a_session_that_becomes_durable_is_a_member_for_which_messages_are_kept() {
+    let mut lab = Lab::durable(2);
+    let id = lab.id_on(0, "member");
+    let at = |durability| {
+        let limits = Limits { durability, ..Limits::default() };
+        with_limits(persistent(&id), limits)
+    };
+    let member = lab.open(at(Durability::Memory));
+    assert_eq!(lab.subscribe(member, FILTER, 2), 2);
+    let member = lab.open(at(Durability::Fsync));
+    let publisher = lab.id_on(1, "publisher");
+    let publisher = lab.open(request(&publisher));
+    publish(&mut lab, publisher, "1");
+    lab.publish(publisher, "t/a", b"2", 2, 2);
+    lab.ack(publisher, AckKind::Pubrel, 2);
+    let qos: Vec<u8> = lab.received(member).iter().map(|received| received.qos).collect();
+    // At QoS 2 the client would take what has the packet id after a crash for a repetition.
+    assert_eq!(qos, [1, 1]);
+    lab.crash(Crash::Power);
+    let member = lab.open(at(Durability::Fsync));
+    assert_eq!(lab.payloads(member), ["1", "2"]);
 }

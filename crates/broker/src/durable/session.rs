@@ -246,12 +246,21 @@ impl Shard {
                 0 => {
                     self.index.subscription(listed.filter, slot).map(|s| (s.options, s.identifier))
                 }
-                group => self.groups.member_bits(group - 1, self.key(slot)),
+                group => {
+                    let known = self.groups.member_bits(group - 1, self.key(slot));
+                    known.map(|(bits, identifier)| (options::of_durable_member(bits), identifier))
+                }
             };
             let Some((bits, identifier)) = bits else { continue };
-            let is_kept = self.keep_subscription(slot, listed, &text, (bits, identifier)).is_ok();
-            if is_kept && listed.group == 0 {
-                self.set_durable_bit(slot, listed);
+            if self.keep_subscription(slot, listed, &text, (bits, identifier)).is_err() {
+                continue;
+            }
+            match listed.group.checked_sub(1).and_then(|group| self.groups.name(group)).cloned() {
+                None => self.set_durable_bit(slot, listed),
+                // All shards hear that the group keeps messages for it from now on.
+                Some(name) => {
+                    self.join_group(slot, &name.share, &name.filter, bits, identifier);
+                }
             }
         }
     }
