@@ -15,7 +15,8 @@ use smallvec::SmallVec;
 use topic::FilterId;
 
 use crate::deliver::{identifiers_of, options};
-use crate::groups::{Group, GroupName, Member, choose};
+use crate::group_names::GroupName;
+use crate::groups::{Group, Member, choose};
 use crate::subscriptions::Listed;
 use crate::work::GROUP_UNITS;
 use crate::{Confirm, GroupWay, Mail, SessionKey, Shard};
@@ -56,11 +57,8 @@ impl Shard {
     }
 
     pub(crate) fn group_name(&self, share: &str, filter: &str) -> Arc<GroupName> {
-        let key = self.groups.key_of(share, filter);
-        match self.groups.number(key).and_then(|number| self.groups.get(number)) {
-            Some(group) => group.name.clone(),
-            None => Arc::new(GroupName { key, share: share.into(), filter: filter.into() }),
-        }
+        let known = self.groups.find(share, filter).and_then(|number| self.groups.name(number));
+        known.cloned().unwrap_or_else(|| self.shared.group_names.get(share, filter))
     }
 
     /// A group that the log knows, before its members are back.

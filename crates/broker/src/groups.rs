@@ -1,26 +1,20 @@
 //! The shared groups that a shard knows, their members, and who of them is next.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use codec::QoS;
 use foldhash::fast::FixedState;
+use hashbrown::HashTable;
 use session::Message;
 use topic::FilterId;
 
 use crate::client::Gauge;
 use crate::deliver::options;
 use crate::durable::KeptQueue;
-use crate::{SessionKey, ShardId, ShareStrategy, Shared};
-
-/// What identifies a group, on every shard alike.
-#[derive(Debug)]
-pub struct GroupName {
-    pub key: u64,
-    pub share: Box<str>,
-    pub filter: Box<str>,
-}
+use crate::group_names::{GroupName, text_hash};
+use crate::{SessionKey, ShareStrategy, Shared};
 
 /// A member as all shards know it.
 #[derive(Clone, Debug)]
@@ -78,20 +72,20 @@ pub(crate) struct Groups {
     places: Vec<Option<Group>>,
     free: Vec<u32>,
     by_key: HashMap<u64, u32, FixedState>,
+    /// With the hashes of their names.
+    by_name: HashTable<(u64, u32)>,
     hasher: FixedState,
-    shard_count: ShardId,
 }
 
 impl Groups {
-    pub(crate) fn new(seed: u64, shard_count: ShardId) -> Self {
-        // Keys must be alike on all shards, and clients must not be able to guess them.
-        let hasher = FixedState::with_seed(seed & !u64::from(u16::MAX));
+    /// The seed is one that clients cannot guess.
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             places: Vec::new(),
             free: Vec::new(),
             by_key: HashMap::default(),
-            hasher,
-            shard_count,
+            by_name: HashTable::new(),
+            hasher: FixedState::with_seed(seed),
         }
     }
 
@@ -99,20 +93,15 @@ impl Groups {
         self.by_key.is_empty()
     }
 
-    /// The group's key. Its remainder by the number of shards is the home, which is the same in
-    /// every life of the broker: the home's log keeps the queue.
-    pub(crate) fn key_of(&self, share: &str, filter: &str) -> u64 {
-        let mut state = self.hasher.build_hasher();
-        state.write(share.as_bytes());
-        state.write_u8(b'/');
-        state.write(filter.as_bytes());
-        let count = u64::from(self.shard_count);
-        let home = u64::from(crate::shared::home_of(share, filter, self.shard_count));
-        (state.finish() >> 8).max(1) * count + home
+    pub(crate) fn find(&self, share: &str, filter: &str) -> Option<u32> {
+        self.find_hashed(text_hash(&self.hasher, share, filter), share, filter)
     }
 
-    pub(crate) fn find(&self, share: &str, filter: &str) -> Option<u32> {
-        self.by_key.get(&self.key_of(share, filter)).copied()
+    fn find_hashed(&self, hash: u64, share: &str, filter: &str) -> Option<u32> {
+        let is_it = |(_, number): &(u64, u32)| {
+            self.name(*number).is_some_and(|name| name.is(share, filter))
+        };
+        self.by_name.find(hash, is_it).map(|(_, number)| *number)
     }
 
     pub(crate) fn keys(&self) -> Vec<u64> {
@@ -204,7 +193,7 @@ impl Groups {
     }
 
     pub(crate) fn insert(&mut self, group: Group) -> u32 {
-        let key = group.name.key;
+        let GroupName { key, hash, .. } = *group.name;
         let number = match self.free.pop() {
             Some(number) => {
                 self.places[number as usize] = Some(group);
@@ -216,6 +205,7 @@ impl Groups {
             }
         };
         self.by_key.insert(key, number);
+        self.by_name.insert_unique(hash, (hash, number), |(hash, _)| *hash);
         number
     }
 
@@ -235,6 +225,9 @@ impl Groups {
     pub(crate) fn remove(&mut self, number: u32) -> Option<Group> {
         let group = self.places.get_mut(number as usize)?.take()?;
         self.by_key.remove(&group.name.key);
+        if let Ok(found) = self.by_name.find_entry(group.name.hash, |(_, known)| *known == number) {
+            found.remove();
+        }
         self.free.push(number);
         Some(group)
     }
@@ -279,4 +272,42 @@ pub(crate) fn choose(
 
 fn spread(hash: u64, count: usize) -> usize {
     ((u128::from(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * count as u128) >> 64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group_names::GroupNames;
+
+    fn group(name: Arc<GroupName>) -> Group {
+        Group {
+            name,
+            filter: FilterId(0),
+            members: Vec::new(),
+            next: 0,
+            parked: VecDeque::new(),
+            parked_bytes: 0,
+            kept: None,
+            is_told: false,
+            is_waiting: false,
+            forget_at_ms: 0,
+        }
+    }
+
+    #[test]
+    fn groups_whose_names_have_the_same_hash_are_told_apart() {
+        let (names, mut groups) = (GroupNames::new(1, 7), Groups::new(7));
+        let texts = [("s", "a"), ("s", "b"), ("t", "a")];
+        let numbers = texts.map(|(share, filter)| {
+            let number = groups.insert(group(names.get_hashed(1, share, filter)));
+            assert_eq!(groups.name(number).map(|name| groups.number(name.key)), Some(Some(number)));
+            number
+        });
+        for (number, (share, filter)) in numbers.iter().zip(texts) {
+            assert_eq!(groups.find_hashed(1, share, filter), Some(*number));
+        }
+        groups.remove(numbers[1]);
+        let found = texts.map(|(share, filter)| groups.find_hashed(1, share, filter));
+        assert_eq!(found, [Some(numbers[0]), None, Some(numbers[2])]);
+    }
 }

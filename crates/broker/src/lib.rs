@@ -2,8 +2,8 @@
 //!
 //! A [`Shard`] owns the sessions of the clients that hash to it, their subscriptions, and the
 //! retained messages of the topics that hash to it. Shards tell each other by [`Mail`]; the little
-//! they share is wait-free ([`Shared`]). Connections reach a shard after the door has admitted them
-//! ([`admission`]).
+//! they share is wait-free, but for the names of groups ([`Shared`]). Connections reach a shard
+//! after the door has admitted them ([`admission`]).
 //!
 //! It does **not** know: async, sockets, clocks, threads, files. Time is an argument in
 //! milliseconds since the Unix epoch that never goes back. Two drivers exist: the server's workers
@@ -29,6 +29,7 @@ mod durable;
 mod ending;
 mod event;
 mod group;
+mod group_names;
 mod groups;
 mod heard;
 mod holds;
@@ -62,7 +63,8 @@ pub use connect::ConnectRequest;
 pub use dirty::BROADCAST_MIN;
 pub use durable::{Replay, Restored, Unreadable, settle};
 pub use event::{Ended, Event};
-pub use groups::{GroupName, Member};
+pub use group_names::GroupName;
+pub use groups::Member;
 pub use ledger::{Holder, Ledger};
 pub use mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use metrics::{Counter, Description, Kind, Metrics};

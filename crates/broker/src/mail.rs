@@ -6,7 +6,8 @@ use codec::{QoS, Reason};
 use session::{LARGE_BYTES_MIN, Message};
 use topic::Cursor;
 
-use crate::groups::{GroupName, Member};
+use crate::group_names::GroupName;
+use crate::groups::Member;
 
 /// What counts whole of a message that can wait in a queue.
 const WHOLE_BYTES_MAX: usize = 2 * 1024;

@@ -5,7 +5,7 @@ use session::Dropped;
 
 use crate::access::Action;
 use crate::client::Client;
-use crate::groups::GroupName;
+use crate::group_names::GroupName;
 use crate::{Event, Shard};
 
 /// How often somebody is told of.

@@ -170,7 +170,7 @@ impl Shard {
             clients: Clients::new(id, seed),
             index: Index::new(seed),
             interest_counts: InterestCounts::new(id, &shared.interest),
-            groups: Groups::new(shared.seed, shared.shard_count),
+            groups: Groups::new(shared.seed),
             retained: Retained::new(),
             store: None,
             late_mail: Vec::new(),

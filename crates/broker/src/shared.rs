@@ -1,10 +1,12 @@
-//! The little that all shards of a process share: wait-free tables and gauges, no session state.
+//! The little that all shards of a process share: wait-free tables and gauges, and the names of
+//! groups, which are behind a lock; no session state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use topic::{Interest, SHARDS_MAX};
 
+use crate::group_names::GroupNames;
 use crate::{Ledger, Metrics, Settings, ShardId};
 
 /// Buckets of the interest table, as a power of two. Memory is only taken for those in use.
@@ -22,6 +24,7 @@ pub struct Shared {
     pub ledger: Ledger,
     /// A number clients cannot guess, for hashes.
     pub(crate) seed: u64,
+    pub(crate) group_names: GroupNames,
     retained_messages: AtomicU64,
     retained_bytes: AtomicU64,
     /// A [`Memory`], which the driver sets.
@@ -78,6 +81,7 @@ impl Shared {
             ledger: Ledger::new(pots),
             metrics: (0..shard_count).map(|_| Metrics::default()).collect(),
             seed,
+            group_names: GroupNames::new(shard_count, seed),
             retained_messages: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
             memory: AtomicU8::new(Memory::Enough as u8),

@@ -12,7 +12,7 @@ use session::{Dropped, Message, Overflow};
 use super::promise::Promise;
 use super::store::{Class, HANDOVER, Loaded, Owner, level_of};
 use super::track::{Place, Track};
-use crate::groups::GroupName;
+use crate::group_names::GroupName;
 use crate::journal::{Fact, GroupOpened, StoredMessage};
 use crate::{Confirm, GroupWay, Mail, Shard};
 

@@ -1,0 +1,147 @@
+//! What the shared groups of a process are called, and the number that stands for each.
+//!
+//! A group is its text: share name and filter. All shards have to mean the same by a short key, and
+//! two groups must never have the same one, however their names hash. So the first shard that hears
+//! of a group from a client of its own gives it a key here. The lock is taken for that alone: what
+//! is mailed brings the name along.
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use crate::ShardId;
+use crate::shared::home_of;
+
+/// Names that may be kept of groups that are gone, beside as many as there are groups.
+const GONE_MAX: usize = 64;
+
+/// What identifies a group, on every shard alike.
+#[derive(Debug)]
+pub struct GroupName {
+    /// Its remainder by the number of shards is the home, which is the same in every life of the
+    /// broker: the home's log keeps the queue. The key itself is another in each. Never 0.
+    pub key: u64,
+    pub share: Box<str>,
+    pub filter: Box<str>,
+    /// Of the text. Others may have the same.
+    pub(crate) hash: u64,
+}
+
+impl GroupName {
+    pub(crate) fn is(&self, share: &str, filter: &str) -> bool {
+        *self.share == *share && *self.filter == *filter
+    }
+}
+
+/// Of all groups that any shard knows.
+#[derive(Debug)]
+pub(crate) struct GroupNames {
+    hasher: FixedState,
+    shard_count: ShardId,
+    names: Mutex<Names>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    /// With their hashes. Those that nobody holds any more are gone.
+    table: HashTable<(u64, Weak<GroupName>)>,
+    given: u64,
+    /// The number of names at which those that are gone are looked for.
+    sweep_at: usize,
+}
+
+impl GroupNames {
+    /// The seed is one that clients cannot guess.
+    pub(crate) fn new(shard_count: ShardId, seed: u64) -> Self {
+        let names = Names { sweep_at: GONE_MAX, ..Names::default() };
+        Self { hasher: FixedState::with_seed(seed), shard_count, names: Mutex::new(names) }
+    }
+
+    /// The name of a group: that which others hold, or a new one.
+    pub(crate) fn get(&self, share: &str, filter: &str) -> Arc<GroupName> {
+        self.get_hashed(text_hash(&self.hasher, share, filter), share, filter)
+    }
+
+    pub(crate) fn get_hashed(&self, hash: u64, share: &str, filter: &str) -> Arc<GroupName> {
+        let mut names = self.lock();
+        let mut found = None;
+        names.table.find(hash, |(_, name)| {
+            found = name.upgrade().filter(|name| name.is(share, filter));
+            found.is_some()
+        });
+        if let Some(found) = found {
+            return found;
+        }
+        names.given += 1;
+        let home = home_of(share, filter, self.shard_count);
+        let key = names.given * u64::from(self.shard_count) + u64::from(home);
+        let name = Arc::new(GroupName { key, share: share.into(), filter: filter.into(), hash });
+        names.insert(&name);
+        name
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Names> {
+        // Each change is whole, whoever panicked behind it.
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Names {
+    fn insert(&mut self, name: &Arc<GroupName>) {
+        if self.table.len() >= self.sweep_at {
+            self.table.retain(|(_, name)| name.strong_count() > 0);
+            self.table.shrink_to(2 * self.table.len(), |(hash, _)| *hash);
+            self.sweep_at = 2 * self.table.len() + GONE_MAX;
+        }
+        let entry = (name.hash, Arc::downgrade(name));
+        self.table.insert_unique(name.hash, entry, |(hash, _)| *hash);
+    }
+}
+
+pub(crate) fn text_hash(hasher: &FixedState, share: &str, filter: &str) -> u64 {
+    let mut state = hasher.build_hasher();
+    state.write(share.as_bytes());
+    state.write_u8(b'/');
+    state.write(filter.as_bytes());
+    state.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_the_same_hash_are_different_groups() {
+        let names = GroupNames::new(3, 7);
+        let texts = [("s", "a"), ("s", "b"), ("t", "a"), ("s", "a/b")];
+        let held: Vec<_> = texts.map(|(share, filter)| names.get_hashed(1, share, filter)).into();
+        for (name, (share, filter)) in held.iter().zip(texts) {
+            assert!(Arc::ptr_eq(name, &names.get_hashed(1, share, filter)));
+            assert_eq!(name.key % 3, u64::from(home_of(share, filter, 3)));
+            assert_eq!(held.iter().filter(|other| other.key == name.key).count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_key_is_not_given_again() {
+        let names = GroupNames::new(1, 7);
+        let first = names.get("s", "a").key;
+        assert_ne!(names.get("s", "a").key, first);
+    }
+
+    #[test]
+    fn names_of_groups_that_are_gone_are_let_go() {
+        let names = GroupNames::new(2, 7);
+        let held: Vec<_> = (0..100).map(|n| names.get("s", &n.to_string())).collect();
+        for number in 0..100_000 {
+            names.get("gone", &number.to_string());
+        }
+        let count = names.lock().table.len();
+        assert!(count <= 2 * held.len() + GONE_MAX, "{count}");
+        for (number, name) in held.iter().enumerate() {
+            assert!(Arc::ptr_eq(name, &names.get("s", &number.to_string())));
+        }
+    }
+}
