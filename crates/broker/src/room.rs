@@ -13,13 +13,13 @@ impl Shard {
     /// Why a message cannot be written where it has to be, as far as the shards there have said.
     /// `here`: the bit of this shard, if it writes it whoever is owed it.
     #[inline(always)]
-    pub(crate) fn lacks_disk_for(&self, message: &Message, here: u64) -> Option<Reason> {
+    pub(crate) fn lacks_disk_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
         self.store.as_ref()?;
         self.lacks_log_for(message, here)
     }
 
     #[inline(never)]
-    fn lacks_log_for(&self, message: &Message, here: u64) -> Option<Reason> {
+    fn lacks_log_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
         let logs = self.shared.logs();
         if logs.full | logs.poisoned == 0 || message.level() == 0 {
             return None;
@@ -28,6 +28,9 @@ impl Shard {
         let mut keepers = here | self.shared.interest.shards(topic).promises;
         if message.retain() && !frees_room(message) {
             keepers |= 1 << self.shared.shard_of_topic(message.topic());
+        }
+        if message.qos() != QoS::AtMostOnce {
+            keepers |= self.homes_of_kept_groups(topic);
         }
         // What clears a topic frees room, and may use what is reserved for that.
         let full = if frees_room(message) { 0 } else { logs.full };
@@ -83,16 +86,25 @@ impl Shard {
             return keepers;
         }
         let topic = topic.to_owned();
-        self.look_at(topic.as_bytes());
+        keepers | self.homes_of_kept_groups(topic.as_bytes())
+    }
+
+    /// Where groups with a kept member have what is published on the topic written down.
+    fn homes_of_kept_groups(&mut self, topic: &[u8]) -> u64 {
+        if self.groups.is_empty() {
+            return 0;
+        }
+        self.look_at(topic);
         self.find_matches();
+        let mut homes = 0;
         for group in &self.matches.groups {
             if self.groups.has_durable_member(*group)
                 && let Some(name) = self.groups.name(*group)
             {
-                keepers |= 1 << self.shared.shard_of_group(name.key);
+                homes |= 1 << self.shared.shard_of_group(name.key);
             }
         }
-        keepers
+        homes
     }
 }
 

@@ -2,9 +2,10 @@
 
 mod lab;
 
-use broker::{Durability, Limits};
+use broker::{Durability, Limits, Settings, WhenFull};
 use codec::{AckKind, FilterBuf, Packet, Properties, Reason, Subscribe, SubscribeOptions};
-use lab::{Conn, Got, Lab, persistent, request, with_limits};
+use lab::{Conn, Got, Lab, persistent, read_all, request, with_limits};
+use storage::Status;
 use storage::testing::Crash;
 
 const FILTER: &str = "$share/g/t/#";
@@ -179,4 +180,63 @@ fn a_session_that_becomes_durable_is_a_member_for_which_messages_are_kept() {
     lab.crash(Crash::Power);
     let member = lab.open(at(Durability::Fsync));
     assert_eq!(lab.payloads(member), ["1", "2"]);
+}
+
+/// Full disks of all shards, and a group with a kept member that is away.
+fn full_disks(when_full: WhenFull) -> Lab {
+    let mut lab = Lab::durable_with(2, Settings { when_full, ..Settings::default() });
+    let member = lab.open(persistent("member"));
+    lab.subscribe(member, FILTER, 1);
+    lab.cut(member);
+    let publisher = lab.open(request("other"));
+    for shard in 0..2 {
+        let away = lab.id_on(shard, "away");
+        let away = lab.open(persistent(&away));
+        let topic = format!("f/{shard}");
+        lab.subscribe(away, &topic, 1);
+        lab.cut(away);
+        lab.disks[usize::from(shard)].faults.capacity_bytes = 4 * 64 * 1024;
+        let mut packet_id = 0;
+        while !matches!(lab.shards[usize::from(shard)].log_status(), Some(Status::Full(_))) {
+            packet_id += 1;
+            lab.publish(publisher, &topic, &[b'x'; 4000], 1, packet_id);
+            assert!(packet_id < 1000, "the disk is never full");
+        }
+    }
+    lab
+}
+
+#[test]
+fn what_a_client_sends_with_each_connection_to_a_group_without_room_does_not_pile_up() {
+    for shard in 0..2 {
+        let mut lab = full_disks(WhenFull::Wait);
+        let id = lab.id_on(shard, "publisher");
+        for _ in 0..20 {
+            let publisher = lab.open(request(&id));
+            lab.publish(publisher, "t/a", b"1", 1, 1);
+            assert_eq!(lab.take(publisher), None);
+            lab.cut(publisher);
+        }
+        lab.disks.iter_mut().for_each(|disk| disk.faults.capacity_bytes = u64::MAX);
+        lab.pass_secs(3);
+        let publisher = lab.open(request(&id));
+        publish(&mut lab, publisher, "1");
+        let member = lab.open(persistent("member"));
+        assert_eq!(read_all(&mut lab, member), ["1"], "publisher on shard {shard}");
+    }
+}
+
+#[test]
+fn what_a_group_has_no_room_for_is_refused_before_anybody_has_it() {
+    for shard in 0..2 {
+        let mut lab = full_disks(WhenFull::Refuse);
+        let other = lab.open(request("other"));
+        lab.subscribe(other, "t/a", 1);
+        let publisher = lab.id_on(shard, "publisher");
+        let publisher = lab.open(request(&publisher));
+        lab.publish(publisher, "t/a", b"1", 1, 1);
+        let refused = Got::Ack(AckKind::Puback, 1, Reason::QUOTA_EXCEEDED);
+        assert_eq!(lab.take_all(publisher), [refused], "publisher on shard {shard}");
+        assert_eq!(lab.payloads(other), Vec::<String>::new(), "publisher on shard {shard}");
+    }
 }
