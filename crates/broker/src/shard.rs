@@ -27,7 +27,7 @@ use crate::pace::{Taken, is_burst};
 use crate::remains::Remains;
 use crate::retain::Pages;
 use crate::wheel::Wheel;
-use crate::work::{OUTBOX_BYTES_LEAST, Work};
+use crate::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX, Work};
 use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
@@ -231,7 +231,7 @@ impl Shard {
             link.last_packet_ms = now_ms;
         }
         let owed = link.outbox.len();
-        if has_to_wait && link.asks_for_much {
+        if has_to_wait && (link.asks_for_much || bytes.len() > REQUEST_BYTES_MAX) {
             self.wait_for_turn(slot);
             return self.put_aside(slot, connection, bytes);
         }

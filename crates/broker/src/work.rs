@@ -22,8 +22,9 @@ const MAIL_UNITS_MAX: u32 = CLIENT_UNITS_MAX;
 /// Who takes so much in a go asks for much.
 const HEAVY_UNITS_MIN: u32 = CLIENT_UNITS_MAX / 8;
 
-/// Larger requests are handled in portions.
-const REQUEST_BYTES_MAX: usize = 4 * 1024;
+/// Larger requests are handled in portions. Who brings more at a time waits once nothing is left of
+/// a turn, also one of whom nothing is known: attackers may come with a new connection each time.
+pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024;
 
 /// What a filter of a SUBSCRIBE or UNSUBSCRIBE takes, beside its length.
 const FILTER_UNITS: usize = 20;
