@@ -62,6 +62,8 @@ pub struct Confirm {
     pub serial: u64,
     /// It is a will. Their serials grow by themselves: they do not wait for a commit.
     pub is_will: bool,
+    /// It was accepted before and is only retained anew: it cannot be refused any more.
+    pub is_again: bool,
 }
 
 /// A request for retained messages, page by page.

@@ -69,20 +69,28 @@ impl Shard {
         if let Some(outcome) = self.publish_twice_safe(slot, publish, &message, now_ms) {
             return outcome;
         }
+        let undone = match publish.dup && publish.retain {
+            true => self.note_sent_again(slot, &message),
+            false => Ok(None),
+        };
+        let undone = match undone {
+            Ok(undone) => undone,
+            Err(error) => {
+                return self.refuse_publish(slot, publish, &message, reason_of(&error), now_ms);
+            }
+        };
         let confirm = match publish.qos {
             QoS::AtMostOnce => None,
             _ if self.is_awaited(&message) => self.confirm_of(slot, publish),
             _ => None,
         };
-        if publish.dup
-            && publish.retain
-            && let Some(client) = self.clients.get_mut(slot)
-        {
-            client.session.incoming.note_sent_again();
-        }
         self.defers_own = publish.qos != QoS::AtMostOnce;
-        let routed = self.route_in_turn(slot, &message, confirm, now_ms);
+        let mut routed = self.route_in_turn(slot, &message, confirm, now_ms);
         self.defers_own = false;
+        if let (Some(position), Some(confirm), None) = (undone, confirm, routed.refused) {
+            routed.waiting += 1;
+            self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+        }
         let outcome = self.answer_routed(slot, publish, &message, routed, now_ms);
         if self.own_delivery.is_some() {
             self.deliver_own(slot, now_ms);
@@ -182,13 +190,13 @@ impl Shard {
     /// to answer.
     fn retain_again(&mut self, slot: u32, publish: &Publish<'_>, message: &Message) -> u16 {
         let confirm = self.confirm_of(slot, publish).filter(|_| self.is_awaited(message));
+        let confirm = confirm.map(|confirm| Confirm { is_again: true, ..confirm });
         if self.would_overtake(slot, message) {
             self.wait_in_line(slot, message, confirm, true);
             return u16::from(confirm.is_some());
         }
         let mut routed = Routed::default();
-        // It was taken on: should it find no room, that is told and counted, not refused.
-        self.retain(message, confirm, &mut routed);
+        self.retain_patiently(message, confirm, &mut routed);
         routed.waiting
     }
 
@@ -227,7 +235,8 @@ impl Shard {
         let ack_number = client.session.link()?.next_ack_number();
         let connection = client.connection;
         let packet_id = publish.packet_id;
-        Some(Confirm { publisher, connection, ack_number, packet_id, serial: 0, is_will: false })
+        let (serial, is_will, is_again) = (0, false, false);
+        Some(Confirm { publisher, connection, ack_number, packet_id, serial, is_will, is_again })
     }
 
     #[inline]
@@ -522,9 +531,30 @@ impl Shard {
         let is_poisoned = matches!(status, Some(storage::Status::Poisoned(_)));
         let is_full = matches!(status, Some(storage::Status::Full(_)));
         let waits = !is_full || self.shared.settings.when_full == WhenFull::Wait;
-        confirm.serial != 0 || !is_poisoned && waits
+        confirm.serial != 0 || !is_poisoned && (waits || confirm.is_again)
     }
 
+    /// The same for a message of which it is too late to say that it should come later: should its
+    /// home be here and have no room for a moment, it waits there.
+    pub(crate) fn retain_patiently(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+        routed: &mut Routed,
+    ) {
+        let home = self.shared.shard_of_topic(message.topic());
+        match home == self.id && confirm.is_some() {
+            true => self.retain_here(message, confirm, routed),
+            false => self.retain(message, confirm, routed),
+        }
+    }
+
+    fn retain_here(&mut self, message: &Message, confirm: Option<Confirm>, routed: &mut Routed) {
+        routed.waiting += 1;
+        self.on_retain_mail(message.clone(), confirm);
+    }
+
+    /// Sends a message to the home of its topic, which keeps it.
     pub(crate) fn retain(
         &mut self,
         message: &Message,
@@ -535,8 +565,7 @@ impl Shard {
         // What stands before it there must not be overtaken.
         let is_late = !self.late_mail.is_empty();
         if home == self.id && confirm.is_some_and(|confirm| confirm.serial != 0 || is_late) {
-            routed.waiting += 1;
-            self.on_retain_mail(message.clone(), confirm);
+            self.retain_here(message, confirm, routed);
             return;
         }
         if home == self.id {
@@ -581,12 +610,12 @@ fn check(
     now_ms: u64,
 ) -> Result<Checked, Ended> {
     check_offered(client, publish).map_err(Ended::Violation)?;
+    let is_undone = publish.retain && client.has_undone(publish.packet_id);
     let Client { id, username, grants, limits, session, .. } = client;
-    let is_behind = session.incoming.is_behind();
     let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
     let (publishing, is_repeat) = match inbound {
         Inbound::Accept(publishing) => (publishing, false),
-        Inbound::Repeat(_) if !publish.retain || !is_behind => return Ok(Checked::Repeat(None)),
+        Inbound::Repeat(_) if !is_undone => return Ok(Checked::Repeat(None)),
         Inbound::Repeat(publishing) => (publishing, true),
     };
     let topic = publishing.topic;

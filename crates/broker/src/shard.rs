@@ -614,12 +614,13 @@ impl Shard {
         let mut reason = reason;
         if let Some(message) = refused {
             self.note_refused(slot, message, now_ms);
-            let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
-            let is_taken = durable.is_some_and(|d| d.received(confirm.packet_id).is_some());
-            if is_taken {
-                // Only what it repeats was, which is not its publisher's matter.
-                reason = Reason::SUCCESS;
+        }
+        if confirm.is_again {
+            if reason == Reason::IMPLEMENTATION_SPECIFIC_ERROR {
+                return;
             }
+            // The publish itself was accepted: a limit on what is retained is not its matter.
+            reason = Reason::SUCCESS;
         }
         let is_current = self.link(slot, confirm.connection).is_some();
         let Some(client) = self.clients.get_mut(slot) else { return };

@@ -210,6 +210,148 @@ fn an_older_publish_that_came_again_on_an_earlier_connection_does_not_stay_retai
     }
 }
 
+/// A client that has published `1` to `19`, retained, on a topic whose home is its own shard, all
+/// large and all but the first at QoS 2, and has seen no acknowledgement of them.
+fn unanswered(lab: &mut Lab, id: &str, topic: &str) {
+    let publisher = lab.open(persistent(id));
+    for number in 1..20 {
+        lab.send(publisher, &large(topic, number, false));
+    }
+}
+
+fn large(topic: &str, number: u16, dup: bool) -> Packet<'static> {
+    let mut payload = vec![b'0'; 5000];
+    payload.extend(number.to_string().bytes());
+    let qos = if number == 1 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
+    Packet::Publish(codec::Publish {
+        dup,
+        qos,
+        retain: true,
+        topic: topic.to_owned().leak(),
+        packet_id: number,
+        properties: codec::Properties::EMPTY,
+        payload: payload.leak(),
+    })
+}
+
+fn numbers(payloads: &[String]) -> Vec<&str> {
+    payloads.iter().map(|payload| payload.trim_start_matches('0')).collect()
+}
+
+#[test]
+fn what_is_retained_in_its_turn_waits_for_the_next_segment() {
+    let mut lab = Lab::durable(1);
+    let publisher = lab.open(persistent("publisher"));
+    lab.disks_stand_still = true;
+    send(&mut lab, publisher, "r", 2, 100, &["retain"]);
+    for number in 2..32 {
+        let Packet::Publish(publish) = large("r", number, false) else { unreachable!() };
+        lab.send(publisher, &Packet::Publish(codec::Publish { qos: QoS::AtLeastOnce, ..publish }));
+    }
+    lab.disks_stand_still = false;
+    lab.settle();
+    lab.pass_secs(1);
+    assert_eq!(acks(lab.take_all(publisher)).len(), 31);
+    assert_eq!(numbers(&retained_on(&mut lab, "r")), ["31"]);
+}
+
+#[test]
+fn what_is_retained_anew_in_its_turn_waits_for_the_next_segment() {
+    let mut lab = Lab::durable(1);
+    unanswered(&mut lab, "publisher", "r");
+    let publisher = lab.open(persistent("publisher"));
+    lab.disks_stand_still = true;
+    // All that follows waits behind this one, and is written at once.
+    send(&mut lab, publisher, "r", 2, 100, &["retain"]);
+    for number in 1..20 {
+        lab.send(publisher, &large("r", number, true));
+    }
+    lab.disks_stand_still = false;
+    lab.settle();
+    lab.pass_secs(1);
+    assert_eq!(acks(lab.take_all(publisher)).len(), 20);
+    assert_eq!(numbers(&retained_on(&mut lab, "r")), ["19"]);
+    lab.crash(Crash::Power);
+    assert_eq!(numbers(&retained_on(&mut lab, "r")), ["19"]);
+}
+
+#[test]
+fn what_came_again_is_known_however_often_the_log_was_copied() {
+    let mut lab = Lab::durable(1);
+    let away = lab.open(persistent("away"));
+    lab.subscribe(away, "r", 1);
+    lab.cut(away);
+    let publisher = lab.open(persistent("publisher"));
+    send(&mut lab, publisher, "r", 1, 1, &["retain"]);
+    send(&mut lab, publisher, "r", 2, 2, &["retain"]);
+    let publisher = lab.open(persistent("publisher"));
+    send(&mut lab, publisher, "r", 1, 1, &["retain", "dup"]);
+    for _ in 0..2 {
+        lab.turn_the_log_over();
+        lab.crash(Crash::Power);
+    }
+    assert_eq!(retained_on(&mut lab, "r"), ["1"]);
+    let publisher = lab.open(persistent("publisher"));
+    send(&mut lab, publisher, "r", 2, 2, &["retain", "dup"]);
+    assert_eq!(retained_on(&mut lab, "r"), ["2"]);
+    // Released, it is forgotten.
+    lab.ack(publisher, AckKind::Pubrel, 2);
+    lab.turn_the_log_over();
+    lab.crash(Crash::Power);
+    let publisher = lab.open(persistent("publisher"));
+    lab.take_all(publisher);
+    send(&mut lab, publisher, "r", 2, 2, &["retain"]);
+    assert_eq!(acks(lab.take_all(publisher)), [(AckKind::Pubrec, 2)]);
+    let away = lab.open(persistent("away"));
+    assert_eq!(lab.payloads(away).len(), 4);
+}
+
+#[test]
+fn what_was_retained_behind_one_that_comes_again_is_so_when_both_come_again() {
+    for crashes in [false, true] {
+        let mut lab = Lab::durable(2);
+        let topic = lab.topic_on(1, "r");
+        let id = lab.id_on(0, "publisher");
+        let publisher = lab.open(persistent(&id));
+        send(&mut lab, publisher, &topic, 1, 1, &["retain"]);
+        send(&mut lab, publisher, &topic, 2, 2, &["retain"]);
+        let publisher = lab.open(persistent(&id));
+        send(&mut lab, publisher, &topic, 1, 1, &["retain", "dup"]);
+        send(&mut lab, publisher, &topic, 2, 2, &["retain", "dup"]);
+        send(&mut lab, publisher, &topic, 2, 3, &["retain"]);
+        if crashes {
+            lab.crash(Crash::Power);
+        }
+        let publisher = lab.open(persistent(&id));
+        send(&mut lab, publisher, &topic, 2, 2, &["retain", "dup"]);
+        send(&mut lab, publisher, &topic, 2, 3, &["retain", "dup"]);
+        assert_eq!(retained_on(&mut lab, &topic), ["3"], "crashes: {crashes}");
+    }
+}
+
+#[test]
+fn a_retained_publish_that_comes_again_replaces_nothing_that_another_client_has_put_there() {
+    for (home, crashes) in [(0, false), (0, true), (1, false), (1, true)] {
+        let mut lab = Lab::durable(2);
+        let (topic, another) = (lab.topic_on(home, "r"), lab.topic_on(home, "s"));
+        let id = lab.id_on(0, "publisher");
+        let publisher = lab.open(persistent(&id));
+        send(&mut lab, publisher, &another, 1, 1, &["retain"]);
+        send(&mut lab, publisher, &topic, 2, 2, &["retain"]);
+        let other = lab.open(request("other"));
+        send(&mut lab, other, &topic, 1, 3, &["retain"]);
+        if crashes {
+            lab.crash(Crash::Power);
+        }
+        let publisher = lab.open(persistent(&id));
+        send(&mut lab, publisher, &another, 1, 1, &["retain", "dup"]);
+        send(&mut lab, publisher, &topic, 2, 2, &["retain", "dup"]);
+        let expected = [(AckKind::Puback, 1), (AckKind::Pubrec, 2)];
+        assert_eq!(acks(lab.take_all(publisher)), expected);
+        assert_eq!(retained_on(&mut lab, &topic), ["3"], "home {home}, crashes: {crashes}");
+    }
+}
+
 #[test]
 fn what_was_taken_on_and_given_up_does_not_replace_what_was_acknowledged() {
     for home in 0..2 {

@@ -122,6 +122,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
         Fact::Progress(lists.0.as_progress()),
         Fact::InFlight(lists.1.as_in_flight()),
         Fact::Received { session, packet_id, serial: b },
+        Fact::Undone { session, packet_id, serial: b },
         Fact::Released { session, packet_id },
         Fact::Retained(message),
         Fact::RetainedCleared { topic },
@@ -182,7 +183,7 @@ proptest! {
     /// What can be read is written back to the same bytes: a fact has one encoding.
     #[test]
     fn any_bytes_are_one_fact_or_none(
-        kind in 0_u8..20,
+        kind in 0_u8..21,
         bytes in prop::collection::vec(any::<u8>(), 0..80),
     ) {
         if let Ok(fact) = Fact::decode(kind, &bytes) {

@@ -78,6 +78,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Fact::Progress(progress.as_progress()),
         Fact::InFlight(in_flight.as_in_flight()),
         Fact::Received { session: 1, packet_id: 1, serial: 300 },
+        Fact::Undone { session: 1, packet_id: 1, serial: 300 },
         Fact::Released { session: 1, packet_id: 1 },
         Fact::Retained(plain),
         Fact::RetainedCleared { topic: "a/ä" },

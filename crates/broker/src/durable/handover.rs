@@ -11,10 +11,11 @@ use std::collections::HashMap;
 use codec::Reason;
 use foldhash::fast::FixedState;
 use session::Message;
-use storage::AppendError;
+use storage::{AppendError, Position};
 
-use super::store::{HANDOVER, Loaded, level_of};
+use super::store::{Class, HANDOVER, Loaded, level_of};
 use super::track::{Place, Track};
+use crate::client::Client;
 use crate::journal::{Fact, Origin};
 use crate::publish::Routed;
 use crate::{Confirm, Mail, SessionKey, Shard};
@@ -33,6 +34,27 @@ struct Handover {
     /// Shards that have yet to answer.
     waiting: u16,
     is_will: bool,
+}
+
+impl Received {
+    fn may_be_on(&self, topic_mark: Option<u64>) -> bool {
+        self.topic_mark.is_none() || topic_mark.is_none() || self.topic_mark == topic_mark
+    }
+}
+
+impl Client {
+    /// Has an older publish of the client perhaps replaced what this one has retained? Then all
+    /// that are known of the topic are retained anew, and so in their order.
+    pub(crate) fn has_undone(&self, packet_id: u16) -> bool {
+        let Some(rare) = self.durable.as_ref().and_then(|durable| durable.rare.as_ref()) else {
+            return self.session.incoming.is_behind();
+        };
+        let known = rare.received.iter();
+        let Some(own) = known.clone().find(|received| received.packet_id == packet_id) else {
+            return self.session.incoming.is_behind();
+        };
+        known.clone().any(|other| other.is_undone && other.may_be_on(own.topic_mark))
+    }
 }
 
 /// Kinds of serials that a shard gets from each other: of QoS 2 publishes, the same to be retained,
@@ -56,6 +78,11 @@ pub(crate) struct Received {
     pub(crate) serial: u64,
     /// Where it stands by itself; else the record of its message tells.
     pub(crate) place: Place,
+    /// None: it is of an earlier life.
+    pub(crate) topic_mark: Option<u64>,
+    /// An older retained publish of its client and topic has come again since: should it come
+    /// again, too, it is retained anew.
+    pub(crate) is_undone: bool,
     /// Its PUBREL is written down: a copy of this fact would outlive that.
     pub(crate) is_released: bool,
 }
@@ -145,9 +172,12 @@ impl Shard {
         store.handovers.track.hand_out(serial, 0);
         store.line.push_taken(serial, position, level);
         self.enter_line(slot, message.topic());
+        let topic_mark = Some(self.topic_mark(message.topic()));
         if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
-            let (place, is_released) = (Place::default(), false);
-            durable.rare().received.push(Received { packet_id, serial, place, is_released });
+            let (place, is_undone, is_released) = (Place::default(), false, false);
+            let received =
+                Received { packet_id, serial, place, topic_mark, is_undone, is_released };
+            durable.rare().received.push(received);
         }
         Ok(serial)
     }
@@ -170,6 +200,7 @@ impl Shard {
             packet_id: 0,
             serial,
             is_will,
+            is_again: false,
         };
         // One more than there are, so that answers of this very shard do not end it too early.
         handover.waiting = 1;
@@ -258,6 +289,45 @@ impl Shard {
             store.handovers.is_resuming = false;
         }
         self.keep_promises(now_ms);
+    }
+
+    /// A retained publish comes again, and stands in the place of what its client has retained on
+    /// the topic since. Of the QoS 2 publishes among those that are not released the log is told.
+    /// Returns what the acknowledgement has to wait for.
+    #[cold]
+    pub(crate) fn note_sent_again(
+        &mut self,
+        slot: u32,
+        message: &Message,
+    ) -> Result<Option<Position>, AppendError> {
+        let mark = Some(self.topic_mark(message.topic()));
+        let Some(client) = self.clients.get_mut(slot) else { return Ok(None) };
+        client.session.incoming.note_sent_again();
+        let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
+            return Ok(None);
+        };
+        let (session, level) = (durable.queue, level_of(message.level()));
+        let Some(rare) = &mut durable.rare else { return Ok(None) };
+        let mut newest = None;
+        for received in &mut rare.received {
+            if received.is_released || !received.may_be_on(mark) {
+                continue;
+            }
+            if !received.is_undone && message.level() > 0 {
+                let Received { packet_id, serial, .. } = *received;
+                let fact = Fact::Undone { session, packet_id, serial };
+                let place = store.append(Class::Essential, &fact, level)?;
+                match std::mem::replace(&mut received.place, place) {
+                    Place::NOWHERE => store.unpin_message(serial),
+                    old => store.release(old),
+                }
+            }
+            received.is_undone = true;
+            if received.place.is_some() {
+                newest = newest.max(Some(received.place.position()));
+            }
+        }
+        Ok(newest.filter(|position| !store.log.is_committed(*position, level)))
     }
 
     /// A PUBREL is committed: the packet id means nothing any more.

@@ -201,7 +201,7 @@ impl Shard {
         self.leave_line(session);
         let mut routed = Routed::default();
         if message.retain() {
-            self.retain(&message, confirm, &mut routed);
+            self.retain_patiently(&message, confirm, &mut routed);
         }
         let is_refused = routed.refused.is_some() && confirm.is_some();
         if !is_for_store_only && !is_refused {

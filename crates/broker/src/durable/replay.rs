@@ -87,10 +87,18 @@ pub(super) struct SessionFacts {
 #[derive(Debug, Default)]
 pub(super) struct RareFacts {
     pub(super) will: Option<(Box<Will>, Place)>,
-    /// By packet id: serial, and the place if it is not that of the message.
-    pub(super) received: BTreeMap<u16, (u64, Place)>,
+    /// By packet id.
+    pub(super) received: BTreeMap<u16, ReceivedFacts>,
     /// By packet id.
     in_flight: BTreeMap<u16, (Sent, Place)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReceivedFacts {
+    pub(super) serial: u64,
+    /// If it is not that of the message.
+    pub(super) place: Place,
+    pub(super) is_undone: bool,
 }
 
 /// The subscriptions of a session by filter. Most have one, which needs no tree.
@@ -220,20 +228,20 @@ impl Replay {
             Fact::Taken { session, packet_id, message } => {
                 self.on_message(message, place, ledger);
                 self.taken.push((message.serial, session, false));
-                let facts = self.session(session).rare();
-                let received = (message.serial, Place::default());
-                release(ledger, facts.received.insert(packet_id, received).map(|(_, p)| p));
+                let (serial, place, is_undone) = (message.serial, Place::default(), false);
+                let received = ReceivedFacts { serial, place, is_undone };
+                self.on_received(session, packet_id, received, ledger);
             }
             Fact::WillTaken { session, message } => {
                 self.on_message(message, place, ledger);
                 self.taken.push((message.serial, session, true));
                 self.clear_will(session, ledger);
             }
-            Fact::Received { session, packet_id, serial } => {
-                self.last_serial = self.last_serial.max(serial);
-                let facts = self.session(session).rare();
-                let received = facts.received.insert(packet_id, (serial, place));
-                release(ledger, received.map(|(_, place)| place));
+            Fact::Received { session, packet_id, serial }
+            | Fact::Undone { session, packet_id, serial } => {
+                let is_undone = matches!(fact, Fact::Undone { .. });
+                let received = ReceivedFacts { serial, place, is_undone };
+                self.on_received(session, packet_id, received, ledger);
             }
             Fact::Retained(message) => {
                 self.note_origin(message.origin);
@@ -291,7 +299,7 @@ impl Replay {
                     .rare
                     .as_mut()
                     .and_then(|rare| rare.received.remove(&packet_id));
-                release(ledger, received.map(|(_, place)| place));
+                release(ledger, received.map(|received| received.place));
             }
             Fact::RetainedCleared { topic } => {
                 release(ledger, self.retained.remove(topic).map(|(_, place)| place));
@@ -339,6 +347,18 @@ impl Replay {
             place,
         };
         let old = facts.subscriptions.insert(subscribed.filter, subscription);
+        release(ledger, old.map(|old| old.place));
+    }
+
+    fn on_received(
+        &mut self,
+        session: u64,
+        packet_id: u16,
+        received: ReceivedFacts,
+        ledger: &mut Ledger,
+    ) {
+        self.last_serial = self.last_serial.max(received.serial);
+        let old = self.session(session).rare().received.insert(packet_id, received);
         release(ledger, old.map(|old| old.place));
     }
 
@@ -418,8 +438,8 @@ impl SessionFacts {
         self.subscriptions.into_iter().for_each(|(_, facts)| release(ledger, Some(facts.place)));
         let rare = self.rare.map(|rare| *rare).unwrap_or_default();
         release(ledger, rare.will.map(|(_, place)| place));
-        for (_, place) in rare.received.into_values() {
-            release(ledger, Some(place));
+        for received in rare.received.into_values() {
+            release(ledger, Some(received.place));
         }
         for (_, place) in rare.in_flight.into_values() {
             release(ledger, Some(place));

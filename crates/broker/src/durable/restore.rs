@@ -9,7 +9,8 @@ use topic::FilterId;
 
 use super::handover::Received;
 use super::replay::{
-    MessageFacts, ProgressFacts, RareFacts, Replay, Restored, SessionFacts, Unreadable,
+    MessageFacts, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored, SessionFacts,
+    Unreadable,
 };
 use super::session::Durable;
 use super::store::{HANDOVER, SEEN, Store, Stored};
@@ -75,6 +76,7 @@ impl Shard {
         self.restore_groups(&mut replay, now_ms);
         self.restore_retained(&mut replay, now_ms);
         self.restore_own(&mut replay);
+        self.mark_topics(&replay);
         self.restore_messages(&mut replay, &since, now_ms);
         for progress in replay.progress.into_values() {
             self.release_place(progress.place);
@@ -303,6 +305,24 @@ impl Shard {
         }
     }
 
+    /// The topics of QoS 2 publishes that are not released, as far as their messages are known.
+    fn mark_topics(&mut self, replay: &Replay) {
+        for slot in self.clients.slots() {
+            let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+            let Some(rare) = durable.and_then(|durable| durable.rare.as_ref()) else { continue };
+            let topic_of = |received: &Received| {
+                let facts = replay.messages.get(&received.serial)?;
+                Some(self.topic_mark(&replay.topics[facts.topic as usize]))
+            };
+            let marks: Vec<Option<u64>> = rare.received.iter().map(topic_of).collect();
+            let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+            let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { continue };
+            for (received, mark) in rare.received.iter_mut().zip(marks) {
+                received.topic_mark = mark;
+            }
+        }
+    }
+
     /// How often each message is needed by what is in flight, by packet ids and by handovers:
     /// references, and how many of them are pins.
     fn pinned_messages(&mut self, replay: &Replay) -> HashMap<u64, (u32, u32), FixedState> {
@@ -398,13 +418,14 @@ impl Shard {
             let origin = session::Origin { group: 0, serial };
             client.session.outgoing.restore(packet_id, origin, stage == Stage::AwaitsPubcomp);
         }
-        for (packet_id, (serial, place)) in rare.received {
+        for (packet_id, received) in rare.received {
             client.session.incoming.insert(packet_id);
-            let received = Received { packet_id, serial, place, is_released: false };
+            let ReceivedFacts { serial, place, is_undone } = received;
+            let (topic_mark, is_released) = (None, false);
+            let received =
+                Received { packet_id, serial, place, topic_mark, is_undone, is_released };
             durable.rare().received.push(received);
         }
-        // What it has sent again before the end is not known.
-        client.session.incoming.note_sent_again();
     }
 
     fn release_place(&mut self, place: Place) {

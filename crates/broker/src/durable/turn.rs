@@ -307,6 +307,7 @@ impl Shard {
             && let Some(received) = durable.rare().received.iter_mut().find(|received| {
                 received.packet_id == packet_id
                     && received.serial == serial
+                    && !received.place.is_some()
                     && !received.is_released
             })
         {
@@ -320,7 +321,7 @@ impl Shard {
             store.move_message(serial, place);
             return Ok(());
         }
-        // The packet id is released: from now on it is a message like others.
+        // The packet id is released, or stands by itself: it is a message like others.
         let Ok(Fact::Taken { message, .. }) = Fact::decode(record.kind.get(), record.bytes) else {
             return Ok(());
         };
@@ -415,7 +416,9 @@ impl Shard {
     fn place_of_mut(&mut self, fact: &Fact<'_>) -> Option<&mut Place> {
         let queue = match *fact {
             Fact::SessionOpened(opened) => opened.session,
-            Fact::SessionDetached { session, .. } | Fact::Received { session, .. } => session,
+            Fact::SessionDetached { session, .. }
+            | Fact::Received { session, .. }
+            | Fact::Undone { session, .. } => session,
             Fact::Subscribed(subscribed) => subscribed.session,
             Fact::Will(will) => will.session,
             Fact::GroupOpened(group) => group.queue,
@@ -435,7 +438,7 @@ impl Shard {
             Fact::SessionOpened(_) => Some(&mut durable.opened),
             Fact::SessionDetached { .. } => Some(&mut durable.detached),
             Fact::Will(_) => durable.rare.as_mut().map(|rare| &mut rare.will),
-            Fact::Received { packet_id, serial, .. } => {
+            Fact::Received { packet_id, serial, .. } | Fact::Undone { packet_id, serial, .. } => {
                 let received = &mut durable.rare.as_mut()?.received;
                 let found = received
                     .iter_mut()

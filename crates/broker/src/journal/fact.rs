@@ -69,6 +69,13 @@ pub enum Fact<'a> {
         session: u64,
         message: StoredMessage<'a>,
     },
+    /// As [`Fact::Received`], of a retained publish: an older one of its client has come again
+    /// since, and stands in its place. It is retained anew when it comes again, too.
+    Undone {
+        session: u64,
+        packet_id: u16,
+        serial: u64,
+    },
 }
 
 /// What a session is, apart from its subscriptions and queue.
@@ -187,6 +194,7 @@ impl<'a> Fact<'a> {
             Self::GroupClosed { .. } => 16,
             Self::Taken { .. } => 17,
             Self::WillTaken { .. } => 18,
+            Self::Undone { .. } => 19,
         }
     }
 
@@ -208,7 +216,8 @@ impl<'a> Fact<'a> {
             Self::Message(message) | Self::Retained(message) => return message.encode(out),
             Self::Progress(progress) => return progress.raw(),
             Self::InFlight(in_flight) => return in_flight.raw(),
-            Self::Received { session, packet_id, serial } => {
+            Self::Received { session, packet_id, serial }
+            | Self::Undone { session, packet_id, serial } => {
                 put_number(out, session);
                 put_number(out, u64::from(packet_id));
                 put_number(out, serial);
@@ -284,6 +293,10 @@ impl<'a> Fact<'a> {
             18 => {
                 let session = r.number()?;
                 Self::WillTaken { session, message: StoredMessage::decode(&mut r)? }
+            }
+            19 => {
+                let (session, packet_id) = (r.number()?, r.number_u16()?);
+                Self::Undone { session, packet_id, serial: r.number()? }
             }
             _ => return Err(Malformed("its kind is unknown: a newer program wrote it")),
         };
@@ -447,7 +460,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_and_flags_are_malformed() {
-        for kind in [0, 19, 127, 255] {
+        for kind in [0, 20, 127, 255] {
             assert!(Fact::decode(kind, &[]).is_err());
         }
         assert!(Fact::decode(6, &[0x40, 1, 1, 0, 0]).is_err());

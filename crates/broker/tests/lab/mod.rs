@@ -195,6 +195,20 @@ impl Lab {
         self.shared.total(counter)
     }
 
+    /// Fills segments of the first shard with what is replaced at once, so that all before it is
+    /// copied forward and its space comes back.
+    pub(crate) fn turn_the_log_over(&mut self) {
+        let reclaimed = |lab: &Self| lab.shards[0].log_stats().map(|s| s.segments_reclaimed);
+        let (before, topic) = (reclaimed(self), self.topic_on(0, "busy"));
+        let busy = self.open(persistent("busy"));
+        for _ in 0..100 {
+            self.send(busy, &retained(&topic, &[b'x'; 8000], 1, 1));
+        }
+        self.take_all(busy);
+        self.cut(busy);
+        assert!(reclaimed(self) > before.map(|count| count + 3));
+    }
+
     /// A client id that lives on a shard.
     pub(crate) fn id_on(&self, shard: u16, name: &str) -> String {
         (0..10_000)

@@ -49,6 +49,9 @@ fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
         Fact::Received { session, packet_id, serial } => {
             format!("received: session {session} packet {packet_id} serial {serial}")
         }
+        Fact::Undone { session, packet_id, serial } => {
+            format!("undone: session {session} packet {packet_id} serial {serial}")
+        }
         Fact::Released { session, packet_id } => {
             format!("released: session {session} packet {packet_id}")
         }
