@@ -8,7 +8,7 @@ mod kept;
 use std::collections::VecDeque;
 
 use codec::Reason;
-use session::{Message, Terms};
+use session::{Delivery, Message, Terms};
 use storage::Level;
 
 pub(crate) use kept::Kept;
@@ -16,7 +16,7 @@ pub(crate) use kept::Kept;
 use crate::access::Action;
 use crate::client::{Extras, Wanted};
 use crate::deliver::{identifiers_of, options};
-use crate::durable::{Class, Deletion, Place, Promise, level_of};
+use crate::durable::{Class, Deletion, Place, Promise, level_of, unlogged};
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::news::Subject;
 use crate::room::frees_room;
@@ -355,6 +355,15 @@ impl Shard {
             // MQTT-3.3.1-8: sent because of a subscription, so the flag is set.
             retain: true,
         };
+        let mut terms = terms;
+        if self.logs_packet_id(slot, terms.qos) {
+            terms = unlogged(terms);
+            if self.clients.get(slot).is_some_and(|client| client.session.has_window()) {
+                let message = message.clone();
+                return self.hand_out_aside(slot, Delivery { message, terms }, now_ms);
+            }
+        }
+        let Some(client) = self.clients.get_mut(slot) else { return };
         let limits = client.limits.queue;
         let offered = client.session.offer_patiently(message, terms, &limits, now_ms);
         self.after_offer(slot, message.payload().len(), offered, now_ms);
@@ -367,6 +376,8 @@ impl Shard {
             .session
             .link()
             .is_some_and(|link| link.has_room() && link.outbox.len() <= CALM_BYTES_MAX)
+            // What waits for the log is in no outbox yet.
+            && !client.session.outgoing.is_held()
             && client.session.outgoing.queued() < PAGE_MESSAGES;
         let Some(extras) = &mut client.extras else { return };
         if !is_calm {

@@ -397,7 +397,7 @@ impl Shard {
 
     fn pump_waiting(&mut self, slot: u32, now_ms: u64) {
         self.pump_session(slot, now_ms);
-        while self.supply_in_flight(slot, now_ms) {
+        while self.supply_in_flight(slot, now_ms) || self.hand_out_unlogged(slot, now_ms) {
             self.pump_session(slot, now_ms);
         }
         self.pump_backlog(slot, now_ms);

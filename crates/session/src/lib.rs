@@ -39,6 +39,6 @@ pub use layout::Template;
 pub use link::{Link, LinkSettings, PendingAck, Publishing, Rates, large_packet_len};
 pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER};
 pub use outbox::{Outbox, SPLICE_BYTES_MIN};
-pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Terms};
+pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Terms, UNLOGGED};
 pub use session::{Dropped, Inbound, Offered, Overflow, QueueLimits, Session};
 pub use will::Will;

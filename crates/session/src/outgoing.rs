@@ -26,6 +26,10 @@ impl Identifiers {
     }
 }
 
+/// The serial of a delivery in the queue whose packet id the broker's log has to know before it
+/// leaves.
+pub const UNLOGGED: u64 = u64::MAX;
+
 /// One message on its way to one session.
 #[derive(Clone, Debug)]
 pub struct Delivery {
@@ -468,6 +472,12 @@ impl Outgoing {
     /// Would so many bytes more in the queue be too many for who pays?
     pub(crate) fn lacks_room(&self, bytes: u64) -> bool {
         self.account.as_ref().is_some_and(|account| account.lacks_room(Held::Queued, bytes))
+    }
+
+    /// Is the oldest waiting delivery one whose packet id has to be in the log first?
+    pub fn waits_for_log(&self) -> bool {
+        let oldest = self.waiting.as_ref().and_then(|waiting| waiting.queue.front());
+        oldest.is_some_and(|delivery| delivery.terms.serial == UNLOGGED)
     }
 
     /// Takes the oldest waiting delivery.

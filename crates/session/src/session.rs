@@ -447,6 +447,9 @@ impl Session {
             if !self.link.as_deref().is_some_and(Link::has_room) {
                 return;
             }
+            if self.outgoing.waits_for_log() {
+                return;
+            }
             let Some(delivery) = self.outgoing.dequeue() else { return };
             let payload_bytes = delivery.message.payload().len();
             let offered = if delivery.message.is_expired(now_ms) {
@@ -468,6 +471,16 @@ impl Session {
                 _ => report(Ok(payload_bytes)),
             }
         }
+    }
+
+    /// Takes the next waiting delivery for [`Session::start_uncommitted`], if it is one whose
+    /// packet id has to be in the log before it leaves, and the window is open for it. Until then
+    /// [`Session::pump`] moves nothing that stands behind it.
+    pub fn take_unlogged(&mut self) -> Option<Delivery> {
+        let link = self.link.as_ref().filter(|link| link.has_room())?;
+        let is_next = self.outgoing.waits_for_log() && !self.outgoing.has_unsent();
+        let has_place = is_next && self.outgoing.room(link.settings().send_max) > 0;
+        has_place.then(|| self.outgoing.dequeue()).flatten()
     }
 
     /// Gives back memory that only traffic needs. For sessions that have been quiet for a while.

@@ -183,6 +183,10 @@ impl World {
             .map(|n| new_client(n, options.durable, &mut random))
             .collect();
         clients.iter_mut().for_each(|client| leave_wills(client, &mut random));
+        if options.durable {
+            let mut readers = Random::new(seed ^ (1 << 61));
+            clients.iter_mut().for_each(|client| read_retained(client, &mut readers));
+        }
         if settings.rejects {
             // Refusing a 3.1.1 publisher means to cut it: it comes back with the same message
             // before it acknowledges what fills its own queue, and so on for ever.
@@ -503,6 +507,13 @@ fn leave_wills(client: &mut ModelClient, random: &mut Random) {
     }
     if random.chance(50) {
         client.want("w/#", QoS::ExactlyOnce);
+    }
+}
+
+/// Some clients want what is retained, too, and what was with each SUBSCRIBE.
+fn read_retained(client: &mut ModelClient, random: &mut Random) {
+    if random.chance(30) {
+        client.want("r/#", QoS::ExactlyOnce);
     }
 }
 

@@ -177,7 +177,17 @@ impl Shard {
                 store.pin_in_flight(serial);
                 // A packet id whose message goes with the process means nothing without it.
                 if !store.is_unwritten(serial) {
-                    store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then });
+                    let is_aside = false;
+                    store.noted.push(Noted {
+                        slot,
+                        queue,
+                        serial,
+                        packet_id,
+                        stage,
+                        is_aside,
+                        level,
+                        then,
+                    });
                 }
             }
         }
@@ -296,6 +306,9 @@ impl Shard {
             return;
         };
         let Some(out) = durable.track.finish(serial) else { return };
+        if out.is_aside {
+            return self.note_over(slot, &out);
+        }
         self.note_moved(slot);
         if let Some(store) = &mut self.store {
             store.release(out.place);
@@ -566,7 +579,7 @@ impl Shard {
         let out = durable.and_then(|durable| durable.track.get_mut(serial));
         match out.map(|out| out.stage) {
             Some(Stage::AwaitsPubrec | Stage::AwaitsPubcomp) => QoS::ExactlyOnce,
-            Some(Stage::AwaitsPuback) | None => QoS::AtLeastOnce,
+            Some(Stage::AwaitsPuback | Stage::Over) | None => QoS::AtLeastOnce,
         }
     }
 
@@ -605,14 +618,14 @@ impl Shard {
             return false;
         };
         let (queue, level) = (durable.queue, durable.log_level());
-        let Some(out) = durable.track.get_mut(origin.serial) else {
-            return false;
-        };
+        // What stands aside is completed after a crash anyway, and never sent again.
+        let out = durable.track.get_mut(origin.serial).filter(|out| !out.is_aside);
+        let Some(out) = out else { return false };
         out.stage = Stage::AwaitsPubcomp;
-        let packet_id = ack.packet_id;
+        let (packet_id, is_aside) = (ack.packet_id, false);
         let then = Some(Promise::Received { session, packet_id });
         let (serial, stage) = (origin.serial, Stage::AwaitsPubcomp);
-        store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then });
+        store.noted.push(Noted { slot, queue, serial, packet_id, stage, is_aside, level, then });
         true
     }
 

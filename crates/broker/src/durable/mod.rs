@@ -6,6 +6,7 @@
 //! - `session.rs`: what is written of a session,
 //! - `will.rs`: its will, from there to those who are owed it,
 //! - `deliver.rs`: messages that sessions are owed: in flight, or waiting in the log,
+//! - `aside.rs`: those of which the log knows the packet id only,
 //! - `promise.rs`: acknowledgements and packets that wait for a commit,
 //! - `handover.rs`: QoS 2 publishes on their way to other shards,
 //! - `group.rs`: the queues of shared groups,
@@ -14,6 +15,7 @@
 //!
 //! `docs/internals/durable-sessions.md` says why it is so.
 
+mod aside;
 mod deliver;
 mod group;
 mod handover;
@@ -30,6 +32,7 @@ mod will;
 
 use storage::Status;
 
+pub(crate) use aside::unlogged;
 pub(crate) use group::KeptQueue;
 pub(crate) use late::Deletion;
 pub(crate) use promise::Promise;

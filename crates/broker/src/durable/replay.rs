@@ -17,7 +17,7 @@ use super::store::{HANDOVER, SEEN, message_of};
 use super::track::Place;
 use super::turn::Shares;
 use crate::journal::{
-    Fact, GroupOpened, Origin, Sent, SessionOpened, StoredMessage, StoredWill, Subscribed,
+    Fact, GroupOpened, Origin, Sent, SessionOpened, Stage, StoredMessage, StoredWill, Subscribed,
 };
 
 /// What recovery read, collected until the shard can be rebuilt from it.
@@ -270,7 +270,13 @@ impl Replay {
                 for sent in in_flight.iter() {
                     self.last_serial = self.last_serial.max(sent.serial);
                     let facts = self.session(sent.session).rare();
-                    let old = facts.in_flight.insert(sent.packet_id, (sent, shares.next()));
+                    let old = match sent.stage {
+                        Stage::Over => {
+                            release(ledger, Some(shares.next()));
+                            facts.in_flight.remove(&sent.packet_id)
+                        }
+                        _ => facts.in_flight.insert(sent.packet_id, (sent, shares.next())),
+                    };
                     release(ledger, old.map(|(_, place)| place));
                 }
             }

@@ -13,7 +13,7 @@ use super::replay::{
     Unreadable,
 };
 use super::session::Durable;
-use super::store::{HANDOVER, SEEN, Store, Stored};
+use super::store::{HANDOVER, NO_QUEUE, SEEN, Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::client::Client;
 use crate::connect::user_account;
@@ -405,18 +405,24 @@ impl Shard {
         }
         let mut resends = Vec::new();
         for (sent, place) in rare.take_in_flight() {
-            let is_done = sent.serial <= progress.floor || durable.track.contains(sent.serial);
+            let is_aside = sent.queue == NO_QUEUE;
+            let is_done =
+                !is_aside && (sent.serial <= progress.floor || durable.track.contains(sent.serial));
             if is_done || sent.packet_id == 0 {
                 self.release_place(place);
                 continue;
             }
             let (serial, packet_id, stage) = (sent.serial, sent.packet_id, sent.stage);
-            durable.track.restore(Out::restored(serial, packet_id, stage, place));
+            match is_aside {
+                true => durable.track.hand_out_aside(Out::aside(serial, packet_id, place)),
+                false => durable.track.restore(Out::restored(serial, packet_id, stage, place)),
+            }
             resends.push(sent);
         }
-        for Sent { packet_id, serial, stage, .. } in in_ring_order(resends) {
+        for Sent { packet_id, serial, stage, queue, .. } in in_ring_order(resends) {
             let origin = session::Origin { group: 0, serial };
-            client.session.outgoing.restore(packet_id, origin, stage == Stage::AwaitsPubcomp);
+            let is_released = stage == Stage::AwaitsPubcomp || queue == NO_QUEUE;
+            client.session.outgoing.restore(packet_id, origin, is_released);
         }
         for (packet_id, received) in rare.received {
             client.session.incoming.insert(packet_id);

@@ -20,6 +20,9 @@ use crate::{Durability, SessionKey, ShardId};
 /// The queue number of what a shard has taken on and not yet passed to others.
 pub(crate) const HANDOVER: u64 = 0;
 
+/// Where what is in flight came from if its message is not in the log.
+pub(crate) const NO_QUEUE: u64 = 0;
+
 /// Queue numbers from here on tell, per shard, the highest serial that came from it.
 pub(crate) const SEEN: u64 = u64::MAX - 0xFFFF;
 
@@ -76,6 +79,8 @@ pub(crate) struct Noted {
     pub(crate) serial: u64,
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
+    /// Its message is not in the log.
+    pub(crate) is_aside: bool,
     /// How firmly the fact has to be kept for that.
     pub(crate) level: Level,
     /// What may go on when the fact is on disk.
@@ -233,6 +238,12 @@ impl Store {
     pub(crate) fn skip_serials(&mut self, serial: u64) {
         self.last_serial = self.last_serial.max(serial);
         self.handovers.track.advance(self.last_serial);
+    }
+
+    /// A serial for what is in flight and not in the log.
+    pub(crate) const fn new_serial(&mut self) -> u64 {
+        self.last_serial += 1;
+        self.last_serial
     }
 
     pub(crate) const fn last_serial(&self) -> u64 {

@@ -48,12 +48,21 @@ pub(crate) struct Out {
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
     is_done: bool,
+    /// It came from no queue: no progress tells of it.
+    pub(crate) is_aside: bool,
 }
 
 impl Out {
     pub(crate) const fn in_flight(serial: u64, packet_id: u16) -> Self {
         let (place, stage) = (Place::NOWHERE, Stage::AwaitsPuback);
-        Self { serial, through: serial, place, packet_id, stage, is_done: false }
+        let (is_done, is_aside) = (false, false);
+        Self { serial, through: serial, place, packet_id, stage, is_done, is_aside }
+    }
+
+    /// A delivery of which the log knows the packet id only.
+    pub(crate) const fn aside(serial: u64, packet_id: u16, place: Place) -> Self {
+        let stage = Stage::AwaitsPubrec;
+        Self { place, stage, is_aside: true, ..Self::in_flight(serial, packet_id) }
     }
 
     pub(crate) const fn restored(serial: u64, packet_id: u16, stage: Stage, place: Place) -> Self {
@@ -62,13 +71,19 @@ impl Out {
 
     const fn done(from: u64, through: u64) -> Self {
         let (place, stage) = (Place::NOWHERE, Stage::AwaitsPuback);
-        Self { serial: from, through, place, packet_id: 0, stage, is_done: true }
+        let (packet_id, is_done, is_aside) = (0, true, false);
+        Self { serial: from, through, place, packet_id, stage, is_done, is_aside }
     }
 }
 
-/// Growing serials: those in flight, and runs of done ones that cannot be told by a floor yet.
+/// Both of growing serials.
 #[derive(Debug, Default)]
-struct Outs(VecDeque<Out>);
+struct Outs {
+    /// Those in flight, and runs of done ones that cannot be told by a floor yet.
+    queued: VecDeque<Out>,
+    /// In flight, and from no queue: cursor and floor are not concerned.
+    aside: VecDeque<Out>,
+}
 
 /// The cursor of a queue, and what was handed out behind it.
 ///
@@ -113,14 +128,18 @@ impl Track {
 
     /// The message, if it is in flight.
     pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut Out> {
-        let outs = &mut self.out.as_mut()?.0;
-        let place = outs.partition_point(|out| out.serial < serial);
-        outs.get_mut(place).filter(|out| out.serial == serial && !out.is_done)
+        let Outs { queued, aside } = &mut **self.out.as_mut()?;
+        match live_at(aside, serial) {
+            Some(place) => aside.get_mut(place),
+            None => live_at(queued, serial).and_then(|place| queued.get_mut(place)),
+        }
     }
 
-    /// What is in flight, in order.
+    /// What is in flight: first in order what came from the queue.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Out> {
-        self.outs().into_iter().flatten().filter(|out| !out.is_done)
+        let aside = self.out.as_ref().map(|outs| &outs.aside);
+        let queued = self.outs().into_iter().flatten().filter(|out| !out.is_done);
+        queued.chain(aside.into_iter().flatten())
     }
 
     /// The message is on its way.
@@ -132,6 +151,11 @@ impl Track {
         self.insert(Out { stage, ..Out::in_flight(serial, packet_id) });
         self.cursor = self.cursor.max(serial);
         self.join_below_cursor();
+    }
+
+    /// A message that is in no queue is on its way.
+    pub(crate) fn hand_out_aside(&mut self, out: Out) {
+        self.out.get_or_insert_default().aside.push_back(out);
     }
 
     /// Puts a message back in flight that was so when the broker ended.
@@ -173,7 +197,13 @@ impl Track {
     /// The message is done. Returns what was known of it, if it was in flight.
     pub(crate) fn finish(&mut self, serial: u64) -> Option<Out> {
         let finished = *self.get_mut(serial)?;
-        let outs = &mut self.out.as_mut()?.0;
+        let outs = self.out.as_mut()?;
+        if finished.is_aside {
+            live_at(&outs.aside, serial).and_then(|place| outs.aside.remove(place));
+            self.trim();
+            return Some(finished);
+        }
+        let outs = &mut outs.queued;
         let place = outs.partition_point(|out| out.serial < serial);
         outs[place] = Out::done(serial, serial);
         let cursor = self.cursor;
@@ -193,7 +223,7 @@ impl Track {
     }
 
     fn outs(&self) -> Option<&VecDeque<Out>> {
-        self.out.as_ref().map(|outs| &outs.0)
+        self.out.as_ref().map(|outs| &outs.queued)
     }
 
     fn at(&self, serial: u64) -> Option<&Out> {
@@ -203,7 +233,7 @@ impl Track {
     }
 
     fn insert(&mut self, out: Out) {
-        let outs = &mut self.out.get_or_insert_default().0;
+        let outs = &mut self.out.get_or_insert_default().queued;
         match outs.back() {
             Some(last) if last.serial >= out.serial => {
                 let place = outs.partition_point(|known| known.serial < out.serial);
@@ -219,7 +249,7 @@ impl Track {
 
     /// Adds a serial to the run before it, if that ends up to `joinable`; else as a run of its own.
     fn add_done(&mut self, serial: u64, joinable: u64) {
-        let outs = &mut self.out.get_or_insert_default().0;
+        let outs = &mut self.out.get_or_insert_default().queued;
         let place = outs.partition_point(|out| out.serial <= serial);
         let before = place.checked_sub(1).and_then(|before| outs.get_mut(before));
         match before {
@@ -234,7 +264,7 @@ impl Track {
     /// Joins the runs that the cursor has passed just now: nothing waits between them any more.
     fn join_below_cursor(&mut self) {
         let cursor = self.cursor;
-        let Some(outs) = self.out.as_mut().map(|outs| &mut outs.0) else { return };
+        let Some(outs) = self.out.as_mut().map(|outs| &mut outs.queued) else { return };
         let is_run =
             |out: Option<&Out>| out.is_some_and(|out| out.is_done && out.through <= cursor);
         let mut place = outs.partition_point(|out| out.serial <= cursor);
@@ -250,7 +280,7 @@ impl Track {
 
     /// Joins the last two runs if nothing waits between them.
     fn merge_above(&mut self, waiting: u64) {
-        let Some(outs) = self.out.as_mut().map(|outs| &mut outs.0) else { return };
+        let Some(outs) = self.out.as_mut().map(|outs| &mut outs.queued) else { return };
         let count = outs.len();
         if count < 2 {
             return;
@@ -264,21 +294,29 @@ impl Track {
 
     fn trim(&mut self) {
         let cursor = self.cursor;
-        let Some(outs) = self.out.as_mut().map(|outs| &mut outs.0) else { return };
-        while outs.front().is_some_and(|out| out.is_done && out.through <= cursor) {
-            outs.pop_front();
+        let Some(Outs { queued, aside }) = self.out.as_deref_mut() else { return };
+        while queued.front().is_some_and(|out| out.is_done && out.through <= cursor) {
+            queued.pop_front();
         }
-        if outs.is_empty() && outs.capacity() > IDLE_CAPACITY_MAX {
+        let capacity = queued.capacity() + aside.capacity();
+        if queued.is_empty() && aside.is_empty() && capacity > IDLE_CAPACITY_MAX {
             self.out = None;
         }
     }
 
     /// Gives back memory that only traffic needs.
     pub(crate) fn shrink(&mut self) {
-        if self.outs().is_some_and(VecDeque::is_empty) {
+        if self.out.as_ref().is_some_and(|outs| outs.queued.is_empty() && outs.aside.is_empty()) {
             self.out = None;
         }
     }
+}
+
+/// Where the message of this serial stands, if it is in flight.
+fn live_at(outs: &VecDeque<Out>, serial: u64) -> Option<usize> {
+    let place = outs.partition_point(|out| out.serial < serial);
+    let is_live = outs.get(place).is_some_and(|out| out.serial == serial && !out.is_done);
+    is_live.then_some(place)
 }
 
 /// Above this capacity memory is given back when nothing is out.
@@ -339,6 +377,22 @@ mod tests {
         track.hand_out(1500, 2);
         track.finish(1);
         assert_eq!((track.floor(), above(&track)), (1499, vec![(1501, 2999), (4000, 4000)]));
+    }
+
+    #[test]
+    fn what_is_in_no_queue_moves_neither_floor_nor_cursor() {
+        let mut track = Track::starting_at(10);
+        track.hand_out_aside(Out::aside(13, 1, Place::NOWHERE));
+        track.hand_out(12, 2);
+        assert_eq!((track.floor(), track.cursor()), (11, 12));
+        assert_eq!(track.in_flight().map(|out| out.serial).collect::<Vec<_>>(), [12, 13]);
+        assert!(track.finish(12).is_some_and(|out| !out.is_aside));
+        track.pass(20);
+        assert_eq!((track.floor(), track.above().count()), (20, 0));
+        track.shrink();
+        assert!(track.finish(13).is_some_and(|out| out.is_aside && out.packet_id == 1));
+        assert!(track.finish(13).is_none());
+        assert_eq!((track.floor(), track.in_flight().count()), (20, 0));
     }
 
     #[test]

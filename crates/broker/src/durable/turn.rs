@@ -3,8 +3,8 @@
 
 use storage::{AppendError, Chunk, Command, Completion, Fault, FaultKind, Level, Position, Record};
 
-use super::store::{Class, HANDOVER, Noted, Owner, SEEN, Store};
-use super::track::Place;
+use super::store::{Class, HANDOVER, NO_QUEUE, Noted, Owner, SEEN, Store};
+use super::track::{Out, Place};
 use crate::Shard;
 use crate::journal::{Fact, InFlightBuf, ProgressBuf, Sent, StoredMessage};
 use crate::news::Subject;
@@ -384,9 +384,9 @@ impl Shard {
             return;
         }
         let (queue, serial) = (sent.session, sent.serial);
-        let (packet_id, stage) = (out.packet_id, out.stage);
-        let level = Level::Disk;
-        store.noted.push(Noted { slot, queue, serial, packet_id, stage, level, then: None });
+        let Out { packet_id, stage, is_aside, .. } = *out;
+        let (level, then) = (Level::Disk, None);
+        store.noted.push(Noted { slot, queue, serial, packet_id, stage, is_aside, level, then });
     }
 
     /// Facts that stand by themselves, each remembered with its place.
@@ -465,7 +465,11 @@ impl Store {
 impl Noted {
     const fn sent(&self) -> Sent {
         let Self { queue, serial, packet_id, stage, .. } = *self;
-        Sent { session: queue, packet_id, stage, queue, serial }
+        Sent { session: queue, packet_id, stage, queue: self.queue_of_origin(), serial }
+    }
+
+    const fn queue_of_origin(&self) -> u64 {
+        if self.is_aside { NO_QUEUE } else { self.queue }
     }
 }
 

@@ -122,12 +122,14 @@ pub struct Sent {
     pub session: u64,
     pub packet_id: u16,
     pub stage: Stage,
-    /// The queue it came from: that of the session, or of a shared group.
+    /// The queue it came from: that of the session, or of a shared group. 0: none. Its message is
+    /// not in the log, and its serial only tells it apart.
     pub queue: u64,
     pub serial: u64,
 }
 
-/// How far a delivery is. One that is complete is in no list: it is part of the progress.
+/// How far a delivery is. One from a queue that is complete is in no list: it is part of the
+/// progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// PUBLISH of QoS 1 sent.
@@ -137,6 +139,8 @@ pub enum Stage {
     AwaitsPubrec,
     /// PUBREC received, PUBREL sent.
     AwaitsPubcomp,
+    /// Complete, and from no queue.
+    Over,
 }
 
 /// The flag of a delivery that did not come from the session's own queue.
@@ -148,6 +152,7 @@ impl Stage {
             Self::AwaitsPuback => 0,
             Self::AwaitsPubcomp => 1,
             Self::AwaitsPubrec => 4,
+            Self::Over => 5,
         }
     }
 
@@ -156,6 +161,7 @@ impl Stage {
             0 => Some(Self::AwaitsPuback),
             1 => Some(Self::AwaitsPubcomp),
             4 => Some(Self::AwaitsPubrec),
+            5 => Some(Self::Over),
             _ => None,
         }
     }

@@ -321,11 +321,12 @@ impl ModelClient {
     }
 
     fn on_publish(&mut self, publish: &Publish<'_>, oracle: &mut Oracle) -> Result<(), String> {
-        let Some(payload) = Payload::from_bytes(publish.payload) else {
+        let payload = Payload::from_bytes(publish.payload);
+        if payload.is_none() && !publish.payload.is_empty() {
             return Err(format!("{}: a payload that nobody sent", self.id));
-        };
+        }
         if publish.qos == QoS::AtMostOnce {
-            return oracle.on_received(self.number, publish, payload);
+            return self.tell_received(publish, payload, oracle);
         }
         let is_repeat =
             publish.qos == QoS::ExactlyOnce && self.received.contains_key(&publish.packet_id);
@@ -342,13 +343,25 @@ impl ModelClient {
         };
         self.owed.push_back((kind, publish.packet_id));
         if let Some(first) = self.received.get(&publish.packet_id).filter(|_| is_repeat) {
-            oracle.on_repetition(self.number, first, publish, payload);
+            if let Some(payload) = payload {
+                oracle.on_repetition(self.number, first, publish, payload);
+            }
             return Ok(());
         }
         if kind == AckKind::Pubrec {
             self.received.insert(publish.packet_id, publish.topic.to_owned());
         }
-        oracle.on_received(self.number, publish, payload)
+        self.tell_received(publish, payload, oracle)
+    }
+
+    /// One without a payload clears a topic: which of them it is, nobody can tell.
+    fn tell_received(
+        &self,
+        publish: &Publish<'_>,
+        payload: Option<Payload>,
+        oracle: &mut Oracle,
+    ) -> Result<(), String> {
+        payload.map_or(Ok(()), |payload| oracle.on_received(self.number, publish, payload))
     }
 
     fn on_ack(&mut self, ack: &Ack<'_>, oracle: &mut Oracle) -> Result<(), String> {

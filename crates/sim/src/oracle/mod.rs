@@ -158,7 +158,8 @@ impl Oracle {
         self.trace.note(|| format!("sent: {publish}"));
         let topic = &publish.topic;
         let mut owed = BTreeMap::new();
-        for (number, session) in &self.sessions {
+        // Those who get what clears a topic cannot tell which of them it is.
+        for (number, session) in self.sessions.iter().filter(|_| !publish.is_clear) {
             if let Some(granted) = session.granted(topic, self.now) {
                 owed.insert(*number, granted.min(publish.qos));
             }

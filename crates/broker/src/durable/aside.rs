@@ -1,0 +1,104 @@
+//! QoS 2 deliveries of which the log knows the packet id only: retained messages on their way to a
+//! kept session.
+//!
+//! A retained message stands in the log of its home. Writing it once more for each session that
+//! subscribes would cost as much as all of them are large. But a packet id that a client has, and
+//! that the broker forgets in a crash, would be given to another message, which the client takes
+//! for a repetition. So the packet id is written before the PUBLISH leaves, and a broker that
+//! starts ends the exchange with a PUBREL. What has not come by then comes with the next SUBSCRIBE.
+
+use codec::QoS;
+use session::{Delivery, Dropped, Offered, Terms, UNLOGGED};
+use storage::Status;
+
+use super::promise::Promise;
+use super::store::Noted;
+use super::track::{Out, Place};
+use crate::Shard;
+use crate::journal::Stage;
+
+impl Shard {
+    /// Is the packet id of such a delivery written down before it leaves?
+    pub(crate) fn logs_packet_id(&self, slot: u32, qos: QoS) -> bool {
+        let client = self.clients.get(slot);
+        qos == QoS::ExactlyOnce && client.is_some_and(|client| client.durable.is_some())
+    }
+
+    /// The next delivery in the queue of a session, if it is one whose packet id has to be written
+    /// first. False: it is not, or the window is closed.
+    pub(crate) fn hand_out_unlogged(&mut self, slot: u32, now_ms: u64) -> bool {
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(delivery) = client.session.take_unlogged() else { return false };
+        self.hand_out_aside(slot, delivery, now_ms);
+        true
+    }
+
+    /// Puts a delivery in flight that is in no queue of the log; the window is open.
+    pub(crate) fn hand_out_aside(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
+        let Delivery { message, terms } = delivery;
+        let payload_bytes = message.payload().len();
+        let dropped = self.why_not_aside(slot, &message, now_ms);
+        let session = self.key(slot);
+        let (Some(client), Some(store)) = (self.clients.get_mut(slot), &mut self.store) else {
+            return;
+        };
+        let offered = match (dropped, &mut client.durable) {
+            (None, Some(durable)) => {
+                let serial = store.new_serial();
+                let terms = Terms { serial, ..terms };
+                let packet_id = client.session.start_uncommitted(Delivery { message, terms });
+                durable.track.hand_out_aside(Out::aside(serial, packet_id, Place::NOWHERE));
+                let (stage, is_aside) = (Stage::AwaitsPubrec, true);
+                let (queue, level) = (durable.queue, durable.log_level());
+                let then = Some(Promise::Send { session, packet_id });
+                store.noted.push(Noted {
+                    slot,
+                    queue,
+                    serial,
+                    packet_id,
+                    stage,
+                    is_aside,
+                    level,
+                    then,
+                });
+                Offered::Queued
+            }
+            (dropped, _) => Offered::Dropped(dropped.unwrap_or(Dropped::Unlogged)),
+        };
+        self.after_offer(slot, payload_bytes, offered, now_ms);
+    }
+
+    fn why_not_aside(&self, slot: u32, message: &session::Message, now_ms: u64) -> Option<Dropped> {
+        let client = self.clients.get(slot)?;
+        let may_have = !client.rechecks || crate::deliver::may_receive(client, message);
+        match self.log_status() {
+            _ if message.is_expired(now_ms) => Some(Dropped::Expired),
+            _ if !may_have => Some(Dropped::Denied),
+            None | Some(Status::Poisoned(_) | Status::Closed) => Some(Dropped::Unlogged),
+            _ => None,
+        }
+    }
+
+    /// Such a delivery is complete, or given up: its packet id means nothing any more.
+    pub(crate) fn note_over(&mut self, slot: u32, out: &Out) {
+        let Some(store) = &mut self.store else { return };
+        store.release(out.place);
+        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let Some(durable) = durable else { return };
+        store.noted.push(Noted {
+            slot,
+            queue: durable.queue,
+            serial: out.serial,
+            packet_id: out.packet_id,
+            stage: Stage::Over,
+            is_aside: true,
+            level: durable.log_level(),
+            then: None,
+        });
+    }
+}
+
+/// The terms of a delivery that waits for its turn in the queue of a session.
+pub(crate) fn unlogged(terms: Terms) -> Terms {
+    Terms { serial: UNLOGGED, ..terms }
+}
