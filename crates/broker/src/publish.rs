@@ -70,7 +70,7 @@ impl Shard {
             return outcome;
         }
         let undone = match publish.dup && publish.retain {
-            true => self.note_sent_again(slot, &message),
+            true => self.note_sent_again(slot, &message, 0),
             false => Ok(None),
         };
         let undone = match undone {
@@ -87,9 +87,8 @@ impl Shard {
         self.defers_own = publish.qos != QoS::AtMostOnce;
         let mut routed = self.route_in_turn(slot, &message, confirm, now_ms);
         self.defers_own = false;
-        if let (Some(position), Some(confirm), None) = (undone, confirm, routed.refused) {
-            routed.waiting += 1;
-            self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+        if undone.is_some() && routed.refused.is_none() {
+            self.await_undone(undone, &message, confirm, &mut routed);
         }
         let outcome = self.answer_routed(slot, publish, &message, routed, now_ms);
         if self.own_delivery.is_some() {
@@ -191,13 +190,35 @@ impl Shard {
     fn retain_again(&mut self, slot: u32, publish: &Publish<'_>, message: &Message) -> u16 {
         let confirm = self.confirm_of(slot, publish).filter(|_| self.is_awaited(message));
         let confirm = confirm.map(|confirm| Confirm { is_again: true, ..confirm });
+        let mut routed = Routed::default();
+        // Now it stands in the place of those behind it, until they come again.
+        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let own = durable.and_then(|durable| durable.received(publish.packet_id));
+        match self.note_sent_again(slot, message, own.map_or(0, |own| own.serial)) {
+            Ok(undone) => self.await_undone(undone, message, confirm, &mut routed),
+            // It comes again with the next connection.
+            Err(_) => self.doomed.push((slot, Ended::LogFailed)),
+        }
         if self.would_overtake(slot, message) {
             self.wait_in_line(slot, message, confirm, true);
-            return u16::from(confirm.is_some());
+            return routed.waiting + u16::from(confirm.is_some());
         }
-        let mut routed = Routed::default();
         self.retain_patiently(message, confirm, &mut routed);
         routed.waiting
+    }
+
+    /// The acknowledgement waits for what the log is told of those that the message has replaced.
+    fn await_undone(
+        &mut self,
+        undone: Option<storage::Position>,
+        message: &Message,
+        confirm: Option<Confirm>,
+        routed: &mut Routed,
+    ) {
+        if let (Some(position), Some(confirm)) = (undone, confirm) {
+            routed.waiting += 1;
+            self.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+        }
     }
 
     /// A QoS 2 publish comes again while the first has not reached everybody: this connection

@@ -324,6 +324,11 @@ fn what_was_retained_behind_one_that_comes_again_is_so_when_both_come_again() {
         }
         let publisher = lab.open(persistent(&id));
         send(&mut lab, publisher, &topic, 2, 2, &["retain", "dup"]);
+        if crashes {
+            lab.crash(Crash::Power);
+        }
+        let publisher = lab.open(persistent(&id));
+        lab.ack(publisher, AckKind::Pubrel, 2);
         send(&mut lab, publisher, &topic, 2, 3, &["retain", "dup"]);
         assert_eq!(retained_on(&mut lab, &topic), ["3"], "crashes: {crashes}");
     }

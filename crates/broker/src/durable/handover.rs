@@ -43,17 +43,13 @@ impl Received {
 }
 
 impl Client {
-    /// Has an older publish of the client perhaps replaced what this one has retained? Then all
-    /// that are known of the topic are retained anew, and so in their order.
+    /// Has an older publish of the client perhaps replaced what this one has retained?
     pub(crate) fn has_undone(&self, packet_id: u16) -> bool {
-        let Some(rare) = self.durable.as_ref().and_then(|durable| durable.rare.as_ref()) else {
-            return self.session.incoming.is_behind();
-        };
-        let known = rare.received.iter();
-        let Some(own) = known.clone().find(|received| received.packet_id == packet_id) else {
-            return self.session.incoming.is_behind();
-        };
-        known.clone().any(|other| other.is_undone && other.may_be_on(own.topic_mark))
+        let durable = self.durable.as_ref();
+        match durable.and_then(|durable| durable.received(packet_id)) {
+            Some(received) => received.is_undone,
+            None => self.session.incoming.is_behind(),
+        }
     }
 }
 
@@ -292,13 +288,14 @@ impl Shard {
     }
 
     /// A retained publish comes again, and stands in the place of what its client has retained on
-    /// the topic since. Of the QoS 2 publishes among those that are not released the log is told.
-    /// Returns what the acknowledgement has to wait for.
+    /// the topic since. Of the QoS 2 publishes among those, above the serial `above` and not
+    /// released, the log is told. Returns what the acknowledgement has to wait for.
     #[cold]
     pub(crate) fn note_sent_again(
         &mut self,
         slot: u32,
         message: &Message,
+        above: u64,
     ) -> Result<Option<Position>, AppendError> {
         let mark = Some(self.topic_mark(message.topic()));
         let Some(client) = self.clients.get_mut(slot) else { return Ok(None) };
@@ -310,7 +307,8 @@ impl Shard {
         let Some(rare) = &mut durable.rare else { return Ok(None) };
         let mut newest = None;
         for received in &mut rare.received {
-            if received.is_released || !received.may_be_on(mark) {
+            let is_later = received.serial > above && !received.is_released;
+            if !is_later || !received.may_be_on(mark) {
                 continue;
             }
             if !received.is_undone && message.level() > 0 {
