@@ -69,16 +69,16 @@ impl Shard {
         if let Some(outcome) = self.publish_twice_safe(slot, publish, &message, now_ms) {
             return outcome;
         }
-        let undone = match publish.dup && publish.retain {
-            true => self.note_sent_again(slot, &message, 0),
-            false => Ok(None),
-        };
-        let undone = match undone {
-            Ok(undone) => undone,
-            Err(error) => {
-                return self.refuse_publish(slot, publish, &message, reason_of(&error), now_ms);
+        let mut undone = None;
+        if publish.dup && publish.retain {
+            match self.note_sent_again(slot, &message, 0) {
+                Ok(position) => undone = position,
+                Err(error) => {
+                    let reason = reason_of(&error);
+                    return self.refuse_publish(slot, publish, &message, reason, now_ms);
+                }
             }
-        };
+        }
         let confirm = match publish.qos {
             QoS::AtMostOnce => None,
             _ if self.is_awaited(&message) => self.confirm_of(slot, publish),

@@ -85,7 +85,7 @@ fn subscribe(lab: &mut Lab, conn: Conn) -> Vec<Received> {
 }
 
 #[test]
-fn mqtt_4_3_3_4_the_packet_id_of_a_retained_message_is_ended_by_a_pubrel_after_a_crash() {
+fn the_packet_id_of_a_retained_message_is_ended_by_a_pubrel_after_a_crash() {
     for reclaims in [false, true] {
         let mut lab = Lab::durable(1);
         retain(&mut lab, 3, b"kept");

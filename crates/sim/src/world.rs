@@ -179,14 +179,7 @@ impl World {
             terms.may_fail = calamities.may_fail();
             set_levels(&mut settings, &mut limits, &mut terms, &mut random);
         }
-        let mut clients: Vec<ModelClient> = (0..3 + random.below(8) as u32)
-            .map(|n| new_client(n, options.durable, &mut random))
-            .collect();
-        clients.iter_mut().for_each(|client| leave_wills(client, &mut random));
-        if options.durable {
-            let mut readers = Random::new(seed ^ (1 << 61));
-            clients.iter_mut().for_each(|client| read_retained(client, &mut readers));
-        }
+        let mut clients = new_clients(seed, options.durable, &mut random);
         if settings.rejects {
             // Refusing a 3.1.1 publisher means to cut it: it comes back with the same message
             // before it acknowledges what fills its own queue, and so on for ever.
@@ -466,6 +459,17 @@ fn set_levels(
         terms.topic_level = Some((ODD_TOPICS, level));
     }
     terms.level = limits.durability;
+}
+
+fn new_clients(seed: u64, is_durable: bool, random: &mut Random) -> Vec<ModelClient> {
+    let mut clients: Vec<ModelClient> =
+        (0..3 + random.below(8) as u32).map(|n| new_client(n, is_durable, random)).collect();
+    clients.iter_mut().for_each(|client| leave_wills(client, random));
+    let mut readers = Random::new(seed ^ (1 << 61));
+    for client in clients.iter_mut().filter(|_| is_durable) {
+        read_retained(client, &mut readers);
+    }
+    clients
 }
 
 fn new_client(number: u32, is_durable: bool, random: &mut Random) -> ModelClient {

@@ -17,7 +17,8 @@ use super::store::{HANDOVER, SEEN, message_of};
 use super::track::Place;
 use super::turn::Shares;
 use crate::journal::{
-    Fact, GroupOpened, Origin, Sent, SessionOpened, Stage, StoredMessage, StoredWill, Subscribed,
+    Fact, GroupOpened, InFlight, Origin, Sent, SessionOpened, Stage, StoredMessage, StoredWill,
+    Subscribed,
 };
 
 /// What recovery read, collected until the shard can be rebuilt from it.
@@ -265,25 +266,27 @@ impl Replay {
                     release(ledger, old.map(|old| old.place));
                 }
             }
-            Fact::InFlight(in_flight) => {
-                let mut shares = Shares::new(place, in_flight.iter().count());
-                for sent in in_flight.iter() {
-                    self.last_serial = self.last_serial.max(sent.serial);
-                    let facts = self.session(sent.session).rare();
-                    let old = match sent.stage {
-                        Stage::Over => {
-                            release(ledger, Some(shares.next()));
-                            facts.in_flight.remove(&sent.packet_id)
-                        }
-                        _ => facts.in_flight.insert(sent.packet_id, (sent, shares.next())),
-                    };
-                    release(ledger, old.map(|(_, place)| place));
-                }
-            }
+            Fact::InFlight(in_flight) => self.on_in_flight(in_flight, place, ledger),
             _ => {
                 self.on_deletion(fact, ledger);
                 release(ledger, Some(place));
             }
+        }
+    }
+
+    fn on_in_flight(&mut self, in_flight: InFlight<'_>, place: Place, ledger: &mut Ledger) {
+        let mut shares = Shares::new(place, in_flight.iter().count());
+        for sent in in_flight.iter() {
+            self.last_serial = self.last_serial.max(sent.serial);
+            let (facts, share) = (self.session(sent.session).rare(), shares.next());
+            let old = match sent.stage {
+                Stage::Over => {
+                    release(ledger, Some(share));
+                    facts.in_flight.remove(&sent.packet_id)
+                }
+                _ => facts.in_flight.insert(sent.packet_id, (sent, share)),
+            };
+            release(ledger, old.map(|(_, place)| place));
         }
     }
 
