@@ -70,7 +70,7 @@ pub use mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use metrics::{Counter, Description, Kind, Metrics};
 pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
 pub use settings::{
-    Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, WhenFull,
+    Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, TURN_UNITS, WhenFull,
 };
 pub use shard::{Close, Effects, Reauthenticate, Reauthenticated, Rest, Shard};
 pub use shared::{Memory, Shared};

@@ -251,6 +251,9 @@ pub struct Settings {
     /// dealt with them, at QoS 1 and 2 a quarter of those above 2 KiB, 32 KiB at most; each has an
     /// equal part of it. Above that part, publishers of more are not read until it has.
     pub mail_bytes_max: u64,
+    /// What one client may ask for in a turn, and all mail together, in units of work
+    /// (`crates/broker/src/work.rs`). 1 at least.
+    pub turn_units: u32,
 }
 
 impl Settings {
@@ -276,6 +279,7 @@ impl Default for Settings {
             topic_durability: Vec::new(),
             when_full: WhenFull::default(),
             mail_bytes_max: MAIL_BYTES_MAX,
+            turn_units: TURN_UNITS,
         }
     }
 }
@@ -283,3 +287,6 @@ impl Default for Settings {
 /// The default of [`Settings::mail_bytes_max`], and the most that is worth it: a turn's work, which
 /// the caches hold. More makes turns longer, and what lies in mailboxes is memory.
 pub const MAIL_BYTES_MAX: u64 = 768 * 1024;
+
+/// The default of [`Settings::turn_units`]: some 3 ms.
+pub const TURN_UNITS: u32 = 25_000;

@@ -197,7 +197,7 @@ impl Shard {
             packet: None,
             spare_buffers: Vec::new(),
             spare_batches: Vec::new(),
-            work: Work::default(),
+            work: Work::new(shared.settings.turn_units),
             pace: Pace::default(),
             may_pause: true,
             slowed_last: SessionKey::NOBODY,
@@ -687,6 +687,7 @@ impl Shard {
     /// Closes all connections, with a reason for those that can be told. Wills with a delay wait,
     /// others are published.
     pub fn on_shutdown(&mut self, now_ms: u64) {
+        self.put_off_no_mail(now_ms);
         for slot in self.clients.slots() {
             if self.clients.get(slot).is_some_and(|client| client.session.is_online()) {
                 self.end(slot, Ended::Shutdown, now_ms);

@@ -13,14 +13,8 @@ use session::NEVER;
 
 use crate::{Ended, Mail, Shard};
 
-/// What one client gets in a turn, and all that wait for more together: some 3 ms.
-const CLIENT_UNITS_MAX: u32 = 25_000;
-
-/// What mail gets in a turn. One message may take it beyond that, as it does a client.
-const MAIL_UNITS_MAX: u32 = CLIENT_UNITS_MAX;
-
-/// Who takes so much in a go asks for much.
-const HEAVY_UNITS_MIN: u32 = CLIENT_UNITS_MAX / 8;
+/// Who takes such a part of a turn in a go asks for much.
+const HEAVY_PART: u32 = 8;
 
 /// Larger requests are handled in portions. Who brings more at a time waits once nothing is left of
 /// a turn, also one of whom nothing is known: attackers may come with a new connection each time.
@@ -45,8 +39,13 @@ pub(crate) const PENDING_PER_UNIT: usize = 4;
 /// An outbox with less is nobody's concern; no limit is below it.
 pub(crate) const OUTBOX_BYTES_LEAST: usize = 1024;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Work {
+    /// What one client gets in a turn, and all that wait for more together; and what mail gets.
+    /// One message may take it beyond that. See [`crate::Settings::turn_units`].
+    units_max: u32,
+    /// Nobody is left whom mail could keep waiting, and none may be left when the logs close.
+    is_stopping: bool,
     /// Of the present go: of a client, or of mail.
     go: u32,
     /// In this turn, of the clients that ask for much.
@@ -59,6 +58,11 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    pub(crate) const fn new(units_max: u32) -> Self {
+        let line = VecDeque::new();
+        Self { units_max, is_stopping: false, go: 0, heavy: 0, mail: 0, line }
+    }
+
     pub(crate) const fn begin(&mut self) {
         self.go = 0;
     }
@@ -75,17 +79,17 @@ impl Work {
     /// Is the go over?
     #[inline]
     pub(crate) const fn is_spent(&self) -> bool {
-        self.go >= CLIENT_UNITS_MAX
+        self.go >= self.units_max
     }
 
     /// Have those that ask for much had their part of the turn?
     pub(crate) const fn has_no_more(&self) -> bool {
-        self.heavy >= CLIENT_UNITS_MAX
+        self.heavy >= self.units_max
     }
 
     /// The go of a client is over. Does it ask for much?
     pub(crate) const fn end(&mut self) -> bool {
-        let is_heavy = self.go >= HEAVY_UNITS_MIN;
+        let is_heavy = self.go >= self.units_max / HEAVY_PART;
         if is_heavy {
             self.heavy = self.heavy.saturating_add(self.go);
         }
@@ -101,7 +105,7 @@ impl Work {
     }
 
     const fn mail_is_spent(&self) -> bool {
-        self.go >= MAIL_UNITS_MAX
+        self.go >= self.units_max && !self.is_stopping
     }
 
     pub(crate) fn has_line(&self) -> bool {
@@ -204,6 +208,12 @@ impl Shard {
         if !link.waits_for_shard {
             self.effects.pauses.push((connection, until_ms));
         }
+    }
+
+    /// From now on mail is dealt with as it comes, and first what has waited.
+    pub(crate) fn put_off_no_mail(&mut self, now_ms: u64) {
+        self.work.is_stopping = true;
+        self.read_mail_on(now_ms);
     }
 
     /// A batch of mail from a shard. It is kept, emptied, for mail that goes out.

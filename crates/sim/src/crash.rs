@@ -313,9 +313,19 @@ impl World {
     /// Mail and disks, until nothing moves. True: something did.
     fn let_move(&mut self) -> bool {
         let mut has_moved = self.work_disks();
-        while !self.node.mail.is_empty() {
-            self.carry_mail();
-            self.work_disks();
+        for _ in 0..WORK_ROUNDS_MAX {
+            while !self.node.mail.is_empty() {
+                self.carry_mail();
+                self.work_disks();
+                has_moved = true;
+            }
+            // What a turn was not enough for is done in the next.
+            let mut shards = 0..self.node.shards.len();
+            if shards.all(|shard| self.node.shards[shard].next_deadline_ms() > 0) {
+                break;
+            }
+            (0..self.node.shards.len()).for_each(|shard| self.end_turn(shard));
+            self.tick();
             has_moved = true;
         }
         has_moved

@@ -175,10 +175,9 @@ impl World {
             Some(Sabotage::LoseMail) => {}
             Some(Sabotage::LoseTaken) if matches!(mail, Mail::Taken { .. }) => {}
             Some(Sabotage::DoubleMail) => {
-                core.on_mail(mail.clone(), self.now_ms);
-                core.on_mail(mail, self.now_ms);
+                core.on_batch(vec![mail.clone(), mail], self.now_ms);
             }
-            _ => core.on_mail(mail, self.now_ms),
+            _ => core.on_batch(vec![mail], self.now_ms),
         }
         self.collect(pair.1);
     }

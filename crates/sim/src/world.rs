@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use broker::{Durability, Limits, Settings, ShareStrategy, WhenFull};
+use broker::{Durability, Limits, Settings, ShareStrategy, TURN_UNITS, WhenFull};
 use codec::{QoS, Version};
 use session::{Overflow, QueueLimits};
 
@@ -149,6 +149,8 @@ impl World {
             rejects: options.overflow == Some(Overflow::Reject),
             // From less than a message to more than there is.
             mail_bytes_max: pick(&[50, 500, 5_000, 500_000], &mut random),
+            // Most have more than anybody asks for.
+            turn_units: pick(&[1, 3, 30, TURN_UNITS, TURN_UNITS, TURN_UNITS], &mut crowd),
             ..Settings::default()
         };
         let mut limits = Limits {

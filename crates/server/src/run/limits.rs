@@ -109,6 +109,7 @@ pub(super) fn of_broker(config: &Config) -> Settings {
         },
         // Half an outbox is left when a subscriber counts as behind, and its publishers are told.
         mail_bytes_max: MAIL_BYTES_MAX.min(u64::from(config.limits.outbox_bytes_max / 2)),
+        ..Settings::default()
     }
 }
 
