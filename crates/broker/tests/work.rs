@@ -520,3 +520,25 @@ fn mqtt_3_3_4_3_all_identifiers_of_many_overlapping_subscriptions_come_with_the_
     received[0].identifiers.sort_unstable();
     assert_eq!(received[0].identifiers, (1..=512).collect::<Vec<_>>());
 }
+
+#[test]
+fn thousands_of_identifiers_count_to_the_bytes_of_a_queue() {
+    let mut lab = Lab::new(1);
+    let limits = limits(|limits| {
+        limits.in_flight_max = 1;
+        limits.queue.bytes_max = 100_000;
+    });
+    let subscriber = lab.open(request_with("subscriber", limits));
+    for (number, filter) in overlapping(9).iter().enumerate() {
+        let options = SubscribeOptions::new(level(1));
+        lab.subscribe_with(subscriber, filter, options, Some(number as u32 + 1));
+    }
+    let publisher = lab.open(request("publisher"));
+    let topic = ["a"; 9].join("/");
+    for _ in 0..200 {
+        lab.publish(publisher, &topic, b"x", 1, 1);
+    }
+    // 2 KiB of identifiers each: the publisher is held when the queue is half full.
+    let kept = lab.total(|m| &m.publishes_queued) - lab.total(|m| &m.dropped_queue_full);
+    assert!((20..=50).contains(&kept), "{kept}");
+}

@@ -64,8 +64,14 @@ impl Terms {
 }
 
 impl Delivery {
-    fn bytes(&self) -> u64 {
-        self.message.heap_bytes() as u64
+    /// What it counts for in a queue: the message, though others may share it, and identifiers,
+    /// which can be thousands beside a few bytes of payload.
+    pub(crate) fn bytes(&self) -> u64 {
+        let identifiers = match &self.terms.identifiers {
+            Identifiers::Many(many) => size_of_val::<[u32]>(many),
+            Identifiers::None | Identifiers::One(_) => 0,
+        };
+        (self.message.heap_bytes() + identifiers) as u64
     }
 }
 

@@ -264,18 +264,18 @@ impl Session {
     pub fn would_refuse(&self, message: &Message, limits: &QueueLimits) -> bool {
         limits.overflow == Overflow::Reject
             && !self.has_window()
-            && self.is_queue_full(message, limits)
+            && self.is_queue_full(message.heap_bytes() as u64, limits)
     }
 
-    /// Is there no room for one more delivery of this message in the queue of this session?
-    fn is_over(&self, message: &Message, limits: &QueueLimits) -> bool {
+    /// Is there no room for one more delivery of so many bytes in the queue of this session?
+    fn is_over(&self, bytes: u64, limits: &QueueLimits) -> bool {
         self.outgoing.queued() >= limits.messages_max as usize
-            || self.outgoing.queued_bytes() + message.heap_bytes() as u64 > limits.bytes_max
+            || self.outgoing.queued_bytes() + bytes > limits.bytes_max
     }
 
     /// The same, or none among the queues that its account pays for?
-    fn is_queue_full(&self, message: &Message, limits: &QueueLimits) -> bool {
-        self.is_over(message, limits) || self.outgoing.lacks_room(message.heap_bytes() as u64)
+    fn is_queue_full(&self, bytes: u64, limits: &QueueLimits) -> bool {
+        self.is_over(bytes, limits) || self.outgoing.lacks_room(bytes)
     }
 
     /// Offers a delivery: written at once if the window is open, queued otherwise. The session
@@ -324,7 +324,7 @@ impl Session {
     }
 
     fn offer_to_queue(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
-        if !self.is_queue_full(&delivery.message, limits) {
+        if !self.is_queue_full(delivery.bytes(), limits) {
             self.outgoing.enqueue(delivery);
             return Offered::Queued;
         }
@@ -337,7 +337,7 @@ impl Session {
     }
 
     fn enqueue_for_oldest(&mut self, delivery: Delivery, limits: &QueueLimits) -> Offered {
-        let bytes = delivery.message.heap_bytes() as u64;
+        let bytes = delivery.bytes();
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
         // Where others hold what its account lacks, a session takes as much as it gives up.
         let makes_room = self.outgoing.queued_bytes() >= bytes || !self.outgoing.lacks_room(bytes);
@@ -345,12 +345,12 @@ impl Session {
             return Offered::Dropped(Dropped::QueueFull);
         }
         let (mut dropped, mut freed) = (0, 0);
-        while self.is_queue_full(&delivery.message, limits)
-            && (freed < bytes || self.is_over(&delivery.message, limits))
+        while self.is_queue_full(bytes, limits)
+            && (freed < bytes || self.is_over(bytes, limits))
             && let Some(oldest) = self.outgoing.dequeue()
         {
             dropped += 1;
-            freed += oldest.message.heap_bytes() as u64;
+            freed += oldest.bytes();
         }
         self.outgoing.enqueue(delivery);
         Offered::QueuedForOldest(dropped)
