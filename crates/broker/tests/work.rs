@@ -3,7 +3,7 @@
 
 mod lab;
 
-use broker::{ConnectRequest, Event, Limits, Mail, SessionKey};
+use broker::{Access, ConnectRequest, Event, Limits, Mail, SessionKey, Settings};
 use codec::{AckKind, Packet, Reason, SubscribeOptions, Version};
 use lab::{
     Conn, Got, Lab, level, of_version, persistent, publish, request, request_with, retained,
@@ -541,4 +541,26 @@ fn thousands_of_identifiers_count_to_the_bytes_of_a_queue() {
     // 2 KiB of identifiers each: the publisher is held when the queue is half full.
     let kept = lab.total(|m| &m.publishes_queued) - lab.total(|m| &m.dropped_queue_full);
     assert!((20..=50).contains(&kept), "{kept}");
+}
+
+#[test]
+fn mail_that_waits_for_a_turn_is_dealt_with_before_the_broker_ends() {
+    let settings = Settings { turn_units: 100, ..Settings::default() };
+    let mut lab = Lab::with(2, settings, Access::open());
+    let subscribers = ["one", "two"].map(|name| {
+        let id = lab.id_on(1, name);
+        let subscriber = lab.open(request(&id));
+        lab.subscribe(subscriber, "a", 0);
+        subscriber
+    });
+    let publish = |number: &String| Mail::Publish { message: message("a", number), confirm: None };
+    let numbers: Vec<_> = (0..100).map(|number| number.to_string()).collect();
+    let now_ms = lab.now_ms;
+    lab.shards[1].on_batch(numbers.iter().map(publish).collect(), now_ms);
+    assert_eq!(lab.shards[1].next_deadline_ms(), 0, "there is more to do");
+    lab.shards[1].on_shutdown(now_ms);
+    lab.flush();
+    for subscriber in subscribers {
+        assert_eq!(lab.payloads(subscriber), numbers);
+    }
 }
