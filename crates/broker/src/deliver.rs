@@ -394,28 +394,28 @@ pub(crate) fn terms_of(
     is_own: bool,
     client: &Client,
 ) -> Option<Terms> {
-    let mut wanting = own.iter().filter(|subscription| {
+    let is_wanted = |subscription: &Subscription| {
         let bits = subscription.options;
         let is_unwanted = is_own && bits & options::NO_LOCAL != 0;
         !is_unwanted && (bits & options::CHECK_RECEIVE == 0 || may_receive(client, message))
-    });
-    let mut terms = terms_by(traits, wanting.next()?);
-    if own.len() > 1 {
-        add_terms(&mut terms, traits, wanting);
+    };
+    match own {
+        [only] => is_wanted(only).then(|| terms_by(traits, only)),
+        several => terms_of_several(traits, several, is_wanted),
     }
-    Some(terms)
 }
 
-/// Adds those of further subscriptions. Their identifiers in one go: thousands would be copied
-/// thousands of times.
+/// Of several that match. Identifiers in one go: thousands would be copied thousands of times.
 #[inline(never)]
-fn add_terms<'a>(
-    terms: &mut Terms,
+fn terms_of_several(
     traits: Traits,
-    further: impl Iterator<Item = &'a Subscription>,
-) {
+    own: &[Subscription],
+    is_wanted: impl Fn(&Subscription) -> bool,
+) -> Option<Terms> {
+    let mut wanted = own.iter().filter(|subscription| is_wanted(subscription));
+    let mut terms = terms_by(traits, wanted.next()?);
     let mut all = terms.identifiers.as_slice().to_vec();
-    for subscription in further {
+    for subscription in wanted {
         let other = terms_by(traits, subscription);
         terms.qos = terms.qos.max(other.qos);
         terms.retain |= other.retain;
@@ -426,6 +426,7 @@ fn add_terms<'a>(
         [only] => Identifiers::One([*only]),
         _ => Identifiers::Many(all.into()),
     };
+    Some(terms)
 }
 
 /// Out of line: nearly no delivery needs it, and each would carry it along.
