@@ -662,7 +662,7 @@ fn note(
         Event::Disconnected { reason, properties } => {
             *ended = Some(Ended::ByServer { reason, why: reason_text(properties) });
         }
-        Event::Repeated { .. } | Event::Nothing => {}
+        Event::Repeated { .. } | Event::AckedAgain { .. } | Event::Nothing => {}
     }
 }
 

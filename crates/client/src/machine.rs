@@ -35,6 +35,10 @@ pub struct Machine<T> {
     open: VecDeque<Exchange<T>>,
     /// QoS 2 identifiers received and not released.
     unreleased: Vec<u16>,
+    /// The connection goes on with an older session: some answers may be to what came before it.
+    is_resumed: bool,
+    /// PUBRELs beyond the first of their exchanges, each of which has a PUBCOMP of its own.
+    pubcomps_extra: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +92,11 @@ pub enum Event<'a, T> {
     /// A QoS 2 message again that was handed out before: acknowledged, to be ignored.
     Repeated {
         packet_id: u16,
+    },
+    /// An answer to a message of ours of which nothing is left to answer: on this connection it came
+    /// before. PUBREC had its PUBREL all the same.
+    AckedAgain {
+        kind: AckKind,
     },
     /// A message of ours reached the end of its exchange.
     Published {
@@ -152,6 +161,8 @@ impl<T> Machine<T> {
             last_sent_ms: 0,
             open: VecDeque::new(),
             unreleased: Vec::new(),
+            is_resumed: false,
+            pubcomps_extra: 0,
         }
     }
 
@@ -194,6 +205,8 @@ impl<T> Machine<T> {
         self.window_max = u16::MAX;
         self.topic_alias_max = 0;
         self.peer_packet_bytes_max = crate::options::PACKET_BYTES_MAX;
+        self.is_resumed = false;
+        self.pubcomps_extra = 0;
     }
 
     /// The connection is gone. Open exchanges stay for the next one.
@@ -411,6 +424,7 @@ impl<T> Machine<T> {
                     Event::Refused { reason: connack.reason, properties: connack.properties }
                 } else {
                     self.state = State::Connected;
+                    self.is_resumed = connack.session_present;
                     self.take_limits(connack.properties);
                     Event::Connected {
                         session_present: connack.session_present,
@@ -475,16 +489,19 @@ impl<T> Machine<T> {
         match (ack.kind, &mut *stage) {
             (AckKind::Puback, Stage::Puback(_)) | (AckKind::Pubcomp, Stage::Pubcomp(_)) => {}
             (AckKind::Pubrec, Stage::Pubrec(_)) if ack.reason.is_error() => {}
-            (AckKind::Pubrec, Stage::Pubrec(_) | Stage::Pubcomp(_)) => {
-                if let Stage::Pubrec(_) = stage {
-                    // The token moves from one stage to the next.
-                    let before = std::mem::replace(stage, Stage::Suback);
-                    if let Stage::Pubrec(token) = before {
-                        *stage = Stage::Pubcomp(token);
-                    }
+            (AckKind::Pubrec, Stage::Pubrec(_)) => {
+                // The token moves from one stage to the next.
+                let before = std::mem::replace(stage, Stage::Suback);
+                if let Stage::Pubrec(token) = before {
+                    *stage = Stage::Pubcomp(token);
                 }
                 self.ack(AckKind::Pubrel, ack.packet_id, Reason::SUCCESS, out);
                 return Ok(Event::Nothing);
+            }
+            (AckKind::Pubrec, Stage::Pubcomp(_)) => {
+                self.ack(AckKind::Pubrel, ack.packet_id, Reason::SUCCESS, out);
+                self.pubcomps_extra += 1;
+                return Ok(self.acked_again(AckKind::Pubrec));
             }
             _ => return Err(unexpected("MQTT-4.3.2-1", "an acknowledgement of the wrong kind")),
         }
@@ -505,10 +522,26 @@ impl<T> Machine<T> {
         ack: Ack<'a>,
         out: &mut Vec<u8>,
     ) -> Result<Event<'a, T>, Violation> {
-        if ack.kind == AckKind::Pubrec && !ack.reason.is_error() {
-            self.ack(AckKind::Pubrel, ack.packet_id, Reason::PACKET_IDENTIFIER_NOT_FOUND, out);
+        match ack.kind {
+            AckKind::Pubrec if !ack.reason.is_error() => {
+                self.ack(AckKind::Pubrel, ack.packet_id, Reason::PACKET_IDENTIFIER_NOT_FOUND, out);
+                self.pubcomps_extra += 1;
+            }
+            AckKind::Pubcomp if self.pubcomps_extra > 0 => {
+                self.pubcomps_extra -= 1;
+                return Ok(Event::Nothing);
+            }
+            _ => {}
         }
-        Ok(Event::Nothing)
+        Ok(self.acked_again(ack.kind))
+    }
+
+    /// A PUBACK answers a PUBLISH of this connection only, the others perhaps one of the session.
+    fn acked_again<'a>(&self, kind: AckKind) -> Event<'a, T> {
+        match kind {
+            AckKind::Pubrec | AckKind::Pubcomp if self.is_resumed => Event::Nothing,
+            _ => Event::AckedAgain { kind },
+        }
     }
 
     fn on_pubrel(&mut self, packet_id: u16, out: &mut Vec<u8>) {

@@ -3,6 +3,8 @@
 //! The [stand-in](crate::standin) does its whole repertoire of mischief, one thing at a time, and
 //! each must be found in the words of the report. An honest stand-in must be found honest.
 
+use codec::AckKind;
+
 use crate::engine::{Options, RunError, run};
 use crate::expect::unmet;
 use crate::measure::{LatencyKind, Outcome, RateSearch, Results};
@@ -296,12 +298,25 @@ fn damages() -> Vec<Case> {
 fn strays() -> Vec<Case> {
     let twice = Mischief { duplicate_every: 20, ..Mischief::default() };
     let again = Mischief { repeat_every: 20, ..Mischief::default() };
+    let marked = Mischief { mark_dup_every: 20, ..Mischief::default() };
+    let twice_told = |kind| Mischief {
+        acknowledge_twice: Some(kind),
+        acknowledge_twice_every: 20,
+        ..Mischief::default()
+    };
+    let pubacks = Sign::Words("10 PUBACKs sent twice");
+    let pubrecs = Sign::Words("10 PUBRECs sent twice");
+    let pubcomps = Sign::Words("10 PUBCOMPs sent twice");
     let swapped = Mischief { swap_every: 33, ..Mischief::default() };
     let aside = Mischief { misroute: true, ..Mischief::default() };
     let instead = Mischief { misdirect: true, ..Mischief::default() };
     vec![
         in_short(case("sends twice", twice, pairs(1), Sign::Words("10 duplicated"))),
         case("sends QoS 2 again at once", again, pairs(2), Sign::Words("10 duplicated")),
+        in_short(case("marks new messages DUP", marked, pairs(1), Sign::Words("10 marked DUP"))),
+        in_short(case("acknowledges twice", twice_told(AckKind::Puback), pairs(1), pubacks)),
+        case("says PUBREC twice", twice_told(AckKind::Pubrec), pairs(2), pubrecs),
+        case("ends QoS 2 twice", twice_told(AckKind::Pubcomp), pairs(2), pubcomps),
         case("changes the order", swapped, pairs(1), Sign::Words("out of order")),
         case("sends to others as well", aside, pairs(0), Sign::Words("200 misrouted")),
         in_short(case("sends to others instead", instead, pairs(0), Sign::Words("200 misrouted"))),

@@ -28,6 +28,11 @@ pub struct Mischief {
     pub duplicate_every: u64,
     /// Writes a delivery twice under one number.
     pub repeat_every: u64,
+    /// Marks a delivery as one that was sent before.
+    pub mark_dup_every: u64,
+    /// Writes an acknowledgement of a publisher's packet twice.
+    pub acknowledge_twice: Option<AckKind>,
+    pub acknowledge_twice_every: u64,
     /// Keeps the last word of a QoS 2 exchange (PUBCOMP) to itself.
     pub uncompleted_every: u64,
     /// Delivers so many in a second, and drops what is over it.
@@ -121,6 +126,7 @@ struct Broker {
     deliveries: u64,
     messages: u64,
     released: u64,
+    acknowledged: u64,
     room: Option<Room>,
     /// PUBACKs that are held back: to whom, and for which packet.
     owed: Vec<(usize, u16)>,
@@ -298,7 +304,7 @@ impl Broker {
                     AckKind::Pubrel => AckKind::Pubcomp,
                     AckKind::Puback | AckKind::Pubcomp => return true,
                 };
-                acknowledge(peer, answer, ack.packet_id);
+                self.answer(at, answer, ack.packet_id);
                 true
             }
             Packet::Pingreq => {
@@ -310,23 +316,30 @@ impl Broker {
         }
     }
 
+    /// Acknowledges, twice where that is the mischief.
+    fn answer(&mut self, to: usize, kind: AckKind, packet_id: u16) {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        acknowledge(peer, kind, packet_id);
+        if self.mischief.acknowledge_twice == Some(kind) {
+            self.acknowledged += 1;
+            if self.acknowledged.is_multiple_of(self.mischief.acknowledge_twice_every.max(1)) {
+                acknowledge(peer, kind, packet_id);
+            }
+        }
+    }
+
     fn on_publish(&mut self, at: usize, publish: &Publish<'_>) {
         self.messages += 1;
         if publish.qos == QoS::AtLeastOnce {
             self.owed.push((at, publish.packet_id));
         }
         if self.messages >= self.mischief.acknowledge_after {
-            for (to, packet_id) in self.owed.drain(..) {
-                if let Some(peer) = self.peers.get_mut(&to) {
-                    acknowledge(peer, AckKind::Puback, packet_id);
-                }
+            for (to, packet_id) in std::mem::take(&mut self.owed) {
+                self.answer(to, AckKind::Puback, packet_id);
             }
         }
-        if let Some(peer) = self.peers.get_mut(&at) {
-            match publish.qos {
-                QoS::AtMostOnce | QoS::AtLeastOnce => {}
-                QoS::ExactlyOnce => acknowledge(peer, AckKind::Pubrec, publish.packet_id),
-            }
+        if publish.qos == QoS::ExactlyOnce {
+            self.answer(at, AckKind::Pubrec, publish.packet_id);
         }
         let mut targets = self.plain.get(publish.topic).cloned().unwrap_or_default();
         if let Some((members, turn)) = self.shared.get_mut(publish.topic)
@@ -389,11 +402,12 @@ impl Broker {
             _ => qos,
         };
         let retain = damage == Some(Damage::RetainFlag);
+        let dup = qos != QoS::AtMostOnce && hits(self.mischief.mark_dup_every);
         for _ in 0..copies {
             peer.packet_id = peer.packet_id.checked_add(1).unwrap_or(1);
             let packet_id = if qos == QoS::AtMostOnce { 0 } else { peer.packet_id };
             let (topic, payload) = (&*topic, &*payload);
-            let copy = Publish { qos, dup: false, packet_id, retain, topic, payload, ..*publish };
+            let copy = Publish { qos, dup, packet_id, retain, topic, payload, ..*publish };
             if hold {
                 let mut held = Vec::new();
                 copy.encode(peer.version, &mut held);

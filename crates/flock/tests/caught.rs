@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use codec::QoS;
+use codec::{AckKind, QoS};
 use common::{pairs, run_on, total};
 use flock::engine::BrokerAccess;
 use flock::expect::unmet;
@@ -253,6 +253,39 @@ fn a_message_of_qos_2_that_is_sent_again_on_its_connection_is_a_duplicate() {
     assert_eq!((total(&results).duplicated, total(&results).lost), (10, 0));
     let expected = unmet(&Expect::default(), &results);
     assert_eq!(expected, ["10 duplicated, 0 allowed"]);
+}
+
+#[test]
+fn a_first_delivery_that_is_marked_dup_is_counted_and_fails_the_run() {
+    let mischief = Mischief { mark_dup_every: 20, ..Mischief::default() };
+    for qos in 1..3 {
+        let results = run_with(mischief, &pairs(10, 20, qos, 500));
+        assert_eq!((results.integrity.wrong_dup, total(&results).duplicated), (10, 0), "{qos}");
+        let expected = unmet(&Expect::default(), &results);
+        assert_eq!(expected, ["10 marked DUP at their first delivery, 0 allowed"]);
+    }
+    // Who repeats, and says so, lies about the repeating only.
+    let honest = Mischief { duplicate_every: 20, ..Mischief::default() };
+    assert_eq!(run_with(honest, &pairs(10, 20, 1, 500)).integrity.wrong_dup, 0);
+}
+
+#[test]
+fn acknowledgements_that_are_sent_twice_are_counted_and_fail_the_run() {
+    for (qos, kind, name) in [
+        (1, AckKind::Puback, "PUBACKs"),
+        (2, AckKind::Pubrec, "PUBRECs"),
+        (2, AckKind::Pubcomp, "PUBCOMPs"),
+    ] {
+        let mischief = Mischief {
+            acknowledge_twice: Some(kind),
+            acknowledge_twice_every: 20,
+            ..Mischief::default()
+        };
+        let results = run_with(mischief, &pairs(10, 20, qos, 500));
+        let expected = unmet(&Expect::default(), &results);
+        assert_eq!(expected, [format!("10 {name} sent twice, 0 allowed")]);
+        assert_eq!((total(&results).lost, total(&results).duplicated), (0, 0));
+    }
 }
 
 #[test]

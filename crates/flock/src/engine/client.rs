@@ -53,6 +53,8 @@ pub(super) struct Client {
     pub(super) subscribed_ns: u64,
     /// The lowest QoS that the broker granted where a higher one was asked for.
     pub(super) granted: u8,
+    /// The session began with the present connection.
+    pub(super) is_fresh: bool,
     was_up: bool,
     stalled: bool,
     link_since_ns: u64,
@@ -124,6 +126,7 @@ impl Client {
             link_generation: 0,
             subscribed_ns: 0,
             granted: u8::MAX,
+            is_fresh: false,
             was_up: false,
             stalled: false,
             link_since_ns: 0,
@@ -314,6 +317,10 @@ impl Client {
         if self.is_subscribed() {
             self.returns = self.returns.wrapping_add(1);
         }
+        // What MQTT 3.1 kept, its CONNACK does not tell.
+        let is_told = lane.plan.scenario.group(self.group).version != Version::V31;
+        let is_clean = self.connect_command(lane).is_some_and(|command| command.clean_start);
+        self.is_fresh = !session_present && (is_told || is_clean);
         let again = self.was_up;
         lane.tally.totals.reconnects += u64::from(again);
         if session_present {
@@ -572,6 +579,7 @@ impl Client {
             Event::Unsubscribed { .. } => self.on_unsubscribed(now_ns, lane),
             Event::Auth(_) => self.link_lost("the broker asks for enhanced authentication", lane),
             Event::Repeated { .. } => self.on_repeated(lane),
+            Event::AckedAgain { kind } => lane.ledger.count_repeated_ack(kind),
             Event::Nothing => {}
         }
     }

@@ -96,6 +96,10 @@ fn merge_integrity(mine: &mut Integrity, other: Integrity) {
     mine.wrong_topic += other.wrong_topic;
     mine.wrong_qos += other.wrong_qos;
     mine.wrong_retain += other.wrong_retain;
+    mine.wrong_dup += other.wrong_dup;
+    mine.repeated_pubacks += other.repeated_pubacks;
+    mine.repeated_pubrecs += other.repeated_pubrecs;
+    mine.repeated_pubcomps += other.repeated_pubcomps;
     mine.reordered_in_groups += other.reordered_in_groups;
     mine.joined_late += other.joined_late;
     mine.interrupted += other.interrupted;
@@ -130,6 +134,10 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
         part.integrity.wrong_topic += harvest.ledger.wrong_topic;
         part.integrity.wrong_qos += harvest.ledger.wrong_qos;
         part.integrity.wrong_retain += harvest.ledger.wrong_retain;
+        part.integrity.wrong_dup += harvest.ledger.wrong_dup;
+        part.integrity.repeated_pubacks += harvest.ledger.repeated_pubacks;
+        part.integrity.repeated_pubrecs += harvest.ledger.repeated_pubrecs;
+        part.integrity.repeated_pubcomps += harvest.ledger.repeated_pubcomps;
         part.integrity.unacknowledged += harvest.ledger.uncompleted;
         if harvest.ledger.repeated > 0 {
             let duplicated = harvest.ledger.repeated;

@@ -44,6 +44,7 @@ impl Client {
             stream: stamp.stream,
             sequence: stamp.sequence,
             dup: publish.dup,
+            may_be_dup: !self.is_fresh,
             qos,
             generations: self.generations(),
         };

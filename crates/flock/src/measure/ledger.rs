@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use codec::AckKind;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
@@ -525,6 +526,11 @@ pub struct Ledger {
     pub wrong_qos: u64,
     pub wrong_topic: u64,
     pub wrong_retain: u64,
+    /// Marked DUP, and never sent before.
+    pub wrong_dup: u64,
+    pub repeated_pubacks: u64,
+    pub repeated_pubrecs: u64,
+    pub repeated_pubcomps: u64,
     /// QoS 2 messages that were sent again on the connection on which they had come.
     pub repeated: u64,
     /// QoS 2 messages of ours that the broker took, and whose exchange it did not end.
@@ -549,6 +555,8 @@ pub struct Received {
     pub stream: StreamId,
     pub sequence: u32,
     pub dup: bool,
+    /// An earlier connection of the session may have had it.
+    pub may_be_dup: bool,
     pub qos: u8,
     /// The client's count of breaks over which QoS 0 may be missed, and of those over which
     /// everything may.
@@ -570,7 +578,10 @@ impl Ledger {
             Path::Plain { qos, .. } => {
                 let (fleeting, kept) = message.generations;
                 let generation = if qos.high == 0 { fleeting } else { kept };
-                entry.track.receive(message.sequence, message.dup, generation)
+                let receipt = entry.track.receive(message.sequence, message.dup, generation);
+                let is_first = !message.may_be_dup && receipt != Receipt::Duplicate;
+                self.wrong_dup += u64::from(message.dup && is_first);
+                receipt
             }
             Path::Shared { key, .. } => {
                 let track = self.shared.entry((key, message.stream)).or_default();
@@ -594,6 +605,17 @@ impl Ledger {
             Receipt::Duplicate => self.duplicated_so_far += 1,
         }
         entry.path
+    }
+
+    /// An answer came for which there was nothing left to answer.
+    pub fn count_repeated_ack(&mut self, kind: AckKind) {
+        match kind {
+            AckKind::Puback => self.repeated_pubacks += 1,
+            AckKind::Pubrec => self.repeated_pubrecs += 1,
+            AckKind::Pubcomp => self.repeated_pubcomps += 1,
+            // Says something of the other direction.
+            AckKind::Pubrel => {}
+        }
     }
 
     /// A retained message came because the client subscribed.

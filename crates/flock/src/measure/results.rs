@@ -449,6 +449,17 @@ pub struct Integrity {
     /// Deliveries that say they were retained and were not, or the other way round.
     #[serde(default)]
     pub wrong_retain: u64,
+    /// Deliveries marked DUP that the broker cannot have sent before: on a connection that began
+    /// the session (MQTT-3.3.1-3). Shared groups are left out: another member may have had it.
+    #[serde(default)]
+    pub wrong_dup: u64,
+    /// Acknowledgements for which there was nothing left to acknowledge: sent twice for one packet.
+    #[serde(default)]
+    pub repeated_pubacks: u64,
+    #[serde(default)]
+    pub repeated_pubrecs: u64,
+    #[serde(default)]
+    pub repeated_pubcomps: u64,
     /// Deliveries to a member of a shared group that came after a later message of the same
     /// publisher and topic to the same member. No standard promises this order, so that these count
     /// neither as [`IntegrityCount::reordered`] nor against a run.
@@ -478,12 +489,16 @@ impl Integrity {
     }
 
     /// What no broker may ever do, in words, and how often it was done.
-    pub fn wrongs(&self) -> [(&'static str, u64); 5] {
+    pub fn wrongs(&self) -> [(&'static str, u64); 9] {
         [
             ("damaged", self.damaged),
             ("with a wrong topic", self.wrong_topic),
             ("with a wrong QoS", self.wrong_qos),
             ("with a wrong retain flag", self.wrong_retain),
+            ("marked DUP at their first delivery", self.wrong_dup),
+            ("PUBACKs sent twice", self.repeated_pubacks),
+            ("PUBRECs sent twice", self.repeated_pubrecs),
+            ("PUBCOMPs sent twice", self.repeated_pubcomps),
             ("misrouted", self.misrouted),
         ]
     }
