@@ -5,6 +5,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use flock::standin::{Mischief, StandIn};
+
 /// A folder of its own for a test, removed with it.
 struct Folder(PathBuf);
 
@@ -87,9 +89,56 @@ fn bad_input_names_file_line_and_fix_and_exits_with_2() {
 }
 
 #[test]
-fn a_broker_that_is_not_there_fails_the_run_and_keeps_the_results() {
-    let folder = Folder::new("refused");
+fn a_broker_that_is_not_there_is_named_before_the_run() {
+    let folder = Folder::new("absent");
     let broker = format!("127.0.0.1:{}", net::free_port().unwrap());
+    let place = ["--broker", &broker, "--out", &folder.path()];
+    let (host, port) = broker.split_once(':').unwrap();
+    let quick = ["pub", "-h", host, "-p", port, "-t", "a", "-c", "1", "--out", &folder.path()];
+    for args in [&[&REFUSED[..], &place].concat()[..], &quick] {
+        let output = flock(args);
+        assert_eq!(output.status.code(), Some(2), "{}{}", out(&output), err(&output));
+        // What, where, and what to do about it.
+        for words in ["nothing was run: nobody listens at", &broker, "--broker-command"] {
+            assert!(err(&output).contains(words), "{}", err(&output));
+        }
+        assert_eq!(out(&output), "", "nothing was run");
+        assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0, "no results of nothing");
+    }
+}
+
+#[test]
+fn clients_that_try_again_may_be_there_before_their_broker() {
+    let folder = Folder::new("retries");
+    let port = net::free_port().unwrap().to_string();
+    let output = flock(&[
+        "conn",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        &port,
+        "-c",
+        "1",
+        "--num-retry-connect",
+        "1",
+        "-i",
+        "1",
+        "--duration",
+        "1s",
+        "--out",
+        &folder.path(),
+        "--quiet",
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
+    assert!(err(&output).contains("nobody listens at"), "{}", err(&output));
+    assert!(out(&output).contains("no client could connect"), "{}", out(&output));
+}
+
+#[test]
+fn a_broker_that_refuses_everybody_fails_the_run_and_keeps_the_results() {
+    let folder = Folder::new("refused");
+    let stand_in = refusing();
+    let broker = stand_in.address.clone();
     let output = flock(&[
         "run",
         "MB-B1",
@@ -122,7 +171,12 @@ fn a_broker_that_is_not_there_fails_the_run_and_keeps_the_results() {
     assert!(std::fs::read_to_string(&page).unwrap().contains("MB-B1"));
 }
 
-/// A short run that no broker answers.
+/// A broker that is there, and lets nobody in.
+fn refusing() -> StandIn {
+    StandIn::start(Mischief { refuse: true, ..Mischief::default() }).unwrap()
+}
+
+/// A short run, with whatever broker.
 const REFUSED: [&str; 9] =
     ["run", "MB-B1", "--scale", "0.005", "--duration", "1s", "--ramp", "100ms", "--quiet"];
 
@@ -138,7 +192,8 @@ fn a_place_that_takes_nothing_is_told_before_the_run() {
 #[test]
 fn a_disk_that_is_full_at_the_end_takes_no_figure_away() {
     let folder = Folder::new("full");
-    let broker = format!("127.0.0.1:{}", net::free_port().unwrap());
+    let stand_in = refusing();
+    let broker = stand_in.address.clone();
     // No file may have more than a few kilobytes, as if there were no more room.
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -f 9; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_flock")]);
@@ -160,7 +215,8 @@ fn a_disk_that_is_full_at_the_end_takes_no_figure_away() {
 #[test]
 fn results_are_kept_though_nobody_reads_what_is_said() {
     let folder = Folder::new("unread");
-    let broker = format!("127.0.0.1:{}", net::free_port().unwrap());
+    let stand_in = refusing();
+    let broker = stand_in.address.clone();
     let mut command = Command::new(env!("CARGO_BIN_EXE_flock"));
     command.args(&REFUSED[..REFUSED.len() - 1]);
     command.args(["--broker", &broker, "--out", &folder.path(), "--name", "unread"]);
@@ -237,7 +293,7 @@ do = [{ clients = "c", steps = [{ publish = { to = "t", count = 20, rate = "100/
 #[test]
 fn runs_are_repeated_and_told_and_compared_together() {
     let folder = Folder::new("repeated");
-    let broker = flock::standin::StandIn::start(flock::standin::Mischief::default()).unwrap();
+    let broker = StandIn::start(Mischief::default()).unwrap();
     let output = repeated(&folder, &broker.address, "3", "a");
     // Whether each is valid is up to the machine.
     assert!(matches!(output.status.code(), Some(0 | 3)), "{}", err(&output));

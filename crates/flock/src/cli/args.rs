@@ -34,7 +34,7 @@ pub(super) enum Command {
     Show(Show),
     /// Run a scenario: a built-in id, a .toml file, or a HiveMQ Swarm .xml file.
     #[command(
-        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n  $ flock run MB-B1 --duration 20s --runs 5\n  $ flock run MB-B1 --expect 'p99<=10ms' --expect 'received_per_sec>=990'\n\nExit code: 0 completed as expected, 1 not, 2 bad input, 3 not valid as a measurement (stopped early, say)."
+        after_help = "Examples:\n  $ flock run MB-B1 --broker 127.0.0.1:1883 --duration 60s\n  $ flock run MB-E1 --scale 0.02 --pid 1234\n  $ flock run HM-R2000 --speed 60\n  $ flock run scenario.xml --scale 0.0001\n  $ flock run XR-1-Q1 --find-rate p99=10ms --rate-max 50000\n  $ flock run X-1 --broker-command 'mosquitto'\n  $ flock run AIO-FO-16B --agents host1:3881,host2:3881\n  $ flock run MB-B1 --duration 20s --runs 5\n  $ flock run MB-B1 --expect 'p99<=10ms' --expect 'received_per_sec>=990'\n\nExit code: 0 completed as expected, 1 not, 2 not begun (bad input, no broker), 3 not valid as a measurement (stopped early, say)."
     )]
     Run(Box<Run>),
     /// Run scenarios against several brokers in turn, each on the same cores, and compare.

@@ -145,6 +145,10 @@ pub(super) fn carry_out_one(
     }
     let path = results_path(&scenario, lab, set.as_ref().map(|set| set.number));
     keep::check(&lab.out).map_err(anyhow::Error::msg)?;
+    if let Some(words) = deaf_words(&scenario, lab) {
+        anyhow::ensure!(tries_again(&scenario), "nothing was run: {words}");
+        note!("flock: {words}");
+    }
     let mut exporters = exporters(&scenario, lab)?;
     let stop = Arc::new(AtomicBool::new(false));
     survive_full_places()?;
@@ -155,9 +159,6 @@ pub(super) fn carry_out_one(
     }
     if !lab.quiet {
         note!("{}", opening(&scenario));
-    }
-    if let Some(words) = deaf_words(&scenario, lab) {
-        note!("flock: {words}");
     }
     let mut line = ProgressLine::new(lab.interval, lab.quiet);
     let options = Options {
@@ -199,6 +200,16 @@ pub(super) fn deaf_words(scenario: &Scenario, lab: &args::Lab) -> Option<String>
             deaf.join(", ")
         )
     })
+}
+
+/// Clients that try again may be started before their broker is.
+fn tries_again(scenario: &Scenario) -> bool {
+    let mut copy = scenario.clone();
+    let mut tries = false;
+    copy.each_command_mut(&mut |command| {
+        tries |= matches!(command, Command::Connect(connect) if connect.retries > 0);
+    });
+    tries
 }
 
 /// How the lab's options have a scenario run.
