@@ -29,7 +29,8 @@ use say::note;
 /// Runs the program with the arguments of the process.
 ///
 /// Exit codes: 0 for a run that completed and met its expectations, 1 for one that did not, 2 for
-/// what could not begin (bad input, nobody listens where the broker should be), 3 for a run that is not valid as a measurement.
+/// what was not begun (bad input, nobody listens where the broker should be), 3 for a run that is
+/// not valid as a measurement.
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
