@@ -115,6 +115,16 @@ pub fn connack(version: Version, reason: Reason) -> Vec<u8> {
     out
 }
 
+/// The CONNACK that refuses a CONNECT which was let in so far, or nothing if the client does not
+/// take packets of that size (MQTT-3.1.2-24).
+pub fn refuse(request: &ConnectRequest, reason: Reason) -> Vec<u8> {
+    let mut answer = connack(request.version, reason);
+    if answer.len() > request.packet_bytes_max as usize {
+        answer.clear();
+    }
+    answer
+}
+
 /// The CONNACK for a CONNECT that is refused, or nothing if the client does not take packets of
 /// that size (MQTT-3.1.2-24).
 fn refusal(connect: &Connect<'_>, reason: Reason) -> Vec<u8> {
@@ -125,16 +135,17 @@ fn refusal(connect: &Connect<'_>, reason: Reason) -> Vec<u8> {
     answer
 }
 
-/// The bytes of a server's AUTH packet during the CONNECT exchange (MQTT-4.12.0-2).
-pub fn auth_continue(method: &str, data: &[u8]) -> Vec<u8> {
+/// The bytes of a server's AUTH packet during the CONNECT exchange (MQTT-4.12.0-2). None: the
+/// client does not take packets of that size (MQTT-3.1.2-24), so that there can be no exchange.
+pub fn auth_continue(request: &ConnectRequest, data: &[u8]) -> Option<Vec<u8>> {
     let mut properties = PropertyBuf::new();
-    properties.push(Property::AuthMethod(method));
+    properties.push(Property::AuthMethod(request.auth_method.as_deref().unwrap_or_default()));
     properties.push(Property::AuthData(data));
     let properties = properties.as_properties();
     let mut out = Vec::new();
     Packet::Auth(Auth { reason: Reason::CONTINUE_AUTHENTICATION, properties })
         .encode(Version::V5, &mut out);
-    out
+    (out.len() <= request.packet_bytes_max as usize).then_some(out)
 }
 
 /// What a client may send while an enhanced authentication is under way.
@@ -147,11 +158,11 @@ pub enum AuthStep {
 }
 
 /// Looks at the bytes that follow a server's AUTH (MQTT-4.12.0-3, MQTT-4.12.0-5).
-pub fn auth_step(bytes: &[u8], method: &str, packet_bytes_max: u32) -> AuthStep {
+pub fn auth_step(bytes: &[u8], request: &ConnectRequest, packet_bytes_max: u32) -> AuthStep {
     let violation = match codec::decode(bytes, Version::V5, Sender::Client, packet_bytes_max) {
         Ok(None) => return AuthStep::NeedMore,
         Ok(Some((Packet::Auth(auth), packet_len))) => {
-            let is_same = auth.properties.auth_method() == Some(method);
+            let is_same = auth.properties.auth_method() == request.auth_method.as_deref();
             if is_same && auth.reason == Reason::CONTINUE_AUTHENTICATION {
                 let data = auth.properties.auth_data().unwrap_or_default();
                 return AuthStep::Data(data.into(), packet_len);
@@ -170,7 +181,7 @@ pub fn auth_step(bytes: &[u8], method: &str, packet_bytes_max: u32) -> AuthStep 
         Err(violation) => violation,
     };
     let mut refusal = silent(&violation);
-    refusal.answer = connack(Version::V5, violation.reason);
+    refusal.answer = refuse(request, violation.reason.connack());
     AuthStep::Refuse(refusal)
 }
 

@@ -129,7 +129,7 @@ impl Shard {
     }
 
     fn refuse_session_of(&mut self, request: ConnectRequest) -> Vec<u8> {
-        let answer = refusal(&request, Reason::QUOTA_EXCEEDED);
+        let answer = admission::refuse(&request, Reason::QUOTA_EXCEEDED);
         let ConnectRequest { client_id, username, peer, .. } = request;
         self.metrics().sessions_refused.add(1);
         self.tell(Event::SessionRefused { client_id, username, peer });
@@ -138,7 +138,7 @@ impl Shard {
 
     /// The CONNACK for who connects with the client id of another user's session.
     fn refuse_stranger(&mut self, request: ConnectRequest) -> Vec<u8> {
-        let answer = refusal(&request, Reason::NOT_AUTHORIZED);
+        let answer = admission::refuse(&request, Reason::NOT_AUTHORIZED);
         let ConnectRequest { client_id, username, peer, .. } = request;
         self.metrics().strangers.add(1);
         self.tell(Event::Stranger { client_id, username, peer });
@@ -269,16 +269,6 @@ impl Shard {
         self.tell(Event::NotKept { client_id, error: error.clone() });
         self.doomed.push((slot, Ended::NotKept));
     }
-}
-
-/// A CONNACK that refuses, or nothing if the client does not take packets of that size
-/// (MQTT-3.1.2-24).
-fn refusal(request: &ConnectRequest, reason: Reason) -> Vec<u8> {
-    let mut answer = admission::connack(request.version, reason);
-    if answer.len() > request.packet_bytes_max as usize {
-        answer.clear();
-    }
-    answer
 }
 
 /// The account of a user, whatever address it comes from.

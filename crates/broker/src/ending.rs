@@ -107,7 +107,7 @@ impl Shard {
         }
         if link.is_v5() && tells_client(&ended) {
             // No reason string: the public suites compare the whole packet. The log has the detail.
-            let _ = link.write(&Packet::Disconnect(Disconnect::new(ended.reason())));
+            let _ = link.write(&Packet::Disconnect(Disconnect::new(ended.reason().disconnect())));
         }
         let farewell = std::mem::take(&mut link.outbox);
         client.publish_gauge();

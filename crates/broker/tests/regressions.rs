@@ -5,6 +5,7 @@ mod lab;
 use std::sync::Arc;
 
 use broker::access::{Permission, Who};
+use broker::admission::{self, AuthStep};
 use broker::{Access, ConnectRequest, Event, Limits, Settings};
 use codec::{
     AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, Reason, RetainHandling,
@@ -511,4 +512,43 @@ fn a_session_that_expired_while_nobody_looked_is_not_resumed() {
     let client = lab.connect(expiring());
     let connack = lab.take(client);
     assert!(matches!(connack, Some(Got::Connack { session_present: false, .. })), "{connack:?}");
+}
+
+/// A request of version 5 with enhanced authentication, by a client that takes packets of so many
+/// bytes.
+fn with_exchange(packet_bytes_max: u32) -> ConnectRequest {
+    ConnectRequest { auth_method: Some("M".into()), packet_bytes_max, ..request("client") }
+}
+
+#[test]
+fn mqtt_3_1_2_24_a_client_is_not_asked_more_than_it_takes() {
+    let asked = admission::auth_continue(&with_exchange(14), b"data");
+    assert_eq!(asked.map(|bytes| bytes.len()), None);
+    let asked = admission::auth_continue(&with_exchange(15), b"data");
+    assert_eq!(asked.map(|bytes| bytes.len()), Some(15));
+    assert!(admission::refuse(&with_exchange(4), Reason::NOT_AUTHORIZED).is_empty());
+    let AuthStep::Refuse(refusal) = admission::auth_step(&[0xC0, 0], &with_exchange(4), 100) else {
+        panic!("a PINGREQ is no answer");
+    };
+    assert!(refusal.answer.is_empty(), "{refusal:?}");
+}
+
+/// A PUBLISH with topic alias 0, for which there is a code, is not one that a CONNACK may tell.
+#[test]
+fn a_breach_in_an_exchange_is_told_by_a_code_that_a_connack_may_have() {
+    let alias_zero = [0x30, 0x08, 0, 1, b't', 3, 0x23, 0, 0, b'x'];
+    let step = admission::auth_step(&alias_zero, &with_exchange(100), 100);
+    let AuthStep::Refuse(refusal) = step else { panic!("it is no AUTH") };
+    assert_eq!(refusal.reason, Reason::TOPIC_ALIAS_INVALID);
+    assert_eq!(refusal.answer[3], Reason::PROTOCOL_ERROR.0);
+}
+
+/// A second CONNECT, of a version that there is not.
+#[test]
+fn a_breach_is_told_by_a_code_that_a_disconnect_may_have() {
+    let mut lab = Lab::new(1);
+    let client = lab.open(request("client"));
+    lab.bytes(client, &[0x10, 0x0D, 0, 4, b'M', b'Q', b'T', b'T', 9, 2, 0, 0, 0, 0, 0]);
+    assert!(lab.is_closed(client));
+    assert_eq!(lab.take(client), Some(Got::Disconnect(Reason::PROTOCOL_ERROR)));
 }

@@ -59,6 +59,17 @@ impl Reason {
         self.0 >= 0x80
     }
 
+    /// The code that a CONNACK of MQTT 5 tells of this: itself, or protocol error where section
+    /// 3.2.2.2 does not list it.
+    pub fn connack(self) -> Self {
+        if CONNACK.contains(self.0) { self } else { Self::PROTOCOL_ERROR }
+    }
+
+    /// The same for the DISCONNECT of a server, and section 3.14.2.1.
+    pub fn disconnect(self) -> Self {
+        if DISCONNECT_SERVER.contains(self.0) { self } else { Self::PROTOCOL_ERROR }
+    }
+
     /// The nearest CONNACK return code of MQTT 3.1 and 3.1.1 (0 to 5). Where the older standard
     /// has no word for a refusal it becomes 3, server unavailable.
     pub const fn connack_v3(self) -> u8 {

@@ -28,7 +28,7 @@ impl Violation {
     /// violation [is answered](Self::is_answered) at all. Before version 5 there is none.
     pub fn answer(&self, version: Version, out: &mut Vec<u8>) {
         if version >= Version::V5 && self.is_answered() {
-            Disconnect::new(self.reason).encode(version, out);
+            Disconnect::new(self.reason.disconnect()).encode(version, out);
         }
     }
 
@@ -42,7 +42,7 @@ impl Violation {
         if self.is_answered() && (unknown || is_v5) {
             let refusal = Connack {
                 session_present: false,
-                reason: self.reason,
+                reason: if unknown { self.reason } else { self.reason.connack() },
                 properties: Properties::EMPTY,
             };
             refusal.encode(if unknown { Version::V311 } else { Version::V5 }, out);

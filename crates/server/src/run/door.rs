@@ -58,6 +58,8 @@ const LAYERED_ARRIVAL_BYTES: u64 = 40 * 1024;
 const NAMELESS_CERTIFICATE: &str =
     "the client's certificate lacks the name that identity_from_certificate takes";
 
+const NO_ROOM: &str = "the client takes no packet as large as the question of its exchange";
+
 /// Enough for the largest part of a handshake.
 const SCRATCH_BYTES: usize = 64 * 1024;
 const EVENTS_MAX: usize = 1024;
@@ -548,7 +550,12 @@ impl Door {
         match refused {
             Err(refusal) => self.refuse_connect(key, stream, &credentials, &refusal),
             Ok((exchange, challenge)) => {
-                let packet = admission::auth_continue(method, &challenge);
+                let Some(packet) = admission::auth_continue(&credentials.request, &challenge)
+                else {
+                    let refusal =
+                        refusal(&credentials, Reason::PACKET_TOO_LARGE, "MQTT-3.1.2-24", NO_ROOM);
+                    return self.refuse_connect(key, stream, &credentials, &refusal);
+                };
                 if stream.write(&[IoSlice::new(&packet)]).is_err() {
                     return self.turn_away(key, TurnedAway::Closed);
                 }
@@ -577,8 +584,7 @@ impl Door {
             let refusal = refusal(&credentials, reason, "", detail);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
-        let method = credentials.request.auth_method.clone().unwrap_or_default();
-        match admission::auth_step(&bytes, &method, bytes_max) {
+        match admission::auth_step(&bytes, &credentials.request, bytes_max) {
             AuthStep::NeedMore if outcome == Outcome::Open => {
                 self.set(key, Stage::Exchange { stream, credentials, exchange, bytes });
             }

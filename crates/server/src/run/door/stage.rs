@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use broker::admission::{self, Credentials, Refusal};
-use codec::{Reason, Version};
+use codec::Reason;
 use mio::event::Source;
 use net::{Handshake, PeerAddress, PeerInfo, Stream};
 
@@ -89,6 +89,6 @@ pub(super) fn refusal(
     clause: &'static str,
     detail: &'static str,
 ) -> Refusal {
-    let version: Version = credentials.request.version;
-    Refusal { reason, answer: admission::connack(version, reason), clause, detail }
+    let answer = admission::refuse(&credentials.request, reason);
+    Refusal { reason, answer, clause, detail }
 }
