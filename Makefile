@@ -97,6 +97,10 @@ instructions-bless: ## accept what the hot path costs now as the baseline that `
 fuzz: ## every fuzz target for FUZZ_SECS seconds each (default 600); needs nightly, cargo-fuzz
 	@python3 tests/fuzz.py --seconds $(or $(FUZZ_SECS),600)
 
+.PHONY: audit
+audit: ## licences, bans, duplicates, sources and advisories of what others wrote; installs cargo-deny
+	@python3 tests/audit.py
+
 .PHONY: lint
 lint: ## formatting, clippy without a warning, house rules, stale generated documents
 	$(CARGO) fmt --all --check
