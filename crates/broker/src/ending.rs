@@ -66,9 +66,7 @@ impl Shard {
         if has_no_more && link.asks_for_much && !link.inbox.is_empty() {
             return self.wait_for_turn(slot);
         }
-        self.may_pause = false;
         self.on_bytes(slot, connection, &[], now_ms);
-        self.may_pause = true;
         let Some(link) = self.link(slot, connection) else { return };
         if !link.waits_for_shard || link.inbox.is_empty() {
             self.end(slot, Ended::Network, now_ms);

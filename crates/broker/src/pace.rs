@@ -2,7 +2,7 @@
 
 use crate::client::Pace;
 use crate::{SessionKey, Shard};
-use codec::{Publish, Subscribe};
+use codec::{Packet, Publish, Subscribe};
 
 /// How long a publisher waits for a slow subscriber before it is read on.
 pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
@@ -26,11 +26,26 @@ pub(crate) const FULL_PAUSE_MS: u64 = 100;
 const FACT_BYTES_MAX: usize = 64;
 
 /// What was taken from a connection in one go.
+#[derive(Debug, Default)]
 pub(crate) struct Taken {
-    pub(crate) packets: u64,
-    pub(crate) publishes: u64,
-    pub(crate) bytes: u64,
-    pub(crate) is_burst: bool,
+    packets: u64,
+    publishes: u64,
+    pub(crate) bytes: usize,
+    /// The connection is not to be read on for now.
+    pub(crate) is_paused: bool,
+}
+
+impl Taken {
+    pub(crate) const fn count(&mut self, packet: &Packet<'_>, packet_len: usize) {
+        self.bytes += packet_len;
+        self.packets += 1;
+        self.publishes += matches!(packet, Packet::Publish(_)) as u64;
+    }
+
+    /// Does a publisher that sends so much in one go send all it can?
+    pub(crate) const fn is_burst(&self, bytes: &[u8]) -> bool {
+        self.publishes >= BURST_MESSAGES || bytes.len() >= BURST_BYTES
+    }
 }
 
 impl Shard {
@@ -95,23 +110,33 @@ impl Shard {
         waits
     }
 
-    /// Counts what was taken from a connection.
-    pub(crate) fn note_taken(&mut self, slot: u32, connection: u64, taken: &Taken, now_ms: u64) {
+    /// Counts what was taken from a connection. True: it has used up its rate, or its part of the
+    /// turn, and is read on later.
+    pub(crate) fn note_taken(
+        &mut self,
+        slot: u32,
+        connection: u64,
+        taken: &Taken,
+        is_burst: bool,
+        now_ms: u64,
+    ) -> bool {
         self.metrics().packets_received.add(taken.packets);
-        self.metrics().bytes_received.add(taken.bytes);
+        self.metrics().bytes_received.add(taken.bytes as u64);
         let (is_spent, asks_for_much) = (self.work.is_spent(), self.work.end());
-        let Some(link) = self.link(slot, connection) else { return };
+        let Some(link) = self.link(slot, connection) else { return false };
         link.asks_for_much = asks_for_much;
-        if taken.is_burst {
+        if is_burst {
             link.note_burst(now_ms);
         }
-        if let Some(until) = link.charge(taken.publishes, taken.bytes, now_ms) {
+        let until = link.charge(taken.publishes, taken.bytes as u64, now_ms);
+        if let Some(until) = until {
             link.pause_until(until);
             self.effects.pauses.push((connection, until));
         }
         if is_spent {
             self.wait_for_turn(slot);
         }
+        until.is_some() || is_spent
     }
 
     /// A subscriber on another shard is behind.
@@ -153,9 +178,4 @@ impl Shard {
             self.effects.pauses.push((client.connection, now_ms + pause_ms));
         }
     }
-}
-
-/// Does a publisher that sends so much in one go send all it can?
-pub(crate) const fn is_burst(publishes: u64, bytes: &[u8]) -> bool {
-    publishes >= BURST_MESSAGES || bytes.len() >= BURST_BYTES
 }

@@ -1,7 +1,5 @@
 //! From a PUBLISH to the shards that want it.
 
-use std::sync::Arc;
-
 use codec::{Property, Publish, QoS, Reason, Violation};
 use session::{Inbound, Message, MessageParts, NEVER};
 use topic::Interested;
@@ -12,6 +10,7 @@ use crate::deliver::{Delivered, Keeping};
 use crate::durable::{Promise, level_of};
 use crate::news::Kind;
 use crate::room::frees_room;
+use crate::shard::OwnMemory;
 use crate::{Confirm, Ended, Mail, SessionKey, Settings, Shard, WhenFull};
 
 /// Where a routed message is awaited, and by how many places.
@@ -38,6 +37,7 @@ impl Shard {
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
+        memory: OwnMemory<'_>,
         now_ms: u64,
     ) -> Result<(), Ended> {
         let metrics = self.metrics();
@@ -46,7 +46,7 @@ impl Shard {
         let key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let settings = self.store.as_ref().map(|_| &self.shared.settings);
-        let buffers = (&mut self.properties, self.packet.as_ref());
+        let buffers = (&mut self.properties, memory);
         let checked = check(client, publish, buffers, settings, key, now_ms)?;
         let message = match checked {
             Checked::Accept(message) => message,
@@ -318,17 +318,12 @@ impl Shard {
         self.note_refused(slot, message, now_ms);
         // Clients of 3.1.1 are cut off, when those before have been answered.
         self.answer_publish(slot, publish, reason, 0);
-        if !self.may_pause
-            && let Some(link) = self.clients.get_mut(slot).and_then(|c| c.session.link_mut())
-        {
+        let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
+        let Some(link) = link else { return Ok(()) };
+        if link.is_lost {
             link.refuse_rest();
         }
-        let has_refused = self
-            .clients
-            .get(slot)
-            .and_then(|client| client.session.link())
-            .is_some_and(session::Link::has_refused);
-        if has_refused { Err(Ended::Refused) } else { Ok(()) }
+        if link.has_refused() { Err(Ended::Refused) } else { Ok(()) }
     }
 
     /// Counts a message that its publisher is told to be refused, and tells who it was.
@@ -625,7 +620,7 @@ fn is_v5(client: &Client) -> bool {
 fn check(
     client: &mut Client,
     publish: &Publish<'_>,
-    (buffer, packet): (&mut codec::PropertyBuf, Option<&Arc<Vec<u8>>>),
+    (buffer, memory): (&mut codec::PropertyBuf, OwnMemory<'_>),
     settings: Option<&Settings>,
     key: SessionKey,
     now_ms: u64,
@@ -684,8 +679,8 @@ fn check(
             None => 0,
         },
     };
-    let message = match packet {
-        Some(packet) => Message::of_packet(&parts, packet),
+    let message = match memory {
+        Some(memory) => Message::of_packet(&parts, memory),
         None => Message::new(&parts),
     };
     Ok(if is_repeat { Checked::Repeat(Some(message)) } else { Checked::Accept(message) })

@@ -3,6 +3,7 @@
 mod gather;
 
 pub use gather::Rest;
+pub(crate) use gather::{Input, OwnMemory};
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::lanes::Lanes;
 use crate::last_topic::LastTopic;
 use crate::load::LoadWalk;
 use crate::news::ShardNews;
-use crate::pace::{Taken, is_burst};
+use crate::pace::Taken;
 use crate::remains::Remains;
 use crate::retain::Pages;
 use crate::wheel::Wheel;
@@ -140,16 +141,12 @@ pub struct Shard {
     pub(crate) defers_own: bool,
     pub(crate) own_delivery: Option<session::Delivery>,
     pub(crate) properties: codec::PropertyBuf,
-    /// The packet that is being handled, if it has its memory for itself.
-    pub(crate) packet: Option<Arc<Vec<u8>>>,
     spare_buffers: Vec<Vec<u8>>,
     /// Emptied batches of mail, for what is sent next.
     spare_batches: Vec<Vec<Mail>>,
     pub(crate) work: Work,
     /// Of the slowest subscriber of the message just delivered.
     pub(crate) pace: Pace,
-    /// False while the last packets of a connection that is gone are handled.
-    pub(crate) may_pause: bool,
     /// The publisher that was told last in this turn.
     pub(crate) slowed_last: SessionKey,
     /// What lies before the other shards.
@@ -194,12 +191,10 @@ impl Shard {
             defers_own: false,
             own_delivery: None,
             properties: codec::PropertyBuf::new(),
-            packet: None,
             spare_buffers: Vec::new(),
             spare_batches: Vec::new(),
             work: Work::new(shared.settings.turn_units),
             pace: Pace::default(),
-            may_pause: true,
             slowed_last: SessionKey::NOBODY,
             lanes: Lanes::new(&shared),
             holds: Holds::default(),
@@ -224,8 +219,9 @@ impl Shard {
     /// Bytes came from a connection. They may hold any part of any number of packets. After a
     /// pause call it even without bytes: some may have been put aside.
     pub fn on_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> Rest {
-        let has_to_wait = self.may_pause && self.work.has_no_more();
+        let has_no_more = self.work.has_no_more();
         let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
+        let has_to_wait = has_no_more && !link.is_lost;
         // A client whose packets wait here, put aside, is not silent: we do not listen.
         if !bytes.is_empty() || !link.inbox.is_empty() {
             link.last_packet_ms = now_ms;
@@ -236,8 +232,8 @@ impl Shard {
             return self.put_aside(slot, connection, bytes);
         }
         let rest = if link.inbox.is_empty() {
-            let taken = self.on_packets(slot, connection, bytes, now_ms);
-            self.put_aside(slot, connection, &bytes[taken..])
+            let taken = self.on_packets(slot, connection, Input::of(bytes), now_ms);
+            self.put_aside(slot, connection, &bytes[taken.bytes..])
         } else {
             self.on_more_bytes(slot, connection, bytes, now_ms)
         };
@@ -248,26 +244,27 @@ impl Shard {
         rest
     }
 
-    /// Handles the whole packets at the front of `bytes`; returns the bytes taken.
-    fn on_packets(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> usize {
+    /// Handles the whole packets at the front of the bytes.
+    fn on_packets(&mut self, slot: u32, connection: u64, input: Input<'_>, now_ms: u64) -> Taken {
+        let Input { bytes, memory } = input;
         self.pace = Pace::default();
         self.work.begin();
-        let mut taken = 0;
-        let mut packets = 0;
-        let mut publishes = 0;
+        let mut taken = Taken::default();
         let mut is_over = false;
-        while taken < bytes.len() && !is_over && !self.work.is_spent() {
+        while taken.bytes < bytes.len() && !is_over && !self.work.is_spent() {
             let Some(client) = self.clients.get(slot).filter(|c| c.connection == connection) else {
                 break;
             };
             let Some(link) = client.session.link() else { break };
             if link.is_refusing() {
                 // It is sent again with the next connection, like all behind what was refused.
-                taken = bytes.len();
+                taken.bytes = bytes.len();
                 break;
             }
+            // The last packets of a connection that is gone cannot come later.
+            let may_wait = !link.is_lost;
             let packet_bytes_max = client.limits.packet_bytes_max;
-            let rest = &bytes[taken..];
+            let rest = &bytes[taken.bytes..];
             let decoded = codec::decode(rest, link.version(), Sender::Client, packet_bytes_max);
             // By reference: a packet is large to move.
             let (packet, packet_len) = match &decoded {
@@ -282,19 +279,17 @@ impl Shard {
                 }
             };
             if let Packet::Publish(publish) = packet {
-                if self.may_pause && self.has_to_come_later(slot, publish, now_ms) {
+                if may_wait && self.has_to_come_later(slot, publish, now_ms) {
                     break;
                 }
-            } else if self.may_pause
+            } else if may_wait
                 && matches!(packet, Packet::Subscribe(_) | Packet::Unsubscribe(_))
                 && self.goes_on_later(slot, (packet, packet_len), now_ms)
             {
                 break;
             }
-            taken += packet_len;
-            packets += 1;
-            publishes += u64::from(matches!(packet, Packet::Publish(_)));
-            if let Err(ended) = self.on_packet(slot, packet, now_ms) {
+            taken.count(packet, packet_len);
+            if let Err(ended) = self.on_packet(slot, packet, memory, now_ms) {
                 self.end(slot, ended, now_ms);
                 is_over = true;
             }
@@ -304,25 +299,27 @@ impl Shard {
             // The rest waits until the subscriber has caught up.
             if self.pace.pause_ms > 0 {
                 let pace = std::mem::take(&mut self.pace).as_next_door();
-                let is_burst = is_burst(publishes, bytes);
-                if self.may_pause && self.hold_up(slot, pace, is_burst, now_ms) {
+                let is_burst = taken.is_burst(bytes);
+                if may_wait && self.hold_up(slot, pace, is_burst, now_ms) {
+                    taken.is_paused = true;
                     break;
                 }
             }
         }
-        let is_burst = is_burst(publishes, bytes);
-        self.note_taken(
-            slot,
-            connection,
-            &Taken { packets, publishes, bytes: taken as u64, is_burst },
-            now_ms,
-        );
+        let is_burst = taken.is_burst(bytes);
+        taken.is_paused |= self.note_taken(slot, connection, &taken, is_burst, now_ms);
         taken
     }
 
-    fn on_packet(&mut self, slot: u32, packet: &Packet<'_>, now_ms: u64) -> Result<(), Ended> {
+    fn on_packet(
+        &mut self,
+        slot: u32,
+        packet: &Packet<'_>,
+        memory: OwnMemory<'_>,
+        now_ms: u64,
+    ) -> Result<(), Ended> {
         match packet {
-            Packet::Publish(publish) => self.on_publish(slot, publish, now_ms)?,
+            Packet::Publish(publish) => self.on_publish(slot, publish, memory, now_ms)?,
             Packet::Ack(ack) if ack.kind == AckKind::Pubrel => self.on_pubrel(slot, ack.packet_id),
             Packet::Ack(ack) => self.on_ack(slot, ack, now_ms)?,
             Packet::Subscribe(subscribe) => self.on_subscribe(slot, subscribe, now_ms)?,

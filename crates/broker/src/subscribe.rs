@@ -67,7 +67,8 @@ impl Shard {
         subscribe: &Subscribe<'_>,
         now_ms: u64,
     ) -> Result<(), Ended> {
-        let (done, retained) = self.subscribe_portion(slot, subscribe, self.may_pause, now_ms)?;
+        let is_rest = !self.is_lost(slot);
+        let (done, retained) = self.subscribe_portion(slot, subscribe, is_rest, now_ms)?;
         let packet_id = subscribe.packet_id;
         if done.is_shared {
             self.answer_when_heard(slot, packet_id, done.reasons, done.kept);
@@ -356,6 +357,12 @@ impl Shard {
         if self.is_v5(slot) { reason.0 } else { 0x80 }
     }
 
+    /// Is the connection gone, and what it has sent before that being handled?
+    fn is_lost(&self, slot: u32) -> bool {
+        let link = self.clients.get(slot).and_then(|client| client.session.link());
+        link.is_some_and(|link| link.is_lost)
+    }
+
     fn is_v5(&self, slot: u32) -> bool {
         let link = self.clients.get(slot).and_then(|client| client.session.link());
         link.is_some_and(session::Link::is_v5)
@@ -453,7 +460,7 @@ impl Shard {
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
     ) -> Result<(), Ended> {
-        let done = self.unsubscribe_portion(slot, unsubscribe, self.may_pause)?;
+        let done = self.unsubscribe_portion(slot, unsubscribe, !self.is_lost(slot))?;
         let unsuback = Unsuback {
             packet_id: unsubscribe.packet_id,
             properties: Properties::EMPTY,

@@ -17,6 +17,23 @@ pub enum Rest {
     Large,
 }
 
+/// The memory of a packet that has it for itself.
+pub(crate) type OwnMemory<'a> = Option<&'a Arc<Vec<u8>>>;
+
+/// Bytes of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Input<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// If they are one packet.
+    pub(crate) memory: OwnMemory<'a>,
+}
+
+impl<'a> Input<'a> {
+    pub(crate) const fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, memory: None }
+    }
+}
+
 impl Rest {
     const fn of(gathers: bool) -> Self {
         if gathers { Self::Large } else { Self::Some }
@@ -62,8 +79,8 @@ impl Shard {
         if large_len == Some(inbox.len()) {
             return self.on_large_packet(slot, connection, (inbox, rest), now_ms);
         }
-        let taken = self.on_packets(slot, connection, &inbox, now_ms);
-        self.put_back(slot, connection, inbox, taken)
+        let taken = self.on_packets(slot, connection, Input::of(&inbox), now_ms);
+        self.put_back(slot, connection, inbox, taken.bytes)
     }
 
     /// Handles a packet that has its memory for itself, then the bytes behind it.
@@ -75,20 +92,18 @@ impl Shard {
         now_ms: u64,
     ) -> Rest {
         let packet = Arc::new(inbox);
-        self.packet = Some(packet.clone());
-        let taken = self.on_packets(slot, connection, &packet, now_ms);
-        self.packet = None;
+        let input = Input { bytes: &packet, memory: Some(&packet) };
+        let taken = self.on_packets(slot, connection, input, now_ms);
         let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
-        if taken == 0 {
+        if taken.bytes == 0 {
             link.inbox = Arc::unwrap_or_clone(packet);
             link.put_aside(rest);
             return Rest::Some;
         }
-        link.note_gathered(taken);
-        let is_paused = self.effects.pauses.iter().any(|(paused, _)| *paused == connection);
-        let taken = match is_paused || rest.is_empty() {
+        link.note_gathered(taken.bytes);
+        let taken = match taken.is_paused || rest.is_empty() {
             true => 0,
-            false => self.on_packets(slot, connection, rest, now_ms),
+            false => self.on_packets(slot, connection, Input::of(rest), now_ms).bytes,
         };
         self.put_aside(slot, connection, &rest[taken..])
     }
