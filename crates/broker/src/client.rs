@@ -125,6 +125,14 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Goes on as slow as the slower of both.
+    pub(crate) const fn slow_to(&mut self, other: Self) {
+        if other.pause_ms > self.pause_ms {
+            self.pause_ms = other.pause_ms;
+        }
+        self.is_urgent |= other.is_urgent && other.pause_ms > 0;
+    }
+
     /// For a publisher on the same shard: it is stopped after each message, so it need not wait
     /// longer for what it sent before it was told.
     pub(crate) const fn as_next_door(mut self) -> Self {

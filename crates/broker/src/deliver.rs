@@ -60,7 +60,7 @@ pub(crate) fn count_dropped(metrics: &Metrics, reason: Dropped, count: u64) {
 }
 
 /// What delivering to the subscribers of this shard came to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Delivered {
     pub(crate) matched: bool,
     /// Why the message was not taken, if it was not: then nobody has got it.
@@ -69,6 +69,18 @@ pub(crate) struct Delivered {
     pub(crate) lacks_log: bool,
     /// Where the log has it: its acknowledgement waits for that.
     pub(crate) kept: Option<storage::Position>,
+    /// Of the slowest subscriber.
+    pub(crate) pace: Pace,
+    /// What its publisher gets of it, to be [delivered](Shard::deliver_own) when it is answered:
+    /// many clients wait for the acknowledgement before they look at anything else.
+    pub(crate) own: Option<OwnCopy>,
+}
+
+/// What a publisher gets of its own message.
+#[derive(Debug)]
+pub(crate) struct OwnCopy {
+    slot: u32,
+    terms: Terms,
 }
 
 /// What is asked of a message for each of its subscribers, looked up once.
@@ -108,6 +120,26 @@ impl Keeping {
     }
 }
 
+/// A message on its way to the subscribers of this shard.
+struct FanOut<'a> {
+    message: &'a Message,
+    traits: Traits,
+    /// By which the log knows it, or 0.
+    serial: u64,
+    now_ms: u64,
+    delivered: Delivered,
+    /// Somebody could not take it: it waits in the log.
+    is_left_behind: bool,
+}
+
+impl<'a> FanOut<'a> {
+    fn new(message: &'a Message, now_ms: u64) -> Self {
+        let delivered = Delivered { matched: true, ..Delivered::default() };
+        let (serial, is_left_behind) = (0, false);
+        Self { message, traits: Traits::of(message), serial, now_ms, delivered, is_left_behind }
+    }
+}
+
 impl Shard {
     /// Delivers a message that another shard sent.
     pub(crate) fn deliver_mailed(
@@ -116,75 +148,63 @@ impl Shard {
         confirm: Option<Confirm>,
         now_ms: u64,
     ) -> Delivered {
-        self.look_at(message.topic_bytes());
-        self.find_matches();
-        self.pace = Pace::default();
         let origin = confirm.and_then(|confirm| self.origin_of(confirm));
         let (is_awaited, may_refuse) = (confirm.is_some(), confirm.is_some() && origin.is_none());
         let keeping = Keeping::New { is_awaited, may_refuse, origin };
-        let delivered = self.deliver_matches(message, keeping, now_ms);
-        self.note_slow_disk();
-        if self.pace.pause_ms > 0 {
-            self.slow_down(message.publisher());
+        let topic = message.topic_bytes();
+        let mut audience = self.router.audience_here(topic, &mut self.work);
+        let found = audience.subscriptions();
+        let delivered = self.deliver_to_all(message, found, keeping, now_ms);
+        self.router.keep(audience);
+        let mut pace = delivered.pace;
+        pace.slow_to(self.pace_of_disk());
+        if pace.pause_ms > 0 {
+            self.slow_down(message.publisher(), pace);
         }
         delivered
     }
 
     /// Tells the shard of a publisher that it is too fast: once per turn and publisher, as far as
     /// they come in a row.
-    fn slow_down(&mut self, publisher: u64) {
+    fn slow_down(&mut self, publisher: u64, pace: Pace) {
         let publisher = SessionKey::from_u64(publisher);
         if publisher != SessionKey::NOBODY && publisher != self.slowed_last {
             self.slowed_last = publisher;
-            let Pace { pause_ms, is_urgent, .. } = std::mem::take(&mut self.pace);
+            let Pace { pause_ms, is_urgent, .. } = pace;
             self.send(publisher.shard(), Mail::Congested { publisher, pause_ms, is_urgent });
         }
     }
 
-    /// Delivers to the subscribers in `self.matches` (not to the groups).
-    pub(crate) fn deliver_matches(
-        &mut self,
-        message: &Message,
-        keeping: Keeping,
-        now_ms: u64,
-    ) -> Delivered {
-        if self.matches.subscriptions.is_empty() {
-            return Delivered::default();
-        }
-        let mut found = std::mem::take(&mut self.matches.subscriptions);
-        let delivered = self.deliver_to_all(message, &mut found, keeping, now_ms);
-        debug_assert!(self.matches.subscriptions.is_empty(), "one topic is looked up at a time");
-        self.matches.subscriptions = found;
-        delivered
-    }
-
-    /// A client with several matching subscriptions gets one copy, with the highest QoS and all
+    /// Delivers to the subscribers of this shard, not to its groups. A client with several matching subscriptions gets one copy, with the highest QoS and all
     /// identifiers (MQTT-3.3.4-2, MQTT-3.3.4-3, MQTT-3.3.5-1 in 3.1.1).
     #[inline]
-    fn deliver_to_all(
+    pub(crate) fn deliver_to_all(
         &mut self,
         message: &Message,
         found: &mut [Subscription],
         keeping: Keeping,
         now_ms: u64,
     ) -> Delivered {
-        let mut delivered = Delivered { matched: true, ..Delivered::default() };
+        if found.is_empty() {
+            return Delivered::default();
+        }
+        let mut fan_out = FanOut::new(message, now_ms);
         let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
         if may_refuse && self.shared.settings.rejects && self.anybody_refuses(message, found) {
-            delivered.refused = Some(Reason::QUOTA_EXCEEDED);
-            return delivered;
+            fan_out.delivered.refused = Some(Reason::QUOTA_EXCEEDED);
+            return fan_out.delivered;
         }
-        let mut serial = 0;
         match self.keep(message, found, keeping) {
             Ok(None) => {}
-            Ok(Some((kept, position))) => {
-                serial = kept;
-                delivered.kept = position;
+            Ok(Some((serial, position))) => {
+                fan_out.serial = serial;
+                fan_out.delivered.kept = position;
             }
             Err(error) => {
+                let delivered = &mut fan_out.delivered;
                 delivered.refused = Some(crate::publish::reason_of(&error));
                 delivered.lacks_log = !matches!(error, storage::AppendError::TooLarge { .. });
-                return delivered;
+                return fan_out.delivered;
             }
         }
         let is_for_many = found.len() > 1;
@@ -194,11 +214,10 @@ impl Shard {
                 found.sort_unstable_by_key(|subscription| subscription.subscriber);
             }
         }
-        let traits = Traits::of(message);
         let already_dirty = self.dirty.urgent();
         let mut template = is_for_many.then(|| std::mem::take(&mut self.template));
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
-            self.deliver_to((message, traits), own, serial, template.as_mut(), now_ms);
+            self.deliver_to(&mut fan_out, own, template.as_mut());
         }
         if let Some(mut template) = template {
             template.clear();
@@ -207,8 +226,8 @@ impl Shard {
         if found.len() > BROADCAST_MIN {
             self.dirty.set_apart(already_dirty);
         }
-        self.end_delivery(message, keeping, serial);
-        delivered
+        self.end_delivery(message, keeping, fan_out.serial, fan_out.is_left_behind);
+        fan_out.delivered
     }
 
     fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {
@@ -229,12 +248,11 @@ impl Shard {
     /// Delivers to one client; `own` are its matching subscriptions.
     fn deliver_to(
         &mut self,
-        (message, traits): (&Message, Traits),
+        fan_out: &mut FanOut<'_>,
         own: &[Subscription],
-        serial: u64,
         template: Option<&mut Template>,
-        now_ms: u64,
     ) {
+        let FanOut { message, traits, serial, .. } = *fan_out;
         let Some(first) = own.first() else { return };
         let slot = first.subscriber;
         let is_own = traits.publisher == self.key(slot).as_u64();
@@ -253,10 +271,11 @@ impl Shard {
         if is_kept {
             terms.serial = serial;
         }
-        if is_own && self.defers_own {
-            self.defer_own(Delivery { message: message.clone(), terms });
+        if is_own {
+            self.defer_own(terms.serial);
+            fan_out.delivered.own = Some(OwnCopy { slot, terms });
         } else {
-            self.offer(slot, (message, traits.payload_bytes), terms, template, now_ms);
+            self.offer(slot, fan_out, terms, template);
         }
     }
 
@@ -265,17 +284,18 @@ impl Shard {
     fn offer(
         &mut self,
         slot: u32,
-        (message, payload_bytes): (&Message, usize),
+        fan_out: &mut FanOut<'_>,
         terms: Terms,
         template: Option<&mut Template>,
-        now_ms: u64,
     ) {
+        let FanOut { message, traits: Traits { payload_bytes, .. }, now_ms, .. } = *fan_out;
         if terms.serial != 0 {
-            self.owe(slot, Delivery { message: message.clone(), terms }, now_ms);
+            let delivery = Delivery { message: message.clone(), terms };
+            fan_out.is_left_behind |= self.owe(slot, delivery, now_ms);
             let pace = self.clients.get_mut(slot).map(|client| client.pace(now_ms));
             let pace = pace.unwrap_or_default();
             if !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
-                self.note_pace(pace);
+                fan_out.delivered.pace.slow_to(pace);
             }
             return;
         }
@@ -293,7 +313,7 @@ impl Shard {
         let mut pace = client.pace(now_ms);
         pace.is_urgent |= has_no_queue && !has_room;
         if has_no_queue || !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
-            self.note_pace(pace);
+            fan_out.delivered.pace.slow_to(pace);
         }
         self.after_offer(slot, payload_bytes, offered, now_ms);
     }
@@ -315,23 +335,27 @@ impl Shard {
             && self.hold_publishers(slot, message, pace.is_filling, now_ms)
     }
 
-    const fn note_pace(&mut self, pace: Pace) {
-        if pace.pause_ms > self.pace.pause_ms {
-            self.pace.pause_ms = pace.pause_ms;
-        }
-        self.pace.is_urgent |= pace.is_urgent && pace.pause_ms > 0;
+    /// Delivers what a publisher gets of its own message. Returns how it keeps pace with that.
+    #[inline]
+    pub(crate) fn deliver_own(
+        &mut self,
+        message: &Message,
+        own: Option<OwnCopy>,
+        now_ms: u64,
+    ) -> Pace {
+        own.map_or_else(Pace::default, |own| self.deliver_own_copy(message, own, now_ms))
     }
 
-    /// Delivers what a publisher gets of its own message, once that message is answered: many
-    /// clients wait for the acknowledgement before they look at anything else.
-    pub(crate) fn deliver_own(&mut self, slot: u32, now_ms: u64) {
-        let Some(delivery) = self.own_delivery.take() else { return };
-        let Delivery { message, terms } = delivery;
+    #[inline(never)]
+    fn deliver_own_copy(&mut self, message: &Message, own: OwnCopy, now_ms: u64) -> Pace {
+        let OwnCopy { slot, terms } = own;
         let serial = terms.serial;
-        self.offer(slot, (&message, message.payload().len()), terms, None, now_ms);
+        let mut fan_out = FanOut { serial, ..FanOut::new(message, now_ms) };
+        self.offer(slot, &mut fan_out, terms, None);
         if serial != 0 {
-            self.let_own_go(&message, serial);
+            self.let_own_go(message, serial, fan_out.is_left_behind);
         }
+        fan_out.delivered.pace
     }
 
     /// Counts and tells what became of an offer.

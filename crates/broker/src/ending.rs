@@ -192,7 +192,7 @@ impl Shard {
         let message = Message::new(&will.parts(key.as_u64(), level, now_ms));
         self.metrics().wills.add(1);
         if !self.publish_kept_will(slot, &message, now_ms) {
-            self.route_in_turn(slot, &message, None, now_ms);
+            self.route_will(slot, &message, now_ms);
             self.forget_will(slot);
         }
     }

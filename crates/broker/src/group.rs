@@ -89,7 +89,7 @@ impl Shard {
         if let Some(number) = self.groups.number(name.key) {
             return number;
         }
-        let filter = self.index.add_group(&name.filter, self.groups.next_number()).filter;
+        let filter = self.router.add_group(&name.filter, self.groups.next_number());
         self.groups.insert(Group {
             name: name.clone(),
             filter,
@@ -128,7 +128,7 @@ impl Shard {
 
     fn forget_group(&mut self, number: u32) {
         let Some(group) = self.groups.remove(number) else { return };
-        self.index.remove_group(group.filter, number);
+        self.router.remove_group(group.filter, number);
         let lost =
             group.parked.len() as u64 + group.kept.map_or(0, |kept| self.close_group_queue(*kept));
         self.remains.add_parked(group.parked);

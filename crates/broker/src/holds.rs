@@ -141,11 +141,9 @@ impl Shard {
         if self.holds.filter_count() >= HELD_FILTERS_MAX {
             return false;
         }
-        let mut filters = std::mem::take(&mut self.filters);
-        self.index.matching_filters(topic.as_bytes(), &mut filters);
-        let own = filters.iter().find(|filter| self.index.subscription(**filter, slot).is_some());
-        let filter = own.map(|filter| Arc::<str>::from(self.index.text(*filter)));
-        self.filters = filters;
+        let (index, filters) = self.router.filters_of(topic);
+        let own = filters.iter().find(|filter| index.subscription(**filter, slot).is_some());
+        let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
         let Some(filter) = filter else { return false };
         self.send_to_others(&Mail::Hold { subscriber, filter: filter.clone(), bytes_min });
         self.holds.begin(subscriber, filter, bytes_min);

@@ -108,7 +108,7 @@ impl Shard {
 
     /// A shard before which too much lies for this publish. Where it cannot be told where the
     /// publish goes, because its topic is behind an alias or a group may choose, any such shard is.
-    pub(crate) fn full_lane_of(&self, publish: &Publish<'_>) -> Option<ShardId> {
+    pub(crate) fn full_lane_of(&mut self, publish: &Publish<'_>) -> Option<ShardId> {
         let mut full = self.lanes.full;
         if full == 0 {
             return None;
@@ -116,7 +116,7 @@ impl Shard {
         if !publish.topic.is_empty() && self.groups.is_empty() {
             let home =
                 if publish.retain { 1 << self.shared.shard_of_topic(publish.topic) } else { 0 };
-            full &= self.shared.interest.shards(publish.topic.as_bytes()).wants | home;
+            full &= self.router.interested(publish.topic.as_bytes()).wants | home;
         }
         (full != 0).then(|| full.trailing_zeros() as ShardId)
     }

@@ -5,22 +5,26 @@ use session::{Inbound, Message, MessageParts, NEVER};
 use topic::Interested;
 
 use crate::access::{Action, Identity};
-use crate::client::Client;
-use crate::deliver::{Delivered, Keeping};
+use crate::client::{Client, Pace};
+use crate::deliver::{Delivered, Keeping, OwnCopy};
 use crate::durable::{Promise, level_of};
 use crate::news::Kind;
 use crate::room::frees_room;
+use crate::router::Audience;
 use crate::shard::OwnMemory;
 use crate::{Confirm, Ended, Mail, SessionKey, Settings, Shard, WhenFull};
 
-/// Where a routed message is awaited, and by how many places.
-#[derive(Clone, Copy, Debug, Default)]
+/// What became of a message on its way: where it is awaited, and by how many places.
+#[derive(Debug, Default)]
 pub(crate) struct Routed {
     matched: bool,
     /// Why the message was not taken, if it was not.
     pub(crate) refused: Option<Reason>,
     /// Places that will answer.
     pub(crate) waiting: u16,
+    /// Of the slowest subscriber here.
+    pace: Pace,
+    own: Option<OwnCopy>,
 }
 
 /// What the checks of a PUBLISH came to.
@@ -33,18 +37,19 @@ enum Checked {
 }
 
 impl Shard {
+    /// Returns how the slowest subscriber keeps pace.
     pub(crate) fn on_publish(
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
         memory: OwnMemory<'_>,
         now_ms: u64,
-    ) -> Result<(), Ended> {
+    ) -> Result<Pace, Ended> {
         let metrics = self.metrics();
         metrics.publishes_received.add(1);
         metrics.publish_bytes_received.add(publish.payload.len() as u64);
         let key = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
+        let Some(client) = self.clients.get_mut(slot) else { return Ok(Pace::default()) };
         let settings = self.store.as_ref().map(|_| &self.shared.settings);
         let buffers = (&mut self.properties, memory);
         let checked = check(client, publish, buffers, settings, key, now_ms)?;
@@ -56,7 +61,7 @@ impl Shard {
                 let handover = u16::from(self.await_handover(slot, publish));
                 let orphan = u16::from(self.inherit(slot, publish));
                 self.owe_kept_answer(slot, publish, handover + places + orphan);
-                return Ok(());
+                return Ok(Pace::default());
             }
             Checked::Deny(topic) => return self.deny_publish(slot, publish, &topic, now_ms),
             Checked::Invalid(violation) => return self.refuse_topic(slot, publish, violation),
@@ -65,36 +70,47 @@ impl Shard {
             let reason = Reason::QUOTA_EXCEEDED;
             return self.refuse_publish(slot, publish, &message, reason, now_ms);
         }
-        self.note_slow_disk();
-        if let Some(outcome) = self.publish_twice_safe(slot, publish, &message, now_ms) {
-            return outcome;
-        }
+        let mut pace = self.pace_of_disk();
+        let published = match self.is_taken_on(slot, publish, &message) {
+            true => self.publish_taken(slot, publish, &message, now_ms),
+            false => self.publish_now(slot, publish, &message, now_ms),
+        };
+        pace.slow_to(published?);
+        Ok(pace)
+    }
+
+    /// The way of a PUBLISH that goes to everybody at once.
+    #[inline]
+    fn publish_now(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+        now_ms: u64,
+    ) -> Result<Pace, Ended> {
         let mut undone = None;
         if publish.dup && publish.retain {
-            match self.note_sent_again(slot, &message, 0) {
+            match self.note_sent_again(slot, message, 0) {
                 Ok(position) => undone = position,
                 Err(error) => {
                     let reason = reason_of(&error);
-                    return self.refuse_publish(slot, publish, &message, reason, now_ms);
+                    return self.refuse_publish(slot, publish, message, reason, now_ms);
                 }
             }
         }
         let confirm = match publish.qos {
             QoS::AtMostOnce => None,
-            _ if self.is_awaited(&message) => self.confirm_of(slot, publish),
+            _ if self.is_awaited(message) => self.confirm_of(slot, publish),
             _ => None,
         };
-        self.defers_own = publish.qos != QoS::AtMostOnce;
-        let mut routed = self.route_in_turn(slot, &message, confirm, now_ms);
-        self.defers_own = false;
+        let mut routed = self.route_in_turn(slot, message, confirm, now_ms);
         if undone.is_some() && routed.refused.is_none() {
-            self.await_undone(undone, &message, confirm, &mut routed);
+            self.await_undone(undone, message, confirm, &mut routed);
         }
-        let outcome = self.answer_routed(slot, publish, &message, routed, now_ms);
-        if self.own_delivery.is_some() {
-            self.deliver_own(slot, now_ms);
-        }
-        outcome
+        let answered = self.answer_routed(slot, publish, message, &routed, now_ms);
+        let Routed { mut pace, own, .. } = routed;
+        pace.slow_to(self.deliver_own(message, own, now_ms));
+        answered.map(|_| pace)
     }
 
     /// What no log keeps is refused by none: it waits for nobody, and a repetition is known at
@@ -112,9 +128,9 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
-        routed: Routed,
+        routed: &Routed,
         now_ms: u64,
-    ) -> Result<(), Ended> {
+    ) -> Result<Pace, Ended> {
         if let Some(reason) = routed.refused {
             return self.refuse_publish(slot, publish, message, reason, now_ms);
         }
@@ -129,50 +145,61 @@ impl Shard {
             }
         };
         self.answer_publish(slot, publish, reason, routed.waiting);
-        Ok(())
+        Ok(Pace::default())
     }
 
-    /// A QoS 2 publish of a durable session: taken on in the log first, passed to the others when
-    /// it is committed. None: it is published like any other.
-    fn publish_twice_safe(
+    /// Is it a QoS 2 publish of a durable session? It is taken on in the log first, and passed to
+    /// the others when it is committed.
+    #[inline]
+    fn is_taken_on(&self, slot: u32, publish: &Publish<'_>, message: &Message) -> bool {
+        // With the retained store about full its home has to be asked first: what is taken on
+        // cannot be refused any more.
+        publish.qos == QoS::ExactlyOnce
+            && message.level() > 0
+            && !self.lacks_room_to_retain(message)
+            && !self.shared.settings.rejects
+            && self.clients.get(slot).is_some_and(|client| client.durable.is_some())
+    }
+
+    fn publish_taken(
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
         now_ms: u64,
-    ) -> Option<Result<(), Ended>> {
-        // With the retained store about full its home has to be asked first: what is taken on
-        // cannot be refused any more.
-        let is_taken = publish.qos == QoS::ExactlyOnce
-            && message.level() > 0
-            && !self.lacks_room_to_retain(message)
-            && !self.shared.settings.rejects
-            && self.clients.get(slot).is_some_and(|client| client.durable.is_some());
-        if !is_taken {
-            return None;
-        }
+    ) -> Result<Pace, Ended> {
         if let Some(reason) = self.lacks_disk_for(message, 1 << self.id) {
-            return Some(self.refuse_publish(slot, publish, message, reason, now_ms));
+            return self.refuse_publish(slot, publish, message, reason, now_ms);
         }
         let confirm = self.confirm_of(slot, publish);
         let serial = match self.take_on(slot, publish.packet_id, message, confirm) {
             Ok(serial) => serial,
             Err(error) => {
                 let reason = reason_of(&error);
-                return Some(self.refuse_publish(slot, publish, message, reason, now_ms));
+                return self.refuse_publish(slot, publish, message, reason, now_ms);
             }
         };
         if let Some(client) = self.clients.get_mut(slot) {
             client.session.incoming.insert(publish.packet_id);
         }
-        self.defers_own = true;
-        self.look_at(message.topic_bytes());
-        let wants = self.interested().wants;
-        self.deliver_here(message, wants, Keeping::Kept(serial), now_ms);
-        self.defers_own = false;
+        let Delivered { mut pace, own, .. } = self.deliver_kept(message, serial, now_ms);
         self.owe_kept_answer(slot, publish, 1);
-        self.deliver_own(slot, now_ms);
-        Some(Ok(()))
+        pace.slow_to(self.deliver_own(message, own, now_ms));
+        Ok(pace)
+    }
+
+    /// Delivers to the subscribers here what is in the log.
+    pub(crate) fn deliver_kept(
+        &mut self,
+        message: &Message,
+        serial: u64,
+        now_ms: u64,
+    ) -> Delivered {
+        let mut audience = self.router.audience(message.topic_bytes(), &mut self.work);
+        let (found, keeping) = (audience.subscriptions(), Keeping::Kept(serial));
+        let delivered = self.deliver_to_all(message, found, keeping, now_ms);
+        self.router.keep(audience);
+        delivered
     }
 
     /// Owes the answer to a publish whose packet id counts as accepted already.
@@ -283,12 +310,12 @@ impl Shard {
         publish: &Publish<'_>,
         topic: &str,
         now_ms: u64,
-    ) -> Result<(), Ended> {
+    ) -> Result<Pace, Ended> {
         self.metrics().publishes_denied.add(1);
         self.note(slot, Kind::Denied("publish"), topic, now_ms);
         let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
         self.answer_publish(slot, publish, reason, 0);
-        Ok(())
+        Ok(Pace::default())
     }
 
     fn refuse_topic(
@@ -296,11 +323,11 @@ impl Shard {
         slot: u32,
         publish: &Publish<'_>,
         violation: Violation,
-    ) -> Result<(), Ended> {
+    ) -> Result<Pace, Ended> {
         let is_v5 = self.clients.get(slot).is_some_and(is_v5);
         if is_v5 && publish.qos != QoS::AtMostOnce && violation.clause.is_empty() {
             self.answer_publish(slot, publish, violation.reason, 0);
-            return Ok(());
+            return Ok(Pace::default());
         }
         Err(Ended::Violation(violation))
     }
@@ -314,16 +341,16 @@ impl Shard {
         message: &Message,
         reason: Reason,
         now_ms: u64,
-    ) -> Result<(), Ended> {
+    ) -> Result<Pace, Ended> {
         self.note_refused(slot, message, now_ms);
         // Clients of 3.1.1 are cut off, when those before have been answered.
         self.answer_publish(slot, publish, reason, 0);
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
-        let Some(link) = link else { return Ok(()) };
+        let Some(link) = link else { return Ok(Pace::default()) };
         if link.is_lost {
             link.refuse_rest();
         }
-        if link.has_refused() { Err(Ended::Refused) } else { Ok(()) }
+        if link.has_refused() { Err(Ended::Refused) } else { Ok(Pace::default()) }
     }
 
     /// Counts a message that its publisher is told to be refused, and tells who it was.
@@ -339,9 +366,15 @@ impl Shard {
         }
     }
 
+    /// Sends a will on its way that no log keeps.
+    pub(crate) fn route_will(&mut self, slot: u32, message: &Message, now_ms: u64) {
+        let routed = self.route_in_turn(slot, message, None, now_ms);
+        self.deliver_own(message, routed.own, now_ms);
+    }
+
     /// Sends a message of a client on its way, not before older ones of its topic.
     #[inline(always)]
-    pub(crate) fn route_in_turn(
+    fn route_in_turn(
         &mut self,
         slot: u32,
         message: &Message,
@@ -370,13 +403,14 @@ impl Shard {
             routed.refused = Some(reason);
             return routed;
         }
-        self.look_at(message.topic_bytes());
-        let interested = self.interested();
-        if !self.route_here(message, interested.wants, confirm, &mut routed, now_ms) {
+        let mut audience = self.router.audience(message.topic_bytes(), &mut self.work);
+        let is_taken = self.route_here(message, &mut audience, confirm, &mut routed, now_ms);
+        let has_others = audience.interested().wants & !(1 << self.id) != 0;
+        let goes_on = has_others || !audience.groups().is_empty();
+        self.router.keep(audience);
+        if !is_taken {
             return routed;
         }
-        let has_others = interested.wants & !(1 << self.id) != 0;
-        let goes_on = has_others || !self.matches.groups.is_empty();
         routed.matched |= goes_on;
         if goes_on || message.retain() {
             routed.waiting += u16::from(confirm.is_some());
@@ -406,17 +440,16 @@ impl Shard {
                 return routed;
             }
         }
-        self.look_at(message.topic_bytes());
-        let interested = self.interested();
-        if !self.route_here(message, interested.wants, confirm, &mut routed, now_ms) {
-            return routed;
+        let mut audience = self.router.audience(message.topic_bytes(), &mut self.work);
+        if self.route_here(message, &mut audience, confirm, &mut routed, now_ms) {
+            if !audience.groups().is_empty() {
+                self.route_to_groups(message, audience.groups(), confirm, &mut routed, now_ms);
+            }
+            if audience.interested().wants & !(1 << self.id) != 0 {
+                self.route_to_others(message, audience.interested(), confirm, &mut routed);
+            }
         }
-        if !self.matches.groups.is_empty() {
-            self.route_to_groups(message, confirm, &mut routed, now_ms);
-        }
-        if interested.wants & !(1 << self.id) != 0 {
-            self.route_to_others(message, interested, confirm, &mut routed);
-        }
+        self.router.keep(audience);
         routed
     }
 
@@ -425,14 +458,16 @@ impl Shard {
     fn route_here(
         &mut self,
         message: &Message,
-        wants: u64,
+        audience: &mut Audience,
         confirm: Option<Confirm>,
         routed: &mut Routed,
         now_ms: u64,
     ) -> bool {
         let keeping = Keeping::of_published(confirm.is_some());
-        let delivered = self.deliver_here(message, wants, keeping, now_ms);
+        let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping, now_ms);
         routed.matched |= delivered.matched;
+        routed.pace.slow_to(delivered.pace);
+        routed.own = delivered.own;
         if delivered.refused.is_some() {
             routed.refused = delivered.refused;
             return false;
@@ -452,43 +487,24 @@ impl Shard {
         routed: &mut Routed,
         now_ms: u64,
     ) {
-        self.look_at(message.topic_bytes());
-        self.find_matches();
-        self.route_to_groups(message, confirm, routed, now_ms);
-        let interested = self.interested();
-        self.route_to_others(message, interested, confirm, routed);
-    }
-
-    /// Delivers to the subscribers of this shard, and leaves its groups in `self.matches`. The
-    /// topic is [looked at](Shard::look_at).
-    pub(crate) fn deliver_here(
-        &mut self,
-        message: &Message,
-        wants: u64,
-        keeping: Keeping,
-        now_ms: u64,
-    ) -> Delivered {
-        if wants & (1 << self.id) == 0 && self.groups.is_empty() {
-            self.find_nobody();
-            return Delivered::default();
-        }
-        self.find_matches();
-        self.deliver_matches(message, keeping, now_ms)
+        let audience = self.router.audience(message.topic_bytes(), &mut self.work);
+        self.route_to_groups(message, audience.groups(), confirm, routed, now_ms);
+        self.route_to_others(message, audience.interested(), confirm, routed);
+        self.router.keep(audience);
     }
 
     fn route_to_groups(
         &mut self,
         message: &Message,
+        groups: &[u32],
         confirm: Option<Confirm>,
         routed: &mut Routed,
         now_ms: u64,
     ) {
-        let groups = std::mem::take(&mut self.matches.groups);
-        for group in &groups {
+        for group in groups {
             routed.matched = true;
             routed.waiting += self.deliver_to_group(*group, message, confirm, now_ms);
         }
-        self.matches.groups = groups;
     }
 
     fn route_to_others(

@@ -25,7 +25,7 @@ impl Shard {
             return None;
         }
         let topic = message.topic_bytes();
-        let mut keepers = here | self.shared.interest.shards(topic).promises;
+        let mut keepers = here | self.router.interested(topic).promises;
         if message.retain() && !frees_room(message) {
             keepers |= 1 << self.shared.shard_of_topic(message.topic());
         }
@@ -75,7 +75,7 @@ impl Shard {
         if level == 0 && publish.qos != QoS::ExactlyOnce {
             return 0;
         }
-        let mut keepers = self.shared.interest.shards(topic.as_bytes()).promises;
+        let mut keepers = self.router.interested(topic.as_bytes()).promises;
         if publish.qos == QoS::ExactlyOnce && client.durable.is_some() {
             keepers |= 1 << self.id;
         }
@@ -94,16 +94,16 @@ impl Shard {
         if self.groups.is_empty() {
             return 0;
         }
-        self.look_at(topic);
-        self.find_matches();
+        let audience = self.router.audience_here(topic, &mut self.work);
         let mut homes = 0;
-        for group in &self.matches.groups {
+        for group in audience.groups() {
             if self.groups.has_durable_member(*group)
                 && let Some(name) = self.groups.name(*group)
             {
                 homes |= 1 << self.shared.shard_of_group(name.key);
             }
         }
+        self.router.keep(audience);
         homes
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, Dropped, Link, Message, NEVER, Outbox, Template};
-use topic::{Index, InterestCounts, Matches, Retained};
+use topic::Retained;
 
 use crate::access::{Access, Action, Identity};
 use crate::client::{Client, Pace};
@@ -21,12 +21,12 @@ use crate::groups::Groups;
 use crate::heard::Heard;
 use crate::holds::Holds;
 use crate::lanes::Lanes;
-use crate::last_topic::LastTopic;
 use crate::load::LoadWalk;
 use crate::news::ShardNews;
 use crate::pace::Taken;
 use crate::remains::Remains;
 use crate::retain::Pages;
+use crate::router::Router;
 use crate::wheel::Wheel;
 use crate::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX, Work};
 use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
@@ -103,8 +103,7 @@ pub struct Shard {
     pub(crate) shared: Arc<Shared>,
     pub(crate) access: Access,
     pub(crate) clients: Clients,
-    pub(crate) index: Index,
-    pub(crate) interest_counts: InterestCounts,
+    pub(crate) router: Router,
     pub(crate) groups: Groups,
     pub(crate) retained: Retained<crate::retain::Kept>,
     /// The log, if there is one.
@@ -128,25 +127,13 @@ pub struct Shard {
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) news: ShardNews,
     pub(crate) load_walk: LoadWalk,
-    pub(crate) last_topic: LastTopic,
-    /// Who wants the last topic in this shard.
-    pub(crate) matches: Matches,
-    pub(crate) filters: Vec<topic::FilterId>,
     /// For the subscribers of a message; its buffer is used again.
     pub(crate) template: Template,
-    /// A session could not take the message that is being delivered: it waits in the log.
-    pub(crate) has_left_behind: bool,
-    /// A publish of QoS 1 or 2 is being routed: what its own publisher gets of it waits in
-    /// `own_delivery` until it is answered.
-    pub(crate) defers_own: bool,
-    pub(crate) own_delivery: Option<session::Delivery>,
     pub(crate) properties: codec::PropertyBuf,
     spare_buffers: Vec<Vec<u8>>,
     /// Emptied batches of mail, for what is sent next.
     spare_batches: Vec<Vec<Mail>>,
     pub(crate) work: Work,
-    /// Of the slowest subscriber of the message just delivered.
-    pub(crate) pace: Pace,
     /// The publisher that was told last in this turn.
     pub(crate) slowed_last: SessionKey,
     /// What lies before the other shards.
@@ -165,8 +152,7 @@ impl Shard {
             id,
             access,
             clients: Clients::new(id, seed),
-            index: Index::new(seed),
-            interest_counts: InterestCounts::new(id, &shared.interest),
+            router: Router::new(id, &shared, seed),
             groups: Groups::new(shared.seed),
             retained: Retained::new(),
             store: None,
@@ -183,18 +169,11 @@ impl Shard {
             doomed: Vec::new(),
             news: ShardNews::default(),
             load_walk: LoadWalk::default(),
-            last_topic: LastTopic::default(),
-            matches: Matches::default(),
-            filters: Vec::new(),
             template: Template::default(),
-            has_left_behind: false,
-            defers_own: false,
-            own_delivery: None,
             properties: codec::PropertyBuf::new(),
             spare_buffers: Vec::new(),
             spare_batches: Vec::new(),
             work: Work::new(shared.settings.turn_units),
-            pace: Pace::default(),
             slowed_last: SessionKey::NOBODY,
             lanes: Lanes::new(&shared),
             holds: Holds::default(),
@@ -247,7 +226,6 @@ impl Shard {
     /// Handles the whole packets at the front of the bytes.
     fn on_packets(&mut self, slot: u32, connection: u64, input: Input<'_>, now_ms: u64) -> Taken {
         let Input { bytes, memory } = input;
-        self.pace = Pace::default();
         self.work.begin();
         let mut taken = Taken::default();
         let mut is_over = false;
@@ -289,18 +267,21 @@ impl Shard {
                 break;
             }
             taken.count(packet, packet_len);
-            if let Err(ended) = self.on_packet(slot, packet, memory, now_ms) {
-                self.end(slot, ended, now_ms);
-                is_over = true;
-            }
+            let pace = match self.on_packet(slot, packet, memory, now_ms) {
+                Ok(pace) => pace,
+                Err(ended) => {
+                    self.end(slot, ended, now_ms);
+                    is_over = true;
+                    Pace::default()
+                }
+            };
             if !self.doomed.is_empty() {
                 self.finish(now_ms);
             }
             // The rest waits until the subscriber has caught up.
-            if self.pace.pause_ms > 0 {
-                let pace = std::mem::take(&mut self.pace).as_next_door();
+            if pace.pause_ms > 0 && may_wait {
                 let is_burst = taken.is_burst(bytes);
-                if may_wait && self.hold_up(slot, pace, is_burst, now_ms) {
+                if self.hold_up(slot, pace.as_next_door(), is_burst, now_ms) {
                     taken.is_paused = true;
                     break;
                 }
@@ -311,15 +292,16 @@ impl Shard {
         taken
     }
 
+    /// Returns how the slowest subscriber keeps pace, if it is a PUBLISH.
     fn on_packet(
         &mut self,
         slot: u32,
         packet: &Packet<'_>,
         memory: OwnMemory<'_>,
         now_ms: u64,
-    ) -> Result<(), Ended> {
+    ) -> Result<Pace, Ended> {
         match packet {
-            Packet::Publish(publish) => self.on_publish(slot, publish, memory, now_ms)?,
+            Packet::Publish(publish) => return self.on_publish(slot, publish, memory, now_ms),
             Packet::Ack(ack) if ack.kind == AckKind::Pubrel => self.on_pubrel(slot, ack.packet_id),
             Packet::Ack(ack) => self.on_ack(slot, ack, now_ms)?,
             Packet::Subscribe(subscribe) => self.on_subscribe(slot, subscribe, now_ms)?,
@@ -332,7 +314,7 @@ impl Shard {
                 }
                 self.mark_dirty(slot);
             }
-            Packet::Disconnect(disconnect) => return self.on_disconnect(slot, disconnect),
+            Packet::Disconnect(disconnect) => self.on_disconnect(slot, disconnect)?,
             Packet::Auth(auth) => self.on_auth(slot, auth)?,
             Packet::Connect(_) => {
                 return Err(Ended::Violation(Violation {
@@ -349,7 +331,7 @@ impl Shard {
                 }));
             }
         }
-        Ok(())
+        Ok(Pace::default())
     }
 
     fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>, now_ms: u64) -> Result<(), Ended> {

@@ -4,7 +4,7 @@ use codec::{
     Packet, Properties, Property, Reason, RetainHandling, Suback, Subscribe, SubscribeOptions,
     Unsuback, Unsubscribe, Violation,
 };
-use topic::{Claim, Filter, Subscription};
+use topic::{Filter, Subscription};
 
 use crate::access::Action;
 use crate::deliver::options;
@@ -283,7 +283,7 @@ impl Shard {
 
     /// The subscription with this filter, as the session lists it.
     fn find_listed(&self, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
-        let found = self.index.find(filter.filter)?;
+        let found = self.router.find(filter.filter)?;
         let group = match filter.group {
             Some(name) => self.groups.find(name, filter.filter)? + 1,
             None => 0,
@@ -307,7 +307,7 @@ impl Shard {
                 self.groups.member_bits(group, self.key(slot))
             }
             None => {
-                let found = self.index.subscription(self.index.find(filter.filter)?, slot)?;
+                let found = self.router.subscription(self.router.find(filter.filter)?, slot)?;
                 Some((found.options, found.identifier))
             }
         }
@@ -321,7 +321,7 @@ impl Shard {
             }
             (Some((options, identifier)), None) => {
                 let old = Subscription { subscriber: slot, options, identifier };
-                self.put_subscription(filter.filter, old);
+                self.router.subscribe(filter.filter, old);
             }
             (Some((bits, identifier)), Some(share)) => {
                 self.join_group(slot, share, filter.filter, bits, identifier);
@@ -413,7 +413,7 @@ impl Shard {
         let filter = request.filter.filter;
         let subscription =
             Subscription { subscriber: slot, options: bits, identifier: request.identifier };
-        let subscribed = self.put_subscription(filter, subscription);
+        let subscribed = self.router.subscribe(filter, subscription);
         if subscribed.is_new_subscription
             && let Some(client) = self.clients.get_mut(slot)
         {
@@ -421,29 +421,6 @@ impl Shard {
         }
         let was_durable = subscribed.replaced.is_some_and(|s| s.options & options::DURABLE != 0);
         (subscribed.is_new_subscription, bits & options::DURABLE != 0 && !was_durable)
-    }
-
-    /// Puts a subscription into the index, and claims what follows from it.
-    pub(crate) fn put_subscription(
-        &mut self,
-        filter: &str,
-        subscription: Subscription,
-    ) -> topic::Subscribed {
-        let subscribed = self.index.subscribe(filter, subscription);
-        let interest = &self.shared.interest;
-        // Groups stand on the filter on every shard and need no claim, so only subscribers count.
-        let is_first = subscribed.is_new_subscription
-            && self.index.subscriptions(subscribed.filter).len() == 1;
-        if is_first {
-            self.interest_counts.add(interest, filter, Claim::Want);
-        }
-        if subscribed.is_first_promise {
-            self.interest_counts.add(interest, filter, Claim::Promise);
-        }
-        if subscribed.is_last_promise {
-            self.interest_counts.remove(interest, filter, Claim::Promise);
-        }
-        subscribed
     }
 
     fn subscribe_shared(&mut self, slot: u32, name: &str, request: &Request<'_>, bits: u8) -> bool {
@@ -561,17 +538,9 @@ impl Shard {
             self.leave_group(listed.group - 1, key);
             return;
         }
-        let filter = self.index.text(listed.filter).to_owned();
-        let Some(gone) = self.index.unsubscribe(listed.filter, slot) else { return };
+        let Some(gone) = self.router.unsubscribe(listed.filter, slot) else { return };
         if gone.is_last || gone.is_last_promise {
             self.close_backlog(listed.filter);
-        }
-        let interest = &self.shared.interest;
-        if gone.is_last || self.index.subscriptions(listed.filter).is_empty() {
-            self.interest_counts.remove(interest, &filter, Claim::Want);
-        }
-        if gone.is_last_promise {
-            self.interest_counts.remove(interest, &filter, Claim::Promise);
         }
     }
 
@@ -581,21 +550,21 @@ impl Shard {
         let listed: Vec<Listed> = client.subscriptions.iter().collect();
         let key = self.key(slot);
         for Listed { filter, group, .. } in listed {
-            let text = self.index.text(filter).to_owned();
+            let text = self.router.text(filter).to_owned();
             let Some(client) = self.clients.get(slot) else { return };
             let is_covered = client.grants.covers(client.identity(), &text);
             if group != 0 {
                 self.groups.set_check_receive(group - 1, key, !is_covered);
                 continue;
             }
-            let Some(mut subscription) = self.index.subscription(filter, slot) else { continue };
+            let Some(mut subscription) = self.router.subscription(filter, slot) else { continue };
             let before = subscription.options;
             subscription.options &= !options::CHECK_RECEIVE;
             if !is_covered {
                 subscription.options |= options::CHECK_RECEIVE;
             }
             if subscription.options != before {
-                self.index.subscribe(&text, subscription);
+                self.router.subscribe(&text, subscription);
             }
         }
     }

@@ -14,7 +14,7 @@ use topic::{FilterId, Subscription};
 use super::promise::Promise;
 use super::store::{Loaded, Noted};
 use crate::Shard;
-use crate::client::Client;
+use crate::client::{Client, Pace};
 use crate::deliver::{Keeping, Traits, may_receive, options, terms_of};
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::pace::CONGESTION_PAUSE_MS;
@@ -89,12 +89,18 @@ impl Shard {
             })
     }
 
-    /// Everybody here has been offered the message.
-    pub(crate) fn end_delivery(&mut self, message: &Message, keeping: Keeping, serial: u64) {
+    /// Everybody here has been offered the message; somebody who could not take it `is_left_behind`.
+    pub(crate) fn end_delivery(
+        &mut self,
+        message: &Message,
+        keeping: Keeping,
+        serial: u64,
+        is_left_behind: bool,
+    ) {
         if serial == 0 {
             return;
         }
-        if std::mem::take(&mut self.has_left_behind) {
+        if is_left_behind {
             self.leave_behind(message.topic(), serial);
         }
         if matches!(keeping, Keeping::New { .. }) {
@@ -103,31 +109,31 @@ impl Shard {
     }
 
     /// What a publisher gets of its own message waits until that is answered.
-    pub(crate) fn defer_own(&mut self, delivery: Delivery) {
-        if let Some(store) = &mut self.store {
-            store.need_message(delivery.terms.serial);
+    pub(crate) fn defer_own(&mut self, serial: u64) {
+        if let Some(store) = self.store.as_mut().filter(|_| serial != 0) {
+            store.need_message(serial);
         }
-        self.own_delivery = Some(delivery);
     }
 
-    pub(crate) fn let_own_go(&mut self, message: &Message, serial: u64) {
-        if std::mem::take(&mut self.has_left_behind) {
+    pub(crate) fn let_own_go(&mut self, message: &Message, serial: u64, is_left_behind: bool) {
+        if is_left_behind {
             self.leave_behind(message.topic(), serial);
         }
         self.release_message(serial);
     }
 
-    /// A durable session is owed a message that is in the log.
-    pub(crate) fn owe(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
-        let Some(store) = &mut self.store else { return };
+    /// A durable session is owed a message that is in the log. True: it cannot take it now, so that
+    /// the message is to be [left behind](Shard::leave_behind).
+    pub(crate) fn owe(&mut self, slot: u32, delivery: Delivery, now_ms: u64) -> bool {
+        let Some(store) = &mut self.store else { return false };
         store.need_message(delivery.terms.serial);
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return false };
         let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
         if !is_behind && client.session.has_window() {
             self.hand_out(slot, delivery, now_ms);
-        } else {
-            self.fall_behind(slot, &delivery, now_ms);
+            return false;
         }
+        self.fall_behind(slot, &delivery, now_ms)
     }
 
     /// A durable session is not owed a message that others on its filter are.
@@ -194,14 +200,15 @@ impl Shard {
         self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 
-    /// The session cannot take the delivery now: it waits in the backlogs of its filters.
-    fn fall_behind(&mut self, slot: u32, delivery: &Delivery, now_ms: u64) {
+    /// The session cannot take the delivery now: it waits in the backlogs of its filters. False:
+    /// they are full, and it does not.
+    fn fall_behind(&mut self, slot: u32, delivery: &Delivery, now_ms: u64) -> bool {
         let (payload_bytes, serial) = (delivery.message.payload().len(), delivery.terms.serial);
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return false };
         let limits = client.limits.queue;
-        let Some(durable) = &mut client.durable else { return };
+        let Some(durable) = &mut client.durable else { return false };
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
         let is_full = durable.queued >= limits.messages_max
             || durable.queued_bytes + bytes > limits.bytes_max;
@@ -214,17 +221,17 @@ impl Shard {
                 _ => Offered::Dropped(Dropped::QueueFull),
             };
             self.after_offer(slot, payload_bytes, offered, now_ms);
-            return;
+            return false;
         }
         durable.is_behind = true;
         durable.last_queued = serial;
         durable.queued += 1;
         durable.queued_bytes += bytes;
-        self.has_left_behind = true;
         self.after_offer(slot, payload_bytes, Offered::Queued, now_ms);
         if is_full {
             self.drop_oldest(slot, now_ms);
         }
+        true
     }
 
     /// Makes room in a full backlog.
@@ -336,16 +343,13 @@ impl Shard {
 
     /// Puts a serial into the backlogs of the filters that match the topic.
     pub(crate) fn leave_behind(&mut self, topic: &str, serial: u64) {
-        let mut filters = std::mem::take(&mut self.filters);
-        self.index.matching_filters(topic.as_bytes(), &mut filters);
-        if let Some(store) = &mut self.store {
-            for filter in &filters {
-                if self.index.promises(*filter) > 0 {
-                    store.push_backlog(*filter, serial);
-                }
+        let Some(store) = &mut self.store else { return };
+        let (index, filters) = self.router.filters_of(topic);
+        for filter in filters {
+            if index.promises(*filter) > 0 {
+                store.push_backlog(*filter, serial);
             }
         }
-        self.filters = filters;
     }
 
     /// What the session's turn comes for next: at most `count` serials, growing.
@@ -361,7 +365,7 @@ impl Shard {
         for listed in client.subscriptions.plain() {
             let Some(backlog) = store.backlogs.get(&listed.filter) else { continue };
             let list = &backlog.serials;
-            let subscription = self.index.subscription(listed.filter, slot);
+            let subscription = self.router.subscription(listed.filter, slot);
             if subscription.is_none_or(|s| s.options & options::DURABLE == 0) {
                 continue;
             }
@@ -483,16 +487,13 @@ impl Shard {
     fn own_subscriptions(&mut self, slot: u32, topic: &str) -> Vec<Subscription> {
         let Some(client) = self.clients.get(slot) else { return Vec::new() };
         if client.subscriptions.len() > OWN_FILTERS_MAX {
-            let mut filters = std::mem::take(&mut self.filters);
-            self.index.matching_filters(topic.as_bytes(), &mut filters);
-            let own = filters.iter().filter_map(|f| self.index.subscription(*f, slot)).collect();
-            self.filters = filters;
-            return own;
+            let (index, filters) = self.router.filters_of(topic);
+            return filters.iter().filter_map(|f| index.subscription(*f, slot)).collect();
         }
         let plain = client.subscriptions.plain();
         plain
-            .filter(|listed| topic::matches(self.index.text(listed.filter), topic))
-            .filter_map(|listed| self.index.subscription(listed.filter, slot))
+            .filter(|listed| topic::matches(self.router.text(listed.filter), topic))
+            .filter_map(|listed| self.router.subscription(listed.filter, slot))
             .collect()
     }
 
@@ -674,9 +675,12 @@ impl Shard {
     }
 
     /// With a disk that is behind, publishers are read on a little later.
-    pub(crate) fn note_slow_disk(&mut self) {
-        if self.store.as_ref().is_some_and(|store| store.is_behind()) {
-            self.pace.pause_ms = self.pace.pause_ms.max(CONGESTION_PAUSE_MS);
+    pub(crate) fn pace_of_disk(&self) -> Pace {
+        match &self.store {
+            Some(store) if store.is_behind() => {
+                Pace { pause_ms: CONGESTION_PAUSE_MS, ..Pace::default() }
+            }
+            _ => Pace::default(),
         }
     }
 }

@@ -348,11 +348,10 @@ impl Shard {
     }
 
     fn owed_on(&mut self, topic: &str, since: &Since) -> Owed {
-        let mut filters = std::mem::take(&mut self.filters);
-        self.index.matching_filters(topic.as_bytes(), &mut filters);
+        let (index, filters) = self.router.filters_of(topic);
         let mut owed = Owed::new();
-        for filter in &filters {
-            for subscription in self.index.subscriptions(*filter) {
+        for filter in filters {
+            for subscription in index.subscriptions(*filter) {
                 let slot = subscription.subscriber;
                 if subscription.options & options::DURABLE != 0 {
                     let from = since.get(&(slot, *filter)).copied().unwrap_or_default();
@@ -360,7 +359,6 @@ impl Shard {
                 }
             }
         }
-        self.filters = filters;
         owed.sort_unstable_by_key(|(slot, filter, _)| (*slot, *filter));
         owed
     }

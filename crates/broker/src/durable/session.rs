@@ -244,7 +244,8 @@ impl Shard {
             let text = self.filter_text(listed);
             let bits = match listed.group {
                 0 => {
-                    self.index.subscription(listed.filter, slot).map(|s| (s.options, s.identifier))
+                    let known = self.router.subscription(listed.filter, slot);
+                    known.map(|s| (s.options, s.identifier))
                 }
                 group => {
                     let known = self.groups.member_bits(group - 1, self.key(slot));
@@ -266,18 +267,18 @@ impl Shard {
     }
 
     fn set_durable_bit(&mut self, slot: u32, listed: Listed) {
-        let Some(mut subscription) = self.index.subscription(listed.filter, slot) else { return };
+        let Some(mut subscription) = self.router.subscription(listed.filter, slot) else { return };
         if options::qos(subscription.options) == codec::QoS::AtMostOnce {
             return;
         }
         subscription.options |= options::DURABLE | options::PROMISES;
-        let text = self.index.text(listed.filter).to_owned();
-        self.put_subscription(&text, subscription);
+        let text = self.router.text(listed.filter).to_owned();
+        self.router.subscribe(&text, subscription);
     }
 
     /// The filter as the client wrote it.
     pub(crate) fn filter_text(&self, listed: Listed) -> String {
-        let filter = self.index.text(listed.filter);
+        let filter = self.router.text(listed.filter);
         match listed.group.checked_sub(1).and_then(|group| self.groups.name(group)) {
             Some(name) => format!("$share/{}/{}", name.share, name.filter),
             None => filter.to_owned(),

@@ -12,7 +12,6 @@ use storage::{AppendError, Level};
 
 use super::late::Deletion;
 use super::store::{Class, Store};
-use crate::deliver::Keeping;
 use crate::journal::{Fact, StoredWill};
 use crate::{Event, Shard};
 
@@ -96,12 +95,12 @@ impl Shard {
     }
 
     /// Is somebody owed this will who would lose it with the process?
-    fn is_owed_will(&self, message: &Message) -> bool {
+    fn is_owed_will(&mut self, message: &Message) -> bool {
         message.level() > 0
             && (message.retain()
                 || message.qos() > QoS::AtMostOnce
                     && (!self.groups.is_empty()
-                        || self.shared.interest.shards(message.topic_bytes()).promises != 0))
+                        || self.router.interested(message.topic_bytes()).promises != 0))
     }
 
     /// Makes a will a message of this shard, and sends it on its way.
@@ -121,9 +120,8 @@ impl Shard {
         {
             store.release(std::mem::take(&mut rare.will));
         }
-        self.look_at(message.topic_bytes());
-        let wants = self.interested().wants;
-        self.deliver_here(message, wants, Keeping::Kept(serial), now_ms);
+        let delivered = self.deliver_kept(message, serial, now_ms);
+        self.deliver_own(message, delivered.own, now_ms);
         if !self.will_waits_in_line(session, serial, message) {
             self.pass_on_taken(serial, now_ms);
         }
