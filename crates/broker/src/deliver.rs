@@ -11,7 +11,7 @@ use crate::client::{Client, Pace};
 use crate::dirty::BROADCAST_MIN;
 use crate::journal::Origin;
 use crate::news::Kind;
-use crate::{Confirm, Ended, Mail, Metrics, SessionKey, Shard};
+use crate::{Confirm, Ended, Metrics, SessionKey, Shard};
 
 /// Bits of `Subscription::options`.
 pub(crate) mod options {
@@ -159,20 +159,9 @@ impl Shard {
         let mut pace = delivered.pace;
         pace.slow_to(self.pace_of_disk());
         if pace.pause_ms > 0 {
-            self.slow_down(message.publisher(), pace);
+            self.effects.slow_down(SessionKey::from_u64(message.publisher()), pace);
         }
         delivered
-    }
-
-    /// Tells the shard of a publisher that it is too fast: once per turn and publisher, as far as
-    /// they come in a row.
-    fn slow_down(&mut self, publisher: u64, pace: Pace) {
-        let publisher = SessionKey::from_u64(publisher);
-        if publisher != SessionKey::NOBODY && publisher != self.slowed_last {
-            self.slowed_last = publisher;
-            let Pace { pause_ms, is_urgent, .. } = pace;
-            self.send(publisher.shard(), Mail::Congested { publisher, pause_ms, is_urgent });
-        }
     }
 
     /// Delivers to the subscribers of this shard, not to its groups. A client with several matching subscriptions gets one copy, with the highest QoS and all
@@ -215,13 +204,12 @@ impl Shard {
             }
         }
         let already_dirty = self.dirty.urgent();
-        let mut template = is_for_many.then(|| std::mem::take(&mut self.template));
+        let mut template = is_for_many.then(|| self.buffers.take_template());
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
             self.deliver_to(&mut fan_out, own, template.as_mut());
         }
-        if let Some(mut template) = template {
-            template.clear();
-            self.template = template;
+        if let Some(template) = template {
+            self.buffers.keep_template(template);
         }
         if found.len() > BROADCAST_MIN {
             self.dirty.set_apart(already_dirty);
@@ -299,9 +287,8 @@ impl Shard {
             }
             return;
         }
-        let (clients, spare_buffers) = self.clients_and_buffers();
-        let Some(client) = clients.get_mut(slot) else { return };
-        Self::lend_buffer(client, spare_buffers);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        self.buffers.lend(client);
         if terms.qos == QoS::ExactlyOnce && client.durable.is_some() {
             // The client would take what has this packet id after a crash for a repetition.
             return self.note_dropped(slot, Dropped::Unlogged, now_ms);

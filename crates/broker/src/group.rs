@@ -166,8 +166,8 @@ impl Shard {
         confirm: Option<Confirm>,
         now_ms: u64,
     ) {
-        if confirm.is_some() && !self.late_mail.is_empty() {
-            self.late_mail.push(Mail::Park { group: name.clone(), message, confirm });
+        if confirm.is_some() && self.inbox.has_late() {
+            self.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
             return;
         }
         match self.keep_for_group(name, &message, confirm, now_ms) {
@@ -177,7 +177,7 @@ impl Shard {
                 self.answer(confirm, codec::Reason::SUCCESS, message);
             }
             Err(error) if may_pass(&error) && self.waits_for_disk(confirm) => {
-                self.late_mail.push(Mail::Park { group: name.clone(), message, confirm });
+                self.inbox.put_late(Mail::Park { group: name.clone(), message, confirm });
             }
             Err(error) => {
                 if confirm.is_none() {
@@ -272,8 +272,7 @@ impl Shard {
             self.pass_back(number, &message, (hops, serial), now_ms);
             return;
         };
-        let (clients, spare_buffers) = self.clients_and_buffers();
-        let Some(client) = clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
         let is_denied = bits & options::CHECK_RECEIVE != 0
             && !client.grants.allows(
                 client.identity(),
@@ -290,7 +289,7 @@ impl Shard {
             self.pass_back(number, &message, (hops, serial), now_ms);
             return;
         }
-        Self::lend_buffer(client, spare_buffers);
+        self.buffers.lend(client);
         let terms = Terms {
             identifiers: identifiers_of(identifier),
             group: key,

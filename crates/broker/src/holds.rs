@@ -202,7 +202,7 @@ impl Shard {
 
     /// Publishers are read on in the order in which they began to wait, as far as lanes have room.
     pub(crate) fn read_held_on(&mut self, now_ms: u64) {
-        while !self.lanes.are_some_full()
+        while !self.effects.lanes().are_some_full()
             && let Some((slot, connection)) = self.holds.next_let_go()
         {
             self.read_on(slot, connection, now_ms);
@@ -228,7 +228,7 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return };
-        self.effects.pauses.push((connection, NEVER));
+        self.effects.hold(connection);
         if !std::mem::replace(&mut link.waits_for_shard, true)
             && let Some(hold) = self.holds.of(subscriber)
         {

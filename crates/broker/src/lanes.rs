@@ -11,9 +11,8 @@
 use std::collections::VecDeque;
 
 use codec::Publish;
-use session::NEVER;
 
-use crate::{Mail, SessionKey, Shard, ShardId, Shared};
+use crate::{Shard, ShardId, Shared};
 
 /// Marks within what may lie before a shard.
 const MARKS: u64 = 4;
@@ -26,6 +25,8 @@ pub(crate) struct Lanes {
     full: u64,
     /// Of one lane.
     bytes_max: u64,
+    /// The latest marks in the mail of this turn, and whose they are.
+    marks: Vec<(ShardId, u64)>,
 }
 
 /// Bytes since the start, and who waits.
@@ -42,11 +43,12 @@ impl Lanes {
     pub(crate) fn new(shared: &Shared) -> Self {
         let lanes = (0..shared.shard_count).map(|_| Lane::default()).collect();
         let others = u64::from(shared.shard_count).saturating_sub(1).max(1);
-        Self { lanes, full: 0, bytes_max: shared.settings.mail_bytes_max / others }
+        let bytes_max = shared.settings.mail_bytes_max / others;
+        Self { lanes, full: 0, bytes_max, marks: Vec::new() }
     }
 
     /// Counts a message. Some: it is time for this mark.
-    fn add(&mut self, shard: ShardId, bytes: u64) -> Option<u64> {
+    pub(crate) fn add(&mut self, shard: ShardId, bytes: u64) -> Option<u64> {
         let lane = &mut self.lanes[usize::from(shard)];
         lane.sent_bytes += bytes;
         if lane.sent_bytes - lane.taken_bytes >= self.bytes_max {
@@ -72,6 +74,23 @@ impl Lanes {
         self.full != 0
     }
 
+    /// A mark has come in the mail of another shard.
+    pub(crate) fn note_mark(&mut self, from: ShardId, bytes: u64) {
+        match self.marks.iter_mut().find(|(shard, _)| *shard == from) {
+            Some((_, latest)) => *latest = bytes,
+            None => self.marks.push((from, bytes)),
+        }
+    }
+
+    /// A shard that has to be told that its mail up to this mark is dealt with.
+    pub(crate) fn next_mark(&mut self) -> Option<(ShardId, u64)> {
+        self.marks.pop()
+    }
+
+    fn wait(&mut self, shard: ShardId, slot: u32, connection: u64) {
+        self.lanes[usize::from(shard)].waiting.push_back((slot, connection));
+    }
+
     fn next_waiting(&mut self, shard: ShardId) -> Option<(u32, u64)> {
         if self.full & (1 << shard) != 0 {
             return None;
@@ -84,32 +103,16 @@ impl Shard {
     /// The turn is over, and what it led to is written: the driver says so before it carries out
     /// the last mail.
     pub fn end_turn(&mut self) {
-        self.slowed_last = SessionKey::NOBODY;
         self.work.end_turn();
         self.give_more_pages();
-        while let Some((from, bytes)) = self.marks.pop() {
-            self.send(from, Mail::Taken { by: self.id, bytes });
-        }
+        self.effects.end_turn();
         self.ask_heard();
-    }
-
-    pub(crate) fn count_mailed(&mut self, shard: ShardId, bytes: usize) {
-        if let Some(bytes) = self.lanes.add(shard, bytes as u64) {
-            self.send(shard, Mail::Mark { from: self.id, bytes });
-        }
-    }
-
-    pub(crate) fn on_mark(&mut self, from: ShardId, bytes: u64) {
-        match self.marks.iter_mut().find(|(shard, _)| *shard == from) {
-            Some((_, latest)) => *latest = bytes,
-            None => self.marks.push((from, bytes)),
-        }
     }
 
     /// A shard before which too much lies for this publish. Where it cannot be told where the
     /// publish goes, because its topic is behind an alias or a group may choose, any such shard is.
     pub(crate) fn full_lane_of(&mut self, publish: &Publish<'_>) -> Option<ShardId> {
-        let mut full = self.lanes.full;
+        let mut full = self.effects.lanes().full;
         if full == 0 {
             return None;
         }
@@ -126,9 +129,9 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return };
-        self.effects.pauses.push((connection, NEVER));
+        self.effects.hold(connection);
         if !std::mem::replace(&mut link.waits_for_shard, true) {
-            self.lanes.lanes[usize::from(shard)].waiting.push_back((slot, connection));
+            self.effects.lanes().wait(shard, slot, connection);
             self.metrics().mail_waits.add(1);
         }
     }
@@ -136,8 +139,8 @@ impl Shard {
     /// Another shard has dealt with mail: publishers that waited for that are read on, as many as
     /// there is room for.
     pub(crate) fn on_mail_taken(&mut self, by: ShardId, bytes: u64, now_ms: u64) {
-        self.lanes.take(by, bytes);
-        while let Some((slot, connection)) = self.lanes.next_waiting(by) {
+        self.effects.lanes().take(by, bytes);
+        while let Some((slot, connection)) = self.effects.lanes().next_waiting(by) {
             self.read_on(slot, connection, now_ms);
         }
         self.read_held_on(now_ms);
@@ -152,12 +155,12 @@ impl Shard {
         }
         let paused_until_ms = link.paused_until_ms();
         if paused_until_ms > now_ms {
-            self.effects.pauses.push((connection, paused_until_ms));
+            self.effects.pause(connection, paused_until_ms);
             return;
         }
         self.on_bytes(slot, connection, &[], now_ms);
         if self.link(slot, connection).is_some_and(|link| !link.waits_for_shard) {
-            self.effects.pauses.push((connection, now_ms));
+            self.effects.pause(connection, now_ms);
         }
     }
 }

@@ -19,6 +19,7 @@
 
 pub mod access;
 pub mod admission;
+mod buffers;
 mod calendar;
 mod client;
 mod clients;
@@ -26,6 +27,7 @@ mod connect;
 mod deliver;
 mod dirty;
 mod durable;
+mod effects;
 mod ending;
 mod event;
 mod group;
@@ -33,6 +35,7 @@ mod group_names;
 mod groups;
 mod heard;
 mod holds;
+mod inbox;
 pub mod journal;
 mod lanes;
 mod ledger;
@@ -62,6 +65,7 @@ pub use client::{CLIENT_BYTES, Gauge};
 pub use connect::ConnectRequest;
 pub use dirty::BROADCAST_MIN;
 pub use durable::{Replay, Restored, Unreadable, settle};
+pub use effects::{Close, Effects, Reauthenticate, Reauthenticated};
 pub use event::{Ended, Event};
 pub use group_names::GroupName;
 pub use groups::Member;
@@ -72,5 +76,5 @@ pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
 pub use settings::{
     Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, TURN_UNITS, WhenFull,
 };
-pub use shard::{Close, Effects, Reauthenticate, Reauthenticated, Rest, Shard};
+pub use shard::{Rest, Shard};
 pub use shared::{Memory, Shared};

@@ -131,7 +131,7 @@ impl Shard {
         let until = link.charge(taken.publishes, taken.bytes as u64, now_ms);
         if let Some(until) = until {
             link.pause_until(until);
-            self.effects.pauses.push((connection, until));
+            self.effects.pause(connection, until);
         }
         if is_spent {
             self.wait_for_turn(slot);
@@ -175,7 +175,7 @@ impl Shard {
         if let Some(client) = self.clients.get(slot)
             && client.is_connected()
         {
-            self.effects.pauses.push((client.connection, now_ms + pause_ms));
+            self.effects.pause(client.connection, now_ms + pause_ms);
         }
     }
 }

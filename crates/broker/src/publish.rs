@@ -51,7 +51,7 @@ impl Shard {
         let key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot) else { return Ok(Pace::default()) };
         let settings = self.store.as_ref().map(|_| &self.shared.settings);
-        let buffers = (&mut self.properties, memory);
+        let buffers = (self.buffers.properties(), memory);
         let checked = check(client, publish, buffers, settings, key, now_ms)?;
         let message = match checked {
             Checked::Accept(message) => message,
@@ -204,9 +204,8 @@ impl Shard {
 
     /// Owes the answer to a publish whose packet id counts as accepted already.
     fn owe_kept_answer(&mut self, slot: u32, publish: &Publish<'_>, waiting: u16) {
-        let (clients, spare_buffers) = self.clients_and_buffers();
-        let Some(client) = clients.get_mut(slot) else { return };
-        Self::lend_buffer(client, spare_buffers);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        self.buffers.lend(client);
         client.session.owe_kept_answer(publish.packet_id, waiting);
         self.mark_dirty(slot);
     }
@@ -295,9 +294,8 @@ impl Shard {
     }
 
     fn owe_answer(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, waiting: u16) {
-        let (clients, spare_buffers) = self.clients_and_buffers();
-        let Some(client) = clients.get_mut(slot) else { return };
-        Self::lend_buffer(client, spare_buffers);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        self.buffers.lend(client);
         client.session.owe_answer(publish.qos, publish.packet_id, reason, waiting);
         self.mark_dirty(slot);
     }
@@ -533,8 +531,8 @@ impl Shard {
         confirm: Option<Confirm>,
         now_ms: u64,
     ) {
-        if confirm.is_some() && !self.late_mail.is_empty() {
-            self.late_mail.push(Mail::Publish { message, confirm });
+        if confirm.is_some() && self.inbox.has_late() {
+            self.inbox.put_late(Mail::Publish { message, confirm });
             return;
         }
         if self.is_repetition(confirm) {
@@ -544,7 +542,7 @@ impl Shard {
         let delivered = self.deliver_mailed(&message, confirm, now_ms);
         match (delivered.refused, delivered.kept, confirm) {
             (Some(_), _, Some(_)) if delivered.lacks_log && self.waits_for_disk(confirm) => {
-                self.late_mail.push(Mail::Publish { message, confirm });
+                self.inbox.put_late(Mail::Publish { message, confirm });
             }
             (Some(reason), _, _) => self.answer(confirm, reason, message),
             (None, Some(position), Some(confirm)) => {
@@ -595,7 +593,7 @@ impl Shard {
     ) {
         let home = self.shared.shard_of_topic(message.topic());
         // What stands before it there must not be overtaken.
-        let is_late = !self.late_mail.is_empty();
+        let is_late = self.inbox.has_late();
         if home == self.id && confirm.is_some_and(|confirm| confirm.serial != 0 || is_late) {
             self.retain_here(message, confirm, routed);
             return;

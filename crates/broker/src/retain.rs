@@ -54,7 +54,7 @@ impl Shard {
         if message.payload().is_empty() {
             return self.clear_retained(message, confirm);
         }
-        if !self.has_room_to_retain(message) || self.is_late_retained(topic) {
+        if !self.has_room_to_retain(message) || self.inbox.has_late_retained(topic) {
             self.metrics().retained_refused.add(1);
             self.note_of_shard(Subject::RetainedRefused { topic: topic.into() }, 1);
             return Err(Reason::QUOTA_EXCEEDED);
@@ -73,15 +73,6 @@ impl Shard {
             None => self.count_retained(topic, 1, bytes),
         }
         Ok(place.is_some() && confirm.is_some())
-    }
-
-    /// Does an older one on the topic still wait for room in the log? Who waits for an answer
-    /// stands behind it, and nobody overtakes it.
-    fn is_late_retained(&self, topic: &str) -> bool {
-        self.late_mail.iter().any(|mail| match mail {
-            Mail::Retain { message, .. } => message.topic() == topic,
-            _ => false,
-        })
     }
 
     /// False: it would go beyond the limit. What takes the place of an older one needs room for

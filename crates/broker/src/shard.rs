@@ -5,22 +5,23 @@ mod gather;
 pub use gather::Rest;
 pub(crate) use gather::{Input, OwnMemory};
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
-use session::{Acked, Dropped, Link, Message, NEVER, Outbox, Template};
+use session::{Acked, Dropped, Link, Message, NEVER, Outbox};
 use topic::Retained;
 
 use crate::access::{Access, Action, Identity};
+use crate::buffers::Buffers;
 use crate::client::{Client, Pace};
 use crate::clients::Clients;
 use crate::dirty::Dirty;
 use crate::durable::Store;
+use crate::effects::Effects;
 use crate::groups::Groups;
 use crate::heard::Heard;
 use crate::holds::Holds;
-use crate::lanes::Lanes;
+use crate::inbox::Inbox;
 use crate::load::LoadWalk;
 use crate::news::ShardNews;
 use crate::pace::Taken;
@@ -31,68 +32,8 @@ use crate::wheel::Wheel;
 use crate::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX, Work};
 use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
 
-/// Events kept per turn; more are only counted (`quelea_events_lost_total`).
-const EVENTS_MAX: usize = 10_000;
-
-/// Empty outbox buffers kept for reuse, as many as a wide fan-out fills in one turn.
-const SPARE_BUFFERS_MAX: usize = 1024;
-
-/// Emptied batches of mail kept for reuse, and the items that one may have room for.
-const SPARE_BATCHES_MAX: usize = 4;
-const BATCH_ITEMS_MAX: usize = 4096;
-
 /// How often expired retained messages are looked for, and groups that nobody speaks of.
 const SWEEP_EVERY_MS: u64 = 1000;
-
-/// Larger buffers are given back to the allocator, once there are [`LARGE_BUFFERS`] to reuse.
-const SPARE_BUFFER_BYTES_MAX: usize = 4 * 1024;
-
-/// So many of the spare buffers may be larger, up to [`LARGE_BUFFER_BYTES_MAX`].
-const LARGE_BUFFERS: usize = 64;
-const LARGE_BUFFER_BYTES_MAX: usize = 64 * 1024;
-
-/// A connection that the driver has to close, after writing `farewell`.
-#[derive(Debug)]
-pub struct Close {
-    pub slot: u32,
-    pub connection: u64,
-    pub farewell: Outbox,
-}
-
-/// A client wants to authenticate anew (MQTT-4.12.1): ask the back-end, then answer with
-/// [`Shard::on_reauthenticated`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reauthenticate {
-    pub slot: u32,
-    pub connection: u64,
-    /// False: the client goes on with an exchange under way.
-    pub is_start: bool,
-    pub client_id: Box<str>,
-    pub method: Box<str>,
-    pub data: Box<[u8]>,
-}
-
-/// The answer to [`Reauthenticate`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reauthenticated {
-    Continue(Vec<u8>),
-    Success(Vec<u8>),
-    Failure(Reason),
-}
-
-/// What the driver has to carry out, besides writing outboxes ([`Shard::take_dirty`]). It drains
-/// these after each turn.
-#[derive(Debug, Default)]
-pub struct Effects {
-    pub closes: Vec<Close>,
-    /// Mail per shard, also for the sender itself, in order.
-    pub mail: Vec<Vec<Mail>>,
-    /// Read nothing from the connection before the time; [`NEVER`]: before another word about it.
-    /// A pause with an end stands against later words until it is over.
-    pub pauses: Vec<(u64, u64)>,
-    pub events: Vec<Event>,
-    pub reauthentications: Vec<Reauthenticate>,
-}
 
 /// Sessions, subscriptions and retained messages of a part of all clients and topics.
 ///
@@ -108,11 +49,7 @@ pub struct Shard {
     pub(crate) retained: Retained<crate::retain::Kept>,
     /// The log, if there is one.
     pub(crate) store: Option<Box<Store>>,
-    /// Mail with a serial for which the log had no room; it is tried again in its order. Bounded by
-    /// the receive maxima of the publishers, whose acknowledgements wait for it.
-    pub(crate) late_mail: Vec<Mail>,
-    /// Mail for which the turn in which it came was not enough.
-    pub(crate) unread_mail: VecDeque<Mail>,
+    pub(crate) inbox: Inbox,
     pub(crate) pages: Pages,
     /// Where the walk that removes expired retained messages goes on.
     pub(crate) retained_sweep: Option<topic::Cursor>,
@@ -127,27 +64,15 @@ pub struct Shard {
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) news: ShardNews,
     pub(crate) load_walk: LoadWalk,
-    /// For the subscribers of a message; its buffer is used again.
-    pub(crate) template: Template,
-    pub(crate) properties: codec::PropertyBuf,
-    spare_buffers: Vec<Vec<u8>>,
-    /// Emptied batches of mail, for what is sent next.
-    spare_batches: Vec<Vec<Mail>>,
+    pub(crate) buffers: Buffers,
     pub(crate) work: Work,
-    /// The publisher that was told last in this turn.
-    pub(crate) slowed_last: SessionKey,
-    /// What lies before the other shards.
-    pub(crate) lanes: Lanes,
     pub(crate) holds: Holds,
     pub(crate) heard: Heard,
-    /// The latest marks in the mail of this turn, and whose they are.
-    pub(crate) marks: Vec<(ShardId, u64)>,
 }
 
 impl Shard {
     pub fn new(id: ShardId, shared: Arc<Shared>, access: Access) -> Self {
         let seed = shared.seed ^ u64::from(id);
-        let mail = (0..shared.shard_count).map(|_| Vec::new()).collect();
         Self {
             id,
             access,
@@ -156,29 +81,22 @@ impl Shard {
             groups: Groups::new(shared.seed),
             retained: Retained::new(),
             store: None,
-            late_mail: Vec::new(),
-            unread_mail: VecDeque::new(),
+            inbox: Inbox::default(),
             pages: Pages::default(),
             retained_sweep: None,
             wheel: Wheel::default(),
             remains: Remains::default(),
             sweeps_at_ms: 0,
             random: seed | 1,
-            effects: Effects { mail, ..Effects::default() },
+            effects: Effects::new(id, &shared),
             dirty: Dirty::default(),
             doomed: Vec::new(),
             news: ShardNews::default(),
             load_walk: LoadWalk::default(),
-            template: Template::default(),
-            properties: codec::PropertyBuf::new(),
-            spare_buffers: Vec::new(),
-            spare_batches: Vec::new(),
+            buffers: Buffers::default(),
             work: Work::new(shared.settings.turn_units),
-            slowed_last: SessionKey::NOBODY,
-            lanes: Lanes::new(&shared),
             holds: Holds::default(),
             heard: Heard::new(shared.shard_count),
-            marks: Vec::new(),
             shared,
         }
     }
@@ -459,7 +377,7 @@ impl Shard {
             link.has_caught_up();
         }
         if let Some(buffer) = spare {
-            self.keep_buffer(buffer);
+            self.buffers.keep(buffer);
         }
         if waits_to_be_read {
             self.read_on_if_it_reads(slot, connection, now_ms);
@@ -470,48 +388,14 @@ impl Shard {
         self.finish(now_ms);
     }
 
-    fn keep_buffer(&mut self, buffer: Vec<u8>) {
-        let is_scarce = self.spare_buffers.len() < LARGE_BUFFERS;
-        let bytes_max = if is_scarce { LARGE_BUFFER_BYTES_MAX } else { SPARE_BUFFER_BYTES_MAX };
-        if self.spare_buffers.len() < SPARE_BUFFERS_MAX && buffer.capacity() <= bytes_max {
-            self.spare_buffers.push(buffer);
-        }
-    }
-
     pub(crate) fn link(&mut self, slot: u32, connection: u64) -> Option<&mut Link> {
         let client = self.clients.get_mut(slot).filter(|c| c.connection == connection)?;
         client.session.link_mut()
     }
 
-    /// Lends the client's outbox a buffer if it has none.
-    pub(crate) fn lend_buffer(client: &mut Client, spare_buffers: &mut Vec<Vec<u8>>) {
-        if let Some(link) = client.session.link_mut()
-            && link.outbox.is_bare()
-            && let Some(buffer) = spare_buffers.pop()
-        {
-            link.outbox.lend(buffer);
-        }
-    }
-
-    pub(crate) const fn clients_and_buffers(&mut self) -> (&mut Clients, &mut Vec<Vec<u8>>) {
-        (&mut self.clients, &mut self.spare_buffers)
-    }
-
     /// Takes the mail for a shard, to be handed to its [`Shard::on_batch`].
     pub fn take_batch(&mut self, shard: ShardId) -> Vec<Mail> {
-        let mails = &mut self.effects.mail[usize::from(shard)];
-        if mails.is_empty() {
-            return Vec::new();
-        }
-        // What comes in a turn is many messages: a batch that grew anew each time would be moved
-        // and given back over and over.
-        std::mem::replace(mails, self.spare_batches.pop().unwrap_or_default())
-    }
-
-    pub(crate) fn keep_batch(&mut self, mails: Vec<Mail>) {
-        if self.spare_batches.len() < SPARE_BATCHES_MAX && mails.capacity() <= BATCH_ITEMS_MAX {
-            self.spare_batches.push(mails);
-        }
+        self.effects.take_batch(shard)
     }
 
     /// Mail from a shard, in the order in which it was sent.
@@ -551,7 +435,7 @@ impl Shard {
             }
             Mail::Waiting { group, any } => self.on_waiting(group, any, now_ms),
             Mail::Pull { group } => self.drain_group(group, now_ms),
-            Mail::Mark { from, bytes } => self.on_mark(from, bytes),
+            Mail::Mark { from, bytes } => self.effects.lanes().note_mark(from, bytes),
             Mail::Taken { by, bytes } => self.on_mail_taken(by, bytes, now_ms),
             Mail::Ask { from, number } => self.send(from, Mail::Heard { by: self.id, number }),
             Mail::Heard { by, number } => self.on_heard(by, number),
@@ -636,7 +520,7 @@ impl Shard {
 
     /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
     pub fn next_deadline_ms(&self) -> u64 {
-        if !self.remains.is_empty() || !self.unread_mail.is_empty() || self.work.has_line() {
+        if !self.remains.is_empty() || self.inbox.has_unread() || self.work.has_line() {
             return 0;
         }
         let log = self.store.as_ref().and_then(|store| store.log.next_deadline());
@@ -683,28 +567,15 @@ impl Shard {
     }
 
     pub(crate) fn send(&mut self, shard: ShardId, mail: Mail) {
-        let bytes = mail.message_bytes();
-        self.metrics().mail_sent.add(1);
-        self.effects.mail[usize::from(shard)].push(mail);
-        if bytes > 0 && shard != self.id {
-            self.count_mailed(shard, bytes);
-        }
+        self.effects.send(shard, mail);
     }
 
     pub(crate) fn send_to_others(&mut self, mail: &Mail) {
-        for shard in 0..self.shared.shard_count {
-            if shard != self.id {
-                self.send(shard, mail.clone());
-            }
-        }
+        self.effects.send_to_others(mail);
     }
 
     pub(crate) fn tell(&mut self, event: Event) {
-        if self.effects.events.len() < EVENTS_MAX {
-            self.effects.events.push(event);
-        } else {
-            self.metrics().events_lost.add(1);
-        }
+        self.effects.tell(event);
     }
 
     /// Makes sure the wheel wakes us for the client.

@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 
 use codec::Packet;
-use session::NEVER;
 
 use crate::{Ended, Mail, Shard};
 
@@ -124,7 +123,7 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return };
-        self.effects.pauses.push((connection, NEVER));
+        self.effects.hold(connection);
         if !std::mem::replace(&mut link.waits_for_shard, true) {
             self.work.line.push_back((slot, connection));
             self.metrics().work_waits.add(1);
@@ -190,7 +189,7 @@ impl Shard {
         let is_over = link.note_answers(owed);
         if is_over && !link.waits_to_be_read {
             link.waits_to_be_read = true;
-            self.effects.pauses.push((connection, NEVER));
+            self.effects.hold(connection);
             self.metrics().unread_waits.add(1);
         }
     }
@@ -206,7 +205,7 @@ impl Shard {
         link.waits_to_be_read = false;
         let until_ms = link.paused_until_ms().max(now_ms);
         if !link.waits_for_shard {
-            self.effects.pauses.push((connection, until_ms));
+            self.effects.pause(connection, until_ms);
         }
     }
 
@@ -220,34 +219,28 @@ impl Shard {
     pub fn on_batch(&mut self, mut mails: Vec<Mail>, now_ms: u64) {
         self.work.begin_mail();
         for mail in mails.drain(..) {
-            let is_late = self.work.mail_is_spent() || !self.unread_mail.is_empty();
+            let is_late = self.work.mail_is_spent() || self.inbox.has_unread();
             if is_late && mail.keeps_order() {
-                self.unread_mail.push_back(mail);
+                self.inbox.push_unread(mail);
             } else {
                 self.on_mail(mail, now_ms);
             }
         }
         self.work.end_mail();
-        self.keep_batch(mails);
+        self.effects.keep_batch(mails);
     }
 
     /// Goes on with mail for which a turn was not enough.
     pub(crate) fn read_mail_on(&mut self, now_ms: u64) {
-        if self.unread_mail.is_empty() {
+        if !self.inbox.has_unread() {
             return;
         }
         self.work.begin_mail();
         while !self.work.mail_is_spent()
-            && let Some(mail) = self.unread_mail.pop_front()
+            && let Some(mail) = self.inbox.next_unread()
         {
             self.on_mail(mail, now_ms);
         }
         self.work.end_mail();
-        if self.unread_mail.is_empty() {
-            self.unread_mail.shrink_to(UNREAD_MAIL_KEPT);
-        }
     }
 }
-
-/// Places for mail that are kept ready.
-const UNREAD_MAIL_KEPT: usize = 1_024;

@@ -152,9 +152,8 @@ impl Shard {
     /// Puts a delivery in flight; the window is open.
     fn hand_out(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
         let session = self.key(slot);
-        let (clients, spare_buffers) = self.clients_and_buffers();
-        let Some(client) = clients.get_mut(slot) else { return };
-        Self::lend_buffer(client, spare_buffers);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        self.buffers.lend(client);
         let serial = delivery.terms.serial;
         let payload_bytes = delivery.message.payload().len();
         let is_expired = delivery.message.is_expired(now_ms);

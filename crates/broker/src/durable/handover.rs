@@ -373,8 +373,8 @@ impl Shard {
 
     /// A message to be retained. One that is mailed again must not replace what came after it.
     pub(crate) fn on_retain_mail(&mut self, message: Message, confirm: Option<Confirm>) {
-        if confirm.is_some() && !self.late_mail.is_empty() {
-            self.late_mail.push(Mail::Retain { message, confirm });
+        if confirm.is_some() && self.inbox.has_late() {
+            self.inbox.put_late(Mail::Retain { message, confirm });
             return;
         }
         let serial = confirm.map_or(0, |confirm| confirm.serial);
@@ -388,7 +388,7 @@ impl Shard {
         match self.keep_retained(&message, confirm) {
             // One that was taken on, and one that only has to wait for the next segment.
             Err(_) if has_room && confirm.is_some() && self.waits_for_disk(confirm) => {
-                self.late_mail.push(Mail::Retain { message, confirm });
+                self.inbox.put_late(Mail::Retain { message, confirm });
                 return;
             }
             Err(reason) => self.answer(confirm, reason, message),
@@ -418,8 +418,8 @@ impl Shard {
 
     /// Mail with a serial that found no room is kept, with what comes behind it, until it does.
     pub(crate) fn try_late_mail(&mut self, now_ms: u64) {
-        let mut late = std::mem::take(&mut self.late_mail).into_iter();
-        while self.late_mail.is_empty()
+        let mut late = self.inbox.take_late().into_iter();
+        while !self.inbox.has_late()
             && let Some(mail) = late.next()
         {
             match mail {
@@ -430,9 +430,9 @@ impl Shard {
                 Mail::Park { group, message, confirm } => {
                     self.on_park(&group, message, confirm, now_ms);
                 }
-                other => self.late_mail.push(other),
+                other => self.inbox.put_late(other),
             }
         }
-        self.late_mail.extend(late);
+        late.for_each(|mail| self.inbox.put_late(mail));
     }
 }
