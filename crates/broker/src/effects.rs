@@ -86,6 +86,10 @@ impl Effects {
         &self.shared.metrics[usize::from(self.id)]
     }
 
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// What lies before the other shards.
     pub(crate) const fn lanes(&mut self) -> &mut Lanes {
         &mut self.lanes

@@ -104,7 +104,7 @@ impl Shard {
     /// the last mail.
     pub fn end_turn(&mut self) {
         self.work.end_turn();
-        self.give_more_pages();
+        self.retained.give_more_pages(&mut self.effects);
         self.effects.end_turn();
         self.ask_heard();
     }

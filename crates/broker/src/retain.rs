@@ -3,15 +3,16 @@
 //! A page is asked for only when the subscriber has room for it, so that a subscription to a
 //! million retained messages neither floods its outbox nor holds up anybody else.
 
+mod home;
 mod kept;
-
-use std::collections::VecDeque;
 
 use codec::Reason;
 use session::{Delivery, Message, Terms};
 use storage::Level;
 
-pub(crate) use kept::Kept;
+pub(crate) use home::Home;
+use home::PAGE_MESSAGES;
+use kept::Kept;
 
 use crate::access::Action;
 use crate::client::{Extras, Wanted};
@@ -20,27 +21,11 @@ use crate::durable::{Class, Deletion, Place, Promise, level_of, unlogged};
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::news::Subject;
 use crate::room::frees_room;
-use crate::{Confirm, Mail, RetainedQuery, Shard};
-
-/// Retained messages in one page.
-const PAGE_MESSAGES: usize = 100;
+use crate::{Confirm, RetainedQuery, Shard};
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
 /// a worker busy with one subscriber while others wait.
 const CALM_BYTES_MAX: usize = 64 * 1024;
-
-/// Pages that a home gives in one turn, some 0.05 ms each; other subscribers wait for the next.
-const PAGES_PER_TURN: usize = 32;
-
-/// Retained messages looked at per tick for expiry.
-const SWEEP_MESSAGES: usize = 1000;
-
-/// Pages of this shard that were asked for, and how many this turn has had.
-#[derive(Debug, Default)]
-pub(crate) struct Pages {
-    waiting: VecDeque<Box<RetainedQuery>>,
-    given: usize,
-}
 
 impl Shard {
     /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6). True: `confirm`
@@ -63,32 +48,14 @@ impl Shard {
             Ok(place) => place,
             Err(error) => return Err(crate::publish::reason_of(&error)),
         };
-        let kept = Kept::new(message, place);
-        let bytes = kept.bytes();
-        match self.retained.insert(kept) {
-            Some(old) => {
-                self.count_retained(topic, 0, bytes - old.bytes());
-                self.unwrite_retained(topic, old.place, place.is_some());
-            }
-            None => self.count_retained(topic, 1, bytes),
+        if let Some(old) = self.retained.insert(message, place, &self.effects) {
+            self.unwrite_retained(topic, old, place.is_some());
         }
         Ok(place.is_some() && confirm.is_some())
     }
 
-    /// False: it would go beyond the limit. What takes the place of an older one needs room for
-    /// what it is larger by.
     pub(crate) fn has_room_to_retain(&self, message: &Message) -> bool {
-        if is_own(message.topic()) {
-            return true;
-        }
-        let bytes = message.heap_bytes() as u64;
-        match self.retained.get(message.topic()) {
-            Some(old) => {
-                let more = bytes.saturating_sub(old.bytes() as u64);
-                !self.shared.lacks_room_to_retain(0, more)
-            }
-            None => !self.shared.lacks_room_to_retain(1, bytes),
-        }
+        self.retained.has_room_for(message, &self.effects)
     }
 
     /// May it be refused where its topic has its home? Then its publisher waits for the word.
@@ -106,7 +73,7 @@ impl Shard {
         confirm: Option<Confirm>,
     ) -> Result<bool, Reason> {
         let topic = message.topic();
-        let is_written = self.retained.get(topic).is_some_and(|old| old.place.is_some());
+        let is_written = self.retained.place_of(topic).is_some_and(Place::is_some);
         let is_kept = is_written || message.level() > 0;
         let level = level_of(message.level());
         let mut answers_later = false;
@@ -130,9 +97,8 @@ impl Shard {
                 }
             }
         }
-        if let Some(old) = self.retained.remove(topic) {
-            self.count_retained(topic, -1, -old.bytes());
-            self.unwrite_retained(topic, old.place, true);
+        if let Some(old) = self.retained.remove(topic, &self.effects) {
+            self.unwrite_retained(topic, old, true);
         }
         Ok(answers_later)
     }
@@ -186,36 +152,15 @@ impl Shard {
 
     /// Puts a retained message back as it was in the log.
     pub(crate) fn insert_retained(&mut self, message: &Message, place: Place) {
-        let kept = Kept::new(message, place);
-        self.count_retained(message.topic(), 1, kept.bytes());
-        self.retained.insert(kept);
-    }
-
-    /// What the broker says of itself is nobody's, and counts to no limit.
-    fn count_retained(&self, topic: &str, messages: i64, bytes: i64) {
-        if is_own(topic) {
-            return;
-        }
-        self.shared.add_retained(messages, bytes);
-        let metrics = self.metrics();
-        metrics.retained.set(metrics.retained.value().wrapping_add(messages as u64));
-        metrics.retained_bytes.set(metrics.retained_bytes.value().wrapping_add(bytes as u64));
+        self.retained.insert(message, place, &self.effects);
     }
 
     /// Removes some of the retained messages that have expired.
     pub(crate) fn sweep_retained(&mut self, now_ms: u64) {
-        let mut expired: Vec<Message> = Vec::new();
-        let after = self.retained_sweep.take();
-        self.retained_sweep = self.retained.walk_all(after, SWEEP_MESSAGES, &mut |kept| {
-            if kept.expires_at_ms() <= now_ms {
-                expired.push(kept.message());
-            }
-        });
-        for message in expired {
-            if let Some(old) = self.retained.remove(message.topic()) {
-                self.count_retained(message.topic(), -1, -old.bytes());
+        for message in self.retained.look_for_expired(now_ms) {
+            if let Some(old) = self.retained.remove(message.topic(), &self.effects) {
                 // It is expired in the next life, too, so nothing has to say so.
-                self.unwrite_retained(message.topic(), old.place, true);
+                self.unwrite_retained(message.topic(), old, true);
             }
         }
     }
@@ -254,45 +199,6 @@ impl Shard {
             let home = self.shared.shard_of_topic(filter);
             self.query(RetainedQuery { home, ..query });
         }
-    }
-
-    /// The home's side: a page, now or in a later turn.
-    pub(crate) fn on_retained_query(&mut self, query: Box<RetainedQuery>) {
-        if !has_wildcard(&query.filter) {
-            return self.give_page(query);
-        }
-        self.pages.waiting.push_back(query);
-        self.give_pages();
-    }
-
-    fn give_pages(&mut self) {
-        while self.pages.given < PAGES_PER_TURN
-            && let Some(query) = self.pages.waiting.pop_front()
-        {
-            self.pages.given += 1;
-            self.give_page(query);
-        }
-    }
-
-    /// A turn is over, and there may be more pages.
-    pub(crate) fn give_more_pages(&mut self) {
-        self.pages.given = 0;
-        self.give_pages();
-    }
-
-    fn give_page(&mut self, mut query: Box<RetainedQuery>) {
-        let mut messages = Vec::new();
-        let after = query.after.take();
-        if has_wildcard(&query.filter) {
-            query.after = self.retained.walk(&query.filter, after, PAGE_MESSAGES, &mut |kept| {
-                messages.push(kept.message());
-            });
-        } else {
-            messages.extend(self.retained.get(&query.filter).map(Kept::message));
-        }
-        let is_last = query.after.is_none();
-        let subscriber = query.subscriber.shard();
-        self.send(subscriber, Mail::Retained { query, messages, is_last });
     }
 
     /// The subscriber's side: deliver the page, and go on when there is room.
@@ -405,8 +311,4 @@ impl Shard {
 
 fn has_wildcard(filter: &str) -> bool {
     filter.contains(['+', '#'])
-}
-
-fn is_own(topic: &str) -> bool {
-    topic.starts_with("$SYS/")
 }

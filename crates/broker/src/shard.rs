@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, Dropped, Link, Message, NEVER, Outbox};
-use topic::Retained;
 
 use crate::access::{Access, Action, Identity};
 use crate::buffers::Buffers;
@@ -26,7 +25,7 @@ use crate::load::LoadWalk;
 use crate::news::ShardNews;
 use crate::pace::Taken;
 use crate::remains::Remains;
-use crate::retain::Pages;
+use crate::retain::Home;
 use crate::router::Router;
 use crate::wheel::Wheel;
 use crate::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX, Work};
@@ -46,13 +45,10 @@ pub struct Shard {
     pub(crate) clients: Clients,
     pub(crate) router: Router,
     pub(crate) groups: Groups,
-    pub(crate) retained: Retained<crate::retain::Kept>,
+    pub(crate) retained: Home,
     /// The log, if there is one.
     pub(crate) store: Option<Box<Store>>,
     pub(crate) inbox: Inbox,
-    pub(crate) pages: Pages,
-    /// Where the walk that removes expired retained messages goes on.
-    pub(crate) retained_sweep: Option<topic::Cursor>,
     pub(crate) wheel: Wheel,
     pub(crate) remains: Remains,
     /// When retained messages and groups are looked through next.
@@ -79,11 +75,9 @@ impl Shard {
             clients: Clients::new(id, seed),
             router: Router::new(id, &shared, seed),
             groups: Groups::new(shared.seed),
-            retained: Retained::new(),
+            retained: Home::new(),
             store: None,
             inbox: Inbox::default(),
-            pages: Pages::default(),
-            retained_sweep: None,
             wheel: Wheel::default(),
             remains: Remains::default(),
             sweeps_at_ms: 0,
@@ -410,7 +404,7 @@ impl Shard {
                 self.slow_publisher(publisher, pace, now_ms);
             }
             Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
-            Mail::QueryRetained(query) => self.on_retained_query(query),
+            Mail::QueryRetained(query) => self.retained.on_query(query, &mut self.effects),
             Mail::Retained { query, messages, is_last } => {
                 self.on_retained_page(*query, &messages, is_last, now_ms);
             }

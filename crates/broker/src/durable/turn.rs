@@ -398,7 +398,7 @@ impl Shard {
         let copied = store.append_raw(record.kind, record.bytes)?;
         debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
         if let Fact::Retained(message) = fact {
-            self.retained.change(message.topic, |kept| kept.place = copied);
+            self.retained.set_place(message.topic, copied);
         } else if let Some(place) = self.place_of_mut(fact) {
             *place = copied;
         }
@@ -407,7 +407,7 @@ impl Shard {
 
     fn place_of(&mut self, fact: &Fact<'_>) -> Option<Place> {
         match fact {
-            Fact::Retained(message) => self.retained.get(message.topic).map(|kept| kept.place),
+            Fact::Retained(message) => self.retained.place_of(message.topic),
             _ => self.place_of_mut(fact).copied(),
         }
     }
