@@ -11,6 +11,7 @@ use crate::client::{Client, Pace};
 use crate::dirty::BROADCAST_MIN;
 use crate::journal::Origin;
 use crate::news::Kind;
+use crate::sure::Sure;
 use crate::{Confirm, Ended, Metrics, SessionKey, Shard};
 
 /// Bits of `Subscription::options`.
@@ -241,7 +242,7 @@ impl Shard {
         template: Option<&mut Template>,
     ) {
         let FanOut { message, traits, serial, .. } = *fan_out;
-        let Some(first) = own.first() else { return };
+        let Some(first) = own.first().sure() else { return };
         let slot = first.subscriber;
         let is_own = traits.publisher == self.key(slot).as_u64();
         let Some(client) = self.clients.get_mut(slot) else { return };
@@ -287,7 +288,7 @@ impl Shard {
             }
             return;
         }
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         self.buffers.lend(client);
         if terms.qos == QoS::ExactlyOnce && client.durable.is_some() {
             // The client would take what has this packet id after a crash for a repetition.

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::Shard;
+use crate::sure::Sure;
 
 /// A message for more subscriptions of one shard is a broadcast.
 pub const BROADCAST_MIN: usize = 128;
@@ -79,7 +80,7 @@ impl Shard {
 
     /// Notes that the outbox of a client may have something to write.
     pub(crate) fn mark_dirty(&mut self, slot: u32) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut().filter(|link| !link.is_dirty) else { return };
         link.is_dirty = true;

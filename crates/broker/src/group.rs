@@ -18,6 +18,7 @@ use crate::deliver::{identifiers_of, options};
 use crate::group_names::GroupName;
 use crate::groups::{Group, Member, choose};
 use crate::subscriptions::Listed;
+use crate::sure::Sure;
 use crate::work::GROUP_UNITS;
 use crate::{Confirm, GroupWay, Mail, SessionKey, Shard};
 
@@ -40,7 +41,7 @@ impl Shard {
         let name = self.group_name(share, filter);
         let key = name.key;
         let member_key = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot) else {
+        let Some(client) = self.clients.get_mut(slot).sure() else {
             return (Listed::new(FilterId(0), 0), false);
         };
         let gauge = client.gauge.get_or_insert_default().clone();
@@ -69,7 +70,7 @@ impl Shard {
     /// Somebody joined, here or on another shard. True if it was not a member before.
     pub(crate) fn on_join(&mut self, name: &Arc<GroupName>, member: Member) -> bool {
         let number = self.know_group(name, NEVER);
-        let Some(group) = self.groups.get_mut(number) else { return false };
+        let Some(group) = self.groups.get_mut(number).sure() else { return false };
         group.forget_at_ms = NEVER;
         if let Some(known) = group.members.iter_mut().find(|known| known.key == member.key) {
             *known = member;
@@ -106,7 +107,7 @@ impl Shard {
 
     /// A session of this shard unsubscribes or ends.
     pub(crate) fn leave_group(&mut self, number: u32, member: SessionKey) {
-        let Some(group) = self.groups.get(number) else { return };
+        let Some(group) = self.groups.get(number).sure() else { return };
         let key = group.name.key;
         self.send_to_others(&Mail::Leave { group: key, member });
         self.remove_member(number, member);
@@ -119,7 +120,7 @@ impl Shard {
     }
 
     fn remove_member(&mut self, number: u32, member: SessionKey) {
-        let Some(group) = self.groups.get_mut(number) else { return };
+        let Some(group) = self.groups.get_mut(number).sure() else { return };
         group.members.retain(|known| known.key != member);
         if group.members.is_empty() {
             self.forget_group(number);
@@ -127,7 +128,7 @@ impl Shard {
     }
 
     fn forget_group(&mut self, number: u32) {
-        let Some(group) = self.groups.remove(number) else { return };
+        let Some(group) = self.groups.remove(number).sure() else { return };
         self.router.remove_group(group.filter, number);
         let lost =
             group.parked.len() as u64 + group.kept.map_or(0, |kept| self.close_group_queue(*kept));
@@ -151,7 +152,7 @@ impl Shard {
             self.pass_on(number, message, 0, now_ms);
             return 0;
         }
-        let Some(name) = self.groups.name(number).cloned() else { return 0 };
+        let Some(name) = self.groups.name(number).cloned().sure() else { return 0 };
         let home = self.shared.shard_of_group(name.key);
         // Also to itself by mail: an answer must not come before the acknowledgement is owed.
         self.send(home, Mail::Park { group: name, message: message.clone(), confirm });
@@ -198,7 +199,7 @@ impl Shard {
         denied: SessionKey,
         way: GroupWay,
     ) {
-        let Some(group) = self.groups.get(number) else { return };
+        let Some(group) = self.groups.get(number).sure() else { return };
         let name = group.name.clone();
         let first = if way.denied_by == SessionKey::NOBODY { denied } else { way.denied_by };
         let ahead = |key: SessionKey| key.as_u64().wrapping_sub(denied.as_u64());
@@ -219,7 +220,7 @@ impl Shard {
     fn pass_on(&mut self, number: u32, message: &Message, hops: u8, now_ms: u64) {
         let random = self.next_random();
         let strategy = self.shared.settings.share_strategy;
-        let Some(group) = self.groups.get_mut(number) else { return };
+        let Some(group) = self.groups.get_mut(number).sure() else { return };
         let name = group.name.clone();
         let key = name.key;
         let home = self.shared.shard_of_group(key);
@@ -272,7 +273,7 @@ impl Shard {
             self.pass_back(number, &message, (hops, serial), now_ms);
             return;
         };
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let is_denied = bits & options::CHECK_RECEIVE != 0
             && !client.grants.allows(
                 client.identity(),
@@ -322,7 +323,7 @@ impl Shard {
         let limits = self.shared.settings.share_queue;
         let key = name.key;
         let number = self.know_group(name, now_ms + MEMBERLESS_MS);
-        let Some(group) = self.groups.get_mut(number) else { return };
+        let Some(group) = self.groups.get_mut(number).sure() else { return };
         let is_kept = message.qos() != QoS::AtMostOnce
             && (group.members.is_empty() || group.members.iter().any(Member::keeps));
         if !is_kept {
@@ -365,7 +366,7 @@ impl Shard {
     /// Tells the other shards, once per change, whether something waits here for their members.
     pub(crate) fn tell_waiting(&mut self, key: u64) {
         let Some(number) = self.groups.number(key) else { return };
-        let Some(group) = self.groups.get_mut(number) else { return };
+        let Some(group) = self.groups.get_mut(number).sure() else { return };
         let any = group.has_waiting();
         if std::mem::replace(&mut group.is_told, any) != any {
             self.send_to_others(&Mail::Waiting { group: key, any });
@@ -377,7 +378,7 @@ impl Shard {
         let Some(number) = self.groups.number(key) else { return };
         loop {
             let random = self.next_random();
-            let Some(group) = self.groups.get_mut(number) else { return };
+            let Some(group) = self.groups.get_mut(number).sure() else { return };
             let Some(message) = group.parked.front().cloned() else { return };
             let is_expired = message.is_expired(now_ms);
             let place = choose(group, strategy, &message, random);
@@ -422,7 +423,7 @@ impl Shard {
 
     /// A member here may have room now: ask the homes of its groups for parked messages.
     pub(crate) fn pull_for(&mut self, slot: u32, now_ms: u64) {
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.clients.get(slot).sure() else { return };
         if !client.gauge.as_ref().is_some_and(|gauge| gauge.is_available()) {
             return;
         }
@@ -434,7 +435,7 @@ impl Shard {
     }
 
     fn pull(&mut self, number: u32, now_ms: u64) {
-        let Some(group) = self.groups.get(number) else { return };
+        let Some(group) = self.groups.get(number).sure() else { return };
         let key = group.name.key;
         let home = self.shared.shard_of_group(key);
         if home == self.id {
@@ -451,7 +452,7 @@ impl Shard {
 
     /// A member is gone: what it has not acknowledged goes back to its groups.
     pub(crate) fn give_back(&mut self, slot: u32, now_ms: u64) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         if client.gauge.is_none() {
             return;
         }

@@ -14,6 +14,7 @@ use crate::client::Gauge;
 use crate::deliver::options;
 use crate::durable::KeptQueue;
 use crate::group_names::{GroupName, text_hash};
+use crate::sure::Sure;
 use crate::{SessionKey, ShareStrategy, Shared};
 
 /// A member as all shards know it.
@@ -212,7 +213,7 @@ impl Groups {
     /// New access rules: must each message be checked for this member? Only the member's own
     /// shard asks.
     pub(crate) fn set_check_receive(&mut self, number: u32, member: SessionKey, checks: bool) {
-        let Some(group) = self.get_mut(number) else { return };
+        let Some(group) = self.get_mut(number).sure() else { return };
         let Some(member) = group.members.iter_mut().find(|known| known.key == member) else {
             return;
         };

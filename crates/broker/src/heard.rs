@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use codec::{Packet, Properties, Suback};
 
+use crate::sure::Sure;
 use crate::{Mail, SessionKey, Shard, ShardId};
 
 /// Bytes of what waits. Policy: above it no SUBSCRIBE is read.
@@ -90,7 +91,7 @@ impl Shard {
         kept: Option<storage::Position>,
     ) {
         let session = self.key(slot);
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.clients.get(slot).sure() else { return };
         let connection = client.connection;
         let unheard = Unheard { session, connection, packet_id, reasons: reasons.into(), kept };
         self.heard.push(unheard);

@@ -16,6 +16,7 @@ use codec::{Publish, QoS};
 use session::{LARGE_BYTES_MIN, Message, NEVER};
 
 use crate::client::Client;
+use crate::sure::Sure;
 use crate::{Mail, SessionKey, Shard};
 
 /// Filters that are held for at a time. Above it publishers are paused one by one (`pace`).
@@ -144,7 +145,7 @@ impl Shard {
         let (index, filters) = self.router.filters_of(topic);
         let own = filters.iter().find(|filter| index.subscription(**filter, slot).is_some());
         let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
-        let Some(filter) = filter else { return false };
+        let Some(filter) = filter.sure() else { return false };
         self.send_to_others(&Mail::Hold { subscriber, filter: filter.clone(), bytes_min });
         self.holds.begin(subscriber, filter, bytes_min);
         self.holds.look_ms = self.holds.look_ms.min(now_ms + LOOK_MS);
@@ -225,9 +226,9 @@ impl Shard {
 
     /// Reads nothing from a publisher before the subscriber's queue is short.
     pub(crate) fn wait_for_subscriber(&mut self, slot: u32, subscriber: SessionKey) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let connection = client.connection;
-        let Some(link) = client.session.link_mut() else { return };
+        let Some(link) = client.session.link_mut().sure() else { return };
         self.effects.hold(connection);
         if !std::mem::replace(&mut link.waits_for_shard, true)
             && let Some(hold) = self.holds.of(subscriber)

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 
 use codec::Publish;
 
+use crate::sure::Sure;
 use crate::{Shard, ShardId, Shared};
 
 /// Marks within what may lie before a shard.
@@ -126,9 +127,9 @@ impl Shard {
 
     /// Reads nothing from a publisher before the shard has dealt with more of its mail.
     pub(crate) fn wait_for_mail(&mut self, slot: u32, shard: ShardId) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let connection = client.connection;
-        let Some(link) = client.session.link_mut() else { return };
+        let Some(link) = client.session.link_mut().sure() else { return };
         self.effects.hold(connection);
         if !std::mem::replace(&mut link.waits_for_shard, true) {
             self.effects.lanes().wait(shard, slot, connection);

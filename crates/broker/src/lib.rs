@@ -55,6 +55,7 @@ mod shard;
 mod shared;
 mod subscribe;
 mod subscriptions;
+mod sure;
 pub mod sys;
 mod wheel;
 mod work;

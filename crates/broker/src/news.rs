@@ -6,6 +6,7 @@ use session::Dropped;
 use crate::access::Action;
 use crate::client::Client;
 use crate::group_names::GroupName;
+use crate::sure::Sure;
 use crate::{Event, Shard};
 
 /// How often somebody is told of.
@@ -86,7 +87,7 @@ impl ShardNews {
 impl Shard {
     /// Counts, and tells at once if nothing was told of the client for a second.
     pub(crate) fn note(&mut self, slot: u32, kind: Kind, topic: &str, now_ms: u64) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         if !client.extras().news.count(kind) {
             let (topic, rule) = (topic.into(), rule_of(client, kind, topic));
             client.extras().news.items.push(ClientItem { kind, count: 1, topic, rule });
@@ -100,7 +101,7 @@ impl Shard {
 
     /// Tells what there is of a client.
     pub(crate) fn tell_news(&mut self, slot: u32, now_ms: u64) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let Some(extras) = client.extras.as_mut().filter(|extras| !extras.news.items.is_empty())
         else {
             return;

@@ -12,6 +12,7 @@ use crate::news::Kind;
 use crate::room::frees_room;
 use crate::router::Audience;
 use crate::shard::OwnMemory;
+use crate::sure::Sure;
 use crate::{Confirm, Ended, Mail, SessionKey, Settings, Shard, WhenFull};
 
 /// What became of a message on its way: where it is awaited, and by how many places.
@@ -49,7 +50,7 @@ impl Shard {
         metrics.publishes_received.add(1);
         metrics.publish_bytes_received.add(publish.payload.len() as u64);
         let key = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(Pace::default()) };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(Pace::default()) };
         let settings = self.store.as_ref().map(|_| &self.shared.settings);
         let buffers = (self.buffers.properties(), memory);
         let checked = check(client, publish, buffers, settings, key, now_ms)?;
@@ -204,7 +205,7 @@ impl Shard {
 
     /// Owes the answer to a publish whose packet id counts as accepted already.
     fn owe_kept_answer(&mut self, slot: u32, publish: &Publish<'_>, waiting: u16) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         self.buffers.lend(client);
         client.session.owe_kept_answer(publish.packet_id, waiting);
         self.mark_dirty(slot);
@@ -264,7 +265,7 @@ impl Shard {
     /// A QoS 2 publish comes again for which other places have yet to answer: this connection waits
     /// for them, too.
     fn inherit(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
-        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let Some(number) = client.session.link().map(session::Link::next_ack_number) else {
             return false;
         };
@@ -294,7 +295,7 @@ impl Shard {
     }
 
     fn owe_answer(&mut self, slot: u32, publish: &Publish<'_>, reason: Reason, waiting: u16) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         self.buffers.lend(client);
         client.session.owe_answer(publish.qos, publish.packet_id, reason, waiting);
         self.mark_dirty(slot);

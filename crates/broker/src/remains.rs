@@ -10,6 +10,7 @@ use session::{Message, Outgoing};
 
 use crate::Shard;
 use crate::subscriptions::Leaving;
+use crate::sure::Sure;
 
 /// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
 const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
@@ -87,7 +88,7 @@ fn count(queue: &Outgoing) -> usize {
 impl Shard {
     /// Takes a session out of all tables. What is large goes in later turns.
     pub(crate) fn bury(&mut self, slot: u32) {
-        let Some(mut client) = self.clients.take(slot) else { return };
+        let Some(mut client) = self.clients.take(slot).sure() else { return };
         let mut leaving = std::mem::take(&mut client.subscriptions).into_iter();
         let metrics = self.metrics();
         metrics.sessions.sub(1);

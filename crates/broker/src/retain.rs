@@ -21,6 +21,7 @@ use crate::durable::{Class, Deletion, Place, Promise, level_of, unlogged};
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::news::Subject;
 use crate::room::frees_room;
+use crate::sure::Sure;
 use crate::{Confirm, RetainedQuery, Shard};
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
@@ -168,7 +169,7 @@ impl Shard {
     /// The retained messages of a new subscription are to be sent, once there is room for them
     /// ([`Shard::ask_next_page`]).
     pub(crate) fn want_retained(&mut self, slot: u32, filter: &str, bits: u8, identifier: u32) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let wanted = Wanted { options: bits, identifier };
         client.extras().retained_wanted.insert(filter.into(), wanted);
     }
@@ -177,7 +178,7 @@ impl Shard {
     fn ask_retained(&mut self, slot: u32, filter: &str, wanted: Wanted) {
         let subscriber = self.key(slot);
         let Wanted { options: bits, identifier } = wanted;
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let extras = client.extras();
         extras.retained_asks = extras.retained_asks.wrapping_add(1);
         let query = RetainedQuery {
@@ -213,7 +214,7 @@ impl Shard {
         for message in messages {
             self.offer_retained(slot, &query, message, now_ms);
         }
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let extras = client.extras();
         extras.retained_asked = extras.retained_asked.saturating_sub(1);
         if !is_last {
@@ -227,7 +228,7 @@ impl Shard {
     }
 
     fn offer_retained(&mut self, slot: u32, query: &RetainedQuery, message: &Message, now_ms: u64) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         if message.is_expired(now_ms) {
             return;
         }
@@ -260,7 +261,7 @@ impl Shard {
                 return self.hand_out_aside(slot, Delivery { message, terms }, now_ms);
             }
         }
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let limits = client.limits.queue;
         let offered = client.session.offer_patiently(message, terms, &limits, now_ms);
         self.after_offer(slot, message.payload().len(), offered, now_ms);
@@ -268,7 +269,7 @@ impl Shard {
 
     /// Asks for further pages while the subscriber has room.
     pub(crate) fn ask_next_page(&mut self, slot: u32) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let is_calm = client
             .session
             .link()

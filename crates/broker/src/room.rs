@@ -4,6 +4,7 @@ use codec::{Publish, QoS, Reason};
 use session::Message;
 
 use crate::pace::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
+use crate::sure::Sure;
 use crate::{Shard, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
@@ -63,7 +64,7 @@ impl Shard {
 
     /// The shards that may have to write this publish down, a bit for each.
     fn keepers(&mut self, slot: u32, publish: &Publish<'_>) -> u64 {
-        let Some(client) = self.clients.get(slot) else { return 0 };
+        let Some(client) = self.clients.get(slot).sure() else { return 0 };
         let topic = match publish.properties.topic_alias() {
             Some(alias) if publish.topic.is_empty() => {
                 client.session.link().and_then(|link| link.topic_of(alias)).unwrap_or_default()

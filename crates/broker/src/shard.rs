@@ -27,6 +27,7 @@ use crate::pace::Taken;
 use crate::remains::Remains;
 use crate::retain::Home;
 use crate::router::Router;
+use crate::sure::Sure;
 use crate::wheel::Wheel;
 use crate::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX, Work};
 use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
@@ -250,7 +251,7 @@ impl Shard {
         if ack.kind == AckKind::Pubrec && !ack.reason.is_error() && self.keep_pubrec(slot, ack) {
             return Ok(());
         }
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(()) };
         let acked = client.session.on_ack(ack).map_err(Ended::Violation)?;
         match acked {
             Acked::Complete(origin) => {
@@ -301,7 +302,7 @@ impl Shard {
     /// Moves on what the session itself has: resends and its queue.
     fn pump_session(&mut self, slot: u32, now_ms: u64) {
         let metrics = &self.shared.metrics[usize::from(self.id)];
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
         let before = client.session.link().map_or(0, |link| link.outbox.len());
         let Client { session, grants, id, username, rechecks, .. } = client;
@@ -362,7 +363,7 @@ impl Shard {
             || client.session.outgoing.has_unsent()
             || client.extras.is_some()
             || client.gauge.as_ref().is_some_and(|gauge| !gauge.is_available());
-        let Some(link) = client.session.link_mut() else { return };
+        let Some(link) = client.session.link_mut().sure() else { return };
         let spare = link.outbox.advance(count);
         link.note_taken(count);
         let waits_to_be_read = link.waits_to_be_read;
@@ -480,7 +481,7 @@ impl Shard {
             reason = Reason::SUCCESS;
         }
         let is_current = self.link(slot, confirm.connection).is_some();
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let awaited_as = (confirm.connection, confirm.ack_number);
         let number = match is_current {
             true => Some(confirm.ack_number),
@@ -575,7 +576,7 @@ impl Shard {
     /// Makes sure the wheel wakes us for the client.
     pub(crate) fn arm_timer(&mut self, slot: u32) {
         let key = self.clients.key(slot);
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let due_ms = client.next_due_ms();
         if due_ms == NEVER {
             return;

@@ -10,6 +10,7 @@ use crate::access::Action;
 use crate::deliver::options;
 use crate::news::Kind;
 use crate::subscriptions::Listed;
+use crate::sure::Sure;
 use crate::{Ended, Shard};
 
 /// For filters that were checked when they were subscribed.
@@ -138,7 +139,7 @@ impl Shard {
         portion: &mut Portion<'a>,
         now_ms: u64,
     ) -> Result<(), Ended> {
-        let Some(client) = self.clients.get(slot) else { return Ok(()) };
+        let Some(client) = self.clients.get(slot).sure() else { return Ok(()) };
         let filters_max = client.limits.filters_per_packet_max as usize;
         let begun = portion.done.reasons.len();
         for (number, (text, options)) in subscribe.filters.iter().enumerate().skip(begun) {
@@ -235,7 +236,7 @@ impl Shard {
         options: SubscribeOptions,
         identifier: u32,
     ) -> Result<Result<Request<'a>, Reason>, Ended> {
-        let Some(client) = self.clients.get(slot) else {
+        let Some(client) = self.clients.get(slot).sure() else {
             return Ok(Err(Reason::UNSPECIFIED_ERROR));
         };
         let limits = &client.limits;
@@ -369,7 +370,7 @@ impl Shard {
     }
 
     pub(crate) fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> Granted {
-        let Some(client) = self.clients.get(slot) else { return Granted::default() };
+        let Some(client) = self.clients.get(slot).sure() else { return Granted::default() };
         let mut qos = request.options.qos.min(client.limits.qos_max);
         let is_durable = client.durable.is_some();
         if is_durable && request.filter.group.is_some() {
@@ -538,7 +539,7 @@ impl Shard {
             self.leave_group(listed.group - 1, key);
             return;
         }
-        let Some(gone) = self.router.unsubscribe(listed.filter, slot) else { return };
+        let Some(gone) = self.router.unsubscribe(listed.filter, slot).sure() else { return };
         if gone.is_last || gone.is_last_promise {
             self.close_backlog(listed.filter);
         }
@@ -546,12 +547,12 @@ impl Shard {
 
     /// After new access rules: which subscriptions need a check for each message?
     pub(crate) fn recheck_receiving(&mut self, slot: u32) {
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.clients.get(slot).sure() else { return };
         let listed: Vec<Listed> = client.subscriptions.iter().collect();
         let key = self.key(slot);
         for Listed { filter, group, .. } in listed {
             let text = self.router.text(filter).to_owned();
-            let Some(client) = self.clients.get(slot) else { return };
+            let Some(client) = self.clients.get(slot).sure() else { return };
             let is_covered = client.grants.covers(client.identity(), &text);
             if group != 0 {
                 self.groups.set_check_receive(group - 1, key, !is_covered);

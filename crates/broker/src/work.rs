@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use codec::Packet;
 
+use crate::sure::Sure;
 use crate::{Ended, Mail, Shard};
 
 /// Who takes such a part of a turn in a go asks for much.
@@ -120,9 +121,9 @@ impl Work {
 impl Shard {
     /// Reads nothing more from a client before those that wait have had their part.
     pub(crate) fn wait_for_turn(&mut self, slot: u32) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let connection = client.connection;
-        let Some(link) = client.session.link_mut() else { return };
+        let Some(link) = client.session.link_mut().sure() else { return };
         self.effects.hold(connection);
         if !std::mem::replace(&mut link.waits_for_shard, true) {
             self.work.line.push_back((slot, connection));
@@ -175,7 +176,7 @@ impl Shard {
     /// it is.
     #[cold]
     pub(crate) fn end_if_too_long(&mut self, slot: u32, bytes: &[u8], now_ms: u64) {
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.clients.get(slot).sure() else { return };
         if let Some(violation) = client.limits.too_long_request(bytes) {
             self.end(slot, Ended::Violation(violation), now_ms);
         }

@@ -16,6 +16,7 @@ use super::store::Noted;
 use super::track::{Out, Place};
 use crate::Shard;
 use crate::journal::Stage;
+use crate::sure::Sure;
 
 impl Shard {
     /// Is the packet id of such a delivery written down before it leaves?
@@ -27,7 +28,7 @@ impl Shard {
     /// The next delivery in the queue of a session, if it is one whose packet id has to be written
     /// first. False: it is not, or the window is closed.
     pub(crate) fn hand_out_unlogged(&mut self, slot: u32, now_ms: u64) -> bool {
-        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let Some(delivery) = client.session.take_unlogged() else { return false };
         self.hand_out_aside(slot, delivery, now_ms);
         true
@@ -81,10 +82,10 @@ impl Shard {
 
     /// Such a delivery is complete, or given up: its packet id means nothing any more.
     pub(crate) fn note_over(&mut self, slot: u32, out: &Out) {
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         store.release(out.place);
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
-        let Some(durable) = durable else { return };
+        let Some(durable) = durable.sure() else { return };
         store.noted.push(Noted {
             slot,
             queue: durable.queue,

@@ -18,6 +18,7 @@ use crate::client::{Client, Pace};
 use crate::deliver::{Keeping, Traits, may_receive, options, terms_of};
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::pace::CONGESTION_PAUSE_MS;
+use crate::sure::Sure;
 use crate::work::PENDING_PER_UNIT;
 
 /// Serials that a session takes from its backlogs at once.
@@ -125,9 +126,9 @@ impl Shard {
     /// A durable session is owed a message that is in the log. True: it cannot take it now, so that
     /// the message is to be [left behind](Shard::leave_behind).
     pub(crate) fn owe(&mut self, slot: u32, delivery: Delivery, now_ms: u64) -> bool {
-        let Some(store) = &mut self.store else { return false };
+        let Some(store) = self.store.as_mut().sure() else { return false };
         store.need_message(delivery.terms.serial);
-        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
         if !is_behind && client.session.has_window() {
             self.hand_out(slot, delivery, now_ms);
@@ -152,7 +153,7 @@ impl Shard {
     /// Puts a delivery in flight; the window is open.
     fn hand_out(&mut self, slot: u32, delivery: Delivery, now_ms: u64) {
         let session = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         self.buffers.lend(client);
         let serial = delivery.terms.serial;
         let payload_bytes = delivery.message.payload().len();
@@ -168,7 +169,7 @@ impl Shard {
             let limits = client.limits.queue;
             (client.session.offer(&message, terms, &limits, None, now_ms), packet_id)
         };
-        let Some(durable) = &mut client.durable else { return };
+        let Some(durable) = client.durable.as_mut().sure() else { return };
         if matches!(offered, Offered::Dropped(_)) {
             durable.track.pass(serial);
             self.release_message(serial);
@@ -205,9 +206,9 @@ impl Shard {
         let (payload_bytes, serial) = (delivery.message.payload().len(), delivery.terms.serial);
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
-        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let limits = client.limits.queue;
-        let Some(durable) = &mut client.durable else { return false };
+        let Some(durable) = client.durable.as_mut().sure() else { return false };
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
         let is_full = durable.queued >= limits.messages_max
             || durable.queued_bytes + bytes > limits.bytes_max;
@@ -237,9 +238,9 @@ impl Shard {
     fn drop_oldest(&mut self, slot: u32, now_ms: u64) {
         self.recount(slot);
         loop {
-            let Some(client) = self.clients.get(slot) else { return };
+            let Some(client) = self.clients.get(slot).sure() else { return };
             let limits = client.limits.queue;
-            let Some(durable) = &client.durable else { return };
+            let Some(durable) = client.durable.as_ref().sure() else { return };
             let is_full =
                 durable.queued > limits.messages_max || durable.queued_bytes > limits.bytes_max;
             if !is_full {
@@ -258,9 +259,9 @@ impl Shard {
     /// Counts what waits for a session without what has expired there: so that what is worth
     /// keeping does not make room for nothing. Only once in a while, as it walks the whole backlog.
     fn recount(&mut self, slot: u32) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let every = client.limits.queue.messages_max / RECOUNTS_PER_QUEUE;
-        let Some(durable) = &mut client.durable else { return };
+        let Some(durable) = client.durable.as_mut().sure() else { return };
         let rare = durable.rare();
         rare.since_recount += 1;
         if rare.since_recount <= every {
@@ -342,7 +343,7 @@ impl Shard {
 
     /// Puts a serial into the backlogs of the filters that match the topic.
     pub(crate) fn leave_behind(&mut self, topic: &str, serial: u64) {
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         let (index, filters) = self.router.filters_of(topic);
         for filter in filters {
             if index.promises(*filter) > 0 {
@@ -391,7 +392,7 @@ impl Shard {
     /// Moves on what waits in the log for a session, as far as its window goes.
     pub(crate) fn pump_backlog(&mut self, slot: u32, now_ms: u64) {
         loop {
-            let Some(client) = self.clients.get(slot) else { return };
+            let Some(client) = self.clients.get(slot).sure() else { return };
             let is_behind = client.durable.as_ref().is_some_and(|durable| durable.is_behind);
             if !is_behind || !client.session.has_window() {
                 return;
@@ -484,7 +485,7 @@ impl Shard {
     }
 
     fn own_subscriptions(&mut self, slot: u32, topic: &str) -> Vec<Subscription> {
-        let Some(client) = self.clients.get(slot) else { return Vec::new() };
+        let Some(client) = self.clients.get(slot).sure() else { return Vec::new() };
         if client.subscriptions.len() > OWN_FILTERS_MAX {
             let (index, filters) = self.router.filters_of(topic);
             return filters.iter().filter_map(|f| index.subscription(*f, slot)).collect();
@@ -498,9 +499,9 @@ impl Shard {
 
     /// Nothing waits for the session any more.
     fn catch_up(&mut self, slot: u32) {
-        let Some(store) = &mut self.store else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(durable) = &mut client.durable else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(durable) = client.durable.as_mut().sure() else { return };
         durable.is_behind = false;
         if let Some(rare) = &mut durable.rare {
             rare.upcoming = VecDeque::new();
@@ -550,7 +551,7 @@ impl Shard {
         let queue = client.durable.as_ref().map(|durable| durable.queue);
         let unsupplied = client.session.outgoing.unsupplied();
         let (Some(queue), Some((packet_id, origin))) = (queue, unsupplied) else { return false };
-        let Some(store) = &mut self.store else { return false };
+        let Some(store) = self.store.as_mut().sure() else { return false };
         let delivery = match store.load(origin.serial, queue) {
             Loaded::Pending => return false,
             Loaded::Ready(message) => {
@@ -609,7 +610,7 @@ impl Shard {
     /// False: it is like any other.
     pub(crate) fn keep_pubrec(&mut self, slot: u32, ack: &codec::Ack<'_>) -> bool {
         let session = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let origin = client.session.outgoing.origin_of_qos_2(ack.packet_id);
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return false;
@@ -633,7 +634,7 @@ impl Shard {
     /// False: it is like any other.
     pub(crate) fn keep_pubrel(&mut self, slot: u32, packet_id: u16) -> bool {
         let session = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let connection = client.connection;
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return false;

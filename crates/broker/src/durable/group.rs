@@ -14,6 +14,7 @@ use super::store::{Class, HANDOVER, Loaded, Owner, level_of};
 use super::track::{Place, Track};
 use crate::group_names::GroupName;
 use crate::journal::{Fact, GroupOpened, StoredMessage};
+use crate::sure::Sure;
 use crate::{Confirm, GroupWay, Mail, Shard};
 
 /// Bytes of waiting messages that a group keeps in memory beside the log. Policy: later ones are
@@ -107,7 +108,7 @@ impl Shard {
             return Ok(false);
         }
         let Some(queue) = self.open_group_queue(name)? else { return Ok(false) };
-        let Some(store) = &mut self.store else { return Ok(false) };
+        let Some(store) = self.store.as_mut().sure() else { return Ok(false) };
         let (serial, position) = store
             .keep_message(message, |message| Fact::Message(StoredMessage { queue, ..message }))?;
         let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
@@ -131,7 +132,7 @@ impl Shard {
         if let Some(kept) = self.groups.kept(name.key) {
             return Ok(Some(kept.queue));
         }
-        let Some(store) = &mut self.store else { return Ok(None) };
+        let Some(store) = self.store.as_mut().sure() else { return Ok(None) };
         let queue = store.new_queue();
         let from_serial = store.last_serial();
         let fact = Fact::GroupOpened(GroupOpened {
@@ -266,7 +267,7 @@ impl Shard {
 
     /// The group has no member any more: what it kept is lost, and said to be.
     pub(crate) fn close_group_queue(&mut self, kept: KeptQueue) -> u64 {
-        let Some(store) = &mut self.store else { return 0 };
+        let Some(store) = self.store.as_mut().sure() else { return 0 };
         let mut lost = 0;
         let given_out: Vec<u64> = kept.track.in_flight().map(|out| out.serial).collect();
         for serial in kept.waiting.iter().map(|waiting| waiting.serial).chain(given_out) {

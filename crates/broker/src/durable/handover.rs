@@ -18,6 +18,7 @@ use super::track::{Place, Track};
 use crate::client::Client;
 use crate::journal::{Fact, Origin};
 use crate::publish::Routed;
+use crate::sure::Sure;
 use crate::{Confirm, Mail, SessionKey, Shard};
 
 /// A message that is not yet known to be held by all who owe it.
@@ -184,9 +185,9 @@ impl Shard {
     /// What is retained is what was acknowledged last: if its session was given up, nobody is told
     /// any more that such a publish is kept, so it must not replace what was said since.
     pub(crate) fn pass_on_taken(&mut self, serial: u64, now_ms: u64) {
-        let Some(store) = &mut self.store else { return };
-        let Some(handover) = store.handovers.by_serial.get_mut(&serial) else { return };
-        let Some(message) = handover.message.take() else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(handover) = store.handovers.by_serial.get_mut(&serial).sure() else { return };
+        let Some(message) = handover.message.take().sure() else { return };
         let (session, is_will) = (handover.session, handover.is_will);
         let was_in_line = std::mem::take(&mut handover.is_in_line);
         let confirm = Confirm {
@@ -218,8 +219,8 @@ impl Shard {
 
     /// One place more holds the message.
     pub(crate) fn on_handed_over(&mut self, serial: u64, now_ms: u64) {
-        let Some(store) = &mut self.store else { return };
-        let Some(handover) = store.handovers.by_serial.get_mut(&serial) else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(handover) = store.handovers.by_serial.get_mut(&serial).sure() else { return };
         handover.waiting = handover.waiting.saturating_sub(1);
         if handover.waiting > 0 {
             return;
@@ -235,8 +236,8 @@ impl Shard {
 
     /// The record of a publish that was taken on never gets to the disk: its publisher is told.
     pub(crate) fn refuse_taken(&mut self, serial: u64, now_ms: u64) {
-        let Some(store) = &mut self.store else { return };
-        let Some(handover) = store.handovers.by_serial.remove(&serial) else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
+        let Some(handover) = store.handovers.by_serial.remove(&serial).sure() else { return };
         store.handovers.track.finish(serial);
         store.release_message(serial);
         self.leave_line(handover.session);
@@ -257,7 +258,7 @@ impl Shard {
             return;
         };
         for serial in store.handovers.serials() {
-            let Some(store) = &mut self.store else { return };
+            let Some(store) = self.store.as_mut().sure() else { return };
             let Some(handover) = store.handovers.by_serial.get(&serial) else { continue };
             if handover.message.is_some() || handover.waiting > 0 {
                 continue;
@@ -298,7 +299,7 @@ impl Shard {
         above: u64,
     ) -> Result<Option<Position>, AppendError> {
         let mark = Some(self.topic_mark(message.topic()));
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(None) };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(None) };
         client.session.incoming.note_sent_again();
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
             return Ok(None);
@@ -330,8 +331,8 @@ impl Shard {
 
     /// A PUBREL is committed: the packet id means nothing any more.
     pub(crate) fn forget_received(&mut self, slot: u32, packet_id: u16, serial: u64) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(durable) = &mut client.durable else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let Some(durable) = client.durable.as_mut().sure() else { return };
         let received = &mut durable.rare().received;
         let Some(index) =
             received.iter().position(|r| r.packet_id == packet_id && r.serial == serial)
@@ -339,7 +340,7 @@ impl Shard {
             return;
         };
         let Received { place, .. } = received.swap_remove(index);
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         if place.is_some() {
             store.release(place);
         } else {

@@ -14,6 +14,7 @@ use storage::{AppendError, Level, Position};
 use super::promise::Promise;
 use super::store::Class;
 use crate::journal::Fact;
+use crate::sure::Sure;
 use crate::{Confirm, Ended, SessionKey, Shard};
 
 /// Bytes of deletions, and of answers that wait for them. Policy: above it, what is given up is
@@ -263,7 +264,7 @@ impl Shard {
                 break;
             }
         }
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         store.late.news = news;
         if store.late.news.is_empty() {
             store.late.deletions.extend(std::mem::take(&mut store.late.answers));

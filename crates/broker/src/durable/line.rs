@@ -15,6 +15,7 @@ use session::Message;
 use storage::{Level, Log, Position};
 
 use crate::publish::Routed;
+use crate::sure::Sure;
 use crate::{Confirm, Shard};
 
 /// Bytes of messages that wait behind others. Policy: above it, whoever sends more of them is not
@@ -131,9 +132,9 @@ impl Shard {
         is_for_store_only: bool,
     ) {
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
-        let Some(session) = durable.map(|durable| durable.queue) else { return };
+        let Some(session) = durable.map(|durable| durable.queue).sure() else { return };
         self.enter_line(slot, message.topic());
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         let message = message.clone();
         store.line.push_behind(Behind { session, message, confirm, is_for_store_only });
     }

@@ -19,6 +19,7 @@ use crate::client::Client;
 use crate::connect::user_account;
 use crate::deliver::options;
 use crate::journal::{Sent, Stage};
+use crate::sure::Sure;
 use crate::{Durability, Limits, Mail, Shard, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
@@ -103,7 +104,7 @@ impl Shard {
         now_ms: u64,
     ) -> Result<(), Unreadable> {
         let Found { queue, mut facts, progress } = found;
-        let Some(opened) = facts.opened.take() else { return Ok(()) };
+        let Some(opened) = facts.opened.take().sure() else { return Ok(()) };
         let mut rare = facts.take_rare();
         let mut client = Client::new(opened.client_id, limits.clone());
         client.username = Some(opened.username).filter(|name| !name.is_empty());
@@ -179,7 +180,7 @@ impl Shard {
             identifier: facts.identifier,
         };
         self.subscribe(slot, &request);
-        let Some(listed) = self.listed_of(slot, filter) else { return Ok(()) };
+        let Some(listed) = self.listed_of(slot, filter).sure() else { return Ok(()) };
         let client = self.clients.get_mut(slot);
         if let Some(place) = client.and_then(|client| client.subscriptions.place_mut(&listed)) {
             *place = facts.place;
@@ -226,7 +227,7 @@ impl Shard {
 
     /// What the shard itself has taken on and had from others.
     fn restore_own(&mut self, replay: &mut Replay) {
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         let handed_over = replay.progress.remove(&HANDOVER).unwrap_or_default();
         replay.taken.sort_unstable();
         replay.taken.dedup();
@@ -295,7 +296,7 @@ impl Shard {
 
     /// Sessions for which nothing waits have had all there is, whatever others are still owed.
     fn catch_up_idle(&mut self) {
-        let Some(store) = &self.store else { return };
+        let Some(store) = self.store.as_ref().sure() else { return };
         let last_serial = store.last_serial();
         for slot in self.clients.slots() {
             let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());

@@ -12,6 +12,7 @@ use crate::client::Client;
 use crate::deliver::options;
 use crate::journal::{Fact, SessionOpened, Subscribed};
 use crate::subscriptions::Listed;
+use crate::sure::Sure;
 use crate::{Durability, Ended, Shard};
 
 /// What a durable session has more than others.
@@ -138,7 +139,7 @@ impl Shard {
         version: Version,
         now_ms: u64,
     ) -> Result<(), AppendError> {
-        let Some(client) = self.clients.get(slot) else { return Ok(()) };
+        let Some(client) = self.clients.get(slot).sure() else { return Ok(()) };
         let level = client.limits.durability;
         if client.durable.is_some() {
             return self.keep_resumed(slot, version, now_ms);
@@ -184,8 +185,8 @@ impl Shard {
         version: Version,
         now_ms: u64,
     ) -> Result<(), AppendError> {
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
-        let Some(durable) = &mut client.durable else { return Ok(()) };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(()) };
+        let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
         durable.level = client.limits.durability.max(Durability::Disk);
         durable.told_ms = now_ms.max(durable.told_ms + 1);
         let (queue, opened_at_ms) = (durable.queue, durable.told_ms);
@@ -219,9 +220,9 @@ impl Shard {
         opened_at_ms: u64,
         class: Class,
     ) -> Result<(), AppendError> {
-        let Some(store) = &mut self.store else { return Ok(()) };
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
-        let Some(durable) = client.durable.as_ref() else { return Ok(()) };
+        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(()) };
+        let Some(durable) = client.durable.as_ref().sure() else { return Ok(()) };
         let (queue, level) = (durable.queue, durable.log_level());
         let opened = session_opened(client, queue, version, opened_at_ms);
         let place = store.append(class, &Fact::SessionOpened(opened), level)?;
@@ -239,7 +240,7 @@ impl Shard {
 
     /// Subscriptions that the session had before it became durable.
     fn keep_subscriptions(&mut self, slot: u32) {
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.clients.get(slot).sure() else { return };
         for listed in client.subscriptions.iter().collect::<Vec<_>>() {
             let text = self.filter_text(listed);
             let bits = match listed.group {
@@ -294,7 +295,7 @@ impl Shard {
         (bits, identifier): (u8, u32),
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(None) };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(None) };
         let Some(durable) = &mut client.durable else { return Ok(None) };
         let from_serial = durable.begin_of(listed.filter);
         let subscribed = Fact::Subscribed(Subscribed {
@@ -316,7 +317,7 @@ impl Shard {
         let Some(last_serial) = self.store.as_ref().map(|store| store.last_serial()) else {
             return;
         };
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let Some(durable) = &mut client.durable else { return };
         if let Some(rare) = &mut durable.rare {
             rare.upcoming = std::collections::VecDeque::new();
@@ -369,13 +370,13 @@ impl Shard {
         packet: &Packet<'_>,
     ) {
         let session = self.key(slot);
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let connection = client.connection;
         let durable = client.durable.as_ref();
         let level = durable.map(|durable| durable.log_level());
         let position = position.max(durable.and_then(|durable| durable.told_at()));
         let queue = durable.map(|durable| durable.queue);
-        let Some(link) = client.session.link_mut() else { return };
+        let Some(link) = client.session.link_mut().sure() else { return };
         if let (Some(queue), Some(store)) = (queue, &mut self.store)
             && store.late.concerns(queue)
             && !is_refusal(packet)
@@ -414,7 +415,7 @@ impl Shard {
     /// The connection has ended: from now on the session's expiry runs.
     pub(crate) fn keep_detached(&mut self, slot: u32, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let expiry_secs = client.session_expiry_secs;
         let Some(durable) = &mut client.durable else { return };
         durable.shrink();
@@ -463,7 +464,7 @@ impl Shard {
 
     /// Writes down that a session has ended, now or when there is room for it.
     pub(crate) fn end_queue(&mut self, session: u64, level: Level) {
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         if store.append_deletion(&Fact::SessionEnded { session }, level).is_err() {
             store.late_ends.push(session);
         }

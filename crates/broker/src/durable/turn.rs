@@ -8,6 +8,7 @@ use super::track::{Out, Place};
 use crate::Shard;
 use crate::journal::{Fact, InFlightBuf, ProgressBuf, Sent, StoredMessage};
 use crate::news::Subject;
+use crate::sure::Sure;
 
 impl Shard {
     /// Moves what the disk has to do to the end of `out`. Call it once per turn, after everything
@@ -18,7 +19,7 @@ impl Shard {
         }
         self.reclaim();
         let is_written = self.write_in_flight().and_then(|()| self.write_progress());
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         if is_written.is_ok()
             && let Some(chunk) = store.chunk.take_if(chunk_is_done)
         {
@@ -30,7 +31,7 @@ impl Shard {
 
     /// The disk has carried out a command.
     pub fn on_disk(&mut self, completion: Completion, now_ms: u64) {
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         let read_back = store.log.on_completed(completion);
         let mut waiters = store.take_retry();
         if let Some(read_back) = read_back {
@@ -113,7 +114,7 @@ impl Shard {
         let out = durable
             .filter(|durable| durable.queue == queue)
             .and_then(|durable| durable.track.get_mut(serial));
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         match out {
             Some(out) => store.release(std::mem::replace(&mut out.place, share)),
             None => store.release(share),
@@ -122,7 +123,7 @@ impl Shard {
 
     /// Writes how far the queues are that have moved.
     fn write_progress(&mut self) -> Result<(), AppendError> {
-        let Some(store) = &mut self.store else { return Ok(()) };
+        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         if store.moved.is_empty() {
             return Ok(());
         }
@@ -172,9 +173,9 @@ impl Shard {
 
     /// False: the queue is gone.
     fn push_progress(&mut self, queue: u64, buffer: &mut ProgressBuf) -> bool {
-        let Some(store) = &mut self.store else { return false };
+        let Some(store) = self.store.as_mut().sure() else { return false };
         if queue >= SEEN {
-            let Some(seen) = store.seen.get((queue - SEEN) as usize) else { return false };
+            let Some(seen) = store.seen.get((queue - SEEN) as usize).sure() else { return false };
             buffer.push(queue, seen.serial, []);
             return true;
         }
@@ -186,12 +187,12 @@ impl Shard {
         match self.owner(queue) {
             Some(Owner::Session(slot)) => {
                 let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
-                let Some(durable) = durable else { return false };
+                let Some(durable) = durable.sure() else { return false };
                 buffer.push(queue, durable.track.floor(), durable.track.above());
                 true
             }
             Some(Owner::Group(key)) => {
-                let Some(kept) = self.groups.kept(key) else { return false };
+                let Some(kept) = self.groups.kept(key).sure() else { return false };
                 buffer.push(queue, kept.track.floor(), kept.track.above());
                 true
             }
@@ -201,7 +202,7 @@ impl Shard {
 
     fn place_progress(&mut self, queue: u64, share: Place) {
         let owner = self.owner(queue);
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         let old = if queue >= SEEN {
             store.seen.get_mut((queue - SEEN) as usize).map(|seen| &mut seen.place)
         } else if queue == HANDOVER {
@@ -230,7 +231,7 @@ impl Shard {
 
     /// Writes what is still needed of the oldest segment to the end of the log.
     fn reclaim(&mut self) {
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         if store.chunk.is_none() {
             store.chunk = store.log.reclaim();
         }
@@ -279,7 +280,7 @@ impl Shard {
     }
 
     fn copy_message(&mut self, record: &Record<'_>, serial: u64) -> Result<(), AppendError> {
-        let Some(store) = &mut self.store else { return Ok(()) };
+        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         let is_current =
             store.stored(serial).is_some_and(|stored| stored.place.is_at(record.position));
         if is_current {
@@ -298,7 +299,7 @@ impl Shard {
         serial: u64,
     ) -> Result<(), AppendError> {
         let owner = self.owner(session);
-        let Some(store) = &mut self.store else { return Ok(()) };
+        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         let Some(stored) = store.stored(serial).filter(|s| s.place.is_at(record.position)) else {
             return Ok(());
         };
@@ -337,7 +338,7 @@ impl Shard {
         record: &Record<'_>,
         message: StoredMessage<'_>,
     ) -> Result<(), AppendError> {
-        let Some(store) = &mut self.store else { return Ok(()) };
+        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         let serial = message.serial;
         if !store.stored(serial).is_some_and(|stored| stored.place.is_at(record.position)) {
             return Ok(());
@@ -353,7 +354,7 @@ impl Shard {
 
     fn rewrite_progress(&mut self, queue: u64, record: &Record<'_>) {
         let owner = self.owner(queue);
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         let place = if queue >= SEEN {
             store.seen.get((queue - SEEN) as usize).map(|seen| seen.place)
         } else if queue == HANDOVER {
@@ -375,7 +376,7 @@ impl Shard {
 
     fn rewrite_in_flight(&mut self, sent: Sent, record: &Record<'_>) {
         let Some(Owner::Session(slot)) = self.owner(sent.session) else { return };
-        let Some(store) = &mut self.store else { return };
+        let Some(store) = self.store.as_mut().sure() else { return };
         let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
             return;
         };
@@ -394,7 +395,7 @@ impl Shard {
         let Some(place) = self.place_of(fact).filter(|place| place.is_at(record.position)) else {
             return Ok(());
         };
-        let Some(store) = &mut self.store else { return Ok(()) };
+        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         let copied = store.append_raw(record.kind, record.bytes)?;
         debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
         if let Fact::Retained(message) = fact {

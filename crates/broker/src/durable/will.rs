@@ -13,6 +13,7 @@ use storage::{AppendError, Level};
 use super::late::Deletion;
 use super::store::{Class, Store};
 use crate::journal::{Fact, StoredWill};
+use crate::sure::Sure;
 use crate::{Event, Shard};
 
 /// A will that is due, and cannot be written down yet. Bounded: one for each session that is kept.
@@ -28,12 +29,12 @@ impl Shard {
     ///
     /// In one record, so that a crash finds one of the two.
     pub(crate) fn keep_will(&mut self, slot: u32, class: Class) -> Result<(), AppendError> {
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(()) };
         if client.will.is_none() {
             self.forget_will(slot);
             return Ok(());
         }
-        let Some(store) = &mut self.store else { return Ok(()) };
+        let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         let (Some(will), Some(durable)) = (&client.will, &mut client.durable) else {
             return Ok(());
         };
@@ -53,7 +54,7 @@ impl Shard {
     /// The will is withdrawn, or published where nobody is owed it.
     pub(crate) fn forget_will(&mut self, slot: u32) {
         let Some(store) = &mut self.store else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let Some(durable) = &mut client.durable else { return };
         let (session, level) = (durable.queue, durable.log_level());
         let Some(rare) = &mut durable.rare else { return };
@@ -69,7 +70,7 @@ impl Shard {
 
     /// Publishes the will of a kept session. False: nobody is owed it, or no log can keep it.
     pub(crate) fn publish_kept_will(&mut self, slot: u32, message: &Message, now_ms: u64) -> bool {
-        let Some(client) = self.clients.get(slot) else { return false };
+        let Some(client) = self.clients.get(slot).sure() else { return false };
         let Some(session) = client.durable.as_ref().map(|durable| durable.queue) else {
             return false;
         };
@@ -130,7 +131,7 @@ impl Shard {
 
     /// The will lives as long as the process, like that of a clean session.
     pub(crate) fn tell_will_not_kept(&mut self, slot: u32, error: AppendError) {
-        let Some(client) = self.clients.get(slot) else { return };
+        let Some(client) = self.clients.get(slot).sure() else { return };
         let client_id = client.id.clone();
         self.tell(Event::WillNotKept { client_id, error });
     }
