@@ -165,8 +165,9 @@ impl Shard {
         delivered
     }
 
-    /// Delivers to the subscribers of this shard, not to its groups. A client with several matching subscriptions gets one copy, with the highest QoS and all
-    /// identifiers (MQTT-3.3.4-2, MQTT-3.3.4-3, MQTT-3.3.5-1 in 3.1.1).
+    /// Delivers to the subscribers of this shard, not to its groups. A client with several matching
+    /// subscriptions gets one copy, with the highest QoS and all identifiers (MQTT-3.3.4-2,
+    /// MQTT-3.3.4-3, MQTT-3.3.5-1 in 3.1.1).
     #[inline]
     pub(crate) fn deliver_to_all(
         &mut self,

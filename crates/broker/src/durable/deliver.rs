@@ -90,7 +90,7 @@ impl Shard {
             })
     }
 
-    /// Everybody here has been offered the message; somebody who could not take it `is_left_behind`.
+    /// Everybody here has been offered the message. `is_left_behind`: somebody could not take it.
     pub(crate) fn end_delivery(
         &mut self,
         message: &Message,
