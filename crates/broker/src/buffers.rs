@@ -33,6 +33,7 @@ impl Default for Buffers {
 
 impl Buffers {
     /// Lends the client's outbox a buffer if it has none.
+    #[inline]
     pub(crate) fn lend(&mut self, client: &mut Client) {
         if let Some(link) = client.session.link_mut()
             && link.outbox.is_bare()

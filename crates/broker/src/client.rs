@@ -126,11 +126,15 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Goes on as slow as the slower of both.
+    #[inline(always)]
     pub(crate) const fn slow_to(&mut self, other: Self) {
+        if other.pause_ms == 0 {
+            return;
+        }
         if other.pause_ms > self.pause_ms {
             self.pause_ms = other.pause_ms;
         }
-        self.is_urgent |= other.is_urgent && other.pause_ms > 0;
+        self.is_urgent |= other.is_urgent;
     }
 
     /// For a publisher on the same shard: it is stopped after each message, so it need not wait

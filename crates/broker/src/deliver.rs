@@ -74,7 +74,7 @@ pub(crate) struct Delivered {
     pub(crate) pace: Pace,
     /// What its publisher gets of it, to be [delivered](Shard::deliver_own) when it is answered:
     /// many clients wait for the acknowledgement before they look at anything else.
-    pub(crate) own: Option<OwnCopy>,
+    pub(crate) own: Option<Box<OwnCopy>>,
 }
 
 /// What a publisher gets of its own message.
@@ -263,7 +263,7 @@ impl Shard {
         }
         if is_own {
             self.defer_own(terms.serial);
-            fan_out.delivered.own = Some(OwnCopy { slot, terms });
+            fan_out.delivered.own = Some(Box::new(OwnCopy { slot, terms }));
         } else {
             self.offer(slot, fan_out, terms, template);
         }
@@ -329,10 +329,13 @@ impl Shard {
     pub(crate) fn deliver_own(
         &mut self,
         message: &Message,
-        own: Option<OwnCopy>,
+        own: Option<Box<OwnCopy>>,
         now_ms: u64,
     ) -> Pace {
-        own.map_or_else(Pace::default, |own| self.deliver_own_copy(message, own, now_ms))
+        match own {
+            Some(own) => self.deliver_own_copy(message, *own, now_ms),
+            None => Pace::default(),
+        }
     }
 
     #[inline(never)]

@@ -25,7 +25,7 @@ pub(crate) struct Routed {
     pub(crate) waiting: u16,
     /// Of the slowest subscriber here.
     pace: Pace,
-    own: Option<OwnCopy>,
+    own: Option<Box<OwnCopy>>,
 }
 
 /// What the checks of a PUBLISH came to.
@@ -71,10 +71,23 @@ impl Shard {
             let reason = Reason::QUOTA_EXCEEDED;
             return self.refuse_publish(slot, publish, &message, reason, now_ms);
         }
+        if self.store.is_some() {
+            return self.publish_with_log(slot, publish, &message, now_ms);
+        }
+        self.publish_now(slot, publish, &message, now_ms)
+    }
+
+    fn publish_with_log(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+        now_ms: u64,
+    ) -> Result<Pace, Ended> {
         let mut pace = self.pace_of_disk();
-        let published = match self.is_taken_on(slot, publish, &message) {
-            true => self.publish_taken(slot, publish, &message, now_ms),
-            false => self.publish_now(slot, publish, &message, now_ms),
+        let published = match self.is_taken_on(slot, publish, message) {
+            true => self.publish_taken(slot, publish, message, now_ms),
+            false => self.publish_now(slot, publish, message, now_ms),
         };
         pace.slow_to(published?);
         Ok(pace)
@@ -110,8 +123,10 @@ impl Shard {
         }
         let answered = self.answer_routed(slot, publish, message, &routed, now_ms);
         let Routed { mut pace, own, .. } = routed;
-        pace.slow_to(self.deliver_own(message, own, now_ms));
-        answered.map(|_| pace)
+        if own.is_some() {
+            pace.slow_to(self.deliver_own(message, own, now_ms));
+        }
+        answered.map(|()| pace)
     }
 
     /// What no log keeps is refused by none: it waits for nobody, and a repetition is known at
@@ -131,9 +146,9 @@ impl Shard {
         message: &Message,
         routed: &Routed,
         now_ms: u64,
-    ) -> Result<Pace, Ended> {
+    ) -> Result<(), Ended> {
         if let Some(reason) = routed.refused {
-            return self.refuse_publish(slot, publish, message, reason, now_ms);
+            return self.refuse_publish(slot, publish, message, reason, now_ms).map(drop);
         }
         let reason = if routed.matched {
             Reason::SUCCESS
@@ -146,7 +161,7 @@ impl Shard {
             }
         };
         self.answer_publish(slot, publish, reason, routed.waiting);
-        Ok(Pace::default())
+        Ok(())
     }
 
     /// Is it a QoS 2 publish of a durable session? It is taken on in the log first, and passed to

@@ -112,7 +112,7 @@ impl Router {
     }
 
     /// Who is to get a message on the topic, everywhere. To be [given back](Router::keep).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn audience(&mut self, topic: &[u8], work: &mut Work) -> Box<Audience> {
         let mut audience = self.latest.take().unwrap_or_default();
         audience.look_at(topic);

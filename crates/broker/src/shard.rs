@@ -206,6 +206,7 @@ impl Shard {
     }
 
     /// Returns how the slowest subscriber keeps pace, if it is a PUBLISH.
+    #[inline(always)]
     fn on_packet(
         &mut self,
         slot: u32,
