@@ -121,24 +121,15 @@ impl Keeping {
     }
 }
 
-/// A message on its way to the subscribers of this shard.
-struct FanOut<'a> {
-    message: &'a Message,
-    traits: Traits,
-    /// By which the log knows it, or 0.
-    serial: u64,
-    now_ms: u64,
-    delivered: Delivered,
+/// What goes from client to client with a message: what became of it so far.
+#[derive(Debug, Default)]
+struct FanOut {
+    /// If there are several.
+    template: Option<Template>,
+    pace: Pace,
+    own: Option<Box<OwnCopy>>,
     /// Somebody could not take it: it waits in the log.
     is_left_behind: bool,
-}
-
-impl<'a> FanOut<'a> {
-    fn new(message: &'a Message, now_ms: u64) -> Self {
-        let delivered = Delivered { matched: true, ..Delivered::default() };
-        let (serial, is_left_behind) = (0, false);
-        Self { message, traits: Traits::of(message), serial, now_ms, delivered, is_left_behind }
-    }
 }
 
 impl Shard {
@@ -179,23 +170,23 @@ impl Shard {
         if found.is_empty() {
             return Delivered::default();
         }
-        let mut fan_out = FanOut::new(message, now_ms);
+        let mut delivered = Delivered { matched: true, ..Delivered::default() };
         let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
         if may_refuse && self.shared.settings.rejects && self.anybody_refuses(message, found) {
-            fan_out.delivered.refused = Some(Reason::QUOTA_EXCEEDED);
-            return fan_out.delivered;
+            delivered.refused = Some(Reason::QUOTA_EXCEEDED);
+            return delivered;
         }
+        let mut serial = 0;
         match self.keep(message, found, keeping) {
             Ok(None) => {}
-            Ok(Some((serial, position))) => {
-                fan_out.serial = serial;
-                fan_out.delivered.kept = position;
+            Ok(Some((kept, position))) => {
+                serial = kept;
+                delivered.kept = position;
             }
             Err(error) => {
-                let delivered = &mut fan_out.delivered;
                 delivered.refused = Some(crate::publish::reason_of(&error));
                 delivered.lacks_log = !matches!(error, storage::AppendError::TooLarge { .. });
-                return fan_out.delivered;
+                return delivered;
             }
         }
         let is_for_many = found.len() > 1;
@@ -205,19 +196,25 @@ impl Shard {
                 found.sort_unstable_by_key(|subscription| subscription.subscriber);
             }
         }
+        let traits = Traits::of(message);
         let already_dirty = self.dirty.urgent();
-        let mut template = is_for_many.then(|| self.buffers.take_template());
-        for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
-            self.deliver_to(&mut fan_out, own, template.as_mut());
+        let mut fan_out = FanOut::default();
+        if is_for_many {
+            fan_out.template = Some(self.buffers.take_template());
         }
-        if let Some(template) = template {
+        for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
+            self.deliver_to((message, traits), own, serial, &mut fan_out, now_ms);
+        }
+        if let Some(template) = fan_out.template {
             self.buffers.keep_template(template);
         }
         if found.len() > BROADCAST_MIN {
             self.dirty.set_apart(already_dirty);
         }
-        self.end_delivery(message, keeping, fan_out.serial, fan_out.is_left_behind);
-        fan_out.delivered
+        self.end_delivery(message, keeping, serial, fan_out.is_left_behind);
+        delivered.pace = fan_out.pace;
+        delivered.own = fan_out.own;
+        delivered
     }
 
     fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {
@@ -238,11 +235,12 @@ impl Shard {
     /// Delivers to one client; `own` are its matching subscriptions.
     fn deliver_to(
         &mut self,
-        fan_out: &mut FanOut<'_>,
+        (message, traits): (&Message, Traits),
         own: &[Subscription],
-        template: Option<&mut Template>,
+        serial: u64,
+        fan_out: &mut FanOut,
+        now_ms: u64,
     ) {
-        let FanOut { message, traits, serial, .. } = *fan_out;
         let Some(first) = own.first().sure() else { return };
         let slot = first.subscriber;
         let is_own = traits.publisher == self.key(slot).as_u64();
@@ -263,9 +261,9 @@ impl Shard {
         }
         if is_own {
             self.defer_own(terms.serial);
-            fan_out.delivered.own = Some(Box::new(OwnCopy { slot, terms }));
+            fan_out.own = Some(Box::new(OwnCopy { slot, terms }));
         } else {
-            self.offer(slot, fan_out, terms, template);
+            self.offer(slot, (message, traits.payload_bytes), terms, fan_out, now_ms);
         }
     }
 
@@ -274,18 +272,18 @@ impl Shard {
     fn offer(
         &mut self,
         slot: u32,
-        fan_out: &mut FanOut<'_>,
+        (message, payload_bytes): (&Message, usize),
         terms: Terms,
-        template: Option<&mut Template>,
+        fan_out: &mut FanOut,
+        now_ms: u64,
     ) {
-        let FanOut { message, traits: Traits { payload_bytes, .. }, now_ms, .. } = *fan_out;
         if terms.serial != 0 {
             let delivery = Delivery { message: message.clone(), terms };
             fan_out.is_left_behind |= self.owe(slot, delivery, now_ms);
             let pace = self.clients.get_mut(slot).map(|client| client.pace(now_ms));
             let pace = pace.unwrap_or_default();
             if !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
-                fan_out.delivered.pace.slow_to(pace);
+                fan_out.pace.slow_to(pace);
             }
             return;
         }
@@ -297,12 +295,13 @@ impl Shard {
         }
         let has_no_queue = terms.qos == QoS::AtMostOnce;
         let Client { session, limits, .. } = client;
+        let template = fan_out.template.as_mut();
         let offered = session.offer(message, terms, &limits.queue, template, now_ms);
         let has_room = session.link().is_none_or(Link::has_room);
         let mut pace = client.pace(now_ms);
         pace.is_urgent |= has_no_queue && !has_room;
         if has_no_queue || !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
-            fan_out.delivered.pace.slow_to(pace);
+            fan_out.pace.slow_to(pace);
         }
         self.after_offer(slot, payload_bytes, offered, now_ms);
     }
@@ -342,12 +341,13 @@ impl Shard {
     fn deliver_own_copy(&mut self, message: &Message, own: OwnCopy, now_ms: u64) -> Pace {
         let OwnCopy { slot, terms } = own;
         let serial = terms.serial;
-        let mut fan_out = FanOut { serial, ..FanOut::new(message, now_ms) };
-        self.offer(slot, &mut fan_out, terms, None);
+        let offered = (message, message.payload_len());
+        let mut fan_out = FanOut::default();
+        self.offer(slot, offered, terms, &mut fan_out, now_ms);
         if serial != 0 {
             self.let_own_go(message, serial, fan_out.is_left_behind);
         }
-        fan_out.delivered.pace
+        fan_out.pace
     }
 
     /// Counts and tells what became of an offer.

@@ -71,30 +71,17 @@ impl Shard {
             let reason = Reason::QUOTA_EXCEEDED;
             return self.refuse_publish(slot, publish, &message, reason, now_ms);
         }
-        if self.store.is_some() {
-            return self.publish_with_log(slot, publish, &message, now_ms);
-        }
-        self.publish_now(slot, publish, &message, now_ms)
-    }
-
-    fn publish_with_log(
-        &mut self,
-        slot: u32,
-        publish: &Publish<'_>,
-        message: &Message,
-        now_ms: u64,
-    ) -> Result<Pace, Ended> {
-        let mut pace = self.pace_of_disk();
-        let published = match self.is_taken_on(slot, publish, message) {
-            true => self.publish_taken(slot, publish, message, now_ms),
-            false => self.publish_now(slot, publish, message, now_ms),
+        let disk = self.pace_of_disk();
+        let mut pace = match self.is_taken_on(slot, publish, &message) {
+            true => self.publish_taken(slot, publish, &message, now_ms)?,
+            false => self.publish_now(slot, publish, &message, now_ms)?,
         };
-        pace.slow_to(published?);
+        pace.slow_to(disk);
         Ok(pace)
     }
 
     /// The way of a PUBLISH that goes to everybody at once.
-    #[inline]
+    #[inline(always)]
     fn publish_now(
         &mut self,
         slot: u32,

@@ -675,6 +675,7 @@ impl Shard {
     }
 
     /// With a disk that is behind, publishers are read on a little later.
+    #[inline(always)]
     pub(crate) fn pace_of_disk(&self) -> Pace {
         match &self.store {
             Some(store) if store.is_behind() => {
