@@ -70,7 +70,7 @@ impl Clients {
     /// Takes a client out. Its slot is nobody's until [`Clients::free`].
     pub(crate) fn take(&mut self, slot: u32) -> Option<Box<Client>> {
         self.take_durable(slot);
-        let hash = self.hasher.hash_one(id_at(&self.places, slot));
+        let hash = self.id_hash(slot);
         if let Ok(entry) = self.by_id.find_entry(hash, |found| *found == slot) {
             entry.remove();
         }
@@ -88,6 +88,11 @@ impl Clients {
     pub(crate) fn find(&self, client_id: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(client_id);
         self.by_id.find(hash, |slot| id_at(&self.places, *slot) == client_id).copied()
+    }
+
+    /// A hash of the client id, seeded.
+    pub(crate) fn id_hash(&self, slot: u32) -> u64 {
+        self.hasher.hash_one(id_at(&self.places, slot))
     }
 
     /// From now on the session is in the log.

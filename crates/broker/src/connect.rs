@@ -92,6 +92,7 @@ impl Shard {
         };
         self.open(slot, connection, request, session_present, now_ms);
         if self.doomed.is_empty() {
+            self.wait_for_ends(slot);
             self.pump(slot, now_ms);
         }
         self.arm_timer(slot);

@@ -1,7 +1,9 @@
 //! How connections and sessions end: DISCONNECT, loss, violation, takeover, expiry; and the will.
 
-use codec::{Auth, Disconnect, Packet, Property, PropertyBuf, Reason, Violation};
-use session::{Message, NEVER};
+use codec::{
+    Auth, Connack, Disconnect, Packet, Properties, Property, PropertyBuf, Reason, Violation,
+};
+use session::{Link, Message, NEVER, Outbox};
 
 use crate::access::Action;
 use crate::news::Kind;
@@ -103,9 +105,11 @@ impl Shard {
         if let Some(extras) = &mut client.extras {
             extras.request = None;
         }
-        if link.is_v5() && tells_client(&ended) {
-            // No reason string: the public suites compare the whole packet. The log has the detail.
-            let _ = link.write(&Packet::Disconnect(Disconnect::new(ended.reason().disconnect())));
+        if link.is_told_nothing {
+            link.outbox = Outbox::default();
+        }
+        if tells_client(&ended) {
+            write_farewell(&mut link, &ended);
         }
         let farewell = std::mem::take(&mut link.outbox);
         client.publish_gauge();
@@ -219,7 +223,7 @@ impl Shard {
             // It is not silent: we do not listen.
             link.last_packet_ms = now_ms;
         }
-        let keep_alive = client.session.link().and_then(session::Link::keep_alive_deadline_ms);
+        let keep_alive = client.session.link().and_then(Link::keep_alive_deadline_ms);
         if keep_alive.is_some_and(|deadline_ms| deadline_ms <= now_ms) {
             looks += LOOKS_PER_END;
             self.end(slot, Ended::KeepAlive, now_ms);
@@ -318,6 +322,21 @@ impl Shard {
 /// A second CONNECT, and an acknowledgement that does not fit its publish: the client has lost its
 /// place in the protocol and would not expect a DISCONNECT either.
 const SILENT_CLAUSES: [&str; 2] = ["MQTT-3.1.0-2", "MQTT-4.3.3-4"];
+
+/// The last packet of a connection. No reason string: the public suites compare the whole packet.
+/// The log has the detail.
+fn write_farewell(link: &mut Link, ended: &Ended) {
+    if link.is_told_nothing {
+        // MQTT-3.14.0-1: no DISCONNECT before the CONNACK.
+        link.write(&Packet::Connack(Connack {
+            session_present: false,
+            reason: Reason::SERVER_UNAVAILABLE,
+            properties: Properties::EMPTY,
+        }));
+    } else if link.is_v5() {
+        link.write(&Packet::Disconnect(Disconnect::new(ended.reason().disconnect())));
+    }
+}
 
 /// Is the client told why? Not when it said goodbye itself, or can no longer be reached.
 fn tells_client(ended: &Ended) -> bool {

@@ -348,9 +348,11 @@ impl Shard {
         }
     }
 
-    /// What a connection is owed; None if the session has another connection by now.
+    /// What a connection is owed; None if the session has another connection by now, or may not be
+    /// told anything yet.
     pub fn outbox(&mut self, slot: u32, connection: u64) -> Option<&mut Outbox> {
-        self.link(slot, connection).map(|link| &mut link.outbox)
+        let link = self.link(slot, connection).filter(|link| !link.is_told_nothing);
+        link.map(|link| &mut link.outbox)
     }
 
     /// The driver has written `count` bytes of the outbox.

@@ -367,10 +367,11 @@ fn what_was_taken_on_and_given_up_does_not_replace_what_was_acknowledged() {
         lab.disks_stand_still = true;
         send(&mut lab, publisher, &topic, 2, 1, &["retain"]);
         // A clean start: nobody will hear of the first one any more.
-        let publisher = lab.open(request(&id));
+        let publisher = lab.connect(request(&id));
         send(&mut lab, publisher, &topic, 1, 2, &["retain"]);
         lab.disks_stand_still = false;
         lab.settle();
+        assert!(matches!(lab.take(publisher), Some(Got::Connack { .. })));
         assert_eq!(acks(lab.take_all(publisher)), [(AckKind::Puback, 2)]);
         assert_eq!(retained_on(&mut lab, &topic), ["2"], "home {home}");
     }

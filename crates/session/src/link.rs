@@ -92,6 +92,8 @@ pub struct Link {
     is_refusing: bool,
     /// All before it have been answered.
     has_refused: bool,
+    /// What it is told stays in the outbox, also the CONNACK: it is not open yet.
+    pub is_told_nothing: bool,
     /// The driver knows that there may be something in the outbox.
     pub is_dirty: bool,
     /// As a publisher it waits for the word of a shard.
@@ -137,6 +139,7 @@ impl Link {
             unacked_in: 0,
             is_refusing: false,
             has_refused: false,
+            is_told_nothing: false,
             is_dirty: false,
             waits_for_shard: false,
             unheard_bytes: 0,

@@ -228,6 +228,12 @@ impl World {
         if self.is_poisoned() { self.crash(End::Kill) } else { Ok(()) }
     }
 
+    /// The power goes right behind an answer, if it likes.
+    pub(crate) fn crash_at_once(&mut self) -> Result<(), String> {
+        let may_crash = self.disks.is_some() && self.calamities.crash_percent > 0;
+        if may_crash && self.crowd.chance(10) { self.crash(End::Power) } else { Ok(()) }
+    }
+
     /// One last crash, when all is at rest.
     pub(crate) fn crash_at_the_end(&mut self) -> Result<(), String> {
         let end = if self.random.chance(50) { End::Power } else { End::Kill };
@@ -236,6 +242,7 @@ impl World {
 
     fn crash(&mut self, end: End) -> Result<(), String> {
         self.note(|| format!("the broker ends: {end:?}"));
+        let took_less = self.calamities.may_refuse() || self.is_poisoned();
         let has_synced = match end {
             End::Orderly => self.shut_down()?,
             _ => self.random.chance(40) && self.let_sync(),
@@ -243,10 +250,10 @@ impl World {
         self.cut_all_connections()?;
         let crash = if end == End::Power { Crash::Power } else { Crash::Kill };
         self.crash_disks(crash, has_synced);
-        if !has_synced || self.calamities.may_refuse() {
-            // Who came and went last may be unknown to the next process, and a full log may not
-            // have been told at all.
-            self.clients.iter_mut().for_each(|client| client.fate.forget_connection());
+        if !has_synced || took_less {
+            // Who came and went last may be unknown to the next process, and a log that is full or
+            // has failed may not have been told at all.
+            self.clients.iter_mut().for_each(|client| client.fate.forget_connections(took_less));
         }
         match end {
             End::Orderly => self.toll.orderly_ends += 1,

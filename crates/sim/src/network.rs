@@ -130,11 +130,20 @@ impl World {
         self.clients[who].wire.as_ref()?.place
     }
 
+    /// A client reads what has come.
+    ///
+    /// One that has just been told that its old session is gone may find it back if the power
+    /// goes in this moment.
     pub(crate) fn read(&mut self, who: usize) -> Result<(), String> {
         if self.clients[who].is_deaf {
             return Ok(());
         }
-        self.clients[who].read(&mut self.oracle)
+        let began_anew = self.clients[who].fate.begins_anew;
+        self.clients[who].read(&mut self.oracle)?;
+        if began_anew && !self.clients[who].fate.begins_anew {
+            return self.crash_at_once();
+        }
+        Ok(())
     }
 
     /// One item of mail arrives, from any pair of shards, in the order of that pair.

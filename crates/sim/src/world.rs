@@ -129,7 +129,7 @@ pub(crate) struct World {
     /// What another user does, which changes nothing in the world of the others.
     pub(crate) strangers: Random,
     /// Who comes back while a disk is full.
-    crowd: Random,
+    pub(crate) crowd: Random,
     /// Bytes of the largest messages.
     padding_max: usize,
     /// How often clients come and go: 100 is very often.

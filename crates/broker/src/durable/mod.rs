@@ -4,6 +4,7 @@
 //!
 //! - `store.rs`: the log with its tables: where each message stands, who needs it,
 //! - `session.rs`: what is written of a session,
+//! - `ends.rs`: its end, and who may not be answered before that is written,
 //! - `will.rs`: its will, from there to those who are owed it,
 //! - `deliver.rs`: messages that sessions are owed: in flight, or waiting in the log,
 //! - `aside.rs`: those of which the log knows the packet id only,
@@ -17,6 +18,7 @@
 
 mod aside;
 mod deliver;
+mod ends;
 mod group;
 mod handover;
 mod late;

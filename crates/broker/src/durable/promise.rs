@@ -21,6 +21,8 @@ pub(crate) enum Promise {
     Released { session: SessionKey, connection: u64, packet_id: u16, serial: u64 },
     /// A packet as it stands: SUBACK, UNSUBACK.
     Packet { session: SessionKey, connection: u64, packet: Box<[u8]> },
+    /// The end of a session: who has its client id now is told what waits.
+    SessionEnded { client: u64 },
 }
 
 /// What waits, in the order of the log, per level.
@@ -96,6 +98,7 @@ impl Shard {
                 link.outbox.append(|out| out.extend_from_slice(&packet));
                 self.mark_dirty(slot);
             }
+            Promise::SessionEnded { client } => self.finish_end(client),
         }
     }
 
@@ -117,8 +120,10 @@ impl Shard {
                 }
                 // Half of a QoS 2 exchange: the client repeats its part with its next connection.
                 Promise::Send { .. } | Promise::Received { .. } | Promise::Released { .. } => {}
+                Promise::SessionEnded { .. } => {}
             }
         }
+        self.break_ends();
         self.break_late(now_ms);
         self.break_line(now_ms);
     }

@@ -3,6 +3,7 @@
 use codec::{Packet, Reason, SubscribeOptions, Version};
 use storage::{AppendError, Level, Position, Status};
 
+use super::ends::End;
 use super::handover::Received;
 use super::late::{self, Deletion};
 use super::promise::Promise;
@@ -434,6 +435,7 @@ impl Shard {
     /// The session is over, with all that is written of it.
     pub(crate) fn forget_session(&mut self, slot: u32) {
         let pending = self.all_pending(slot);
+        let client = self.clients.id_hash(slot);
         let Some(store) = &mut self.store else { return };
         let Some(mut durable) = self.clients.take_durable(slot) else { return };
         for serial in pending {
@@ -457,16 +459,16 @@ impl Shard {
             }
         }
         store.late.forget_session(durable.queue);
-        if !store.end_waits_for_will(durable.queue) {
-            self.end_queue(durable.queue, durable.log_level());
+        let mut end =
+            End { queue: durable.queue, level: durable.log_level(), awaited_by: Some(client) };
+        if store.late_wills.contains_key(&end.queue) && !store.is_ready() {
+            end.awaited_by = None;
         }
-    }
-
-    /// Writes down that a session has ended, now or when there is room for it.
-    pub(crate) fn end_queue(&mut self, session: u64, level: Level) {
-        let Some(store) = self.store.as_mut().sure() else { return };
-        if store.append_deletion(&Fact::SessionEnded { session }, level).is_err() {
-            store.late_ends.push(session);
+        if let Some(client) = end.awaited_by {
+            store.ends.begin(client);
+        }
+        if !store.end_waits_for_will(end) {
+            self.end_queue(end);
         }
     }
 

@@ -7,6 +7,7 @@ use session::{Message, MessageParts, NEVER};
 use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status, weight};
 use topic::FilterId;
 
+use super::ends::Ends;
 use super::handover::{Handovers, SOURCES};
 use super::late::Late;
 use super::line::Line;
@@ -163,6 +164,7 @@ pub(crate) struct Store {
     /// still are.
     pub(crate) undetached: Vec<u32>,
     pub(crate) late: Late,
+    pub(crate) ends: Ends,
     /// Sessions whose end found no room in the log.
     pub(crate) late_ends: Vec<u64>,
     /// By the queues of their sessions.
@@ -220,6 +222,7 @@ impl Store {
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
             undetached: Vec::new(),
             late: Late::default(),
+            ends: Ends::default(),
             late_ends: Vec::new(),
             late_wills: BTreeMap::new(),
             late_pubrels: Vec::new(),

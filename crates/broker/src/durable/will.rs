@@ -8,8 +8,9 @@
 
 use codec::QoS;
 use session::{Message, Will};
-use storage::{AppendError, Level};
+use storage::AppendError;
 
+use super::ends::End;
 use super::late::Deletion;
 use super::store::{Class, Store};
 use crate::journal::{Fact, StoredWill};
@@ -20,8 +21,8 @@ use crate::{Event, Shard};
 #[derive(Debug)]
 pub(crate) struct LateWill {
     message: Message,
-    /// The end of its session is written down when the will is.
-    has_ended: bool,
+    /// The end of its session, which is written down when the will is.
+    end: Option<End>,
 }
 
 impl Shard {
@@ -89,7 +90,7 @@ impl Shard {
             }
         }
         if let Some(store) = &mut self.store {
-            let late = LateWill { message: message.clone(), has_ended: false };
+            let late = LateWill { message: message.clone(), end: None };
             store.late_wills.insert(session, late);
         }
         true
@@ -154,8 +155,7 @@ impl Shard {
                         self.tell_will_not_kept(slot, error);
                     }
                 }
-                None if late.has_ended => self.end_queue(session, Level::Disk),
-                None => {}
+                None => late.end.into_iter().for_each(|end| self.end_queue(end)),
             }
         }
     }
@@ -174,9 +174,9 @@ impl Store {
     }
 
     /// The session is over. True: its end has to wait until its will is written down.
-    pub(crate) fn end_waits_for_will(&mut self, session: u64) -> bool {
-        let late = self.late_wills.get_mut(&session);
-        late.map(|late| late.has_ended = true).is_some()
+    pub(crate) fn end_waits_for_will(&mut self, end: End) -> bool {
+        let late = self.late_wills.get_mut(&end.queue);
+        late.map(|late| late.end = Some(end)).is_some()
     }
 }
 

@@ -11,6 +11,10 @@ pub struct Fate {
     is_promised: bool,
     /// There was one that was promised.
     had_promise: bool,
+    /// A CONNACK has said since that it is gone.
+    is_over: bool,
+    /// The last answer said that there was none, of a connection whose own is not kept.
+    has_none: bool,
     /// It has given up its session, and asks for a new one until it has it.
     pub begins_anew: bool,
     /// An answer that would have told whether the session was still there was lost.
@@ -19,8 +23,10 @@ pub struct Fate {
     /// The last admitted arrival, when the client lost it, and when the broker knew.
     arrival: u32,
     left_ms: Option<u64>,
-    /// When it had lost the one before.
-    left_before_ms: Option<u64>,
+    /// A SUBACK has come on it: the log has its CONNECT.
+    is_told: bool,
+    /// When it lost the last one of which the log has the CONNECT.
+    left_told_ms: Option<u64>,
     gone_ms: Option<u64>,
 }
 
@@ -43,12 +49,17 @@ impl Fate {
     ) {
         self.expected = self.expectation(is_clean, expiry_secs, now_ms);
         self.arrival = arrival;
-        self.left_before_ms = self.left_ms;
+        if std::mem::take(&mut self.is_told) {
+            self.left_told_ms = self.left_ms;
+        }
         self.gone_ms = None;
     }
 
     fn expectation(&self, is_clean: bool, expiry_secs: u32, now_ms: u64) -> Presence {
         if is_clean {
+            return Presence::Absent;
+        }
+        if self.has_none {
             return Presence::Absent;
         }
         if !self.has_session || self.is_unsure {
@@ -76,12 +87,15 @@ impl Fate {
     /// A SUBACK has come.
     pub(crate) const fn on_promise(&mut self) {
         self.is_promised = self.has_session;
+        self.is_told = true;
         self.had_promise |= self.is_promised;
+        self.is_over &= !self.is_promised;
     }
 
     /// The client has lost an admitted connection.
     pub(crate) fn on_lost(&mut self, is_acknowledged: bool, now_ms: u64) {
         self.left_ms = Some(now_ms);
+        self.has_none &= is_acknowledged;
         if !is_acknowledged && self.has_session && self.expected != Presence::Present {
             self.is_unsure = true;
         }
@@ -94,12 +108,18 @@ impl Fate {
         }
     }
 
-    /// The broker may have forgotten that there was a connection, and that it has ended.
-    pub(crate) fn forget_connection(&mut self) {
-        self.left_ms = self.left_before_ms.or(self.left_ms);
+    /// The broker may have forgotten the connections since the last that it has told the log of,
+    /// and that they have ended. `took_less`: it may have had no
+    /// room for the end of a session, or have failed.
+    pub(crate) fn forget_connections(&mut self, took_less: bool) {
+        if !self.is_told {
+            self.left_ms = self.left_told_ms.or(self.left_ms);
+        }
         self.gone_ms = None;
         // An earlier session may be back, if its end was not written down.
-        self.is_unsure |= self.had_promise && !self.is_promised;
+        let may_be_back = self.had_promise && (took_less || !self.is_over);
+        self.is_unsure |= may_be_back && !self.is_promised;
+        self.has_none &= !took_less;
     }
 
     /// A new broker process has no connections.
@@ -123,6 +143,9 @@ impl Fate {
             (Presence::Absent, true) if is_clean => {
                 return Err("session present after a clean start");
             }
+            (Presence::Absent, true) if self.has_none => {
+                return Err("session present that was ended");
+            }
             (Presence::Absent, true) => return Err("session present after it expired"),
             (Presence::Present, false) => return Err("the broker lost a persistent session"),
             // It may be another one than the client knows.
@@ -130,6 +153,8 @@ impl Fate {
             _ => self.begins_anew &= !is_clean,
         }
         self.is_unsure = false;
+        self.is_over |= !session_present;
+        self.has_none = !session_present && !keeps;
         self.has_session = keeps;
         self.is_promised &= session_present;
         Ok(())

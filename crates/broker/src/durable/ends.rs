@@ -1,0 +1,114 @@
+//! Ends of kept sessions on their way into the log.
+//!
+//! A crash before the commit brings such a session back, and whoever has its client id would take
+//! it for the one that it has opened since. So a client is told nothing on its next connection, not
+//! even its CONNACK, before the end is committed. Where the log has no room for the end, or has
+//! failed, nobody waits: what is full should not keep those away who free it.
+
+use std::collections::BTreeMap;
+
+use storage::Level;
+
+use super::promise::Promise;
+use crate::journal::Fact;
+use crate::{Ended, SessionKey, Shard};
+
+/// The end of a kept session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) queue: u64,
+    pub(crate) level: Level,
+    /// The hash of its client id, if who has it next waits for the commit.
+    pub(crate) awaited_by: Option<u64>,
+}
+
+/// The ends that clients wait for, by the hashes of their ids: two ids with one hash wait for each
+/// other's. Bounded: each end has a promise, or a will that is written before it.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    under_way: BTreeMap<u64, UnderWay>,
+}
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    /// Ends that are not committed: the id may have had several sessions since.
+    ends: u32,
+    /// The session and connection that have the id now.
+    waits: Option<(SessionKey, u64)>,
+}
+
+impl Ends {
+    pub(crate) fn begin(&mut self, client: u64) {
+        self.under_way.entry(client).or_default().ends += 1;
+    }
+
+    /// The log has one end more. Returns who waits no longer.
+    fn finish(&mut self, client: u64) -> Option<(SessionKey, u64)> {
+        let under_way = self.under_way.get_mut(&client)?;
+        under_way.ends -= 1;
+        if under_way.ends > 0 {
+            return None;
+        }
+        self.under_way.remove(&client)?.waits
+    }
+
+    /// False: there is nothing to wait for.
+    fn wait(&mut self, client: u64, session: SessionKey, connection: u64) -> bool {
+        let under_way = self.under_way.get_mut(&client);
+        under_way.map(|it| it.waits = Some((session, connection))).is_some()
+    }
+}
+
+impl Shard {
+    /// A connection has opened its session. It is told so when the ends of those before it are
+    /// committed.
+    pub(crate) fn wait_for_ends(&mut self, slot: u32) {
+        let (session, id_hash) = (self.key(slot), self.clients.id_hash(slot));
+        let Some(store) = &mut self.store else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let connection = client.connection;
+        let Some(link) = client.session.link_mut() else { return };
+        link.is_told_nothing = store.ends.wait(id_hash, session, connection);
+    }
+
+    /// Writes down that a session has ended, now or when there is room for it.
+    pub(crate) fn end_queue(&mut self, end: End) {
+        let Some(store) = &mut self.store else { return };
+        let ended = Fact::SessionEnded { session: end.queue };
+        match (store.append_deletion(&ended, end.level), end.awaited_by) {
+            (Ok(position), Some(client)) => {
+                self.promise(position, end.level, Promise::SessionEnded { client });
+            }
+            (Ok(_), None) => {}
+            (Err(_), awaited_by) => {
+                store.late_ends.push(end.queue);
+                if let Some(client) = awaited_by {
+                    self.finish_end(client);
+                }
+            }
+        }
+    }
+
+    /// What the client is told may leave, once none of its ends is under way.
+    pub(crate) fn finish_end(&mut self, client: u64) {
+        let Some(store) = &mut self.store else { return };
+        let Some((session, connection)) = store.ends.finish(client) else { return };
+        let Some(slot) = self.clients.slot_of(session) else { return };
+        let Some(link) = self.link(slot, connection) else { return };
+        link.is_told_nothing = false;
+        self.mark_dirty(slot);
+    }
+
+    /// The log is out of service: the ends are never committed.
+    pub(crate) fn break_ends(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        for under_way in std::mem::take(&mut store.ends.under_way).into_values() {
+            if let Some((session, connection)) = under_way.waits
+                && let Some(slot) = self.clients.slot_of(session)
+                && self.link(slot, connection).is_some()
+            {
+                self.doomed.push((slot, Ended::LogFailed));
+            }
+        }
+    }
+}

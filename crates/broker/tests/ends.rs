@@ -1,0 +1,175 @@
+//! Ends of kept sessions: who has the client id next is told nothing before the log has them.
+
+mod lab;
+
+use broker::ConnectRequest;
+use codec::{AckKind, Disconnect, Packet, Reason, Version};
+use lab::{Conn, Got, Lab, of_version, persistent, publish, request};
+use storage::Status;
+use storage::testing::Crash;
+
+/// A session of this id is kept, and has no connection.
+fn with_kept(client_id: &str) -> Lab {
+    let mut lab = Lab::durable(1);
+    let conn = lab.open(persistent(client_id));
+    lab.cut(conn);
+    lab
+}
+
+fn anew(client_id: &str) -> ConnectRequest {
+    ConnectRequest { clean_start: true, ..persistent(client_id) }
+}
+
+/// The session that the client is told it has; none if it is told nothing.
+fn is_present(lab: &mut Lab, conn: Conn) -> Option<bool> {
+    lab.take(conn).map(|got| match got {
+        Got::Connack { session_present, reason: Reason::SUCCESS, .. } => session_present,
+        other => panic!("expected a CONNACK, got {other:?}"),
+    })
+}
+
+fn let_disks_work(lab: &mut Lab) {
+    lab.disks_stand_still = false;
+    lab.settle();
+}
+
+#[test]
+fn mqtt_3_1_2_4_a_clean_start_is_answered_when_the_log_has_the_end_of_the_old_session() {
+    for next in [anew("client"), request("client"), of_version(Version::V311, "client")] {
+        let mut lab = with_kept("client");
+        lab.disks_stand_still = true;
+        let conn = lab.connect(next);
+        assert_eq!(is_present(&mut lab, conn), None);
+        let_disks_work(&mut lab);
+        assert_eq!(is_present(&mut lab, conn), Some(false));
+        lab.crash(Crash::Power);
+        let conn = lab.open(request("client"));
+        assert_eq!(lab.take_all(conn), []);
+    }
+}
+
+#[test]
+fn who_began_anew_is_never_told_of_the_session_that_it_gave_up() {
+    let mut lab = Lab::durable(1);
+    let sender = lab.open(persistent("sender"));
+    let receiver = lab.open(persistent("receiver"));
+    lab.subscribe(receiver, "t", 2);
+    lab.publish(sender, "t", b"of the old session", 2, 1);
+    lab.cut(sender);
+    lab.disks_stand_still = true;
+    let sender = lab.connect(anew("sender"));
+    let was_answered = is_present(&mut lab, sender).is_some();
+    lab.disks_stand_still = false;
+    lab.crash(Crash::Power);
+    let sender = lab.connect(persistent("sender"));
+    let is_present = is_present(&mut lab, sender).expect("an answer");
+    assert!(!(was_answered && is_present), "it takes the session for its new one");
+}
+
+#[test]
+fn it_waits_also_when_it_comes_back_during_the_commit() {
+    let mut lab = with_kept("client");
+    lab.disks_stand_still = true;
+    for _ in 0..3 {
+        let conn = lab.connect(anew("client"));
+        assert_eq!(is_present(&mut lab, conn), None);
+        lab.cut(conn);
+        assert_eq!(lab.take_all(conn), []);
+    }
+    let conn = lab.connect(persistent("client"));
+    assert_eq!(is_present(&mut lab, conn), None);
+    let_disks_work(&mut lab);
+    assert_eq!(is_present(&mut lab, conn), Some(true));
+}
+
+#[test]
+fn it_waits_however_the_session_ended() {
+    let by_disconnect = |lab: &mut Lab| {
+        let conn = lab.open(persistent("client"));
+        let mut properties = codec::PropertyBuf::new();
+        properties.push(codec::Property::SessionExpirySecs(0));
+        lab.disks_stand_still = true;
+        let properties = properties.as_properties();
+        let reason = Reason::NORMAL_DISCONNECTION;
+        lab.send(conn, &Packet::Disconnect(Disconnect { reason, properties }));
+    };
+    let by_expiry = |lab: &mut Lab| {
+        let conn = lab.open(ConnectRequest { session_expiry_secs: 2, ..persistent("client") });
+        lab.cut(conn);
+        lab.disks_stand_still = true;
+        lab.pass_secs(4);
+    };
+    let endings: [&dyn Fn(&mut Lab); 2] = [&by_disconnect, &by_expiry];
+    for end in endings {
+        let mut lab = Lab::durable(1);
+        end(&mut lab);
+        assert_eq!(lab.shards[0].session_count(), 0);
+        let conn = lab.connect(request("client"));
+        assert_eq!(is_present(&mut lab, conn), None);
+        let_disks_work(&mut lab);
+        assert_eq!(is_present(&mut lab, conn), Some(false));
+    }
+}
+
+#[test]
+fn nobody_else_waits_for_the_end_of_a_session() {
+    let mut lab = with_kept("client");
+    lab.disks_stand_still = true;
+    let waiting = lab.connect(anew("client"));
+    let other = lab.connect(request("other"));
+    assert_eq!(is_present(&mut lab, other), Some(false));
+    assert_eq!(is_present(&mut lab, waiting), None);
+}
+
+#[test]
+fn what_it_sends_at_once_is_handled_and_answered_behind_the_connack() {
+    let mut lab = with_kept("client");
+    let subscriber = lab.open(request("subscriber"));
+    lab.subscribe(subscriber, "t", 0);
+    lab.disks_stand_still = true;
+    let conn = lab.connect(request("client"));
+    lab.send(conn, &Packet::Pingreq);
+    lab.send(conn, &publish("t", b"1", 1, 7));
+    assert_eq!(lab.payloads(subscriber), ["1"]);
+    assert_eq!(lab.take_all(conn), []);
+    let_disks_work(&mut lab);
+    let got = lab.take_all(conn);
+    let puback = Got::Ack(AckKind::Puback, 7, Reason::SUCCESS);
+    assert!(matches!(got[0], Got::Connack { reason: Reason::SUCCESS, .. }), "{got:?}");
+    assert_eq!(got[1..], [Got::Pingresp, puback]);
+}
+
+#[test]
+fn mqtt_3_14_0_1_who_waits_for_its_connack_is_not_sent_a_disconnect() {
+    let mut lab = with_kept("client");
+    lab.disks_stand_still = true;
+    let first = lab.connect(anew("client"));
+    let second = lab.connect(anew("client"));
+    let got = lab.take_all(first);
+    let is_refused = |got: &[Got]| {
+        matches!(got, [Got::Connack { session_present: false, reason, .. }]
+            if *reason == Reason::SERVER_UNAVAILABLE)
+    };
+    assert!(lab.is_closed(first) && is_refused(&got), "{got:?}");
+    lab.shards[0].on_kick("client", lab.now_ms);
+    lab.settle();
+    let got = lab.take_all(second);
+    assert!(lab.is_closed(second) && is_refused(&got), "{got:?}");
+}
+
+#[test]
+fn a_log_that_fails_refuses_those_who_wait_for_it() {
+    let mut lab = with_kept("client");
+    lab.disks_stand_still = true;
+    let conn = lab.connect(anew("client"));
+    lab.disks[0].faults.fail_next_sync = true;
+    let_disks_work(&mut lab);
+    assert!(matches!(lab.shards[0].log_status(), Some(Status::Poisoned(_))));
+    let got = lab.take_all(conn);
+    assert!(
+        matches!(got[..], [Got::Connack { reason: Reason::SERVER_UNAVAILABLE, .. }]),
+        "{got:?}"
+    );
+    // A session that is not kept asks nothing of it.
+    lab.open(request("client"));
+}
