@@ -6,26 +6,38 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use web::axum::Router;
+use web::axum::extract::State;
+use web::axum::http::StatusCode;
+use web::axum::response::Response;
+use web::axum::routing::get;
+
 use crate::engine::Progress;
-use crate::http::{self, Handler, Limits, Request, Response};
+use crate::http::{self, Problem};
 use crate::measure::{LatencyPoint, Second};
 
-/// Answers every request with what the run last told. Lives until the program ends.
+/// Answers every request with what the run last told.
 pub struct Endpoint {
     live: Arc<Live>,
-    address: SocketAddr,
+    server: web::Server,
 }
 
 impl Endpoint {
     /// Listens at `address`.
     pub fn start(address: &str) -> io::Result<Self> {
         let live = Arc::new(Live::default());
-        let address = http::serve(address, Limits::default(), Arc::clone(&live))?;
-        Ok(Self { live, address })
+        let page = |State(live): State<Arc<Live>>| async move { live.response() };
+        let router = Router::new()
+            .route("/", get(page))
+            .route("/metrics", get(page))
+            .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "see /metrics") })
+            .with_state(Arc::clone(&live));
+        let server = web::Server::start(address, web::Limits::default(), router)?;
+        Ok(Self { live, server })
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.server.address()
     }
 
     pub fn update(&self, progress: &Progress<'_>) {
@@ -54,16 +66,7 @@ impl Live {
 
     pub fn response(&self) -> Response {
         let page = self.page.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Response::text(200, "text/plain; version=0.0.4", page)
-    }
-}
-
-impl Handler for Live {
-    fn respond(&self, request: &Request) -> Response {
-        match request.path.as_str() {
-            "/" | "/metrics" => self.response(),
-            _ => Response::problem(404, "see /metrics"),
-        }
+        http::text(StatusCode::OK, "text/plain; version=0.0.4", page)
     }
 }
 

@@ -1,35 +1,19 @@
-//! HTTP for operators: `/metrics`, `/healthz`, `/readyz`, on a thread and a runtime of its own, so
-//! that nothing an operator asks for delays a message.
+//! What the broker answers operators over HTTP: `/metrics`, `/healthz`, `/readyz`. The crate `web`
+//! serves it.
 //!
-//! Whoever reaches the address may ask, so places are few, and who sits on one without asking has
-//! to go when another comes. Metrics are written on a second thread, one answer at a time: a check
-//! of the health never waits for them.
+//! Metrics are written on a second thread, one answer at a time: a check of the health never waits
+//! for them.
 
-use std::convert::Infallible;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-use hyper::body::Incoming;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
-use tokio::task::AbortHandle;
-
-/// The running HTTP server. Dropping it stops it.
-#[derive(Debug)]
-pub struct HttpServer {
-    address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
+use tokio::sync::Semaphore;
+use web::axum::Router;
+use web::axum::extract::State as Shared;
+use web::axum::http::StatusCode;
+use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use web::axum::response::{IntoResponse as _, Response};
+use web::axum::routing::get;
 
 /// How the broker is, for `/healthz` and `/readyz`. Shared; starts as [`State::Starting`].
 #[derive(Clone, Debug, Default)]
@@ -51,49 +35,19 @@ pub enum State {
 /// Writes the metrics in Prometheus' text format.
 pub type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-impl HttpServer {
-    /// Binds `address` (port 0: any free port) and serves until dropped.
-    ///
-    /// # Errors
-    ///
-    /// When the address cannot be bound or the thread cannot be started.
-    pub fn start(address: SocketAddr, health: Health, metrics: Metrics) -> io::Result<Self> {
-        let listener = std::net::TcpListener::bind(address)?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel();
-        let serve = move || {
-            runtime.block_on(async move {
-                tokio::select! {
-                    result = accept(listener, Pages::new(health, metrics)) => {
-                        if let Err(error) = result {
-                            tracing::error!(%error, "the HTTP server ended");
-                        }
-                    }
-                    // Dropped senders count as a stop, too.
-                    _ = stopped => {}
-                }
-            });
-        };
-        let thread = std::thread::Builder::new().name("http".into()).spawn(serve)?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
-    }
-
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-}
-
-impl Drop for HttpServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A thread that panicked has told so itself.
-            let _ = thread.join();
-        }
-    }
+/// All that can be asked.
+pub fn router(health: Health, metrics: Metrics) -> Router {
+    let writer = Writer { metrics, pen: Arc::new(Semaphore::new(1)) };
+    let probes = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(health);
+    let pages = Router::new().route("/metrics", get(write_metrics)).with_state(writer);
+    let unknown =
+        || async { page(StatusCode::NOT_FOUND, TEXT, "try /metrics, /healthz or /readyz\n") };
+    let not_allowed =
+        || async { page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "this is only read: GET or HEAD\n") };
+    probes.merge(pages).fallback(unknown).method_not_allowed_fallback(not_allowed)
 }
 
 impl Health {
@@ -117,170 +71,57 @@ impl Health {
     }
 }
 
-/// What the pages show.
+async fn healthz(Shared(health): Shared<Health>) -> Response {
+    let state = health.state();
+    probe(state, state != State::Failed)
+}
+
+async fn readyz(Shared(health): Shared<Health>) -> Response {
+    let state = health.state();
+    probe(state, state == State::Ready)
+}
+
+fn probe(state: State, is_fine: bool) -> Response {
+    let status = if is_fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    page(status, TEXT, format!("{state:?}\n").to_lowercase())
+}
+
 #[derive(Clone)]
-struct Pages {
-    health: Health,
+struct Writer {
     metrics: Metrics,
     /// Metrics are written for one at a time.
     pen: Arc<Semaphore>,
 }
 
-impl Pages {
-    fn new(health: Health, metrics: Metrics) -> Self {
-        Self { health, metrics, pen: Arc::new(Semaphore::new(1)) }
-    }
-
-    async fn answer(self, request: Request<Incoming>) -> Response<String> {
-        let state = self.health.state();
-        let name = format!("{state:?}\n").to_lowercase();
-        let check = |is_fine: bool| match is_fine {
-            true => page(StatusCode::OK, TEXT, name.clone()),
-            false => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, name.clone()),
-        };
-        if request.method() != Method::GET && request.method() != Method::HEAD {
-            let text = "only GET and HEAD are answered\n".to_owned();
-            let mut response = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, text);
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-            return response;
-        }
-        match request.uri().path() {
-            "/healthz" => check(state != State::Failed),
-            "/readyz" => check(state == State::Ready),
-            "/metrics" => self.write_metrics().await,
-            _ => page(StatusCode::NOT_FOUND, TEXT, "try /metrics, /healthz or /readyz\n".into()),
-        }
-    }
-
-    async fn write_metrics(self) -> Response<String> {
-        let _pen = self.pen.acquire().await;
-        match tokio::task::spawn_blocking(move || (self.metrics)()).await {
-            Ok(text) => page(StatusCode::OK, PROMETHEUS, text),
-            // It panicked, and has told so itself.
-            Err(_) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "no metrics\n".into()),
-        }
-    }
-}
-
-async fn accept(listener: std::net::TcpListener, pages: Pages) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
-    let guests = Arc::new(Guests::default());
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => guests.seat(peer.ip(), serve(stream, pages.clone())),
-            Err(error) => {
-                // Out of descriptors, most likely: others will be closed meanwhile.
-                tracing::warn!(%error, "cannot accept an HTTP connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
-async fn serve(stream: TcpStream, pages: Pages) {
-    let answer = move |request: Request<Incoming>| {
-        let response = pages.clone().answer(request);
-        async move { Ok::<_, Infallible>(response.await) }
+async fn write_metrics(Shared(Writer { metrics, pen }): Shared<Writer>) -> Response {
+    // It goes with the writing, which does not end when the one that asked goes away.
+    let pen = pen.acquire_owned().await;
+    let write = move || {
+        let _pen = pen;
+        metrics()
     };
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_TIMEOUT)
-        .max_buf_size(REQUEST_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service_fn(answer));
-    match tokio::time::timeout(CONNECTION_TIMEOUT, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "an HTTP connection failed"),
-        Err(_) => tracing::debug!("an HTTP connection was open for too long"),
+    match web::aside(write).await {
+        Some(text) => page(StatusCode::OK, PROMETHEUS, text),
+        None => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "no metrics\n"),
     }
 }
 
-/// The connections there are, oldest first.
-#[derive(Default)]
-struct Guests {
-    seated: Mutex<Seated>,
-}
-
-#[derive(Default)]
-struct Seated {
-    last: u64,
-    guests: Vec<Guest>,
-}
-
-struct Guest {
-    number: u64,
-    address: IpAddr,
-    abort: AbortHandle,
-}
-
-impl Guests {
-    /// A newcomer always gets a place: an answer takes a millisecond, so who has been here longest
-    /// is most likely one who does not ask.
-    fn seat(self: &Arc<Self>, address: IpAddr, serve: impl Future<Output = ()> + Send + 'static) {
-        let mut seated = self.lock();
-        let of_address = seated.guests.iter().filter(|guest| guest.address == address).count();
-        if of_address >= CONNECTIONS_PER_ADDRESS_MAX {
-            seated.dismiss_oldest(address);
-        } else if seated.guests.len() >= CONNECTIONS_MAX
-            && let Some(greediest) = seated.greediest()
-        {
-            seated.dismiss_oldest(greediest);
-        }
-        seated.last += 1;
-        let number = seated.last;
-        let guests = self.clone();
-        let task = tokio::spawn(async move {
-            serve.await;
-            guests.lock().guests.retain(|guest| guest.number != number);
-        });
-        seated.guests.push(Guest { number, address, abort: task.abort_handle() });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Seated> {
-        self.seated.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Seated {
-    fn dismiss_oldest(&mut self, address: IpAddr) {
-        let oldest = self.guests.iter().position(|guest| guest.address == address);
-        if let Some(place) = oldest {
-            self.guests.remove(place).abort.abort();
-        }
-    }
-
-    /// The address with the most connections.
-    fn greediest(&self) -> Option<IpAddr> {
-        let count = |address| self.guests.iter().filter(|guest| guest.address == address).count();
-        self.guests.iter().map(|guest| guest.address).max_by_key(|address| count(*address))
-    }
-}
-
-fn page(status: StatusCode, content_type: &'static str, body: String) -> Response<String> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+fn page(status: StatusCode, content_type: &'static str, body: impl Into<String>) -> Response {
+    let headers = [(CONTENT_TYPE, content_type), (CACHE_CONTROL, "no-store")];
+    (status, headers, body.into()).into_response()
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Scrapers and probes are few. At the limit the oldest connection of the address with the most
-/// is closed.
-const CONNECTIONS_MAX: usize = 64;
-/// At the limit the oldest of them is closed.
-const CONNECTIONS_PER_ADDRESS_MAX: usize = 16;
-const REQUEST_BYTES_MAX: usize = 16 << 10;
-/// A request that takes longer ends its connection, also while waiting for the next one.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that reads nothing must not hold its place for ever.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::{self, Read, Write};
+    use std::net::SocketAddr;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use web::{Limits, Server};
 
     use super::*;
 
@@ -308,7 +149,8 @@ mod tests {
         // One that nobody else is given once the server has gone.
         let port = net::free_port().unwrap();
         let server =
-            HttpServer::start(([127, 0, 0, 1], port).into(), health.clone(), metrics).unwrap();
+            Server::start(("127.0.0.1", port), Limits::default(), router(health.clone(), metrics))
+                .unwrap();
         let address = server.address();
         for (state, healthy, ready) in [
             (State::Starting, "200", "503"),
@@ -325,7 +167,7 @@ mod tests {
         let metrics = ask(address, "GET /metrics HTTP/1.1");
         assert!(metrics.contains("version=0.0.4") && metrics.ends_with("quelea_connections 3\n"));
         let post = ask(address, "POST /metrics HTTP/1.1");
-        assert!(post.contains("405") && post.to_lowercase().contains("allow: get, head"), "{post}");
+        assert!(post.contains("405") && post.to_lowercase().contains("allow: get,head"), "{post}");
         assert!(ask(address, "NOT HTTP").contains("400"));
         // A server that closes with bytes unread may reset the connection before its answer is
         // seen.
@@ -344,14 +186,15 @@ mod tests {
         stream
     }
 
-    fn server(metrics: Metrics) -> HttpServer {
-        HttpServer::start("127.0.0.1:0".parse().unwrap(), Health::new(), metrics).unwrap()
+    fn server(metrics: Metrics) -> Server {
+        let router = router(Health::new(), metrics);
+        Server::start("127.0.0.1:0", Limits::default(), router).unwrap()
     }
 
     #[test]
     fn who_asks_is_answered_whoever_sits_there_with_half_a_request() {
         let server = server(Arc::new(String::new));
-        let mut silent: Vec<_> = (0..2 * CONNECTIONS_MAX)
+        let mut silent: Vec<_> = (0..2 * Limits::default().connections_max)
             .map(|_| {
                 let stream = send_half(server.address());
                 stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -386,23 +229,36 @@ mod tests {
         assert!(answer.contains("200"), "{answer}");
     }
 
-    #[tokio::test(flavor = "current_thread")]
-    async fn places_are_limited_in_all_and_for_each_address() {
-        let guests = Arc::new(Guests::default());
-        let address = |last: u8| IpAddr::from([192, 0, 2, last]);
-        let count = |of: u8| {
-            let seated = guests.lock();
-            seated.guests.iter().filter(|guest| guest.address == address(of)).count()
+    /// An answer that is being written does not end with the connection that it was for.
+    #[test]
+    fn metrics_are_written_one_at_a_time_whoever_goes_away() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let (held, writing) = (Mutex::new(held), AtomicU8::new(0));
+        let most = Arc::new(AtomicU8::new(0));
+        let seen = most.clone();
+        let metrics: Metrics = Arc::new(move || {
+            seen.fetch_max(writing.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            let _ = held.lock().unwrap().recv();
+            writing.fetch_sub(1, Ordering::Relaxed);
+            String::new()
+        });
+        let limits = Limits { blocking_threads_max: 8, ..Limits::default() };
+        let server = Server::start("127.0.0.1:0", limits, router(Health::new(), metrics)).unwrap();
+        let ask = || {
+            let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream
         };
-        for _ in 0..3 * CONNECTIONS_PER_ADDRESS_MAX {
-            guests.seat(address(1), std::future::pending());
+        // At the limit each that comes sends the one away that has waited longest.
+        let mut asked = Vec::new();
+        for _ in 0..2 * Limits::default().connections_per_address_max {
+            asked.push(ask());
+            assert_eq!(status(server.address(), "/healthz"), "200");
         }
-        assert_eq!(count(1), CONNECTIONS_PER_ADDRESS_MAX);
-        for number in 0..CONNECTIONS_MAX as u8 {
-            guests.seat(address(2 + number), std::future::pending());
-        }
-        assert_eq!(guests.lock().guests.len(), CONNECTIONS_MAX);
-        assert_eq!(count(1), 1, "the greediest has made room");
-        assert_eq!(count(2), 1);
+        drop(release);
+        let mut answer = String::new();
+        asked.pop().unwrap().read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("200"), "{answer}");
+        assert_eq!(most.load(Ordering::Relaxed), 1);
     }
 }

@@ -39,7 +39,7 @@ use signal_hook::iterator::Signals;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
-use crate::http::{Health, HttpServer, Metrics, State};
+use crate::http::{self, Health, Metrics, State};
 use crate::logging::Logging;
 use crate::memory;
 pub use certificates::Certificates;
@@ -118,7 +118,7 @@ struct Running {
     board: Arc<LogBoard>,
     certificates: Arc<Certificates>,
     authenticator: Arc<Authenticator>,
-    http: Option<HttpServer>,
+    http: Option<web::Server>,
     health: Health,
 }
 
@@ -256,9 +256,10 @@ fn start_http(
     config: &Config,
     health: &Health,
     metrics: Metrics,
-) -> anyhow::Result<Option<HttpServer>> {
+) -> anyhow::Result<Option<web::Server>> {
     let Some(address) = config.http else { return Ok(None) };
-    let server = HttpServer::start(address, health.clone(), metrics)
+    let router = http::router(health.clone(), metrics);
+    let server = web::Server::start(address, web::Limits::default(), router)
         .with_context(|| listen::http_fault(address))?;
     Ok(Some(server))
 }

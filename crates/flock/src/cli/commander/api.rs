@@ -7,173 +7,226 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use web::BodyError;
+use web::axum::Router;
+use web::axum::body::Bytes;
+use web::axum::extract::{Path, RawQuery, Request, State};
+use web::axum::http::header::{AUTHORIZATION, HOST, LOCATION, ORIGIN, WWW_AUTHENTICATE};
+use web::axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use web::axum::middleware::{self, Next};
+use web::axum::response::{IntoResponse as _, Response};
+use web::axum::routing::{get, post};
 
 use super::desk::{Desk, Job, Refusal, Stored, scenario_entry};
 use crate::catalogue;
 use crate::cli::args::{Bend, RATE_MAX, RATE_MIN, RATE_STEP, bound, factor};
 use crate::cli::run::{bent, checked, search};
-use crate::http::{Handler, Request, Response};
+use crate::http::{self, Problem};
 use crate::model::{Search, Target};
 use crate::scenario::{Choice, Loaded, ScenarioError, parse_any, units};
 use crate::threshold::Threshold;
 
-pub(super) struct Api {
-    desk: Arc<Desk>,
-    token: Option<String>,
+/// All that can be asked, by whoever may ask.
+pub(super) fn router(desk: Arc<Desk>, token: Option<String>) -> Router {
+    let admit = move |request: Request, next: Next| {
+        let admitted = admit(request.headers(), token.as_deref());
+        async move {
+            match admitted {
+                Ok(()) => next.run(request).await,
+                Err(problem) => problem.into_response(),
+            }
+        }
+    };
+    Router::new()
+        .route("/commander", get(async |State(desk): Of| ok(&desk.commander())))
+        .route("/metrics", get(async |State(desk): Of| desk.live.response()))
+        .route("/scenarios", get(async |State(desk): Of| ok(&desk.scenarios())).post(submit))
+        .route("/scenarios/{id}", get(scenario).delete(remove))
+        .route("/runs", get(async |State(desk): Of| ok(&desk.runs())).post(start))
+        .route("/runs/{id}", get(run))
+        .route("/runs/{id}/stop", post(stop))
+        .route("/runs/{id}/results", get(results))
+        .fallback(async |uri: Uri| {
+            let known = "/commander, /scenarios, /runs and /metrics are there";
+            missing(format!("{}: {known}", uri.path()))
+        })
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            let detail = format!("{} does not take {method}", uri.path());
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+        })
+        .with_state(desk)
+        .layer(middleware::from_fn(admit))
 }
 
-impl Api {
-    pub(super) fn new(desk: Arc<Desk>, token: Option<String>) -> Self {
-        Self { desk, token }
+type Of = State<Arc<Desk>>;
+type Answer = Result<Response, Problem>;
+
+/// Before anything else is looked at.
+fn admit(headers: &HeaderMap, token: Option<&str>) -> Result<(), Problem> {
+    let header = |name| {
+        headers.get(name).map(|value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()))
+    };
+    // A page of some other site, in a browser that reaches what the site itself does not.
+    if headers.contains_key(ORIGIN) {
+        return Err(Problem::new(StatusCode::FORBIDDEN, "web pages have no business here"));
+    }
+    let Some(token) = token else {
+        let host = header(HOST).unwrap_or("localhost".into());
+        // A name that a site has for this machine would make its pages ours.
+        return match is_own(&host) {
+            true => Ok(()),
+            false => {
+                Err(Problem::new(StatusCode::FORBIDDEN, format!("ask by address, not as `{host}`")))
+            }
+        };
+    };
+    match header(AUTHORIZATION).as_deref().and_then(|value| value.split_once(' ')) {
+        Some((scheme, given))
+            if scheme.eq_ignore_ascii_case("bearer") && same(given.trim(), token) =>
+        {
+            Ok(())
+        }
+        _ => Err(Problem::new(StatusCode::UNAUTHORIZED, "send Authorization: Bearer TOKEN")
+            .and(WWW_AUTHENTICATE, "Bearer")),
     }
 }
 
-impl Handler for Api {
-    fn admit(&self, request: &Request) -> Result<(), Response> {
-        // A page of some other site, in a browser that reaches what the site itself does not.
-        if request.header("origin").is_some() {
-            return Err(Response::problem(403, "web pages have no business here"));
-        }
-        let Some(token) = &self.token else {
-            let host = request.header("host").unwrap_or("localhost");
-            // A name that a site has for this machine would make its pages ours.
-            return match is_own(host) {
-                true => Ok(()),
-                false => Err(Response::problem(403, format!("ask by address, not as `{host}`"))),
-            };
-        };
-        let given = request.header("authorization").and_then(|value| value.split_once(' '));
-        match given {
-            Some((scheme, given))
-                if scheme.eq_ignore_ascii_case("bearer") && same(given.trim(), token) =>
-            {
-                Ok(())
-            }
-            _ => Err(Response::problem(401, "send Authorization: Bearer TOKEN")
-                .with("WWW-Authenticate", "Bearer")),
-        }
-    }
-
-    fn respond(&self, request: &Request) -> Response {
-        self.answer(request).unwrap_or_else(|problem| *problem)
-    }
+fn ok(body: &Value) -> Response {
+    http::json(StatusCode::OK, body)
 }
 
-type Answer = Result<Response, Box<Response>>;
-
-impl Api {
-    fn answer(&self, request: &Request) -> Answer {
-        let parts: Vec<&str> = request.path.split('/').skip(1).collect();
-        let desk = &self.desk;
-        let ok = |value: Value| Ok(Response::json(200, &value));
-        match (method(request), parts.as_slice()) {
-            ("GET", ["commander"]) => ok(desk.commander()),
-            ("GET", ["metrics"]) => Ok(desk.live.response()),
-            ("GET", ["scenarios"]) => ok(desk.scenarios()),
-            ("POST", ["scenarios"]) => self.submit(request),
-            ("GET", ["scenarios", id]) => {
-                let id = number(id, "scenario")?;
-                let stored = desk.scenario(id)?;
-                let mut entry = scenario_entry(id, &stored);
-                entry["scenario"] = stored.text.into();
-                ok(entry)
-            }
-            ("DELETE", ["scenarios", id]) => {
-                desk.remove(number(id, "scenario")?)?;
-                Ok(Response::text(204, "application/json", ""))
-            }
-            ("GET", ["runs"]) => ok(desk.runs()),
-            ("POST", ["runs"]) => self.start(request),
-            ("GET", ["runs", id]) => ok(desk.run(number(id, "run")?, wait(&request.query)?)?),
-            ("POST", ["runs", id, "stop"]) => {
-                Ok(Response::json(202, &desk.stop(number(id, "run")?)?))
-            }
-            ("GET", ["runs", id, "results"]) => {
-                let which = value(&request.query, "number");
-                let which = which.map(|text| number(text, "repetition")).transpose()?;
-                let path = desk.results(number(id, "run")?, which)?;
-                let text = std::fs::read(&path).map_err(|error| {
-                    let detail = format!("{} cannot be read: {error}", path.display());
-                    Box::new(Response::problem(404, detail))
-                })?;
-                Ok(Response::text(200, "application/json", text))
-            }
-            (_, parts) => Err(unknown(request, parts)),
-        }
+fn created(body: &Value, location: String) -> Response {
+    let mut response = http::json(StatusCode::CREATED, body);
+    if let Ok(location) = HeaderValue::try_from(location) {
+        response.headers_mut().insert(LOCATION, location);
     }
+    response
+}
 
-    /// A scenario is handed in: the text as it would be in a file.
-    fn submit(&self, request: &Request) -> Answer {
-        let text = String::from_utf8(request.body.clone())
-            .map_err(|_| bad("the scenario is not text in UTF-8"))?;
-        if text.trim().is_empty() {
-            return Err(bad("the body is empty: send the scenario, as TOML or as Swarm's XML"));
-        }
-        let name = name(&request.query)?;
-        let is_xml = text.trim_start_matches('\u{feff}').trim_start().starts_with('<');
-        let file = format!("{name}.{}", if is_xml { "xml" } else { "toml" });
-        let loaded = parsed(&file, &text, &Choice::default())?;
-        let stored = Stored {
-            name: loaded.scenario.id.clone(),
-            title: loaded.scenario.title.clone(),
-            file,
-            text,
+async fn body(request: Request) -> Result<Bytes, Problem> {
+    web::read_body(request.into_body(), BODY_BYTES_MAX).await.map_err(|error| {
+        let status = match error {
+            BodyError::TooLong { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::Late => StatusCode::REQUEST_TIMEOUT,
         };
-        let id = self.desk.add(stored.clone())?;
-        let mut entry = scenario_entry(id, &stored);
-        entry["clients"] = loaded.scenario.estimate().clients.into();
-        Ok(Response::json(201, &entry).with("Location", format!("/scenarios/{id}")))
-    }
+        Problem::new(status, error.to_string())
+    })
+}
 
-    fn start(&self, request: &Request) -> Answer {
-        let wishes: Wishes = serde_json::from_slice(&request.body)
-            .map_err(|error| bad(format!("the body is not what starts a run: {error}")))?;
-        let job = self.job(wishes)?;
-        let id = self.desk.start(job)?;
-        let told = self.desk.run(id, Duration::ZERO)?;
-        Ok(Response::json(201, &told).with("Location", format!("/runs/{id}")))
+/// A scenario is handed in: the text as it would be in a file.
+async fn submit(State(desk): Of, RawQuery(query): RawQuery, request: Request) -> Answer {
+    let text = String::from_utf8(body(request).await?.into())
+        .map_err(|_| bad("the scenario is not text in UTF-8"))?;
+    if text.trim().is_empty() {
+        return Err(bad("the body is empty: send the scenario, as TOML or as Swarm's XML"));
     }
+    let name = name(query.as_deref())?;
+    let is_xml = text.trim_start_matches('\u{feff}').trim_start().starts_with('<');
+    let file = format!("{name}.{}", if is_xml { "xml" } else { "toml" });
+    let loaded = parsed(&file, &text, &Choice::default())?;
+    let stored = Stored {
+        name: loaded.scenario.id.clone(),
+        title: loaded.scenario.title.clone(),
+        file,
+        text,
+    };
+    let id = desk.add(stored.clone())?;
+    let mut entry = scenario_entry(id, &stored);
+    entry["clients"] = loaded.scenario.estimate().clients.into();
+    Ok(created(&entry, format!("/scenarios/{id}")))
+}
 
-    fn job(&self, wishes: Wishes) -> Result<Job, Box<Response>> {
-        let choice = Choice { variant: None, params: wishes.assignments().into_iter().collect() };
-        let (scenario_id, loaded) = match &wishes.scenario {
-            Which::HandedIn(id) => {
-                let stored = self.desk.scenario(*id)?;
-                (Some(*id), parsed(&stored.file, &stored.text, &choice)?)
-            }
-            Which::BuiltIn(id) => (
-                None,
-                catalogue::find(id, &choice).map_err(|error| {
-                    // No parameter of an unknown scenario can be wrong.
-                    let status =
-                        if error.place.is_none() && choice.params.is_empty() { 404 } else { 400 };
-                    scenario_problem(status, &error)
-                })?,
-            ),
-        };
-        let broker: Result<Vec<Target>, String> =
-            wishes.broker.iter().map(|text| Target::parse(text)).collect();
-        let mut broker = broker.map_err(bad)?;
-        if broker.is_empty() {
-            broker.clone_from(&self.desk.broker);
-        }
-        let bend = wishes.bend().map_err(bad)?;
-        let runs = wishes.runs.unwrap_or(1);
-        if !(1..=RUNS_MAX).contains(&runs) {
-            return Err(bad(format!("runs: a number from 1 to {RUNS_MAX}, not {runs}")));
-        }
-        let mut scenario = loaded.scenario;
-        let (transport, tls) = (self.desk.secure.transport(), self.desk.secure.tls());
-        scenario.aim(&broker, transport.as_ref(), tls.as_ref()).map_err(bad)?;
-        let mut scenario = bent(scenario, &bend);
-        scenario.search = wishes.search().map_err(bad)?.or(scenario.search);
-        for limit in &wishes.expect {
-            scenario.expect.metrics.push(Threshold::parse(limit).map_err(bad)?);
-        }
-        let scenario = checked(scenario).map_err(|error| bad(error.to_string()))?;
-        let overrides = bend.overrides();
-        Ok(Job { scenario_id, scenario, source: loaded.source, overrides, runs })
+async fn scenario(State(desk): Of, Path(id): Path<String>) -> Answer {
+    let id = number(&id, "scenario")?;
+    let stored = desk.scenario(id)?;
+    let mut entry = scenario_entry(id, &stored);
+    entry["scenario"] = stored.text.into();
+    Ok(ok(&entry))
+}
+
+async fn remove(State(desk): Of, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+    desk.remove(number(&id, "scenario")?)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn start(State(desk): Of, request: Request) -> Answer {
+    let wishes: Wishes = serde_json::from_slice(&body(request).await?)
+        .map_err(|error| bad(format!("the body is not what starts a run: {error}")))?;
+    let id = desk.start(job(&desk, wishes)?)?;
+    Ok(created(&desk.run(id, Duration::ZERO)?, format!("/runs/{id}")))
+}
+
+async fn run(State(desk): Of, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answer {
+    let (id, wait) = (number(&id, "run")?, wait(query.as_deref())?);
+    if wait.is_zero() {
+        return Ok(ok(&desk.run(id, wait)?));
     }
+    Ok(ok(&aside(move || desk.run(id, wait)).await??))
+}
+
+async fn stop(State(desk): Of, Path(id): Path<String>) -> Answer {
+    Ok(http::json(StatusCode::ACCEPTED, &desk.stop(number(&id, "run")?)?))
+}
+
+async fn results(State(desk): Of, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answer {
+    let which = value(query.as_deref(), "number");
+    let which = which.map(|text| number(text, "repetition")).transpose()?;
+    let path = desk.results(number(&id, "run")?, which)?;
+    let text = aside(move || {
+        std::fs::read_to_string(&path)
+            .map_err(|error| missing(format!("{} cannot be read: {error}", path.display())))
+    });
+    Ok(http::text(StatusCode::OK, "application/json", text.await??))
+}
+
+/// What may take a while keeps no other request waiting.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    web::aside(work).await.ok_or_else(|| {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a bug of flock ended the request")
+    })
+}
+
+fn job(desk: &Desk, wishes: Wishes) -> Result<Job, Problem> {
+    let choice = Choice { variant: None, params: wishes.assignments().into_iter().collect() };
+    let (scenario_id, loaded) = match &wishes.scenario {
+        Which::HandedIn(id) => {
+            let stored = desk.scenario(*id)?;
+            (Some(*id), parsed(&stored.file, &stored.text, &choice)?)
+        }
+        Which::BuiltIn(id) => (
+            None,
+            catalogue::find(id, &choice).map_err(|error| {
+                // No parameter of an unknown scenario can be wrong.
+                let status = match error.place.is_none() && choice.params.is_empty() {
+                    true => StatusCode::NOT_FOUND,
+                    false => StatusCode::BAD_REQUEST,
+                };
+                scenario_problem(status, &error)
+            })?,
+        ),
+    };
+    let broker: Result<Vec<Target>, String> =
+        wishes.broker.iter().map(|text| Target::parse(text)).collect();
+    let mut broker = broker.map_err(bad)?;
+    if broker.is_empty() {
+        broker.clone_from(&desk.broker);
+    }
+    let bend = wishes.bend().map_err(bad)?;
+    let runs = wishes.runs.unwrap_or(1);
+    if !(1..=RUNS_MAX).contains(&runs) {
+        return Err(bad(format!("runs: a number from 1 to {RUNS_MAX}, not {runs}")));
+    }
+    let mut scenario = loaded.scenario;
+    let (transport, tls) = (desk.secure.transport(), desk.secure.tls());
+    scenario.aim(&broker, transport.as_ref(), tls.as_ref()).map_err(bad)?;
+    let mut scenario = bent(scenario, &bend);
+    scenario.search = wishes.search().map_err(bad)?.or(scenario.search);
+    for limit in &wishes.expect {
+        scenario.expect.metrics.push(Threshold::parse(limit).map_err(bad)?);
+    }
+    let scenario = checked(scenario).map_err(|error| bad(error.to_string()))?;
+    let overrides = bend.overrides();
+    Ok(Job { scenario_id, scenario, source: loaded.source, overrides, runs })
 }
 
 /// What starts a run: the options of `flock run`, by their names.
@@ -259,12 +312,13 @@ impl Wishes {
     }
 }
 
-fn parsed(file: &str, text: &str, choice: &Choice) -> Result<Loaded, Box<Response>> {
+fn parsed(file: &str, text: &str, choice: &Choice) -> Result<Loaded, Problem> {
     let none = |name: &str| Err(format!("{name}: a scenario sent over HTTP names no other files"));
-    parse_any(file, text, choice, &none).map_err(|error| scenario_problem(400, &error))
+    parse_any(file, text, choice, &none)
+        .map_err(|error| scenario_problem(StatusCode::BAD_REQUEST, &error))
 }
 
-fn scenario_problem(status: u16, error: &ScenarioError) -> Box<Response> {
+fn scenario_problem(status: StatusCode, error: &ScenarioError) -> Problem {
     let place = error.place.as_ref();
     let more = json!({
         "line": place.map(|place| place.line),
@@ -272,62 +326,44 @@ fn scenario_problem(status: u16, error: &ScenarioError) -> Box<Response> {
         "message": error.message,
         "hint": error.hint,
     });
-    Box::new(Response::problem_with(status, error.to_string(), more))
+    Problem::with(status, error.to_string(), more)
 }
 
-fn bad(detail: impl Into<String>) -> Box<Response> {
-    Box::new(Response::problem(400, detail))
+fn bad(detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, detail)
 }
 
-impl From<Refusal> for Box<Response> {
+fn missing(detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, detail)
+}
+
+impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let status = match refusal {
-            Refusal::Missing(_) => 404,
-            Refusal::State(_) => 409,
+            Refusal::Missing(_) => StatusCode::NOT_FOUND,
+            Refusal::State(_) => StatusCode::CONFLICT,
         };
-        Self::new(Response::problem(status, refusal.to_string()))
+        Self::new(status, refusal.to_string())
     }
 }
 
-/// Whoever may read may ask for the head alone.
-fn method(request: &Request) -> &str {
-    if request.method == "HEAD" { "GET" } else { &request.method }
-}
-
-fn unknown(request: &Request, parts: &[&str]) -> Box<Response> {
-    let allowed = match parts {
-        ["commander" | "metrics"] | ["runs", _] | ["runs", _, "results"] => "GET",
-        ["scenarios" | "runs"] => "GET, POST",
-        ["scenarios", _] => "GET, DELETE",
-        ["runs", _, "stop"] => "POST",
-        _ => {
-            let known = "/commander, /scenarios, /runs and /metrics are there";
-            return Box::new(Response::problem(404, format!("{}: {known}", request.path)));
-        }
-    };
-    let detail = format!("{} takes {allowed}, not {}", request.path, request.method);
-    Box::new(Response::problem(405, detail).with("Allow", allowed))
-}
-
-fn number(text: &str, what: &str) -> Result<u32, Box<Response>> {
-    text.parse().map_err(|_| {
-        Box::new(Response::problem(404, format!("there is no {what} `{text}`: they have numbers")))
-    })
+fn number(text: &str, what: &str) -> Result<u32, Problem> {
+    text.parse().map_err(|_| missing(format!("there is no {what} `{text}`: they have numbers")))
 }
 
 /// `NAME=VALUE` of a query; no value that is asked for here has anything to decode.
-fn value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+fn value<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+    let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
     pairs.filter(|(known, _)| *known == name).map(|(_, value)| value).next()
 }
 
-fn wait(query: &str) -> Result<Duration, Box<Response>> {
+fn wait(query: Option<&str>) -> Result<Duration, Problem> {
     let Some(text) = value(query, "wait") else { return Ok(Duration::ZERO) };
     let us = units::time(text).map_err(|error| bad(format!("wait: {error}")))?;
     Ok(Duration::from_micros(us).min(WAIT_MAX))
 }
 
-fn name(query: &str) -> Result<&str, Box<Response>> {
+fn name(query: Option<&str>) -> Result<&str, Problem> {
     let name = value(query, "name").unwrap_or("scenario");
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_plain) {
@@ -355,6 +391,7 @@ fn same(given: &str, token: &str) -> bool {
 
 /// For the end of a run, in one request.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+const BODY_BYTES_MAX: usize = 1024 * 1024;
 const NAME_BYTES_MAX: usize = 64;
 /// Repetitions that one request may ask for: their results are held until the last.
 const RUNS_MAX: u32 = 100;

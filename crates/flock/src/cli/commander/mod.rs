@@ -10,6 +10,7 @@ use std::net::ToSocketAddrs as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -17,9 +18,7 @@ use signal_hook::iterator::Signals;
 
 use super::args;
 use super::run::survive_full_places;
-use crate::http::{self, Limits};
 use crate::keep;
-use api::Api;
 use desk::Desk;
 
 /// Listens until it is told to end. Prints `listening HOST:PORT` when ready.
@@ -40,12 +39,11 @@ pub(super) fn command(args: &args::Commander) -> anyhow::Result<ExitCode> {
     }
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let desk = Arc::new(Desk::new(args));
-    let api = Arc::new(Api::new(Arc::clone(&desk), token));
-    let limits = Limits { body_bytes_max: BODY_BYTES_MAX, ..Limits::default() };
-    let address = http::serve(&args.http, limits, api)
+    let router = api::router(Arc::clone(&desk), token);
+    let server = web::Server::start(&args.http, LIMITS, router)
         .with_context(|| format!("cannot listen at {}", args.http))?;
     let mut out = std::io::stdout();
-    writeln!(out, "listening {address}")?;
+    writeln!(out, "listening {}", server.address())?;
     out.flush()?;
     signals.forever().next();
     desk.close();
@@ -81,7 +79,17 @@ fn guard(address: &str, has_token: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-const BODY_BYTES_MAX: u64 = 1024 * 1024;
+const LIMITS: web::Limits = web::Limits {
+    connections_max: CONNECTIONS_MAX,
+    // Whoever makes requests of it makes them from one machine.
+    connections_per_address_max: CONNECTIONS_MAX,
+    head_time_max: Duration::from_secs(10),
+    // Ten seconds each for head and body, a minute to wait for the end of a run, one to answer.
+    connection_time_max: Duration::from_secs(140),
+    // Each may wait for the end of a run.
+    blocking_threads_max: CONNECTIONS_MAX,
+};
+const CONNECTIONS_MAX: usize = 32;
 const TOKEN_BYTES_MIN: usize = 16;
 
 #[cfg(test)]

@@ -1,0 +1,279 @@
+//! A small HTTP server on a thread and a runtime of its own, so that nothing that is asked there
+//! delays a message. What it answers is an axum router.
+//!
+//! Whoever reaches the address may ask: one request for each connection, few places, and a time
+//! for everything.
+
+mod body;
+mod places;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::server::conn::http1;
+use hyper::service::Service as _;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+pub use axum;
+pub use body::{BodyError, read_body};
+use places::Places;
+
+/// What a server allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// At the limit a connection of the address with the most of them makes room.
+    pub connections_max: usize,
+    /// At the limit one of them makes room.
+    pub connections_per_address_max: usize,
+    /// For all of a request but its body.
+    pub head_time_max: Duration,
+    /// From accept to the last byte of the answer. Who reads nothing must not hold a place for
+    /// ever.
+    pub connection_time_max: Duration,
+    /// For what answers block on (`tokio::task::spawn_blocking`); more have to wait.
+    pub blocking_threads_max: usize,
+}
+
+impl Default for Limits {
+    /// For scrapers and probes, which are few.
+    fn default() -> Self {
+        Self {
+            connections_max: 64,
+            connections_per_address_max: 16,
+            head_time_max: Duration::from_secs(10),
+            connection_time_max: Duration::from_secs(60),
+            blocking_threads_max: 1,
+        }
+    }
+}
+
+/// The running server. Dropping it stops it.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Binds `address` (port 0: any free port) and serves until dropped.
+    ///
+    /// # Errors
+    ///
+    /// When the address cannot be bound or the thread cannot be started.
+    pub fn start(address: impl ToSocketAddrs, limits: Limits, router: Router) -> io::Result<Self> {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(limits.blocking_threads_max)
+            .thread_name("http")
+            .build()?;
+        let (stop, stopped) = oneshot::channel();
+        let serve = move || {
+            runtime.block_on(async move {
+                tokio::select! {
+                    result = accept(listener, limits, router) => {
+                        if let Err(error) = result {
+                            tracing::error!(%error, "the HTTP server ended");
+                        }
+                    }
+                    // Dropped senders count as a stop, too.
+                    _ = stopped => {}
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("http".into()).spawn(serve)?;
+        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has told so itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Does what blocks on a thread of its own, so that no other request waits for it. `None` if it
+/// panicked, which it has told so itself.
+pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+async fn accept(listener: std::net::TcpListener, limits: Limits, router: Router) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let places = Arc::new(Places::new(limits));
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let is_asking = Arc::new(AtomicBool::new(false));
+                let serve = serve(stream, limits, router.clone(), is_asking.clone());
+                places.seat(peer.ip(), is_asking, serve);
+            }
+            Err(error) => {
+                // Out of descriptors, most likely: one of ours may be what is missing.
+                places.make_room();
+                tracing::warn!(%error, "cannot accept an HTTP connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, limits: Limits, router: Router, is_asking: Arc<AtomicBool>) {
+    let router = TowerToHyperService::new(router);
+    let answer = hyper::service::service_fn(move |request: Request<_>| {
+        is_asking.store(true, Ordering::Relaxed);
+        let response = router.call(request);
+        async move { Ok::<_, Infallible>(response.await.unwrap_or_else(|never| match never {})) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_time_max)
+        .keep_alive(false)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), answer);
+    match tokio::time::timeout(limits.connection_time_max, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "an HTTP connection failed"),
+        Err(_) => tracing::debug!("an HTTP connection was open for too long"),
+    }
+}
+
+const HEAD_BYTES_MAX: usize = 16 << 10;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+
+    use axum::http::StatusCode;
+    use axum::response::{IntoResponse, Response};
+
+    use super::*;
+
+    async fn echo(request: Request) -> Response {
+        let line = format!("{} {}", request.method(), request.uri());
+        match body::read_within(request.into_body(), 100, Duration::from_millis(50)).await {
+            Ok(body) => format!("{line} {}", String::from_utf8_lossy(&body)).into_response(),
+            Err(error @ BodyError::TooLong { .. }) => {
+                (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()).into_response()
+            }
+            Err(error) => (StatusCode::REQUEST_TIMEOUT, error.to_string()).into_response(),
+        }
+    }
+
+    fn start(limits: Limits) -> Server {
+        Server::start("127.0.0.1:0", limits, Router::new().fallback(echo)).expect("a server")
+    }
+
+    fn read(mut stream: TcpStream) -> String {
+        let mut text = Vec::new();
+        // A server that closes with bytes unread may reset the connection behind its answer.
+        let _ = stream.read_to_end(&mut text);
+        String::from_utf8(text).expect("text")
+    }
+
+    fn send(server: &Server, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(server.address()).expect("a connection");
+        stream.write_all(request.as_bytes()).expect("room for a request");
+        stream
+    }
+
+    #[test]
+    fn requests_are_heard_whole_or_refused() {
+        let server = start(Limits::default());
+        let body = |request: &str| {
+            let text = read(send(&server, request));
+            text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
+        };
+        assert_eq!(body("GET /a?b=c HTTP/1.1\r\n\r\n"), "GET /a?b=c ");
+        assert_eq!(body("GET /a HTTP/1.0\n\n"), "GET /a ");
+        assert_eq!(body("HEAD /a HTTP/1.1\r\n\r\n"), "");
+        let post = "POST /a HTTP/1.1\r\ncontent-length: 3\r\n\r\nxyz";
+        assert_eq!(body(post), "POST /a xyz");
+        let chunked = "POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nxy\r\n0\r\n\r\n";
+        assert_eq!(body(chunked), "POST /a xy");
+        let long_body = format!("POST / HTTP/1.1\r\nContent-Length: 101\r\n\r\n{:101}", "");
+        let long_head = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(HEAD_BYTES_MAX));
+        for (request, status) in [
+            (long_body.as_str(), "413"),
+            (&long_head, "431"),
+            ("POST / HTTP/1.1\r\nContent-Length: +1\r\n\r\nx", "400"),
+            ("POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", "400"),
+            ("nonsense\r\n\r\n", "400"),
+            ("POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf", "408"),
+        ] {
+            let text = read(send(&server, request));
+            // Of a head that is too long the answer may be lost.
+            let is_lost = status == "431" && text.is_empty();
+            assert!(is_lost || text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
+        }
+        let two = "GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
+        assert!(body(two).ends_with("GET /a "), "one request for each connection");
+    }
+
+    #[test]
+    fn a_body_that_waits_to_be_asked_for_is_asked_for() {
+        let server = start(Limits::default());
+        let head = "POST /a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok";
+        let (head, body) = head.split_at(head.len() - 2);
+        let mut stream = send(&server, head);
+        let mut go_on = [0; 25];
+        stream.read_exact(&mut go_on).expect("an answer");
+        assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+        stream.write_all(body.as_bytes()).expect("room for a body");
+        assert!(read(stream).ends_with("POST /a ok"));
+    }
+
+    #[test]
+    fn who_says_half_goes_in_time() {
+        let head_time_max = Duration::from_millis(50);
+        let server = start(Limits { head_time_max, ..Limits::default() });
+        assert_eq!(read(send(&server, "GET / HT")), "");
+        let connection_time_max = Duration::from_millis(50);
+        let server = start(Limits { connection_time_max, ..Limits::default() });
+        assert_eq!(read(send(&server, "GET / HT")), "");
+    }
+
+    #[test]
+    fn who_says_nothing_makes_room_for_who_does() {
+        // No time-out could help here: it is an hour.
+        let hour = Duration::from_secs(3_600);
+        let (head_time_max, connection_time_max) = (hour, hour);
+        let (connections_max, connections_per_address_max) = (3, 3);
+        let server = start(Limits {
+            connections_max,
+            connections_per_address_max,
+            head_time_max,
+            connection_time_max,
+            ..Limits::default()
+        });
+        let mut idle: Vec<_> = (0..9).map(|_| send(&server, "")).collect();
+        for _ in 0..3 {
+            assert!(read(send(&server, "GET /a HTTP/1.1\r\n\r\n")).ends_with("GET /a "));
+        }
+        assert_eq!(read(idle.remove(0)), "", "the oldest was sent away, with nothing");
+    }
+}
