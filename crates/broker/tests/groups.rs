@@ -40,18 +40,25 @@ fn newcomer(lab: &mut Lab) -> (String, Conn, Vec<Conn>) {
     (id, member, publishers)
 }
 
+/// Subscribes while one shard hears nothing of it, and publishes there as soon as the SUBACK has
+/// come.
+fn publish_behind_the_suback(lab: &mut Lab, deaf: u16) -> (String, Conn) {
+    let (id, member, publishers) = newcomer(lab);
+    ask(lab, member, FILTER, 1, 7);
+    lab.settle_but(deaf);
+    // The shard of a publisher does not know of the member yet.
+    assert_eq!(lab.take(member), None, "shard {deaf}");
+    lab.settle();
+    assert_eq!(lab.take(member), suback(7, 1));
+    publish(lab, publishers[usize::from(deaf) - 1], "1");
+    (id, member)
+}
+
 #[test]
 fn what_is_published_behind_the_suback_is_kept_whatever_the_shard() {
     for deaf in 1..3 {
         let mut lab = Lab::durable(3);
-        let (id, member, publishers) = newcomer(&mut lab);
-        ask(&mut lab, member, FILTER, 1, 7);
-        lab.settle_but(deaf);
-        // The shard of a publisher does not know of the member yet.
-        assert_eq!(lab.take(member), None, "shard {deaf}");
-        lab.settle();
-        assert_eq!(lab.take(member), suback(7, 1));
-        publish(&mut lab, publishers[usize::from(deaf) - 1], "1");
+        let (id, _) = publish_behind_the_suback(&mut lab, deaf);
         lab.crash(Crash::Power);
         let member = lab.open(persistent(&id));
         assert_eq!(lab.payloads(member), ["1"], "shard {deaf}");
@@ -62,13 +69,7 @@ fn what_is_published_behind_the_suback_is_kept_whatever_the_shard() {
 fn what_is_published_behind_the_suback_finds_a_group_in_memory_too() {
     for deaf in 1..3 {
         let mut lab = Lab::new(3);
-        let (_, member, publishers) = newcomer(&mut lab);
-        ask(&mut lab, member, FILTER, 1, 7);
-        lab.settle_but(deaf);
-        assert_eq!(lab.take(member), None, "shard {deaf}");
-        lab.settle();
-        assert_eq!(lab.take(member), suback(7, 1));
-        publish(&mut lab, publishers[usize::from(deaf) - 1], "1");
+        let (_, member) = publish_behind_the_suback(&mut lab, deaf);
         assert_eq!(lab.payloads(member), ["1"], "shard {deaf}");
     }
 }
