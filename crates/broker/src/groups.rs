@@ -8,6 +8,7 @@ use codec::QoS;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use session::Message;
+use slab::Slab;
 use topic::FilterId;
 
 use crate::client::Gauge;
@@ -70,8 +71,7 @@ impl Group {
 /// The groups a shard knows: all of them.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    places: Vec<Option<Group>>,
-    free: Vec<u32>,
+    places: Slab<Group>,
     by_key: HashMap<u64, u32, FixedState>,
     /// With the hashes of their names.
     by_name: HashTable<(u64, u32)>,
@@ -82,8 +82,7 @@ impl Groups {
     /// The seed is one that clients cannot guess.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            places: Vec::new(),
-            free: Vec::new(),
+            places: Slab::new(),
             by_key: HashMap::default(),
             by_name: HashTable::new(),
             hasher: FixedState::with_seed(seed),
@@ -129,14 +128,14 @@ impl Groups {
 
     /// The numbers of those that have been without a member for long enough.
     pub(crate) fn forgettable(&self, now_ms: u64) -> Vec<u32> {
-        let is_over = |number: &u32| self.get(*number).is_some_and(|g| g.forget_at_ms <= now_ms);
-        (0..self.places.len() as u32).filter(is_over).collect()
+        let over = self.places.iter().filter(|(_, group)| group.forget_at_ms <= now_ms);
+        over.map(|(number, _)| number as u32).collect()
     }
 
     /// The keys of those at home for which something waits.
     pub(crate) fn waiting(&self) -> Vec<u64> {
-        let waiting = self.places.iter().flatten().filter(|group| group.has_waiting());
-        waiting.map(|group| group.name.key).collect()
+        let waiting = self.places.iter().filter(|(_, group)| group.has_waiting());
+        waiting.map(|(_, group)| group.name.key).collect()
     }
 
     /// Can any member take a message now?
@@ -182,29 +181,20 @@ impl Groups {
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&Group> {
-        self.places.get(number as usize)?.as_ref()
+        self.places.get(number as usize)
     }
 
     pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Group> {
-        self.places.get_mut(number as usize)?.as_mut()
+        self.places.get_mut(number as usize)
     }
 
     pub(crate) fn next_number(&self) -> u32 {
-        self.free.last().copied().unwrap_or(self.places.len() as u32)
+        self.places.vacant_key() as u32
     }
 
     pub(crate) fn insert(&mut self, group: Group) -> u32 {
         let GroupName { key, hash, .. } = *group.name;
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.places[number as usize] = Some(group);
-                number
-            }
-            None => {
-                self.places.push(Some(group));
-                self.places.len() as u32 - 1
-            }
-        };
+        let number = self.places.insert(group) as u32;
         self.by_key.insert(key, number);
         self.by_name.insert_unique(hash, (hash, number), |(hash, _)| *hash);
         number
@@ -224,12 +214,11 @@ impl Groups {
     }
 
     pub(crate) fn remove(&mut self, number: u32) -> Option<Group> {
-        let group = self.places.get_mut(number as usize)?.take()?;
+        let group = self.places.try_remove(number as usize)?;
         self.by_key.remove(&group.name.key);
         if let Ok(found) = self.by_name.find_entry(group.name.hash, |(_, known)| *known == number) {
             found.remove();
         }
-        self.free.push(number);
         Some(group)
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use broker::{Access, Mail, NO_CONNECTION, Numbers, Settings, Shard, ShardId, Shared, key_of};
+use slab::Slab;
 
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -22,19 +23,14 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
     numbers: Numbers,
-    keys: usize,
-    /// The last one to become free is taken first.
-    free: Vec<usize>,
+    keys: Slab<()>,
     /// Of those whose socket is still to be closed.
     closing: VecDeque<usize>,
 }
 
 impl Worker {
     pub(crate) fn open(&mut self, sabotage: Option<Sabotage>) -> u64 {
-        let key = self.free.pop().unwrap_or_else(|| {
-            self.keys += 1;
-            self.keys - 1
-        });
+        let key = self.keys.insert(());
         if sabotage == Some(Sabotage::ReuseNumbers) {
             return key as u64;
         }
@@ -48,7 +44,7 @@ impl Worker {
     /// Sockets are closed at the end of a turn, but not all in the same one.
     pub(crate) fn close_some(&mut self, random: &mut Random) {
         let count = random.below(self.closing.len() + 1);
-        self.free.extend(self.closing.drain(..count));
+        self.closing.drain(..count).for_each(|key| self.keys.remove(key));
     }
 }
 
