@@ -93,8 +93,8 @@ pub enum Event<'a, T> {
     Repeated {
         packet_id: u16,
     },
-    /// An answer to a message of ours of which nothing is left to answer: it came before. PUBREC had
-    /// its PUBREL all the same.
+    /// An answer to a message of ours of which nothing is left to answer: it came before. PUBREC
+    /// had its PUBREL all the same.
     AckedAgain {
         kind: AckKind,
     },
