@@ -39,9 +39,10 @@ torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, 
 	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/torture/torture.py --kills $(or $(KILLS),50)
 
 .PHONY: siege
-siege: ## attacks a broker with default limits and 1 GB; a table of what they cost those who behave (CASES="...")
+siege: ## attacks a broker with default limits and 1 GB; the table goes to docs/performance/siege.md (CASES="...", SECS)
 	$(CARGO) build --profile quick -p server --bin quelea
-	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/siege/siege.py $(CASES)
+	@QUELEA_BIN=$(CURDIR)/target/quick/quelea python3 tests/siege/siege.py \
+		--secs $(or $(SECS),8) $(if $(CASES),$(CASES),--markdown docs/performance/siege.md)
 
 .PHONY: bench
 bench: ## the benchmarks of every crate that has some, and instruction counts

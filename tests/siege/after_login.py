@@ -104,7 +104,7 @@ def filters_many(field):
         if peer is None:
             continue
         with peer:
-            names = [f"{number}/+" for number in range(field.pick(100_000, 20_000))]
+            names = [f"{number}/+" for number in range(field.pick(100_000, 5_000))]
             peer.stream.settimeout(5)
             push(peer.stream, subscribe_all(names) + unsubscribe_all(names))
             try:

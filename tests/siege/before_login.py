@@ -184,14 +184,7 @@ def silent_connections(field):
     return {"connections": len(streams), "cut": sum(map(is_cut, streams))}
 
 
-WEBSOCKET = """
-[[listeners]]
-url = "ws://127.0.0.1:0"
-allow_anonymous = true
-"""
-
-
-@case("half-upgrades", "1,000 WebSocket upgrades of 8 KB that never end", WEBSOCKET)
+@case("half-upgrades", "1,000 WebSocket upgrades of 8 KB that never end")
 def half_upgrades(field):
     streams = []
     header = b"GET /mqtt HTTP/1.1\r\nHost: x\r\nX-Long: "

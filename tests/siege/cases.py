@@ -24,6 +24,8 @@ class Case:
     config: str
     # The broker's peak; none: its limit.
     peak_mib: int | None
+    # It leaves so much behind that others cannot be tried on the same broker.
+    alone: bool
     # `expect(outcome)`: what is wrong beyond what is wrong in any case, as lines.
     expect: object
 
@@ -31,10 +33,10 @@ class Case:
 CASES = {}
 
 
-def case(name, about, config="", peak_mib=None, expect=lambda outcome: []):
+def case(name, about, config="", peak_mib=None, alone=False, expect=lambda outcome: []):
     def enter(attack):
         assert name not in CASES, name
-        CASES[name] = Case(name, about, attack, config, peak_mib, expect)
+        CASES[name] = Case(name, about, attack, config, peak_mib, alone, expect)
         return attack
 
     return enter
@@ -48,8 +50,10 @@ class Field:
     open_port: int
     closed_port: int
     http_port: int
-    # 0 where the configuration of the case has no such listener.
     ws_port: int
+    tls_port: int
+    # It expects the header of a proxy.
+    proxy_port: int
     secs: float
     is_short: bool
     until: float = 0.0
@@ -80,9 +84,9 @@ class Field:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return stream
 
-    def client(self, source=1, **options):
+    def client(self, source=1, port=None, **options):
         """A client that is logged in, at the open port; None where it is refused."""
-        stream = self.dial(self.open_port, source)
+        stream = self.dial(port or self.open_port, source)
         if stream is None:
             return None
         peer = wire.Peer(stream)

@@ -22,9 +22,12 @@ WATCH_SECS = 0.02
 # Without a cgroup nothing but this ends a broker that eats the machine.
 RUNAWAY_BYTES = 3 << 30
 
-USERS = (("anna", "secret"), ("bruno", "geheim"))
+USERS = (("anna", "secret"), ("bruno", "geheim"), ("eve", "eve"))
+# Who may log in by SCRAM, too.
+SCRAM_USER = ("sara", "secret")
 
-# The first listener admits everybody, the second those with a password. Limits are the defaults.
+# The first listener admits everybody, the second those with a password, the third who come through a
+# proxy. Limits are the defaults.
 CONFIG = """
 [[listeners]]
 url = "tcp://127.0.0.1:0"
@@ -33,6 +36,21 @@ allow_anonymous = true
 [[listeners]]
 url = "tcp://127.0.0.1:0"
 name = "closed"
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+name = "proxied"
+allow_anonymous = true
+proxy_protocol = true
+trusted_proxies = ["127.0.0.0/8"]
+[[listeners]]
+url = "ws://127.0.0.1:0"
+allow_anonymous = true
+[[listeners]]
+url = "tls://127.0.0.1:0"
+allow_anonymous = true
+[listeners.tls]
+certificate = "{dir}/server.crt"
+key = "{dir}/server.key"
 [auth]
 password_file = "{dir}/passwords"
 [http]
@@ -85,6 +103,33 @@ def cgroup_places(name):
             yield Path("/sys/fs/cgroup/memory") / own / name, "memory.limit_in_bytes"
 
 
+# For the cases that are about rights.
+ACCESS = """
+topic readwrite siege/#
+topic readwrite siege-retained/#
+
+user anna
+topic readwrite #
+
+user bruno
+topic readwrite bruno/#
+
+user eve
+topic read jobs/eve/+
+topic readwrite eve/#
+
+pattern write devices/%c/up
+pattern read devices/%c/down
+"""
+
+
+def make_certificate(directory):
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", "2", "-keyout", "server.key", "-out", "server.crt"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(command, cwd=directory, check=True, capture_output=True)
+
+
 class Server:
     """`quelea serve` with default limits, in a cgroup, its log in a file."""
 
@@ -94,6 +139,10 @@ class Server:
         for user, password in USERS:
             file = str(self.directory / "passwords")
             subprocess.run([QUELEA, "passwd", "-b", file, user, password], check=True)
+        file = str(self.directory / "passwords")
+        subprocess.run([QUELEA, "passwd", "--scram", "-b", file, *SCRAM_USER], check=True)
+        make_certificate(self.directory)
+        (self.directory / "access").write_text(ACCESS)
         config.write_text(CONFIG.replace("{more}", more).replace("{dir}", str(self.directory)))
         self.cgroup = Cgroup(f"quelea-siege-{os.getpid()}")
         environment = dict(os.environ)

@@ -78,7 +78,7 @@ def hold_packets(field, packet, connections, addresses):
     for number in range(connections):
         peer = field.client(1 + number % addresses, client_id=f"holds-{number}")
         if peer is not None:
-            peer.stream.settimeout(0.2)
+            peer.stream.settimeout(field.pick(0.2, 0.05))
             peers.append(peer)
             sent += push(peer.stream, packet)
     facts = {"connections": len(peers), "sent_mib": sent // MIB}
@@ -112,17 +112,19 @@ held_case = functools.partial(cases.case, peak_mib=250, expect=large_goes_on)
 
 @held_case("unfinished-publishes", "100 clients of one address with 16 MB - 1 of a PUBLISH each")
 def unfinished_publishes(field):
-    return hold_packets(field, unfinished(16 * MIB - 100, 16 * MIB - 101), 100, 1)
+    packet = unfinished(16 * MIB - 100, 16 * MIB - 101)
+    return hold_packets(field, packet, field.pick(100, 20), 1)
 
 
 @held_case("unfinished-publishes-many", "the same from 50 addresses")
 def unfinished_publishes_many(field):
-    return hold_packets(field, unfinished(16 * MIB - 100, 16 * MIB - 101), 100, 50)
+    packet = unfinished(16 * MIB - 100, 16 * MIB - 101)
+    return hold_packets(field, packet, field.pick(100, 20), 50)
 
 
 @held_case("unfinished-publishes-small", "5,000 clients with 30 KB of a PUBLISH each")
 def unfinished_publishes_small(field):
-    return hold_packets(field, unfinished(31_000, 30_900), field.pick(5_000, 400), 50)
+    return hold_packets(field, unfinished(31_000, 30_900), field.pick(5_000, 200), 50)
 
 
 def user_property(key, value):
