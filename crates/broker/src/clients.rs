@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 
 use crate::client::Client;
 use crate::durable::Durable;
+use crate::sure::Sure;
 use crate::{SessionKey, ShardId};
 
 #[derive(Debug)]
@@ -99,7 +100,7 @@ impl Clients {
     pub(crate) fn set_durable(&mut self, slot: u32, durable: Durable) {
         self.take_durable(slot);
         let queue = durable.queue;
-        let Some(client) = self.get_mut(slot) else { return };
+        let Some(client) = self.get_mut(slot).sure() else { return };
         client.durable = Some(Box::new(durable));
         let (places, hasher) = (&self.places, &self.hasher);
         let hash = |slot: &u32| hasher.hash_one(queue_at(places, *slot));

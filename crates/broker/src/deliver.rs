@@ -244,6 +244,7 @@ impl Shard {
         let Some(first) = own.first().sure() else { return };
         let slot = first.subscriber;
         let is_own = traits.publisher == self.key(slot).as_u64();
+        // What is left of a session that has ended still stands in the index (`remains.rs`).
         let Some(client) = self.clients.get_mut(slot) else { return };
         let is_durable = serial != 0 && client.durable.is_some();
         let terms = terms_of((message, traits), own, is_own, client);

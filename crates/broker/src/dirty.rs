@@ -73,6 +73,7 @@ impl Shard {
 
     /// Takes the mark of a connection; false if it is gone.
     fn unmark(&mut self, slot: u32, connection: u64) -> bool {
+        // The connection has ended since.
         let Some(link) = self.link(slot, connection) else { return false };
         link.is_dirty = false;
         true

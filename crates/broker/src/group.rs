@@ -365,6 +365,7 @@ impl Shard {
 
     /// Tells the other shards, once per change, whether something waits here for their members.
     pub(crate) fn tell_waiting(&mut self, key: u64) {
+        // The group may have ended while mail for it was on its way.
         let Some(number) = self.groups.number(key) else { return };
         let Some(group) = self.groups.get_mut(number).sure() else { return };
         let any = group.has_waiting();
@@ -375,6 +376,7 @@ impl Shard {
 
     fn give_out_parked(&mut self, key: u64, now_ms: u64) {
         let strategy = self.shared.settings.share_strategy;
+        // As in `tell_waiting`.
         let Some(number) = self.groups.number(key) else { return };
         loop {
             let random = self.next_random();
@@ -412,6 +414,7 @@ impl Shard {
     }
 
     pub(crate) fn on_waiting(&mut self, key: u64, any: bool, now_ms: u64) {
+        // As in `tell_waiting`.
         let Some(number) = self.groups.number(key) else { return };
         if let Some(group) = self.groups.get_mut(number) {
             group.is_waiting = any;

@@ -204,7 +204,7 @@ impl Groups {
     /// shard asks.
     pub(crate) fn set_check_receive(&mut self, number: u32, member: SessionKey, checks: bool) {
         let Some(group) = self.get_mut(number).sure() else { return };
-        let Some(member) = group.members.iter_mut().find(|known| known.key == member) else {
+        let Some(member) = group.members.iter_mut().find(|known| known.key == member).sure() else {
             return;
         };
         member.options &= !options::CHECK_RECEIVE;

@@ -148,6 +148,7 @@ impl Shard {
     }
 
     pub(crate) fn read_on(&mut self, slot: u32, connection: u64, now_ms: u64) {
+        // The connection has ended while it waited.
         let Some(link) = self.link(slot, connection) else { return };
         link.waits_for_shard = false;
         if link.is_lost {

@@ -123,6 +123,7 @@ impl Shard {
         self.metrics().packets_received.add(taken.packets);
         self.metrics().bytes_received.add(taken.bytes as u64);
         let (is_spent, asks_for_much) = (self.work.is_spent(), self.work.end());
+        // One of its packets has ended the connection.
         let Some(link) = self.link(slot, connection) else { return false };
         link.asks_for_much = asks_for_much;
         if is_burst {
@@ -151,6 +152,7 @@ impl Shard {
     /// that is urgent. False: it is not held up.
     pub(crate) fn hold_up(&mut self, slot: u32, pace: Pace, is_burst: bool, now_ms: u64) -> bool {
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
+        // The connection has ended since its message was mailed.
         let Some(link) = link else { return false };
         if is_burst || link.sends_bursts(now_ms) {
             // While it waits it cannot send as much as it would.

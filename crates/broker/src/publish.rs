@@ -347,6 +347,7 @@ impl Shard {
         // Clients of 3.1.1 are cut off, when those before have been answered.
         self.answer_publish(slot, publish, reason, 0);
         let link = self.clients.get_mut(slot).and_then(|client| client.session.link_mut());
+        // What the message led to has ended the connection.
         let Some(link) = link else { return Ok(Pace::default()) };
         if link.is_lost {
             link.refuse_rest();

@@ -210,6 +210,7 @@ impl Shard {
         is_last: bool,
         now_ms: u64,
     ) {
+        // The session has ended since it asked.
         let Some(slot) = self.clients.slot_of(query.subscriber) else { return };
         for message in messages {
             self.offer_retained(slot, &query, message, now_ms);

@@ -112,6 +112,7 @@ impl Shard {
     /// pause call it even without bytes: some may have been put aside.
     pub fn on_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8], now_ms: u64) -> Rest {
         let has_no_more = self.work.has_no_more();
+        // The driver has not heard yet that the connection has ended.
         let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
         let has_to_wait = has_no_more && !link.is_lost;
         // A client whose packets wait here, put aside, is not silent: we do not listen.
@@ -471,6 +472,7 @@ impl Shard {
             }
             return;
         }
+        // The session has ended since it published.
         let Some(slot) = self.clients.slot_of(confirm.publisher) else { return };
         let mut reason = reason;
         if let Some(message) = refused {

@@ -186,6 +186,7 @@ impl Shard {
     /// it has. `owed` are the bytes that waited for it before it asked.
     #[cold]
     pub(crate) fn look_whether_it_reads(&mut self, slot: u32, connection: u64, owed: usize) {
+        // Its packets have ended the connection.
         let Some(link) = self.link(slot, connection) else { return };
         let is_over = link.note_answers(owed);
         if is_over && !link.waits_to_be_read {

@@ -40,7 +40,9 @@ impl Shard {
         let payload_bytes = message.payload().len();
         let dropped = self.why_not_aside(slot, &message, now_ms);
         let session = self.key(slot);
-        let (Some(client), Some(store)) = (self.clients.get_mut(slot), &mut self.store) else {
+        let (Some(client), Some(store)) =
+            (self.clients.get_mut(slot).sure(), self.store.as_mut().sure())
+        else {
             return;
         };
         let offered = match (dropped, &mut client.durable) {

@@ -139,7 +139,8 @@ impl Shard {
 
     /// A durable session is not owed a message that others on its filter are.
     pub(crate) fn pass_over(&mut self, slot: u32, serial: u64) {
-        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
+        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
+        else {
             return;
         };
         if durable.is_behind {
@@ -309,7 +310,8 @@ impl Shard {
 
     /// A delivery is complete.
     pub(crate) fn finish_delivery(&mut self, slot: u32, serial: u64) {
-        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
+        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
+        else {
             return;
         };
         let Some(out) = durable.track.finish(serial) else { return };
@@ -331,7 +333,8 @@ impl Shard {
 
     /// The progress of the session goes into the next commit.
     pub(crate) fn note_moved(&mut self, slot: u32) {
-        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
+        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
+        else {
             return;
         };
         if !std::mem::replace(&mut durable.is_moved, true)
@@ -440,7 +443,9 @@ impl Shard {
     /// False: the disk has to be waited for.
     fn hand_out_stored(&mut self, slot: u32, serial: u64, now_ms: u64) -> bool {
         let queue = self.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
-        let (Some(store), Some(queue)) = (&mut self.store, queue) else { return false };
+        let (Some(store), Some(queue)) = (self.store.as_mut().sure(), queue.sure()) else {
+            return false;
+        };
         match store.load(serial, queue) {
             Loaded::Pending => false,
             Loaded::Gone => {

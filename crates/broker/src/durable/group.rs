@@ -107,7 +107,7 @@ impl Shard {
         if !self.group_keeps(number, message) {
             return Ok(false);
         }
-        let Some(queue) = self.open_group_queue(name)? else { return Ok(false) };
+        let Some(queue) = self.open_group_queue(name)?.sure() else { return Ok(false) };
         let Some(store) = self.store.as_mut().sure() else { return Ok(false) };
         let (serial, position) = store
             .keep_message(message, |message| Fact::Message(StoredMessage { queue, ..message }))?;
@@ -115,7 +115,7 @@ impl Shard {
         if let Some(confirm) = confirm {
             store.promises.push(position, level_of(message.level()), Promise::Confirm(confirm));
         }
-        let Some(kept) = self.groups.kept_mut(name.key) else { return Ok(false) };
+        let Some(kept) = self.groups.kept_mut(name.key).sure() else { return Ok(false) };
         let was_empty = kept.is_empty();
         kept.push(serial, bytes, Some(message.clone()));
         self.drop_group_oldest(name);
@@ -222,6 +222,7 @@ impl Shard {
     }
 
     fn finish_group_message(&mut self, key: u64, serial: u64, is_unsent: bool) {
+        // The group may have lost its last member, and its queue, while this was on its way.
         let Some(kept) = self.groups.kept_mut(key) else { return };
         kept.returned.remove(&serial);
         let was_out = kept.track.finish(serial).is_some();
@@ -246,6 +247,7 @@ impl Shard {
 
     /// The home's side: a member could not take it, or ended before it acknowledged.
     pub(crate) fn on_group_returned(&mut self, key: u64, serial: u64, now_ms: u64) {
+        // As in `finish_group_message`.
         let Some(kept) = self.groups.kept_mut(key) else { return };
         if kept.track.get_mut(serial).is_some() {
             kept.returned.insert(serial);
@@ -302,8 +304,9 @@ impl Shard {
     /// Lines a message up in the queue of its group. Returns how many need it.
     pub(crate) fn restore_group_message(&mut self, serial: u64, queue: u64, bytes: u32) -> u32 {
         debug_assert!(queue != HANDOVER, "only groups have messages of their own");
+        // Its group was closed.
         let Some(Owner::Group(key)) = self.owner(queue) else { return 0 };
-        let Some(kept) = self.groups.kept_mut(key) else { return 0 };
+        let Some(kept) = self.groups.kept_mut(key).sure() else { return 0 };
         if serial <= kept.track.cursor() || kept.track.contains(serial) {
             return 0;
         }

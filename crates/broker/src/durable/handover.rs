@@ -150,7 +150,7 @@ impl Shard {
     ) -> Result<u64, AppendError> {
         let level = level_of(message.level());
         let session = self.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.queue);
-        let (Some(session), Some(store)) = (session, &mut self.store) else {
+        let (Some(session), Some(store)) = (session.sure(), self.store.as_mut().sure()) else {
             return Err(AppendError::Closed);
         };
         let (serial, position) =
@@ -334,6 +334,7 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let Some(durable) = client.durable.as_mut().sure() else { return };
         let received = &mut durable.rare().received;
+        // A repeated PUBREL, whose first has been dealt with.
         let Some(index) =
             received.iter().position(|r| r.packet_id == packet_id && r.serial == serial)
         else {

@@ -274,7 +274,9 @@ impl Shard {
 
     /// Is there room for a session, and for its will, that the log has never heard of?
     fn has_room_for_new(&self, slot: u32) -> bool {
-        let (Some(client), Some(store)) = (self.clients.get(slot), &self.store) else {
+        let (Some(client), Some(store)) =
+            (self.clients.get(slot).sure(), self.store.as_ref().sure())
+        else {
             return false;
         };
         let username = client.username.as_ref().map_or(0, |name| name.len());

@@ -227,7 +227,7 @@ impl Shard {
         let (queue, level) = (durable.queue, durable.log_level());
         let opened = session_opened(client, queue, version, opened_at_ms);
         let place = store.append(class, &Fact::SessionOpened(opened), level)?;
-        let Some(durable) = client.durable.as_mut() else { return Ok(()) };
+        let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
         store.release(std::mem::replace(&mut durable.opened, place));
         store.release(std::mem::take(&mut durable.detached));
         if let Err(error) = self.keep_will(slot, class) {
@@ -269,7 +269,9 @@ impl Shard {
     }
 
     fn set_durable_bit(&mut self, slot: u32, listed: Listed) {
-        let Some(mut subscription) = self.router.subscription(listed.filter, slot) else { return };
+        let Some(mut subscription) = self.router.subscription(listed.filter, slot).sure() else {
+            return;
+        };
         if options::qos(subscription.options) == codec::QoS::AtMostOnce {
             return;
         }

@@ -16,6 +16,7 @@ use super::track::Place;
 use super::will::LateWill;
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::room::frees_room;
+use crate::sure::Sure;
 use crate::{Durability, SessionKey, ShardId};
 
 /// The queue number of what a shard has taken on and not yet passed to others.
@@ -421,6 +422,7 @@ impl Store {
 
     /// Somebody needs the message no more.
     pub(crate) fn release_message(&mut self, serial: u64) {
+        // It has expired meanwhile, whoever needed it.
         let Some(stored) = self.messages.get_mut(&serial) else { return };
         stored.refs -= 1;
         if stored.refs == 0 {
@@ -519,7 +521,8 @@ impl Store {
         id: CommandId,
         chunk: Option<Chunk>,
     ) -> Result<Vec<u64>, Position> {
-        let Some(index) = self.readings.iter().position(|reading| reading.id == id) else {
+        let index = self.readings.iter().position(|reading| reading.id == id);
+        let Some(index) = index.sure() else {
             return Ok(Vec::new());
         };
         let reading = self.readings.swap_remove(index);

@@ -300,6 +300,7 @@ impl Shard {
     ) -> Result<(), AppendError> {
         let owner = self.owner(session);
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
+        // It was let go of, or has a newer record.
         let Some(stored) = store.stored(serial).filter(|s| s.place.is_at(record.position)) else {
             return Ok(());
         };
@@ -375,11 +376,14 @@ impl Shard {
     }
 
     fn rewrite_in_flight(&mut self, sent: Sent, record: &Record<'_>) {
+        // The session has ended.
         let Some(Owner::Session(slot)) = self.owner(sent.session) else { return };
         let Some(store) = self.store.as_mut().sure() else { return };
-        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) else {
+        let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
+        else {
             return;
         };
+        // The delivery is complete.
         let Some(out) = durable.track.get_mut(sent.serial) else { return };
         if !out.place.is_at(record.position) {
             return;
@@ -392,6 +396,7 @@ impl Shard {
 
     /// Facts that stand by themselves, each remembered with its place.
     fn copy_placed(&mut self, record: &Record<'_>, fact: &Fact<'_>) -> Result<(), AppendError> {
+        // It was let go of, or has a newer record.
         let Some(place) = self.place_of(fact).filter(|place| place.is_at(record.position)) else {
             return Ok(());
         };

@@ -36,7 +36,7 @@ impl Shard {
             return Ok(());
         }
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
-        let (Some(will), Some(durable)) = (&client.will, &mut client.durable) else {
+        let (Some(will), Some(durable)) = (&client.will, client.durable.as_mut().sure()) else {
             return Ok(());
         };
         // The one that is written down is still owed: what came later has to wait behind it, and a

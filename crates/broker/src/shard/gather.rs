@@ -52,6 +52,7 @@ impl Shard {
         if bytes.is_empty() {
             return Rest::Nothing;
         }
+        // What came before has ended the connection.
         let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
         link.put_aside(bytes);
         Rest::of(link.gathers())
@@ -94,6 +95,7 @@ impl Shard {
         let packet = Arc::new(inbox);
         let input = Input { bytes: &packet, memory: Some(&packet) };
         let taken = self.on_packets(slot, connection, input, now_ms);
+        // The packet has ended the connection.
         let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
         if taken.bytes == 0 {
             link.inbox = Arc::unwrap_or_clone(packet);
@@ -113,6 +115,7 @@ impl Shard {
         if taken == inbox.len() {
             return Rest::Nothing;
         }
+        // What came before has ended the connection.
         let Some(link) = self.link(slot, connection) else { return Rest::Nothing };
         if taken == 0 {
             link.inbox = inbox;
