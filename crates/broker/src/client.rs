@@ -57,7 +57,8 @@ pub const CLIENT_BYTES: usize = size_of::<Client>();
 
 /// What a session counts for that outlives its connection, beside what its client chooses the size
 /// of: with its entries in tables about what it takes.
-pub(crate) const SESSION_BYTES: usize = 1024;
+/// (`crates/broker/tests/allocations.rs` compares it with the allocator's word.)
+pub(crate) const SESSION_BYTES: usize = 576;
 
 pub(crate) fn will_bytes(will: Option<&Will>) -> usize {
     will.map_or(0, |will| {
@@ -213,7 +214,8 @@ impl Client {
 
     /// Has its account pay for it as it is now.
     pub(crate) fn recharge(&mut self) {
-        let kept_bytes = if self.is_persistent() { SESSION_BYTES } else { 0 };
+        let logged_bytes = self.durable.as_ref().map_or(0, |durable| size_of_val(&**durable));
+        let kept_bytes = if self.is_persistent() { SESSION_BYTES + logged_bytes } else { 0 };
         let own_bytes = kept_bytes + self.id.len() + will_bytes(self.will.as_deref());
         self.charged.set(self.subscription_bytes.saturating_add(own_bytes as u32));
     }

@@ -108,10 +108,11 @@ impl Shard {
         if link.is_told_nothing {
             link.outbox = Outbox::default();
         }
-        if tells_client(&ended) {
+        if tells_client(&ended) && !link.is_lost {
             write_farewell(&mut link, &ended);
         }
         let farewell = std::mem::take(&mut link.outbox);
+        client.charged.set_unsent(0);
         client.publish_gauge();
         let event = Event::Disconnected {
             client_id: client.id.clone(),

@@ -22,6 +22,8 @@ pub enum Ended {
     Refused,
     /// There was no room for packets of it under way.
     Crowded,
+    /// Memory was short, and its user or address had most of it in connections.
+    Greedy,
     /// The log is out of service, and can keep no promise any more.
     LogFailed,
     /// The log could not take the session, and the CONNACK has said so.
@@ -45,7 +47,9 @@ impl Ended {
             Self::Violation(violation) => violation.reason,
             Self::KeepAlive => Reason::KEEP_ALIVE_TIMEOUT,
             Self::TakenOver => Reason::SESSION_TAKEN_OVER,
-            Self::QueueFull | Self::Refused | Self::Crowded => Reason::QUOTA_EXCEEDED,
+            Self::QueueFull | Self::Refused | Self::Crowded | Self::Greedy => {
+                Reason::QUOTA_EXCEEDED
+            }
             Self::LogFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
             Self::NotKept => Reason::SERVER_UNAVAILABLE,
             Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
@@ -121,6 +125,16 @@ pub enum Event {
         client_id: Box<str>,
         username: Option<Box<str>>,
         peer: Box<str>,
+    },
+    /// A connection is cut because memory is short, and its user or address holds most.
+    Cut {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        peer: Box<str>,
+        /// In this connection.
+        bytes: u64,
+        /// What its user or address holds in all.
+        held: u64,
     },
     SessionExpired {
         client_id: Box<str>,

@@ -1,6 +1,7 @@
 //! The accounts of those who make the broker hold something, by name.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use session::{Account, Held, Pots};
@@ -9,17 +10,27 @@ use session::{Account, Held, Pots};
 /// after the last time, and so many at least.
 const PRUNED_MIN: usize = 1_000;
 
+/// Where nobody pays.
+pub(crate) const NOBODY: u32 = 0;
+
 /// Shared by all shards. Asked when a client connects, and by operators.
 #[derive(Debug)]
 pub struct Ledger {
     pots: Arc<Pots>,
     accounts: Mutex<Accounts>,
+    /// Connections are cut of those who have so much in them; [`u64::MAX`]: of nobody.
+    cut_from: AtomicU64,
+    /// So many bytes have yet to be freed by that.
+    to_free: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Accounts {
     by_name: BTreeMap<Box<str>, Weak<Account>>,
     pruned_at: usize,
+    /// Those who pay for retained messages, which may outlive their sessions, by number.
+    retaining: BTreeMap<u32, Arc<Account>>,
+    numbers: u32,
 }
 
 /// What one payer holds, in bytes.
@@ -27,12 +38,75 @@ struct Accounts {
 pub struct Holder {
     pub name: Box<str>,
     /// In the order of [`Held::ALL`].
-    pub bytes: [u64; 2],
+    pub bytes: [u64; Held::COUNT],
+}
+
+impl Holder {
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
 }
 
 impl Ledger {
-    pub(crate) fn new(bytes_max: [u64; 2]) -> Self {
-        Self { pots: Pots::new(bytes_max), accounts: Mutex::default() }
+    pub(crate) fn new(bytes_max: [u64; Held::COUNT]) -> Self {
+        Self {
+            pots: Pots::new(bytes_max),
+            accounts: Mutex::default(),
+            cut_from: AtomicU64::new(u64::MAX),
+            to_free: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn set_memory_left(&self, bytes: u64) {
+        self.pots.set_memory_left(bytes);
+    }
+
+    /// Connections of those who have most in them are to be cut until so many bytes are free: of
+    /// who has half as much as the first, or more.
+    pub fn cut_largest(&self, bytes: u64) {
+        let unsent = |account: Arc<Account>| account.bytes(Held::Unsent);
+        let known = self.known();
+        let largest = known.into_iter().map(unsent).max().unwrap_or_default();
+        if largest == 0 {
+            // Nobody has looked yet.
+            return self.cut_nobody();
+        }
+        self.cut_from.store(largest / 2, Ordering::Relaxed);
+        self.to_free.store(bytes, Ordering::Relaxed);
+    }
+
+    /// There is enough memory.
+    pub fn cut_nobody(&self) {
+        self.cut_from.store(u64::MAX, Ordering::Relaxed);
+        self.to_free.store(0, Ordering::Relaxed);
+    }
+
+    /// Is a connection of this account to be cut that holds so much? Then it counts as freed.
+    pub(crate) fn cuts(&self, account: &Account, bytes: u64) -> bool {
+        let is_large = account.bytes(Held::Unsent) >= self.cut_from.load(Ordering::Relaxed)
+            && account.lacks_memory(0);
+        let free = |left: u64| (left > 0).then(|| left.saturating_sub(bytes));
+        is_large && self.to_free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
+    }
+
+    /// Somebody pays for so many bytes of a retained message from now on; returns by which number.
+    pub(crate) fn retain(&self, account: &Arc<Account>, bytes: u64) -> u32 {
+        let mut accounts = self.accounts();
+        account.add(Held::Retained, bytes);
+        accounts.number_of(account)
+    }
+
+    /// Nobody has to pay for that any more.
+    pub(crate) fn release(&self, payer: u32, bytes: u64) {
+        if payer == NOBODY {
+            return;
+        }
+        let mut accounts = self.accounts();
+        let Some(account) = accounts.retaining.get(&payer) else { return };
+        account.sub(Held::Retained, bytes);
+        if account.bytes(Held::Retained) == 0 {
+            accounts.retaining.remove(&payer);
+        }
     }
 
     /// The account of a payer.
@@ -57,22 +131,44 @@ impl Ledger {
 
     /// Those who hold most, the largest first.
     pub fn largest(&self, count: usize) -> Vec<Holder> {
-        let known: Vec<Arc<Account>> =
-            self.accounts().by_name.values().filter_map(Weak::upgrade).collect();
-        let mut holders: Vec<Holder> = known
+        let mut holders: Vec<Holder> = self
+            .known()
             .iter()
             .map(|account| Holder {
                 name: account.name().into(),
                 bytes: Held::ALL.map(|held| account.bytes(held)),
             })
             .collect();
-        holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes.iter().sum::<u64>()));
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.total()));
         holders.truncate(count);
         holders
     }
 
+    fn known(&self) -> Vec<Arc<Account>> {
+        self.accounts().by_name.values().filter_map(Weak::upgrade).collect()
+    }
+
     fn accounts(&self) -> MutexGuard<'_, Accounts> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Accounts {
+    /// The number by which an account pays for retained messages.
+    fn number_of(&mut self, account: &Arc<Account>) -> u32 {
+        let number = account.number();
+        if number != NOBODY && self.retaining.contains_key(&number) {
+            return number;
+        }
+        loop {
+            self.numbers = self.numbers.wrapping_add(1);
+            if self.numbers != NOBODY && !self.retaining.contains_key(&self.numbers) {
+                break;
+            }
+        }
+        account.set_number(self.numbers);
+        self.retaining.insert(self.numbers, account.clone());
+        self.numbers
     }
 }
 
@@ -81,34 +177,60 @@ impl Ledger {
 pub(crate) struct Charged {
     account: Option<Arc<Account>>,
     bytes: u32,
+    /// What its connection holds, as of the last look.
+    unsent: u32,
 }
 
 impl Charged {
     /// From now on this is who pays.
     pub(crate) fn move_to(&mut self, account: Arc<Account>) {
-        let bytes = self.bytes;
+        let (bytes, unsent) = (self.bytes, self.unsent);
         self.set(0);
+        self.set_unsent(0);
         self.account = Some(account);
         self.set(bytes);
+        self.set_unsent(unsent);
+    }
+
+    pub(crate) fn account(&self) -> Option<&Arc<Account>> {
+        self.account.as_ref()
+    }
+
+    pub(crate) fn set_unsent(&mut self, bytes: u32) {
+        let before = std::mem::replace(&mut self.unsent, bytes);
+        self.move_by(Held::Unsent, before, bytes);
     }
 
     pub(crate) fn set(&mut self, bytes: u32) {
-        if let Some(account) = &self.account {
-            match bytes.checked_sub(self.bytes) {
-                Some(more) => account.add(Held::Sessions, more.into()),
-                None => account.sub(Held::Sessions, (self.bytes - bytes).into()),
-            }
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        self.move_by(Held::Sessions, before, bytes);
+    }
+
+    fn move_by(&self, held: Held, before: u32, after: u32) {
+        let Some(account) = self.account.as_ref().filter(|_| before != after) else { return };
+        match after.checked_sub(before) {
+            Some(more) => account.add(held, more.into()),
+            None => account.sub(held, (before - after).into()),
         }
-        self.bytes = bytes;
     }
 
     pub(crate) fn lacks_room(&self, more: u64) -> bool {
         self.account.as_ref().is_some_and(|account| account.lacks_room(Held::Sessions, more))
+    }
+
+    /// Would so many bytes more be more than its account leaves to others, while memory is short?
+    /// Nobody's share is that of who has nothing.
+    pub(crate) fn lacks_memory(&self, ledger: &Ledger, more: u64) -> bool {
+        match &self.account {
+            Some(account) => account.lacks_memory(more),
+            None => more > ledger.pots.memory_left(),
+        }
     }
 }
 
 impl Drop for Charged {
     fn drop(&mut self) {
         self.set(0);
+        self.set_unsent(0);
     }
 }

@@ -30,6 +30,7 @@ mod durable;
 mod effects;
 mod ending;
 mod event;
+mod greed;
 mod group;
 mod group_names;
 mod groups;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codec::{QoS, Reason};
-use session::{LARGE_BYTES_MIN, Message};
+use session::{Account, LARGE_BYTES_MIN, Message};
 use topic::Cursor;
 
 use crate::group_names::GroupName;
@@ -108,8 +108,9 @@ pub enum Mail {
     /// A subscriber of this publisher's messages is slow: read on from it a little later.
     /// Unless that is urgent, only if it sends bursts.
     Congested { publisher: SessionKey, pause_ms: u32, is_urgent: bool },
-    /// Keep, replace or (empty payload) clear the retained message of a topic that is yours.
-    Retain { message: Message, confirm: Option<Confirm> },
+    /// Keep, replace or (empty payload) clear the retained message of a topic that is yours; with
+    /// who pays for it.
+    Retain { message: Message, confirm: Option<Confirm>, payer: Option<Arc<Account>> },
     /// Look up retained messages.
     QueryRetained(Box<RetainedQuery>),
     /// One page of them; `query.after` tells where to go on, if there are more.

@@ -137,7 +137,9 @@ impl Shard {
         if is_spent {
             self.wait_for_turn(slot);
         }
-        until.is_some() || is_spent
+        let is_slowed =
+            self.shared.memory_is_tight() && taken.publishes > 0 && self.slow_greedy(slot, now_ms);
+        until.is_some() || is_spent || is_slowed
     }
 
     /// A subscriber on another shard is behind.

@@ -67,7 +67,10 @@ impl Shard {
             Checked::Deny(topic) => return self.deny_publish(slot, publish, &topic, now_ms),
             Checked::Invalid(violation) => return self.refuse_topic(slot, publish, violation),
         };
-        if self.shared.memory_is_short() && !frees_room(&message) {
+        if self.shared.memory_is_short()
+            && !frees_room(&message)
+            && self.lacks_memory(slot, message.heap_bytes())
+        {
             let reason = Reason::QUOTA_EXCEEDED;
             return self.refuse_publish(slot, publish, &message, reason, now_ms);
         }
@@ -585,7 +588,8 @@ impl Shard {
 
     fn retain_here(&mut self, message: &Message, confirm: Option<Confirm>, routed: &mut Routed) {
         routed.waiting += 1;
-        self.on_retain_mail(message.clone(), confirm);
+        let payer = self.payer_of(message).cloned();
+        self.on_retain_mail(message.clone(), confirm, payer);
     }
 
     /// Sends a message to the home of its topic, which keeps it.
@@ -603,7 +607,8 @@ impl Shard {
             return;
         }
         if home == self.id {
-            match self.keep_retained(message, confirm) {
+            let payer = self.payer_of(message).cloned();
+            match self.keep_retained(message, confirm, payer.as_ref()) {
                 Ok(waits) => routed.waiting += u16::from(waits),
                 Err(reason) => routed.refused = Some(reason),
             }
@@ -613,7 +618,8 @@ impl Shard {
         let is_kept = self.store.is_some() && message.level() > 0;
         let confirm = confirm.filter(|_| is_kept || self.lacks_room_to_retain(message));
         routed.waiting += u16::from(confirm.is_some());
-        self.send(home, Mail::Retain { message: message.clone(), confirm });
+        let payer = self.payer_of(message).cloned();
+        self.send(home, Mail::Retain { message: message.clone(), confirm, payer });
     }
 }
 

@@ -6,8 +6,10 @@
 mod home;
 mod kept;
 
+use std::sync::Arc;
+
 use codec::Reason;
-use session::{Delivery, Message, Terms};
+use session::{Account, Delivery, Message, Terms};
 use storage::Level;
 
 pub(crate) use home::Home;
@@ -22,7 +24,7 @@ use crate::journal::{Fact, Origin, StoredMessage};
 use crate::news::Subject;
 use crate::room::frees_room;
 use crate::sure::Sure;
-use crate::{Confirm, RetainedQuery, Shard};
+use crate::{Confirm, RetainedQuery, SessionKey, Shard};
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
 /// a worker busy with one subscriber while others wait.
@@ -35,12 +37,13 @@ impl Shard {
         &mut self,
         message: &Message,
         confirm: Option<Confirm>,
+        payer: Option<&Arc<Account>>,
     ) -> Result<bool, Reason> {
         let topic = message.topic();
         if message.payload().is_empty() {
             return self.clear_retained(message, confirm);
         }
-        if !self.has_room_to_retain(message) || self.inbox.has_late_retained(topic) {
+        if !self.has_room_to_retain(message, payer) || self.inbox.has_late_retained(topic) {
             self.metrics().retained_refused.add(1);
             self.note_of_shard(Subject::RetainedRefused { topic: topic.into() }, 1);
             return Err(Reason::QUOTA_EXCEEDED);
@@ -49,21 +52,39 @@ impl Shard {
             Ok(place) => place,
             Err(error) => return Err(crate::publish::reason_of(&error)),
         };
-        if let Some(old) = self.retained.insert(message, place, &self.effects) {
+        if let Some(old) = self.retained.insert(message, place, payer, &self.effects) {
             self.unwrite_retained(topic, old, place.is_some());
         }
         Ok(place.is_some() && confirm.is_some())
     }
 
-    pub(crate) fn has_room_to_retain(&self, message: &Message) -> bool {
-        self.retained.has_room_for(message, &self.effects)
+    pub(crate) fn has_room_to_retain(
+        &self,
+        message: &Message,
+        payer: Option<&Arc<Account>>,
+    ) -> bool {
+        self.retained.has_room_for(message, payer, &self.effects)
     }
 
     /// May it be refused where its topic has its home? Then its publisher waits for the word.
     pub(crate) fn lacks_room_to_retain(&self, message: &Message) -> bool {
-        message.retain()
-            && !frees_room(message)
-            && self.shared.lacks_room_to_retain(1, message.heap_bytes() as u64)
+        if !message.retain() || frees_room(message) {
+            return false;
+        }
+        let bytes = message.heap_bytes() as u64;
+        self.shared.lacks_room_to_retain(1, bytes)
+            || self
+                .payer_of(message)
+                .is_some_and(|payer| self.shared.lacks_room_to_retain_for(payer, bytes))
+    }
+
+    /// Who pays for a retained message of a client of this shard.
+    pub(crate) fn payer_of(&self, message: &Message) -> Option<&Arc<Account>> {
+        let publisher = SessionKey::from_u64(message.publisher());
+        if publisher.shard() != self.id {
+            return None;
+        }
+        self.clients.get(self.clients.slot_of(publisher)?)?.charged.account()
     }
 
     /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is
@@ -153,7 +174,7 @@ impl Shard {
 
     /// Puts a retained message back as it was in the log.
     pub(crate) fn insert_retained(&mut self, message: &Message, place: Place) {
-        self.retained.insert(message, place, &self.effects);
+        self.retained.insert(message, place, None, &self.effects);
     }
 
     /// Removes some of the retained messages that have expired.

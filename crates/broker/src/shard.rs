@@ -17,6 +17,7 @@ use crate::clients::Clients;
 use crate::dirty::Dirty;
 use crate::durable::Store;
 use crate::effects::Effects;
+use crate::greed::GreedWalk;
 use crate::groups::Groups;
 use crate::heard::Heard;
 use crate::holds::Holds;
@@ -61,6 +62,7 @@ pub struct Shard {
     pub(crate) doomed: Vec<(u32, Ended)>,
     pub(crate) news: ShardNews,
     pub(crate) load_walk: LoadWalk,
+    pub(crate) greed_walk: GreedWalk,
     pub(crate) buffers: Buffers,
     pub(crate) work: Work,
     pub(crate) holds: Holds,
@@ -88,6 +90,7 @@ impl Shard {
             doomed: Vec::new(),
             news: ShardNews::default(),
             load_walk: LoadWalk::default(),
+            greed_walk: GreedWalk::default(),
             buffers: Buffers::default(),
             work: Work::new(shared.settings.turn_units),
             holds: Holds::default(),
@@ -408,7 +411,9 @@ impl Shard {
                 let pace = Pace { pause_ms, is_urgent, is_filling: false };
                 self.slow_publisher(publisher, pace, now_ms);
             }
-            Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
+            Mail::Retain { message, confirm, payer } => {
+                self.on_retain_mail(message, confirm, payer);
+            }
             Mail::QueryRetained(query) => self.retained.on_query(query, &mut self.effects),
             Mail::Retained { query, messages, is_last } => {
                 self.on_retained_page(*query, &messages, is_last, now_ms);

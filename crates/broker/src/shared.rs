@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use session::{Account, Held};
 use topic::{Interest, SHARDS_MAX};
 
 use crate::group_names::GroupNames;
@@ -40,8 +41,12 @@ pub struct Shared {
 pub enum Memory {
     #[default]
     Enough,
+    /// Those who hold more than they leave to others are slowed: their publishers are paused, their
+    /// queues count as full.
+    Tight,
     /// What is left is for those who free some: publishes of QoS 1 and 2 and new subscriptions are
-    /// refused with 0x97, QoS 0 is dropped. Never refused is what clears a retained message, gives
+    /// refused with 0x97, QoS 0 is dropped; of those only who hold more than they leave to others,
+    /// if it is known how much is left. Never refused is what clears a retained message, gives
     /// a subscription up, acknowledges, or ends a connection or a session.
     Short,
     /// As [`Memory::Short`], and new connections are refused, too.
@@ -73,7 +78,9 @@ impl Shared {
     /// When `shard_count` is 0 or above [`SHARDS_MAX`].
     pub fn new(settings: Settings, shard_count: ShardId, seed: u64) -> Arc<Self> {
         assert!((1..=SHARDS_MAX).contains(&shard_count), "1 to {SHARDS_MAX} shards");
-        let pots = [settings.queues_bytes_max, settings.sessions_bytes_max];
+        let Settings { queues_bytes_max, sessions_bytes_max, .. } = settings;
+        // Who may have how much of the last two is decided where they are asked for.
+        let pots = [queues_bytes_max, sessions_bytes_max, settings.retained_bytes_max, u64::MAX];
         Arc::new(Self {
             settings,
             shard_count,
@@ -106,8 +113,27 @@ impl Shared {
         (group % self.shard_count as u64) as ShardId
     }
 
+    /// Nobody knows how much is left: if it is short, it is for everybody.
     pub fn set_memory(&self, left: Memory) {
+        self.set_memory_left(left, 0);
+    }
+
+    pub fn set_memory_left(&self, left: Memory, bytes: u64) {
+        let bytes = match left {
+            Memory::Enough => u64::MAX,
+            Memory::Tight | Memory::Short => bytes,
+            Memory::Out => 0,
+        };
+        self.ledger.set_memory_left(bytes);
+        if left < Memory::Short {
+            self.ledger.cut_nobody();
+        }
         self.memory.store(left as u8, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn memory_is_tight(&self) -> bool {
+        self.memory.load(Ordering::Relaxed) != Memory::Enough as u8
     }
 
     /// Is what takes memory to be refused?
@@ -159,6 +185,14 @@ impl Shared {
         let kept_bytes = self.retained_bytes.load(Ordering::Relaxed);
         messages > 0 && kept + messages > retained_messages_max
             || bytes > 0 && kept_bytes + bytes > retained_bytes_max
+    }
+
+    /// Would a payer have more retained than its part?
+    pub(crate) fn lacks_room_to_retain_for(&self, payer: &Account, bytes: u64) -> bool {
+        match self.settings.retained_bytes_per_payer_max {
+            None => payer.lacks_room(Held::Retained, bytes),
+            Some(max) => payer.bytes(Held::Retained) + bytes > max || payer.lacks_memory(bytes),
+        }
     }
 
     pub(crate) fn add_retained(&self, messages: i64, bytes: i64) {

@@ -11,7 +11,7 @@ use crate::deliver::options;
 use crate::news::Kind;
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
-use crate::{Ended, Shard};
+use crate::{Ended, Shard, ShardId};
 
 /// For filters that were checked when they were subscribed.
 pub(crate) const UNLIMITED: topic::TopicLimits =
@@ -264,14 +264,14 @@ impl Shard {
             return Ok(Err(Reason::NOT_AUTHORIZED));
         }
         let subscriptions = &client.subscriptions;
-        let bytes = bytes_of(filter.filter);
+        let bytes = bytes_of(&filter, self.shared.shard_count);
         let are_too_many = subscriptions.len() >= limits.subscriptions_per_client_max as usize
             || filter.group.is_some()
                 && subscriptions.shared_len()
                     >= limits.shared_subscriptions_per_client_max as usize
             || bytes > limits.subscription_bytes_max.saturating_sub(client.subscription_bytes)
             || client.charged.lacks_room(bytes.into())
-            || self.shared.memory_is_short();
+            || self.shared.memory_is_short() && self.lacks_memory(slot, bytes as usize);
         if are_too_many && !self.is_subscribed(slot, &filter) {
             return Ok(Err(Reason::QUOTA_EXCEEDED));
         }
@@ -401,7 +401,7 @@ impl Shard {
         if is_new {
             self.metrics().subscriptions.add(1);
             if let Some(client) = self.clients.get_mut(slot) {
-                let bytes = bytes_of(request.filter.filter);
+                let bytes = bytes_of(&request.filter, self.shared.shard_count);
                 client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
                 client.recharge();
             }
@@ -518,12 +518,13 @@ impl Shard {
 
     fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
         let Some(listed) = self.find_listed(slot, filter) else { return false };
+        let shards = self.shared.shard_count;
         if let Some(client) = self.clients.get_mut(slot) {
             client.subscriptions.remove(&listed);
             if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
                 extras.retained_wanted.remove(filter.filter);
             }
-            let bytes = bytes_of(filter.filter);
+            let bytes = bytes_of(filter, shards);
             client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);
             client.recharge();
         }
@@ -571,15 +572,18 @@ impl Shard {
     }
 }
 
-/// What a subscription counts for: its text, its entries in lists and index, and its levels, each a
-/// node of the trie.
-fn bytes_of(filter: &str) -> u32 {
-    let levels = 1 + filter.bytes().filter(|byte| *byte == b'/').count();
-    (filter.len() + SUBSCRIPTION_BYTES + levels * LEVEL_BYTES) as u32
+/// What a subscription counts for: its text, its entries in lists and index, and in the table of
+/// interest, which knows it by its first level. All shards know a group.
+fn bytes_of(filter: &Filter<'_>, shards: ShardId) -> u32 {
+    let first = if filter.filter.starts_with(['+', '#']) { 0 } else { INTEREST_BYTES };
+    let group = filter.group.map_or(0, |name| name.len() + GROUP_BYTES * usize::from(shards));
+    (filter.filter.len() + SUBSCRIPTION_BYTES + first + group) as u32
 }
 
-const SUBSCRIPTION_BYTES: usize = 64;
-const LEVEL_BYTES: usize = 64;
+// As the allocator has it (`crates/broker/tests/allocations.rs`).
+const SUBSCRIPTION_BYTES: usize = 124;
+const INTEREST_BYTES: usize = 48;
+const GROUP_BYTES: usize = 285;
 
 fn not_well_formed(clause: &'static str) -> Ended {
     Ended::Violation(Violation {

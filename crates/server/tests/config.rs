@@ -393,6 +393,28 @@ fn the_space_of_all_logs_is_shared_by_the_shards() {
 }
 
 #[test]
+fn connections_are_no_more_than_open_files_leave() {
+    for (files, text, expected) in [
+        (None, "", 1_000_000),
+        (Some(20_000), "", 18_976),
+        (Some(1024), "", 896),
+        (Some(256), "", 192),
+        (Some(20_000), "connections_max = 100", 100),
+        (Some(20_000), "connections_max = 20000", 18_976),
+        (Some(20_000), "connections_max = \"unlimited\"", 18_976),
+        (None, "connections_max = \"unlimited\"", 0),
+    ] {
+        let machine = Machine { open_files_max: files, ..MACHINE };
+        let loaded = load(&file(&format!("[limits]\n{text}\n")), &machine).unwrap();
+        assert_eq!(loaded.config.limits.connections_max, expected, "{files:?} {text}");
+    }
+    let machine = Machine { open_files_max: Some(20_000), ..MACHINE };
+    let printed = print::effective(&load(&Sources::default(), &machine).unwrap());
+    let line = "connections_max = 1000000 # default: 18976, what 20000 open files leave";
+    assert!(printed.contains(line), "{printed}");
+}
+
+#[test]
 fn limits_follow_from_the_memory_there_is_and_say_why() {
     const MIB: u64 = 1 << 20;
     for (memory_bytes, retained, queued, incoming) in [

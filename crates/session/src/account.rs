@@ -2,10 +2,10 @@
 //!
 //! Of each kind of thing there is a pot for all. One payer may take as much as it leaves to others:
 //! alone half of the pot, one of nine a tenth. So whoever comes finds room, and nobody has to say
-//! what the share of each is.
+//! what the share of each is. The same holds for the memory of the process, while it is short.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What is held, by what it counts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,15 +14,24 @@ pub enum Held {
     Queued,
     /// Sessions with their wills and subscriptions.
     Sessions,
+    /// Retained messages.
+    Retained,
+    /// What waits to be written to connections, and what has come of them and waits. It is counted
+    /// while memory is short.
+    Unsent,
 }
 
 impl Held {
-    pub const ALL: [Self; 2] = [Self::Queued, Self::Sessions];
+    pub const COUNT: usize = 4;
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::Queued, Self::Sessions, Self::Retained, Self::Unsent];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Queued => "queued",
             Self::Sessions => "sessions",
+            Self::Retained => "retained",
+            Self::Unsent => "unsent",
         }
     }
 }
@@ -31,8 +40,10 @@ impl Held {
 #[derive(Debug)]
 pub struct Pots {
     /// In the order of [`Held::ALL`], like the next.
-    bytes_max: [u64; 2],
-    bytes: [AtomicU64; 2],
+    bytes_max: [u64; Held::COUNT],
+    bytes: [AtomicU64; Held::COUNT],
+    /// Of the process; [`u64::MAX`] while there is enough.
+    memory_left: AtomicU64,
 }
 
 /// What one payer holds: a user, or an address of clients without a proved name.
@@ -40,12 +51,24 @@ pub struct Pots {
 pub struct Account {
     name: Box<str>,
     pots: Arc<Pots>,
-    bytes: [AtomicU64; 2],
+    /// By which it is known where a reference would take too much; 0: by none.
+    number: AtomicU32,
+    bytes: [AtomicU64; Held::COUNT],
 }
 
 impl Pots {
-    pub fn new(bytes_max: [u64; 2]) -> Arc<Self> {
-        Arc::new(Self { bytes_max, bytes: Default::default() })
+    pub fn new(bytes_max: [u64; Held::COUNT]) -> Arc<Self> {
+        let memory_left = AtomicU64::new(u64::MAX);
+        Arc::new(Self { bytes_max, bytes: Default::default(), memory_left })
+    }
+
+    pub fn memory_left(&self) -> u64 {
+        self.memory_left.load(Ordering::Relaxed)
+    }
+
+    /// So much memory is left to all; [`u64::MAX`]: enough.
+    pub fn set_memory_left(&self, bytes: u64) {
+        self.memory_left.store(bytes, Ordering::Relaxed);
     }
 
     pub fn bytes(&self, held: Held) -> u64 {
@@ -55,7 +78,20 @@ impl Pots {
 
 impl Account {
     pub fn new(name: &str, pots: &Arc<Pots>) -> Self {
-        Self { name: name.into(), pots: pots.clone(), bytes: Default::default() }
+        Self {
+            name: name.into(),
+            pots: pots.clone(),
+            number: AtomicU32::new(0),
+            bytes: Default::default(),
+        }
+    }
+
+    pub fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    pub fn set_number(&self, number: u32) {
+        self.number.store(number, Ordering::Relaxed);
     }
 
     pub fn name(&self) -> &str {
@@ -66,10 +102,21 @@ impl Account {
         self.bytes[held as usize].load(Ordering::Relaxed)
     }
 
+    /// What it holds of all kinds.
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Is memory short, and would it hold more, with so many bytes more, than it leaves to others?
+    pub fn lacks_memory(&self, more: u64) -> bool {
+        let left = self.pots.memory_left.load(Ordering::Relaxed);
+        left != u64::MAX && self.total() + more > left
+    }
+
     /// Would so many bytes more be too many? Two who ask at the same moment may both be told no.
     pub fn lacks_room(&self, held: Held, more: u64) -> bool {
         let left = self.pots.bytes_max[held as usize].saturating_sub(self.pots.bytes(held));
-        self.bytes(held) + more > left
+        self.bytes(held) + more > left || self.lacks_memory(more)
     }
 
     pub fn add(&self, held: Held, bytes: u64) {
@@ -89,7 +136,7 @@ mod tests {
 
     #[test]
     fn one_payer_takes_half_and_leaves_the_rest_to_others() {
-        let pots = Pots::new([1000, 0]);
+        let pots = Pots::new([1000, 0, 0, 0]);
         let greedy = Account::new("greedy", &pots);
         let mut taken = 0;
         while !greedy.lacks_room(Held::Queued, 10) {
@@ -109,5 +156,24 @@ mod tests {
         assert!(!late.lacks_room(Held::Queued, 50), "who comes last finds room, too");
         greedy.sub(Held::Queued, 500);
         assert!(!others[0].lacks_room(Held::Queued, 100));
+    }
+
+    #[test]
+    fn while_memory_is_short_one_payer_has_no_more_than_it_leaves() {
+        let pots = Pots::new([u64::MAX; Held::COUNT]);
+        let (greedy, modest) = (Account::new("greedy", &pots), Account::new("modest", &pots));
+        greedy.add(Held::Unsent, 400);
+        greedy.add(Held::Sessions, 200);
+        modest.add(Held::Queued, 20);
+        let lacks = || (greedy.lacks_room(Held::Queued, 10), modest.lacks_room(Held::Queued, 10));
+        assert_eq!(lacks(), (false, false));
+        pots.set_memory_left(100);
+        assert_eq!(lacks(), (true, false));
+        pots.set_memory_left(25);
+        assert_eq!(lacks(), (true, true));
+        assert!(!modest.lacks_memory(5), "what is left it may have");
+        greedy.sub(Held::Unsent, 400);
+        pots.set_memory_left(u64::MAX);
+        assert_eq!(lacks(), (false, false));
     }
 }

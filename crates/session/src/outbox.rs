@@ -8,6 +8,14 @@ use crate::Message;
 /// into every subscriber's outbox. Below it the copy is cheaper than one more slice in a `writev`.
 pub const SPLICE_BYTES_MIN: usize = 4096;
 
+/// A buffer with so much in it does not grow: a vector that doubles takes much at once, and those
+/// of a thousand subscribers that do not read would all double at the same message.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// What is left of it for one packet more, which has few bytes beside a payload that is not
+/// spliced.
+const PACKET_BYTES: usize = 8 * 1024;
+
 /// What waits to be written to one connection. Empty, it owns no memory.
 ///
 /// Its length is bounded by the session: publishes stop entering above a limit (see
@@ -36,15 +44,31 @@ impl Chunk {
             Self::Payload(message) => message.payload(),
         }
     }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.capacity(),
+            Self::Payload(message) => message.heap_bytes(),
+        }
+    }
 }
 
 impl Outbox {
     /// Appends what `write` puts at the end of the buffer.
     pub fn append<R>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        if self.tail.len() > CHUNK_BYTES - PACKET_BYTES {
+            self.begin_chunk();
+        }
         let before = self.tail.len();
         let result = write(&mut self.tail);
         self.len += self.tail.len() - before;
         result
+    }
+
+    #[cold]
+    fn begin_chunk(&mut self) {
+        let full = std::mem::replace(&mut self.tail, Vec::with_capacity(CHUNK_BYTES));
+        self.spliced.get_or_insert_default().push_back(Chunk::Bytes(full));
     }
 
     /// Appends the payload of `message` by reference: worth it from [`SPLICE_BYTES_MIN`] on.
@@ -116,7 +140,11 @@ impl Outbox {
 
     /// Bytes of memory this outbox keeps alive.
     pub fn heap_bytes(&self) -> usize {
-        self.tail.capacity() + self.len
+        let spliced = self.spliced.iter().map(|chunks| {
+            let bytes: usize = chunks.iter().map(Chunk::heap_bytes).sum();
+            chunks.capacity() * size_of::<Chunk>() + bytes
+        });
+        self.tail.capacity() + spliced.sum::<usize>()
     }
 }
 
@@ -170,6 +198,25 @@ mod tests {
             assert!(outbox.is_bare(), "an idle connection owns no buffer");
             assert_eq!(outbox.heap_bytes(), 0);
         }
+    }
+
+    #[test]
+    fn what_grows_large_takes_no_more_than_it_has() {
+        let mut outbox = Outbox::default();
+        let mut expected = Vec::new();
+        for number in 0..1_100_u32 {
+            outbox.append(|out| out.extend(std::iter::repeat_n(number as u8, 1_000)));
+            expected.extend(std::iter::repeat_n(number as u8, 1_000));
+            let most = outbox.len() + outbox.len() / 5 + CHUNK_BYTES;
+            assert!(outbox.heap_bytes() <= most, "{} for {}", outbox.heap_bytes(), outbox.len());
+        }
+        while !outbox.is_empty() {
+            assert!(content(&outbox) == expected);
+            let count = 99_999.min(expected.len());
+            outbox.advance(count);
+            expected.drain(..count);
+        }
+        assert_eq!(outbox.heap_bytes(), 0);
     }
 
     #[test]

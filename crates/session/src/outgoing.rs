@@ -64,6 +64,10 @@ impl Terms {
 }
 
 impl Delivery {
+    /// Its place in a queue, which is most of what a small message takes: who pays does for that,
+    /// too.
+    const ENTRY_BYTES: u64 = size_of::<Self>() as u64;
+
     /// What it counts for in a queue: the message, though others may share it, and identifiers,
     /// which can be thousands beside a few bytes of payload.
     pub(crate) fn bytes(&self) -> u64 {
@@ -459,7 +463,7 @@ impl Outgoing {
     pub fn enqueue(&mut self, delivery: Delivery) {
         let bytes = delivery.bytes();
         if let Some(account) = &self.account {
-            account.add(Held::Queued, bytes);
+            account.add(Held::Queued, bytes + Delivery::ENTRY_BYTES);
         }
         let waiting = self.waiting.get_or_insert_default();
         waiting.bytes += bytes;
@@ -468,16 +472,22 @@ impl Outgoing {
 
     /// From now on this is who pays for what waits.
     pub fn charge_to(&mut self, account: Arc<Account>) {
-        let bytes = self.queued_bytes();
+        let bytes = self.charged_bytes();
         account.add(Held::Queued, bytes);
         if let Some(before) = self.account.replace(account) {
             before.sub(Held::Queued, bytes);
         }
     }
 
+    fn charged_bytes(&self) -> u64 {
+        self.queued_bytes() + self.queued() as u64 * Delivery::ENTRY_BYTES
+    }
+
     /// Would so many bytes more in the queue be too many for who pays?
     pub(crate) fn lacks_room(&self, bytes: u64) -> bool {
-        self.account.as_ref().is_some_and(|account| account.lacks_room(Held::Queued, bytes))
+        self.account
+            .as_ref()
+            .is_some_and(|account| account.lacks_room(Held::Queued, bytes + Delivery::ENTRY_BYTES))
     }
 
     /// Is the oldest waiting delivery one whose packet id has to be in the log first?
@@ -492,7 +502,7 @@ impl Outgoing {
         let delivery = waiting.queue.pop_front()?;
         waiting.bytes -= delivery.bytes();
         if let Some(account) = &self.account {
-            account.sub(Held::Queued, delivery.bytes());
+            account.sub(Held::Queued, delivery.bytes() + Delivery::ENTRY_BYTES);
         }
         if waiting.queue.is_empty() && waiting.queue.capacity() > IDLE_CAPACITY_MAX {
             self.waiting = None;
@@ -508,6 +518,9 @@ impl Outgoing {
         if let Some(waiting) = &mut self.waiting {
             let more = (count - freed).min(waiting.queue.len());
             drop(waiting.queue.drain(..more));
+            if let Some(account) = &self.account {
+                account.sub(Held::Queued, more as u64 * Delivery::ENTRY_BYTES);
+            }
             freed += more;
         }
         freed
@@ -529,7 +542,7 @@ impl Outgoing {
             }
         }
         self.drop_finished();
-        let bytes = self.queued_bytes();
+        let bytes = self.charged_bytes();
         let waiting = self.waiting.take();
         if let Some(account) = &self.account {
             account.sub(Held::Queued, bytes);
@@ -580,7 +593,7 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         if let Some(account) = &self.account {
-            account.sub(Held::Queued, self.queued_bytes());
+            account.sub(Held::Queued, self.charged_bytes());
         }
     }
 }

@@ -7,10 +7,11 @@
 //! mailed. A will is mailed at once (`will.rs`): if its record is lost, it is published again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use codec::Reason;
 use foldhash::fast::FixedState;
-use session::Message;
+use session::{Account, Message};
 use storage::{AppendError, Position};
 
 use super::store::{Class, HANDOVER, Loaded, level_of};
@@ -374,9 +375,14 @@ impl Shard {
     }
 
     /// A message to be retained. One that is mailed again must not replace what came after it.
-    pub(crate) fn on_retain_mail(&mut self, message: Message, confirm: Option<Confirm>) {
+    pub(crate) fn on_retain_mail(
+        &mut self,
+        message: Message,
+        confirm: Option<Confirm>,
+        payer: Option<Arc<Account>>,
+    ) {
         if confirm.is_some() && self.inbox.has_late() {
-            self.inbox.put_late(Mail::Retain { message, confirm });
+            self.inbox.put_late(Mail::Retain { message, confirm, payer });
             return;
         }
         let serial = confirm.map_or(0, |confirm| confirm.serial);
@@ -385,12 +391,12 @@ impl Shard {
             self.answer(confirm, Reason::SUCCESS, message);
             return;
         }
-        let has_room = self.has_room_to_retain(&message);
+        let has_room = self.has_room_to_retain(&message, payer.as_ref());
         let is_clear = message.payload().is_empty();
-        match self.keep_retained(&message, confirm) {
+        match self.keep_retained(&message, confirm, payer.as_ref()) {
             // One that was taken on, and one that only has to wait for the next segment.
             Err(_) if has_room && confirm.is_some() && self.waits_for_disk(confirm) => {
-                self.inbox.put_late(Mail::Retain { message, confirm });
+                self.inbox.put_late(Mail::Retain { message, confirm, payer });
                 return;
             }
             Err(reason) => self.answer(confirm, reason, message),
@@ -428,7 +434,9 @@ impl Shard {
                 Mail::Publish { message, confirm } => {
                     self.on_publish_mail(message, confirm, now_ms);
                 }
-                Mail::Retain { message, confirm } => self.on_retain_mail(message, confirm),
+                Mail::Retain { message, confirm, payer } => {
+                    self.on_retain_mail(message, confirm, payer);
+                }
                 Mail::Park { group, message, confirm } => {
                     self.on_park(&group, message, confirm, now_ms);
                 }

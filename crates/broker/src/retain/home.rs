@@ -1,13 +1,15 @@
 //! The retained messages of the topics that have their home in a shard.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use session::Message;
+use session::{Account, Message};
 use topic::{Cursor, Retained};
 
 use super::{Kept, has_wildcard};
 use crate::durable::Place;
 use crate::effects::Effects;
+use crate::ledger::NOBODY;
 use crate::{Mail, RetainedQuery};
 
 /// Retained messages in one page.
@@ -45,12 +47,25 @@ impl Home {
 
     /// False: it would go beyond the limit. What takes the place of an older one needs room for
     /// what it is larger by.
-    pub(super) fn has_room_for(&self, message: &Message, effects: &Effects) -> bool {
+    pub(super) fn has_room_for(
+        &self,
+        message: &Message,
+        payer: Option<&Arc<Account>>,
+        effects: &Effects,
+    ) -> bool {
         if is_own(message.topic()) {
             return true;
         }
         let bytes = message.heap_bytes() as u64;
-        match self.kept.get(message.topic()) {
+        let old = self.kept.get(message.topic());
+        if let Some(payer) = payer {
+            let old = old.filter(|old| old.payer != NOBODY && old.payer == payer.number());
+            let more = bytes.saturating_sub(old.map_or(0, |old| old.bytes() as u64));
+            if more > 0 && effects.shared().lacks_room_to_retain_for(payer, more) {
+                return false;
+            }
+        }
+        match old {
             Some(old) => {
                 let more = bytes.saturating_sub(old.bytes() as u64);
                 !effects.shared().lacks_room_to_retain(0, more)
@@ -64,11 +79,17 @@ impl Home {
         &mut self,
         message: &Message,
         place: Place,
+        payer: Option<&Arc<Account>>,
         effects: &Effects,
     ) -> Option<Place> {
-        let kept = Kept::new(message, place);
+        let mut kept = Kept::new(message, place);
         let bytes = kept.bytes();
+        let ledger = &effects.shared().ledger;
+        kept.payer = payer.map_or(NOBODY, |payer| ledger.retain(payer, bytes as u64));
         let old = self.kept.insert(kept);
+        if let Some(old) = &old {
+            ledger.release(old.payer, old.bytes() as u64);
+        }
         let (more, more_bytes) = match &old {
             Some(old) => (0, bytes - old.bytes()),
             None => (1, bytes),
@@ -80,6 +101,7 @@ impl Home {
     /// Forgets the message of a topic. Returns where it stood.
     pub(super) fn remove(&mut self, topic: &str, effects: &Effects) -> Option<Place> {
         let old = self.kept.remove(topic)?;
+        effects.shared().ledger.release(old.payer, old.bytes() as u64);
         count(topic, -1, -old.bytes(), effects);
         Some(old.place)
     }

@@ -5,6 +5,7 @@ use session::{Message, MessageParts};
 use topic::Retainable;
 
 use crate::durable::Place;
+use crate::ledger::NOBODY;
 
 /// A retained message, and where it stands in the log.
 ///
@@ -16,6 +17,8 @@ use crate::durable::Place;
 pub(crate) struct Kept {
     body: Body,
     pub(crate) place: Place,
+    /// Who pays, by the number in the [`crate::Ledger`].
+    pub(crate) payer: u32,
 }
 
 /// Both variants fit into 16 bytes.
@@ -34,7 +37,7 @@ impl Kept {
             true => Body::Packed(pack(message)),
             false => Body::Shared(Box::new(message.clone())),
         };
-        Self { body, place }
+        Self { body, place, payer: NOBODY }
     }
 
     pub(crate) fn message(&self) -> Message {

@@ -48,6 +48,8 @@ impl Deriving {
         self.bytes("limits.memory_bytes_max", (&mut limits.memory_bytes_max, 0), whole, reason);
         let whole = limits.memory_bytes_max;
 
+        self.connections(&mut limits.connections_max, machine.open_files_max);
+
         // At least one of the largest from each address, whatever the machine.
         let least = u64::from(limits.connect_bytes_max) * 8;
         let key = "limits.arrivals_bytes_max";
@@ -75,6 +77,11 @@ impl Deriving {
             let reason = format!("one for each {RETAINED_BYTES_EACH} bytes of retained_bytes_max");
             self.note("limits.retained_messages_max", messages.to_string(), reason);
         }
+        if limits.retained_bytes_per_user_max == 0 {
+            let most = show_bytes(limits.retained_bytes_max / 2);
+            let reason = "as much as it leaves to others: alone half of retained_bytes_max".into();
+            self.note("limits.retained_bytes_per_user_max", most, reason);
+        }
         let key = "limits.queues_bytes_max";
         let reason = "a quarter of memory_bytes_max".into();
         self.bytes(key, (&mut limits.queues_bytes_max, 0), whole / 4, reason);
@@ -85,6 +92,19 @@ impl Deriving {
         let own = (whole / 16).clamp(QUEUED_BYTES_MIN, QUEUED_BYTES_MAX);
         let reason = "a sixteenth of memory_bytes_max, 1 MiB to 256 MiB".into();
         self.bytes(key, (&mut limits.queued_bytes_max, 0), own, reason);
+    }
+
+    /// A connection more than there are descriptors would wait in the system's queue, and with it
+    /// everybody, instead of being told.
+    fn connections(&mut self, connections_max: &mut u32, open_files_max: Option<u64>) {
+        let Some(files) = open_files_max else { return };
+        let own = (files / OWN_FILES_PART).clamp(OWN_FILES_MIN, OWN_FILES_MAX);
+        let possible = u32::try_from(files.saturating_sub(own).max(1)).unwrap_or(u32::MAX);
+        if *connections_max == 0 || *connections_max > possible {
+            *connections_max = possible;
+            let reason = format!("what {files} open files leave (ulimit -Hn)");
+            self.note("limits.connections_max", possible.to_string(), reason);
+        }
     }
 
     pub(super) fn log(&mut self, bytes_max: &mut u64, least: u64, disk: Option<u64>) {
@@ -133,6 +153,11 @@ pub(super) fn show_bytes(number: u64) -> String {
 
 /// What a small retained message takes, with its topic in the index.
 const RETAINED_BYTES_EACH: u64 = 512;
+
+/// Descriptors that are not for connections: logs, listeners, HTTP and the like.
+const OWN_FILES_PART: u64 = 8;
+const OWN_FILES_MIN: u64 = 64;
+const OWN_FILES_MAX: u64 = 1024;
 
 /// Bounds of what may be queued for one session.
 const QUEUED_BYTES_MIN: u64 = 1 << 20;

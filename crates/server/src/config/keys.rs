@@ -272,7 +272,8 @@ settings! {
     /// Limits, with what happens at each. Every dropped message is counted by reason.
     "limits" => Limits {
         /// The most connections at a time. Further ones are answered with 0x89 (server busy) and
-        /// closed.
+        /// closed. Never more than the system's limit of open files leaves (`ulimit -Hn`), of which
+        /// an eighth, 1024 at most, is for the broker's own files.
         connections_max: u32 = count_or("unlimited", u32::MAX as u64), "1000000";
         /// The most new connections per second. Further ones wait in the system's queue.
         connections_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
@@ -329,9 +330,9 @@ settings! {
         /// publish with more is refused with 0x97 (at QoS 0 that ends the connection), a will with
         /// 0x95.
         properties_bytes_max: u32 = bytes(0, PACKET_BYTES_MAX), "16KiB";
-        /// The most bytes of subscriptions of one client. Each counts for the length of its filter,
-        /// 64 bytes more, and 64 for each level. Further ones are refused with 0x97 (0x80 for
-        /// MQTT 3).
+        /// The most bytes of subscriptions of one client. Each counts for the length of its filter
+        /// and 172 bytes more, a shared one for its name and 285 bytes for each shard beside that.
+        /// Further ones are refused with 0x97 (0x80 for MQTT 3).
         subscription_bytes_per_client_max: u32 = bytes(1 << 10, 1 << 31), "8MiB";
         /// The most subscriptions of one client. Further ones are refused with 0x97. Each takes a
         /// few hundred bytes; the default is far above what bridges and back-ends use.
@@ -346,7 +347,8 @@ settings! {
         /// take a few hundred at a time.
         filters_per_packet_max: u32 = count(1, 65_536), "1024";
         /// The most bytes of all sessions: for each its client id, will and subscriptions, and
-        /// 1 KiB if it outlives its connection. Divided as `queues_bytes_max` says. Above its part,
+        /// 576 bytes if it outlives its connection, some more if it is in the log. Divided as
+        /// `queues_bytes_max` says. Above its part,
         /// new persistent sessions, wills and subscriptions of a user or an address are refused
         /// with 0x97 (return code 3, 0x80 for MQTT 3); existing sessions can always be resumed.
         /// `auto`: an eighth of `memory_bytes_max`.
@@ -390,10 +392,18 @@ settings! {
         /// ones that replace smaller ones; clearing is never refused. `auto`: a quarter of
         /// `memory_bytes_max`.
         retained_bytes_max: u64 = auto(Unit::Bytes, AUTO), "auto";
+        /// Of these, the most bytes of one user, or of one address for clients without a proved
+        /// user
+        /// name. What was retained before the broker started counts for nobody. `auto`: as much as
+        /// it leaves free for others, as `queues_bytes_max` says.
+        retained_bytes_per_user_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// Memory of the process: what it has allocated, not what the system still counts as
-        /// resident. When only a sixteenth of it is left (256 MiB at most), messages and new
-        /// subscriptions are refused with 0x97, and at the limit new connections with 0x89; also if
-        /// resident memory exceeds that by an eighth. What frees memory is never refused: clearing
+        /// resident. When only an eighth of it is left (512 MiB at most), users and addresses that
+        /// hold more than that are slowed. When only a sixteenth is left, the messages and new
+        /// subscriptions of those who hold more than what is left are refused with 0x97, and
+        /// connections of the largest are closed with 0x97. At the limit messages of everybody are
+        /// refused, and new connections with 0x89; also if resident memory exceeds that by an
+        /// eighth. What frees memory is never refused: clearing
         /// a retained message, UNSUBSCRIBE, acknowledgements, DISCONNECT. `auto`: 80 % of what the
         /// machine or its cgroup has.
         memory_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";

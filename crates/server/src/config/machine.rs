@@ -4,6 +4,8 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::process::{Resource, getrlimit};
+
 /// Facts about the machine, taken once at start, so that lowering a configuration is a pure
 /// function of them.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +14,8 @@ pub struct Machine {
     /// What the process may use: the machine's memory or its cgroup's limit, the smaller.
     pub memory_bytes: u64,
     pub has_ipv6: bool,
+    /// To how many open files the process may raise its limit. None: to any number.
+    pub open_files_max: Option<u64>,
     /// Bytes that a directory, which need not be there yet, may take on its file system, with what
     /// it has already. None: the system does not tell.
     pub disk_bytes: fn(&Path) -> Option<u64>,
@@ -23,6 +27,7 @@ impl Machine {
         cores: 1,
         memory_bytes: MEMORY_BYTES_FALLBACK,
         has_ipv6: false,
+        open_files_max: None,
         disk_bytes: |_| None,
     };
 
@@ -33,6 +38,7 @@ impl Machine {
             cores: u16::try_from(cores).unwrap_or(u16::MAX),
             memory_bytes: memory_bytes(),
             has_ipv6: TcpListener::bind("[::1]:0").is_ok(),
+            open_files_max: getrlimit(Resource::Nofile).maximum,
             disk_bytes,
         }
     }

@@ -4,8 +4,12 @@
 //! There is one for connections that are not admitted yet, each address with its share; one for the
 //! packets of clients under way; and one for what has come of those that wait for room: each user
 //! with a share, or each address where there is none.
+//!
+//! Whoever has something may have as much as it leaves to others: so many who take little each do
+//! not use it up, and who comes with nothing finds room. If that is not enough for it, it stands in
+//! line, and what becomes free is kept for the first there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,6 +34,17 @@ struct Used<K> {
     is_wanted: bool,
     /// Those that have something: as many as there are connections at most.
     shares: HashMap<K, Share>,
+    /// Those that have nothing and found no room, each once, the longest there first.
+    line: VecDeque<Place<K>>,
+    places_made: u64,
+}
+
+/// In the line, for one connection of a sharer.
+#[derive(Debug)]
+struct Place<K> {
+    sharer: K,
+    number: u64,
+    bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -60,11 +75,14 @@ pub(super) struct Charge<K: Sharer> {
     allowance: Arc<Allowance<K>>,
     sharer: K,
     bytes: u64,
+    /// The number of its place in the line.
+    place: Option<u64>,
 }
 
 /// Which limit has been reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Short {
+    /// Its own, or it would have more than it leaves to others.
     Share,
     All,
 }
@@ -81,14 +99,15 @@ pub(super) enum Purpose {
 
 impl<K: Sharer> Allowance<K> {
     pub(super) fn new(bytes_max: u64, share_bytes_max: u64) -> Self {
-        let used = Used { bytes: 0, is_wanted: false, shares: HashMap::new() };
+        let (shares, line) = (HashMap::new(), VecDeque::new());
+        let used = Used { bytes: 0, is_wanted: false, shares, line, places_made: 0 };
         Self { bytes_max, share_bytes_max, used: Mutex::new(used) }
     }
 
     /// What a connection takes by being there is not refused: the door accepts no more instead,
     /// see [`Allowance::is_full`].
     pub(super) fn begin(self: &Arc<Self>, sharer: K, bytes: u64) -> Charge<K> {
-        let mut charge = Charge { allowance: self.clone(), sharer, bytes: 0 };
+        let mut charge = Charge { allowance: self.clone(), sharer, bytes: 0, place: None };
         charge.add(&mut self.used(), bytes);
         charge
     }
@@ -122,21 +141,37 @@ impl<K: Sharer> Charge<K> {
             Purpose::Unfinished => UNFINISHED_PART,
             Purpose::Whole => 1,
         };
-        let share = used.shares.get_mut(&self.sharer);
-        if share.as_ref().map_or(0, |share| share.bytes) + bytes > allowance.share_bytes_max / part
-        {
+        let own = used.bytes_of(&self.sharer) + bytes;
+        let left = (allowance.bytes_max / part).saturating_sub(used.bytes);
+        if own > allowance.share_bytes_max / part || own > bytes && own > left {
             // Without a share it asks for more than there may be.
-            if let Some(share) = share {
+            if let Some(share) = used.shares.get_mut(&self.sharer) {
                 share.is_wanted = true;
             }
             return Err(Short::Share);
         }
-        if used.bytes + bytes > allowance.bytes_max / part {
+        if bytes > left.saturating_sub(used.kept_from(&self.sharer)) {
             used.is_wanted = true;
             return Err(Short::All);
         }
         self.add(&mut used, bytes);
+        used.line.retain(|place| place.sharer != self.sharer);
         Ok(())
+    }
+
+    /// So many bytes are kept for it before others get any, once it is the first of those who have
+    /// nothing and found no room. It leaves the line when it, or another of its sharer, has room.
+    pub(super) fn stand_in_line(&mut self, bytes: u64) {
+        let allowance = self.allowance.clone();
+        let mut used = allowance.used();
+        let stands = used.line.iter().any(|place| place.sharer == self.sharer);
+        if stands || used.bytes_of(&self.sharer) > 0 || bytes > allowance.share_bytes_max {
+            return;
+        }
+        used.places_made += 1;
+        let (sharer, number) = (self.sharer.clone(), used.places_made);
+        used.line.push_back(Place { sharer, number, bytes });
+        self.place = Some(number);
     }
 
     /// Takes `bytes` more, whatever the limits.
@@ -156,6 +191,12 @@ impl<K: Sharer> Charge<K> {
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Does somebody else who has nothing stand in line?
+    pub(super) fn keeps_others_waiting(&self) -> bool {
+        let used = self.allowance.used();
+        used.line.iter().any(|place| place.sharer != self.sharer)
     }
 
     /// Does somebody wait for room of which this is a part?
@@ -185,6 +226,9 @@ impl<K: Sharer> Charge<K> {
     }
 
     fn give_back(&mut self, used: &mut Used<K>) {
+        if let Some(number) = self.place.take() {
+            used.line.retain(|place| place.number != number);
+        }
         if self.bytes == 0 {
             return;
         }
@@ -198,6 +242,18 @@ impl<K: Sharer> Charge<K> {
             }
         }
         self.bytes = 0;
+    }
+}
+
+impl<K: Sharer> Used<K> {
+    fn bytes_of(&self, sharer: &K) -> u64 {
+        self.shares.get(sharer).map_or(0, |share| share.bytes)
+    }
+
+    /// What is kept for the first in line, if that is somebody else.
+    fn kept_from(&self, sharer: &K) -> u64 {
+        let first = self.line.front().filter(|place| place.sharer != *sharer);
+        first.map_or(0, |place| place.bytes)
     }
 }
 
@@ -258,6 +314,73 @@ mod tests {
         assert_eq!(many[0].raise(200, Purpose::Unfinished), Ok(()));
         assert_eq!(many[1].raise(100, Purpose::Unfinished), Err(Short::All));
         assert!(second.is_in_the_way() && other.is_in_the_way());
+    }
+
+    const fn origin(last: u8) -> Origin {
+        Origin::V4([198, 51, 100, last])
+    }
+
+    /// Takes `bytes` at a time for `sharer` until it is refused.
+    fn fill(
+        allowance: &Arc<Allowance<Origin>>,
+        sharer: &Origin,
+        bytes: u64,
+    ) -> Vec<Charge<Origin>> {
+        let take = || {
+            let mut charge = allowance.begin(*sharer, 0);
+            charge.raise(bytes, Purpose::Whole).is_ok().then_some(charge)
+        };
+        std::iter::from_fn(take).collect()
+    }
+
+    #[test]
+    fn many_who_take_little_leave_room_for_one_who_has_nothing() {
+        let allowance = Arc::new(Allowance::new(5_000, 1_250));
+        let mut held: Vec<_> = (0..50).map(|_| Vec::new()).collect();
+        for _ in 0..10 {
+            for (last, held) in held.iter_mut().enumerate() {
+                let mut charge = allowance.begin(origin(last as u8), 0);
+                if charge.raise(20, Purpose::Whole).is_ok() {
+                    held.push(charge);
+                }
+            }
+        }
+        let used = allowance.used().bytes;
+        assert!((4_000..=4_950).contains(&used), "{used}: there is use of most of it");
+        let least = held.iter().map(Vec::len).min();
+        assert_eq!(least, Some(4), "all have the same");
+        let mut late = allowance.begin(ONE, 0);
+        assert_eq!(late.raise(80, Purpose::Whole), Ok(()));
+    }
+
+    #[test]
+    fn what_becomes_free_is_for_the_first_in_line() {
+        let allowance = Arc::new(Allowance::new(1_000, 500));
+        let mut held: Vec<_> = (0..4).map(|last| fill(&allowance, &origin(last), 100)).collect();
+        assert!(allowance.used().bytes >= 900);
+        let mut first = allowance.begin(ONE, 0);
+        assert_eq!(first.raise(300, Purpose::Whole), Err(Short::All));
+        first.stand_in_line(300);
+        let mut second = allowance.begin(OTHER, 0);
+        assert_eq!(second.raise(200, Purpose::Whole), Err(Short::All));
+        second.stand_in_line(200);
+        assert!(held[0][0].keeps_others_waiting());
+        let mut third = allowance.begin(origin(77), 0);
+        held[0].truncate(2);
+        assert_eq!(second.raise(200, Purpose::Whole), Err(Short::All), "it is the first's");
+        assert_eq!(third.raise(100, Purpose::Whole), Err(Short::All));
+        assert_eq!(first.raise(300, Purpose::Whole), Ok(()));
+        held[0].clear();
+        assert_eq!(third.raise(200, Purpose::Whole), Err(Short::All), "now it is the second's");
+        assert_eq!(second.raise(200, Purpose::Whole), Ok(()));
+        assert!(!held[1][0].keeps_others_waiting());
+        // Nothing is kept for one that is gone.
+        drop(first);
+        let mut fourth = allowance.begin(origin(78), 0);
+        fourth.stand_in_line(500);
+        drop(fourth);
+        assert_eq!(third.raise(100, Purpose::Whole), Ok(()));
+        assert!(allowance.used().line.is_empty());
     }
 
     #[test]

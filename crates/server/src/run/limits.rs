@@ -87,6 +87,10 @@ pub(super) fn of_broker(config: &Config) -> Settings {
         session_owner: session_owner(config),
         retained_messages_max: config.limits.retained_messages_max.into(),
         retained_bytes_max: config.limits.retained_bytes_max,
+        retained_bytes_per_payer_max: match config.limits.retained_bytes_per_user_max {
+            0 => None,
+            max => Some(max),
+        },
         queues_bytes_max: config.limits.queues_bytes_max,
         sessions_bytes_max: config.limits.sessions_bytes_max,
         share_strategy: match config.shared_strategy {

@@ -48,6 +48,8 @@ pub(super) enum Item {
     Unpin,
     /// Give back what is free in the heap of the thread that drives it.
     Purge,
+    /// There is not enough memory: look who holds it.
+    MemoryLook,
     /// Close everything; then end, or wait for `CloseLogs` where there are logs.
     Shutdown,
     /// Nobody sends mail any more: write what is left, then end.

@@ -60,8 +60,18 @@ impl Reading {
 pub(super) struct Change {
     /// So much memory is left from now on.
     pub(super) left: Option<Memory>,
+    /// There is not enough: so much is left, and so much has to be freed.
+    pub(super) bytes: Option<Bytes>,
     /// Freed memory should be given back.
     pub(super) purges: bool,
+}
+
+/// While there is not enough memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bytes {
+    pub(super) left: u64,
+    /// Until all is well again. 0: nothing has to be freed.
+    pub(super) to_free: u64,
 }
 
 /// Limits of memory, with what was seen of it last.
@@ -109,10 +119,23 @@ impl MemoryGuard {
         self.left = match () {
             () if self.is_beyond(now, 0, before >= Memory::Out) => Memory::Out,
             () if self.is_beyond(now, self.reserve_bytes, before >= Memory::Short) => Memory::Short,
+            () if self.is_tight(now, before >= Memory::Tight) => Memory::Tight,
             () => Memory::Enough,
         };
         let left = (self.left != before).then_some(self.left);
-        Change { left, purges: self.purges(now, at) }
+        let bytes = (self.left != Memory::Enough).then(|| self.bytes(now));
+        Change { left, bytes, purges: self.purges(now, at) }
+    }
+
+    fn bytes(&self, now: Reading) -> Bytes {
+        let resident_max = self.bytes_max + self.bytes_max / FREE_PART;
+        let left = self.bytes_max.saturating_sub(now.held);
+        let left = left.min(resident_max.saturating_sub(now.resident));
+        let held_max = (self.bytes_max - self.reserve_bytes) / 100 * RELIEF_PERCENT;
+        let relief = resident_max / 100 * RELIEF_PERCENT;
+        let too_much = now.held.saturating_sub(held_max).max(now.resident.saturating_sub(relief));
+        let to_free = if self.left >= Memory::Short { too_much } else { 0 };
+        Bytes { left, to_free }
     }
 
     /// Is less left than `reserve_bytes`? `was`: it was the last time, and is no more only when
@@ -127,6 +150,12 @@ impl MemoryGuard {
         }
     }
 
+    /// Twice the reserve is left of what may be held: who holds most has to slow down.
+    fn is_tight(&self, now: Reading, was: bool) -> bool {
+        let held_max = self.bytes_max - 2 * self.reserve_bytes;
+        if was { now.held >= held_max / 100 * RELIEF_PERCENT } else { now.held > held_max }
+    }
+
     fn purges(&mut self, now: Reading, at: Instant) -> bool {
         if let Some((asked_at, before)) = self.asked {
             if at.saturating_duration_since(asked_at) < self.purge_every {
@@ -139,7 +168,12 @@ impl MemoryGuard {
             };
             self.asked = None;
         }
-        if now.free() < PURGED_BYTES_MIN.max(now.resident / PURGED_PART) {
+        // While memory is short each bit counts, and a small machine has no more of it free.
+        let least = match self.left {
+            Memory::Enough => PURGED_BYTES_MIN.max(now.resident / PURGED_PART),
+            _ => PURGED_BYTES_MIN.min(self.bytes_max / FREE_PART / 2),
+        };
+        if now.free() < least {
             return false;
         }
         self.asked = Some((at, now));
@@ -150,17 +184,23 @@ impl MemoryGuard {
 fn tell(left: Memory, Reading { held, resident }: Reading, limit: u64) {
     match left {
         Memory::Enough => tracing::info!(held, resident, limit, "below the memory limit again"),
+        Memory::Tight => tracing::info!(
+            held,
+            resident,
+            limit,
+            "memory gets short: users and addresses that hold most are slowed"
+        ),
         Memory::Short => tracing::warn!(
             held,
             resident,
             limit,
-            "memory limit reached: publishes and subscriptions are refused"
+            "memory limit reached: publishes and subscriptions of those who hold most are refused"
         ),
         Memory::Out => tracing::warn!(
             held,
             resident,
             limit,
-            "memory limit reached: new connections are refused, too"
+            "memory limit reached: publishes and new connections are refused"
         ),
     }
 }
@@ -203,8 +243,27 @@ mod tests {
         assert_eq!(judge(770), None);
         assert_eq!(judge(755), Some(Memory::Short));
         assert_eq!(judge(715), None);
-        assert_eq!(judge(700), Some(Memory::Enough));
+        assert_eq!(judge(700), Some(Memory::Tight));
+        assert_eq!(judge(666), None);
+        assert_eq!(judge(660), Some(Memory::Enough));
+        assert_eq!(judge(701), Some(Memory::Tight), "twice as much");
         assert_eq!(MemoryGuard::new(64 << 30).reserve_bytes, 256 * MIB);
+    }
+
+    #[test]
+    fn it_tells_how_much_is_left_and_how_much_has_to_go() {
+        let mut guard = MemoryGuard::new(800 * MIB);
+        let start = Instant::now();
+        let mut judge = |held, resident| {
+            let bytes = guard.judge(reading(held, resident), start).bytes;
+            bytes.map(|bytes| (bytes.left / MIB, bytes.to_free / MIB))
+        };
+        assert_eq!(judge(600, 700), None);
+        assert_eq!(judge(720, 730), Some((80, 0)));
+        assert_eq!(judge(760, 780), Some((40, 47)), "back to 95 % of 750");
+        assert_eq!(judge(700, 880), Some((20, 25)), "the machine has less");
+        assert_eq!(judge(810, 830), Some((0, 97)));
+        assert_eq!(judge(600, 700), None);
     }
 
     #[test]
@@ -225,6 +284,14 @@ mod tests {
         assert!(purges(100, 400, 2100), "asked a second time");
         assert!(!purges(100, 400, 3200));
         assert!(purges(100, 400, 4200));
+    }
+
+    #[test]
+    fn on_a_small_machine_what_is_free_is_asked_for_before_it_stands_in_the_way() {
+        let mut guard = MemoryGuard::new(120 * MIB);
+        let start = Instant::now();
+        let change = guard.judge(reading(106, 128), start);
+        assert_eq!((change.left, change.purges), (Some(Memory::Short), true));
     }
 
     #[test]

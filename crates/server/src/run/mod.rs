@@ -67,7 +67,7 @@ use workers::Workers;
 pub fn serve(config: Config) -> anyhow::Result<()> {
     let clock = Clock::start();
     let signals = watch::catch_reloads()?;
-    raise_descriptor_limit();
+    raise_descriptor_limit(config.limits.connections_max);
     let access = load_access(&config)?;
     let store = Store::open(&config)?;
     let clock_watch = clock.resume(store.as_ref().map(|store| store.data().path()))?;
@@ -385,12 +385,16 @@ fn pin_to(index: usize) {
 }
 
 /// Each connection is a file descriptor: take as many as the system gives.
-fn raise_descriptor_limit() {
+fn raise_descriptor_limit(connections_max: u32) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
         tracing::warn!(limit = ?limit.current, "cannot raise the limit of open files");
+    }
+    if let Some(open_files) = limit.maximum.filter(|files| *files < FEW_DESCRIPTORS) {
+        let text = "few clients can connect: raise the limit of open files (LimitNOFILE, ulimit)";
+        tracing::warn!(open_files, connections_max, "{text}");
     }
     reserve_descriptors(limit.maximum.unwrap_or(u64::MAX).min(DESCRIPTORS_RESERVED));
 }
@@ -406,6 +410,9 @@ fn reserve_descriptors(count: u64) {
         tracing::debug!(%error, "cannot reserve descriptors");
     }
 }
+
+/// What most systems allow a service without being asked. Less is worth a warning.
+const FEW_DESCRIPTORS: u64 = 4096;
 
 /// Half a megabyte of the kernel's memory.
 const DESCRIPTORS_RESERVED: u64 = 64 * 1024;

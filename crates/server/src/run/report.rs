@@ -81,6 +81,16 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
 
 fn log_loss(event: &Event) {
     match event {
+        Event::Cut { client_id, username, peer, bytes, held } => {
+            tracing::warn!(
+                client = &*shown(client_id),
+                user = &*user(username.as_deref()),
+                peer = peer_of(peer),
+                bytes,
+                held,
+                "memory is short, and its user or address holds most: connection closed"
+            );
+        }
         Event::Dropped { client_id, reason, count } => {
             tracing::warn!(client = &*shown(client_id), ?reason, count, "deliveries dropped");
         }
@@ -136,6 +146,7 @@ fn about(event: &Event) -> Option<About> {
         | Event::TooManySubscriptions { .. }
         | Event::RetainedRefused { .. }
         | Event::GroupDropped { .. } => About::Lost,
+        Event::Cut { .. } => About::CutOff,
         Event::NotKept { .. } | Event::WillNotKept { .. } => About::Session,
         Event::SessionExpired { .. } | Event::LogUnreadable { .. } => return None,
     })
@@ -225,6 +236,8 @@ fn log_end(client_id: &str, peer: &str, ended: &Ended) {
         Ended::Refused => {
             tracing::warn!(client = client_id, peer, "publish refused; connection closed");
         }
+        // Told of with its bytes already.
+        Ended::Greedy => {}
         Ended::Crowded => {
             let text = "no room for its packets under way; connection closed";
             tracing::warn!(client = client_id, peer, "{text}");
@@ -261,6 +274,7 @@ const fn is_cut_off(ended: &Ended) -> bool {
         | Ended::QueueFull
         | Ended::Refused
         | Ended::Crowded
+        | Ended::Greedy
         | Ended::LogFailed
         | Ended::NotKept
         | Ended::NotAuthorized => true,

@@ -16,13 +16,16 @@ use super::clock::{Clock, ClockWatch};
 use super::line_pace::LinePace;
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
-use super::memory_guard::MemoryGuard;
+use super::memory_guard::{Bytes, MemoryGuard};
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
 use crate::logging::{Logging, shown};
 
 /// How often the clock is looked at, and withheld lines of the log are told.
 const LOOK_INTERVAL: Duration = Duration::from_millis(400);
+
+/// How long what was cut has to show in the memory before more is.
+const CUT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Of those who hold most, so many are named when memory is short.
 const LARGEST_TOLD: usize = 5;
@@ -122,11 +125,13 @@ impl Watch<'_> {
 /// Names those who hold most, when memory is short.
 fn tell_largest(shared: &Shared) {
     for holder in shared.ledger.largest(LARGEST_TOLD) {
-        let [queued, sessions] = holder.bytes;
+        let [queued, sessions, retained, unsent] = holder.bytes;
         tracing::warn!(
             holder = &*shown(&holder.name),
             queued,
             sessions,
+            retained,
+            unsent,
             "one of the largest holders"
         );
     }
@@ -150,14 +155,25 @@ impl Ticker {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
             let mut sys_at: Option<Instant> = None;
             let mut warned_at = Instant::now();
+            let mut memory = Memory::Enough;
+            let mut cut_at = Instant::now();
             let mut looked_at: Option<Instant> = None;
             while !is_over.load(Ordering::Acquire) {
                 let change = guard.look();
                 if let Some(left) = change.left {
-                    shared.set_memory(left);
                     if left == Memory::Short {
                         tell_largest(&shared);
                     }
+                    memory = left;
+                }
+                let bytes = change.bytes.unwrap_or(Bytes { left: u64::MAX, to_free: 0 });
+                shared.set_memory_left(memory, bytes.left);
+                if memory != Memory::Enough {
+                    if bytes.to_free > 0 && cut_at.elapsed() >= CUT_INTERVAL {
+                        cut_at = Instant::now();
+                        shared.ledger.cut_largest(bytes.to_free);
+                    }
+                    mailboxes.iter().for_each(|mailbox| mailbox.put(Item::MemoryLook));
                 }
                 if change.purges {
                     purge();

@@ -356,6 +356,9 @@ impl Worker {
             Item::Pin(answer) => self.pin_logs(&answer),
             Item::Unpin => self.shards.iter_mut().for_each(Shard::unpin_log),
             Item::Purge => memory::purge_if_asked(),
+            Item::MemoryLook => {
+                self.shards.iter_mut().for_each(|shard| shard.on_memory_look(now_ms));
+            }
             Item::Shutdown => {
                 self.ends_at_ms = Some(now_ms + self.shutdown_grace_ms);
                 for shard in &mut self.shards {

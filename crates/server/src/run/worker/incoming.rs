@@ -21,6 +21,13 @@ const ROOM_PAUSE_MS: u64 = 50;
 /// While others wait for the room that it has, a packet may take so long to come.
 const DAWDLE_MS: u64 = 10_000;
 
+/// While somebody waits who has nothing under way, a packet of which nothing comes for so
+/// long goes, and so does one that is slower than `PACE_BYTES_PER_MS` since.
+const STALL_MS: u64 = 1_000;
+
+/// Some 16 KB/s.
+const PACE_BYTES_PER_MS: u64 = 16;
+
 /// The room that all connections of all workers share, in two halves.
 #[derive(Clone, Debug)]
 pub(in crate::run) struct IncomingRoom {
@@ -43,8 +50,9 @@ pub(super) struct Incoming {
     waiting: Charge<Payer>,
     /// Of its packet so much had come at the last look.
     arrived: usize,
-    /// When the first part of that came.
+    /// When the first part of that came, and the last. Pauses do not count.
     since_ms: u64,
+    moved_ms: u64,
     /// The whole packet, for which there is no room yet. 0: it waits for none.
     lacks_room_for: u64,
     /// A part of it is still to come, and there is room for it.
@@ -66,6 +74,7 @@ impl Incoming {
             waiting: room.waiting.begin(payer.clone(), 0),
             arrived: 0,
             since_ms: now_ms,
+            moved_ms: now_ms,
             lacks_room_for: 0,
             is_open: false,
         }
@@ -77,6 +86,9 @@ impl Incoming {
         if arrived < self.arrived {
             // Another packet.
             self.since_ms = now_ms;
+        }
+        if arrived != self.arrived {
+            self.moved_ms = now_ms;
         }
         self.arrived = arrived;
         let packet_len = codec::packet_len(inbox).ok().flatten().unwrap_or_default();
@@ -97,17 +109,35 @@ impl Incoming {
             return Verdict::GoOn;
         }
         self.packet.release();
+        self.packet.stand_in_line(wanted);
         self.lacks_room_for = wanted;
         if reach(&mut self.waiting, held) { Verdict::Wait } else { Verdict::Cut }
     }
 
     /// May it be read on?
     fn finds_room(&mut self) -> bool {
-        reach(&mut self.packet, self.lacks_room_for)
+        let finds_room = reach(&mut self.packet, self.lacks_room_for);
+        if !finds_room {
+            self.packet.stand_in_line(self.lacks_room_for);
+        }
+        finds_room
+    }
+
+    /// Nothing was read for a while, which is not its sender's doing.
+    fn resume(&mut self, now_ms: u64) {
+        self.since_ms += now_ms.saturating_sub(self.moved_ms);
+        self.moved_ms = now_ms;
     }
 
     fn dawdles(&self, now_ms: u64) -> bool {
-        self.is_open && self.since_ms + DAWDLE_MS <= now_ms && self.packet.is_in_the_way()
+        self.is_open
+            && (self.since_ms + DAWDLE_MS <= now_ms && self.packet.is_in_the_way()
+                || self.is_slow(now_ms) && self.packet.keeps_others_waiting())
+    }
+
+    fn is_slow(&self, now_ms: u64) -> bool {
+        let at_pace = self.arrived as u64 / PACE_BYTES_PER_MS;
+        self.moved_ms.min(self.since_ms + at_pace) + STALL_MS <= now_ms
     }
 }
 
@@ -165,6 +195,10 @@ impl Worker {
         let finds_room = incoming.is_none_or(|incoming| incoming.finds_room());
         if !finds_room {
             self.wait_for_room(key);
+        } else if let Some(incoming) =
+            self.connections.get_mut(key).and_then(|c| c.incoming.as_mut())
+        {
+            incoming.resume(self.now_ms);
         }
         finds_room
     }
@@ -278,5 +312,30 @@ mod tests {
         // The next packet has its own time.
         assert!(goes_on(&mut slow, &mut part(5 * KIB), DAWDLE_MS));
         assert!(!slow.dawdles(DAWDLE_MS));
+    }
+
+    #[test]
+    fn who_has_nothing_is_not_kept_waiting_by_packets_that_do_not_come() {
+        let room = room();
+        let mut stalled: Vec<_> = (0..4).map(|n| incoming(&room, &format!("user {n}"))).collect();
+        for held in &mut stalled[..2] {
+            assert!(goes_on(held, &mut part(60 * KIB), 0));
+        }
+        assert!(goes_on(&mut stalled[2], &mut part(5 * KIB), 0));
+        assert!(goes_on(&mut stalled[3], &mut part(5 * KIB), 0));
+        let late = 2 * STALL_MS;
+        assert!(goes_on(&mut stalled[1], &mut part(61 * KIB), late - 1), "it moves");
+        assert!(goes_on(&mut stalled[2], &mut part(6 * KIB), late - 1), "too slowly");
+        assert!(stalled.iter().all(|held| !held.dawdles(late)), "nobody waits");
+        let mut waits = incoming(&room, "other");
+        assert!(matches!(waits.settle(&mut part(5 * KIB), late), Verdict::Wait));
+        let dawdle: Vec<bool> = stalled.iter().map(|held| held.dawdles(late)).collect();
+        assert_eq!(dawdle, [true, false, true, true]);
+        // A pause is not its sender's doing.
+        stalled[0].resume(late);
+        assert!(!stalled[0].dawdles(late) && stalled[0].dawdles(late + STALL_MS));
+        drop(stalled.swap_remove(3));
+        assert!(waits.finds_room());
+        assert!(!stalled[0].dawdles(late + STALL_MS), "nobody waits any more");
     }
 }
