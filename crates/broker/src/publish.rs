@@ -524,8 +524,11 @@ impl Shard {
         while others != 0 {
             let shard = others.trailing_zeros() as u16;
             others &= others - 1;
-            let is_awaited = interested.promises & (1 << shard) != 0;
-            let confirm = confirm.filter(|_| is_awaited);
+            // One that was taken on may be mailed again after a crash: who has kept it meanwhile,
+            // though nobody there was promised it yet, has to know it by its serial.
+            let is_awaited =
+                |confirm: &Confirm| confirm.serial != 0 || interested.promises & (1 << shard) != 0;
+            let confirm = confirm.filter(is_awaited);
             routed.waiting += u16::from(confirm.is_some());
             self.send(shard, Mail::Publish { message: message.clone(), confirm });
         }

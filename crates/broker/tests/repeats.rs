@@ -5,8 +5,9 @@ mod lab;
 
 use broker::{ConnectRequest, Settings};
 use codec::{AckKind, Packet, Reason, Version};
-use lab::{Conn, Got, Lab, persistent, publish, queue, read_all, with_limits};
+use lab::{Conn, Got, Lab, persistent, publish, queue, read_all, request, with_limits};
 use session::Overflow;
+use storage::testing::Crash;
 
 /// A subscriber on another shard than the publisher, which is asked and may refuse: it is away, and
 /// its queue has room for so many messages.
@@ -135,4 +136,49 @@ fn a_late_refusal_is_not_of_the_publish_that_has_the_packet_id_by_then() {
     lab.send(second, &again_on("free", b"once"));
     assert_eq!(lab.take_all(second), [ACCEPTED]);
     assert_eq!(lab.received(subscriber), []);
+}
+
+/// The disk of one shard does what it was told, the others nothing.
+fn work_disk(lab: &mut Lab, shard: usize) {
+    let mut commands = Vec::new();
+    loop {
+        lab.shards[shard].take_disk_commands(&mut commands, lab.now_ms);
+        commands.drain(..).for_each(|command| lab.disks[shard].submit(command));
+        if lab.disks[shard].is_idle() {
+            return;
+        }
+        if let Some(completion) = lab.disks[shard].step() {
+            lab.shards[shard].on_disk(completion, lab.now_ms);
+        }
+    }
+}
+
+#[test]
+fn what_reached_a_shard_before_anything_was_promised_there_is_known_when_it_comes_again() {
+    let mut lab = Lab::durable(2);
+    let (publisher, subscriber) = (lab.id_on(0, "publisher"), lab.id_on(1, "subscriber"));
+    let conn = lab.open(persistent(&publisher));
+    let reader = lab.open(persistent(&subscriber));
+    // Somebody to whom nothing is promised has the message sent there.
+    let listener = lab.id_on(1, "listener");
+    let listener = lab.open(request(&listener));
+    lab.subscribe(listener, "t", 2);
+    lab.disks_stand_still = true;
+    lab.send(conn, &publish("t", b"1", 2, 1));
+    work_disk(&mut lab, 0);
+    // While it is on its way there, a session subscribes that is promised what comes.
+    lab.subscribe_all(reader, &["t"], 2);
+    lab.settle();
+    // The subscription is committed, and the message behind it; that it was passed on is not.
+    work_disk(&mut lab, 1);
+    lab.settle();
+    lab.disks_stand_still = false;
+    lab.crash(Crash::Power);
+    let reader = lab.open(persistent(&subscriber));
+    lab.settle();
+    assert_eq!(lab.payloads(reader), ["1"]);
+    lab.ack(reader, AckKind::Pubrec, 1);
+    lab.ack(reader, AckKind::Pubcomp, 1);
+    lab.settle();
+    assert_eq!(lab.payloads(reader), [""; 0]);
 }
