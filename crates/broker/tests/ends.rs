@@ -2,7 +2,7 @@
 
 mod lab;
 
-use broker::ConnectRequest;
+use broker::{ConnectRequest, Durability, Limits};
 use codec::{AckKind, Disconnect, Packet, Reason, Version};
 use lab::{Conn, Got, Lab, of_version, persistent, publish, request};
 use storage::Status;
@@ -172,4 +172,44 @@ fn a_log_that_fails_refuses_those_who_wait_for_it() {
     );
     // A session that is not kept asks nothing of it.
     lab.open(request("client"));
+}
+
+#[test]
+fn nobody_is_locked_out_while_the_disk_refuses_writes_for_want_of_room() {
+    let mut lab = with_kept("client");
+    lab.disks[0].faults.write_no_space_percent = 100;
+    let conn = lab.connect(anew("client"));
+    lab.pass_secs(2);
+    assert!(matches!(lab.shards[0].log_status(), Some(Status::Full(_))));
+    assert_eq!(is_present(&mut lab, conn), Some(false));
+    let conn = lab.connect(request("client"));
+    assert_eq!(is_present(&mut lab, conn), Some(false));
+    lab.disks[0].faults.write_no_space_percent = 0;
+    lab.pass_secs(3);
+    lab.crash(Crash::Power);
+    let conn = lab.connect(persistent("client"));
+    assert_eq!(is_present(&mut lab, conn), Some(false));
+}
+
+#[test]
+fn the_end_of_a_session_is_kept_as_firmly_as_the_session_was() {
+    for durability in [Durability::Memory, Durability::Disk] {
+        let loosely =
+            |request| lab::with_limits(request, Limits { durability, ..Limits::default() });
+        let mut lab = with_kept("client");
+        let conn = lab.open(loosely(persistent("client")));
+        let mut properties = codec::PropertyBuf::new();
+        properties.push(codec::Property::SessionExpirySecs(0));
+        let properties = properties.as_properties();
+        let reason = Reason::NORMAL_DISCONNECTION;
+        lab.disks[0].faults.fail_next_sync = true;
+        lab.send_only(conn, &Packet::Disconnect(Disconnect { reason, properties }));
+        let conn = lab.connect(loosely(request("client")));
+        // It has waited for the sync, which failed.
+        let got = lab.take(conn);
+        assert!(
+            matches!(got, Some(Got::Connack { reason: Reason::SERVER_UNAVAILABLE, .. })),
+            "{durability:?}: {got:?}"
+        );
+    }
 }

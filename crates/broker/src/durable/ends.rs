@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use storage::Level;
+use storage::{AppendError, Level, Status};
 
 use super::promise::Promise;
 use crate::journal::Fact;
@@ -20,6 +20,13 @@ pub(crate) struct End {
     pub(crate) level: Level,
     /// The hash of its client id, if who has it next waits for the commit.
     pub(crate) awaited_by: Option<u64>,
+}
+
+impl End {
+    /// Of an older session than the one that was found with the same client id.
+    pub(crate) const fn of_namesake(queue: u64) -> Self {
+        Self { queue, level: Level::Disk, awaited_by: None }
+    }
 }
 
 /// The ends that clients wait for, by the hashes of their ids: two ids with one hash wait for each
@@ -68,7 +75,9 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return };
-        link.is_told_nothing = store.ends.wait(id_hash, session, connection);
+        if !matches!(store.log.status(), Status::Full(_)) {
+            link.is_told_nothing = store.ends.wait(id_hash, session, connection);
+        }
     }
 
     /// Writes down that a session has ended, now or when there is room for it.
@@ -80,8 +89,10 @@ impl Shard {
                 self.promise(position, end.level, Promise::SessionEnded { client });
             }
             (Ok(_), None) => {}
+            // The next file is being made: it is tried again as soon as that is there.
+            (Err(AppendError::Backlog { .. }), _) => store.late_ends.push(end),
             (Err(_), awaited_by) => {
-                store.late_ends.push(end.queue);
+                store.late_ends.push(End { awaited_by: None, ..end });
                 if let Some(client) = awaited_by {
                     self.finish_end(client);
                 }
@@ -89,10 +100,41 @@ impl Shard {
         }
     }
 
+    /// Tries again to write ends for which there was no room.
+    pub(crate) fn try_late_ends(&mut self) {
+        while let Some(store) = &mut self.store
+            && let Some(end) = store.late_ends.pop()
+        {
+            let late = store.late_ends.len();
+            self.end_queue(end);
+            if self.store.as_ref().is_some_and(|store| store.late_ends.len() > late) {
+                return;
+            }
+        }
+    }
+
+    /// The log takes nothing any more for want of room: nobody waits for it.
+    pub(crate) fn wait_for_no_end(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        let late: Vec<u64> =
+            store.late_ends.iter_mut().filter_map(|end| end.awaited_by.take()).collect();
+        let waiting: Vec<_> =
+            store.ends.under_way.values_mut().filter_map(|it| it.waits.take()).collect();
+        late.into_iter().for_each(|client| self.finish_end(client));
+        for (session, connection) in waiting {
+            self.open_outbox(session, connection);
+        }
+    }
+
     /// What the client is told may leave, once none of its ends is under way.
     pub(crate) fn finish_end(&mut self, client: u64) {
         let Some(store) = &mut self.store else { return };
-        let Some((session, connection)) = store.ends.finish(client) else { return };
+        if let Some((session, connection)) = store.ends.finish(client) {
+            self.open_outbox(session, connection);
+        }
+    }
+
+    fn open_outbox(&mut self, session: SessionKey, connection: u64) {
         let Some(slot) = self.clients.slot_of(session) else { return };
         let Some(link) = self.link(slot, connection) else { return };
         link.is_told_nothing = false;

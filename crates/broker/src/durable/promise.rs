@@ -214,6 +214,8 @@ impl Shard {
         store.told = status;
         if is_poisoned {
             self.break_promises(now_ms);
+        } else if state.full {
+            self.wait_for_no_end();
         }
         let undetached = match &mut self.store {
             Some(store) => std::mem::take(&mut store.undetached),

@@ -65,7 +65,7 @@ impl Shard {
         let log = Log::open(recovered, settings.clone());
         let mut store = Store::new(log, &settings, self.shared.shard_count);
         store.continue_from(replay.last_queue, replay.last_serial);
-        store.late_ends = namesakes;
+        store.late_ends = namesakes.into_iter().map(super::ends::End::of_namesake).collect();
         self.store = Some(Box::new(store));
         let mut since = Since::default();
         self.clients.reserve(replay.sessions.len());
@@ -115,6 +115,7 @@ impl Shard {
         client.charged.move_to(account);
         let mut durable =
             Durable::new(queue, limits.durability.max(Durability::Disk), progress.floor);
+        durable.note_restored();
         durable.opened = opened.place;
         durable.told_ms = opened.opened_at_ms;
         durable.track.place = progress.place;

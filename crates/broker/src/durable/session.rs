@@ -36,6 +36,8 @@ pub(crate) struct Durable {
     /// order of the facts shows however they are copied.
     pub(crate) told_ms: u64,
     pub(crate) level: Durability,
+    /// It was kept at level `fsync`, on this connection or an earlier one, or may have been.
+    was_synced: bool,
     pub(crate) is_behind: bool,
     /// Its progress goes into the next commit.
     pub(crate) is_moved: bool,
@@ -71,6 +73,7 @@ impl Durable {
             last_queued: 0,
             told_ms: 0,
             level,
+            was_synced: level == Durability::Fsync,
             is_behind: false,
             is_moved: false,
         }
@@ -100,6 +103,21 @@ impl Durable {
             Durability::Memory | Durability::Disk => Level::Disk,
             Durability::Fsync => Level::Fsync,
         }
+    }
+
+    fn set_level(&mut self, level: Durability) {
+        self.level = level;
+        self.was_synced |= level == Durability::Fsync;
+    }
+
+    /// How firmly its end has to be kept: as firmly as anything that it ends.
+    const fn highest_level(&self) -> Level {
+        if self.was_synced { Level::Fsync } else { self.log_level() }
+    }
+
+    /// At which level it was kept before a start, nobody knows.
+    pub(crate) const fn note_restored(&mut self) {
+        self.was_synced = true;
     }
 
     /// The QoS 2 publish of this packet id, if it was taken on.
@@ -188,7 +206,7 @@ impl Shard {
     ) -> Result<(), AppendError> {
         let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(()) };
         let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
-        durable.level = client.limits.durability.max(Durability::Disk);
+        durable.set_level(client.limits.durability.max(Durability::Disk));
         durable.told_ms = now_ms.max(durable.told_ms + 1);
         let (queue, opened_at_ms) = (durable.queue, durable.told_ms);
         if let Some(store) = &mut self.store {
@@ -462,7 +480,7 @@ impl Shard {
         }
         store.late.forget_session(durable.queue);
         let mut end =
-            End { queue: durable.queue, level: durable.log_level(), awaited_by: Some(client) };
+            End { queue: durable.queue, level: durable.highest_level(), awaited_by: Some(client) };
         if store.late_wills.contains_key(&end.queue) && !store.is_ready() {
             end.awaited_by = None;
         }
@@ -479,12 +497,10 @@ impl Shard {
     pub(crate) fn try_late_facts(&mut self, now_ms: u64) {
         self.try_late_wills(now_ms);
         let Some(store) = &mut self.store else { return };
-        while let Some(&session) = store.late_ends.last() {
-            if store.append_deletion(&Fact::SessionEnded { session }, Level::Disk).is_err() {
-                return;
-            }
-            store.late_ends.pop();
+        if !store.late_ends.is_empty() {
+            self.try_late_ends();
         }
+        let Some(store) = &mut self.store else { return };
         for (session, connection, packet_id) in std::mem::take(&mut store.late_pubrels) {
             if let Some(slot) = self.clients.slot_of(session)
                 && self.link(slot, connection).is_some()

@@ -7,7 +7,7 @@ use session::{Message, MessageParts, NEVER};
 use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status, weight};
 use topic::FilterId;
 
-use super::ends::Ends;
+use super::ends::{End, Ends};
 use super::handover::{Handovers, SOURCES};
 use super::late::Late;
 use super::line::Line;
@@ -167,7 +167,7 @@ pub(crate) struct Store {
     pub(crate) late: Late,
     pub(crate) ends: Ends,
     /// Sessions whose end found no room in the log.
-    pub(crate) late_ends: Vec<u64>,
+    pub(crate) late_ends: Vec<End>,
     /// By the queues of their sessions.
     pub(crate) late_wills: BTreeMap<u64, LateWill>,
     /// PUBRELs that found no room: session, connection, packet id. Bounded by what the clients may
