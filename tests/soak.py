@@ -131,7 +131,7 @@ def run_flock(program, pid, plain, secure, arguments, out):
     arrivals = max(arguments.seconds - LAST_ARRIVAL_SECS, 1)
     command = [
         program, "run", SCENARIO, "--pid", pid, "--threads", 1, "--out", out, "--name", "soak",
-        "--interval", 60, "--scale", arguments.scale,
+        "--progress", 60, "--scale", arguments.scale,
         "--set", f"plain=127.0.0.1:{plain}", "--set", f"secure=127.0.0.1:{secure}",
         "--set", f"hold={arguments.seconds}s", "--set", f"arrivals={arrivals}s",
     ]  # fmt: skip

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 fn flock(what: &str, broker: &str, args: &[&str], out: &Path) -> Command {
     let (host, port) = broker.rsplit_once(':').unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_flock"));
-    command.args([what, "-h", host, "-p", port, "--interval", "1", "--name", what, "--out"]);
+    command.args([what, "-h", host, "-p", port, "--progress", "1", "--name", what, "--out"]);
     command.arg(out).args(args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command

@@ -330,7 +330,7 @@ pub(super) struct Lab {
     #[arg(long, value_name = "URL", value_parser = Sink::otlp)]
     pub otlp: Option<Sink>,
     /// Seconds between progress lines; 1 on a terminal, 5 in a pipe.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long = "progress", alias = "interval", value_name = "SECONDS")]
     pub interval: Option<u32>,
     /// No progress lines.
     #[arg(long)]
@@ -422,6 +422,21 @@ pub(super) struct Bench {
     /// With TLS (the short form of --tls).
     #[arg(short = 'S', hide = true)]
     pub ssl_short: bool,
+    /// Of emqtt-bench, and without effect: memory is low anyway.
+    #[arg(short, long, hide = true)]
+    pub lowmem: bool,
+    /// Of emqtt-bench, and without effect: there is no Erlang to talk to.
+    #[arg(short, long, hide = true)]
+    pub dist: bool,
+    /// Of emqtt-bench, and without effect: there is no garbage to collect.
+    #[arg(long, hide = true, value_name = "MS")]
+    pub force_major_gc_interval: Option<u64>,
+    /// Of emqtt-bench, and without effect: how long connects take is always measured.
+    #[arg(short = 'Q', long, hide = true, num_args = 0..=1, default_missing_value = "true")]
+    pub qoe: Option<String>,
+    /// Of emqtt-bench, and refused.
+    #[arg(long, hide = true)]
+    pub quic: bool,
     #[command(flatten)]
     pub secure: Secure,
     #[command(flatten)]

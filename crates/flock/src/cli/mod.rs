@@ -15,6 +15,7 @@ mod repeat;
 mod run;
 pub(crate) mod say;
 mod selftest;
+mod spelling;
 mod tell;
 mod topics;
 mod versus;
@@ -32,7 +33,7 @@ use say::note;
 /// what was not begun (bad input, nobody listens where the broker should be), 3 for a run that is
 /// not valid as a measurement.
 pub fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match Args::try_parse_from(spelling::plain(std::env::args_os())) {
         Ok(args) => args,
         Err(error) => {
             // A closed pipe (`flock --help | head`) is nobody's fault.

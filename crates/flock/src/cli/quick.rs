@@ -64,6 +64,11 @@ fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
     let Some(asked) = &args.topic else { return many_topics(args) };
     let each = (args.limit > 0).then(|| args.limit.div_ceil(bench.count));
     let topic = variables(asked, "pub", bench, each)?;
+    anyhow::ensure!(
+        !args.message.as_ref().is_some_and(|text| text.starts_with("template://")),
+        "-m template://FILE: templates are not read here; -m TEXT sends a text, and \
+         --topics-payload a file of payloads"
+    );
     let content = match &args.message {
         Some(text) => Content::Fixed(text.clone().into_bytes()),
         None => Content::Filler { bytes: args.size },
@@ -217,6 +222,10 @@ fn sub_scenario(args: &Sub) -> anyhow::Result<Scenario> {
 
 /// Connect, hold, disconnect; `then` comes after the connect.
 fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Result<Scenario> {
+    anyhow::ensure!(
+        !bench.quic,
+        "--quic: MQTT over QUIC is in no standard and not spoken here; TCP, TLS and WebSocket are"
+    );
     let (transport, tls) = secured(bench);
     let port = bench.port.unwrap_or(match &transport {
         Transport::Tcp | Transport::Unix => 1883,
@@ -598,6 +607,8 @@ mod tests {
             "pub -t x --payload-hdrs size",
             "pub -t x --min-random-wait 9 --max-random-wait 3",
             "pub -t x --log_to file",
+            "pub -t x --quic",
+            "pub -t x -m template://file",
         ] {
             assert!(scenario(line).is_err(), "{line}");
         }
