@@ -62,6 +62,7 @@ impl Conductor<'_> {
         result.rate_failed = found.failed.map(|rate| rate as f64);
         let failed = |step: &&RateStep| !step.held && Some(step.rate) == result.rate_failed;
         result.limited_by_tool = result.steps.iter().filter(failed).any(is_late);
+        result.blurred = blurred(&result.steps, search.latency_max_us);
         let beyond = result.steps.iter().filter(|step| !step.held);
         result.missing_beyond = beyond.map(|step| step.missing).sum();
         self.excused_skips = self.totals.publishes_skipped;
@@ -175,6 +176,19 @@ fn why_not(step: &RateStep, search: &Search, owed_per_sec: f64) -> String {
     }
 }
 
+/// From where to where the latency was about the bound, if that is too far for a limit.
+fn blurred(steps: &[RateStep], bound_us: u64) -> Option<(f64, f64)> {
+    let bound = bound_us as f64;
+    let is_about = |step: &&RateStep| {
+        let latency = step.latency_us as f64;
+        step.samples > 0 && latency * ABOUT >= bound && latency <= bound * ABOUT
+    };
+    let rates = steps.iter().filter(is_about).map(|step| step.rate);
+    let (low, high) =
+        rates.fold((f64::INFINITY, 0.0_f64), |(low, high), rate| (low.min(rate), high.max(rate)));
+    (high > low * BLURRED_FROM).then_some((low, high))
+}
+
 /// The tool, or its machine, had its part in how the step went.
 fn is_late(step: &RateStep) -> bool {
     step.lateness_p99_us > LATENESS_MAX_US
@@ -237,6 +251,10 @@ const STEP_LONGER_MAX: f64 = 10.0;
 /// So that whole seconds are in it, of which rates are told.
 const CONFIRMING_US_MIN: u64 = 3_000_000;
 const COPIES_MIN: f64 = 0.01;
+/// What is so many times the bound, or the bound so many times it, steps tell apart no more.
+const ABOUT: f64 = 1.5;
+/// Rates that are so many times apart are no limit.
+const BLURRED_FROM: f64 = 1.25;
 /// Of the deliveries owed in a step, how many may be outstanding at its end.
 const BACKLOG_SHARE_MAX: f64 = 0.02;
 const PUBLISHED_SHARE_MIN: f64 = 0.95;
@@ -273,6 +291,30 @@ mod tests {
         }
         let even = rates("MB-E1", 777);
         assert!((even[0] - 777.0).abs() < 0.01, "{even:?}");
+    }
+
+    fn steps(all: &[(u64, u64)]) -> Vec<RateStep> {
+        let step = |&(rate, latency_us): &(u64, u64)| RateStep {
+            rate: rate as f64,
+            latency_us,
+            samples: 1_000,
+            ..RateStep::default()
+        };
+        all.iter().map(step).collect()
+    }
+
+    #[test]
+    fn a_latency_that_hardly_depends_on_the_rate_is_no_sharp_limit() {
+        // p99 of one and the same broker in two searches, which ended at 94,000/s and 240,000/s.
+        let flat = [(40_000, 45_000), (78_000, 62_000), (155_000, 49_900), (309_000, 59_800)];
+        let far = [(20_000, 3_000), (400_000, 600_000)];
+        let both = steps(&[&flat[..], &far].concat());
+        assert_eq!(blurred(&both, 50_000), Some((40_000.0, 309_000.0)));
+        // Where it rises steeply there is one.
+        let steep = steps(&[(40_000, 3_000), (80_000, 400_000), (60_000, 9_000), (62_000, 90_000)]);
+        assert_eq!(blurred(&steep, 50_000), None);
+        assert_eq!(blurred(&steep, 10_000), None);
+        assert_eq!(blurred(&[], 10_000), None);
     }
 
     #[test]

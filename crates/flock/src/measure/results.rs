@@ -696,6 +696,10 @@ pub struct RateSearch {
     /// Where it did not hold, the tool or its machine was late as well: the broker's own limit may
     /// be higher.
     pub limited_by_tool: bool,
+    /// The lowest and the highest rate at which the percentile was about the bound, where they lie
+    /// far apart: the latency hardly depends on the rate there, and another search may end
+    /// anywhere between them.
+    pub blurred: Option<(f64, f64)>,
     /// Messages that a step needs for its percentile.
     pub samples_min: u64,
     /// Messages that did not arrive in steps that did not hold.

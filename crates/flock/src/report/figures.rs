@@ -321,9 +321,28 @@ fn integrity_verdict(results: &Results) -> (bool, String) {
             text::count(n)
         ),
     };
+    let starved = starved_words(results, integrity.lost - over);
     // Where nothing at all could be judged, nothing is known to be well.
-    (found.is_empty() && integrity.expected > 0, words + &repeats + &beyond + &unjudged)
+    let is_good = found.is_empty() && integrity.expected > 0;
+    (is_good, words + &starved + &repeats + &beyond + &unjudged)
 }
+
+/// What is lost while the tool does not read is not the broker's fault alone.
+fn starved_words(results: &Results, lost: u64) -> String {
+    let unread_us = results.validity.receive_lag.max_us;
+    if lost == 0 || unread_us < STARVED_US_MIN {
+        return String::new();
+    }
+    format!(
+        "; flock left messages unread for up to {}, as it had no core to read them: a broker may \
+         drop what its subscribers do not take, so that the loss may be this machine's. More cores \
+         for flock, or a lower rate, tell",
+        text::micros(unread_us as f64)
+    )
+}
+
+/// A subscriber that is not read for so long may fill the queues of its broker.
+const STARVED_US_MIN: u64 = 100_000;
 
 /// `48,000/s (50,000/s did not hold)`: the rate, and where the interval that it lies in ends.
 pub fn search_words(search: &RateSearch) -> String {
@@ -333,11 +352,18 @@ pub fn search_words(search: &RateSearch) -> String {
         held => rate(held),
     };
     let tools = if search.limited_by_tool { ", with the tool late as well" } else { "" };
-    match search.rate_failed {
+    let found = match search.rate_failed {
         Some(failed) => format!("{held} ({} did not hold{tools})", rate(failed)),
         None if search.rate_held > 0.0 => format!("{held}, the highest that was allowed"),
         None => held,
-    }
+    };
+    let Some((from, to)) = search.blurred else { return found };
+    format!(
+        "{found}; no sharp limit: from {} to {} the latency was about the bound, and another \
+         search may end anywhere there",
+        rate(from),
+        rate(to)
+    )
 }
 
 /// All that a publisher at QoS 0 knows by itself.

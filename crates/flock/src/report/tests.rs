@@ -1,8 +1,8 @@
 use super::figures::{Figures, Verdict, verdicts};
 use super::*;
 use crate::measure::{
-    AgentInfo, FaultRecord, Integrity, Latency, LatencyKind, LatencySummary, Outcome, Phase,
-    Validity,
+    AgentInfo, FaultRecord, Integrity, IntegrityCount, Latency, LatencyKind, LatencySummary,
+    Outcome, Phase, Validity,
 };
 
 #[test]
@@ -23,6 +23,26 @@ fn what_the_tool_and_its_clocks_did_is_shown() {
     assert!(page.contains("tool busy elsewhere") && page.contains("1.23 ms"));
     assert!(page.contains("30 us, 12 readings") && page.contains("the commander's clock"));
     assert!(Format::Markdown.render(&results).contains("tool busy elsewhere"));
+}
+
+#[test]
+fn a_loss_while_the_tool_did_not_read_is_told_as_such() {
+    let mut results = sample::results(1.0);
+    results.integrity = Integrity::default();
+    let count =
+        IntegrityCount { qos: 1, expected: 100, received: 90, lost: 10, ..Default::default() };
+    results.integrity.by_qos = vec![count];
+    let words = |results: &Results| {
+        let all = verdicts(results);
+        all.into_iter().find(|(_, words)| words.contains("10 lost")).unwrap()
+    };
+    results.validity.receive_lag = LatencySummary { max_us: 5_000, ..Default::default() };
+    assert!(!words(&results).1.contains("unread"));
+    results.validity.receive_lag.max_us = 1_500_000;
+    let (is, told) = words(&results);
+    assert!(told.contains("flock left messages unread for up to 1.50 s"), "{told}");
+    // It is a loss all the same.
+    assert_eq!(is, Verdict::Bad);
 }
 
 #[test]
