@@ -222,10 +222,6 @@ fn sub_scenario(args: &Sub) -> anyhow::Result<Scenario> {
 
 /// Connect, hold, disconnect; `then` comes after the connect.
 fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Result<Scenario> {
-    anyhow::ensure!(
-        !bench.quic,
-        "--quic: MQTT over QUIC is in no standard and not spoken here; TCP, TLS and WebSocket are"
-    );
     let (transport, tls) = secured(bench);
     let port = bench.port.unwrap_or(match &transport {
         Transport::Tcp | Transport::Unix => 1883,
@@ -306,6 +302,10 @@ fn cycle(id: &str, steps: Vec<Step>) -> LifeCycle {
 }
 
 fn connect(bench: &Bench) -> anyhow::Result<Connect> {
+    anyhow::ensure!(
+        !bench.quic,
+        "--quic: MQTT over QUIC is in no standard and not spoken here; TCP, TLS and WebSocket are"
+    );
     let written = |text: &Option<String>| -> anyhow::Result<Option<Pattern>> {
         text.as_ref().map(|text| Ok(Pattern::parse(&numbered(text, bench))?)).transpose()
     };

@@ -1,8 +1,8 @@
 //! emqtt-bench's spellings of options that are written otherwise here, so that its command lines
 //! can be pasted.
 //!
-//! Only for `conn`, `pub` and `sub`. Its switches take `true` or `false`, some of its long names are
-//! other, and `-s` is one thing with `pub` and another with the rest.
+//! Only for `conn`, `pub` and `sub`. Its switches take `true` or `false`, some of its long names
+//! are other, and `-s` is one thing with `pub` and another with the rest.
 
 use std::ffi::OsString;
 
