@@ -213,3 +213,35 @@ fn the_end_of_a_session_is_kept_as_firmly_as_the_session_was() {
         );
     }
 }
+
+#[test]
+fn an_end_that_waits_for_the_next_file_of_the_log_is_waited_for() {
+    let mut lab = with_kept("client");
+    let busy = lab.open(persistent("busy"));
+    lab.disks_stand_still = true;
+    // The file is full, and the next cannot be made: not even what frees room finds any.
+    let will = |number: u32| session::Will {
+        topic: format!("t/{number}").into(),
+        properties: [].into(),
+        payload: vec![b'x'; 1000].into(),
+        qos: codec::QoS::AtLeastOnce,
+        retain: false,
+        delay_secs: 1000,
+        message_expiry_secs: None,
+        due_ms: session::NEVER,
+    };
+    lab.cut(busy);
+    for number in 0..300 {
+        let will = Some(Box::new(will(number)));
+        let conn = lab.connect(ConnectRequest { will, ..persistent("busy") });
+        lab.cut(conn);
+    }
+    let written = |lab: &Lab| lab.shards[0].log_stats().expect("a log").records_appended;
+    let before = written(&lab);
+    let conn = lab.connect(anew("client"));
+    assert_eq!(written(&lab), before, "the log has no room");
+    assert_eq!(is_present(&mut lab, conn), None);
+    let_disks_work(&mut lab);
+    lab.pass_secs(2);
+    assert_eq!(is_present(&mut lab, conn), Some(false));
+}
