@@ -439,8 +439,9 @@ def test_memory_comes_back_when_what_took_it_is_gone(start):
 
 
 def fill(publisher, broker):
-    """Publishes to those who do not read until there is no memory left."""
-    payload = bytes(3_000)
+    """Publishes to those who do not read until there is no memory left. Before that is so the
+    publisher is slowed: it takes some seconds."""
+    payload = bytes(200_000)
     for packet_id in range(1, 60_000):
         topic = f"much/{packet_id % 2}"
         publisher.send(publish(topic, payload, qos=1, packet_id=packet_id))
