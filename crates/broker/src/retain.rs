@@ -142,7 +142,7 @@ impl Shard {
         let fact = Fact::Retained(StoredMessage {
             serial: 0,
             origin,
-            queue: 0,
+            queue: None,
             qos: message.qos(),
             retain: true,
             expires_at_ms: message.expires_at_ms(),

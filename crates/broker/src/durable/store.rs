@@ -14,19 +14,10 @@ use super::line::Line;
 use super::promise::{Promise, Promises};
 use super::track::Place;
 use super::will::LateWill;
-use crate::journal::{Fact, Stage, StoredMessage};
+use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
 use crate::room::frees_room;
 use crate::sure::Sure;
 use crate::{Durability, SessionKey, ShardId};
-
-/// The queue number of what a shard has taken on and not yet passed to others.
-pub(crate) const HANDOVER: u64 = 0;
-
-/// Where what is in flight came from if its message is not in the log.
-pub(crate) const NO_QUEUE: u64 = 0;
-
-/// Queue numbers from here on tell, per shard, the highest serial that came from it.
-pub(crate) const SEEN: u64 = u64::MAX - 0xFFFF;
 
 /// Bytes of messages read back from the disk and kept for those that asked. Policy: they are
 /// forgotten, the oldest first, before more are read.
@@ -57,15 +48,6 @@ pub(crate) struct Stored {
     pub(crate) pins: u32,
 }
 
-/// Whom a queue number stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// The session in this slot.
-    Session(u32),
-    /// The shared group with this key.
-    Group(u64),
-}
-
 /// What came from another shard last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
@@ -77,7 +59,7 @@ pub(crate) struct Seen {
 #[derive(Clone, Debug)]
 pub(crate) struct Noted {
     pub(crate) slot: u32,
-    pub(crate) queue: u64,
+    pub(crate) queue: QueueNumber,
     pub(crate) serial: u64,
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
@@ -105,7 +87,7 @@ pub(crate) struct Reading {
     serial: u64,
     position: Position,
     bytes: u32,
-    waiters: Vec<u64>,
+    waiters: Vec<QueueId>,
 }
 
 /// What became of a request for a message.
@@ -121,7 +103,7 @@ pub(crate) enum Loaded {
 /// A shard's log with its tables.
 pub(crate) struct Store {
     pub(crate) log: Log,
-    last_queue: u64,
+    last_queue: Option<QueueNumber>,
     last_serial: u64,
     messages: HashMap<u64, Stored, FixedState>,
     /// Those of them that are lost with the process: they have a serial to keep their place behind
@@ -136,9 +118,9 @@ pub(crate) struct Store {
     /// have no list.
     pub(crate) backlogs: HashMap<FilterId, Backlog, FixedState>,
     /// The keys of the shared groups with a queue, by queue number.
-    pub(crate) groups: HashMap<u64, u64, FixedState>,
+    pub(crate) groups: HashMap<QueueNumber, u64, FixedState>,
     /// Queues whose progress goes into the next commit.
-    pub(crate) moved: Vec<u64>,
+    pub(crate) moved: Vec<QueueId>,
     pub(crate) noted: Vec<Noted>,
     pub(crate) promises: Promises,
     pub(crate) handovers: Handovers,
@@ -151,11 +133,11 @@ pub(crate) struct Store {
     fetched_order: VecDeque<u64>,
     readings: Vec<Reading>,
     /// Queues that wait for what could not be read: tried again with the next tick.
-    unreadable: Vec<u64>,
+    unreadable: Vec<QueueId>,
     /// How often each message could not be read.
     unread_tries: HashMap<u64, u8, FixedState>,
     /// Queues to be tried again once the disk has done something.
-    pub(crate) retry: VecDeque<u64>,
+    pub(crate) retry: VecDeque<QueueId>,
     /// What reclaiming has read and could not be dealt with whole yet.
     pub(crate) chunk: Option<Chunk>,
     buffer: Vec<u8>,
@@ -169,7 +151,7 @@ pub(crate) struct Store {
     /// Sessions whose end found no room in the log.
     pub(crate) late_ends: Vec<End>,
     /// By the queues of their sessions.
-    pub(crate) late_wills: BTreeMap<u64, LateWill>,
+    pub(crate) late_wills: BTreeMap<QueueNumber, LateWill>,
     /// PUBRELs that found no room: session, connection, packet id. Bounded by what the clients may
     /// have in flight.
     pub(crate) late_pubrels: Vec<(SessionKey, u64, u16)>,
@@ -197,7 +179,7 @@ impl Store {
     pub(crate) fn new(log: Log, settings: &storage::Settings, shard_count: ShardId) -> Self {
         Self {
             log,
-            last_queue: 0,
+            last_queue: None,
             last_serial: 0,
             messages: HashMap::default(),
             unwritten: HashMap::default(),
@@ -232,7 +214,7 @@ impl Store {
     }
 
     /// Goes on behind what the log knows.
-    pub(crate) fn continue_from(&mut self, last_queue: u64, last_serial: u64) {
+    pub(crate) fn continue_from(&mut self, last_queue: Option<QueueNumber>, last_serial: u64) {
         self.last_queue = last_queue;
         self.last_serial = last_serial;
     }
@@ -258,9 +240,10 @@ impl Store {
         self.messages.len()
     }
 
-    pub(crate) const fn new_queue(&mut self) -> u64 {
-        self.last_queue += 1;
-        self.last_queue
+    pub(crate) const fn new_queue(&mut self) -> QueueNumber {
+        let queue = QueueNumber::after(self.last_queue);
+        self.last_queue = Some(queue);
+        queue
     }
 
     pub(crate) fn append(
@@ -464,7 +447,7 @@ impl Store {
 
     /// The message, from memory if it is there, else the disk is asked for it on behalf of
     /// `waiter`.
-    pub(crate) fn load(&mut self, serial: u64, waiter: u64) -> Loaded {
+    pub(crate) fn load(&mut self, serial: u64, waiter: QueueId) -> Loaded {
         let Some(stored) = self.messages.get(&serial).copied() else { return Loaded::Gone };
         if let Some(message) = self.unwritten.get(&serial).or_else(|| self.fetched.get(&serial)) {
             return Loaded::Ready(message.clone());
@@ -503,13 +486,13 @@ impl Store {
     }
 
     /// Some of those who are to be tried again.
-    pub(crate) fn take_retry(&mut self) -> Vec<u64> {
+    pub(crate) fn take_retry(&mut self) -> Vec<QueueId> {
         let count = self.retry.len().min(READINGS_MAX);
         self.retry.drain(..count).collect()
     }
 
     /// Those who wait for what could not be read may try again.
-    pub(crate) fn take_unreadable(&mut self) -> Vec<u64> {
+    pub(crate) fn take_unreadable(&mut self) -> Vec<QueueId> {
         std::mem::take(&mut self.unreadable)
     }
 
@@ -520,7 +503,7 @@ impl Store {
         &mut self,
         id: CommandId,
         chunk: Option<Chunk>,
-    ) -> Result<Vec<u64>, Position> {
+    ) -> Result<Vec<QueueId>, Position> {
         let index = self.readings.iter().position(|reading| reading.id == id);
         let Some(index) = index.sure() else {
             return Ok(Vec::new());
@@ -568,7 +551,7 @@ impl Store {
         Err(reading.position)
     }
 
-    pub(crate) fn note_moved(&mut self, queue: u64) {
+    pub(crate) fn note_moved(&mut self, queue: QueueId) {
         self.moved.push(queue);
     }
 
@@ -625,7 +608,7 @@ fn stored_message(message: &Message, serial: u64) -> StoredMessage<'_> {
     StoredMessage {
         serial,
         origin: None,
-        queue: 0,
+        queue: None,
         qos: message.qos(),
         retain: message.retain(),
         expires_at_ms: message.expires_at_ms(),
