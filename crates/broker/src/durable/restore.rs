@@ -20,7 +20,7 @@ use crate::connect::user_account;
 use crate::deliver::options;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
 use crate::sure::Sure;
-use crate::{Durability, Limits, Mail, Shard, ShardId};
+use crate::{Durability, Limits, Mail, Principal, Shard, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -108,7 +108,11 @@ impl Shard {
         let mut rare = facts.take_rare();
         let mut client = Client::new(opened.client_id, limits.clone());
         client.username = Some(opened.username).filter(|name| !name.is_empty());
-        client.grants = self.access.grants(client.username.as_deref());
+        if self.access.heeds_principals() {
+            let unknown = Principal { is_unknown: true, ..Principal::default() };
+            client.principal = Some(Box::new(unknown));
+        }
+        client.grants = client.grants_by(&self.access);
         let payer = client.username.as_deref().map_or(NAMELESS.to_owned(), user_account);
         let account = self.shared.ledger.account(&payer);
         client.session.outgoing.charge_to(account.clone());
