@@ -332,10 +332,12 @@ impl Shard {
         if !data.is_empty() {
             properties.push(Property::AuthData(data));
         }
-        if let Some(link) = client.session.link_mut() {
-            link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
-        }
+        let Some(link) = client.session.link_mut() else { return };
+        let owed = link.outbox.len();
+        link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
         self.mark_dirty(slot);
+        // The answer comes after the packets of its turn, and who takes none can ask on and on.
+        self.look_whether_it_reads(slot, connection, owed);
     }
 }
 

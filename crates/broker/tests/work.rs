@@ -3,8 +3,8 @@
 
 mod lab;
 
-use broker::{Access, ConnectRequest, Event, Limits, Mail, SessionKey, Settings};
-use codec::{AckKind, Packet, Reason, SubscribeOptions, Version};
+use broker::{Access, ConnectRequest, Event, Limits, Mail, Reauthenticated, SessionKey, Settings};
+use codec::{AckKind, Auth, Packet, Property, PropertyBuf, Reason, SubscribeOptions, Version};
 use lab::{
     Conn, Got, Lab, level, of_version, persistent, publish, read_all, request, request_with,
     retained, window,
@@ -326,6 +326,37 @@ fn a_client_that_takes_no_answers_is_not_read_until_it_does() {
         lab.settle();
         assert!(!lab.is_closed(client));
     }
+}
+
+#[test]
+fn a_client_that_authenticates_again_and_takes_no_answers_is_not_read_until_it_does() {
+    let mut lab = Lab::new(1);
+    let request =
+        ConnectRequest { auth_method: Some("SCRAM".into()), ..with_small_outbox("client") };
+    let client = lab.open(request);
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::AuthMethod("SCRAM")).push(Property::AuthData(b"again"));
+    let properties = properties.as_properties();
+    let again = Packet::Auth(Auth { reason: Reason::RE_AUTHENTICATE, properties });
+    let (shard, slot) = lab.place(client);
+    let answer = Reauthenticated::Continue(vec![7; 100]);
+    let mut asked = 0;
+    while !is_not_read(&lab, client) {
+        lab.bytes(client, &times(&again, 10));
+        for ask in std::mem::take(&mut lab.asked) {
+            let now_ms = lab.now_ms;
+            lab.shards[shard].on_reauthenticated(slot, ask.connection, &answer, now_ms);
+            asked += 1;
+        }
+        lab.collect_closes();
+        assert!(asked < 1_000, "an answer is some 115 bytes");
+    }
+    let owed = |lab: &mut Lab| lab.shards[shard].outbox(slot, client).unwrap().len();
+    assert!((10_000..20_000).contains(&owed(&mut lab)), "{}", owed(&mut lab));
+    lab.pauses.clear();
+    lab.write_some(client, 10_000);
+    lab.collect_closes();
+    assert_eq!(lab.pauses, [(client, lab.now_ms)], "it is read on when it reads");
 }
 
 #[test]
