@@ -41,9 +41,9 @@ impl Shard {
         found: &[Subscription],
         keeping: Keeping,
     ) -> Result<Option<(u64, Option<Position>)>, storage::AppendError> {
-        let (origin, is_awaited) = match keeping {
+        let (origin, is_awaited, payer) = match keeping {
             Keeping::Kept(serial) => return Ok(Some((serial, None))),
-            Keeping::New { origin, is_awaited, .. } => (origin, is_awaited),
+            Keeping::New { origin, is_awaited, payer, .. } => (origin, is_awaited, payer),
         };
         // A packet id of QoS 2 that is forgotten with the process would later be taken for a
         // repetition: such deliveries of kept sessions are written at every level.
@@ -56,7 +56,10 @@ impl Shard {
             });
         if is_owed {
             match store.keep_message(message, |it| Fact::Message(StoredMessage { origin, ..it })) {
-                Ok((serial, position)) => return Ok(Some((serial, Some(position)))),
+                Ok((serial, position)) => {
+                    store.charge_number(serial, payer, &self.shared.ledger);
+                    return Ok(Some((serial, Some(position))));
+                }
                 Err(error) if is_awaited => return Err(error),
                 Err(_) => {}
             }

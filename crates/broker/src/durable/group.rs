@@ -15,6 +15,7 @@ use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
 use crate::group_names::GroupName;
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
+use crate::ledger::NOBODY;
 use crate::sure::Sure;
 use crate::{Confirm, GroupWay, Mail, Shard};
 
@@ -115,6 +116,8 @@ impl Shard {
             Fact::Message(StoredMessage { queue, ..message })
         })?;
         let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
+        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
+        store.charge_number(serial, payer, &self.shared.ledger);
         if let Some(confirm) = confirm {
             store.promises.push(position, level_of(message.level()), Promise::Confirm(confirm));
         }

@@ -18,6 +18,7 @@ use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
 use crate::client::Client;
 use crate::journal::{Fact, Origin, QueueId, QueueNumber};
+use crate::ledger::NOBODY;
 use crate::publish::Routed;
 use crate::sure::Sure;
 use crate::{Confirm, Mail, SessionKey, Shard};
@@ -156,6 +157,9 @@ impl Shard {
         };
         let (serial, position) =
             store.keep_message(message, |message| Fact::Taken { session, packet_id, message })?;
+        if let Some(payer) = self.clients.get(slot).and_then(|client| client.charged.account()) {
+            store.charge(serial, payer);
+        }
         // One reference for the handover, which keep_message has counted, one for the packet id.
         store.pin_message(serial);
         let handover = Handover {
@@ -187,6 +191,7 @@ impl Shard {
     /// any more that such a publish is kept, so it must not replace what was said since.
     pub(crate) fn pass_on_taken(&mut self, serial: u64, now_ms: u64) {
         let Some(store) = self.store.as_mut().sure() else { return };
+        let payer = store.stored(serial).map_or(NOBODY, |stored| stored.payer);
         let Some(handover) = store.handovers.by_serial.get_mut(&serial).sure() else { return };
         let Some(message) = handover.message.take().sure() else { return };
         let (session, is_will) = (handover.session, handover.is_will);
@@ -198,6 +203,7 @@ impl Shard {
             packet_id: 0,
             serial,
             is_will,
+            payer,
             is_again: false,
         };
         // One more than there are, so that answers of this very shard do not end it too early.

@@ -19,6 +19,7 @@ use crate::client::Client;
 use crate::connect::user_account;
 use crate::deliver::options;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
+use crate::ledger::NOBODY;
 use crate::sure::Sure;
 use crate::{Durability, Limits, Mail, Principal, Shard, ShardId};
 
@@ -287,7 +288,10 @@ impl Shard {
                 continue;
             }
             if let Some(store) = &mut self.store {
-                store.restore_message(serial, Stored { place: facts.place, refs, pins });
+                store.restore_message(
+                    serial,
+                    Stored { place: facts.place, refs, pins, payer: NOBODY },
+                );
                 store.note_expiry(serial, facts.expires_at_ms);
             }
         }

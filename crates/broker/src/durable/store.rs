@@ -1,9 +1,10 @@
 //! The log of a shard, and the tables that say where in it things stand.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use session::{Message, MessageParts, NEVER};
+use session::{Account, Held, Message, MessageParts, NEVER};
 use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status, weight};
 use topic::FilterId;
 
@@ -15,6 +16,7 @@ use super::promise::{Promise, Promises};
 use super::track::Place;
 use super::will::LateWill;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
+use crate::ledger::{Ledger, NOBODY, Payers};
 use crate::room::frees_room;
 use crate::sure::Sure;
 use crate::{Durability, SessionKey, ShardId};
@@ -28,6 +30,9 @@ const READ_BYTES: u32 = 256 * 1024;
 
 /// Bytes of one list of in-flight deliveries or of progress, so that it fits a record by far.
 const LIST_BYTES_MAX: usize = 64 * 1024;
+
+/// When only this part of a log's space is left, those who hold most of it are refused more.
+const SCARCE_PART: u64 = 4;
 
 /// Reads under way. Policy: who needs more waits until one has come back.
 const READINGS_MAX: usize = 64;
@@ -46,6 +51,8 @@ pub(crate) struct Stored {
     pub(crate) refs: u32,
     /// Those of them for which its record matters even when it has expired.
     pub(crate) pins: u32,
+    /// Who pays for its place in the log, by the number of the account.
+    pub(crate) payer: u32,
 }
 
 /// What came from another shard last.
@@ -106,6 +113,7 @@ pub(crate) struct Store {
     last_queue: Option<QueueNumber>,
     last_serial: u64,
     messages: HashMap<u64, Stored, FixedState>,
+    payers: Payers,
     /// Those of them that are lost with the process: they have a serial to keep their place behind
     /// others. Bounded by the queues of the sessions that wait for them.
     unwritten: HashMap<u64, Message, FixedState>,
@@ -182,6 +190,7 @@ impl Store {
             last_queue: None,
             last_serial: 0,
             messages: HashMap::default(),
+            payers: Payers::of(Held::Logged),
             unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
@@ -312,16 +321,40 @@ impl Store {
         let fact = make(stored_message(message, serial));
         let place = self.append(class, &fact, level_of(message.level()))?;
         self.last_serial = serial;
-        self.messages.insert(serial, Stored { place, refs: 1, pins: 0 });
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, payer: NOBODY });
         self.note_expiry(serial, message.expires_at_ms());
         Ok((serial, place.position()))
+    }
+
+    /// Somebody pays for the place of a message in the log, as long as it is needed there.
+    pub(crate) fn charge(&mut self, serial: u64, payer: &Arc<Account>) {
+        if let Some(stored) = self.messages.get_mut(&serial) {
+            stored.payer = self.payers.charge(payer, stored.place.bytes.into());
+        }
+    }
+
+    /// The same of a payer of another shard.
+    pub(crate) fn charge_number(&mut self, serial: u64, payer: u32, ledger: &Ledger) {
+        if let Some(stored) = self.messages.get_mut(&serial) {
+            let bytes = stored.place.bytes.into();
+            stored.payer = self.payers.charge_number(payer, bytes, ledger);
+        }
+    }
+
+    /// What is left for messages, if it gets short: before reclaiming has to hurry, and all wait
+    /// for it.
+    pub(crate) fn space_left(&self) -> Option<u64> {
+        let most = self.log.live_bytes_max()?;
+        let left = most.saturating_sub(self.log.live_bytes());
+        (left < most / SCARCE_PART).then_some(left)
     }
 
     /// Takes a message up as the next serial without writing it; it begins with one reference.
     pub(crate) fn add_unwritten(&mut self, message: &Message) -> u64 {
         self.last_serial += 1;
         let serial = self.last_serial;
-        self.messages.insert(serial, Stored { place: Place::NOWHERE, refs: 1, pins: 0 });
+        let place = Place::NOWHERE;
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, payer: NOBODY });
         self.unwritten.insert(serial, message.clone());
         self.note_expiry(serial, message.expires_at_ms());
         serial
@@ -370,6 +403,7 @@ impl Store {
 
     pub(crate) fn move_message(&mut self, serial: u64, place: Place) {
         if let Some(stored) = self.messages.get_mut(&serial) {
+            self.payers.change(stored.payer, stored.place.bytes.into(), place.bytes.into());
             stored.place = place;
         }
     }
@@ -415,6 +449,7 @@ impl Store {
 
     pub(crate) fn drop_message(&mut self, serial: u64) {
         if let Some(stored) = self.messages.remove(&serial) {
+            self.payers.release(stored.payer, stored.place.bytes.into());
             self.release(stored.place);
         }
         if !self.unwritten.is_empty() {

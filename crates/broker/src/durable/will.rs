@@ -114,6 +114,10 @@ impl Shard {
     ) -> Result<(), AppendError> {
         let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
         let serial = store.take_will(session, message)?;
+        let slot = self.clients.find_queue(session);
+        if let Some(payer) = slot.and_then(|slot| self.clients.get(slot)?.charged.account()) {
+            store.charge(serial, payer);
+        }
         // From here on it is one of the messages that wait for others.
         if let Some(slot) = self.clients.find_queue(session)
             && let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut())

@@ -512,7 +512,8 @@ settings! {
         /// The most bytes of all logs together; each shard has an equal share. At the limit the
         /// broker acts as if the disk were full. `auto`: 80 % of what the file system of the data
         /// directory has free at the start, including what is stored there already, and at least
-        /// four segments for each shard. 0: no limit.
+        /// four segments for each shard. 0: no limit. While less than a quarter is left of what may
+        /// wait there, users (or addresses) that have more there than what is left are refused.
         log_bytes_max: u64 = auto(Unit::Bytes, AUTO), "auto";
         /// Space is reclaimed once a log takes more than this many per cent of the bytes that are
         /// still needed, plus two segments. A smaller value takes less space and more copying.

@@ -124,7 +124,7 @@ impl Watch<'_> {
 /// Names those who hold most, when memory is short.
 fn tell_largest(shared: &Shared) {
     for holder in shared.ledger.largest(LARGEST_TOLD) {
-        let [queued, sessions, retained, unsent] = holder.bytes;
+        let [queued, sessions, retained, unsent, _] = holder.bytes;
         tracing::warn!(
             holder = &*shown(&holder.name),
             queued,
