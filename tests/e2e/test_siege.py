@@ -36,6 +36,9 @@ LONG_ONLY = {
     "wills-denied",
     "http-trickle",
     "tls-trickle",
+    "many-users-56",
+    "many-users-160",
+    "many-users-240",
 }
 SHORT = [name for name in siege.CASES if name not in LONG_ONLY]
 

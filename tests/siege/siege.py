@@ -26,10 +26,12 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
 
 import after_login  # noqa: F401  (enters its cases)
 import before_login  # noqa: F401  (the same)
+import churn  # noqa: F401
 import exchanges  # noqa: F401
 import held  # noqa: F401
 import rights  # noqa: F401
 import transports  # noqa: F401
+import users  # noqa: F401
 from cases import CASES, Field
 from ground import MEMORY_BYTES, QUELEA, Bystander, Server
 
