@@ -169,7 +169,7 @@ fn latencies(second: &Second, sums: &mut Sums, page: &mut Page) {
     latency("end_to_end_latency_seconds", help, &second.end_to_end);
     let help = "From due time to acknowledgement, over the last second.";
     latency("publish_ack_latency_seconds", help, &second.publish_ack);
-    let help = "From first packet to CONNACK, over the last second.";
+    let help = "From the first attempt to CONNACK, over the last second.";
     latency("connect_latency_seconds", help, &second.connect);
     let help = "How late the tool itself was, p99 over the last second.";
     page.gauge("lateness_seconds", help, second.lateness_p99_us as f64 / 1e6);
