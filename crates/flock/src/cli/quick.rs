@@ -69,12 +69,10 @@ fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
         "-m template://FILE: templates are not read here; -m TEXT sends a text, and \
          --topics-payload a file of payloads"
     );
-    let content = match &args.message {
-        Some(text) => Content::Fixed(text.clone().into_bytes()),
-        None => Content::Filler { bytes: args.size },
+    let payload = match &args.message {
+        Some(text) => text_payload(text, !args.waits.payload_hdrs.is_empty()),
+        None => Payload::filler(args.size),
     };
-    let mut payload = Payload { content, stamped: false };
-    payload.stamped = args.message.is_none() && payload.bytes_min() >= STAMP_BYTES;
     let publish = Publish {
         topics: TopicsId(0),
         assign: topic.assign,
@@ -112,6 +110,13 @@ fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
     stage.life_cycles.push(cycle("publish", steps));
     timed(&mut scenario, args);
     Ok(scenario)
+}
+
+/// A text that others read stays whole: it is behind the stamp, if there is to be one.
+fn text_payload(text: &str, stamped: bool) -> Payload {
+    let mut bytes = vec![0; if stamped { STAMP_BYTES as usize } else { 0 }];
+    bytes.extend_from_slice(text.as_bytes());
+    Payload { content: Content::Fixed(bytes), stamped }
 }
 
 /// Every client publishes to all topics of a file.
@@ -493,6 +498,12 @@ mod tests {
         assert_eq!(made.topic_name(TopicsId(0), 9), "bench/9");
         assert_eq!(made.brokers[0].transport, Transport::Tls);
         assert!(made.brokers[0].addresses[0].ends_with(":8883") && made.brokers[0].tls.insecure);
+        let text = publish_of(&scenario("pub -t t -m hello").unwrap()).payload.clone();
+        assert_eq!(text, Payload { content: Content::Fixed(b"hello".to_vec()), stamped: false });
+        let text = scenario("pub -t t -m hello --payload-hdrs cnt64,ts").unwrap();
+        let Payload { content, stamped } = publish_of(&text).payload.clone();
+        let behind = [&[0; 16][..], b"hello"].concat();
+        assert_eq!((content, stamped), (Content::Fixed(behind), true));
         let flat_out = scenario("pub -I 0 -F 0 -t t").unwrap();
         let pace = publish_of(&flat_out).pace;
         assert_eq!((pace.rate, pace.in_flight), (None, None));
