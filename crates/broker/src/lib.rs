@@ -46,7 +46,6 @@ mod metrics;
 mod news;
 mod numbers;
 mod pace;
-mod principal;
 mod publish;
 mod remains;
 mod retain;
@@ -76,7 +75,6 @@ pub use ledger::{Holder, Ledger};
 pub use mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use metrics::{Counter, Description, Kind, Metrics};
 pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
-pub use principal::{Attribute, Attributes, Principal};
 pub use settings::{
     Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, TURN_UNITS, WhenFull,
 };

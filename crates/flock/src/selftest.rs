@@ -330,6 +330,8 @@ fn standstills() -> Vec<Case> {
     let windowed = Load { publish: ONE_AT_A_TIME, duration: "1s", ..pairs(1) };
     let deaf = Mischief { acknowledge_after: u64::MAX, ..Mischief::default() };
     let endless = Mischief { uncompleted_every: 20, ..Mischief::default() };
+    let choosy = Mischief { refuse_every: 20, ..Mischief::default() };
+    let refused = Sign::Words("messages that the broker refused: 10");
     let open = Sign::Words("10 messages were never acknowledged");
     let silent = Sign::Words("200 messages were never acknowledged");
     let unsent = Sign::Words("of 1,000 messages were due and not sent");
@@ -337,6 +339,7 @@ fn standstills() -> Vec<Case> {
         case("stands still for 400 ms", short, pairs(0), Sign::Waited(pause * 9 / 10)),
         in_short(case("stands still over the end", over_the_end, windowed, unsent)),
         case("acknowledges nothing", deaf, pairs(1), silent),
+        case("refuses one in twenty", choosy, pairs(1), refused),
         case("does not end QoS 2 exchanges", endless, pairs(2), open),
     ]
 }
@@ -347,6 +350,7 @@ fn breakdowns() -> Vec<Case> {
     let curt = Mischief { hang_up_after: 50, ..Mischief::default() };
     let shut = Mischief { refuse: true, ..Mischief::default() };
     let strict = Mischief { refuse_subscriptions: true, ..Mischief::default() };
+    let claims = Mischief { claims_sessions: true, ..Mischief::default() };
     let alien = Mischief { answer_garbage: true, ..Mischief::default() };
     let lost = Sign::Words("connections lost that no fault step cut");
     let none = Sign::Words("no client could connect");
@@ -361,6 +365,7 @@ fn breakdowns() -> Vec<Case> {
             Sign::Words("subscriptions refused: 10"),
         ),
         case("does not speak MQTT", alien, pairs(1), none),
+        case("claims a session for everybody", claims, pairs(1), none),
     ]
 }
 

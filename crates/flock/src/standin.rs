@@ -14,7 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use codec::{
-    Ack, AckKind, Connack, Packet, Properties, Publish, QoS, Reason, Sender, Suback, Version,
+    Ack, AckKind, Connack, Packet, Properties, Publish, QoS, Reason, Sender, Suback, Subscribe,
+    Unsuback, Unsubscribe, Version,
 };
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -44,6 +45,14 @@ pub struct Mischief {
     /// Does nothing at all for so long, after so many deliveries.
     pub stall: Option<(u64, Duration)>,
     pub refuse: bool,
+    /// So many CONNECTs get no answer, on a connection that stays open.
+    pub ignore_connects: u64,
+    /// Says that it has a session for everybody.
+    pub claims_sessions: bool,
+    /// Takes SUBSCRIBEs and does not answer them.
+    pub ignore_subscribes: bool,
+    /// Answers UNSUBSCRIBEs, and goes on delivering.
+    pub keeps_subscriptions: bool,
     pub refuse_subscriptions: bool,
     pub answer_garbage: bool,
     /// Sends each message to a client that did not ask for it as well.
@@ -56,6 +65,8 @@ pub struct Mischief {
     pub hang_up_after: u64,
     /// Grants this QoS at most, and delivers so, as the standard allows.
     pub grants_at_most: Option<QoS>,
+    /// Refuses a publisher's QoS 1 message (quota exceeded), and delivers it to nobody.
+    pub refuse_every: u64,
     /// Acknowledges nothing until so many QoS 1 messages have come in.
     pub acknowledge_after: u64,
 }
@@ -125,6 +136,7 @@ struct Broker {
     shared: HashMap<String, (Vec<(usize, QoS)>, usize)>,
     deliveries: u64,
     messages: u64,
+    connects: u64,
     released: u64,
     acknowledged: u64,
     room: Option<Room>,
@@ -259,32 +271,23 @@ impl Broker {
                     peer.outbox.extend_from_slice(b"HTTP/1.1 400 Bad Request\r\n\r\n");
                     return true;
                 }
+                self.connects += 1;
+                if self.connects <= mischief.ignore_connects {
+                    return true;
+                }
                 let reason = if mischief.refuse { Reason::NOT_AUTHORIZED } else { Reason::SUCCESS };
-                Connack { session_present: false, reason, properties: Properties::EMPTY }
+                let session_present = mischief.claims_sessions;
+                Connack { session_present, reason, properties: Properties::EMPTY }
                     .encode(peer.version, &mut peer.outbox);
                 true
             }
+            Packet::Subscribe(_) if mischief.ignore_subscribes => true,
+            Packet::Unsubscribe(unsubscribe) => {
+                self.on_unsubscribe(at, unsubscribe);
+                true
+            }
             Packet::Subscribe(subscribe) => {
-                let mut reasons = Vec::new();
-                for (filter, options) in subscribe.filters.iter() {
-                    if mischief.refuse_subscriptions {
-                        reasons.push(Reason::NOT_AUTHORIZED.0);
-                        continue;
-                    }
-                    let qos = options.qos.min(mischief.grants_at_most.unwrap_or(options.qos));
-                    reasons.push(qos as u8);
-                    let shared = filter.strip_prefix("$share/").and_then(|f| f.split_once('/'));
-                    match shared {
-                        Some((_, topic)) => {
-                            let group = self.shared.entry(topic.to_owned()).or_default();
-                            group.0.push((at, qos));
-                        }
-                        None => self.plain.entry(filter.to_owned()).or_default().push((at, qos)),
-                    }
-                }
-                let (packet_id, properties) = (subscribe.packet_id, Properties::EMPTY);
-                Suback { packet_id, properties, reasons: &reasons }
-                    .encode(peer.version, &mut peer.outbox);
+                self.on_subscribe(at, subscribe);
                 true
             }
             Packet::Publish(publish) => {
@@ -316,6 +319,46 @@ impl Broker {
         }
     }
 
+    fn on_subscribe(&mut self, at: usize, subscribe: &Subscribe<'_>) {
+        let mischief = self.mischief;
+        let mut reasons = Vec::new();
+        for (filter, options) in subscribe.filters.iter() {
+            if mischief.refuse_subscriptions {
+                reasons.push(Reason::NOT_AUTHORIZED.0);
+                continue;
+            }
+            let qos = options.qos.min(mischief.grants_at_most.unwrap_or(options.qos));
+            reasons.push(qos as u8);
+            let shared = filter.strip_prefix("$share/").and_then(|f| f.split_once('/'));
+            match shared {
+                Some((_, topic)) => {
+                    let group = self.shared.entry(topic.to_owned()).or_default();
+                    group.0.push((at, qos));
+                }
+                None => self.plain.entry(filter.to_owned()).or_default().push((at, qos)),
+            }
+        }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let (packet_id, properties) = (subscribe.packet_id, Properties::EMPTY);
+        Suback { packet_id, properties, reasons: &reasons }.encode(peer.version, &mut peer.outbox);
+    }
+
+    fn on_unsubscribe(&mut self, at: usize, unsubscribe: &Unsubscribe<'_>) {
+        let mut reasons = Vec::new();
+        for filter in unsubscribe.filters.iter() {
+            reasons.push(Reason::SUCCESS.0);
+            if let Some(heard) = self.plain.get_mut(filter)
+                && !self.mischief.keeps_subscriptions
+            {
+                heard.retain(|(who, _)| *who != at);
+            }
+        }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let (packet_id, properties) = (unsubscribe.packet_id, Properties::EMPTY);
+        Unsuback { packet_id, properties, reasons: &reasons }
+            .encode(peer.version, &mut peer.outbox);
+    }
+
     /// Acknowledges, twice where that is the mischief.
     fn answer(&mut self, to: usize, kind: AckKind, packet_id: u16) {
         let Some(peer) = self.peers.get_mut(&to) else { return };
@@ -330,6 +373,14 @@ impl Broker {
 
     fn on_publish(&mut self, at: usize, publish: &Publish<'_>) {
         self.messages += 1;
+        let refuse_every = self.mischief.refuse_every;
+        if refuse_every > 0 && self.messages.is_multiple_of(refuse_every) {
+            let Some(peer) = self.peers.get_mut(&at) else { return };
+            let (kind, packet_id) = (AckKind::Puback, publish.packet_id);
+            let (reason, properties) = (Reason::QUOTA_EXCEEDED, Properties::EMPTY);
+            Ack { kind, packet_id, reason, properties }.encode(peer.version, &mut peer.outbox);
+            return;
+        }
         if publish.qos == QoS::AtLeastOnce {
             self.owed.push((at, publish.packet_id));
         }

@@ -108,6 +108,19 @@ fn a_broker_that_is_not_there_is_named_before_the_run() {
 }
 
 #[test]
+fn metrics_that_are_not_there_are_told_before_the_run() {
+    let folder = Folder::new("unwatched");
+    let stand_in = StandIn::start(Mischief::default()).unwrap();
+    let url = format!("http://127.0.0.1:{}/metrics", net::free_port().unwrap());
+    let place = ["--broker", &stand_in.address, "--out", &folder.path(), "--metrics", &url];
+    let output = flock(&[&REFUSED[..], &place].concat());
+    assert_eq!(output.status.code(), Some(2), "{}{}", out(&output), err(&output));
+    for words in ["nothing was run", &url, "--metrics"] {
+        assert!(err(&output).contains(words), "{}", err(&output));
+    }
+}
+
+#[test]
 fn clients_that_try_again_may_be_there_before_their_broker() {
     let folder = Folder::new("retries");
     let port = net::free_port().unwrap().to_string();

@@ -8,8 +8,10 @@ use std::net::TcpListener;
 
 use common::{Draft, LASTING, Mosquitto, publish, run_on, total};
 use flock::engine::{BrokerAccess, Options, RunError, run};
+use flock::expect::unmet;
 use flock::faults::{BrokerProcess, FaultError};
 use flock::measure::{LatencyKind, Outcome, Results};
+use flock::model::Expect;
 
 fn text(fault: &str) -> String {
     let publish = publish("qos = 1, rate = \"50/s\", count = 150, payload = 16");
@@ -43,7 +45,9 @@ fn a_broker_that_keeps_nothing_is_caught_after_a_kill() {
     // The sessions were meant to last. What publishers sent before their subscribers were back is
     // lost.
     let forgotten = results.errors.iter().find(|error| error.what == "session").unwrap();
-    assert_eq!(forgotten.count, 10);
+    assert_eq!((forgotten.count, results.integrity.forgotten_sessions), (10, 10));
+    let told = unmet(&Expect::default(), &results);
+    assert!(told.contains(&"10 persistent sessions forgotten, 0 allowed".to_owned()), "{told:?}");
     assert!(total(&results).lost > 0, "{:?}", results.integrity);
     assert!(!results.integrity.worst[0].missing.is_empty());
     assert_eq!(results.totals.published_all(), 1_500);

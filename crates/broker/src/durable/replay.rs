@@ -13,20 +13,20 @@ use hashbrown::HashTable;
 use session::{Message, NEVER, Will};
 use storage::{Ledger, Position, Record, weight};
 
-use super::store::message_of;
+use super::store::{HANDOVER, SEEN, message_of};
 use super::track::Place;
 use super::turn::Shares;
 use crate::journal::{
-    Fact, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened, Stage,
-    StoredMessage, StoredWill, Subscribed,
+    Fact, GroupOpened, InFlight, Origin, Sent, SessionOpened, Stage, StoredMessage, StoredWill,
+    Subscribed,
 };
 
 /// What recovery read, collected until the shard can be rebuilt from it.
 #[derive(Debug, Default)]
 pub struct Replay {
     /// Boxed, because half of a tree's places may be empty.
-    pub(super) sessions: BTreeMap<QueueNumber, Box<SessionFacts>>,
-    pub(super) groups: BTreeMap<QueueNumber, GroupFacts>,
+    pub(super) sessions: BTreeMap<u64, Box<SessionFacts>>,
+    pub(super) groups: BTreeMap<u64, GroupFacts>,
     /// By serial.
     pub(super) messages: BTreeMap<u64, MessageFacts>,
     /// The topics of messages, each once.
@@ -34,11 +34,12 @@ pub struct Replay {
     topic_numbers: HashTable<u32>,
     topic_hasher: FixedState,
     pub(super) retained: HashMap<Box<str>, (Message, Place), FixedState>,
-    pub(super) progress: HashMap<QueueId, ProgressFacts, FixedState>,
+    /// By queue number, those of no session among them.
+    pub(super) progress: HashMap<u64, ProgressFacts, FixedState>,
     /// Serials that this shard took on, of whose session, and whether they are wills.
-    pub(super) taken: Vec<(u64, Option<QueueNumber>, bool)>,
+    pub(super) taken: Vec<(u64, u64, bool)>,
     pub(super) seen: HashMap<u16, u64, FixedState>,
-    pub(super) last_queue: Option<QueueNumber>,
+    pub(super) last_queue: u64,
     pub(super) last_serial: u64,
     /// The newest time in the log, in milliseconds since the Unix epoch.
     newest_ms: u64,
@@ -139,7 +140,7 @@ pub(super) struct GroupFacts {
 pub(super) struct MessageFacts {
     pub(super) place: Place,
     pub(super) expires_at_ms: u64,
-    pub(super) queue: Option<QueueNumber>,
+    pub(super) queue: u64,
     pub(super) topic: u32,
 }
 
@@ -181,10 +182,7 @@ impl Replay {
         self.sessions.retain(|queue, facts| {
             if facts.opened.is_none() {
                 std::mem::take(&mut **facts).release(ledger);
-                release(
-                    ledger,
-                    progress.remove(&QueueId::Owned(*queue)).map(|progress| progress.place),
-                );
+                release(ledger, progress.remove(queue).map(|progress| progress.place));
                 return false;
             }
             true
@@ -193,8 +191,8 @@ impl Replay {
 
     /// Of several sessions of one client id the last opened is the one: the end of the others found
     /// no room in the log. Returns those that have to be ended.
-    pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<QueueNumber> {
-        let mut newest: HashMap<Box<str>, QueueNumber, FixedState> =
+    pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<u64> {
+        let mut newest: HashMap<Box<str>, u64, FixedState> =
             HashMap::with_hasher(self.topic_hasher.clone());
         let mut namesakes = Vec::new();
         for (queue, facts) in &self.sessions {
@@ -206,10 +204,7 @@ impl Replay {
             if let Some(facts) = self.sessions.remove(queue) {
                 facts.release(ledger);
             }
-            release(
-                ledger,
-                self.progress.remove(&QueueId::Owned(*queue)).map(|progress| progress.place),
-            );
+            release(ledger, self.progress.remove(queue).map(|progress| progress.place));
         }
         namesakes
     }
@@ -233,7 +228,7 @@ impl Replay {
             Fact::Message(message) => self.on_message(message, place, ledger),
             Fact::Taken { session, packet_id, message } => {
                 self.on_message(message, place, ledger);
-                self.taken.push((message.serial, Some(session), false));
+                self.taken.push((message.serial, session, false));
                 let (serial, place, is_undone) = (message.serial, Place::default(), false);
                 let received = ReceivedFacts { serial, place, is_undone };
                 self.on_received(session, packet_id, received, ledger);
@@ -241,9 +236,7 @@ impl Replay {
             Fact::WillTaken { session, message } => {
                 self.on_message(message, place, ledger);
                 self.taken.push((message.serial, session, true));
-                if let Some(session) = session {
-                    self.clear_will(session, ledger);
-                }
+                self.clear_will(session, ledger);
             }
             Fact::Received { session, packet_id, serial }
             | Fact::Undone { session, packet_id, serial } => {
@@ -262,11 +255,9 @@ impl Replay {
             Fact::Progress(progress) => {
                 let mut shares = Shares::new(place, progress.iter().count());
                 for entry in progress.iter() {
+                    self.note_queue(entry.queue);
                     let above: Vec<(u64, u64)> = entry.above.iter().collect();
-                    if let QueueId::Owned(queue) = entry.queue {
-                        self.note_queue(queue);
-                    }
-                    if !matches!(entry.queue, QueueId::Seen(_)) {
+                    if entry.queue < SEEN {
                         let last = above.last().map_or(entry.floor, |(_, through)| *through);
                         self.last_serial = self.last_serial.max(last);
                     }
@@ -331,13 +322,15 @@ impl Replay {
         }
     }
 
-    fn session(&mut self, queue: QueueNumber) -> &mut SessionFacts {
+    fn session(&mut self, queue: u64) -> &mut SessionFacts {
         self.note_queue(queue);
         self.sessions.entry(queue).or_default()
     }
 
-    fn note_queue(&mut self, queue: QueueNumber) {
-        self.last_queue = self.last_queue.max(Some(queue));
+    fn note_queue(&mut self, queue: u64) {
+        if queue < SEEN && queue != HANDOVER {
+            self.last_queue = self.last_queue.max(queue);
+        }
     }
 
     fn on_opened(&mut self, opened: SessionOpened<'_>, place: Place, ledger: &mut Ledger) {
@@ -368,7 +361,7 @@ impl Replay {
 
     fn on_received(
         &mut self,
-        session: QueueNumber,
+        session: u64,
         packet_id: u16,
         received: ReceivedFacts,
         ledger: &mut Ledger,
@@ -427,7 +420,7 @@ impl Replay {
         release(ledger, old.map(|(_, place)| place));
     }
 
-    fn clear_will(&mut self, session: QueueNumber, ledger: &mut Ledger) {
+    fn clear_will(&mut self, session: u64, ledger: &mut Ledger) {
         self.note_queue(session);
         let rare = self.sessions.get_mut(&session).and_then(|facts| facts.rare.as_mut());
         release(ledger, rare.and_then(|rare| rare.will.take()).map(|(_, place)| place));

@@ -51,6 +51,8 @@ pub(super) struct Client {
     pub(super) link_generation: u16,
     /// When the broker last granted a subscription.
     pub(super) subscribed_ns: u64,
+    /// When it had left all its subscriptions; `u64::MAX` while it has one.
+    pub(super) unsubscribed_ns: u64,
     /// The lowest QoS that the broker granted where a higher one was asked for.
     pub(super) granted: u8,
     /// The session began with the present connection.
@@ -59,6 +61,8 @@ pub(super) struct Client {
     stalled: bool,
     link_since_ns: u64,
     link_at_ns: u64,
+    /// When the last connection ended.
+    down_ns: u64,
     /// Messages received that no `receive` command has claimed.
     pub(super) unclaimed: u64,
     pub(super) extra: Option<Box<Extra>>,
@@ -125,12 +129,14 @@ impl Client {
             returns: 0,
             link_generation: 0,
             subscribed_ns: 0,
+            unsubscribed_ns: u64::MAX,
             granted: u8::MAX,
             is_fresh: false,
             was_up: false,
             stalled: false,
             link_since_ns: 0,
             link_at_ns: 0,
+            down_ns: 0,
             unclaimed: 0,
             extra: None,
         }
@@ -198,7 +204,10 @@ impl Client {
         });
         let now = lane.now_ns();
         lane.tally.totals.connects_started += 1;
-        self.link_since_ns = now;
+        if self.attempts == 0 {
+            // What a broker does not answer at once is not answered sooner for being asked again.
+            self.link_since_ns = now;
+        }
         match opened {
             Ok(wire) => {
                 self.wire = Some(wire);
@@ -241,9 +250,35 @@ impl Client {
             }
             None => {
                 lane.tally.totals.connects_failed += 1;
+                if reason == TIMED_OUT {
+                    self.unconnected(lane);
+                }
                 self.on_link_hopeless(lane);
             }
         }
+    }
+
+    /// A connect that had no answer has waited so long at least. (A refusal is an answer.)
+    fn unconnected(&self, lane: &mut Lane) {
+        let waited_ns = lane.now_ns().saturating_sub(self.link_since_ns);
+        lane.tally.unfinished(LatencyKind::Connect, 0, waited_ns, 1);
+    }
+
+    /// The run is over.
+    pub(super) fn end_opening(&self, lane: &mut Lane) {
+        if matches!(self.link, Link::Opening) {
+            self.unconnected(lane);
+        }
+    }
+
+    /// How long the program has waited for an answer of the broker's, if it does.
+    pub(super) fn unanswered_ns(&self, lane: &Lane) -> Option<u64> {
+        let since_ns = match self.task.wait {
+            Wait::Connecting => self.link_since_ns,
+            Wait::Answers(_) => self.task.asked_ns(),
+            _ => return None,
+        };
+        Some(lane.now_ns().saturating_sub(since_ns))
     }
 
     /// The connection that was up is gone, and nobody asked for it.
@@ -275,6 +310,7 @@ impl Client {
         self.drop_wire(lane);
         lane.tally.connections -= 1;
         self.link = Link::Down;
+        self.down_ns = lane.now_ns();
         self.link_generation = self.link_generation.wrapping_add(1);
         self.machine.on_closed();
     }
@@ -319,8 +355,7 @@ impl Client {
         }
         // What MQTT 3.1 kept, its CONNACK does not tell.
         let is_told = lane.plan.scenario.group(self.group).version != Version::V31;
-        let is_clean = self.connect_command(lane).is_some_and(|command| command.clean_start);
-        self.is_fresh = !session_present && (is_told || is_clean);
+        self.is_fresh = !session_present && (is_told || self.asks_for_a_clean_start(lane));
         let again = self.was_up;
         lane.tally.totals.reconnects += u64::from(again);
         if session_present {
@@ -337,20 +372,39 @@ impl Client {
         }
     }
 
+    fn asks_for_a_clean_start(&self, lane: &Lane) -> bool {
+        self.connect_command(lane).is_some_and(|command| command.clean_start)
+    }
+
     /// A session that was meant to end with its connection excuses what was missed meanwhile. One
     /// that was meant to last does not: its broker forgot it, and what was missed is lost.
     fn on_session_gone(&mut self, lane: &mut Lane) {
         if !self.is_subscribed() {
             return;
         }
-        let asked_to_last = self.is_lasting(lane)
-            && self.connect_command(lane).is_some_and(|command| !command.clean_start);
-        if asked_to_last {
+        // Whoever comes under a new name has no session to find.
+        let is_new = self.connect_command(lane).is_some_and(|command| command.fresh_id);
+        let asked_to_last = self.is_lasting(lane) && !self.asks_for_a_clean_start(lane) && !is_new;
+        // What MQTT 3.1 kept, its CONNACK does not tell.
+        let is_told = lane.plan.scenario.group(self.group).version != Version::V31;
+        if asked_to_last && !is_told {
+            return;
+        }
+        if asked_to_last && !self.has_expired(lane) {
+            lane.ledger.forgotten += 1;
             lane.tally
                 .error("session", "the broker forgot a persistent session", || self.id(&lane.plan));
         } else {
             self.generation = self.generation.wrapping_add(1);
         }
+    }
+
+    /// Whether the session was without a connection for as long as it was to be kept.
+    fn has_expired(&self, lane: &Lane) -> bool {
+        let away_ns = lane.now_ns().saturating_sub(self.down_ns);
+        let expiry_secs = self.connect_command(lane).map(|command| command.session_expiry_secs);
+        lane.plan.scenario.group(self.group).version == Version::V5
+            && expiry_secs.is_some_and(|secs| away_ns / 1_000_000_000 >= u64::from(secs))
     }
 
     /// Whether a subscription of an earlier connection is still to be heard.
@@ -564,6 +618,12 @@ impl Client {
                 self.on_published(&token, qos, reason, now_ns, lane);
                 self.on_settled(now_ns, lane);
             }
+            Event::Connected { session_present: true, .. } if self.asks_for_a_clean_start(lane) => {
+                let told = "a session is said to be there though a clean start was asked for \
+                            (MQTT-3.2.2-2)";
+                lane.tally.error("protocol", told, || self.id(&lane.plan));
+                self.link_failed("the broker broke the protocol", lane);
+            }
             Event::Connected { session_present, .. } => {
                 self.on_connected(session_present, now_ns, lane);
             }
@@ -646,7 +706,7 @@ impl Client {
     fn on_link_timer(&mut self, lane: &mut Lane) {
         match self.link {
             Link::Backoff => self.open(lane),
-            Link::Opening => self.link_failed("timed out", lane),
+            Link::Opening => self.link_failed(TIMED_OUT, lane),
             Link::Up => {
                 lane.lend(&mut self.outbox);
                 let now_ms = lane.now_ns() / 1_000_000;
@@ -677,6 +737,7 @@ impl Client {
 
 /// Counts what cannot be laid to the account of any message of this run.
 const NO_CONNECT: u16 = u16::MAX;
+const TIMED_OUT: &str = "timed out";
 /// Why a connection ended that a fault of the scenario cut.
 const CUT: &str = "cut on purpose";
 /// Unsent bytes at which a client holds back further messages: they keep their due time.

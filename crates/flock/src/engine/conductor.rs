@@ -73,8 +73,9 @@ pub struct Conductor<'a> {
     /// End-to-end latency since it was last taken, or that of answers, for the rate search.
     pub(super) recent: LatencyHistogram,
     pub(super) recent_lateness: LatencyHistogram,
-    /// Messages that were due and not sent while rates were tried.
+    /// Messages that were due and not sent, and such as the broker refused, while rates were tried.
     pub(super) excused_skips: u64,
+    pub(super) excused_refusals: u64,
     counting: Counting,
     done: DoneCount,
     /// Whether the stage under way lasts until the user ends it, and whether that happened.
@@ -172,6 +173,7 @@ impl<'a> Conductor<'a> {
             recent: LatencyHistogram::new(),
             recent_lateness: LatencyHistogram::new(),
             excused_skips: 0,
+            excused_refusals: 0,
             counting: Counting::No,
             done: DoneCount::default(),
             is_endless: false,

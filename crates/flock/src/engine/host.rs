@@ -146,6 +146,14 @@ impl Sampler {
         self.source = Source::Tree(pid);
     }
 
+    /// Whether there is something to be read. A page is asked for.
+    pub fn is_there(&self) -> bool {
+        match &self.source {
+            Source::Tree(_) => true,
+            Source::Page { address, path } => sample_page(address, path).is_ok(),
+        }
+    }
+
     /// Takes a sample. A process that is gone gives none.
     pub fn sample(&mut self, at_secs: f64) -> Option<HostSample> {
         let mut sample = match &self.source {
@@ -383,6 +391,10 @@ fn sample_page(address: &str, path: &str) -> io::Result<HostSample> {
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.take(PAGE_BYTES_MAX).read_to_string(&mut text)?;
+    // What a server says instead of a page has no figures.
+    if text.split_whitespace().nth(1) != Some("200") {
+        return Err(io::Error::from(io::ErrorKind::NotFound));
+    }
     let value = |name: &str| {
         text.lines()
             .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])))
@@ -463,8 +475,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_a_page_does_not_have_is_unknown_and_not_nought() {
+    /// A page that answers one request with this, and who asks it.
+    fn page(answer: &'static str) -> (Sampler, std::thread::JoinHandle<()>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {
@@ -472,14 +484,28 @@ mod tests {
             // All of the request: what is left unread when a socket is closed resets it.
             let lines = BufReader::new(stream.try_clone().unwrap()).lines();
             let _ = lines.map_while(Result::ok).find(String::is_empty);
-            let body = "HTTP/1.0 200 OK\r\n\r\nprocess_open_fds 7\n";
-            stream.write_all(body.as_bytes()).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
         });
-        let mut sampler = Sampler::of_page(&format!("http://{address}/metrics")).unwrap();
+        (Sampler::of_page(&format!("http://{address}/metrics")).unwrap(), server)
+    }
+
+    #[test]
+    fn what_a_page_does_not_have_is_unknown_and_not_nought() {
+        let (mut sampler, server) = page("HTTP/1.0 200 OK\r\n\r\nprocess_open_fds 7\n");
         let sample = sampler.sample(1.0).unwrap();
         server.join().unwrap();
         assert_eq!((sample.cpu_secs, sample.memory_bytes, sample.descriptors), (None, None, 7));
         assert_eq!(sampler.load(0.0, 2.0).cpu_resolution_us, 0.0);
+    }
+
+    #[test]
+    fn a_page_that_is_not_there_is_told_from_one_without_figures() {
+        let (good, bad) = ("HTTP/1.0 200 OK\r\n\r\n", "HTTP/1.0 404 Not Found\r\n\r\n");
+        for (answer, is_there) in [(good, true), (bad, false)] {
+            let (sampler, server) = page(answer);
+            assert_eq!(sampler.is_there(), is_there, "{answer}");
+            server.join().unwrap();
+        }
     }
 
     #[test]

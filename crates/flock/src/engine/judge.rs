@@ -100,6 +100,7 @@ fn merge_integrity(mine: &mut Integrity, other: Integrity) {
     mine.repeated_pubacks += other.repeated_pubacks;
     mine.repeated_pubrecs += other.repeated_pubrecs;
     mine.repeated_pubcomps += other.repeated_pubcomps;
+    mine.forgotten_sessions += other.forgotten_sessions;
     mine.reordered_in_groups += other.reordered_in_groups;
     mine.joined_late += other.joined_late;
     mine.interrupted += other.interrupted;
@@ -138,6 +139,7 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
         part.integrity.repeated_pubacks += harvest.ledger.repeated_pubacks;
         part.integrity.repeated_pubrecs += harvest.ledger.repeated_pubrecs;
         part.integrity.repeated_pubcomps += harvest.ledger.repeated_pubcomps;
+        part.integrity.forgotten_sessions += harvest.ledger.forgotten;
         part.integrity.unacknowledged += harvest.ledger.uncompleted;
         if harvest.ledger.repeated > 0 {
             let duplicated = harvest.ledger.repeated;

@@ -744,7 +744,7 @@ const CORRELATION_PLACE: [u8; CORRELATION_BYTES] = [0xFF; CORRELATION_BYTES];
 /// Messages of one client in one go, before others have their turn.
 const BURST_MAX: usize = 2_048;
 /// What was due in a stage and held back may be sent for so long after its end.
-const CATCH_UP_NS_MAX: u64 = 1_000_000_000;
+pub(super) const CATCH_UP_NS_MAX: u64 = 1_000_000_000;
 /// Steps in which the waits of messages are told that were never sent.
 const SKIPPED_STEPS: u64 = 1_000;
 /// Topics per client whose packet heads are kept.

@@ -38,6 +38,11 @@ impl Client {
             lane.ledger.receive_stored(self.at, stamp.stream);
             return;
         }
+        if stamp.due_ns > self.unsubscribed_ns.saturating_add(CLOCKS_APART_NS_MAX) {
+            // Published after the UNSUBACK (MQTT-3.10.4-2).
+            lane.ledger.misrouted += 1;
+            return;
+        }
         lane.tally.totals.received_early += u64::from(is_early);
         let received = Received {
             client: self.at,
@@ -135,3 +140,6 @@ fn book_others(read: Reading, publish: &Publish<'_>, lane: &mut Lane) {
         Reading::Ours { .. } => {}
     }
 }
+
+/// Of a publisher on another machine. What may be its clock is not laid to the broker.
+const CLOCKS_APART_NS_MAX: u64 = 10_000_000;

@@ -79,6 +79,8 @@ pub enum RunError {
     Start(#[source] io::Error),
     #[error("`{0}` is not a metrics page: write http://host:port/metrics")]
     Metrics(String),
+    #[error("nothing was run: {0} does not answer with metrics (--metrics)")]
+    NoMetrics(String),
 }
 
 /// Runs a scenario to its end, or as far as it goes. Whatever was measured is in the results, with
@@ -170,7 +172,10 @@ fn watch(
     let process = match access {
         BrokerAccess::None => return Ok((None, None)),
         BrokerAccess::Metrics(url) => {
-            let sampler = Sampler::of_page(&url).ok_or(RunError::Metrics(url))?;
+            let Some(sampler) = Sampler::of_page(&url) else { return Err(RunError::Metrics(url)) };
+            if !sampler.is_there() {
+                return Err(RunError::NoMetrics(url));
+            }
             return Ok((None, Some(sampler)));
         }
         BrokerAccess::Pid(pid) => BrokerProcess::of_pid(pid, address)?,

@@ -66,6 +66,7 @@ impl Conductor<'_> {
         let beyond = result.steps.iter().filter(|step| !step.held);
         result.missing_beyond = beyond.map(|step| step.missing).sum();
         self.excused_skips = self.totals.publishes_skipped;
+        self.excused_refusals = self.totals.publishes_refused;
         match found.held {
             Some(rate) if !self.is_over() => self.measure_at(stage, rate, &search, copies),
             _ if self.is_over() => {}
@@ -114,6 +115,7 @@ impl Conductor<'_> {
 
     fn try_rate(&mut self, stage: usize, rate: u64, search: &Search, us: u64) -> RateStep {
         let before = self.standing();
+        let skipped_before = self.totals.publishes_skipped;
         self.recent = LatencyHistogram::new();
         self.recent_lateness = LatencyHistogram::new();
         let pace = pace_of(&self.plan, stage, rate);
@@ -138,7 +140,13 @@ impl Conductor<'_> {
             missing: missing(&before, &drained),
             ..RateStep::default()
         };
-        step.why = why_not(&step, search, after.owed.saturating_sub(before.owed) as f64 / secs);
+        let open = Open {
+            owed_per_sec: after.owed.saturating_sub(before.owed) as f64 / secs,
+            unsent: self.totals.publishes_skipped - skipped_before,
+            // What an earlier step left open is not this one's.
+            unacknowledged: drained.in_flight.saturating_sub(before.in_flight),
+        };
+        step.why = why_not(&step, search, &open);
         step.held = step.why.is_empty();
         step
     }
@@ -151,17 +159,31 @@ fn missing(before: &Standing, after: &Standing) -> u64 {
     owed.saturating_sub(after.received.saturating_sub(before.received))
 }
 
+/// What was asked for in a step, and what of it is in no latency.
+#[derive(Clone, Copy, Debug, Default)]
+struct Open {
+    owed_per_sec: f64,
+    /// Messages that were due and not sent.
+    unsent: u64,
+    /// Messages without an answer when the step was drained.
+    unacknowledged: u64,
+}
+
 /// What a step shows against its rate; empty if it held.
-fn why_not(step: &RateStep, search: &Search, owed_per_sec: f64) -> String {
+fn why_not(step: &RateStep, search: &Search, open: &Open) -> String {
     let needed = samples_min(search.percentile) as f64 * SAMPLES_SHARE_MIN;
     let why = if step.samples == 0 {
         "no latency was measured".to_owned()
     } else if step.latency_us > search.latency_max_us {
         format!("p{} was {} us", search.percentile, step.latency_us)
-    } else if step.backlog_per_sec > owed_per_sec * BACKLOG_SHARE_MAX {
+    } else if step.backlog_per_sec > open.owed_per_sec * BACKLOG_SHARE_MAX {
         "messages piled up".to_owned()
     } else if step.published_per_sec < step.rate * PUBLISHED_SHARE_MIN {
         "publishers could not keep the rate".to_owned()
+    } else if open.unsent > 0 {
+        format!("{} messages were due and not sent", open.unsent)
+    } else if open.unacknowledged > 0 {
+        format!("{} messages were never acknowledged", open.unacknowledged)
     } else if step.missing > 0 {
         format!("{} messages did not arrive", step.missing)
     } else if (step.samples as f64) < needed {
@@ -315,6 +337,32 @@ mod tests {
         assert_eq!(blurred(&steep, 50_000), None);
         assert_eq!(blurred(&steep, 10_000), None);
         assert_eq!(blurred(&[], 10_000), None);
+    }
+
+    #[test]
+    fn a_step_does_not_hold_by_what_stands_in_no_latency() {
+        let search = Search {
+            percentile: 90.0,
+            latency_max_us: 10_000,
+            rate_min: 1,
+            rate_max: 1_000,
+            step_us: 1_000_000,
+            precision: 0.05,
+        };
+        let step = RateStep {
+            rate: 1_000.0,
+            published_per_sec: 960.0,
+            latency_us: 500,
+            samples: 960,
+            ..RateStep::default()
+        };
+        let none = Open { owed_per_sec: 960.0, ..Open::default() };
+        assert_eq!(why_not(&step, &search, &none), "");
+        // A window that was shut at the end of the step.
+        let unsent = Open { unsent: 40, ..none };
+        assert_eq!(why_not(&step, &search, &unsent), "40 messages were due and not sent");
+        let unacknowledged = Open { unacknowledged: 3, ..none };
+        assert!(why_not(&step, &search, &unacknowledged).contains("never acknowledged"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use codec::{SubscribeOptions, TopicBuf};
 use super::client::{Client, Hearing, Link, SILENCE_MAX};
 use super::lane::{Kind, Lane};
 use super::plan::{Op, Plan};
+use super::publish::CATCH_UP_NS_MAX;
 use super::stamp::{STAMP_BYTES, Stamp, Sum, WILL_STREAM};
 use crate::measure::LatencyKind;
 use crate::model::{Content, Disconnect, Rate, Receive, Subscribe, SubscriptionId, Version, Will};
@@ -86,6 +87,10 @@ impl Task {
     pub(super) fn logical_ns(&self) -> u64 {
         self.logical_ns
     }
+
+    pub(super) fn asked_ns(&self) -> u64 {
+        self.asked_ns
+    }
 }
 
 impl Client {
@@ -110,6 +115,10 @@ impl Client {
         if self.task.wait == Wait::Publishing && self.catch_up(lane) {
             return;
         }
+        if self.unanswered_ns(lane).is_some_and(|waited_ns| waited_ns > CATCH_UP_NS_MAX) {
+            let told = "the broker had not answered when the stage was over, the rest was skipped";
+            return self.give_up(told, lane);
+        }
         self.stop_publishing(lane);
         self.finish(lane);
     }
@@ -127,16 +136,14 @@ impl Client {
         match self.task.wait {
             Wait::Connecting | Wait::Settled(_) => self.task.ready(lane.now_ns()),
             Wait::Publishing | Wait::Answers(_) | Wait::Messages(_) | Wait::AnyMessages(_) => {
-                self.give_up(lane);
+                self.give_up(UNCONNECTED, lane);
             }
             _ => {}
         }
     }
 
-    fn give_up(&mut self, lane: &mut Lane) {
-        lane.tally.error("program", "not connected, the rest of the stage was skipped", || {
-            self.id(&lane.plan)
-        });
+    fn give_up(&mut self, why: &str, lane: &mut Lane) {
+        lane.tally.error("program", why, || self.id(&lane.plan));
         lane.tally.totals.programs_cut_short += 1;
         let from = self.task.pc as usize;
         if self.publishing.as_ref().is_some_and(|publishing| publishing.is_active()) {
@@ -222,7 +229,7 @@ impl Client {
         if needs_link && !self.is_reachable() {
             // The step itself is one of those that are left out.
             self.task.pc -= 1;
-            return self.give_up(lane);
+            return self.give_up(UNCONNECTED, lane);
         }
         match op {
             Op::Connect(command) => {
@@ -368,6 +375,7 @@ impl Client {
     /// Sends the SUBSCRIBE packets of a command; returns how many.
     fn subscribe(&mut self, command: u16, plan: &Plan, lane: &mut Lane) -> u32 {
         let subscribe = &plan.subscribes[usize::from(command)];
+        self.unsubscribed_ns = u64::MAX;
         let mut asked = 0;
         for &subscription in &subscribe.to {
             let known = self.hearing.iter_mut().find(|hearing| {
@@ -509,6 +517,10 @@ impl Client {
 
     pub(super) fn on_unsubscribed(&mut self, now_ns: u64, lane: &mut Lane) {
         lane.tally.totals.unsubscribes_ok += 1;
+        let is_last = matches!(self.task.wait, Wait::Answers(0 | 1));
+        if is_last && self.hearing.iter().all(|hearing| hearing.until_ns != u64::MAX) {
+            self.unsubscribed_ns = now_ns;
+        }
         self.on_answer(now_ns);
     }
 
@@ -664,6 +676,7 @@ pub(super) fn wire_qos(qos: crate::model::QoS) -> QoS {
     }
 }
 
+const UNCONNECTED: &str = "not connected, the rest of the stage was skipped";
 /// Steps in one go, before other clients have their turn.
 const STEPS_MAX: usize = 1_000;
 const FILTERS_PER_PACKET: usize = 200;

@@ -135,6 +135,7 @@ fn shortfalls(conductor: &Conductor<'_>) -> Vec<String> {
         ("subscriptions granted a lower QoS than asked for", totals.subscribes_lowered),
         ("clients that could not go on with their stage", totals.programs_cut_short),
         ("receives that waited in vain", totals.receives_failed),
+        ("messages that the broker refused", totals.publishes_refused - conductor.excused_refusals),
     ];
     let told = counts.iter().filter(|(_, times)| *times > 0);
     found.extend(told.map(|(what, times)| format!("{what}: {}", count(*times))));

@@ -368,6 +368,7 @@ impl Worker {
             // A run that was cut short ends in the middle of things.
             client.stop_publishing(&mut self.lane);
             client.unacknowledged(&mut self.lane);
+            client.end_opening(&mut self.lane);
             client.unanswered(&mut self.lane);
         }
         let now = self.lane.now_ns();

@@ -531,6 +531,8 @@ pub struct Ledger {
     pub repeated_pubacks: u64,
     pub repeated_pubrecs: u64,
     pub repeated_pubcomps: u64,
+    /// Sessions that the broker was to keep for a client, and had not when it came back.
+    pub forgotten: u64,
     /// QoS 2 messages that were sent again on the connection on which they had come.
     pub repeated: u64,
     /// QoS 2 messages of ours that the broker took, and whose exchange it did not end.

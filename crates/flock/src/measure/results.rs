@@ -460,6 +460,10 @@ pub struct Integrity {
     pub repeated_pubrecs: u64,
     #[serde(default)]
     pub repeated_pubcomps: u64,
+    /// Sessions that the broker was to keep while their client was away, and had not when it came
+    /// back.
+    #[serde(default)]
+    pub forgotten_sessions: u64,
     /// Deliveries to a member of a shared group that came after a later message of the same
     /// publisher and topic to the same member. No standard promises this order, so that these count
     /// neither as [`IntegrityCount::reordered`] nor against a run.
@@ -489,7 +493,7 @@ impl Integrity {
     }
 
     /// What no broker may ever do, in words, and how often it was done.
-    pub fn wrongs(&self) -> [(&'static str, u64); 9] {
+    pub fn wrongs(&self) -> [(&'static str, u64); 10] {
         [
             ("damaged", self.damaged),
             ("with a wrong topic", self.wrong_topic),
@@ -499,6 +503,7 @@ impl Integrity {
             ("PUBACKs sent twice", self.repeated_pubacks),
             ("PUBRECs sent twice", self.repeated_pubrecs),
             ("PUBCOMPs sent twice", self.repeated_pubcomps),
+            ("persistent sessions forgotten", self.forgotten_sessions),
             ("misrouted", self.misrouted),
         ]
     }

@@ -1,0 +1,118 @@
+//! What a broker does not answer, or answers and does not mean, is not left out of the figures.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Draft, V5, run_on};
+use flock::engine::BrokerAccess;
+use flock::measure::{LatencyKind, Outcome, Results};
+use flock::standin::{Mischief, StandIn};
+
+fn run_with(mischief: Mischief, text: &str) -> Results {
+    let broker = StandIn::start(mischief).unwrap();
+    run_on(text, &broker.address, BrokerAccess::None)
+}
+
+const FIVE: &str = "qos = 1, rate = \"100/s\", count = 5, payload = 16";
+
+/// With a length for the stage of this name.
+fn lasting(text: &str, stage: &str, time: &str) -> String {
+    let name = format!("name = \"{stage}\"\n");
+    text.replace(&name, &format!("{name}duration = \"{time}\"\n"))
+}
+
+#[test]
+fn a_connect_that_is_tried_again_counts_from_its_first_attempt() {
+    let again = format!("{V5}\ntimeout = \"300ms\"\nretries = 3\nretry_interval = \"50ms\"");
+    let text = Draft::new(&again, 1).connected("pairs", 1).publishing(FIVE).leaving().text();
+    let results = run_with(Mischief { ignore_connects: 2, ..Mischief::default() }, &text);
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    let connect = results.latency(LatencyKind::Connect, None).unwrap();
+    assert_eq!((connect.summary.count, connect.unfinished), (2, 0));
+    assert!(connect.summary.p50_us >= 340_000, "{:?}", connect.summary);
+}
+
+#[test]
+fn a_connect_that_is_never_answered_has_a_latency() {
+    let text = Draft::new(&format!("{V5}\ntimeout = \"300ms\""), 1).connected("pairs", 1).text();
+    let results = run_with(Mischief { ignore_connects: 1, ..Mischief::default() }, &text);
+    let connect = results.latency(LatencyKind::Connect, None).unwrap();
+    assert_eq!((connect.summary.count, connect.unfinished), (2, 1));
+    assert!(connect.summary.max_us >= 290_000, "{:?}", connect.summary);
+}
+
+#[test]
+fn a_client_without_an_answer_at_the_end_of_its_stage_makes_the_run_invalid() {
+    let text = Draft::new(V5, 1).connected("pairs", 1).publishing(FIVE).leaving().drain("300ms");
+    let results = run_with(
+        Mischief { ignore_subscribes: true, ..Mischief::default() },
+        &lasting(&text.text(), "connect", "2s"),
+    );
+    assert_eq!(results.run.outcome, Outcome::Completed);
+    let reason = &results.validity.reasons[0];
+    assert_eq!(reason, "clients that could not go on with their stage: 1");
+}
+
+#[test]
+fn what_a_publisher_was_to_send_that_never_got_in_counts() {
+    let publish = common::publish("qos = 1, rate = \"100/s\", payload = 16");
+    let steps = format!("{{ connect = {{}} }}, {publish}");
+    let text = Draft::new(V5, 2).stage("publish", &[("pub", &steps)]).text();
+    let results = run_with(
+        Mischief { ignore_connects: 1, ..Mischief::default() },
+        &lasting(&text, "publish", "2s"),
+    );
+    let totals = &results.totals;
+    assert!((190..=200).contains(&totals.publishes_skipped), "{totals:?}");
+    assert!(!results.validity.valid, "{:?}", results.validity);
+}
+
+#[test]
+fn what_comes_after_an_unsubscribe_is_misrouted() {
+    let text = Draft::new(V5, 1)
+        .drain("300ms")
+        .connected("pairs", 1)
+        .publishing(FIVE)
+        .stage("unsubscribe", &[("sub", "{ unsubscribe = \"pairs\" }")])
+        .stage("again", &[("pub", &common::publish(FIVE))])
+        .leaving()
+        .text();
+    for (keeps_subscriptions, misrouted) in [(false, 0), (true, 5)] {
+        let mischief = Mischief { keeps_subscriptions, ..Mischief::default() };
+        let results = run_with(mischief, &text);
+        assert_eq!(results.run.outcome, Outcome::Completed);
+        assert_eq!(results.integrity.misrouted, misrouted, "{:?}", results.integrity);
+        assert_eq!(common::total(&results).lost, 0);
+    }
+}
+
+#[test]
+fn a_run_of_which_the_broker_refused_a_part_is_not_valid() {
+    let text = Draft::new(V5, 1).drain("300ms").connected("pairs", 1).publishing(FIVE).leaving();
+    let mischief = Mischief { refuse_every: 5, ..Mischief::default() };
+    let results = run_with(mischief, &text.text());
+    let reason = &results.validity.reasons[0];
+    assert_eq!(reason, "messages that the broker refused: 1");
+    assert_eq!(common::total(&results).lost, 0, "nobody promised it");
+}
+
+#[test]
+fn a_session_after_a_clean_start_breaks_the_protocol() {
+    let text = Draft::new(V5, 1).connected("pairs", 1).text();
+    let results = run_with(Mischief { claims_sessions: true, ..Mischief::default() }, &text);
+    assert!(matches!(results.run.outcome, Outcome::Failed(_)), "{:?}", results.run.outcome);
+    let told = results.errors.iter().find(|error| error.what == "protocol").unwrap();
+    assert!(told.reason.contains("MQTT-3.2.2-2"), "{told:?}");
+}
+
+#[test]
+fn a_rate_at_which_nothing_is_acknowledged_does_not_hold() {
+    let keys = "latency_max = \"10s\"\nrate_min = 400\nrate_max = 400";
+    let text =
+        common::drained_for(common::searching(10, keys), "300ms").replace("qos = 0", "qos = 1");
+    let results = run_with(Mischief { acknowledge_after: u64::MAX, ..Mischief::default() }, &text);
+    let found = results.rate_search.unwrap();
+    assert_eq!(found.rate_held, 0.0, "{found:#?}");
+    assert!(found.steps.iter().all(|step| step.why.contains("never acknowledged")), "{found:#?}");
+}
