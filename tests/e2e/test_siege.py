@@ -36,6 +36,9 @@ LONG_ONLY = {
     "wills-denied",
     "http-trickle",
     "tls-trickle",
+    "many-users-56",
+    "many-users-160",
+    "many-users-240",
 }
 SHORT = [name for name in siege.CASES if name not in LONG_ONLY]
 
@@ -54,3 +57,18 @@ def test_it_holds(outcomes, name):
     assert not outcome.findings, outcome
     seen = outcome.pair["phases"]["attack"]
     assert seen["received"] > 0, "the pair was at work meanwhile"
+
+
+def test_a_run_that_is_cut_off_leaves_what_it_has(tmp_path, monkeypatch):
+    def besiege(name, **_):
+        if name == "pings":
+            raise KeyboardInterrupt
+        return siege.Outcome(name)
+
+    page = tmp_path / "siege.md"
+    monkeypatch.setattr(siege, "besiege", besiege)
+    monkeypatch.setattr(sys, "argv", ["siege.py", "groups", "pings", f"--markdown={page}"])
+    with pytest.raises(KeyboardInterrupt):
+        siege.main()
+    assert "| groups |" in page.read_text()
+    assert "after 1 of 2 cases" in page.read_text()

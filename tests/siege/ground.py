@@ -22,7 +22,7 @@ WATCH_SECS = 0.02
 # Without a cgroup nothing but this ends a broker that eats the machine.
 RUNAWAY_BYTES = 3 << 30
 
-USERS = (("anna", "secret"), ("bruno", "geheim"), ("eve", "eve"))
+USERS = (("anna", "secret"), ("bruno", "geheim"), ("eve", "eve"), ("otto", "still"))
 # Who may log in by SCRAM, too.
 SCRAM_USER = ("sara", "secret")
 

@@ -26,10 +26,12 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
 
 import after_login  # noqa: F401  (enters its cases)
 import before_login  # noqa: F401  (the same)
+import churn  # noqa: F401
 import exchanges  # noqa: F401
 import held  # noqa: F401
 import rights  # noqa: F401
 import transports  # noqa: F401
+import users  # noqa: F401
 from cases import CASES, Field
 from ground import MEMORY_BYTES, QUELEA, Bystander, Server
 
@@ -251,8 +253,8 @@ def misses(outcome):
     return missed
 
 
-def markdown(outcomes, options):
-    """The page with the table."""
+def markdown(outcomes, options, asked):
+    """The page with the table. Where not all that were asked for have been tried, it says so."""
     git = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
     holding = sum(not outcome.findings for outcome in outcomes)
@@ -271,7 +273,8 @@ def markdown(outcomes, options):
         f" {datetime.date.today()}: {os.cpu_count()} cores,",
         f"{platform.system()} {platform.release()}, attackers on the same cores."
         f" **{holding} of {len(outcomes)} hold**; {calm} of them within",
-        f"p99 {P99_MS_MAX} ms of the pair and recovery in {RECOVERY_SECS} s.", "",
+        f"p99 {P99_MS_MAX} ms of the pair and recovery in {RECOVERY_SECS} s.",
+        *unfinished_note(len(outcomes), asked), "",
         "| " + " | ".join(HEAD[:-1]) + " | verdict |",
         "|---" + "|---:" * (len(HEAD) - 2) + "|---|",
     ]  # fmt: skip
@@ -282,6 +285,10 @@ def markdown(outcomes, options):
         verdict += f" (goal missed: {', '.join(missed)})" if missed else ""
         lines.append("| " + " | ".join(row[:-1]) + f" | {verdict} |")
     return "\n".join(lines) + "\n"
+
+
+def unfinished_note(tried, asked):
+    return [f"**The run was cut off after {tried} of {asked} cases.**"] if tried < asked else []
 
 
 def run_attack(name, field):
@@ -312,8 +319,6 @@ def main():
     print(f"broker {QUELEA}", flush=True)
     outcomes = run_all(options)
     print("\n" + table(outcomes))
-    if options.markdown:
-        options.markdown.write_text(markdown(outcomes, sys.argv[1:]))
     return 1 if any(outcome.findings for outcome in outcomes) else 0
 
 
@@ -323,12 +328,22 @@ def run_all(options):
         outcomes = list(besiege_shortly(names).values())
         for outcome in outcomes:
             tell(outcome)
+        write_page(outcomes, options.markdown, len(names))
         return outcomes
     outcomes = []
     for name in names:
         outcomes.append(besiege(name, attack_secs=options.secs, before_secs=options.before))
         tell(outcomes[-1])
+        write_page(outcomes, options.markdown, len(names))
     return outcomes
+
+
+def write_page(outcomes, path, asked):
+    """After each case, so that a run that is cut off leaves what it has found."""
+    if path:
+        unfinished = path.with_name(path.name + ".part")
+        unfinished.write_text(markdown(outcomes, sys.argv[1:], asked))
+        unfinished.replace(path)
 
 
 def tell(outcome):

@@ -17,14 +17,16 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::{Attributes, Principal};
+
 /// One rule as its source states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub who: Who,
     pub permission: Permission,
-    /// A topic filter. In rules for [`Who::Everyone`], `%c` stands for the client id and `%u` for
-    /// the user name; such a rule does not apply to a client that has none, or one with `/`, `+`
-    /// or `#` in it.
+    /// A topic filter. In rules for [`Who::Everyone`], `%c` stands for the client id, `%u` for the
+    /// user name, and `%{attributes.NAME}` for an attribute; such a rule does not apply to a client
+    /// that has none, or one with `/`, `+` or `#` in it. Of a list each value makes a rule.
     pub filter: String,
 }
 
@@ -84,6 +86,9 @@ pub struct Access {
     anonymous: Option<Arc<RuleSet>>,
     users: Arc<BTreeMap<Box<str>, Arc<RuleSet>>>,
     everyone: Option<Arc<RuleSet>>,
+    /// Rules for everyone that stand for others, by what a client's attributes are.
+    templates: Arc<[Template]>,
+    heeds_principals: bool,
 }
 
 /// What one user's rules allow. Kept with a session; to be asked for anew after a reload.
@@ -91,6 +96,7 @@ pub struct Access {
 pub struct Grants {
     is_open: bool,
     accepts_all_subscriptions: bool,
+    receives_all: bool,
     own: Option<Arc<RuleSet>>,
     everyone: Option<Arc<RuleSet>>,
 }
@@ -111,9 +117,14 @@ impl Access {
         let mut anonymous = RuleSet::default();
         let mut everyone = RuleSet::default();
         let mut users: BTreeMap<Box<str>, RuleSet> = BTreeMap::new();
+        let mut templates = Vec::new();
         for (index, rule) in rules.iter().enumerate() {
             let fail = |detail| RuleError { index, filter: rule.filter.clone(), detail };
             let is_pattern = rule.who == Who::Everyone;
+            if let Some(template) = Template::compile(rule).map_err(fail)? {
+                templates.push(template);
+                continue;
+            }
             let compiled = Pattern::compile(&rule.filter, is_pattern).map_err(fail)?;
             let set = match &rule.who {
                 Who::Anonymous => &mut anonymous,
@@ -129,6 +140,8 @@ impl Access {
             anonymous: anonymous.shared(),
             users: Arc::new(users),
             everyone: everyone.shared(),
+            heeds_principals: !templates.is_empty(),
+            templates: templates.into(),
         })
     }
 
@@ -137,6 +150,33 @@ impl Access {
     pub fn accepting_all_subscriptions(mut self, accepts: bool) -> Self {
         self.accepts_all_subscriptions = accepts;
         self
+    }
+
+    /// Log-ins may say more of a client than its user name.
+    #[must_use]
+    pub fn heeding_principals(mut self, heeds: bool) -> Self {
+        self.heeds_principals |= heeds;
+        self
+    }
+
+    pub(crate) fn heeds_principals(&self) -> bool {
+        self.heeds_principals && !self.is_open
+    }
+
+    /// The grants of a user of whom more is known than the name.
+    pub fn grants_of(&self, username: Option<&str>, principal: Option<&Principal>) -> Grants {
+        let mut grants = self.grants(username);
+        let Some(principal) = principal else { return grants };
+        grants.is_open |= principal.is_superuser;
+        grants.receives_all = principal.is_unknown;
+        if !self.templates.is_empty() && !grants.is_open {
+            let mut own = grants.own.as_deref().cloned().unwrap_or_default();
+            for template in &*self.templates {
+                template.add_to(&mut own, &principal.attributes);
+            }
+            grants.own = own.shared();
+        }
+        grants
     }
 
     /// The grants of a user (`None`: an anonymous client).
@@ -148,6 +188,7 @@ impl Access {
         Grants {
             is_open: self.is_open,
             accepts_all_subscriptions: self.accepts_all_subscriptions,
+            receives_all: false,
             own,
             everyone: self.everyone.clone(),
         }
@@ -165,7 +206,7 @@ impl Grants {
     pub fn allows(&self, identity: Identity<'_>, action: Action, topic: &str) -> bool {
         match action {
             Action::Publish => !is_broker_topic(topic) && self.permits(identity, WRITE, topic),
-            Action::Receive => self.permits(identity, READ, topic),
+            Action::Receive => self.permits(identity, READ, topic) || self.receives_all,
             Action::Subscribe => self.may_subscribe(identity, without_share(topic)),
         }
     }
@@ -280,6 +321,89 @@ impl RuleSet {
         (!is_empty).then(|| Arc::new(self))
     }
 }
+
+/// A rule for everyone with attributes in its filter.
+#[derive(Clone, Debug)]
+struct Template {
+    permission: Permission,
+    /// The text before each attribute, and the name of the attribute.
+    parts: Box<[(Box<str>, Box<str>)]>,
+    end: Box<str>,
+}
+
+impl Template {
+    /// None: there is no attribute in the filter.
+    fn compile(rule: &Rule) -> Result<Option<Self>, &'static str> {
+        let mut parts = Vec::new();
+        let mut rest = &*rule.filter;
+        while let Some((text, behind)) = rest.split_once(ATTRIBUTE) {
+            let Some((name, behind)) = behind.split_once('}') else {
+                return Err("`%{attributes.NAME}` lacks its `}`");
+            };
+            if name.is_empty() || name.contains('/') {
+                return Err("`%{attributes.NAME}` needs the name of an attribute");
+            }
+            parts.push((text.into(), name.into()));
+            rest = behind;
+        }
+        match parts.len() {
+            0 => return Ok(None),
+            _ if rule.who != Who::Everyone => {
+                return Err("%{attributes.NAME} works in `pattern` rules only");
+            }
+            1..=ATTRIBUTES_PER_RULE_MAX => {}
+            _ => return Err("a rule can have two attributes at most"),
+        }
+        let template = Self { permission: rule.permission, parts: parts.into(), end: rest.into() };
+        let example: Vec<String> = vec!["x".into(); template.parts.len()];
+        Pattern::compile(&template.filled(&example), true)?;
+        Ok(Some(template))
+    }
+
+    /// Adds what the rule is for a client: nothing, if it lacks an attribute.
+    fn add_to(&self, rules: &mut RuleSet, attributes: &Attributes) {
+        let mut choices: Vec<Vec<String>> = vec![Vec::new()];
+        for (_, name) in &self.parts {
+            let texts = attributes.get(name).map(|value| value.texts()).unwrap_or_default();
+            let usable: Vec<_> = texts.into_iter().filter(|text| fits_level(text)).collect();
+            let longer = |choice: &Vec<String>| {
+                let with = |text: &String| [choice.as_slice(), std::slice::from_ref(text)].concat();
+                usable.iter().map(with).collect::<Vec<_>>()
+            };
+            choices = choices.iter().flat_map(longer).collect();
+        }
+        for choice in choices {
+            let filter = self.filled(&choice);
+            // A value that begins with `$` at the front would reach the broker's topics.
+            let is_reaching = filter.starts_with('$') && self.begins_with_attribute();
+            if let (false, Ok(pattern)) = (is_reaching, Pattern::compile(&filter, true)) {
+                rules.add(self.permission, pattern);
+            }
+        }
+    }
+
+    fn begins_with_attribute(&self) -> bool {
+        self.parts.first().is_some_and(|(text, _)| text.is_empty())
+    }
+
+    fn filled(&self, values: &[String]) -> String {
+        let parts = self.parts.iter().zip(values);
+        let mut filter: String =
+            parts.flat_map(|((text, _), value)| [&**text, value.as_str()]).collect();
+        filter.push_str(&self.end);
+        filter
+    }
+}
+
+/// A per cent sign might make a placeholder of what is a value.
+fn fits_level(text: &str) -> bool {
+    substitute(text).is_some() && !text.contains('%')
+}
+
+const ATTRIBUTE: &str = "%{attributes.";
+
+/// What a rule stands for grows with the product of its attributes' lists.
+const ATTRIBUTES_PER_RULE_MAX: usize = 2;
 
 /// A filter cut into pieces, so that matching is a few prefix comparisons with the parts of the
 /// identity put in on the way: nothing is built per client.
@@ -496,6 +620,7 @@ const WRITE: u8 = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Attribute;
 
     const ANNA: Identity<'static> = Identity { client_id: "c1", username: Some("anna") };
     const NOBODY: Identity<'static> = Identity { client_id: "c2", username: None };
@@ -579,6 +704,55 @@ mod tests {
         assert!(access.allows(NOBODY, Action::Subscribe, "$share/g/in-c2/+"));
         assert!(!access.allows(NOBODY, Action::Subscribe, "$share/g/in-c1/+"));
         assert!(access.allows(NOBODY, Action::Receive, "100%/a"));
+    }
+
+    fn principal(values: &[(&str, &[&str])]) -> Principal {
+        let list = |texts: &[&str]| {
+            Attribute::List(texts.iter().map(|text| Attribute::Text((*text).into())).collect())
+        };
+        let values = values.iter().map(|(name, texts)| ((*name).into(), list(texts)));
+        Principal { attributes: Attributes::new(values), ..Principal::default() }
+    }
+
+    #[test]
+    fn attributes_make_rules_of_a_pattern() {
+        let access = compiled(&[
+            rule(Who::Everyone, Permission::ReadWrite, "%{attributes.site}/%{attributes.floor}/%c"),
+            rule(Who::Everyone, Permission::Deny, "%{attributes.site}/3/#"),
+        ]);
+        let anna =
+            principal(&[("site", &["berlin", "a/b", "+", "%u", "$SYS"]), ("floor", &["1", "3"])]);
+        let grants = access.grants_of(ANNA.username, Some(&anna));
+        assert!(grants.allows(ANNA, Action::Publish, "berlin/1/c1"));
+        for topic in
+            ["berlin/1/c2", "berlin/2/c1", "berlin/3/c1", "a/b/1/c1", "x/1/c1", "$SYS/1/c1"]
+        {
+            assert!(!grants.allows(ANNA, Action::Publish, topic), "{topic}");
+            assert!(!grants.allows(ANNA, Action::Receive, topic), "{topic}");
+        }
+        assert!(!access.allows(ANNA, Action::Publish, "berlin/1/c1"), "without attributes");
+        for (who, filter) in [
+            (Who::Anonymous, "%{attributes.a}"),
+            (Who::Everyone, "%{attributes.a"),
+            (Who::Everyone, "%{attributes.}"),
+            (Who::Everyone, "#/%{attributes.a}"),
+            (Who::Everyone, "%{attributes.a}%{attributes.b}%{attributes.c}"),
+        ] {
+            assert!(Access::compile(&[rule(who, Permission::Read, filter)]).is_err(), "{filter}");
+        }
+    }
+
+    #[test]
+    fn rules_do_not_bind_a_superuser_and_keep_nothing_from_who_is_not_known_yet() {
+        let access = compiled(&[anna(Permission::Read, "a")]);
+        let superuser = Principal { is_superuser: true, ..Principal::default() };
+        let grants = access.grants_of(None, Some(&superuser));
+        assert!(grants.allows(NOBODY, Action::Publish, "x"));
+        assert!(!grants.allows(NOBODY, Action::Publish, "$SYS/x"));
+        let unknown = Principal { is_unknown: true, ..Principal::default() };
+        let grants = access.grants_of(None, Some(&unknown));
+        assert!(grants.allows(NOBODY, Action::Receive, "x"));
+        assert!(!grants.allows(NOBODY, Action::Publish, "x"));
     }
 
     #[test]

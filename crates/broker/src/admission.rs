@@ -222,6 +222,7 @@ fn check(
         is_assigned,
         username: connect.username.map(Into::into),
         is_proved: true,
+        principal: None,
         will: check_will(connect, limits)?.map(Box::new),
         session_expiry_secs,
         receive_max: asked.receive_max,

@@ -13,7 +13,7 @@ use crate::news::ClientNews;
 use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
 use crate::subscribe::Done;
 use crate::subscriptions::Subscriptions;
-use crate::{Limits, NO_CONNECTION, RetainedQuery};
+use crate::{Access, Limits, NO_CONNECTION, Principal, RetainedQuery};
 
 /// How busy a session is, for the shards that choose among the members of a shared group.
 #[derive(Debug, Default)]
@@ -152,6 +152,8 @@ impl Pace {
 pub(crate) struct Client {
     pub(crate) id: Box<str>,
     pub(crate) username: Option<Box<str>>,
+    /// Of its latest connection, as long as the process runs.
+    pub(crate) principal: Option<Box<Principal>>,
     pub(crate) grants: Grants,
     pub(crate) limits: Arc<Limits>,
     /// The number of the connection, or [`NO_CONNECTION`].
@@ -181,6 +183,7 @@ impl Client {
         Self {
             id,
             username: None,
+            principal: None,
             grants: Grants::default(),
             limits,
             connection: NO_CONNECTION,
@@ -207,6 +210,18 @@ impl Client {
         self.extras.get_or_insert_default()
     }
 
+    pub(crate) fn grants_by(&self, access: &Access) -> Grants {
+        access.grants_of(self.username.as_deref(), self.principal.as_deref())
+    }
+
+    /// When the credential of its connection ends, or [`NEVER`].
+    pub(crate) fn credential_due_ms(&self) -> u64 {
+        match &self.principal {
+            Some(principal) if self.is_connected() => principal.expires_at_ms.unwrap_or(NEVER),
+            _ => NEVER,
+        }
+    }
+
     /// Does the session outlive its connection?
     pub(crate) const fn is_persistent(&self) -> bool {
         self.session_expiry_secs > 0
@@ -229,7 +244,8 @@ impl Client {
     pub(crate) fn next_due_ms(&self) -> u64 {
         let keep_alive = self.session.link().and_then(session::Link::keep_alive_deadline_ms);
         let told = self.extras.as_ref().map_or(NEVER, |extras| extras.news.due_ms());
-        keep_alive.unwrap_or(NEVER).min(self.expires_at_ms).min(self.will_due_ms()).min(told)
+        let session = self.expires_at_ms.min(self.will_due_ms()).min(told);
+        keep_alive.unwrap_or(NEVER).min(session).min(self.credential_due_ms())
     }
 
     /// Can there be anything that waits for the session: to be sent again, in a queue, on a page?

@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 
 use crate::client::Client;
 use crate::durable::Durable;
+use crate::journal::QueueNumber;
 use crate::sure::Sure;
 use crate::{SessionKey, ShardId};
 
@@ -48,7 +49,7 @@ impl Clients {
     pub(crate) fn reserve(&mut self, count: usize) {
         let (places, hasher) = (&self.places, &self.hasher);
         self.by_id.reserve(count, |slot| hasher.hash_one(id_at(places, *slot)));
-        self.by_queue.reserve(count, |slot| hasher.hash_one(queue_at(places, *slot)));
+        self.by_queue.reserve(count, |slot| queue_hash(hasher, places, *slot));
         self.places.reserve(count);
     }
 
@@ -103,7 +104,7 @@ impl Clients {
         let Some(client) = self.get_mut(slot).sure() else { return };
         client.durable = Some(Box::new(durable));
         let (places, hasher) = (&self.places, &self.hasher);
-        let hash = |slot: &u32| hasher.hash_one(queue_at(places, *slot));
+        let hash = |slot: &u32| queue_hash(hasher, places, *slot);
         self.by_queue.insert_unique(hasher.hash_one(queue), slot, hash);
     }
 
@@ -118,9 +119,9 @@ impl Clients {
     }
 
     /// The session with this queue number.
-    pub(crate) fn find_queue(&self, queue: u64) -> Option<u32> {
+    pub(crate) fn find_queue(&self, queue: QueueNumber) -> Option<u32> {
         let hash = self.hasher.hash_one(queue);
-        self.by_queue.find(hash, |slot| queue_at(&self.places, *slot) == queue).copied()
+        self.by_queue.find(hash, |slot| queue_at(&self.places, *slot) == Some(queue)).copied()
     }
 
     pub(crate) fn get(&self, slot: u32) -> Option<&Client> {
@@ -155,10 +156,14 @@ impl Clients {
     }
 }
 
-/// 0, which is no session's, if there is none.
-fn queue_at(places: &[Place], slot: u32) -> u64 {
-    let client = places.get(slot as usize).and_then(|place| place.client.as_ref());
-    client.and_then(|client| client.durable.as_ref()).map_or(0, |durable| durable.queue)
+/// 0 if it has none.
+fn queue_hash(hasher: &FixedState, places: &[Place], slot: u32) -> u64 {
+    queue_at(places, slot).map_or(0, |queue| hasher.hash_one(queue))
+}
+
+fn queue_at(places: &[Place], slot: u32) -> Option<QueueNumber> {
+    let client = places.get(slot as usize)?.client.as_ref()?;
+    Some(client.durable.as_ref()?.queue)
 }
 
 fn id_at(places: &[Place], slot: u32) -> &str {

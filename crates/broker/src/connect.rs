@@ -6,7 +6,7 @@ use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
 use session::{Held, LinkSettings, NEVER, Rates, Will};
 
 use crate::client::{self, Client};
-use crate::{Ended, Event, Limits, NO_CONNECTION, Shard, admission};
+use crate::{Ended, Event, Limits, NO_CONNECTION, Principal, Shard, admission};
 
 /// The largest packet there can be, header included (section 2.1.4): no limit that is worth
 /// telling.
@@ -26,6 +26,8 @@ pub struct ConnectRequest {
     pub username: Option<Box<str>>,
     /// False: nobody has checked the user name, so that it is only for the log.
     pub is_proved: bool,
+    /// What its credential says besides.
+    pub principal: Option<Box<Principal>>,
     pub will: Option<Box<Will>>,
     pub session_expiry_secs: u32,
     pub receive_max: u16,
@@ -197,7 +199,7 @@ impl Shard {
         };
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
-        let grants = self.access.grants(username);
+        let grants = self.access.grants_of(username, request.principal.as_deref());
         self.charge_payer(slot, &request);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
@@ -213,6 +215,7 @@ impl Shard {
         client.limits = request.limits.clone();
         client.grants = grants;
         client.username = username.map(Into::into);
+        client.principal = request.principal.clone();
         client.rechecks = has_rules;
         // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
         let old_will = std::mem::replace(&mut client.will, request.will.clone());

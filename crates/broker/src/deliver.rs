@@ -10,6 +10,7 @@ use crate::access::Action;
 use crate::client::{Client, Pace};
 use crate::dirty::BROADCAST_MIN;
 use crate::journal::Origin;
+use crate::ledger::NOBODY;
 use crate::news::Kind;
 use crate::sure::Sure;
 use crate::{Confirm, Ended, Metrics, SessionKey, Shard};
@@ -110,14 +111,17 @@ pub(crate) enum Keeping {
     /// It is written if one of them is found. If nobody awaits the outcome, and it cannot be
     /// written, it is kept in memory, in its turn. `may_refuse`: the publisher can be told that a
     /// subscriber has no room.
-    New { is_awaited: bool, may_refuse: bool, origin: Option<Origin> },
+    /// `payer`: of its place in the log, by the number of the account.
+    New { is_awaited: bool, may_refuse: bool, payer: u32, origin: Option<Origin> },
     /// It is there, with this serial.
     Kept(u64),
 }
 
 impl Keeping {
-    pub(crate) const fn of_published(is_awaited: bool) -> Self {
-        Self::New { is_awaited, may_refuse: is_awaited, origin: None }
+    pub(crate) fn of_published(confirm: Option<Confirm>) -> Self {
+        let is_awaited = confirm.is_some();
+        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
+        Self::New { is_awaited, may_refuse: is_awaited, payer, origin: None }
     }
 }
 
@@ -142,7 +146,8 @@ impl Shard {
     ) -> Delivered {
         let origin = confirm.and_then(|confirm| self.origin_of(confirm));
         let (is_awaited, may_refuse) = (confirm.is_some(), confirm.is_some() && origin.is_none());
-        let keeping = Keeping::New { is_awaited, may_refuse, origin };
+        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
+        let keeping = Keeping::New { is_awaited, may_refuse, payer, origin };
         let topic = message.topic_bytes();
         let mut audience = self.router.audience_here(topic, &mut self.work);
         let found = audience.subscriptions();

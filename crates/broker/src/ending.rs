@@ -87,6 +87,18 @@ impl Shard {
         true
     }
 
+    /// Ends the connections of those whom `is_banned` means by client id, user name and address.
+    pub fn on_bans(&mut self, is_banned: impl Fn(&str, Option<&str>, &str) -> bool, now_ms: u64) {
+        for slot in self.clients.slots() {
+            let Some(client) = self.clients.get(slot) else { continue };
+            let Some(link) = client.session.link() else { continue };
+            if is_banned(&client.id, client.username.as_deref(), &link.peer) {
+                self.doomed.push((slot, Ended::Banned));
+            }
+        }
+        self.finish(now_ms);
+    }
+
     /// There is no room for what has come of a connection's packets, or others wait for the room of
     /// one that takes too long.
     pub fn on_crowded(&mut self, slot: u32, connection: u64, now_ms: u64) {
@@ -132,6 +144,8 @@ impl Shard {
         match ended {
             Ended::Violation(_) => metrics.violations.add(1),
             Ended::KeepAlive => metrics.keep_alive_timeouts.add(1),
+            Ended::CredentialExpired => metrics.credentials_expired.add(1),
+            Ended::Banned => metrics.banned_cut.add(1),
             _ => {}
         }
     }
@@ -230,6 +244,11 @@ impl Shard {
             self.end(slot, Ended::KeepAlive, now_ms);
         }
         let Some(client) = self.clients.get(slot) else { return looks };
+        if client.credential_due_ms() <= now_ms {
+            looks += LOOKS_PER_END;
+            self.end(slot, Ended::CredentialExpired, now_ms);
+        }
+        let Some(client) = self.clients.get(slot) else { return looks };
         if client.will_due_ms() <= now_ms {
             looks += LOOKS_PER_END;
             self.publish_will(slot, now_ms);
@@ -313,10 +332,12 @@ impl Shard {
         if !data.is_empty() {
             properties.push(Property::AuthData(data));
         }
-        if let Some(link) = client.session.link_mut() {
-            link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
-        }
+        let Some(link) = client.session.link_mut() else { return };
+        let owed = link.outbox.len();
+        link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
         self.mark_dirty(slot);
+        // The answer comes after the packets of its turn, and who takes none can ask on and on.
+        self.look_whether_it_reads(slot, connection, owed);
     }
 }
 

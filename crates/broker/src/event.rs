@@ -36,6 +36,10 @@ pub enum Ended {
     PacketLimitTooLow,
     /// Re-authentication failed.
     NotAuthorized,
+    /// The credential that it logged in with has ended.
+    CredentialExpired,
+    /// It is on the list of bans now.
+    Banned,
 }
 
 impl Ended {
@@ -53,9 +57,10 @@ impl Ended {
             Self::LogFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
             Self::NotKept => Reason::SERVER_UNAVAILABLE,
             Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
-            Self::Administrative => Reason::ADMINISTRATIVE_ACTION,
+            // 0x8A, banned, is for the CONNACK only (section 2.4).
+            Self::Administrative | Self::Banned => Reason::ADMINISTRATIVE_ACTION,
             Self::PacketLimitTooLow => Reason::PACKET_TOO_LARGE,
-            Self::NotAuthorized => Reason::NOT_AUTHORIZED,
+            Self::NotAuthorized | Self::CredentialExpired => Reason::NOT_AUTHORIZED,
         }
     }
 }

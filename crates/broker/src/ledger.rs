@@ -1,14 +1,20 @@
 //! The accounts of those who make the broker hold something, by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use foldhash::fast::FixedState;
 use session::{Account, Held, Pots};
+
+use crate::sure::Sure;
 
 /// Accounts of which nobody knows any more are looked for whenever there are twice as many as
 /// after the last time, and so many at least.
 const PRUNED_MIN: usize = 1_000;
+
+/// Of those who pay for nothing any more, so many are remembered: mostly they come again.
+const IDLE_PAYERS_MIN: usize = 64;
 
 /// Where nobody pays.
 pub(crate) const NOBODY: u32 = 0;
@@ -27,10 +33,9 @@ pub struct Ledger {
 #[derive(Debug, Default)]
 struct Accounts {
     by_name: BTreeMap<Box<str>, Weak<Account>>,
+    by_number: HashMap<u32, Weak<Account>, FixedState>,
     pruned_at: usize,
-    /// Those who pay for retained messages, which may outlive their sessions, by number.
-    retaining: BTreeMap<u32, Arc<Account>>,
-    numbers: u32,
+    last_number: u32,
 }
 
 /// What one payer holds, in bytes.
@@ -42,8 +47,10 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// What it holds in memory.
     pub fn total(&self) -> u64 {
-        self.bytes.iter().sum()
+        let in_memory = |held: &&Held| held.is_in_memory();
+        Held::ALL.iter().filter(in_memory).map(|held| self.bytes[*held as usize]).sum()
     }
 }
 
@@ -89,39 +96,27 @@ impl Ledger {
         is_large && self.to_free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
     }
 
-    /// Somebody pays for so many bytes of a retained message from now on; returns by which number.
-    pub(crate) fn retain(&self, account: &Arc<Account>, bytes: u64) -> u32 {
-        let mut accounts = self.accounts();
-        account.add(Held::Retained, bytes);
-        accounts.number_of(account)
-    }
-
-    /// Nobody has to pay for that any more.
-    pub(crate) fn release(&self, payer: u32, bytes: u64) {
-        if payer == NOBODY {
-            return;
-        }
-        let mut accounts = self.accounts();
-        let Some(account) = accounts.retaining.get(&payer) else { return };
-        account.sub(Held::Retained, bytes);
-        if account.bytes(Held::Retained) == 0 {
-            accounts.retaining.remove(&payer);
-        }
-    }
-
     /// The account of a payer.
     pub fn account(&self, name: &str) -> Arc<Account> {
         let mut accounts = self.accounts();
         if let Some(known) = accounts.by_name.get(name).and_then(Weak::upgrade) {
             return known;
         }
-        if accounts.by_name.len() >= accounts.pruned_at.max(PRUNED_MIN) {
+        if accounts.by_number.len() >= accounts.pruned_at.max(PRUNED_MIN) {
             accounts.by_name.retain(|_, account| account.strong_count() > 0);
-            accounts.pruned_at = 2 * accounts.by_name.len();
+            accounts.by_number.retain(|_, account| account.strong_count() > 0);
+            accounts.pruned_at = 2 * accounts.by_number.len();
         }
-        let account = Arc::new(Account::new(name, &self.pots));
+        let number = accounts.next_number();
+        let account = Arc::new(Account::new(name, number, &self.pots));
         accounts.by_name.insert(name.into(), Arc::downgrade(&account));
+        accounts.by_number.insert(number, Arc::downgrade(&account));
         account
+    }
+
+    /// The account with this number, if anybody still knows of it.
+    pub(crate) fn by_number(&self, number: u32) -> Option<Arc<Account>> {
+        self.accounts().by_number.get(&number)?.upgrade()
     }
 
     /// What all hold.
@@ -129,8 +124,17 @@ impl Ledger {
         self.pots.bytes(held)
     }
 
-    /// Those who hold most, the largest first.
+    /// Those who hold most memory, the largest first.
     pub fn largest(&self, count: usize) -> Vec<Holder> {
+        self.largest_by(count, Holder::total)
+    }
+
+    /// Those who hold most of one kind.
+    pub fn largest_of(&self, held: Held, count: usize) -> Vec<Holder> {
+        self.largest_by(count, |holder| holder.bytes[held as usize])
+    }
+
+    fn largest_by(&self, count: usize, size: impl Fn(&Holder) -> u64) -> Vec<Holder> {
         let mut holders: Vec<Holder> = self
             .known()
             .iter()
@@ -139,7 +143,7 @@ impl Ledger {
                 bytes: Held::ALL.map(|held| account.bytes(held)),
             })
             .collect();
-        holders.sort_by_key(|holder| std::cmp::Reverse(holder.total()));
+        holders.sort_by_key(|holder| std::cmp::Reverse(size(holder)));
         holders.truncate(count);
         holders
     }
@@ -154,21 +158,98 @@ impl Ledger {
 }
 
 impl Accounts {
-    /// The number by which an account pays for retained messages.
-    fn number_of(&mut self, account: &Arc<Account>) -> u32 {
-        let number = account.number();
-        if number != NOBODY && self.retaining.contains_key(&number) {
-            return number;
-        }
+    /// One that no account has.
+    fn next_number(&mut self) -> u32 {
         loop {
-            self.numbers = self.numbers.wrapping_add(1);
-            if self.numbers != NOBODY && !self.retaining.contains_key(&self.numbers) {
-                break;
+            self.last_number = self.last_number.wrapping_add(1);
+            let is_taken = |account: &Weak<Account>| account.strong_count() > 0;
+            let is_free = !self.by_number.get(&self.last_number).is_some_and(is_taken);
+            if self.last_number != NOBODY && is_free {
+                return self.last_number;
             }
         }
-        account.set_number(self.numbers);
-        self.retaining.insert(self.numbers, account.clone());
-        self.numbers
+    }
+}
+
+/// Who pays for what a shard keeps that may outlive the sessions of its payers: by the numbers of
+/// their accounts. Each shard has its own, so that none waits for another.
+#[derive(Debug)]
+pub(crate) struct Payers {
+    held: Held,
+    /// Those who pay for nothing any more are forgotten whenever there are twice as many as after
+    /// the last time.
+    by_number: HashMap<u32, Payer, FixedState>,
+    pruned_at: usize,
+}
+
+#[derive(Debug)]
+struct Payer {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+impl Payers {
+    pub(crate) fn of(held: Held) -> Self {
+        Self { held, by_number: HashMap::default(), pruned_at: 0 }
+    }
+
+    /// Somebody pays for so many bytes from now on; returns by which number.
+    pub(crate) fn charge(&mut self, account: &Arc<Account>, bytes: u64) -> u32 {
+        let number = account.number();
+        if !self.by_number.contains_key(&number) {
+            self.enter(account.clone());
+        }
+        self.charge_known(number, bytes)
+    }
+
+    /// The same of who is known by number only: [`NOBODY`] if nobody knows who it was.
+    pub(crate) fn charge_number(&mut self, number: u32, bytes: u64, ledger: &Ledger) -> u32 {
+        if number != NOBODY && !self.by_number.contains_key(&number) {
+            let Some(account) = ledger.by_number(number) else { return NOBODY };
+            self.enter(account);
+        }
+        self.charge_known(number, bytes)
+    }
+
+    fn enter(&mut self, account: Arc<Account>) {
+        if self.by_number.len() >= self.pruned_at.max(IDLE_PAYERS_MIN) {
+            self.by_number.retain(|_, payer| payer.bytes > 0);
+            self.pruned_at = 2 * self.by_number.len();
+        }
+        self.by_number.insert(account.number(), Payer { account, bytes: 0 });
+    }
+
+    fn charge_known(&mut self, number: u32, bytes: u64) -> u32 {
+        let Some(payer) = self.by_number.get_mut(&number) else { return NOBODY };
+        payer.bytes += bytes;
+        payer.account.add(self.held, bytes);
+        number
+    }
+
+    /// What somebody pays for has become longer or shorter.
+    pub(crate) fn change(&mut self, number: u32, before: u64, after: u64) {
+        if before != after {
+            self.charge_known(number, after);
+            self.release(number, before);
+        }
+    }
+
+    /// Nobody has to pay for that any more.
+    pub(crate) fn release(&mut self, number: u32, bytes: u64) {
+        if number == NOBODY {
+            return;
+        }
+        let Some(payer) = self.by_number.get_mut(&number).sure() else { return };
+        payer.bytes -= bytes;
+        payer.account.sub(self.held, bytes);
+    }
+}
+
+impl Drop for Payers {
+    fn drop(&mut self) {
+        for payer in self.by_number.values() {
+            payer.account.sub(self.held, payer.bytes);
+        }
     }
 }
 

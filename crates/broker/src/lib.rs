@@ -46,6 +46,7 @@ mod metrics;
 mod news;
 mod numbers;
 mod pace;
+mod principal;
 mod publish;
 mod remains;
 mod retain;
@@ -75,6 +76,7 @@ pub use ledger::{Holder, Ledger};
 pub use mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use metrics::{Counter, Description, Kind, Metrics};
 pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
+pub use principal::{Attribute, Attributes, Principal};
 pub use settings::{
     Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, TURN_UNITS, WhenFull,
 };

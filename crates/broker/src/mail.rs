@@ -62,6 +62,8 @@ pub struct Confirm {
     pub serial: u64,
     /// It is a will. Their serials grow by themselves: they do not wait for a commit.
     pub is_will: bool,
+    /// Who pays for its place in a log, by the number of the account.
+    pub payer: u32,
     /// It was accepted before and is only retained anew: it cannot be refused any more.
     pub is_again: bool,
 }

@@ -96,6 +96,10 @@ metrics! {
         "Connects that were refused because the session belongs to another user.";
     keep_alive_timeouts: Counter "quelea_keep_alive_timeouts_total",
         "Connections that were closed because nothing came for one and a half keep-alives.";
+    credentials_expired: Counter "quelea_credentials_expired_total",
+        "Connections that were closed because the credential of their log-in had ended.";
+    banned_cut: Counter "quelea_banned_disconnects_total",
+        "Connections that were closed because a ban came into force.";
     violations: Counter "quelea_protocol_violations_total",
         "Connections that were closed because the client broke the protocol.";
     sessions: Gauge "quelea_sessions",

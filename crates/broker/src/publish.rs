@@ -8,6 +8,7 @@ use crate::access::{Action, Identity};
 use crate::client::{Client, Pace};
 use crate::deliver::{Delivered, Keeping, OwnCopy};
 use crate::durable::{Promise, level_of};
+use crate::ledger::NOBODY;
 use crate::news::Kind;
 use crate::room::frees_room;
 use crate::router::Audience;
@@ -289,7 +290,17 @@ impl Shard {
         let connection = client.connection;
         let packet_id = publish.packet_id;
         let (serial, is_will, is_again) = (0, false, false);
-        Some(Confirm { publisher, connection, ack_number, packet_id, serial, is_will, is_again })
+        let payer = client.charged.account().map_or(NOBODY, |account| account.number());
+        Some(Confirm {
+            publisher,
+            connection,
+            ack_number,
+            packet_id,
+            serial,
+            is_will,
+            payer,
+            is_again,
+        })
     }
 
     #[inline]
@@ -468,7 +479,7 @@ impl Shard {
         routed: &mut Routed,
         now_ms: u64,
     ) -> bool {
-        let keeping = Keeping::of_published(confirm.is_some());
+        let keeping = Keeping::of_published(confirm);
         let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping, now_ms);
         routed.matched |= delivered.matched;
         routed.pace.slow_to(delivered.pace);

@@ -142,7 +142,7 @@ impl Shard {
         let fact = Fact::Retained(StoredMessage {
             serial: 0,
             origin,
-            queue: 0,
+            queue: None,
             qos: message.qos(),
             retain: true,
             expires_at_ms: message.expires_at_ms(),
@@ -233,13 +233,15 @@ impl Shard {
     ) {
         // The session has ended since it asked.
         let Some(slot) = self.clients.slot_of(query.subscriber) else { return };
-        for message in messages {
+        // Nothing is added for a filter that was given up since (MQTT-3.10.4-2).
+        let is_wanted = self.listed_of(slot, &query.filter).is_some();
+        for message in messages.iter().filter(|_| is_wanted) {
             self.offer_retained(slot, &query, message, now_ms);
         }
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let extras = client.extras();
         extras.retained_asked = extras.retained_asked.saturating_sub(1);
-        if !is_last {
+        if !is_last && is_wanted {
             // Without a connection it is asked for after the next CONNECT.
             extras.retained_next.push(query);
         }

@@ -22,24 +22,36 @@ impl Shard {
     #[inline(never)]
     fn lacks_log_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
         let logs = self.shared.logs();
-        if logs.full | logs.poisoned == 0 || message.level() == 0 {
+        if logs.full | logs.poisoned | logs.tight == 0 || message.level() == 0 {
             return None;
         }
+        let is_clear = frees_room(message);
+        let lacking = match self.payer_of(message) {
+            Some(payer) if logs.tight != 0 && !is_clear && !self.waits_when_full() => {
+                self.shared.logs_lacking(logs.tight, payer, message.heap_bytes() as u64)
+            }
+            _ => 0,
+        };
         let topic = message.topic_bytes();
         let mut keepers = here | self.router.interested(topic).promises;
-        if message.retain() && !frees_room(message) {
+        if message.retain() && !is_clear {
             keepers |= 1 << self.shared.shard_of_topic(message.topic());
         }
         if message.qos() != QoS::AtMostOnce {
             keepers |= self.homes_of_kept_groups(topic);
         }
         // What clears a topic frees room, and may use what is reserved for that.
-        let full = if frees_room(message) { 0 } else { logs.full };
+        let full = if is_clear { 0 } else { logs.full | lacking };
         match keepers {
             _ if keepers & logs.poisoned != 0 => Some(Reason::IMPLEMENTATION_SPECIFIC_ERROR),
             _ if keepers & full != 0 => Some(Reason::QUOTA_EXCEEDED),
             _ => None,
         }
+    }
+
+    /// Has who finds no room in a log to wait for some?
+    fn waits_when_full(&self) -> bool {
+        self.shared.settings.when_full == WhenFull::Wait
     }
 
     /// How long this publish has to wait, because a disk that has to take it is behind or has no
@@ -48,9 +60,14 @@ impl Shard {
         let store = self.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
         let bytes = publish.topic.len() + publish.payload.len() + FACT_BYTES_MAX;
         let logs = self.shared.logs();
-        let waits = self.shared.settings.when_full == WhenFull::Wait;
         let is_clear = publish.retain && publish.payload.is_empty();
-        let full = if waits && !is_clear { logs.full } else { 0 };
+        let lacking = match self.clients.get(slot).and_then(|client| client.charged.account()) {
+            Some(payer) if logs.tight != 0 => {
+                self.shared.logs_lacking(logs.tight, payer, bytes as u64)
+            }
+            _ => 0,
+        };
+        let full = if self.waits_when_full() && !is_clear { logs.full | lacking } else { 0 };
         let behind = logs.behind | u64::from(store.would_wait(bytes)) << self.id;
         if full | behind == 0 {
             return None;

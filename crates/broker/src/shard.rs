@@ -539,7 +539,7 @@ impl Shard {
         self.access = access;
         for slot in self.clients.slots() {
             if let Some(client) = self.clients.get_mut(slot) {
-                client.grants = self.access.grants(client.username.as_deref());
+                client.grants = client.grants_by(&self.access);
                 client.rechecks = !client.grants.is_open();
             }
             self.recheck_receiving(slot);

@@ -34,6 +34,9 @@ pub struct Shared {
     logs_full: AtomicU64,
     logs_poisoned: AtomicU64,
     logs_behind: AtomicU64,
+    logs_tight: AtomicU64,
+    /// What each log has left for messages; [`u64::MAX`] while that is enough.
+    logs_left: Box<[AtomicU64]>,
 }
 
 /// How much memory the process has left, as its driver sees it.
@@ -62,6 +65,8 @@ pub(crate) struct Logs {
     pub(crate) poisoned: u64,
     /// It has much waiting for the disk.
     pub(crate) behind: u64,
+    /// Its space gets short: those who hold most of it have to leave what is left to others.
+    pub(crate) tight: u64,
 }
 
 /// The same of one log.
@@ -70,6 +75,8 @@ pub(crate) struct LogState {
     pub(crate) full: bool,
     pub(crate) poisoned: bool,
     pub(crate) behind: bool,
+    /// How many bytes of messages it has left; none while that is enough.
+    pub(crate) left: Option<u64>,
 }
 
 impl Shared {
@@ -79,8 +86,9 @@ impl Shared {
     pub fn new(settings: Settings, shard_count: ShardId, seed: u64) -> Arc<Self> {
         assert!((1..=SHARDS_MAX).contains(&shard_count), "1 to {SHARDS_MAX} shards");
         let Settings { queues_bytes_max, sessions_bytes_max, .. } = settings;
-        // Who may have how much of the last two is decided where they are asked for.
-        let pots = [queues_bytes_max, sessions_bytes_max, settings.retained_bytes_max, u64::MAX];
+        // Who may have how much of the last three is decided where they are asked for.
+        let retained_bytes_max = settings.retained_bytes_max;
+        let pots = [queues_bytes_max, sessions_bytes_max, retained_bytes_max, u64::MAX, u64::MAX];
         Arc::new(Self {
             settings,
             shard_count,
@@ -95,6 +103,8 @@ impl Shared {
             logs_full: AtomicU64::new(0),
             logs_poisoned: AtomicU64::new(0),
             logs_behind: AtomicU64::new(0),
+            logs_tight: AtomicU64::new(0),
+            logs_left: (0..shard_count).map(|_| AtomicU64::new(u64::MAX)).collect(),
         })
     }
 
@@ -148,7 +158,11 @@ impl Shared {
     }
 
     pub(crate) fn set_log_state(&self, shard: ShardId, is: LogState) {
+        if let Some(left) = self.logs_left.get(usize::from(shard)) {
+            left.store(is.left.unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
         let all = [
+            (&self.logs_tight, is.left.is_some()),
             (&self.logs_full, is.full),
             (&self.logs_poisoned, is.poisoned),
             (&self.logs_behind, is.behind),
@@ -174,7 +188,21 @@ impl Shared {
             full: self.logs_full.load(Ordering::Relaxed),
             poisoned: self.logs_poisoned.load(Ordering::Relaxed),
             behind: self.logs_behind.load(Ordering::Relaxed),
+            tight: self.logs_tight.load(Ordering::Relaxed),
         }
+    }
+
+    /// Those of the logs, a bit for each, of which a payer would hold more, with so many bytes
+    /// more, than it leaves to others. What it holds counts as spread over all of them evenly.
+    #[cold]
+    pub(crate) fn logs_lacking(&self, logs: u64, payer: &Account, more: u64) -> u64 {
+        let own = payer.bytes(Held::Logged) / u64::from(self.shard_count) + more;
+        let lacks = |shard: &usize| {
+            let left = self.logs_left.get(*shard);
+            left.is_some_and(|left| own > left.load(Ordering::Relaxed))
+        };
+        let of_logs = (0..usize::from(self.shard_count)).filter(|shard| logs & 1 << shard != 0);
+        of_logs.filter(lacks).fold(0, |bits, shard| bits | 1 << shard)
     }
 
     /// Would a retained message that is new find no room, or one that takes so many bytes more?

@@ -523,6 +523,7 @@ impl Shard {
             client.subscriptions.remove(&listed);
             if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
                 extras.retained_wanted.remove(filter.filter);
+                extras.retained_next.retain(|query| *query.filter != *filter.filter);
             }
             let bytes = bytes_of(filter, shards);
             client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);

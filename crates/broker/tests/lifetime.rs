@@ -5,7 +5,9 @@ mod lab;
 use std::sync::Arc;
 
 use broker::access::{Permission, Who};
-use broker::{Access, ConnectRequest, Ended, Event, Limits, Memory, Reauthenticated, Settings};
+use broker::{
+    Access, ConnectRequest, Ended, Event, Limits, Memory, Principal, Reauthenticated, Settings,
+};
 use codec::{
     Ack, AckKind, Auth, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, QoS,
     Reason, Version, Will,
@@ -175,6 +177,60 @@ fn shutdown_and_kick_say_why() {
     };
     let ended: Vec<_> = lab.events.iter().filter_map(ended).collect();
     assert_eq!(ended, [Ended::Administrative, Ended::Shutdown, Ended::Shutdown]);
+}
+
+#[test]
+fn a_connection_ends_with_its_credential() {
+    let mut lab = Lab::new(1);
+    let expires_at_ms = Some(lab.now_ms + 5_000);
+    let principal = Principal { expires_at_ms, ..Principal::default() };
+    let logged_in = ConnectRequest {
+        principal: Some(Box::new(principal)),
+        session_expiry_secs: 60,
+        ..request("token")
+    };
+    let token = lab.open(logged_in);
+    let other = lab.open(request("other"));
+    lab.pass_secs(4);
+    assert_eq!(lab.take_all(token), []);
+    lab.pass_secs(2);
+    assert_eq!(lab.take_all(token), [Got::Disconnect(Reason::NOT_AUTHORIZED)]);
+    assert!(lab.is_closed(token) && !lab.is_closed(other));
+    assert_eq!(lab.total(|m| &m.credentials_expired), 1);
+    // The session is there, and who is back without an end of the credential stays.
+    let again = lab.open(ConnectRequest {
+        clean_start: false,
+        session_expiry_secs: 60,
+        ..request("token")
+    });
+    lab.pass_secs(20);
+    assert!(!lab.is_closed(again));
+}
+
+#[test]
+fn a_ban_ends_the_connections_that_it_means_and_no_others() {
+    let mut lab = Lab::new(1);
+    let named = |name: &str, id: &str| ConnectRequest {
+        username: Some(name.into()),
+        peer: format!("192.0.2.{}:5", id.len()).into(),
+        ..request(id)
+    };
+    let by_id = lab.open(named("anna", "a"));
+    let by_user = lab.open(named("bob", "bb"));
+    let by_address = lab.open(named("carl", "ccc"));
+    let other = lab.open(named("dora", "dddd"));
+    let now_ms = lab.now_ms;
+    lab.shards[0].on_bans(
+        |id, user, peer| id == "a" || user == Some("bob") || peer.starts_with("192.0.2.3:"),
+        now_ms,
+    );
+    lab.settle();
+    for banned in [by_id, by_user, by_address] {
+        assert_eq!(lab.take_all(banned), [Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)]);
+        assert!(lab.is_closed(banned));
+    }
+    assert!(!lab.is_closed(other));
+    assert_eq!(lab.total(|m| &m.banned_cut), 3);
 }
 
 // Access.

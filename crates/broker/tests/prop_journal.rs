@@ -1,8 +1,8 @@
 //! Facts survive the way into a record and back, and any bytes are a fact or malformed.
 
 use broker::journal::{
-    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, Sent, SessionOpened, Stage, StoredMessage,
-    StoredWill, Subscribed,
+    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent, SessionOpened,
+    Stage, StoredMessage, StoredWill, Subscribed,
 };
 use codec::{QoS, Version};
 use proptest::prelude::*;
@@ -10,6 +10,8 @@ use proptest::prelude::*;
 /// What facts are made of, owned.
 #[derive(Clone, Debug)]
 struct Parts {
+    session: QueueNumber,
+    queue: Option<QueueNumber>,
     numbers: [u64; 3],
     small: u32,
     packet_id: u16,
@@ -21,7 +23,12 @@ struct Parts {
     texts: [String; 2],
     blobs: [Vec<u8>; 2],
     entries: Vec<(u64, u32, Vec<u8>)>,
-    sent: Vec<(u64, u16, bool, u64, u64)>,
+    sent: Vec<(QueueNumber, u16, bool, Option<QueueNumber>, u64)>,
+}
+
+fn queue_number() -> impl Strategy<Value = QueueNumber> {
+    let any = any::<u64>().prop_filter_map("not a queue's", QueueNumber::new);
+    prop_oneof![any, Just(QueueNumber::MIN), Just(QueueNumber::MAX)]
 }
 
 fn parts() -> impl Strategy<Value = Parts> {
@@ -29,6 +36,7 @@ fn parts() -> impl Strategy<Value = Parts> {
     let blob = || prop::collection::vec(any::<u8>(), 0..200);
     (
         (prop::array::uniform3(number), any::<u32>(), any::<u16>(), any::<u8>()),
+        (queue_number(), prop::option::of(queue_number())),
         prop::sample::select(vec![QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]),
         prop::sample::select(vec![Version::V31, Version::V311, Version::V5]),
         (any::<bool>(), any::<Option<(u16, u64)>>()),
@@ -38,29 +46,36 @@ fn parts() -> impl Strategy<Value = Parts> {
             0..6,
         ),
         prop::collection::vec(
-            (any::<u64>(), 1_u16.., any::<bool>(), any::<u64>(), any::<u64>()),
+            (
+                queue_number(),
+                1_u16..,
+                any::<bool>(),
+                prop::option::of(queue_number()),
+                any::<u64>(),
+            ),
             0..6,
         ),
     )
-        .prop_map(
-            |((numbers, small, packet_id, byte), qos, version, flags, own, entries, sent)| {
-                let ((flag, origin), (texts, blobs)) = (flags, own);
-                Parts {
-                    numbers,
-                    small,
-                    packet_id,
-                    byte,
-                    qos,
-                    version,
-                    flag,
-                    origin,
-                    texts,
-                    blobs,
-                    entries,
-                    sent,
-                }
-            },
-        )
+        .prop_map(|(head, (session, queue), qos, version, flags, own, entries, sent)| {
+            let (numbers, small, packet_id, byte) = head;
+            let ((flag, origin), (texts, blobs)) = (flags, own);
+            Parts {
+                session,
+                queue,
+                numbers,
+                small,
+                packet_id,
+                byte,
+                qos,
+                version,
+                flag,
+                origin,
+                texts,
+                blobs,
+                entries,
+                sent,
+            }
+        })
 }
 
 fn lists(parts: &Parts) -> (ProgressBuf, InFlightBuf) {
@@ -72,7 +87,7 @@ fn lists(parts: &Parts) -> (ProgressBuf, InFlightBuf) {
             last = from + u64::from(*step) / 3;
             (from, last)
         });
-        progress.push(*queue, u64::from(*floor), above);
+        progress.push(QueueId::of_number(*queue), u64::from(*floor), above);
     }
     for &(session, packet_id, released, queue, serial) in &parts.sent {
         let stage = if released { Stage::AwaitsPubcomp } else { Stage::AwaitsPubrec };
@@ -82,14 +97,14 @@ fn lists(parts: &Parts) -> (ProgressBuf, InFlightBuf) {
 }
 
 fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a>> {
-    let [session, b, c] = p.numbers;
+    let (session, [serial, b, c]) = (p.session, p.numbers);
     let (packet_id, qos, retain) = (p.packet_id, p.qos, p.flag);
     let [topic, other] = [p.texts[0].as_str(), p.texts[1].as_str()];
     let [properties, payload] = [p.blobs[0].as_slice(), p.blobs[1].as_slice()];
     let message = StoredMessage {
-        serial: session,
+        serial,
         origin: p.origin.map(|(source, serial)| Origin { source, serial }),
-        queue: b,
+        queue: p.queue,
         qos,
         retain,
         expires_at_ms: c,
@@ -108,7 +123,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
         }),
         Fact::SessionDetached { session, at_ms: b, expiry_secs: p.small },
         Fact::Taken { session, packet_id, message },
-        Fact::WillTaken { session, message },
+        Fact::WillTaken { session: p.queue, message },
         Fact::SessionEnded { session },
         Fact::Subscribed(Subscribed {
             session,
@@ -170,7 +185,7 @@ proptest! {
         let entries: Vec<_> = progress.as_progress().iter().collect();
         prop_assert_eq!(entries.len(), parts.entries.len());
         for (entry, (queue, floor, steps)) in entries.iter().zip(&parts.entries) {
-            prop_assert_eq!((entry.queue, entry.floor), (*queue, u64::from(*floor)));
+            prop_assert_eq!((entry.queue.number(), entry.floor), (*queue, u64::from(*floor)));
             let total: u64 = steps.iter().map(|step| u64::from(*step) + u64::from(*step) / 3).sum();
             let above: Vec<(u64, u64)> = entry.above.iter().collect();
             prop_assert_eq!(above.len(), steps.len());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::journal::{Fact, SessionOpened, Subscribed};
+use broker::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
 use broker::{Access, Limits, Replay, Settings, Shard, Shared};
 use codec::Version;
 use storage::{Kind, Position, Record};
@@ -30,15 +30,16 @@ fn start(facts: &[Fact<'_>]) -> Result<u64, String> {
 }
 
 fn subscribed(filter: &str, options: u8) -> [Fact<'_>; 2] {
+    let session = QueueNumber::MIN;
     let opened = SessionOpened {
-        session: 1,
+        session,
         version: Version::V5,
         opened_at_ms: 1,
         expiry_secs: u32::MAX,
         client_id: "meter",
         username: "",
     };
-    let subscribed = Subscribed { session: 1, options, identifier: 0, from_serial: 0, filter };
+    let subscribed = Subscribed { session, options, identifier: 0, from_serial: 0, filter };
     [Fact::SessionOpened(opened), Fact::Subscribed(subscribed)]
 }
 

@@ -1,8 +1,8 @@
 //! The facts of the journal: an input is a record kind and a record.
 
 use broker::journal::{
-    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, Sent, SessionOpened, Stage, StoredMessage,
-    StoredWill, Subscribed,
+    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent, SessionOpened,
+    Stage, StoredMessage, StoredWill, Subscribed,
 };
 use codec::{QoS, Version};
 
@@ -38,7 +38,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let message = StoredMessage {
         serial: 300,
         origin: Some(Origin { source: 3, serial: 70_000 }),
-        queue: u64::MAX,
+        queue: Some(QueueNumber::MAX),
         qos: QoS::ExactlyOnce,
         retain: true,
         expires_at_ms: 1_700_000_000_000,
@@ -47,43 +47,38 @@ pub fn seeds() -> Vec<Vec<u8>> {
         payload: b"payload",
     };
     let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, ..message };
-    let mut progress = ProgressBuf::default();
-    progress.push(1, 10, [(12, 13), (400, 400)]);
-    progress.push(2, 0, []);
-    let mut in_flight = InFlightBuf::default();
-    for (queue, stage) in [(1, Stage::AwaitsPubrec), (9, Stage::AwaitsPubcomp)] {
-        in_flight.push(Sent { session: 1, packet_id: 65_535, stage, queue, serial: 500 });
-    }
+    let (progress, in_flight) = lists();
+    let session = QueueNumber::MIN;
     let facts = [
         Fact::SessionOpened(SessionOpened {
-            session: 1,
+            session,
             version: Version::V5,
             opened_at_ms: 1_700_000_000_000,
             expiry_secs: u32::MAX,
             client_id: "client",
             username: "user",
         }),
-        Fact::SessionDetached { session: 1, at_ms: 5, expiry_secs: 6 },
-        Fact::SessionEnded { session: 128 },
+        Fact::SessionDetached { session, at_ms: 5, expiry_secs: 6 },
+        Fact::SessionEnded { session: QueueNumber::MAX },
         Fact::Subscribed(Subscribed {
-            session: 1,
+            session,
             options: 0x2a,
             identifier: 268_435_455,
             from_serial: 7,
             filter: "a/+/#",
         }),
-        Fact::Unsubscribed { session: 1, filter: "a/+/#" },
+        Fact::Unsubscribed { session, filter: "a/+/#" },
         Fact::Message(message),
         Fact::Message(plain),
         Fact::Progress(progress.as_progress()),
         Fact::InFlight(in_flight.as_in_flight()),
-        Fact::Received { session: 1, packet_id: 1, serial: 300 },
-        Fact::Undone { session: 1, packet_id: 1, serial: 300 },
-        Fact::Released { session: 1, packet_id: 1 },
+        Fact::Received { session, packet_id: 1, serial: 300 },
+        Fact::Undone { session, packet_id: 1, serial: 300 },
+        Fact::Released { session, packet_id: 1 },
         Fact::Retained(plain),
         Fact::RetainedCleared { topic: "a/ä" },
         Fact::Will(StoredWill {
-            session: 1,
+            session,
             delay_secs: 30,
             message_expiry_secs: Some(60),
             qos: QoS::AtLeastOnce,
@@ -92,9 +87,29 @@ pub fn seeds() -> Vec<Vec<u8>> {
             properties: b"",
             payload: b"gone",
         }),
-        Fact::WillCleared { session: 1 },
-        Fact::GroupOpened(GroupOpened { queue: 9, from_serial: 1, name: "g", filter: "jobs/#" }),
-        Fact::GroupClosed { queue: 9 },
+        Fact::WillCleared { session },
+        Fact::GroupOpened(GroupOpened {
+            queue: session,
+            from_serial: 1,
+            name: "g",
+            filter: "jobs/#",
+        }),
+        Fact::GroupClosed { queue: session },
     ];
     facts.map(write).into()
+}
+
+fn lists() -> (ProgressBuf, InFlightBuf) {
+    let (mut progress, mut in_flight) = (ProgressBuf::default(), InFlightBuf::default());
+    progress.push(QueueId::Handover, 10, [(12, 13), (400, 400)]);
+    progress.push(QueueNumber::MAX.into(), 0, []);
+    progress.push(QueueId::Seen(1), 7, []);
+    let session = QueueNumber::MIN;
+    let mut add = |queue, stage| {
+        in_flight.push(Sent { session, packet_id: 65_535, stage, queue, serial: 500 });
+    };
+    add(Some(session), Stage::AwaitsPubrec);
+    add(Some(QueueNumber::MAX), Stage::AwaitsPubcomp);
+    add(None, Stage::Over);
+    (progress, in_flight)
 }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use broker::journal::{Fact, SessionOpened, StoredMessage, Subscribed};
+use broker::journal::{Fact, QueueNumber, SessionOpened, StoredMessage, Subscribed};
 use broker::{Settings, Shared};
 use codec::{QoS, Version};
 use server::disk::{DataDir, LogDisk};
@@ -66,7 +66,7 @@ impl Writer {
 
     fn write_sessions(&mut self, clients: &[String]) -> Result<()> {
         for (number, client_id) in clients.iter().enumerate() {
-            let session = number as u64 + 1;
+            let session = QueueNumber::new(number as u64 + 1).context("too many sessions")?;
             self.write(&Fact::SessionOpened(SessionOpened {
                 session,
                 version: Version::V5,
@@ -96,7 +96,7 @@ impl Writer {
             self.write(&Fact::Message(StoredMessage {
                 serial,
                 origin: None,
-                queue: 0,
+                queue: None,
                 qos: QoS::AtLeastOnce,
                 retain: false,
                 expires_at_ms: u64::MAX,

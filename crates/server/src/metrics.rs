@@ -138,17 +138,24 @@ const HOLDERS_TOLD: usize = 10;
 
 fn write_holders(text: &mut String, shared: &Shared) {
     let name = "quelea_held_bytes";
-    let help = "What sessions and their queues hold in memory, all of them.";
+    let help = "What clients make the broker hold: in memory, and (logged) in its logs.";
     head(text, name, Kind::Gauge, help);
     for held in Held::ALL {
         let _ = writeln!(text, "{name}{{kind=\"{}\"}} {}", held.name(), shared.ledger.bytes(held));
     }
-    let holders = shared.ledger.largest(HOLDERS_TOLD);
+    let mut holders = shared.ledger.largest(HOLDERS_TOLD);
+    for holder in shared.ledger.largest_of(Held::Logged, HOLDERS_TOLD) {
+        let is_told = holders.iter().any(|told| told.name == holder.name);
+        if holder.bytes[Held::Logged as usize] > 0 && !is_told {
+            holders.push(holder);
+        }
+    }
     if holders.is_empty() {
         return;
     }
     let name = "quelea_holder_bytes";
-    let help = "The same of the ten users, or addresses of clients without a name, that hold most.";
+    let help = "The same of the ten users, or addresses of clients without a name, that hold most \
+                memory, and of the ten that have most in the logs.";
     head(text, name, Kind::Gauge, help);
     for holder in holders {
         let who = shown(&holder.name);

@@ -10,9 +10,10 @@ use std::time::Duration;
 use codec::Reason;
 use server::auth::passwords::user_lines;
 use server::auth::scram::ScramError;
-use server::auth::{Answer, AuthRequest, Authenticator, Verdict};
+use server::auth::{Answer, AuthError, AuthRequest, Authenticator, Verdict};
 use server::config::{Auth, Config, Machine};
 use server::origin::Origin;
+use server::run::Clock;
 
 /// A password file that goes away with the test.
 struct TempFile(PathBuf);
@@ -40,6 +41,10 @@ fn auth(file: Option<&TempFile>) -> Auth {
     }
 }
 
+fn start(config: &Auth, secret: Option<[u8; 32]>) -> Result<Authenticator, AuthError> {
+    Authenticator::start(config, &[], secret, Clock::start())
+}
+
 fn request(username: Option<&str>, password: Option<&str>) -> AuthRequest {
     AuthRequest {
         username: username.map(Into::into),
@@ -60,13 +65,49 @@ fn verdict(authenticator: &Authenticator, request: AuthRequest) -> Verdict {
 }
 
 fn admitted(name: &str) -> Verdict {
-    Verdict::Admitted { username: Some(name.into()) }
+    Verdict::Admitted { username: Some(name.into()), principal: None }
+}
+
+/// A service that says these bytes to whoever asks, once.
+fn service(answer: String) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = [0; 4096];
+        assert!(stream.read(&mut asked).unwrap() > 0);
+        stream.write_all(answer.as_bytes()).unwrap();
+    });
+    url
+}
+
+#[test]
+fn an_end_that_no_clock_reaches_is_an_end_all_the_same() {
+    let body = format!("{{\"result\":\"allow\",\"expire_at\":{}}}", u64::MAX);
+    let length = body.len();
+    let url = service(format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    ));
+    let text = format!("[[authentication]]\nname = \"s\"\nkind = \"http\"\nurl = \"{url}\"\n");
+    let file = server::config::SourceFile { path: "quelea.toml".into(), text };
+    let sources = server::config::Sources { file: Some(file), ..Default::default() };
+    let config = server::config::load(&sources, &Machine::UNKNOWN).unwrap().config;
+    let authenticator =
+        Authenticator::start(&config.auth, &config.authentication, None, Clock::start()).unwrap();
+    match verdict(&authenticator, request(Some("anna"), None)) {
+        Verdict::Admitted { username, principal: Some(principal) } => {
+            assert_eq!(username.as_deref(), Some("anna"));
+            assert!(principal.expires_at_ms.is_some_and(|end| end < u64::MAX / 2));
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
 fn right_passwords_get_in_and_are_remembered() {
     let file = TempFile::new("right", &user_lines("anna", b"s3cret", false).join("\n"));
-    let authenticator = Authenticator::start(&auth(Some(&file)), None).unwrap();
+    let authenticator = start(&auth(Some(&file)), None).unwrap();
     let right = request(Some("anna"), Some("s3cret"));
     let (first, later) = answer();
     assert_eq!(authenticator.check(right.clone(), first), None, "the door does not wait");
@@ -82,28 +123,30 @@ fn right_passwords_get_in_and_are_remembered() {
 #[test]
 fn anonymous_clients_need_leave() {
     let file = TempFile::new("anonymous", &user_lines("anna", b"s3cret", false).join("\n"));
-    for authenticator in [
-        Authenticator::start(&auth(Some(&file)), None).unwrap(),
-        Authenticator::start(&auth(None), None).unwrap(),
-    ] {
+    for authenticator in
+        [start(&auth(Some(&file)), None).unwrap(), start(&auth(None), None).unwrap()]
+    {
         let refused = Verdict::Refused(Reason::NOT_AUTHORIZED);
         assert_eq!(verdict(&authenticator, request(None, None)), refused);
         let open = AuthRequest { allow_anonymous: true, ..request(None, None) };
-        assert_eq!(verdict(&authenticator, open), Verdict::Admitted { username: None });
+        assert_eq!(
+            verdict(&authenticator, open),
+            Verdict::Admitted { username: None, principal: None }
+        );
     }
 }
 
 #[test]
 fn a_wrong_password_does_not_get_in_as_anonymous() {
     let file = TempFile::new("fallback", &user_lines("anna", b"s3cret", false).join("\n"));
-    let authenticator = Authenticator::start(&auth(Some(&file)), None).unwrap();
+    let authenticator = start(&auth(Some(&file)), None).unwrap();
     let wrong = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("x")) };
     assert_eq!(verdict(&authenticator, wrong), Verdict::Refused(Reason::NOT_AUTHORIZED));
 }
 
 #[test]
 fn without_a_password_file_a_name_proves_nothing() {
-    let authenticator = Authenticator::start(&auth(None), None).unwrap();
+    let authenticator = start(&auth(None), None).unwrap();
     let open = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("any")) };
     assert_eq!(verdict(&authenticator, open), Verdict::Unproved { username: "anna".into() });
     let closed = request(Some("anna"), Some("any"));
@@ -112,7 +155,7 @@ fn without_a_password_file_a_name_proves_nothing() {
 
 #[test]
 fn a_certificate_speaks_for_its_owner() {
-    let authenticator = Authenticator::start(&auth(None), None).unwrap();
+    let authenticator = start(&auth(None), None).unwrap();
     let mut shown = request(Some("eve"), Some("x"));
     shown.certificate_identity = Some("anna".into());
     assert_eq!(verdict(&authenticator, shown), admitted("anna"));
@@ -122,7 +165,7 @@ fn a_certificate_speaks_for_its_owner() {
 fn a_full_queue_answers_busy() {
     let file = TempFile::new("busy", &user_lines("anna", b"s3cret", false).join("\n"));
     let config = Auth { queue_max: 1, ..auth(Some(&file)) };
-    let authenticator = Authenticator::start(&config, None).unwrap();
+    let authenticator = start(&config, None).unwrap();
     // The one thread is held inside the first answer, so what follows can only queue.
     let (release, held) = channel::<()>();
     let (entered, inside) = channel();
@@ -146,7 +189,7 @@ fn a_full_queue_answers_busy() {
 #[test]
 fn who_is_gone_is_not_checked_and_addresses_take_turns() {
     let file = TempFile::new("turns", &user_lines("anna", b"s3cret", false).join("\n"));
-    let authenticator = Authenticator::start(&auth(Some(&file)), None).unwrap();
+    let authenticator = start(&auth(Some(&file)), None).unwrap();
     let (release, held) = channel::<()>();
     let (entered, inside) = channel();
     let hold: Answer = Box::new(move |_| {
@@ -180,7 +223,7 @@ fn who_is_gone_is_not_checked_and_addresses_take_turns() {
 fn wrong_passwords_of_an_address_are_paced() {
     let file = TempFile::new("paced", &user_lines("anna", b"s3cret", true).join("\n"));
     let config = Auth { failures_per_second_max: 1, threads: 2, ..auth(Some(&file)) };
-    let authenticator = Authenticator::start(&config, None).unwrap();
+    let authenticator = start(&config, None).unwrap();
     let origin = Origin::V4([192, 0, 2, 66]);
     // Wrong proofs cost microseconds, so that the burst is over before there is one more.
     let guess = || {
@@ -198,7 +241,7 @@ fn wrong_passwords_of_an_address_are_paced() {
 fn a_reload_changes_passwords_at_once_and_a_bad_file_changes_nothing() {
     let file = TempFile::new("reload", &user_lines("anna", b"old", false).join("\n"));
     let config = auth(Some(&file));
-    let authenticator = Authenticator::start(&config, None).unwrap();
+    let authenticator = start(&config, None).unwrap();
     let old = || request(Some("anna"), Some("old"));
     assert_eq!(verdict(&authenticator, old()), admitted("anna"));
     fs::write(&file.0, "anna:plain\n").unwrap();
@@ -214,9 +257,9 @@ fn a_reload_changes_passwords_at_once_and_a_bad_file_changes_nothing() {
 #[test]
 fn scram_is_offered_to_those_who_have_it() {
     let file = TempFile::new("scram", &user_lines("anna", b"s3cret", true).join("\n"));
-    let authenticator = Authenticator::start(&auth(Some(&file)), None).unwrap();
+    let authenticator = start(&auth(Some(&file)), None).unwrap();
     assert!(authenticator.offers_scram());
-    assert!(!Authenticator::start(&auth(None), None).unwrap().offers_scram());
+    assert!(!start(&auth(None), None).unwrap().offers_scram());
     let (exchange, first) = authenticator.start_scram(b"n,,n=anna,r=abc").unwrap();
     assert_eq!(exchange.username(), "anna");
     let first = String::from_utf8(first).unwrap();
@@ -231,7 +274,7 @@ fn what_is_seen_of_a_user_that_does_not_exist_outlives_a_restart() {
     let lines = user_lines("anna", b"s3cret", true);
     let file = TempFile::new("decoys", &lines.join("\n"));
     let salt_of_eve = |secret| {
-        let authenticator = Authenticator::start(&auth(Some(&file)), secret).unwrap();
+        let authenticator = start(&auth(Some(&file)), secret).unwrap();
         let (_, first) = authenticator.start_scram(b"n,,n=eve,r=abc").unwrap();
         let first = String::from_utf8(first).unwrap();
         first.split_once(",s=").unwrap().1.to_owned()

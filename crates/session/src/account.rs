@@ -5,7 +5,7 @@
 //! what the share of each is. The same holds for the memory of the process, while it is short.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is held, by what it counts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,14 @@ pub enum Held {
     /// What waits to be written to connections, and what has come of them and waits. It is counted
     /// while memory is short.
     Unsent,
+    /// Messages that wait in the logs, on the disk.
+    Logged,
 }
 
 impl Held {
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
     pub const ALL: [Self; Self::COUNT] =
-        [Self::Queued, Self::Sessions, Self::Retained, Self::Unsent];
+        [Self::Queued, Self::Sessions, Self::Retained, Self::Unsent, Self::Logged];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,7 +34,13 @@ impl Held {
             Self::Sessions => "sessions",
             Self::Retained => "retained",
             Self::Unsent => "unsent",
+            Self::Logged => "logged",
         }
+    }
+
+    /// Does it take memory?
+    pub const fn is_in_memory(self) -> bool {
+        !matches!(self, Self::Logged)
     }
 }
 
@@ -51,8 +59,8 @@ pub struct Pots {
 pub struct Account {
     name: Box<str>,
     pots: Arc<Pots>,
-    /// By which it is known where a reference would take too much; 0: by none.
-    number: AtomicU32,
+    /// By which it is known where a reference would take too much. No other has it meanwhile.
+    number: u32,
     bytes: [AtomicU64; Held::COUNT],
 }
 
@@ -77,21 +85,12 @@ impl Pots {
 }
 
 impl Account {
-    pub fn new(name: &str, pots: &Arc<Pots>) -> Self {
-        Self {
-            name: name.into(),
-            pots: pots.clone(),
-            number: AtomicU32::new(0),
-            bytes: Default::default(),
-        }
+    pub fn new(name: &str, number: u32, pots: &Arc<Pots>) -> Self {
+        Self { name: name.into(), pots: pots.clone(), number, bytes: Default::default() }
     }
 
-    pub fn number(&self) -> u32 {
-        self.number.load(Ordering::Relaxed)
-    }
-
-    pub fn set_number(&self, number: u32) {
-        self.number.store(number, Ordering::Relaxed);
+    pub const fn number(&self) -> u32 {
+        self.number
     }
 
     pub fn name(&self) -> &str {
@@ -102,9 +101,9 @@ impl Account {
         self.bytes[held as usize].load(Ordering::Relaxed)
     }
 
-    /// What it holds of all kinds.
+    /// What it holds in memory, of all kinds.
     pub fn total(&self) -> u64 {
-        self.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+        Held::ALL.iter().filter(|held| held.is_in_memory()).map(|held| self.bytes(*held)).sum()
     }
 
     /// Is memory short, and would it hold more, with so many bytes more, than it leaves to others?
@@ -136,15 +135,15 @@ mod tests {
 
     #[test]
     fn one_payer_takes_half_and_leaves_the_rest_to_others() {
-        let pots = Pots::new([1000, 0, 0, 0]);
-        let greedy = Account::new("greedy", &pots);
+        let pots = Pots::new([1000, 0, 0, 0, 0]);
+        let greedy = Account::new("greedy", 1, &pots);
         let mut taken = 0;
         while !greedy.lacks_room(Held::Queued, 10) {
             greedy.add(Held::Queued, 10);
             taken += 10;
         }
         assert_eq!(taken, 500);
-        let others: Vec<_> = (0..8).map(|_| Account::new("other", &pots)).collect();
+        let others: Vec<_> = (0..8).map(|_| Account::new("other", 2, &pots)).collect();
         for _ in 0..100 {
             for other in others.iter().filter(|other| !other.lacks_room(Held::Queued, 1)) {
                 other.add(Held::Queued, 1);
@@ -152,7 +151,7 @@ mod tests {
         }
         let (least, most) = (others[7].bytes(Held::Queued), others[0].bytes(Held::Queued));
         assert!(least >= 50 && most - least <= 1, "{least} {most}");
-        let late = Account::new("late", &pots);
+        let late = Account::new("late", 3, &pots);
         assert!(!late.lacks_room(Held::Queued, 50), "who comes last finds room, too");
         greedy.sub(Held::Queued, 500);
         assert!(!others[0].lacks_room(Held::Queued, 100));
@@ -161,10 +160,11 @@ mod tests {
     #[test]
     fn while_memory_is_short_one_payer_has_no_more_than_it_leaves() {
         let pots = Pots::new([u64::MAX; Held::COUNT]);
-        let (greedy, modest) = (Account::new("greedy", &pots), Account::new("modest", &pots));
+        let (greedy, modest) = (Account::new("greedy", 1, &pots), Account::new("modest", 2, &pots));
         greedy.add(Held::Unsent, 400);
         greedy.add(Held::Sessions, 200);
         modest.add(Held::Queued, 20);
+        modest.add(Held::Logged, 1_000_000);
         let lacks = || (greedy.lacks_room(Held::Queued, 10), modest.lacks_room(Held::Queued, 10));
         assert_eq!(lacks(), (false, false));
         pots.set_memory_left(100);

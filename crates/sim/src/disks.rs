@@ -198,11 +198,13 @@ impl Disks {
                 && let Ok(Fact::WillTaken { session, .. }) =
                     Fact::decode(record.kind.get(), record.bytes)
             {
-                let fact = Fact::WillCleared { session };
-                let mut bytes = Vec::new();
-                fact.encode(&mut bytes);
-                let kind = Kind::new(fact.kind());
-                replay.on_record(Record { kind, bytes: &bytes, ..record }, ledger);
+                if let Some(session) = session {
+                    let fact = Fact::WillCleared { session };
+                    let mut bytes = Vec::new();
+                    fact.encode(&mut bytes);
+                    let kind = Kind::new(fact.kind());
+                    replay.on_record(Record { kind, bytes: &bytes, ..record }, ledger);
+                }
             } else if !is_forgotten {
                 replay.on_record(record, ledger);
             }

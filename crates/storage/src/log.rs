@@ -402,6 +402,17 @@ impl Log {
         }
     }
 
+    /// Bytes of records that are needed.
+    pub fn live_bytes(&self) -> u64 {
+        self.ledger.live_bytes()
+    }
+
+    /// How much may live in a log of this size before reclaiming has to hurry to make room: none
+    /// where its size has no limit.
+    pub fn live_bytes_max(&self) -> Option<u64> {
+        self.settings.live_bytes_max()
+    }
+
     /// Is so much waiting for the disk that whoever appends had better slow down? A quarter of
     /// `pending_bytes_max`, beyond which appends are refused.
     pub fn is_behind(&self) -> bool {

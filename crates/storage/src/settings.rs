@@ -69,6 +69,14 @@ impl Default for Settings {
 
 impl Settings {
     /// Small sizes that keep the proportions of the default: for tests and tiny devices.
+    /// What may live in a log that reclaiming lets grow to its limit: see `space_percent`.
+    pub(crate) fn live_bytes_max(&self) -> Option<u64> {
+        let slack = u64::from(self.segment_bytes) * u64::from(self.slack_segments);
+        let is_limited = self.log_bytes_max != u64::MAX;
+        let bytes = self.log_bytes_max.saturating_sub(slack) / u64::from(self.space_percent) * 100;
+        is_limited.then_some(bytes)
+    }
+
     pub fn with_segment_bytes(segment_bytes: u32) -> Self {
         Self {
             segment_bytes,

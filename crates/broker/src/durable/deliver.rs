@@ -41,9 +41,9 @@ impl Shard {
         found: &[Subscription],
         keeping: Keeping,
     ) -> Result<Option<(u64, Option<Position>)>, storage::AppendError> {
-        let (origin, is_awaited) = match keeping {
+        let (origin, is_awaited, payer) = match keeping {
             Keeping::Kept(serial) => return Ok(Some((serial, None))),
-            Keeping::New { origin, is_awaited, .. } => (origin, is_awaited),
+            Keeping::New { origin, is_awaited, payer, .. } => (origin, is_awaited, payer),
         };
         // A packet id of QoS 2 that is forgotten with the process would later be taken for a
         // repetition: such deliveries of kept sessions are written at every level.
@@ -56,7 +56,10 @@ impl Shard {
             });
         if is_owed {
             match store.keep_message(message, |it| Fact::Message(StoredMessage { origin, ..it })) {
-                Ok((serial, position)) => return Ok(Some((serial, Some(position)))),
+                Ok((serial, position)) => {
+                    store.charge_number(serial, payer, &self.shared.ledger);
+                    return Ok(Some((serial, Some(position))));
+                }
                 Err(error) if is_awaited => return Err(error),
                 Err(_) => {}
             }
@@ -340,7 +343,7 @@ impl Shard {
         if !std::mem::replace(&mut durable.is_moved, true)
             && let Some(store) = &mut self.store
         {
-            store.note_moved(durable.queue);
+            store.note_moved(durable.queue.into());
         }
     }
 
@@ -446,7 +449,7 @@ impl Shard {
         let (Some(store), Some(queue)) = (self.store.as_mut().sure(), queue.sure()) else {
             return false;
         };
-        match store.load(serial, queue) {
+        match store.load(serial, queue.into()) {
             Loaded::Pending => false,
             Loaded::Gone => {
                 self.leave_queue(slot, serial);
@@ -557,7 +560,7 @@ impl Shard {
         let unsupplied = client.session.outgoing.unsupplied();
         let (Some(queue), Some((packet_id, origin))) = (queue, unsupplied) else { return false };
         let Some(store) = self.store.as_mut().sure() else { return false };
-        let delivery = match store.load(origin.serial, queue) {
+        let delivery = match store.load(origin.serial, queue.into()) {
             Loaded::Pending => return false,
             Loaded::Ready(message) => {
                 let wanted = self.delivery_of(slot, origin.serial, &message);
@@ -586,21 +589,6 @@ impl Shard {
         match out.map(|out| out.stage) {
             Some(Stage::AwaitsPubrec | Stage::AwaitsPubcomp) => QoS::ExactlyOnce,
             Some(Stage::AwaitsPuback | Stage::Over) | None => QoS::AtLeastOnce,
-        }
-    }
-
-    /// The disk has brought what these queues asked for.
-    pub(crate) fn resume_queues(&mut self, queues: Vec<u64>, now_ms: u64) {
-        for queue in queues {
-            if queue == super::store::HANDOVER {
-                self.resume_handovers(now_ms);
-                continue;
-            }
-            match self.owner(queue) {
-                Some(super::store::Owner::Session(slot)) => self.pump(slot, now_ms),
-                Some(super::store::Owner::Group(key)) => self.drain_group(key, now_ms),
-                None => {}
-            }
         }
     }
 

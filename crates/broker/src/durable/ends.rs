@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use storage::{AppendError, Level, Status};
 
 use super::promise::Promise;
-use crate::journal::Fact;
+use crate::journal::{Fact, QueueNumber};
 use crate::{Ended, SessionKey, Shard};
 
 /// The end of a kept session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
-    pub(crate) queue: u64,
+    pub(crate) queue: QueueNumber,
     pub(crate) level: Level,
     /// The hash of its client id, if who has it next waits for the commit.
     pub(crate) awaited_by: Option<u64>,
@@ -24,7 +24,7 @@ pub(crate) struct End {
 
 impl End {
     /// Of an older session than the one that was found with the same client id.
-    pub(crate) const fn of_namesake(queue: u64) -> Self {
+    pub(crate) const fn of_namesake(queue: QueueNumber) -> Self {
         Self { queue, level: Level::Disk, awaited_by: None }
     }
 }

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use session::{Dropped, Message, Overflow};
 
 use super::promise::Promise;
-use super::store::{Class, HANDOVER, Loaded, Owner, level_of};
+use super::queue::Queue;
+use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
 use crate::group_names::GroupName;
-use crate::journal::{Fact, GroupOpened, StoredMessage};
+use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
+use crate::ledger::NOBODY;
 use crate::sure::Sure;
 use crate::{Confirm, GroupWay, Mail, Shard};
 
@@ -32,7 +34,7 @@ struct Waiting {
 /// The queue of a group, at its home.
 #[derive(Debug)]
 pub(crate) struct KeptQueue {
-    pub(crate) queue: u64,
+    pub(crate) queue: QueueNumber,
     pub(crate) place: Place,
     pub(crate) track: Track,
     waiting: VecDeque<Waiting>,
@@ -43,7 +45,7 @@ pub(crate) struct KeptQueue {
 }
 
 impl KeptQueue {
-    fn new(queue: u64, place: Place, track: Track) -> Self {
+    fn new(queue: QueueNumber, place: Place, track: Track) -> Self {
         Self {
             queue,
             place,
@@ -109,9 +111,13 @@ impl Shard {
         }
         let Some(queue) = self.open_group_queue(name)?.sure() else { return Ok(false) };
         let Some(store) = self.store.as_mut().sure() else { return Ok(false) };
-        let (serial, position) = store
-            .keep_message(message, |message| Fact::Message(StoredMessage { queue, ..message }))?;
+        let (serial, position) = store.keep_message(message, |message| {
+            let queue = Some(queue);
+            Fact::Message(StoredMessage { queue, ..message })
+        })?;
         let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
+        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
+        store.charge_number(serial, payer, &self.shared.ledger);
         if let Some(confirm) = confirm {
             store.promises.push(position, level_of(message.level()), Promise::Confirm(confirm));
         }
@@ -128,7 +134,7 @@ impl Shard {
     fn open_group_queue(
         &mut self,
         name: &Arc<GroupName>,
-    ) -> Result<Option<u64>, storage::AppendError> {
+    ) -> Result<Option<QueueNumber>, storage::AppendError> {
         if let Some(kept) = self.groups.kept(name.key) {
             return Ok(Some(kept.queue));
         }
@@ -182,7 +188,7 @@ impl Shard {
             }
             let loaded = match (message, &mut self.store) {
                 (Some(message), _) => Loaded::Ready(message),
-                (None, Some(store)) => store.load(serial, queue),
+                (None, Some(store)) => store.load(serial, queue.into()),
                 (None, None) => return,
             };
             let message = match loaded {
@@ -240,7 +246,7 @@ impl Shard {
             }
         }
         if let Some(store) = &mut self.store {
-            store.note_moved(queue);
+            store.note_moved(queue.into());
             store.release_message(serial);
         }
     }
@@ -288,7 +294,7 @@ impl Shard {
     /// Puts a group's queue back as it was in the log.
     pub(super) fn restore_group(
         &mut self,
-        queue: u64,
+        queue: QueueNumber,
         facts: &super::replay::GroupFacts,
         track: Track,
         now_ms: u64,
@@ -302,10 +308,14 @@ impl Shard {
     }
 
     /// Lines a message up in the queue of its group. Returns how many need it.
-    pub(crate) fn restore_group_message(&mut self, serial: u64, queue: u64, bytes: u32) -> u32 {
-        debug_assert!(queue != HANDOVER, "only groups have messages of their own");
+    pub(crate) fn restore_group_message(
+        &mut self,
+        serial: u64,
+        queue: QueueNumber,
+        bytes: u32,
+    ) -> u32 {
         // Its group was closed.
-        let Some(Owner::Group(key)) = self.owner(queue) else { return 0 };
+        let Some(Queue::Group(key)) = self.queue_of(queue) else { return 0 };
         let Some(kept) = self.groups.kept_mut(key).sure() else { return 0 };
         if serial <= kept.track.cursor() || kept.track.contains(serial) {
             return 0;

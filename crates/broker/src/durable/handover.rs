@@ -14,10 +14,11 @@ use foldhash::fast::FixedState;
 use session::{Account, Message};
 use storage::{AppendError, Position};
 
-use super::store::{Class, HANDOVER, Loaded, level_of};
+use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
 use crate::client::Client;
-use crate::journal::{Fact, Origin};
+use crate::journal::{Fact, Origin, QueueId, QueueNumber};
+use crate::ledger::NOBODY;
 use crate::publish::Routed;
 use crate::sure::Sure;
 use crate::{Confirm, Mail, SessionKey, Shard};
@@ -25,8 +26,8 @@ use crate::{Confirm, Mail, SessionKey, Shard};
 /// A message that is not yet known to be held by all who owe it.
 #[derive(Debug)]
 struct Handover {
-    /// The queue number of its session.
-    session: u64,
+    /// The queue number of its session, if the log tells.
+    session: Option<QueueNumber>,
     /// It waits in the line of what is passed on.
     is_in_line: bool,
     /// The acknowledgement that waits for it, if its connection still does.
@@ -87,7 +88,7 @@ pub(crate) struct Received {
 
 impl Handovers {
     /// One that was under way when the broker ended.
-    pub(crate) fn restore(&mut self, serial: u64, session: u64, is_will: bool) {
+    pub(crate) fn restore(&mut self, serial: u64, session: Option<QueueNumber>, is_will: bool) {
         let is_in_line = true;
         let (confirm, message, waiting) = (None, None, 0);
         let handover = Handover { session, is_in_line, confirm, message, waiting, is_will };
@@ -97,9 +98,9 @@ impl Handovers {
     }
 
     /// A will has become a message.
-    pub(crate) fn begin_will(&mut self, serial: u64, session: u64, message: &Message) {
+    pub(crate) fn begin_will(&mut self, serial: u64, session: QueueNumber, message: &Message) {
         let handover = Handover {
-            session,
+            session: Some(session),
             is_in_line: false,
             confirm: None,
             message: Some(message.clone()),
@@ -156,10 +157,13 @@ impl Shard {
         };
         let (serial, position) =
             store.keep_message(message, |message| Fact::Taken { session, packet_id, message })?;
+        if let Some(payer) = self.clients.get(slot).and_then(|client| client.charged.account()) {
+            store.charge(serial, payer);
+        }
         // One reference for the handover, which keep_message has counted, one for the packet id.
         store.pin_message(serial);
         let handover = Handover {
-            session,
+            session: Some(session),
             is_in_line: true,
             confirm,
             message: Some(message.clone()),
@@ -187,6 +191,7 @@ impl Shard {
     /// any more that such a publish is kept, so it must not replace what was said since.
     pub(crate) fn pass_on_taken(&mut self, serial: u64, now_ms: u64) {
         let Some(store) = self.store.as_mut().sure() else { return };
+        let payer = store.stored(serial).map_or(NOBODY, |stored| stored.payer);
         let Some(handover) = store.handovers.by_serial.get_mut(&serial).sure() else { return };
         let Some(message) = handover.message.take().sure() else { return };
         let (session, is_will) = (handover.session, handover.is_will);
@@ -198,6 +203,7 @@ impl Shard {
             packet_id: 0,
             serial,
             is_will,
+            payer,
             is_again: false,
         };
         // One more than there are, so that answers of this very shard do not end it too early.
@@ -206,7 +212,8 @@ impl Shard {
             self.leave_line(session);
         }
         let mut routed = Routed::default();
-        if message.retain() && (is_will || self.clients.find_queue(session).is_some()) {
+        let slot = session.and_then(|session| self.clients.find_queue(session));
+        if message.retain() && (is_will || slot.is_some()) {
             self.retain(&message, Some(confirm), &mut routed);
         }
         self.route_onward(&message, Some(confirm), &mut routed, now_ms);
@@ -228,7 +235,7 @@ impl Shard {
         }
         let handover = store.handovers.by_serial.remove(&serial);
         store.handovers.track.finish(serial);
-        store.note_moved(HANDOVER);
+        store.note_moved(QueueId::Handover);
         store.release_message(serial);
         if let Some(confirm) = handover.and_then(|handover| handover.confirm) {
             self.on_confirmed(confirm, Reason::SUCCESS, None, now_ms);
@@ -264,7 +271,7 @@ impl Shard {
             if handover.message.is_some() || handover.waiting > 0 {
                 continue;
             }
-            match store.load(serial, HANDOVER) {
+            match store.load(serial, QueueId::Handover) {
                 Loaded::Ready(message) => {
                     if let Some(handover) = store.handovers.by_serial.get_mut(&serial) {
                         handover.message = Some(message);
@@ -407,7 +414,7 @@ impl Shard {
         if serial != 0 && is_clear {
             // The fact of a clearing does not say where it comes from, and must not undo what comes
             // next. Should there be no room, that finds none either.
-            let _ = self.write_progress_of(&[super::store::SEEN + u64::from(source)]);
+            let _ = self.write_progress_of(&[QueueId::Seen(source)]);
         }
     }
 
@@ -420,7 +427,7 @@ impl Shard {
         let Some(store) = self.store.as_mut().filter(|_| serial != 0) else { return };
         if let Some(seen) = store.seen.get_mut(usize::from(source)) {
             seen.serial = seen.serial.max(serial);
-            store.note_moved(super::store::SEEN + u64::from(source));
+            store.note_moved(QueueId::Seen(source));
         }
     }
 

@@ -13,7 +13,7 @@ use storage::{AppendError, Level, Position};
 
 use super::promise::Promise;
 use super::store::Class;
-use crate::journal::Fact;
+use crate::journal::{Fact, QueueNumber};
 use crate::sure::Sure;
 use crate::{Confirm, Ended, SessionKey, Shard};
 
@@ -28,13 +28,13 @@ const FACT_BYTES_MAX: usize = 128;
 #[derive(Debug, Default)]
 pub(crate) struct Late {
     /// By the queues of their sessions. Bounded: one for each session that is kept.
-    connects: BTreeMap<u64, LateConnect>,
+    connects: BTreeMap<QueueNumber, LateConnect>,
     /// Those of sessions that the log has never heard of, and their answers. They wait behind all
     /// else, as they take room. Bounded: a new session is refused where the disk is full.
-    news: BTreeMap<u64, LateConnect>,
+    news: BTreeMap<QueueNumber, LateConnect>,
     answers: Vec<Deletion>,
     /// Sessions that are written and whose will is not. Bounded in the same way.
-    wills: BTreeSet<u64>,
+    wills: BTreeSet<QueueNumber>,
     deletions: VecDeque<Deletion>,
     deletion_bytes: usize,
     /// Where the deletion stands that was written last.
@@ -54,7 +54,7 @@ pub(crate) struct LateConnect {
 #[derive(Debug)]
 pub(crate) enum Deletion {
     Unsubscribed {
-        session: u64,
+        session: QueueNumber,
         level: Level,
         filter: Box<str>,
     },
@@ -64,7 +64,7 @@ pub(crate) enum Deletion {
         confirm: Option<Confirm>,
     },
     WillCleared {
-        session: u64,
+        session: QueueNumber,
     },
     /// A packet that says that all before it are written, and what its session's CONNECT told.
     Answer {
@@ -82,7 +82,7 @@ impl Late {
     }
 
     /// Has the log yet to be told something that an answer to this session would promise?
-    pub(crate) fn concerns(&self, queue: u64) -> bool {
+    pub(crate) fn concerns(&self, queue: QueueNumber) -> bool {
         let mut deletions = self.deletions.iter();
         self.connects.contains_key(&queue)
             || self.is_new(queue)
@@ -90,39 +90,39 @@ impl Late {
                 .any(|it| matches!(it, Deletion::Unsubscribed { session, .. } if *session == queue))
     }
 
-    pub(crate) fn put_connect(&mut self, queue: u64, version: Version, opened_at_ms: u64) {
+    pub(crate) fn put_connect(&mut self, queue: QueueNumber, version: Version, opened_at_ms: u64) {
         self.connects.insert(queue, LateConnect { version, opened_at_ms, detached_ms: None });
     }
 
     /// The same of a session that the log has never heard of.
-    pub(crate) fn put_new(&mut self, queue: u64, version: Version, opened_at_ms: u64) {
+    pub(crate) fn put_new(&mut self, queue: QueueNumber, version: Version, opened_at_ms: u64) {
         self.news.insert(queue, LateConnect { version, opened_at_ms, detached_ms: None });
     }
 
     /// Has the log never heard of the session?
-    pub(crate) fn is_new(&self, queue: u64) -> bool {
+    pub(crate) fn is_new(&self, queue: QueueNumber) -> bool {
         self.news.contains_key(&queue)
     }
 
     /// The connection that the log does not know of has ended. False: it knows.
-    pub(crate) fn note_detached(&mut self, queue: u64, now_ms: u64) -> bool {
+    pub(crate) fn note_detached(&mut self, queue: QueueNumber, now_ms: u64) -> bool {
         let connect = self.connects.get_mut(&queue).or_else(|| self.news.get_mut(&queue));
         connect.map(|connect| connect.detached_ms = Some(now_ms)).is_some()
     }
 
-    pub(crate) fn put_will(&mut self, queue: u64) {
+    pub(crate) fn put_will(&mut self, queue: QueueNumber) {
         self.wills.insert(queue);
     }
 
     /// What was to be said of a connection of the session, or of its end, is void.
-    pub(crate) fn forget_session(&mut self, queue: u64) {
+    pub(crate) fn forget_session(&mut self, queue: QueueNumber) {
         self.connects.remove(&queue);
         self.news.remove(&queue);
         self.wills.remove(&queue);
     }
 
     /// The will of the session is what is written now.
-    pub(crate) fn forget_will(&mut self, queue: u64) {
+    pub(crate) fn forget_will(&mut self, queue: QueueNumber) {
         self.wills.remove(&queue);
         let Self { deletions, deletion_bytes, .. } = self;
         deletions.retain(|it| {
@@ -145,7 +145,7 @@ impl Late {
     }
 
     /// Puts an answer to the client of this queue off. False: there are too many.
-    pub(crate) fn push_answer(&mut self, queue: u64, answer: Deletion) -> bool {
+    pub(crate) fn push_answer(&mut self, queue: QueueNumber, answer: Deletion) -> bool {
         if !self.is_new(queue) {
             return self.push(answer);
         }

@@ -14,6 +14,7 @@ use foldhash::fast::FixedState;
 use session::Message;
 use storage::{Level, Log, Position};
 
+use crate::journal::QueueNumber;
 use crate::publish::Routed;
 use crate::sure::Sure;
 use crate::{Confirm, Shard};
@@ -50,7 +51,7 @@ enum Waiting {
 #[derive(Debug)]
 struct Behind {
     /// The queue number of its session.
-    session: u64,
+    session: QueueNumber,
     message: Message,
     confirm: Option<Confirm>,
     /// All others have it.
@@ -115,8 +116,8 @@ impl Shard {
     }
 
     /// What the session had in the line first goes on.
-    pub(crate) fn leave_line(&mut self, session: u64) {
-        let slot = self.clients.find_queue(session);
+    pub(crate) fn leave_line(&mut self, session: Option<QueueNumber>) {
+        let slot = session.and_then(|session| self.clients.find_queue(session));
         let client = slot.and_then(|slot| self.clients.get_mut(slot));
         if let Some(rare) = client.and_then(|c| c.durable.as_mut()).and_then(|d| d.rare.as_mut()) {
             rare.in_line.pop_front();
@@ -142,7 +143,7 @@ impl Shard {
     /// Lines a will up, if it would overtake anything. Subscribers here have it.
     pub(crate) fn will_waits_in_line(
         &mut self,
-        session: u64,
+        session: QueueNumber,
         serial: u64,
         message: &Message,
     ) -> bool {
@@ -199,7 +200,7 @@ impl Shard {
 
     fn pass_on_behind(&mut self, behind: Behind, now_ms: u64) {
         let Behind { session, message, confirm, is_for_store_only } = behind;
-        self.leave_line(session);
+        self.leave_line(Some(session));
         let mut routed = Routed::default();
         if message.retain() {
             self.retain_patiently(&message, confirm, &mut routed);

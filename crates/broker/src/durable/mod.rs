@@ -3,6 +3,7 @@
 //! Start reading at [`Shard::take_disk_commands`] (`turn.rs`) for the flow, then
 //!
 //! - `store.rs`: the log with its tables: where each message stands, who needs it,
+//! - `queue.rs`: the kinds of queues, and how far each is,
 //! - `session.rs`: what is written of a session,
 //! - `ends.rs`: its end, and who may not be answered before that is written,
 //! - `will.rs`: its will, from there to those who are owed it,
@@ -24,6 +25,7 @@ mod handover;
 mod late;
 mod line;
 mod promise;
+mod queue;
 mod replay;
 mod restore;
 mod session;
@@ -40,7 +42,7 @@ pub(crate) use late::Deletion;
 pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored, Unreadable};
 pub(crate) use session::Durable;
-pub(crate) use store::{Class, Owner, Store, level_of};
+pub(crate) use store::{Class, Store, level_of};
 pub(crate) use track::Place;
 
 use crate::Shard;
@@ -87,15 +89,6 @@ impl Shard {
         if let Some(store) = &mut self.store {
             store.log.unpin();
         }
-    }
-
-    /// Whom a queue number stands for.
-    pub(crate) fn owner(&self, queue: u64) -> Option<Owner> {
-        if let Some(slot) = self.clients.find_queue(queue) {
-            return Some(Owner::Session(slot));
-        }
-        let group = self.store.as_ref()?.groups.get(&queue)?;
-        Some(Owner::Group(*group))
     }
 }
 

@@ -13,20 +13,20 @@ use hashbrown::HashTable;
 use session::{Message, NEVER, Will};
 use storage::{Ledger, Position, Record, weight};
 
-use super::store::{HANDOVER, SEEN, message_of};
+use super::store::message_of;
 use super::track::Place;
 use super::turn::Shares;
 use crate::journal::{
-    Fact, GroupOpened, InFlight, Origin, Sent, SessionOpened, Stage, StoredMessage, StoredWill,
-    Subscribed,
+    Fact, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened, Stage,
+    StoredMessage, StoredWill, Subscribed,
 };
 
 /// What recovery read, collected until the shard can be rebuilt from it.
 #[derive(Debug, Default)]
 pub struct Replay {
     /// Boxed, because half of a tree's places may be empty.
-    pub(super) sessions: BTreeMap<u64, Box<SessionFacts>>,
-    pub(super) groups: BTreeMap<u64, GroupFacts>,
+    pub(super) sessions: BTreeMap<QueueNumber, Box<SessionFacts>>,
+    pub(super) groups: BTreeMap<QueueNumber, GroupFacts>,
     /// By serial.
     pub(super) messages: BTreeMap<u64, MessageFacts>,
     /// The topics of messages, each once.
@@ -34,12 +34,11 @@ pub struct Replay {
     topic_numbers: HashTable<u32>,
     topic_hasher: FixedState,
     pub(super) retained: HashMap<Box<str>, (Message, Place), FixedState>,
-    /// By queue number, those of no session among them.
-    pub(super) progress: HashMap<u64, ProgressFacts, FixedState>,
+    pub(super) progress: HashMap<QueueId, ProgressFacts, FixedState>,
     /// Serials that this shard took on, of whose session, and whether they are wills.
-    pub(super) taken: Vec<(u64, u64, bool)>,
+    pub(super) taken: Vec<(u64, Option<QueueNumber>, bool)>,
     pub(super) seen: HashMap<u16, u64, FixedState>,
-    pub(super) last_queue: u64,
+    pub(super) last_queue: Option<QueueNumber>,
     pub(super) last_serial: u64,
     /// The newest time in the log, in milliseconds since the Unix epoch.
     newest_ms: u64,
@@ -140,7 +139,7 @@ pub(super) struct GroupFacts {
 pub(super) struct MessageFacts {
     pub(super) place: Place,
     pub(super) expires_at_ms: u64,
-    pub(super) queue: u64,
+    pub(super) queue: Option<QueueNumber>,
     pub(super) topic: u32,
 }
 
@@ -182,7 +181,10 @@ impl Replay {
         self.sessions.retain(|queue, facts| {
             if facts.opened.is_none() {
                 std::mem::take(&mut **facts).release(ledger);
-                release(ledger, progress.remove(queue).map(|progress| progress.place));
+                release(
+                    ledger,
+                    progress.remove(&QueueId::Owned(*queue)).map(|progress| progress.place),
+                );
                 return false;
             }
             true
@@ -191,8 +193,8 @@ impl Replay {
 
     /// Of several sessions of one client id the last opened is the one: the end of the others found
     /// no room in the log. Returns those that have to be ended.
-    pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<u64> {
-        let mut newest: HashMap<Box<str>, u64, FixedState> =
+    pub(super) fn drop_namesakes(&mut self, ledger: &mut Ledger) -> Vec<QueueNumber> {
+        let mut newest: HashMap<Box<str>, QueueNumber, FixedState> =
             HashMap::with_hasher(self.topic_hasher.clone());
         let mut namesakes = Vec::new();
         for (queue, facts) in &self.sessions {
@@ -204,7 +206,10 @@ impl Replay {
             if let Some(facts) = self.sessions.remove(queue) {
                 facts.release(ledger);
             }
-            release(ledger, self.progress.remove(queue).map(|progress| progress.place));
+            release(
+                ledger,
+                self.progress.remove(&QueueId::Owned(*queue)).map(|progress| progress.place),
+            );
         }
         namesakes
     }
@@ -228,7 +233,7 @@ impl Replay {
             Fact::Message(message) => self.on_message(message, place, ledger),
             Fact::Taken { session, packet_id, message } => {
                 self.on_message(message, place, ledger);
-                self.taken.push((message.serial, session, false));
+                self.taken.push((message.serial, Some(session), false));
                 let (serial, place, is_undone) = (message.serial, Place::default(), false);
                 let received = ReceivedFacts { serial, place, is_undone };
                 self.on_received(session, packet_id, received, ledger);
@@ -236,7 +241,9 @@ impl Replay {
             Fact::WillTaken { session, message } => {
                 self.on_message(message, place, ledger);
                 self.taken.push((message.serial, session, true));
-                self.clear_will(session, ledger);
+                if let Some(session) = session {
+                    self.clear_will(session, ledger);
+                }
             }
             Fact::Received { session, packet_id, serial }
             | Fact::Undone { session, packet_id, serial } => {
@@ -255,9 +262,11 @@ impl Replay {
             Fact::Progress(progress) => {
                 let mut shares = Shares::new(place, progress.iter().count());
                 for entry in progress.iter() {
-                    self.note_queue(entry.queue);
                     let above: Vec<(u64, u64)> = entry.above.iter().collect();
-                    if entry.queue < SEEN {
+                    if let QueueId::Owned(queue) = entry.queue {
+                        self.note_queue(queue);
+                    }
+                    if !matches!(entry.queue, QueueId::Seen(_)) {
                         let last = above.last().map_or(entry.floor, |(_, through)| *through);
                         self.last_serial = self.last_serial.max(last);
                     }
@@ -322,15 +331,13 @@ impl Replay {
         }
     }
 
-    fn session(&mut self, queue: u64) -> &mut SessionFacts {
+    fn session(&mut self, queue: QueueNumber) -> &mut SessionFacts {
         self.note_queue(queue);
         self.sessions.entry(queue).or_default()
     }
 
-    fn note_queue(&mut self, queue: u64) {
-        if queue < SEEN && queue != HANDOVER {
-            self.last_queue = self.last_queue.max(queue);
-        }
+    fn note_queue(&mut self, queue: QueueNumber) {
+        self.last_queue = self.last_queue.max(Some(queue));
     }
 
     fn on_opened(&mut self, opened: SessionOpened<'_>, place: Place, ledger: &mut Ledger) {
@@ -361,7 +368,7 @@ impl Replay {
 
     fn on_received(
         &mut self,
-        session: u64,
+        session: QueueNumber,
         packet_id: u16,
         received: ReceivedFacts,
         ledger: &mut Ledger,
@@ -420,7 +427,7 @@ impl Replay {
         release(ledger, old.map(|(_, place)| place));
     }
 
-    fn clear_will(&mut self, session: u64, ledger: &mut Ledger) {
+    fn clear_will(&mut self, session: QueueNumber, ledger: &mut Ledger) {
         self.note_queue(session);
         let rare = self.sessions.get_mut(&session).and_then(|facts| facts.rare.as_mut());
         release(ledger, rare.and_then(|rare| rare.will.take()).map(|(_, place)| place));

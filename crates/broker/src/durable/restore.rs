@@ -13,14 +13,15 @@ use super::replay::{
     Unreadable,
 };
 use super::session::Durable;
-use super::store::{HANDOVER, NO_QUEUE, SEEN, Store, Stored};
+use super::store::{Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::client::Client;
 use crate::connect::user_account;
 use crate::deliver::options;
-use crate::journal::{Sent, Stage};
+use crate::journal::{QueueId, QueueNumber, Sent, Stage};
+use crate::ledger::NOBODY;
 use crate::sure::Sure;
-use crate::{Durability, Limits, Mail, Shard, ShardId};
+use crate::{Durability, Limits, Mail, Principal, Shard, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -33,7 +34,7 @@ type Since = HashMap<(u32, FilterId), u64, FixedState>;
 
 /// A session as it was found.
 struct Found {
-    queue: u64,
+    queue: QueueNumber,
     facts: SessionFacts,
     progress: ProgressFacts,
 }
@@ -70,7 +71,7 @@ impl Shard {
         let mut since = Since::default();
         self.clients.reserve(replay.sessions.len());
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
-            let progress = replay.progress.remove(&queue).unwrap_or_default();
+            let progress = replay.progress.remove(&QueueId::Owned(queue)).unwrap_or_default();
             let found = Found { queue, facts: *facts, progress };
             self.restore_session(found, limits, &mut since, now_ms)?;
         }
@@ -108,7 +109,11 @@ impl Shard {
         let mut rare = facts.take_rare();
         let mut client = Client::new(opened.client_id, limits.clone());
         client.username = Some(opened.username).filter(|name| !name.is_empty());
-        client.grants = self.access.grants(client.username.as_deref());
+        if self.access.heeds_principals() {
+            let unknown = Principal { is_unknown: true, ..Principal::default() };
+            client.principal = Some(Box::new(unknown));
+        }
+        client.grants = client.grants_by(&self.access);
         let payer = client.username.as_deref().map_or(NAMELESS.to_owned(), user_account);
         let account = self.shared.ledger.account(&payer);
         client.session.outgoing.charge_to(account.clone());
@@ -194,7 +199,7 @@ impl Shard {
 
     fn restore_groups(&mut self, replay: &mut Replay, now_ms: u64) {
         for (queue, facts) in std::mem::take(&mut replay.groups) {
-            let progress = replay.progress.remove(&queue).unwrap_or_default();
+            let progress = replay.progress.remove(&QueueId::Owned(queue)).unwrap_or_default();
             let mut track = Track::starting_at(progress.floor.max(facts.from_serial));
             for (from, through) in &progress.above {
                 track.restore_done(*from, *through);
@@ -229,7 +234,7 @@ impl Shard {
     /// What the shard itself has taken on and had from others.
     fn restore_own(&mut self, replay: &mut Replay) {
         let Some(store) = self.store.as_mut().sure() else { return };
-        let handed_over = replay.progress.remove(&HANDOVER).unwrap_or_default();
+        let handed_over = replay.progress.remove(&QueueId::Handover).unwrap_or_default();
         replay.taken.sort_unstable();
         replay.taken.dedup();
         let is_done = |serial: &u64| {
@@ -247,14 +252,15 @@ impl Shard {
         }
         store.handovers.track.advance(replay.last_serial);
         for (source, seen) in store.seen.iter_mut().enumerate() {
-            let progress = replay.progress.remove(&(SEEN + source as u64)).unwrap_or_default();
-            let newest = replay.seen.get(&(source as u16)).copied().unwrap_or_default();
+            let source = source as u16;
+            let progress = replay.progress.remove(&QueueId::Seen(source)).unwrap_or_default();
+            let newest = replay.seen.get(&source).copied().unwrap_or_default();
             seen.serial = progress.floor.max(newest);
             seen.place = progress.place;
         }
         for (serial, session, _) in &replay.taken {
             let topic = replay.messages.get(serial).map(|facts| facts.topic as usize);
-            let slot = self.clients.find_queue(*session);
+            let slot = session.and_then(|session| self.clients.find_queue(session));
             if let (Some(slot), Some(topic)) = (slot, topic) {
                 self.enter_line(slot, &replay.topics[topic]);
             }
@@ -268,13 +274,13 @@ impl Shard {
         for (serial, facts) in std::mem::take(&mut replay.messages) {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
             if facts.expires_at_ms > now_ms {
-                refs += if facts.queue == 0 {
+                refs += if let Some(queue) = facts.queue {
+                    self.restore_group_message(serial, queue, facts.place.bytes)
+                } else {
                     let owed = owed_by_topic[facts.topic as usize].get_or_insert_with(|| {
                         self.owed_on(&replay.topics[facts.topic as usize], since)
                     });
                     self.line_up(serial, &facts, owed)
-                } else {
-                    self.restore_group_message(serial, facts.queue, facts.place.bytes)
                 };
             }
             if refs == 0 {
@@ -282,7 +288,10 @@ impl Shard {
                 continue;
             }
             if let Some(store) = &mut self.store {
-                store.restore_message(serial, Stored { place: facts.place, refs, pins });
+                store.restore_message(
+                    serial,
+                    Stored { place: facts.place, refs, pins, payer: NOBODY },
+                );
                 store.note_expiry(serial, facts.expires_at_ms);
             }
         }
@@ -405,7 +414,7 @@ impl Shard {
         }
         let mut resends = Vec::new();
         for (sent, place) in rare.take_in_flight() {
-            let is_aside = sent.queue == NO_QUEUE;
+            let is_aside = sent.queue.is_none();
             let is_done =
                 !is_aside && (sent.serial <= progress.floor || durable.track.contains(sent.serial));
             if is_done || sent.packet_id == 0 {
@@ -421,7 +430,7 @@ impl Shard {
         }
         for Sent { packet_id, serial, stage, queue, .. } in in_ring_order(resends) {
             let origin = session::Origin { group: 0, serial };
-            let is_released = stage == Stage::AwaitsPubcomp || queue == NO_QUEUE;
+            let is_released = stage == Stage::AwaitsPubcomp || queue.is_none();
             client.session.outgoing.restore(packet_id, origin, is_released);
         }
         for (packet_id, received) in rare.received {
@@ -462,8 +471,8 @@ mod tests {
     fn packet_ids_in_flight_begin_behind_the_widest_gap() {
         let order = |packet_ids: &[u16]| -> Vec<u16> {
             let sent = |&packet_id| {
-                let (session, queue, serial, stage) = (1, 1, 1, Stage::AwaitsPuback);
-                Sent { session, packet_id, stage, queue, serial }
+                let (session, serial, stage) = (QueueNumber::MIN, 1, Stage::AwaitsPuback);
+                Sent { session, packet_id, stage, queue: Some(session), serial }
             };
             let sent = packet_ids.iter().map(sent).collect();
             in_ring_order(sent).iter().map(|sent| sent.packet_id).collect()

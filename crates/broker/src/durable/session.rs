@@ -11,7 +11,7 @@ use super::store::{Class, level_of};
 use super::track::{Place, Track};
 use crate::client::Client;
 use crate::deliver::options;
-use crate::journal::{Fact, SessionOpened, Subscribed};
+use crate::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
 use crate::{Durability, Ended, Shard};
@@ -20,7 +20,7 @@ use crate::{Durability, Ended, Shard};
 #[derive(Debug)]
 pub(crate) struct Durable {
     /// Its queue number.
-    pub(crate) queue: u64,
+    pub(crate) queue: QueueNumber,
     pub(crate) track: Track,
     pub(crate) opened: Place,
     /// Present while it has no connection.
@@ -61,7 +61,7 @@ pub(crate) struct Rare {
 }
 
 impl Durable {
-    pub(crate) fn new(queue: u64, level: Durability, cursor: u64) -> Self {
+    pub(crate) fn new(queue: QueueNumber, level: Durability, cursor: u64) -> Self {
         Self {
             queue,
             track: Track::starting_at(cursor),
@@ -523,7 +523,7 @@ fn is_refusal(packet: &Packet<'_>) -> bool {
 
 fn session_opened(
     client: &Client,
-    session: u64,
+    session: QueueNumber,
     version: Version,
     opened_at_ms: u64,
 ) -> SessionOpened<'_> {

@@ -1,9 +1,10 @@
 //! The log of a shard, and the tables that say where in it things stand.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use session::{Message, MessageParts, NEVER};
+use session::{Account, Held, Message, MessageParts, NEVER};
 use storage::{AppendError, Chunk, CommandId, Kind, Level, Log, Position, Status, weight};
 use topic::FilterId;
 
@@ -14,19 +15,11 @@ use super::line::Line;
 use super::promise::{Promise, Promises};
 use super::track::Place;
 use super::will::LateWill;
-use crate::journal::{Fact, Stage, StoredMessage};
+use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
+use crate::ledger::{Ledger, NOBODY, Payers};
 use crate::room::frees_room;
 use crate::sure::Sure;
 use crate::{Durability, SessionKey, ShardId};
-
-/// The queue number of what a shard has taken on and not yet passed to others.
-pub(crate) const HANDOVER: u64 = 0;
-
-/// Where what is in flight came from if its message is not in the log.
-pub(crate) const NO_QUEUE: u64 = 0;
-
-/// Queue numbers from here on tell, per shard, the highest serial that came from it.
-pub(crate) const SEEN: u64 = u64::MAX - 0xFFFF;
 
 /// Bytes of messages read back from the disk and kept for those that asked. Policy: they are
 /// forgotten, the oldest first, before more are read.
@@ -37,6 +30,9 @@ const READ_BYTES: u32 = 256 * 1024;
 
 /// Bytes of one list of in-flight deliveries or of progress, so that it fits a record by far.
 const LIST_BYTES_MAX: usize = 64 * 1024;
+
+/// When only this part of a log's space is left, those who hold most of it are refused more.
+const SCARCE_PART: u64 = 4;
 
 /// Reads under way. Policy: who needs more waits until one has come back.
 const READINGS_MAX: usize = 64;
@@ -55,15 +51,8 @@ pub(crate) struct Stored {
     pub(crate) refs: u32,
     /// Those of them for which its record matters even when it has expired.
     pub(crate) pins: u32,
-}
-
-/// Whom a queue number stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// The session in this slot.
-    Session(u32),
-    /// The shared group with this key.
-    Group(u64),
+    /// Who pays for its place in the log, by the number of the account.
+    pub(crate) payer: u32,
 }
 
 /// What came from another shard last.
@@ -77,7 +66,7 @@ pub(crate) struct Seen {
 #[derive(Clone, Debug)]
 pub(crate) struct Noted {
     pub(crate) slot: u32,
-    pub(crate) queue: u64,
+    pub(crate) queue: QueueNumber,
     pub(crate) serial: u64,
     pub(crate) packet_id: u16,
     pub(crate) stage: Stage,
@@ -105,7 +94,7 @@ pub(crate) struct Reading {
     serial: u64,
     position: Position,
     bytes: u32,
-    waiters: Vec<u64>,
+    waiters: Vec<QueueId>,
 }
 
 /// What became of a request for a message.
@@ -121,9 +110,10 @@ pub(crate) enum Loaded {
 /// A shard's log with its tables.
 pub(crate) struct Store {
     pub(crate) log: Log,
-    last_queue: u64,
+    last_queue: Option<QueueNumber>,
     last_serial: u64,
     messages: HashMap<u64, Stored, FixedState>,
+    payers: Payers,
     /// Those of them that are lost with the process: they have a serial to keep their place behind
     /// others. Bounded by the queues of the sessions that wait for them.
     unwritten: HashMap<u64, Message, FixedState>,
@@ -136,9 +126,9 @@ pub(crate) struct Store {
     /// have no list.
     pub(crate) backlogs: HashMap<FilterId, Backlog, FixedState>,
     /// The keys of the shared groups with a queue, by queue number.
-    pub(crate) groups: HashMap<u64, u64, FixedState>,
+    pub(crate) groups: HashMap<QueueNumber, u64, FixedState>,
     /// Queues whose progress goes into the next commit.
-    pub(crate) moved: Vec<u64>,
+    pub(crate) moved: Vec<QueueId>,
     pub(crate) noted: Vec<Noted>,
     pub(crate) promises: Promises,
     pub(crate) handovers: Handovers,
@@ -151,11 +141,11 @@ pub(crate) struct Store {
     fetched_order: VecDeque<u64>,
     readings: Vec<Reading>,
     /// Queues that wait for what could not be read: tried again with the next tick.
-    unreadable: Vec<u64>,
+    unreadable: Vec<QueueId>,
     /// How often each message could not be read.
     unread_tries: HashMap<u64, u8, FixedState>,
     /// Queues to be tried again once the disk has done something.
-    pub(crate) retry: VecDeque<u64>,
+    pub(crate) retry: VecDeque<QueueId>,
     /// What reclaiming has read and could not be dealt with whole yet.
     pub(crate) chunk: Option<Chunk>,
     buffer: Vec<u8>,
@@ -169,7 +159,7 @@ pub(crate) struct Store {
     /// Sessions whose end found no room in the log.
     pub(crate) late_ends: Vec<End>,
     /// By the queues of their sessions.
-    pub(crate) late_wills: BTreeMap<u64, LateWill>,
+    pub(crate) late_wills: BTreeMap<QueueNumber, LateWill>,
     /// PUBRELs that found no room: session, connection, packet id. Bounded by what the clients may
     /// have in flight.
     pub(crate) late_pubrels: Vec<(SessionKey, u64, u16)>,
@@ -197,9 +187,10 @@ impl Store {
     pub(crate) fn new(log: Log, settings: &storage::Settings, shard_count: ShardId) -> Self {
         Self {
             log,
-            last_queue: 0,
+            last_queue: None,
             last_serial: 0,
             messages: HashMap::default(),
+            payers: Payers::of(Held::Logged),
             unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
@@ -232,7 +223,7 @@ impl Store {
     }
 
     /// Goes on behind what the log knows.
-    pub(crate) fn continue_from(&mut self, last_queue: u64, last_serial: u64) {
+    pub(crate) fn continue_from(&mut self, last_queue: Option<QueueNumber>, last_serial: u64) {
         self.last_queue = last_queue;
         self.last_serial = last_serial;
     }
@@ -258,9 +249,10 @@ impl Store {
         self.messages.len()
     }
 
-    pub(crate) const fn new_queue(&mut self) -> u64 {
-        self.last_queue += 1;
-        self.last_queue
+    pub(crate) const fn new_queue(&mut self) -> QueueNumber {
+        let queue = QueueNumber::after(self.last_queue);
+        self.last_queue = Some(queue);
+        queue
     }
 
     pub(crate) fn append(
@@ -329,16 +321,40 @@ impl Store {
         let fact = make(stored_message(message, serial));
         let place = self.append(class, &fact, level_of(message.level()))?;
         self.last_serial = serial;
-        self.messages.insert(serial, Stored { place, refs: 1, pins: 0 });
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, payer: NOBODY });
         self.note_expiry(serial, message.expires_at_ms());
         Ok((serial, place.position()))
+    }
+
+    /// Somebody pays for the place of a message in the log, as long as it is needed there.
+    pub(crate) fn charge(&mut self, serial: u64, payer: &Arc<Account>) {
+        if let Some(stored) = self.messages.get_mut(&serial) {
+            stored.payer = self.payers.charge(payer, stored.place.bytes.into());
+        }
+    }
+
+    /// The same of a payer of another shard.
+    pub(crate) fn charge_number(&mut self, serial: u64, payer: u32, ledger: &Ledger) {
+        if let Some(stored) = self.messages.get_mut(&serial) {
+            let bytes = stored.place.bytes.into();
+            stored.payer = self.payers.charge_number(payer, bytes, ledger);
+        }
+    }
+
+    /// What is left for messages, if it gets short: before reclaiming has to hurry, and all wait
+    /// for it.
+    pub(crate) fn space_left(&self) -> Option<u64> {
+        let most = self.log.live_bytes_max()?;
+        let left = most.saturating_sub(self.log.live_bytes());
+        (left < most / SCARCE_PART).then_some(left)
     }
 
     /// Takes a message up as the next serial without writing it; it begins with one reference.
     pub(crate) fn add_unwritten(&mut self, message: &Message) -> u64 {
         self.last_serial += 1;
         let serial = self.last_serial;
-        self.messages.insert(serial, Stored { place: Place::NOWHERE, refs: 1, pins: 0 });
+        let place = Place::NOWHERE;
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, payer: NOBODY });
         self.unwritten.insert(serial, message.clone());
         self.note_expiry(serial, message.expires_at_ms());
         serial
@@ -387,6 +403,7 @@ impl Store {
 
     pub(crate) fn move_message(&mut self, serial: u64, place: Place) {
         if let Some(stored) = self.messages.get_mut(&serial) {
+            self.payers.change(stored.payer, stored.place.bytes.into(), place.bytes.into());
             stored.place = place;
         }
     }
@@ -432,6 +449,7 @@ impl Store {
 
     pub(crate) fn drop_message(&mut self, serial: u64) {
         if let Some(stored) = self.messages.remove(&serial) {
+            self.payers.release(stored.payer, stored.place.bytes.into());
             self.release(stored.place);
         }
         if !self.unwritten.is_empty() {
@@ -464,7 +482,7 @@ impl Store {
 
     /// The message, from memory if it is there, else the disk is asked for it on behalf of
     /// `waiter`.
-    pub(crate) fn load(&mut self, serial: u64, waiter: u64) -> Loaded {
+    pub(crate) fn load(&mut self, serial: u64, waiter: QueueId) -> Loaded {
         let Some(stored) = self.messages.get(&serial).copied() else { return Loaded::Gone };
         if let Some(message) = self.unwritten.get(&serial).or_else(|| self.fetched.get(&serial)) {
             return Loaded::Ready(message.clone());
@@ -503,13 +521,13 @@ impl Store {
     }
 
     /// Some of those who are to be tried again.
-    pub(crate) fn take_retry(&mut self) -> Vec<u64> {
+    pub(crate) fn take_retry(&mut self) -> Vec<QueueId> {
         let count = self.retry.len().min(READINGS_MAX);
         self.retry.drain(..count).collect()
     }
 
     /// Those who wait for what could not be read may try again.
-    pub(crate) fn take_unreadable(&mut self) -> Vec<u64> {
+    pub(crate) fn take_unreadable(&mut self) -> Vec<QueueId> {
         std::mem::take(&mut self.unreadable)
     }
 
@@ -520,7 +538,7 @@ impl Store {
         &mut self,
         id: CommandId,
         chunk: Option<Chunk>,
-    ) -> Result<Vec<u64>, Position> {
+    ) -> Result<Vec<QueueId>, Position> {
         let index = self.readings.iter().position(|reading| reading.id == id);
         let Some(index) = index.sure() else {
             return Ok(Vec::new());
@@ -568,7 +586,7 @@ impl Store {
         Err(reading.position)
     }
 
-    pub(crate) fn note_moved(&mut self, queue: u64) {
+    pub(crate) fn note_moved(&mut self, queue: QueueId) {
         self.moved.push(queue);
     }
 
@@ -625,7 +643,7 @@ fn stored_message(message: &Message, serial: u64) -> StoredMessage<'_> {
     StoredMessage {
         serial,
         origin: None,
-        queue: 0,
+        queue: None,
         qos: message.qos(),
         retain: message.retain(),
         expires_at_ms: message.expires_at_ms(),

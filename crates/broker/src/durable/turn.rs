@@ -3,10 +3,11 @@
 
 use storage::{AppendError, Chunk, Command, Completion, Fault, FaultKind, Level, Position, Record};
 
-use super::store::{Class, HANDOVER, NO_QUEUE, Noted, Owner, SEEN, Store};
+use super::queue::Queue;
+use super::store::{Class, Noted, Store};
 use super::track::{Out, Place};
 use crate::Shard;
-use crate::journal::{Fact, InFlightBuf, ProgressBuf, Sent, StoredMessage};
+use crate::journal::{Fact, InFlightBuf, ProgressBuf, QueueId, QueueNumber, Sent, StoredMessage};
 use crate::news::Subject;
 use crate::sure::Sure;
 
@@ -109,7 +110,7 @@ impl Shard {
         Ok(())
     }
 
-    fn place_in_flight(&mut self, slot: u32, queue: u64, serial: u64, share: Place) {
+    fn place_in_flight(&mut self, slot: u32, queue: QueueNumber, serial: u64, share: Place) {
         let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
         let out = durable
             .filter(|durable| durable.queue == queue)
@@ -146,7 +147,7 @@ impl Shard {
     }
 
     /// Writes one list of the first of these queues. Returns how many it has dealt with.
-    pub(crate) fn write_progress_of(&mut self, moved: &[u64]) -> Result<usize, AppendError> {
+    pub(crate) fn write_progress_of(&mut self, moved: &[QueueId]) -> Result<usize, AppendError> {
         let list_bytes_max = self.store.as_ref().map_or(0, |store| store.list_bytes_max);
         let mut buffer = ProgressBuf::default();
         let mut written = Vec::new();
@@ -166,67 +167,12 @@ impl Shard {
         let place = store.append_list(&Fact::Progress(buffer.as_progress()), Level::Disk)?;
         let mut shares = Shares::new(place, written.len());
         for queue in written {
-            self.place_progress(queue, shares.next());
+            let old = self.set_progress_place(queue, shares.next());
+            if let Some(store) = &mut self.store {
+                store.release(old);
+            }
         }
         Ok(count)
-    }
-
-    /// False: the queue is gone.
-    fn push_progress(&mut self, queue: u64, buffer: &mut ProgressBuf) -> bool {
-        let Some(store) = self.store.as_mut().sure() else { return false };
-        if queue >= SEEN {
-            let Some(seen) = store.seen.get((queue - SEEN) as usize).sure() else { return false };
-            buffer.push(queue, seen.serial, []);
-            return true;
-        }
-        if queue == HANDOVER {
-            let track = &store.handovers.track;
-            buffer.push(queue, track.floor(), track.above());
-            return true;
-        }
-        match self.owner(queue) {
-            Some(Owner::Session(slot)) => {
-                let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
-                let Some(durable) = durable.sure() else { return false };
-                buffer.push(queue, durable.track.floor(), durable.track.above());
-                true
-            }
-            Some(Owner::Group(key)) => {
-                let Some(kept) = self.groups.kept(key).sure() else { return false };
-                buffer.push(queue, kept.track.floor(), kept.track.above());
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn place_progress(&mut self, queue: u64, share: Place) {
-        let owner = self.owner(queue);
-        let Some(store) = self.store.as_mut().sure() else { return };
-        let old = if queue >= SEEN {
-            store.seen.get_mut((queue - SEEN) as usize).map(|seen| &mut seen.place)
-        } else if queue == HANDOVER {
-            Some(&mut store.handovers.track.place)
-        } else {
-            match owner {
-                Some(Owner::Session(slot)) => {
-                    let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
-                    durable.map(|durable| {
-                        durable.is_moved = false;
-                        &mut durable.track.place
-                    })
-                }
-                Some(Owner::Group(key)) => {
-                    self.groups.kept_mut(key).map(|kept| &mut kept.track.place)
-                }
-                None => None,
-            }
-        };
-        let old = match old {
-            Some(old) => std::mem::replace(old, share),
-            None => share,
-        };
-        store.release(old);
     }
 
     /// Writes what is still needed of the oldest segment to the end of the log.
@@ -294,17 +240,17 @@ impl Shard {
     fn copy_taken(
         &mut self,
         record: &Record<'_>,
-        session: u64,
+        session: QueueNumber,
         packet_id: u16,
         serial: u64,
     ) -> Result<(), AppendError> {
-        let owner = self.owner(session);
+        let queue = self.queue_of(session);
         let Some(store) = self.store.as_mut().sure() else { return Ok(()) };
         // It was let go of, or has a newer record.
         let Some(stored) = store.stored(serial).filter(|s| s.place.is_at(record.position)) else {
             return Ok(());
         };
-        if let Some(Owner::Session(slot)) = owner
+        if let Some(Queue::Session(slot)) = queue
             && let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
             && let Some(received) = durable.rare().received.iter_mut().find(|received| {
                 received.packet_id == packet_id
@@ -345,7 +291,7 @@ impl Shard {
             return Ok(());
         }
         let fact = match store.handovers.is_under_way(serial) {
-            true => Fact::WillTaken { session: 0, message },
+            true => Fact::WillTaken { session: None, message },
             false => Fact::Message(message),
         };
         let place = store.append(Class::Copy, &fact, Level::Disk)?;
@@ -353,23 +299,9 @@ impl Shard {
         Ok(())
     }
 
-    fn rewrite_progress(&mut self, queue: u64, record: &Record<'_>) {
-        let owner = self.owner(queue);
+    fn rewrite_progress(&mut self, queue: QueueId, record: &Record<'_>) {
+        let place = self.progress_place(queue);
         let Some(store) = self.store.as_mut().sure() else { return };
-        let place = if queue >= SEEN {
-            store.seen.get((queue - SEEN) as usize).map(|seen| seen.place)
-        } else if queue == HANDOVER {
-            Some(store.handovers.track.place)
-        } else {
-            match owner {
-                Some(Owner::Session(slot)) => {
-                    let durable = self.clients.get(slot).and_then(|c| c.durable.as_ref());
-                    durable.map(|durable| durable.track.place)
-                }
-                Some(Owner::Group(key)) => self.groups.kept(key).map(|kept| kept.track.place),
-                None => None,
-            }
-        };
         if place.is_some_and(|place| place.is_at(record.position)) {
             store.note_moved(queue);
         }
@@ -377,7 +309,7 @@ impl Shard {
 
     fn rewrite_in_flight(&mut self, sent: Sent, record: &Record<'_>) {
         // The session has ended.
-        let Some(Owner::Session(slot)) = self.owner(sent.session) else { return };
+        let Some(Queue::Session(slot)) = self.queue_of(sent.session) else { return };
         let Some(store) = self.store.as_mut().sure() else { return };
         let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()).sure()
         else {
@@ -430,9 +362,10 @@ impl Shard {
             Fact::GroupOpened(group) => group.queue,
             _ => return None,
         };
-        let slot = match self.owner(queue)? {
-            Owner::Group(key) => return self.groups.kept_mut(key).map(|kept| &mut kept.place),
-            Owner::Session(slot) => slot,
+        let slot = match self.queue_of(queue)? {
+            Queue::Group(key) => return self.groups.kept_mut(key).map(|kept| &mut kept.place),
+            Queue::Session(slot) => slot,
+            Queue::Handover | Queue::Seen(_) => return None,
         };
         if let Fact::Subscribed(subscribed) = fact {
             let listed = self.listed_of(slot, subscribed.filter)?;
@@ -474,8 +407,8 @@ impl Noted {
         Sent { session: queue, packet_id, stage, queue: self.queue_of_origin(), serial }
     }
 
-    const fn queue_of_origin(&self) -> u64 {
-        if self.is_aside { NO_QUEUE } else { self.queue }
+    const fn queue_of_origin(&self) -> Option<QueueNumber> {
+        if self.is_aside { None } else { Some(self.queue) }
     }
 }
 

@@ -13,7 +13,7 @@ use storage::AppendError;
 use super::ends::End;
 use super::late::Deletion;
 use super::store::{Class, Store};
-use crate::journal::{Fact, StoredWill};
+use crate::journal::{Fact, QueueNumber, StoredWill};
 use crate::sure::Sure;
 use crate::{Event, Shard};
 
@@ -108,12 +108,16 @@ impl Shard {
     /// Makes a will a message of this shard, and sends it on its way.
     fn take_will(
         &mut self,
-        session: u64,
+        session: QueueNumber,
         message: &Message,
         now_ms: u64,
     ) -> Result<(), AppendError> {
         let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
         let serial = store.take_will(session, message)?;
+        let slot = self.clients.find_queue(session);
+        if let Some(payer) = slot.and_then(|slot| self.clients.get(slot)?.charged.account()) {
+            store.charge(serial, payer);
+        }
         // From here on it is one of the messages that wait for others.
         if let Some(slot) = self.clients.find_queue(session)
             && let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
@@ -165,9 +169,9 @@ impl Store {
     /// Writes a will as the next message, which takes it away from its session.
     ///
     /// It may use the reserve: the will goes for it, and what it takes is given back soon.
-    fn take_will(&mut self, session: u64, message: &Message) -> Result<u64, AppendError> {
+    fn take_will(&mut self, session: QueueNumber, message: &Message) -> Result<u64, AppendError> {
         let (serial, _) = self.keep_message_as(Class::Essential, message, |message| {
-            Fact::WillTaken { session, message }
+            Fact::WillTaken { session: Some(session), message }
         })?;
         self.handovers.begin_will(serial, session, message);
         Ok(serial)
@@ -180,7 +184,7 @@ impl Store {
     }
 }
 
-fn stored_will(will: &Will, session: u64) -> StoredWill<'_> {
+fn stored_will(will: &Will, session: QueueNumber) -> StoredWill<'_> {
     StoredWill {
         session,
         delay_secs: will.delay_secs,

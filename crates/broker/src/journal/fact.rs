@@ -3,7 +3,8 @@
 use codec::{QoS, Version};
 
 use super::list::{InFlight, Progress};
-use super::wire::{Reader, put_bytes, put_number};
+use super::queue::QueueNumber;
+use super::wire::{Reader, put_bytes, put_number, put_queue, put_queue_if_any};
 
 /// One fact of a shard's durable state. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,17 +13,17 @@ pub enum Fact<'a> {
     SessionOpened(SessionOpened<'a>),
     /// Its connection ended: from now on its expiry and its will's delay run.
     SessionDetached {
-        session: u64,
+        session: QueueNumber,
         at_ms: u64,
         expiry_secs: u32,
     },
     /// It expired, or a clean start discarded it; with it all its facts are void.
     SessionEnded {
-        session: u64,
+        session: QueueNumber,
     },
     Subscribed(Subscribed<'a>),
     Unsubscribed {
-        session: u64,
+        session: QueueNumber,
         filter: &'a str,
     },
     /// A message that is owed to at least one queue of this shard.
@@ -31,13 +32,13 @@ pub enum Fact<'a> {
     InFlight(InFlight<'a>),
     /// A QoS 2 publish with this packet id was taken on as message `serial` (0: nobody wanted it).
     Received {
-        session: u64,
+        session: QueueNumber,
         packet_id: u16,
         serial: u64,
     },
     /// Its PUBREL came: the packet id means nothing any more.
     Released {
-        session: u64,
+        session: QueueNumber,
         packet_id: u16,
     },
     /// The retained message of its topic. The serial is that of the publish.
@@ -49,30 +50,30 @@ pub enum Fact<'a> {
     Will(StoredWill<'a>),
     /// Withdrawn by an orderly disconnect, or published where nobody is owed it.
     WillCleared {
-        session: u64,
+        session: QueueNumber,
     },
     /// A shared subscription with a persistent member: it has a queue of its own.
     GroupOpened(GroupOpened<'a>),
     GroupClosed {
-        queue: u64,
+        queue: QueueNumber,
     },
     /// [`Fact::Received`] and its [`Fact::Message`] in one record, so that none is without the
     /// other.
     Taken {
-        session: u64,
+        session: QueueNumber,
         packet_id: u16,
         message: StoredMessage<'a>,
     },
     /// [`Fact::WillCleared`] and its [`Fact::Message`] in one record: the will is published, and
-    /// on its way to those who are owed it. Session 0: it was cleared before.
+    /// on its way to those who are owed it. No session: it was cleared before.
     WillTaken {
-        session: u64,
+        session: Option<QueueNumber>,
         message: StoredMessage<'a>,
     },
     /// As [`Fact::Received`], of a retained publish: an older one of its client has come again
     /// since, and stands in its place. It is retained anew when it comes again, too.
     Undone {
-        session: u64,
+        session: QueueNumber,
         packet_id: u16,
         serial: u64,
     },
@@ -82,7 +83,7 @@ pub enum Fact<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SessionOpened<'a> {
     /// Its queue number.
-    pub session: u64,
+    pub session: QueueNumber,
     pub version: Version,
     pub opened_at_ms: u64,
     /// `u32::MAX`: never.
@@ -95,7 +96,7 @@ pub struct SessionOpened<'a> {
 /// One subscription of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Subscribed<'a> {
-    pub session: u64,
+    pub session: QueueNumber,
     /// The options byte of SUBSCRIBE.
     pub options: u8,
     /// 0: none.
@@ -112,9 +113,9 @@ pub struct StoredMessage<'a> {
     pub serial: u64,
     /// Where it comes from, when another shard took it on.
     pub origin: Option<Origin>,
-    /// The one queue it is owed to, that of a shared group. 0: every session with a matching
+    /// The one queue it is owed to, that of a shared group. None: every session with a matching
     /// subscription.
-    pub queue: u64,
+    pub queue: Option<QueueNumber>,
     pub qos: QoS,
     pub retain: bool,
     /// `u64::MAX`: never.
@@ -137,7 +138,7 @@ pub struct Origin {
 /// A will as it is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredWill<'a> {
-    pub session: u64,
+    pub session: QueueNumber,
     pub delay_secs: u32,
     /// The lifetime of the message, from when it is published.
     pub message_expiry_secs: Option<u32>,
@@ -152,7 +153,7 @@ pub struct StoredWill<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupOpened<'a> {
     /// Its queue number.
-    pub queue: u64,
+    pub queue: QueueNumber,
     /// Messages up to this serial are none of its business.
     pub from_serial: u64,
     pub name: &'a str,
@@ -204,13 +205,13 @@ impl<'a> Fact<'a> {
         match *self {
             Self::SessionOpened(opened) => return opened.encode(out),
             Self::SessionDetached { session, at_ms, expiry_secs } => {
-                put_number(out, session);
+                put_queue(out, session);
                 put_number(out, at_ms);
                 put_number(out, u64::from(expiry_secs));
             }
             Self::Subscribed(subscribed) => return subscribed.encode(out),
             Self::Unsubscribed { session, filter } => {
-                put_number(out, session);
+                put_queue(out, session);
                 return filter.as_bytes();
             }
             Self::Message(message) | Self::Retained(message) => return message.encode(out),
@@ -218,34 +219,34 @@ impl<'a> Fact<'a> {
             Self::InFlight(in_flight) => return in_flight.raw(),
             Self::Received { session, packet_id, serial }
             | Self::Undone { session, packet_id, serial } => {
-                put_number(out, session);
+                put_queue(out, session);
                 put_number(out, u64::from(packet_id));
                 put_number(out, serial);
             }
             Self::Released { session, packet_id } => {
-                put_number(out, session);
+                put_queue(out, session);
                 put_number(out, u64::from(packet_id));
             }
             Self::RetainedCleared { topic } => return topic.as_bytes(),
             Self::Will(will) => return will.encode(out),
             Self::Taken { session, packet_id, message } => {
-                put_number(out, session);
+                put_queue(out, session);
                 put_number(out, u64::from(packet_id));
                 return message.encode(out);
             }
             Self::WillTaken { session, message } => {
-                put_number(out, session);
+                put_queue_if_any(out, session);
                 return message.encode(out);
             }
             Self::GroupOpened(group) => {
-                put_number(out, group.queue);
+                put_queue(out, group.queue);
                 put_number(out, group.from_serial);
                 put_bytes(out, group.name.as_bytes());
                 return group.filter.as_bytes();
             }
             Self::SessionEnded { session: queue }
             | Self::WillCleared { session: queue }
-            | Self::GroupClosed { queue } => put_number(out, queue),
+            | Self::GroupClosed { queue } => put_queue(out, queue),
         }
         &[]
     }
@@ -260,42 +261,42 @@ impl<'a> Fact<'a> {
         let fact = match kind {
             1 => Self::SessionOpened(SessionOpened::decode(&mut r)?),
             2 => {
-                let (session, at_ms) = (r.number()?, r.number()?);
+                let (session, at_ms) = (r.queue()?, r.number()?);
                 Self::SessionDetached { session, at_ms, expiry_secs: r.number_u32()? }
             }
-            3 => Self::SessionEnded { session: r.number()? },
+            3 => Self::SessionEnded { session: r.queue()? },
             4 => Self::Subscribed(Subscribed::decode(&mut r)?),
-            5 => Self::Unsubscribed { session: r.number()?, filter: text(r.rest())? },
+            5 => Self::Unsubscribed { session: r.queue()?, filter: text(r.rest())? },
             6 => Self::Message(StoredMessage::decode(&mut r)?),
             7 => Self::Progress(Progress::decode(r.rest())?),
             8 => Self::InFlight(InFlight::decode(r.rest())?),
             9 => {
-                let (session, packet_id) = (r.number()?, r.number_u16()?);
+                let (session, packet_id) = (r.queue()?, r.number_u16()?);
                 Self::Received { session, packet_id, serial: r.number()? }
             }
-            10 => Self::Released { session: r.number()?, packet_id: r.number_u16()? },
+            10 => Self::Released { session: r.queue()?, packet_id: r.number_u16()? },
             11 => Self::Retained(StoredMessage::decode(&mut r)?),
             12 => Self::RetainedCleared { topic: text(r.rest())? },
             13 => Self::Will(StoredWill::decode(&mut r)?),
-            14 => Self::WillCleared { session: r.number()? },
+            14 => Self::WillCleared { session: r.queue()? },
             15 => Self::GroupOpened(GroupOpened {
-                queue: r.number()?,
+                queue: r.queue()?,
                 from_serial: r.number()?,
                 name: r.text()?,
                 filter: text(r.rest())?,
             }),
-            16 => Self::GroupClosed { queue: r.number()? },
+            16 => Self::GroupClosed { queue: r.queue()? },
             17 => Self::Taken {
-                session: r.number()?,
+                session: r.queue()?,
                 packet_id: r.number_u16()?,
                 message: StoredMessage::decode(&mut r)?,
             },
             18 => {
-                let session = r.number()?;
+                let session = r.queue_if_any()?;
                 Self::WillTaken { session, message: StoredMessage::decode(&mut r)? }
             }
             19 => {
-                let (session, packet_id) = (r.number()?, r.number_u16()?);
+                let (session, packet_id) = (r.queue()?, r.number_u16()?);
                 Self::Undone { session, packet_id, serial: r.number()? }
             }
             _ => return Err(Malformed("its kind is unknown: a newer program wrote it")),
@@ -306,7 +307,7 @@ impl<'a> Fact<'a> {
 
 impl<'a> SessionOpened<'a> {
     fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
-        put_number(out, self.session);
+        put_queue(out, self.session);
         out.push(self.version as u8);
         put_number(out, self.opened_at_ms);
         put_number(out, u64::from(self.expiry_secs));
@@ -316,7 +317,7 @@ impl<'a> SessionOpened<'a> {
 
     fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
         Ok(Self {
-            session: r.number()?,
+            session: r.queue()?,
             version: match r.byte()? {
                 3 => Version::V31,
                 4 => Version::V311,
@@ -333,7 +334,7 @@ impl<'a> SessionOpened<'a> {
 
 impl<'a> Subscribed<'a> {
     fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
-        put_number(out, self.session);
+        put_queue(out, self.session);
         out.push(self.options);
         put_number(out, u64::from(self.identifier));
         put_number(out, self.from_serial);
@@ -342,7 +343,7 @@ impl<'a> Subscribed<'a> {
 
     fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
         Ok(Self {
-            session: r.number()?,
+            session: r.queue()?,
             options: r.byte()?,
             identifier: r.number_u32()?,
             from_serial: r.number()?,
@@ -359,11 +360,11 @@ impl<'a> StoredMessage<'a> {
                 | u8::from(self.retain) << 2
                 | u8::from(expires) << 3
                 | u8::from(self.origin.is_some()) << 4
-                | u8::from(self.queue != 0) << 5,
+                | u8::from(self.queue.is_some()) << 5,
         );
         put_number(out, self.serial);
-        if self.queue != 0 {
-            put_number(out, self.queue);
+        if let Some(queue) = self.queue {
+            put_queue(out, queue);
         }
         if expires {
             put_number(out, self.expires_at_ms);
@@ -383,10 +384,7 @@ impl<'a> StoredMessage<'a> {
             return Err(Malformed("a message has unknown flags"));
         }
         let serial = r.number()?;
-        let queue = if flags & 32 == 0 { 0 } else { r.number()? };
-        if flags & 32 != 0 && queue == 0 {
-            return Err(Malformed("a message names no queue, and says so"));
-        }
+        let queue = if flags & 32 == 0 { None } else { Some(r.queue()?) };
         let expires_at_ms = if flags & 8 == 0 { u64::MAX } else { r.number()? };
         if flags & 8 != 0 && expires_at_ms == u64::MAX {
             return Err(Malformed("a message expires never, and says when"));
@@ -413,7 +411,7 @@ impl<'a> StoredWill<'a> {
     fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
         let expires = self.message_expiry_secs.is_some();
         out.push(self.qos as u8 | u8::from(self.retain) << 2 | u8::from(expires) << 3);
-        put_number(out, self.session);
+        put_queue(out, self.session);
         put_number(out, u64::from(self.delay_secs));
         if let Some(secs) = self.message_expiry_secs {
             put_number(out, u64::from(secs));
@@ -431,7 +429,7 @@ impl<'a> StoredWill<'a> {
         Ok(Self {
             qos: qos(flags & 3)?,
             retain: flags & 4 != 0,
-            session: r.number()?,
+            session: r.queue()?,
             delay_secs: r.number_u32()?,
             message_expiry_secs: if flags & 8 == 0 { None } else { Some(r.number_u32()?) },
             topic: r.text()?,
@@ -474,7 +472,7 @@ mod tests {
         let message = StoredMessage {
             serial: 1_000_000,
             origin: None,
-            queue: 0,
+            queue: None,
             qos: QoS::AtLeastOnce,
             retain: false,
             expires_at_ms: u64::MAX,

@@ -1,7 +1,8 @@
 //! The two facts that are lists: they are written once per commit for all sessions that had any.
 
 use super::fact::Malformed;
-use super::wire::{Reader, put_number};
+use super::queue::{QueueId, QueueNumber};
+use super::wire::{Reader, put_number, put_queue, put_queue_if_any};
 
 /// How far queues have been worked off. Replaces what was known of each queue in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -10,7 +11,7 @@ pub struct Progress<'a>(&'a [u8]);
 /// One queue's progress: everything up to `floor` is done, and so are the runs in `above`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProgressEntry<'a> {
-    pub queue: u64,
+    pub queue: QueueId,
     /// Delivered and acknowledged, expired or dropped: nothing up to this serial is owed any more.
     pub floor: u64,
     /// Done out of order; about as many runs as messages in flight.
@@ -65,7 +66,12 @@ impl<'a> Runs<'a> {
 
 impl ProgressBuf {
     /// Adds a queue. The runs `above` must grow, be above `floor`, and not touch.
-    pub fn push(&mut self, queue: u64, floor: u64, above: impl IntoIterator<Item = (u64, u64)>) {
+    pub fn push(
+        &mut self,
+        queue: QueueId,
+        floor: u64,
+        above: impl IntoIterator<Item = (u64, u64)>,
+    ) {
         self.above.clear();
         let mut last = floor;
         for (from, through) in above {
@@ -74,7 +80,7 @@ impl ProgressBuf {
             put_number(&mut self.above, through - from);
             last = through;
         }
-        put_number(&mut self.raw, queue);
+        put_number(&mut self.raw, queue.number());
         put_number(&mut self.raw, floor);
         put_number(&mut self.raw, self.above.len() as u64);
         self.raw.extend_from_slice(&self.above);
@@ -99,7 +105,7 @@ impl ProgressBuf {
 }
 
 fn read_entry<'a>(reader: &mut Reader<'a>) -> Result<ProgressEntry<'a>, Malformed> {
-    let (queue, floor) = (reader.number()?, reader.number()?);
+    let (queue, floor) = (QueueId::of_number(reader.number()?), reader.number()?);
     let raw = reader.bytes()?;
     let (mut steps, mut last) = (Reader(raw), floor);
     while !steps.is_empty() {
@@ -119,12 +125,12 @@ pub struct InFlight<'a>(&'a [u8]);
 /// One delivery in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sent {
-    pub session: u64,
+    pub session: QueueNumber,
     pub packet_id: u16,
     pub stage: Stage,
-    /// The queue it came from: that of the session, or of a shared group. 0: none. Its message is
+    /// The queue it came from: that of the session, or of a shared group. None: its message is
     /// not in the log, and its serial only tells it apart.
-    pub queue: u64,
+    pub queue: Option<QueueNumber>,
     pub serial: u64,
 }
 
@@ -194,12 +200,12 @@ impl<'a> InFlight<'a> {
 impl InFlightBuf {
     pub fn push(&mut self, sent: Sent) {
         // A delivery from the session's own queue, by far the most frequent, does not repeat it.
-        let is_shared = sent.queue != sent.session;
-        put_number(&mut self.0, sent.session);
+        let is_shared = sent.queue != Some(sent.session);
+        put_queue(&mut self.0, sent.session);
         put_number(&mut self.0, u64::from(sent.packet_id));
         self.0.push(sent.stage.bits() | if is_shared { SHARED } else { 0 });
         if is_shared {
-            put_number(&mut self.0, sent.queue);
+            put_queue_if_any(&mut self.0, sent.queue);
         }
         put_number(&mut self.0, sent.serial);
     }
@@ -223,7 +229,7 @@ impl InFlightBuf {
 }
 
 fn read_sent(reader: &mut Reader<'_>) -> Result<Sent, Malformed> {
-    let session = reader.number()?;
+    let session = reader.queue()?;
     let packet_id = reader.number_u16()?;
     let flags = reader.byte()?;
     let stage = Stage::of_bits(flags & !SHARED);
@@ -231,8 +237,8 @@ fn read_sent(reader: &mut Reader<'_>) -> Result<Sent, Malformed> {
         return Err(Malformed("a delivery has unknown flags or packet id 0"));
     };
     let is_shared = flags & SHARED != 0;
-    let queue = if is_shared { reader.number()? } else { session };
-    if is_shared && queue == session {
+    let queue = if is_shared { reader.queue_if_any()? } else { Some(session) };
+    if is_shared && queue == Some(session) {
         return Err(Malformed("a delivery names its own queue"));
     }
     Ok(Sent { session, packet_id, stage, queue, serial: reader.number()? })
@@ -245,12 +251,36 @@ mod tests {
     #[test]
     fn an_ordinary_acknowledgement_takes_few_bytes() {
         let mut progress = ProgressBuf::default();
-        progress.push(1000, 1_000_000, []);
+        let session = QueueNumber::new(1000).unwrap();
+        progress.push(session.into(), 1_000_000, []);
         assert_eq!(progress.as_progress().raw().len(), 6);
         let mut in_flight = InFlightBuf::default();
-        let (session, stage) = (1000, Stage::AwaitsPuback);
-        in_flight.push(Sent { session, packet_id: 99, stage, queue: 1000, serial: 1_000_000 });
+        let (queue, stage) = (Some(session), Stage::AwaitsPuback);
+        in_flight.push(Sent { session, packet_id: 99, stage, queue, serial: 1_000_000 });
         assert_eq!(in_flight.as_in_flight().raw().len(), 7);
+    }
+
+    /// Bytes as they stand in logs from before queues had a type.
+    #[test]
+    fn lists_of_older_logs_are_read() {
+        let second_source = [0x81, 0x80, 0xfc, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        let raw = [&[0, 10, 0, 5, 7, 2, 1, 0][..], &second_source, &[9, 0]].concat();
+        let read: Vec<_> = Progress::decode(&raw)
+            .unwrap()
+            .iter()
+            .map(|entry| (entry.queue, entry.floor, entry.above.iter().collect::<Vec<_>>()))
+            .collect();
+        let fifth = QueueNumber::new(5).unwrap();
+        let above = vec![(8, 8)];
+        let queues = [
+            (QueueId::Handover, 10, vec![]),
+            (fifth.into(), 7, above),
+            (QueueId::Seen(1), 9, vec![]),
+        ];
+        assert_eq!(read, queues);
+        let sent = InFlight::decode(&[5, 1, 0, 8, 5, 2, 4 | SHARED, 0, 9]).unwrap();
+        let queues: Vec<_> = sent.iter().map(|sent| (sent.session, sent.queue)).collect();
+        assert_eq!(queues, [(fifth, Some(fifth)), (fifth, None)]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The primitives of the journal's encoding: varints, and bytes with their length before them.
 
 use super::fact::Malformed;
+use super::queue::{NOBODYS, QueueNumber};
 
 /// Appends a LEB128 varint, 1 to 10 bytes.
 pub(super) fn put_number(out: &mut Vec<u8>, mut value: u64) {
@@ -9,6 +10,14 @@ pub(super) fn put_number(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value as u8);
+}
+
+pub(super) fn put_queue(out: &mut Vec<u8>, queue: QueueNumber) {
+    put_number(out, queue.get());
+}
+
+pub(super) fn put_queue_if_any(out: &mut Vec<u8>, queue: Option<QueueNumber>) {
+    put_number(out, QueueNumber::number_of(queue));
 }
 
 /// Appends bytes behind their length.
@@ -52,6 +61,16 @@ impl<'a> Reader<'a> {
 
     pub(super) fn number_u16(&mut self) -> Result<u16, Malformed> {
         u16::try_from(self.number()?).map_err(|_| Malformed("a number exceeds 16 bits"))
+    }
+
+    /// The queue of a session or of a shared group.
+    pub(super) fn queue(&mut self) -> Result<QueueNumber, Malformed> {
+        QueueNumber::new(self.number()?).ok_or(NOBODYS)
+    }
+
+    /// The same where there may be none.
+    pub(super) fn queue_if_any(&mut self) -> Result<Option<QueueNumber>, Malformed> {
+        QueueNumber::of_number(self.number()?)
     }
 
     pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {

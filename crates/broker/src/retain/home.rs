@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use session::{Account, Message};
+use session::{Account, Held, Message};
 use topic::{Cursor, Retained};
 
 use super::{Kept, has_wildcard};
 use crate::durable::Place;
 use crate::effects::Effects;
-use crate::ledger::NOBODY;
+use crate::ledger::{NOBODY, Payers};
 use crate::{Mail, RetainedQuery};
 
 /// Retained messages in one page.
@@ -24,6 +24,7 @@ const SWEEP_MESSAGES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Home {
     kept: Retained<Kept>,
+    payers: Payers,
     /// Pages that were asked for, and how many this turn has had.
     asked: VecDeque<Box<RetainedQuery>>,
     given: usize,
@@ -33,7 +34,13 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn new() -> Self {
-        Self { kept: Retained::new(), asked: VecDeque::new(), given: 0, sweep: None }
+        Self {
+            kept: Retained::new(),
+            payers: Payers::of(Held::Retained),
+            asked: VecDeque::new(),
+            given: 0,
+            sweep: None,
+        }
     }
 
     /// Where the message of a topic stands in the log, if there is one.
@@ -59,7 +66,7 @@ impl Home {
         let bytes = message.heap_bytes() as u64;
         let old = self.kept.get(message.topic());
         if let Some(payer) = payer {
-            let old = old.filter(|old| old.payer != NOBODY && old.payer == payer.number());
+            let old = old.filter(|old| old.payer == payer.number());
             let more = bytes.saturating_sub(old.map_or(0, |old| old.bytes() as u64));
             if more > 0 && effects.shared().lacks_room_to_retain_for(payer, more) {
                 return false;
@@ -84,11 +91,10 @@ impl Home {
     ) -> Option<Place> {
         let mut kept = Kept::new(message, place);
         let bytes = kept.bytes();
-        let ledger = &effects.shared().ledger;
-        kept.payer = payer.map_or(NOBODY, |payer| ledger.retain(payer, bytes as u64));
+        kept.payer = payer.map_or(NOBODY, |payer| self.payers.charge(payer, bytes as u64));
         let old = self.kept.insert(kept);
         if let Some(old) = &old {
-            ledger.release(old.payer, old.bytes() as u64);
+            self.payers.release(old.payer, old.bytes() as u64);
         }
         let (more, more_bytes) = match &old {
             Some(old) => (0, bytes - old.bytes()),
@@ -101,7 +107,7 @@ impl Home {
     /// Forgets the message of a topic. Returns where it stood.
     pub(super) fn remove(&mut self, topic: &str, effects: &Effects) -> Option<Place> {
         let old = self.kept.remove(topic)?;
-        effects.shared().ledger.release(old.payer, old.bytes() as u64);
+        self.payers.release(old.payer, old.bytes() as u64);
         count(topic, -1, -old.bytes(), effects);
         Some(old.place)
     }

@@ -17,7 +17,7 @@ use crate::ledger::NOBODY;
 pub(crate) struct Kept {
     body: Body,
     pub(crate) place: Place,
-    /// Who pays, by the number in the [`crate::Ledger`].
+    /// Who pays, by the number of the account.
     pub(crate) payer: u32,
 }
 

@@ -3,12 +3,13 @@
 //! Only keyed digests are kept, so a core dump holds nothing that can be tried offline without the
 //! key of this very process. Wrong credentials are not remembered: whoever guesses pays each time.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use super::Proof;
 use super::random::random;
 
 /// A bounded set of digests in two generations: when the young one is half of the limit, or too
@@ -40,12 +41,7 @@ impl VerdictCache {
     }
 
     pub(crate) fn digest(&self, username: &str, password: &[u8]) -> Digest {
-        let mut mac = keyed(&self.key);
-        // The length in front keeps ("ab", "c") and ("a", "bc") apart.
-        mac.update(&(username.len() as u64).to_le_bytes());
-        mac.update(username.as_bytes());
-        mac.update(password);
-        mac.finalize().into_bytes().into()
+        digest(&self.key, username, password)
     }
 
     /// True when these credentials were right not long ago.
@@ -83,6 +79,55 @@ impl VerdictCache {
         self.old = std::mem::take(&mut self.young);
         self.young_since = now;
     }
+}
+
+/// The same of credentials about which somebody else has said something, for as long as it holds.
+pub(super) struct ProofCache {
+    key: [u8; 32],
+    entries_max: usize,
+    young: HashMap<Digest, (Instant, Proof)>,
+    old: HashMap<Digest, (Instant, Proof)>,
+}
+
+impl ProofCache {
+    pub(super) fn new(entries_max: usize) -> Self {
+        Self { key: random(), entries_max, young: HashMap::new(), old: HashMap::new() }
+    }
+
+    pub(super) fn digest(&self, first: &str, second: &[u8]) -> Digest {
+        digest(&self.key, first, second)
+    }
+
+    pub(super) fn get(&mut self, digest: &Digest, now: Instant) -> Option<Proof> {
+        let found = self.young.get(digest).or_else(|| self.old.get(digest));
+        found.filter(|(until, _)| *until > now).map(|(_, proof)| proof.clone())
+    }
+
+    pub(super) fn remember(&mut self, digest: Digest, proof: Proof, until: Instant, now: Instant) {
+        if self.young.len() >= self.entries_max / 2 {
+            self.young.retain(|_, (until, _)| *until > now);
+        }
+        if self.young.len() >= self.entries_max / 2 {
+            self.old = std::mem::take(&mut self.young);
+        }
+        if self.entries_max >= 2 {
+            self.young.insert(digest, (until, proof));
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.young.clear();
+        self.old.clear();
+    }
+}
+
+fn digest(key: &[u8; 32], first: &str, second: &[u8]) -> Digest {
+    let mut mac = keyed(key);
+    // The length in front keeps ("ab", "c") and ("a", "bc") apart.
+    mac.update(&(first.len() as u64).to_le_bytes());
+    mac.update(first.as_bytes());
+    mac.update(second);
+    mac.finalize().into_bytes().into()
 }
 
 /// HMAC-SHA-256 with a key.
@@ -129,6 +174,21 @@ mod tests {
         let digest = cache.digest("u", b"p");
         cache.remember(digest, now);
         assert!(!cache.knows(&digest, now));
+    }
+
+    #[test]
+    fn proofs_are_bounded_and_end_in_time() {
+        let now = Instant::now();
+        let mut cache = ProofCache::new(10);
+        for number in 0..100u8 {
+            let digest = cache.digest("", &[number]);
+            let proof = Proof { username: Some(number.to_string()), ..Proof::default() };
+            cache.remember(digest, proof.clone(), now + HOUR, now);
+            assert_eq!(cache.get(&digest, now), Some(proof));
+            assert_eq!(cache.get(&digest, now + HOUR), None);
+            assert!(cache.young.len() + cache.old.len() <= 10);
+        }
+        assert_eq!(cache.get(&cache.digest("", &[0]), now), None, "the oldest made room");
     }
 
     #[test]

@@ -1,59 +1,79 @@
 //! Who a client is: an asynchronous question, asked at the door and answered through a callback.
 //!
-//! Checking a password costs tens of milliseconds of one core, and later back-ends will wait for
-//! other machines. So the door only hands a question over ([`Authenticator::check`]) and goes on;
-//! the answer comes from another thread. What can be answered at once is: anonymous clients,
-//! identities proved by TLS, and credentials that were right a moment ago.
+//! Each listener has a chain of providers. They are asked one after the other: the first that says
+//! yes or no has decided, and what none of them knows is refused. Checking a password costs tens of
+//! milliseconds of one core, and a service is another machine. So the door only hands a question
+//! over ([`Authenticator::check`]) and goes on; the answer comes from another thread. What can be
+//! answered at once is: anonymous clients, identities proved by TLS, tokens, and credentials that
+//! were right a moment ago.
+//!
+//! A provider that is slow holds up who asks it, and nobody else: each has a queue of its own.
 
 pub mod acl_file;
 mod cache;
+mod fetch;
+mod files;
+mod jwks;
+mod jwt;
+mod keys;
 mod lanes;
 mod pace;
 pub mod passwords;
 mod random;
 pub mod scram;
 pub mod secret;
+mod service;
+pub mod template;
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use broker::{Attributes, Principal};
 use codec::Reason;
 
-use crate::config::Auth;
-use crate::memory;
+use crate::config::{Auth, FILE, Method, Provider};
 use crate::origin::Origin;
-use cache::{Digest, VerdictCache};
-use lanes::{Asks, Lanes, Next};
-use pace::Pace;
-use passwords::{PasswordFile, PasswordFileError};
+use crate::run::Clock;
+use fetch::Net;
+pub use fetch::Url;
+use files::Passwords;
+use jwks::Jwt;
+pub use jwt::Demands;
+use passwords::PasswordFileError;
 pub use random::random;
-use scram::{Credentials, Exchange, ScramError, Success};
+use scram::{Exchange, ScramError, Success};
+use service::Service;
+use template::{Template, is_name, value_of};
 
 /// Who knocks, and what they show.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AuthRequest {
     /// Where it comes from: origins take turns.
     pub origin: Origin,
     /// Of the one who asks, for [`Authenticator::forget`].
     pub ticket: u64,
+    /// Who is asked. None: everybody there is.
+    pub chain: Option<Chain>,
+    pub client_id: String,
     pub username: Option<String>,
     pub password: Option<Vec<u8>>,
     /// The user name that a checked client certificate stands for, where the listener takes it.
     pub certificate_identity: Option<String>,
+    /// The checked certificate.
+    pub certificate: Option<Box<net::CertificateInfo>>,
+    /// The address without the port.
+    pub peer_host: String,
     /// Whether the listener admits clients that show nothing.
     pub allow_anonymous: bool,
 }
 
 /// The answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Welcome, under this user name (`None`: anonymous).
-    Admitted { username: Option<String> },
+    Admitted { username: Option<String>, principal: Option<Box<Principal>> },
     /// Welcome, as anonymous: nobody can check the name that is stated.
     Unproved { username: String },
-    /// For the CONNACK: 0x86, 0x87 or 0x89.
+    /// For the CONNACK: 0x86, 0x87, 0x88 or 0x89.
     Refused(Reason),
 }
 
@@ -61,137 +81,196 @@ pub enum Verdict {
 /// door.
 pub type Answer = Box<dyn FnOnce(Verdict) + Send>;
 
-/// Checks credentials on threads of its own. Dropping it ends them; questions that still wait are
+/// Those who are asked on a listener, in this order.
+pub type Chain = Arc<[Step]>;
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The password file.
+    File,
+    /// By its place in the configuration.
+    Provider(usize),
+}
+
+/// What a provider says of a client.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Opinion {
+    Yes(Proof),
+    /// For the log.
+    No(String),
+    /// There is no room for the question.
+    Busy,
+    /// What is shown is not for this provider.
+    NotMine,
+    /// The provider cannot be asked, and has told so.
+    Down,
+}
+
+/// What somebody has proved to be.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Proof {
+    pub(crate) username: Option<String>,
+    pub(crate) attributes: Attributes,
+    /// In seconds since 1970.
+    pub(crate) expires_at_secs: Option<u64>,
+    pub(crate) is_superuser: bool,
+}
+
+/// Takes the opinion of a provider.
+pub(crate) type Later = Box<dyn FnOnce(Opinion) + Send>;
+
+/// What the configuration asks for cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthError {
+    #[error(transparent)]
+    Passwords(#[from] PasswordFileError),
+    #[error("authentication '{name}': {detail}")]
+    Provider { name: String, detail: String },
+}
+
+/// Asks providers who a client is. Dropping it ends their threads; questions that still wait are
 /// answered with 0x89.
 pub struct Authenticator {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    parts: Arc<Parts>,
+    passwords: files::Threads,
     offers_scram: bool,
+    /// None: no provider asks over the network.
+    _net: Option<Net>,
 }
 
-struct Shared {
-    /// Makes the decoys of users that do not exist, see [`Credentials::decoy`]. `None`: the digest
-    /// of the password file does.
-    decoy_secret: Option<[u8; 32]>,
-    /// `None`: there is no password file, so nobody can show a right password.
-    passwords: RwLock<Option<Arc<PasswordFile>>>,
-    cache: Mutex<VerdictCache>,
-    queue: Mutex<Queue>,
-    wake: Condvar,
-    /// Makes numbers of user names.
-    users: RandomState,
+/// What questions that are under way hold on to.
+struct Parts {
+    passwords: Passwords,
+    providers: Vec<(String, Kind)>,
+    /// All that there are, in their order.
+    whole: Chain,
+    clock: Clock,
 }
 
-struct Queue {
-    questions: Lanes<Question>,
-    is_closed: bool,
+/// A provider by what it does.
+enum Kind {
+    Jwt(Jwt),
+    Http(Service),
+    Certificate { username: Template, attributes: Vec<(String, Template)> },
 }
 
-/// One password to check.
-struct Question {
-    username: String,
-    password: Vec<u8>,
-    digest: Digest,
-    /// See [`Asks`].
-    user: u64,
-    answer: Answer,
-}
-
-impl Asks for Question {
-    fn user(&self) -> u64 {
-        self.user
-    }
+/// A question on its way along a chain.
+struct Asking {
+    request: Arc<AuthRequest>,
+    chain: Chain,
+    parts: Arc<Parts>,
+    answer: Mutex<Option<Answer>>,
 }
 
 impl Authenticator {
-    /// Reads the password file and starts the threads. What clients see of users that do not exist
-    /// is made from `decoy_secret`, so that it stays the same as long as that does; without one, as
-    /// long as the password file does.
+    /// Reads the files of all providers and starts their threads. What clients see of users that do
+    /// not exist is made from `decoy_secret`, so that it stays the same as long as that does;
+    /// without one, as long as the password file does.
     ///
     /// # Errors
     ///
-    /// When the password file cannot be used.
-    pub fn start(config: &Auth, decoy_secret: Option<[u8; 32]>) -> Result<Self, PasswordFileError> {
-        let passwords = load(config)?;
-        let lifetime = Duration::from_secs(config.cache_secs.into());
-        let cache = VerdictCache::new(config.cache_entries_max as usize, lifetime, Instant::now());
-        let pace = Pace::new(config.failures_per_second_max);
-        let questions = Lanes::new(config.queue_max as usize, pace);
-        let shared = Arc::new(Shared {
-            decoy_secret,
-            passwords: RwLock::new(passwords),
-            cache: Mutex::new(cache),
-            queue: Mutex::new(Queue { questions, is_closed: false }),
-            wake: Condvar::new(),
-            users: RandomState::new(),
-        });
-        let spawn = |index| {
-            let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name(format!("auth-{index}")).spawn(move || work(&shared))
-        };
-        let path = || config.password_file.as_deref().unwrap_or_else(|| "".as_ref());
-        let threads =
-            (0..config.threads).map(spawn).collect::<Result<_, _>>().map_err(|cause| {
-                PasswordFileError::Read { path: path().display().to_string(), cause }
-            })?;
-        Ok(Self { shared, threads, offers_scram: config.scram })
+    /// When a file cannot be used.
+    pub fn start(
+        config: &Auth,
+        providers: &[Provider],
+        decoy_secret: Option<[u8; 32]>,
+        clock: Clock,
+    ) -> Result<Self, AuthError> {
+        let (passwords, threads) = Passwords::start(config, decoy_secret)?;
+        let mut net = None;
+        let mut made = Vec::new();
+        for provider in providers {
+            let name = &provider.name;
+            let fail = |detail| AuthError::Provider { name: name.clone(), detail };
+            if provider.method.asks_over_network() && net.is_none() {
+                net = Some(Net::start().map_err(|error| fail(error.to_string()))?);
+            }
+            let handle = net.as_ref().map(Net::handle);
+            let kind = match &provider.method {
+                Method::Jwt(own) => Kind::Jwt(Jwt::start(name, own, handle, clock).map_err(fail)?),
+                Method::Http(own) => {
+                    let Some(handle) = handle else { continue };
+                    Kind::Http(Service::new(name, own, config, handle, clock).map_err(fail)?)
+                }
+                Method::Certificate { username, attributes } => {
+                    Kind::Certificate { username: username.clone(), attributes: attributes.clone() }
+                }
+            };
+            made.push((provider.name.clone(), kind));
+        }
+        let file = config.password_file.is_some().then_some(Step::File);
+        let whole = (0..made.len()).map(Step::Provider).chain(file).collect();
+        let parts = Parts { passwords, providers: made, whole, clock };
+        let parts = Arc::new(parts);
+        Ok(Self { parts, passwords: threads, offers_scram: config.scram, _net: net })
     }
 
-    /// Reads the password file again and forgets remembered verdicts.
+    /// Reads the files of all providers again and forgets remembered verdicts. Each is replaced
+    /// whole or not at all.
     ///
     /// # Errors
     ///
-    /// When the new file cannot be used; the old one then stays in force.
-    pub fn reload(&self, config: &Auth) -> Result<(), PasswordFileError> {
-        let passwords = load(config)?;
-        *self.shared.passwords.write().unwrap_or_else(PoisonError::into_inner) = passwords;
-        lock(&self.shared.cache).clear();
-        Ok(())
+    /// The first file that cannot be used; what it holds then stays in force.
+    pub fn reload(&self, config: &Auth) -> Result<(), AuthError> {
+        let passwords = self.parts.passwords.reload(config).map_err(AuthError::from);
+        let mut outcome = passwords;
+        for (name, kind) in &self.parts.providers {
+            let read = match kind {
+                Kind::Jwt(jwt) => jwt.reload(),
+                Kind::Http(service) => {
+                    service.clear();
+                    Ok(())
+                }
+                Kind::Certificate { .. } => Ok(()),
+            };
+            if let Err(detail) = read {
+                outcome = outcome.and(Err(AuthError::Provider { name: name.clone(), detail }));
+            }
+        }
+        outcome
+    }
+
+    /// Those of a listener, by their names; none: all that there are.
+    pub fn chain(&self, names: &[String]) -> Chain {
+        if names.is_empty() {
+            return self.parts.whole.clone();
+        }
+        let providers = &self.parts.providers;
+        let step = |name: &String| match &**name {
+            FILE => Some(Step::File),
+            name => providers.iter().position(|(own, _)| own == name).map(Step::Provider),
+        };
+        names.iter().filter_map(step).collect()
     }
 
     /// Asks who this is. `Some`: the verdict, at once. `None`: `answer` will be called with it,
     /// once.
-    pub fn check(&self, request: AuthRequest, answer: Answer) -> Option<Verdict> {
-        let AuthRequest { origin, ticket, username, password, certificate_identity, .. } = request;
-        let allow_anonymous = request.allow_anonymous;
-        if let Some(identity) = certificate_identity {
-            return Some(Verdict::Admitted { username: Some(identity) });
+    pub fn check(&self, mut request: AuthRequest, answer: Answer) -> Option<Verdict> {
+        if let Some(identity) = request.certificate_identity.take() {
+            return Some(Verdict::Admitted { username: Some(identity), principal: None });
         }
-        let has_file = self.passwords().is_some();
-        let username = match username {
-            Some(username) if has_file => username,
-            Some(username) if allow_anonymous => return Some(Verdict::Unproved { username }),
-            None if allow_anonymous => return Some(Verdict::Admitted { username: None }),
-            _ => return Some(Verdict::Refused(Reason::NOT_AUTHORIZED)),
-        };
-        let password = password.unwrap_or_default();
-        let mut cache = lock(&self.shared.cache);
-        let digest = cache.digest(&username, &password);
-        if cache.knows(&digest, Instant::now()) {
-            return Some(Verdict::Admitted { username: Some(username) });
-        }
-        drop(cache);
-        let user = self.shared.users.hash_one(&username);
-        self.ask(origin, ticket, Question { username, password, digest, user, answer });
-        None
-    }
-
-    fn ask(&self, origin: Origin, ticket: u64, question: Question) {
-        let crowded_out = lock(&self.shared.queue).questions.put(origin, ticket, question);
-        self.shared.wake.notify_one();
-        if let Some(question) = crowded_out {
-            (question.answer)(Verdict::Refused(Reason::SERVER_BUSY));
-        }
+        let chain = request.chain.clone().unwrap_or_else(|| self.parts.whole.clone());
+        let request = Arc::new(request);
+        let answer = Mutex::new(Some(answer));
+        Arc::new(Asking { request, chain, parts: self.parts.clone(), answer }).go_on(0, false)
     }
 
     /// The threads look whether memory is asked for.
     pub fn wake(&self) {
-        self.shared.wake.notify_all();
+        self.parts.passwords.wake();
     }
 
     /// Who asked is gone: what waits is not checked, and nobody is answered.
     pub fn forget(&self, origin: Origin, ticket: u64) {
-        drop(lock(&self.shared.queue).questions.forget(origin, ticket));
+        self.parts.passwords.forget(origin, ticket);
+        for (_, kind) in &self.parts.providers {
+            match kind {
+                Kind::Jwt(jwt) => jwt.forget(ticket),
+                Kind::Http(service) => service.forget(origin, ticket),
+                Kind::Certificate { .. } => {}
+            }
+        }
     }
 
     /// Begins enhanced authentication with the client's first message: the exchange and the data of
@@ -201,18 +280,7 @@ impl Authenticator {
     ///
     /// See [`Exchange::start`].
     pub fn start_scram(&self, client_first: &[u8]) -> Result<(Exchange, Vec<u8>), ScramError> {
-        let passwords = self.passwords();
-        let nonce = random::<18>().map(|byte| char::from(NONCE_ALPHABET[usize::from(byte % 64)]));
-        let nonce: String = nonce.iter().collect();
-        Exchange::start(client_first, &nonce, |username| {
-            let Some(file) = &passwords else {
-                // Nobody can be checked; the method is not offered then.
-                return Credentials::decoy(&random(), username);
-            };
-            // Made in any case: what takes longer for some names tells which they are.
-            let decoy = file.scram_decoy(username, &self.shared.decoy_secret(file));
-            file.scram(username).cloned().unwrap_or(decoy)
-        })
+        self.parts.passwords.start_scram(client_first)
     }
 
     /// Ends an exchange with the client's final message. Of those that were wrong only so many of
@@ -227,116 +295,161 @@ impl Authenticator {
         exchange: Exchange,
         client_final: &[u8],
     ) -> Result<Success, Reason> {
-        let now = Instant::now();
-        if lock(&self.shared.queue).questions.pace.begin(origin, now).is_err() {
-            return Err(Reason::SERVER_BUSY);
-        }
-        let finished = exchange.finish(client_final);
-        lock(&self.shared.queue).questions.pace.end(origin, finished.is_ok(), now);
-        self.shared.wake.notify_one();
-        finished.map_err(|error| {
-            tracing::debug!(%error, "SCRAM failed");
-            Reason::NOT_AUTHORIZED
-        })
+        self.parts.passwords.finish_scram(origin, exchange, client_final)
     }
 
     /// Whether the method [`scram::METHOD`] is offered.
     pub fn offers_scram(&self) -> bool {
-        self.offers_scram && self.passwords().is_some()
-    }
-
-    fn passwords(&self) -> Option<Arc<PasswordFile>> {
-        self.shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.offers_scram && self.parts.passwords.has_file()
     }
 }
 
 impl Drop for Authenticator {
     fn drop(&mut self) {
-        let waiting = {
-            let mut queue = lock(&self.shared.queue);
-            queue.is_closed = true;
-            queue.questions.take_all()
-        };
-        self.shared.wake.notify_all();
-        for question in waiting {
-            (question.answer)(Verdict::Refused(Reason::SERVER_BUSY));
-        }
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has told so itself.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn load(config: &Auth) -> Result<Option<Arc<PasswordFile>>, PasswordFileError> {
-    let path = config.password_file.as_deref();
-    path.map(|path| PasswordFile::load(path).map(Arc::new)).transpose()
-}
-
-/// An auth thread: takes questions until the queue is closed.
-fn work(shared: &Shared) {
-    while let Some((origin, question)) = next_question(shared) {
-        let passwords = shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Question { username, password, digest, answer, .. } = question;
-        let is_right = passwords
-            .as_ref()
-            .is_some_and(|file| file.verify(&username, &password, &shared.decoy_secret(file)));
-        lock(&shared.queue).questions.pace.end(origin, is_right, Instant::now());
-        // Another of this origin may have waited for it.
-        shared.wake.notify_one();
-        if is_right {
-            shared.remember(digest, passwords.as_ref());
-            answer(Verdict::Admitted { username: Some(username) });
-        } else {
-            // As mosquitto answers. Code 4 of 3.1.1 is for a name that is not well formed.
-            answer(Verdict::Refused(Reason::NOT_AUTHORIZED));
-        }
-    }
-}
-
-impl Shared {
-    fn decoy_secret(&self, file: &PasswordFile) -> [u8; 32] {
-        self.decoy_secret.unwrap_or_else(|| file.digest())
-    }
-
-    /// Unless a reload came in between, which may have changed this very password.
-    fn remember(&self, digest: Digest, checked_with: Option<&Arc<PasswordFile>>) {
-        let passwords = self.passwords.read().unwrap_or_else(PoisonError::into_inner);
-        let is_current = match (passwords.as_ref(), checked_with) {
-            (Some(now), Some(then)) => Arc::ptr_eq(now, then),
-            _ => false,
-        };
-        if is_current {
-            lock(&self.cache).remember(digest, Instant::now());
-        }
-    }
-}
-
-fn next_question(shared: &Shared) -> Option<(Origin, Question)> {
-    loop {
-        memory::purge_if_asked();
-        let mut queue = lock(&shared.queue);
-        if queue.is_closed {
-            return None;
-        }
-        let now = Instant::now();
-        drop(match queue.questions.take(now) {
-            Next::Item(origin, question) => return Some((origin, question)),
-            Next::Later(None) => shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            Next::Later(Some(due)) => {
-                let wait = due.saturating_duration_since(now).max(Duration::from_millis(1));
-                let woken = shared.wake.wait_timeout(queue, wait);
-                woken.unwrap_or_else(PoisonError::into_inner).0
+        for (_, kind) in &self.parts.providers {
+            match kind {
+                Kind::Jwt(jwt) => jwt.close(),
+                Kind::Http(service) => service.close(),
+                Kind::Certificate { .. } => {}
             }
-        });
+        }
+        self.passwords.end(&self.parts.passwords);
     }
 }
+
+impl Asking {
+    /// Asks from one place of the chain on. `None`: somebody will answer later.
+    fn go_on(self: &Arc<Self>, from: usize, mut was_down: bool) -> Option<Verdict> {
+        for (at, step) in self.chain.iter().enumerate().skip(from) {
+            let is_last = at + 1 == self.chain.len();
+            let later: Later = {
+                let asking = self.clone();
+                Box::new(move |opinion| asking.on_opinion(at, opinion, was_down))
+            };
+            match self.conclude(*step, self.ask(*step, is_last, later)?) {
+                Ok(verdict) => return Some(verdict),
+                Err(is_down) => was_down |= is_down,
+            }
+        }
+        Some(self.nobody_knows(was_down))
+    }
+
+    fn on_opinion(self: &Arc<Self>, at: usize, opinion: Opinion, was_down: bool) {
+        let verdict = match self.conclude(self.chain[at], opinion) {
+            Ok(verdict) => Some(verdict),
+            Err(is_down) => self.go_on(at + 1, was_down | is_down),
+        };
+        let answer = verdict.and_then(|verdict| Some((lock(&self.answer).take()?, verdict)));
+        if let Some((answer, verdict)) = answer {
+            answer(verdict);
+        }
+    }
+
+    fn ask(&self, step: Step, is_last: bool, later: Later) -> Option<Opinion> {
+        let kind = match step {
+            Step::File => return self.parts.passwords.ask(&self.request, is_last, later),
+            Step::Provider(place) => self.parts.providers.get(place).map(|(_, kind)| kind),
+        };
+        match kind {
+            Some(Kind::Jwt(jwt)) => jwt.ask(&self.request, later),
+            Some(Kind::Http(service)) => service.ask(&self.request, later),
+            Some(Kind::Certificate { username, attributes }) => {
+                Some(by_certificate(&self.request, username, attributes))
+            }
+            None => Some(Opinion::NotMine),
+        }
+    }
+
+    /// Err: the next is asked, and whether this one was down.
+    fn conclude(&self, step: Step, opinion: Opinion) -> Result<Verdict, bool> {
+        let name = match step {
+            Step::File => FILE,
+            Step::Provider(place) => self.parts.providers.get(place).map_or("", |(name, _)| name),
+        };
+        match opinion {
+            Opinion::Yes(proof) => Ok(self.admit(proof)),
+            Opinion::No(why) => {
+                let client = crate::logging::shown(&self.request.client_id);
+                tracing::debug!(client = &*client, by = name, why, "log-in refused");
+                Ok(Verdict::Refused(Reason::NOT_AUTHORIZED))
+            }
+            Opinion::Busy => Ok(Verdict::Refused(Reason::SERVER_BUSY)),
+            Opinion::NotMine => Err(false),
+            Opinion::Down => Err(true),
+        }
+    }
+
+    fn admit(&self, proof: Proof) -> Verdict {
+        let clock = self.parts.clock;
+        let (now_ms, wall_secs) = (clock.now_ms(), clock.wall_secs());
+        let broker_ms = |secs: u64| {
+            now_ms.saturating_add((secs.min(LATEST_SECS).saturating_sub(wall_secs)) * 1000)
+        };
+        let principal = jwt::principal(&proof, proof.expires_at_secs.map(broker_ms));
+        Verdict::Admitted { username: proof.username, principal }
+    }
+
+    /// The chain has come to its end. Who could have been known if all had been there may try
+    /// again.
+    fn nobody_knows(&self, was_down: bool) -> Verdict {
+        let is_open = self.chain.is_empty();
+        match &self.request.username {
+            _ if was_down => Verdict::Refused(Reason::SERVER_UNAVAILABLE),
+            Some(username) if is_open && self.request.allow_anonymous => {
+                Verdict::Unproved { username: username.clone() }
+            }
+            None if self.request.allow_anonymous => {
+                Verdict::Admitted { username: None, principal: None }
+            }
+            _ => Verdict::Refused(Reason::NOT_AUTHORIZED),
+        }
+    }
+}
+
+/// Reads the files of providers, for the check of a configuration.
+///
+/// # Errors
+///
+/// The first that cannot be used.
+pub fn check_files(providers: &[Provider]) -> Result<(), AuthError> {
+    for provider in providers {
+        if let Method::Jwt(config) = &provider.method {
+            let fail = |detail| AuthError::Provider { name: provider.name.clone(), detail };
+            jwks::load(config).map_err(fail)?;
+        }
+    }
+    Ok(())
+}
+
+/// The certificate has been checked by TLS already.
+fn by_certificate(
+    request: &AuthRequest,
+    username: &Template,
+    attributes: &[(String, Template)],
+) -> Opinion {
+    if request.certificate.is_none() {
+        return Opinion::NotMine;
+    }
+    let value = |name: &str| value_of(request, name);
+    let Some(username) = username.fill(value).filter(|name| is_name(name)) else {
+        return Opinion::No("the certificate lacks what its user name is made from".into());
+    };
+    let own = attributes.iter().filter_map(|(name, template)| {
+        let text = template.fill(value)?;
+        Some((name.as_str().into(), broker::Attribute::Text(text.into())))
+    });
+    match jwt::attributes_of(None, own) {
+        Ok(attributes) => {
+            Opinion::Yes(Proof { username: Some(username), attributes, ..Proof::default() })
+        }
+        Err(why) => Opinion::No(why),
+    }
+}
+
+/// The year 9999: beyond what any arithmetic with times has to carry.
+const LATEST_SECS: u64 = 253_402_300_799;
 
 /// What these locks guard is whole between any two statements, so a panic elsewhere does no harm.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// Printable and without a comma, as RFC 5802 asks.
-const NONCE_ALPHABET: &[u8; 64] =
-    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

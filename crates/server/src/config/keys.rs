@@ -15,6 +15,7 @@ pub const SECTIONS: &[Section] = &[
     Limits::SECTION,
     Durability::SECTION,
     Auth::SECTION,
+    RawProvider::SECTION,
     AccessFile::SECTION,
     Shared::SECTION,
     Http::SECTION,
@@ -95,6 +96,38 @@ words! {
         User = "user",
         /// Of everybody who knows its client id.
         Anybody = "anybody",
+    }
+}
+
+words! {
+    /// What a provider goes by.
+    ProviderKind {
+        /// A JSON Web Token in the password.
+        Jwt = "jwt",
+        /// A service that is asked over HTTP.
+        Http = "http",
+        /// The client certificate.
+        Certificate = "certificate",
+    }
+}
+
+words! {
+    /// How a service is asked.
+    HttpMethod {
+        /// The fields are the body.
+        Post = "post",
+        /// The fields are the query.
+        Get = "get",
+    }
+}
+
+words! {
+    /// What the body of a request is.
+    BodyForm {
+        /// A JSON object of texts.
+        Json = "json",
+        /// What a web form sends.
+        Form = "form",
     }
 }
 
@@ -195,6 +228,10 @@ settings! {
         /// `auth.allow_anonymous` decides, and without that only loopback and Unix listeners admit
         /// them, and only if no authentication is configured.
         allow_anonymous: Option<bool> = Kind::Flag, "";
+        /// Who is asked about a client, in this order, until one says yes or no: names of
+        /// `[[authentication]]`, and `file` for the password file. Empty: all of them, the password
+        /// file last.
+        authentication: Vec<String> = Kind::List("names of providers"), "";
         /// Expects a PROXY protocol header (v1 or v2) before anything else, and takes the client's
         /// address from it. Needs `trusted_proxies`.
         proxy_protocol: bool = Kind::Flag, "false";
@@ -475,7 +512,8 @@ settings! {
         /// The most bytes of all logs together; each shard has an equal share. At the limit the
         /// broker acts as if the disk were full. `auto`: 80 % of what the file system of the data
         /// directory has free at the start, including what is stored there already, and at least
-        /// four segments for each shard. 0: no limit.
+        /// four segments for each shard. 0: no limit. While less than a quarter is left of what may
+        /// wait there, users (or addresses) that have more there than what is left are refused.
         log_bytes_max: u64 = auto(Unit::Bytes, AUTO), "auto";
         /// Space is reclaimed once a log takes more than this many per cent of the bytes that are
         /// still needed, plus two segments. A smaller value takes less space and more copying.
@@ -521,10 +559,82 @@ settings! {
 }
 
 settings! {
+    /// Providers that say who a client is, beside the password file. See `docs/identity.md`. A text
+    /// with placeholders takes `${username}`, `${clientid}`, `${peerhost}`, `${cert_common_name}`,
+    /// `${cert_subject}`, `${cert_dns}`, `${cert_email}`, `${cert_uri}`, `${cert_ip}`,
+    /// `${cert_fingerprint}`, and of a token each claim, as `${claims.sub}`.
+    "authentication" => RawProvider {
+        /// What listeners and logs call it.
+        name: Option<String> = Kind::Text("a name"), "";
+        /// What it goes by: a JSON Web Token in the password (`jwt`), a service that is asked over
+        /// HTTP (`http`), or the client certificate (`certificate`).
+        kind: Option<ProviderKind> = Kind::OneOf(ProviderKind::WORDS), "";
+        /// What the user name is made from, with placeholders. Not set: `${claims.sub}` of a token,
+        /// `${cert_common_name}` of a certificate.
+        username: Option<String> = Kind::Text("a text with placeholders"), "";
+        /// What the attributes of a client are made from, with placeholders. They can stand in
+        /// access rules, as `%{attributes.NAME}`. The claim `client_attrs` of a token is taken as
+        /// well.
+        attributes: Vec<String> = Kind::List("attributes such as site=${claims.site}"), "";
+        /// `jwt`: a file with the secret that signs tokens (HS256, HS384, HS512), 32 bytes at
+        /// least. Read again on SIGHUP, as the next two are.
+        secret_file: Option<PathBuf> = Kind::Path, "";
+        /// `jwt`: public keys, PEM. RSA (RS256 to PS512), P-256, P-384, P-521 (ES256 to ES512) or
+        /// Ed25519 (EdDSA).
+        key_file: Option<PathBuf> = Kind::Path, "";
+        /// `jwt`: a JSON Web Key Set.
+        jwks_file: Option<PathBuf> = Kind::Path, "";
+        /// `jwt`: where a JSON Web Key Set is fetched, at the start, at each interval, and when a
+        /// token names a key that is not known; no more often than every 10 s. What cannot be
+        /// fetched leaves the keys that there are in force.
+        jwks_url: Option<String> = Kind::Text("a URL such as https://id.example/keys"), "";
+        /// `jwt`: how often the key set is fetched.
+        jwks_refresh_secs: u32 = secs(10, 604_800), "10m";
+        /// `jwt`: what the claim `iss` has to be. Not set: it is not looked at.
+        issuer: Option<String> = Kind::Text("an issuer"), "";
+        /// `jwt`: what the claim `aud` has to be or to have in it, one of these. Empty: it is not
+        /// looked at.
+        audience: Vec<String> = Kind::List("audiences"), "";
+        /// `jwt`: claims with what they have to be or to have in them, with placeholders.
+        claims: Vec<String> = Kind::List("claims such as device=${clientid}"), "";
+        /// `jwt`: how much clocks may differ when `exp`, `nbf` and `iat` are looked at.
+        leeway_secs: u32 = secs(0, 3_600), "30";
+        /// `jwt`: refuses tokens without `exp`. With it, a connection ends when its token does.
+        expiry_required: bool = Kind::Flag, "true";
+        /// `http`: the service, as EMQX asks it. It answers 204, or 200 and a JSON object with
+        /// `result` (`allow`, `deny` or `ignore`), `is_superuser`, `client_attrs`, `expire_at`.
+        url: Option<String> = Kind::Text("a URL such as https://id.example/mqtt"), "";
+        /// `http`: how it is asked: with the fields as the body, or as the query.
+        method: HttpMethod = Kind::OneOf(HttpMethod::WORDS), "post";
+        /// `http`: headers of each request.
+        headers: Vec<String> = Kind::List("headers such as Authorization: Bearer x"), "";
+        /// `http`: the fields of each request, with placeholders, `${password}` among them. Empty:
+        /// `clientid`, `username` and `password`.
+        body: Vec<String> = Kind::List("fields such as clientid=${clientid}"), "";
+        /// `http`: what the body is: JSON, or what a web form sends.
+        body_form: BodyForm = Kind::OneOf(BodyForm::WORDS), "json";
+        /// `http`: how long an answer may take. After 8 faults in a row the service is left alone
+        /// for 5 s.
+        timeout_secs: u32 = secs(1, 60), "5";
+        /// `http`: requests that may be under way. Further ones wait, as `auth.queue_max` says.
+        requests_max: u32 = count(1, 10_000), "64";
+        /// `http`: how long an `allow` is remembered whose answer has no `Cache-Control: max-age`.
+        /// 0: it is not.
+        cache_secs: u32 = secs(0, 86_400), "0";
+        /// `jwt`, `http`: authorities that sign the certificate of the service, PEM. Not set: those
+        /// of the system.
+        ca: Option<PathBuf> = Kind::Path, "";
+        /// `jwt`, `http`: admits clients whose token or answer has access rules of EMQX (`acl`),
+        /// which are not carried out. Without it they are refused.
+        acl_ignored: bool = Kind::Flag, "false";
+    }
+}
+
+settings! {
     /// Who may do what. See `docs/security.md`.
     "access" => AccessFile {
-        /// Rules in the format of mosquitto's ACL file. Not set: everybody may do everything. Read
-        /// again on SIGHUP.
+        /// Rules in the format of mosquitto's ACL file; patterns may have `%{attributes.NAME}`,
+        /// too. Not set: everybody may do everything. Read again on SIGHUP.
         acl_file: Option<PathBuf> = Kind::Path, "";
         /// Accepts subscriptions that could never receive anything under the rules, as mosquitto
         /// does, instead of refusing them with 0x87.

@@ -6,6 +6,7 @@
 mod derived;
 mod durability;
 pub mod endpoint;
+mod identity;
 pub mod keys;
 pub mod machine;
 pub mod print;
@@ -19,10 +20,11 @@ use std::path::PathBuf;
 pub use derived::Derived;
 pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Network, Transport};
+pub use identity::{FILE, HttpConfig, JwtConfig, Method, Provider};
 pub use keys::{
-    AccessFile, Auth, CertificateIdentity, ClientAuth, DurabilityLevel, Limits, LogFormat,
-    LogLevel, NEVER, QueueOverflow, Server, SessionOwner, SharedStrategy, Sys, TlsVersion,
-    WhenFull,
+    AccessFile, Auth, BodyForm, CertificateIdentity, ClientAuth, DurabilityLevel, Limits,
+    LogFormat, LogLevel, NEVER, QueueOverflow, Server, SessionOwner, SharedStrategy, Sys,
+    TlsVersion, WhenFull,
 };
 pub use machine::Machine;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
@@ -47,6 +49,8 @@ pub struct Config {
     pub listener_defaults: ListenerLimits,
     pub durability: DurabilityConfig,
     pub auth: Auth,
+    /// In the order of the configuration.
+    pub authentication: Vec<Provider>,
     pub access: AccessFile,
     pub shared_strategy: SharedStrategy,
     /// Where the HTTP server listens; `None`: it is off.
@@ -64,6 +68,8 @@ pub struct Listener {
     pub address: Address,
     /// Clients with neither user name nor certificate identity are admitted.
     pub allow_anonymous: bool,
+    /// Who is asked, by name. Empty: everybody there is.
+    pub authentication: Vec<String>,
     /// `Some`: a PROXY header is required, and believed from these networks only.
     pub trusted_proxies: Option<Vec<Network>>,
     /// 0: no limit.
@@ -198,8 +204,12 @@ impl Config {
 
     /// Is there any way to prove a user name?
     pub fn proves_names(&self) -> bool {
-        self.auth.password_file.is_some()
-            || self.listeners.iter().any(Listener::names_by_certificate)
+        self.has_provider() || self.listeners.iter().any(Listener::names_by_certificate)
+    }
+
+    /// Is there anybody to ask about a client?
+    fn has_provider(&self) -> bool {
+        self.auth.password_file.is_some() || !self.authentication.is_empty()
     }
 
     /// Does anybody come in without a user name that counts?
@@ -216,7 +226,7 @@ impl Config {
     /// Why access rules for user names would rest on names that nobody has proved. None: they do
     /// not.
     pub fn why_names_are_unproved(&self) -> Option<String> {
-        if self.auth.password_file.is_some() {
+        if self.has_provider() {
             return None;
         }
         let takes_none = |listener: &&Listener| {
@@ -281,10 +291,21 @@ fn lower(
     deriving.server(&mut server, machine);
     deriving.limits(&mut limits, machine);
     let level = durability.level;
-    let mut lowering =
-        Listeners { settings, limits: &limits, level, auth: &auth, machine, problems };
+    let authentication = identity::lower(settings, problems)?;
+    let has_file = auth.password_file.is_some();
+    let has_provider = has_file || settings.count_of("authentication") > 0;
+    let mut lowering = Listeners {
+        settings,
+        limits: &limits,
+        level,
+        auth: &auth,
+        has_provider,
+        machine,
+        problems,
+    };
     let listeners = lowering.lower(port)?;
     let listener_defaults = lowering.lower_limits(&lowering.nothing_replaced()?);
+    identity::check_chains(&listeners, &authentication, has_file, settings, problems);
     let mut durability =
         durability::lower(&durability, &limits, &listeners, &server, settings, problems);
     let disk = (machine.disk_bytes)(&server.data_dir);
@@ -300,6 +321,7 @@ fn lower(
         listener_defaults,
         durability,
         auth,
+        authentication,
         access: AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?,
         shared_strategy: shared.strategy,
         http,
@@ -380,13 +402,15 @@ struct Listeners<'a> {
     limits: &'a Limits,
     level: DurabilityLevel,
     auth: &'a Auth,
+    /// There is somebody to ask about a client.
+    has_provider: bool,
     machine: &'a Machine,
     problems: &'a mut Vec<Problem>,
 }
 
 impl Listeners<'_> {
     fn lower(&mut self, port: Option<u16>) -> Option<Vec<Listener>> {
-        let count = self.settings.listener_count();
+        let count = self.settings.count_of("listeners");
         if count == 0 {
             return self.lower_defaults(port.unwrap_or(1883));
         }
@@ -467,6 +491,7 @@ impl Listeners<'_> {
         Some(Some(Listener {
             name: raw.name.clone().unwrap_or_else(|| endpoint.to_string()),
             allow_anonymous,
+            authentication: raw.authentication.clone(),
             trusted_proxies: self.trusted_proxies(own, &raw),
             connections_max: raw.connections_max.unwrap_or(0),
             connections_per_second_max: raw.connections_per_second_max.unwrap_or(0),
@@ -603,14 +628,14 @@ impl Listeners<'_> {
         if let Some(stated) = raw.allow_anonymous.or(self.auth.allow_anonymous) {
             return stated;
         }
-        if self.auth.password_file.is_some() {
+        if self.has_provider {
             return false;
         }
         if !proves_identity && !endpoint.address.is_local() {
             let detail = format!(
                 "{endpoint} can be reached from other machines and nobody would have to log in; \
                  add `password_file = \"...\"` under [auth] (made with `quelea passwd`), or \
-                 require client certificates, or, to admit everybody, add \
+                 [[authentication]], or require client certificates, or, to admit everybody, add \
                  `allow_anonymous = true` to this listener or start with --allow-anonymous"
             );
             self.problem(&format!("{own}.url"), detail);

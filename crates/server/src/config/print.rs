@@ -3,7 +3,7 @@
 use super::Loaded;
 use super::keys::{RawListener, RawTls, RawWebSocket, SECTIONS};
 use super::schema::{Key, Section, Value};
-use super::source::{Origin, default_of};
+use super::source::{Origin, default_of, is_list};
 
 /// The effective configuration as TOML, each value with where it was set. Reads back as the same
 /// configuration, except for the listeners where none is configured.
@@ -12,6 +12,13 @@ pub fn effective(loaded: &Loaded) -> String {
     for section in SECTIONS {
         match section.name {
             "listeners" => print_listeners(loaded, &mut out),
+            name if is_list(name) => {
+                for index in 0..loaded.settings.count_of(name) {
+                    out.push_str(&format!("[[{name}]]\n"));
+                    print_keys(loaded, section, &format!("{name}.{index}"), &mut out);
+                    out.push('\n');
+                }
+            }
             name if name.starts_with("listeners.") => {}
             name => {
                 out.push_str(&format!("[{name}]\n"));
@@ -29,8 +36,7 @@ pub fn effective(loaded: &Loaded) -> String {
 pub fn markdown() -> String {
     let mut out = String::from(MARKDOWN_HEAD);
     for section in SECTIONS {
-        let shown =
-            if section.name == "listeners" { "[[listeners]]".into() } else { heading(section) };
+        let shown = heading(section);
         out.push_str(&format!("\n## `{shown}`\n\n{}\n", paragraph(section.doc)));
         out.push_str("\n| Key | Default | Value | Meaning |\n|---|---|---|---|\n");
         for key in section.keys {
@@ -49,11 +55,11 @@ pub fn markdown() -> String {
 pub fn reference() -> String {
     let mut out = String::from(REFERENCE_HEAD);
     for section in SECTIONS {
-        let is_list = section.name == "listeners";
-        let heading = if is_list { "[[listeners]]".into() } else { heading(section) };
+        let heading = heading(section);
         out.push_str(&format!("\n{}\n", comment(&paragraph(section.doc))));
-        // The tables of listeners stay commented out: one that stands there is one that listens.
-        let mark = if section.name.starts_with("listeners") { "# " } else { "" };
+        // The tables of lists stay commented out: one that stands there is one that counts.
+        let is_in_list = is_list(section.name.split('.').next().unwrap_or_default());
+        let mark = if is_in_list { "# " } else { "" };
         out.push_str(&format!("{mark}{heading}\n"));
         for key in section.keys {
             let doc = format!("{} Value: {}.", paragraph(key.doc), key.kind.allowed());
@@ -65,13 +71,13 @@ pub fn reference() -> String {
 }
 
 fn print_listeners(loaded: &Loaded, out: &mut String) {
-    if loaded.settings.listener_count() == 0 {
+    if loaded.settings.count_of("listeners") == 0 {
         for listener in &loaded.config.listeners {
             out.push_str(&format!("[[listeners]]\nurl = \"{}\" # default\n\n", listener.name));
         }
         return;
     }
-    for index in 0..loaded.settings.listener_count() {
+    for index in 0..loaded.settings.count_of("listeners") {
         let own = format!("listeners.{index}");
         out.push_str("[[listeners]]\n");
         print_keys(loaded, &RawListener::SECTION, &own, out);
@@ -108,7 +114,8 @@ fn line(key: &Key, value: &Value, origin: &Origin) -> String {
 }
 
 fn heading(section: &Section) -> String {
-    format!("[{}]", section.name)
+    let name = section.name;
+    if is_list(name) { format!("[[{name}]]") } else { format!("[{name}]") }
 }
 
 /// Doc lines joined into one line.

@@ -56,12 +56,13 @@ pub struct Setting {
     pub origin: Origin,
 }
 
-/// All values that were set somewhere, by dotted key; those of listeners carry their index:
+/// All values that were set somewhere, by dotted key; those of lists carry their index:
 /// `listeners.0.url`.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     values: BTreeMap<String, Setting>,
-    listener_count: usize,
+    /// How many of each list there are.
+    counts: BTreeMap<&'static str, usize>,
 }
 
 /// One thing that is wrong, with its place.
@@ -87,7 +88,7 @@ impl Settings {
         }
         if !sources.listen.is_empty() {
             settings.values.retain(|key, _| !key.starts_with("listeners."));
-            settings.listener_count = 0;
+            settings.counts.remove("listeners");
         }
         for (index, url) in sources.listen.iter().enumerate() {
             let key = format!("listeners.{index}.url");
@@ -112,9 +113,9 @@ impl Settings {
         }
     }
 
-    /// How many listeners were configured; 0: none, so the defaults apply.
-    pub fn listener_count(&self) -> usize {
-        self.listener_count
+    /// How many of a list were configured. No listeners: the defaults apply.
+    pub fn count_of(&self, list: &str) -> usize {
+        self.counts.get(list).copied().unwrap_or(0)
     }
 
     /// True when any key of the section was set.
@@ -171,17 +172,18 @@ impl Settings {
     }
 
     fn set(&mut self, key: &str, value: Value, origin: Origin) -> Result<(), String> {
-        if let Some(rest) = key.strip_prefix("listeners.") {
+        if let Some((list, rest)) = in_list(key) {
+            let count = self.counts.entry(list).or_default();
             let index: Option<usize> = rest.split('.').next().and_then(|text| text.parse().ok());
-            let index =
-                index.filter(|index| *index <= self.listener_count && *index < LISTENERS_MAX);
+            let index = index.filter(|index| *index <= *count && *index < ITEMS_MAX);
+            let example = if list == "listeners" { "url" } else { "name" };
             let index = index.ok_or_else(|| {
                 format!(
-                    "listeners are numbered from 0 without gaps, {LISTENERS_MAX} at most, as in \
-                     QUELEA_listeners__0__url"
+                    "{list} are numbered from 0 without gaps, {ITEMS_MAX} at most, as in \
+                     QUELEA_{list}__0__{example}"
                 )
             })?;
-            self.listener_count = self.listener_count.max(index + 1);
+            *count = (*count).max(index + 1);
         }
         self.values.insert(key.into(), Setting { value, origin });
         Ok(())
@@ -204,12 +206,12 @@ impl FileReader<'_> {
             let own = join(own, name.get_ref());
             match value.get_ref() {
                 _ if find_key(&general).is_some() => self.read_value(&general, &own, value),
-                DeValue::Array(items) if general == "listeners" => self.read_listeners(items),
-                DeValue::Table(inner) if is_section(&general) && general != "listeners" => {
+                DeValue::Array(items) if is_list(&general) => self.read_items(&general, items),
+                DeValue::Table(inner) if is_section(&general) && !is_list(&general) => {
                     self.read_table(&general, &own, inner);
                 }
-                _ if general == "listeners" => {
-                    let detail = "listeners is a list: write [[listeners]]".into();
+                _ if is_list(&general) => {
+                    let detail = format!("{general} is a list: write [[{general}]]");
                     self.problem(name.span().start, own, detail);
                 }
                 _ if is_section(&general) => {
@@ -221,13 +223,14 @@ impl FileReader<'_> {
         }
     }
 
-    fn read_listeners(&mut self, items: &[Spanned<DeValue<'_>>]) {
+    fn read_items(&mut self, list: &str, items: &[Spanned<DeValue<'_>>]) {
+        let Some(list) = LISTS.into_iter().find(|known| *known == list) else { return };
         for (index, item) in items.iter().enumerate() {
-            let own = format!("listeners.{index}");
-            self.settings.listener_count = (index + 1).min(LISTENERS_MAX);
+            let own = format!("{list}.{index}");
+            self.settings.counts.insert(list, (index + 1).min(ITEMS_MAX));
             match item.get_ref() {
-                DeValue::Table(table) => self.read_table("listeners", &own, table),
-                _ => self.problem(item.span().start, own, "write [[listeners]]".into()),
+                DeValue::Table(table) => self.read_table(list, &own, table),
+                _ => self.problem(item.span().start, own, format!("write [[{list}]]")),
             }
         }
     }
@@ -326,10 +329,24 @@ fn is_section(general: &str) -> bool {
     SECTIONS.iter().any(|known| known.name == general)
 }
 
+/// Sections of which there may be many.
+const LISTS: [&str; 2] = ["listeners", "authentication"];
+
+pub(super) fn is_list(section: &str) -> bool {
+    LISTS.contains(&section)
+}
+
+/// The list that a key belongs to, and what stands behind its name.
+fn in_list(key: &str) -> Option<(&'static str, &str)> {
+    let (first, rest) = key.split_once('.')?;
+    let list = LISTS.into_iter().find(|list| *list == first)?;
+    Some((list, rest))
+}
+
 /// `listeners.0.tls.key` as the table of keys has it: `listeners.tls.key`.
 fn without_index(key: &str) -> String {
-    match key.strip_prefix("listeners.").and_then(|rest| rest.split_once('.')) {
-        Some((index, rest)) if index.parse::<usize>().is_ok() => format!("listeners.{rest}"),
+    match in_list(key).and_then(|(list, rest)| Some((list, rest.split_once('.')?))) {
+        Some((list, (index, rest))) if index.parse::<usize>().is_ok() => format!("{list}.{rest}"),
         _ => key.into(),
     }
 }
@@ -365,8 +382,8 @@ fn edit_distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// More listeners than anybody needs, so that a stray index cannot grow without end.
-const LISTENERS_MAX: usize = 1_000;
+/// More than anybody needs, so that a stray index cannot grow without end.
+const ITEMS_MAX: usize = 1_000;
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use broker::journal::{Fact, ProgressEntry, Sent, StoredMessage, StoredWill};
+use broker::journal::{Fact, ProgressEntry, QueueNumber, Sent, StoredMessage, StoredWill};
 
 /// A record as text: the fact in it, or its bytes if there is none. At most `bytes` of a payload.
 pub(super) fn describe(kind: u8, record: &[u8], bytes: usize) -> String {
@@ -40,6 +40,7 @@ fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
             format!("taken: session {session} packet {packet_id} {}", of_message(message, bytes))
         }
         Fact::WillTaken { session, message } => {
+            let session = session.map_or(0, QueueNumber::get);
             format!("will taken: session {session} {}", of_message(message, bytes))
         }
         Fact::Retained(message) => format!("retained: {}", of_message(message, bytes)),
@@ -70,8 +71,8 @@ fn of_message(message: &StoredMessage<'_>, bytes: usize) -> String {
     if let Some(origin) = message.origin {
         let _ = write!(text, " from source {} serial {}", origin.source, origin.serial);
     }
-    if message.queue != 0 {
-        let _ = write!(text, " queue {}", message.queue);
+    if let Some(queue) = message.queue {
+        let _ = write!(text, " queue {queue}");
     }
     let _ = write!(text, " topic {:?} qos {}", message.topic, message.qos as u8);
     if message.retain {
@@ -100,7 +101,8 @@ fn of_will(will: &StoredWill<'_>, bytes: usize) -> String {
 }
 
 fn of_progress(entry: ProgressEntry<'_>) -> String {
-    let mut text = format!(" queue {} up to {}", entry.queue, entry.floor);
+    let queue = entry.queue.number();
+    let mut text = format!(" queue {queue} up to {}", entry.floor);
     let run = |(from, through)| match from == through {
         true => format!("{from}"),
         false => format!("{from} to {through}"),
@@ -113,9 +115,10 @@ fn of_progress(entry: ProgressEntry<'_>) -> String {
 }
 
 fn of_in_flight(sent: Sent) -> String {
+    let queue = sent.queue.map_or(0, QueueNumber::get);
     format!(
-        " session {} packet {} {:?} queue {} serial {}",
-        sent.session, sent.packet_id, sent.stage, sent.queue, sent.serial
+        " session {} packet {} {:?} queue {queue} serial {}",
+        sent.session, sent.packet_id, sent.stage, sent.serial
     )
 }
 
@@ -150,6 +153,8 @@ fn seconds(secs: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use broker::journal::QueueId;
+
     use super::*;
 
     fn described(fact: Fact<'_>) -> String {
@@ -164,7 +169,7 @@ mod tests {
         let message = StoredMessage {
             serial: 7,
             origin: None,
-            queue: 0,
+            queue: None,
             qos: codec::QoS::AtLeastOnce,
             retain: true,
             expires_at_ms: u64::MAX,
@@ -181,8 +186,8 @@ mod tests {
     #[test]
     fn lists_are_told_entry_by_entry() {
         let mut progress = broker::journal::ProgressBuf::default();
-        progress.push(1, 10, [(12, 12), (15, 19)]);
-        progress.push(2, 3, []);
+        progress.push(QueueId::of_number(1), 10, [(12, 12), (15, 19)]);
+        progress.push(QueueId::of_number(2), 3, []);
         let text = described(Fact::Progress(progress.as_progress()));
         assert_eq!(text, "progress: queue 1 up to 10 and 12 and 15 to 19, queue 2 up to 3");
     }

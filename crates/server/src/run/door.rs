@@ -30,7 +30,7 @@ use super::identity;
 use super::line_pace::{About, LinePace};
 use super::mailbox::{Handover, Item, Mailbox};
 use crate::auth::scram::{self, Exchange};
-use crate::auth::{AuthRequest, Authenticator, Verdict};
+use crate::auth::{AuthRequest, Authenticator, Step, Verdict};
 use crate::logging::shown;
 use crate::memory;
 use crate::origin::Origin;
@@ -480,14 +480,19 @@ impl Door {
         }
         let origin = *arrival.charge.sharer();
         let generation = arrival.generation;
-        let allow_anonymous = arrival.entrance.allow_anonymous;
+        let entrance = arrival.entrance.clone();
+        let certificate = peer.tls.as_ref().and_then(|tls| tls.certificate.clone());
         let request = AuthRequest {
             origin,
             ticket: self.ticket(generation),
+            chain: Some(entrance.chain.clone()),
+            client_id: credentials.request.client_id.as_ref().to_owned(),
             username: credentials.request.username.as_deref().map(str::to_owned),
             password: credentials.password.as_deref().map(<[u8]>::to_vec),
             certificate_identity,
-            allow_anonymous,
+            certificate,
+            peer_host: ip(&peer.address).map(|ip| ip.to_string()).unwrap_or_default(),
+            allow_anonymous: entrance.allow_anonymous,
         };
         let bell = self.bell.clone();
         let answer = Box::new(move |verdict| {
@@ -510,8 +515,9 @@ impl Door {
             return;
         };
         match verdict {
-            Verdict::Admitted { username } => {
+            Verdict::Admitted { username, principal } => {
                 credentials.request.username = username.map(Into::into);
+                credentials.request.principal = principal;
                 self.hand_over(key, stream, *credentials, rest);
             }
             Verdict::Unproved { username } => {
@@ -536,7 +542,11 @@ impl Door {
     ) {
         let authenticator = self.context.authenticator.clone();
         let method = credentials.request.auth_method.as_deref().unwrap_or_default();
-        let refused = if method != scram::METHOD || !authenticator.offers_scram() {
+        let arrival = self.arrivals.get(key);
+        let knows_passwords =
+            arrival.is_some_and(|arrival| arrival.entrance.chain.contains(&Step::File));
+        let is_offered = knows_passwords && authenticator.offers_scram();
+        let refused = if method != scram::METHOD || !is_offered {
             let reason = Reason::BAD_AUTHENTICATION_METHOD;
             Err(refusal(&credentials, reason, "MQTT-4.12.0-1", "authentication method not offered"))
         } else {

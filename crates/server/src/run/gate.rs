@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use broker::Limits;
 use codec::Reason;
 
+use crate::auth::Chain;
 use crate::config::CertificateIdentity;
 
 /// Counts of the whole broker.
@@ -46,6 +47,8 @@ pub(super) struct Entrance {
     pub(super) name: String,
     pub(super) limits: Arc<Limits>,
     pub(super) allow_anonymous: bool,
+    /// Who is asked about its clients.
+    pub(super) chain: Chain,
     pub(super) identity: CertificateIdentity,
     /// TLS or WebSocket.
     pub(super) has_layers: bool,
@@ -164,6 +167,7 @@ mod tests {
             name: "one".into(),
             limits: Arc::default(),
             allow_anonymous: true,
+            chain: Arc::default(),
             identity: CertificateIdentity::None,
             has_layers: false,
             connections_max: 0,

@@ -12,6 +12,7 @@ use net::{
 use super::door::Portal;
 use super::gate::{Entrance, Gate};
 use super::limits;
+use crate::auth::Authenticator;
 use crate::config::{self, Config, Transport};
 
 /// All listeners, bound.
@@ -22,7 +23,11 @@ pub(super) struct Listeners {
 }
 
 /// Binds all listeners, or none.
-pub(super) fn bind_all(config: &Config, gate: &Arc<Gate>) -> anyhow::Result<Listeners> {
+pub(super) fn bind_all(
+    config: &Config,
+    gate: &Arc<Gate>,
+    authenticator: &Authenticator,
+) -> anyhow::Result<Listeners> {
     let mut all = Listeners { portals: Vec::new(), urls: Vec::new(), tls: Vec::new() };
     for listener in &config.listeners {
         let tls = load_tls(listener)?;
@@ -40,6 +45,7 @@ pub(super) fn bind_all(config: &Config, gate: &Arc<Gate>) -> anyhow::Result<List
             name: listener.name.clone(),
             limits: limits::of_listener(config, listener),
             allow_anonymous: listener.allow_anonymous,
+            chain: authenticator.chain(&listener.authentication),
             identity: listener
                 .tls
                 .as_ref()

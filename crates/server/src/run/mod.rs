@@ -72,7 +72,8 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     let store = Store::open(&config)?;
     let clock_watch = clock.resume(store.as_ref().map(|store| store.data().path()))?;
     let decoy_secret = store.as_ref().and_then(kept_secret);
-    let authenticator = Arc::new(Authenticator::start(&config.auth, decoy_secret)?);
+    let authenticator =
+        Arc::new(Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?);
     let shards = store.as_ref().map_or(config.server.shards, Store::shards);
     let seed = u64::from_le_bytes(crate::auth::random());
     let shared = Shared::new(limits::of_broker(&config), shards, seed);
@@ -132,7 +133,7 @@ impl Running {
     ) -> anyhow::Result<()> {
         let config = &self.config;
         watch::catch_stops(&signals)?;
-        let listeners = listen::bind_all(config, &self.gate)?;
+        let listeners = listen::bind_all(config, &self.gate, &self.authenticator)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let context = Arc::new(DoorContext {
             shared: self.shared.clone(),
@@ -212,6 +213,7 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     if let Some(path) = &config.auth.password_file {
         PasswordFile::load(path)?;
     }
+    crate::auth::check_files(&config.authentication)?;
     let mut notes = Vec::new();
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
@@ -249,7 +251,14 @@ fn load_access(config: &Config) -> anyhow::Result<Access> {
         Some(path) => acl_file::load(path, config.why_names_are_unproved().as_deref())?,
         None => Access::open(),
     };
-    Ok(access.accepting_all_subscriptions(config.access.accept_all_subscriptions))
+    Ok(with_settings(access, config))
+}
+
+/// Rules as the configuration has them meant.
+fn with_settings(access: Access, config: &Config) -> Access {
+    access
+        .accepting_all_subscriptions(config.access.accept_all_subscriptions)
+        .heeding_principals(!config.authentication.is_empty())
 }
 
 fn start_http(

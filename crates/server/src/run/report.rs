@@ -248,6 +248,13 @@ fn log_end(client_id: &str, peer: &str, ended: &Ended) {
         Ended::NotAuthorized => {
             tracing::info!(client = client_id, peer, "re-authentication failed; connection closed");
         }
+        Ended::CredentialExpired => {
+            let text = "the credential of its log-in has ended; connection closed";
+            tracing::info!(client = client_id, peer, "{text}");
+        }
+        Ended::Banned => {
+            tracing::info!(client = client_id, peer, "banned; connection closed");
+        }
         Ended::Client(_)
         | Ended::Network
         | Ended::KeepAlive
@@ -277,7 +284,9 @@ const fn is_cut_off(ended: &Ended) -> bool {
         | Ended::Greedy
         | Ended::LogFailed
         | Ended::NotKept
-        | Ended::NotAuthorized => true,
+        | Ended::NotAuthorized
+        | Ended::CredentialExpired
+        | Ended::Banned => true,
     }
 }
 

@@ -83,16 +83,15 @@ impl Watch<'_> {
             tracing::error!(%error, "the log file was not opened anew; the old one stays in use");
         }
         match self.authenticator.reload(&self.config.auth) {
-            Ok(()) => tracing::info!("passwords read again"),
+            Ok(()) => tracing::info!("passwords and keys read again"),
             Err(error) => {
-                tracing::error!(%error, "passwords not read again; the old ones stay in force")
+                tracing::error!(%error, "not read again; the old ones stay in force")
             }
         }
         if let Some(path) = &self.config.access.acl_file {
             match acl_file::load(path, self.config.why_names_are_unproved().as_deref()) {
                 Ok(access) => {
-                    let all = self.config.access.accept_all_subscriptions;
-                    let access = access.accepting_all_subscriptions(all);
+                    let access = super::with_settings(access, self.config);
                     for mailbox in self.mailboxes.iter() {
                         mailbox.put(Item::Access(access.clone()));
                     }
@@ -125,7 +124,7 @@ impl Watch<'_> {
 /// Names those who hold most, when memory is short.
 fn tell_largest(shared: &Shared) {
     for holder in shared.ledger.largest(LARGEST_TOLD) {
-        let [queued, sessions, retained, unsent] = holder.bytes;
+        let [queued, sessions, retained, unsent, _] = holder.bytes;
         tracing::warn!(
             holder = &*shown(&holder.name),
             queued,

@@ -238,7 +238,8 @@ pub(super) mod tests {
     ) -> (Vec<Worker>, Arc<[Arc<Mailbox>]>) {
         let shared = Shared::new(settings, count, 1);
         let config = Config::defaults(&Machine::here());
-        let authenticator = Arc::new(Authenticator::start(&config.auth, None).unwrap());
+        let authenticator =
+            Arc::new(Authenticator::start(&config.auth, &[], None, Clock::start()).unwrap());
         let (polls, mailboxes) = make_mailboxes(usize::from(count)).unwrap();
         let shares = deal_out(empty_shards(&shared, &Access::open()), usize::from(count));
         let turns: Arc<[Timing]> = (0..count).map(|_| Timing::default()).collect();

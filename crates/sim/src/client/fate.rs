@@ -9,10 +9,8 @@ pub struct Fate {
     has_session: bool,
     /// A SUBACK has come since: the broker has written the session down.
     is_promised: bool,
-    /// There was one that was promised.
-    had_promise: bool,
-    /// A CONNACK has said since that it is gone.
-    is_over: bool,
+    /// A CONNACK has said of an earlier one that it is gone.
+    had_session: bool,
     /// The last answer said that there was none, of a connection whose own is not kept.
     has_none: bool,
     /// It has given up its session, and asks for a new one until it has it.
@@ -88,8 +86,6 @@ impl Fate {
     pub(crate) const fn on_promise(&mut self) {
         self.is_promised = self.has_session;
         self.is_told = true;
-        self.had_promise |= self.is_promised;
-        self.is_over &= !self.is_promised;
     }
 
     /// The client has lost an admitted connection.
@@ -116,9 +112,9 @@ impl Fate {
             self.left_ms = self.left_told_ms.or(self.left_ms);
         }
         self.gone_ms = None;
-        // An earlier session may be back, if its end was not written down.
-        let may_be_back = self.had_promise && (took_less || !self.is_over);
-        self.is_unsure |= may_be_back && !self.is_promised;
+        // An earlier session may be back, if its end was not written down. It need not have been
+        // promised: what it had of exchanges is in the log with the first of them.
+        self.is_unsure |= took_less && self.had_session && !self.is_promised;
         self.has_none &= !took_less;
     }
 
@@ -153,7 +149,7 @@ impl Fate {
             _ => self.begins_anew &= !is_clean,
         }
         self.is_unsure = false;
-        self.is_over |= !session_present;
+        self.had_session |= self.has_session && !session_present;
         self.has_none = !session_present && !keeps;
         self.has_session = keeps;
         self.is_promised &= session_present;

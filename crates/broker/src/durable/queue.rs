@@ -1,0 +1,129 @@
+//! The kinds of queues that a shard has in its log, and what each has to tell: how far it is, where
+//! that is written, and who goes on when the disk has brought something.
+//!
+//! A further kind gets a variant of [`Queue`], and of [`QueueId`] if it has no number of its own.
+//! All else is in this file; what is in its queue and when it moves is its own business.
+
+use super::store::Seen;
+use super::track::{Place, Track};
+use crate::Shard;
+use crate::journal::{ProgressBuf, QueueId, QueueNumber};
+use crate::sure::Sure;
+
+/// A queue of this shard, by whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// What this shard has taken on and not yet passed to others.
+    Handover,
+    /// The highest serial that came from this source. Nothing waits in it.
+    Seen(u16),
+    /// Of the session in this slot.
+    Session(u32),
+    /// Of the shared group with this key.
+    Group(u64),
+}
+
+/// How far a queue is.
+enum Reached<'a> {
+    Track(&'a Track),
+    Serial(&'a Seen),
+}
+
+impl Reached<'_> {
+    fn push_to(&self, id: QueueId, buffer: &mut ProgressBuf) {
+        match self {
+            Self::Track(track) => buffer.push(id, track.floor(), track.above()),
+            Self::Serial(seen) => buffer.push(id, seen.serial, []),
+        }
+    }
+
+    const fn place(&self) -> Place {
+        match self {
+            Self::Track(track) => track.place,
+            Self::Serial(seen) => seen.place,
+        }
+    }
+}
+
+impl Shard {
+    /// The queue that the log means. None: it is gone.
+    pub(crate) fn queue(&self, id: QueueId) -> Option<Queue> {
+        match id {
+            QueueId::Handover => Some(Queue::Handover),
+            QueueId::Seen(source) => Some(Queue::Seen(source)),
+            QueueId::Owned(number) => self.queue_of(number),
+        }
+    }
+
+    /// The queue of the session or group with this number. None: that is gone.
+    pub(crate) fn queue_of(&self, number: QueueNumber) -> Option<Queue> {
+        if let Some(slot) = self.clients.find_queue(number) {
+            return Some(Queue::Session(slot));
+        }
+        let group = self.store.as_ref()?.groups.get(&number)?;
+        Some(Queue::Group(*group))
+    }
+
+    /// None: the queue is gone.
+    fn reached(&self, id: QueueId) -> Option<Reached<'_>> {
+        let store = self.store.as_ref()?;
+        let track = match self.queue(id)? {
+            Queue::Handover => Some(&store.handovers.track),
+            Queue::Seen(source) => {
+                return store.seen.get(usize::from(source)).sure().map(Reached::Serial);
+            }
+            Queue::Session(slot) => {
+                let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+                durable.map(|durable| &durable.track)
+            }
+            Queue::Group(key) => self.groups.kept(key).map(|kept| &kept.track),
+        };
+        track.sure().map(Reached::Track)
+    }
+
+    /// Says in a list how far the queue is. False: it is gone.
+    pub(crate) fn push_progress(&self, id: QueueId, buffer: &mut ProgressBuf) -> bool {
+        let reached = self.reached(id);
+        reached.inspect(|reached| reached.push_to(id, buffer)).is_some()
+    }
+
+    /// Where the log says how far the queue is. None: the queue is gone.
+    pub(crate) fn progress_place(&self, id: QueueId) -> Option<Place> {
+        self.reached(id).map(|reached| reached.place())
+    }
+
+    /// From now on the log says here how far the queue is. Returns the place that is needed no
+    /// more: where it said so before, or this one, if the queue is gone.
+    pub(crate) fn set_progress_place(&mut self, id: QueueId, place: Place) -> Place {
+        let Some(queue) = self.queue(id) else { return place };
+        let Some(store) = self.store.as_mut().sure() else { return place };
+        let old = match queue {
+            Queue::Handover => Some(&mut store.handovers.track.place),
+            Queue::Seen(source) => {
+                store.seen.get_mut(usize::from(source)).map(|seen| &mut seen.place)
+            }
+            Queue::Session(slot) => {
+                let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
+                durable.map(|durable| {
+                    durable.is_moved = false;
+                    &mut durable.track.place
+                })
+            }
+            Queue::Group(key) => self.groups.kept_mut(key).map(|kept| &mut kept.track.place),
+        };
+        old.map_or(place, |old| std::mem::replace(old, place))
+    }
+
+    /// The disk has brought what these queues asked for.
+    pub(crate) fn resume_queues(&mut self, queues: Vec<QueueId>, now_ms: u64) {
+        for id in queues {
+            match self.queue(id) {
+                Some(Queue::Handover) => self.resume_handovers(now_ms),
+                Some(Queue::Session(slot)) => self.pump(slot, now_ms),
+                Some(Queue::Group(key)) => self.drain_group(key, now_ms),
+                // Nothing waits there; or it is gone meanwhile.
+                Some(Queue::Seen(_)) | None => {}
+            }
+        }
+    }
+}

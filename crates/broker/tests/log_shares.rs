@@ -1,0 +1,174 @@
+//! The logs get short of space: those who fill them are refused more, and the others go on.
+
+mod lab;
+
+use broker::{ConnectRequest, Event, Settings, WhenFull};
+use codec::{AckKind, Reason};
+use lab::{Conn, Got, Lab, persistent, publish, retained};
+use session::Held;
+use storage::Status;
+
+const SHARDS: u16 = 2;
+const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+const PAYLOAD: [u8; 4_000] = [b'x'; 4_000];
+
+fn user(name: &str, client_id: &str) -> ConnectRequest {
+    ConnectRequest { username: Some(name.into()), ..persistent(client_id) }
+}
+
+fn logged(lab: &Lab, payer: &str) -> u64 {
+    let all = lab.shared.ledger.largest(usize::MAX);
+    let found = all.iter().find(|holder| *holder.name == *payer);
+    found.map_or(0, |holder| holder.bytes[Held::Logged as usize])
+}
+
+/// Each user has a session on each shard that is away, and one that publishes for both of its own.
+struct Town {
+    lab: Lab,
+    eve: Conn,
+    anna: Conn,
+}
+
+fn town(settings: Settings) -> Town {
+    let log = storage::Settings { log_bytes_max: LOG_BYTES_MAX, ..lab::log_settings() };
+    let mut lab = Lab::durable_by(SHARDS, settings, log);
+    for name in ["eve", "anna"] {
+        for shard in 0..SHARDS {
+            let away = lab.open(user(name, &lab.id_on(shard, &format!("{name}-away"))));
+            lab.subscribe(away, &format!("{name}/#"), 1);
+            lab.subscribe(away, &format!("$share/{name}/{name}-jobs/#"), 1);
+            lab.cut(away);
+        }
+    }
+    let eve = lab.open(user("eve", &lab.id_on(0, "eve")));
+    let anna = lab.open(user("anna", &lab.id_on(1, "anna")));
+    Town { lab, eve, anna }
+}
+
+fn answer(lab: &mut Lab, conn: Conn, packet_id: u16) -> Option<Reason> {
+    let answers = lab.take_all(conn);
+    answers.iter().find_map(|got| match got {
+        Got::Ack(AckKind::Puback | AckKind::Pubrec, id, reason) if *id == packet_id => {
+            Some(*reason)
+        }
+        _ => None,
+    })
+}
+
+fn answer_after_pause(lab: &mut Lab, conn: Conn, packet_id: u16) -> Option<Reason> {
+    lab.pass_secs(1);
+    lab.bytes(conn, &[]);
+    lab.settle();
+    answer(lab, conn, packet_id)
+}
+
+/// Publishes until that is refused, or a log is full; returns how often it was taken.
+fn fill(lab: &mut Lab, conn: Conn, topic: &str, qos: u8) -> usize {
+    for number in 0..2_000 {
+        let packet_id = number as u16 + 1;
+        lab.send(conn, &publish(topic, &PAYLOAD, qos, packet_id));
+        let reason = answer(lab, conn, packet_id).expect("an answer");
+        assert!(!any_is_full(lab), "{number} were taken");
+        if reason == Reason::QUOTA_EXCEEDED {
+            return number;
+        }
+        if qos == 2 {
+            lab.ack(conn, AckKind::Pubrel, packet_id);
+        }
+    }
+    panic!("never refused");
+}
+
+fn any_is_full(lab: &Lab) -> bool {
+    lab.shards.iter().any(|shard| matches!(shard.log_status(), Some(Status::Full(_))))
+}
+
+fn goes_on(lab: &mut Lab, conn: Conn, topic: &str) {
+    for packet_id in 1..=20 {
+        lab.send(conn, &publish(topic, &PAYLOAD, 1, packet_id));
+        assert_eq!(answer(lab, conn, packet_id), Some(Reason::SUCCESS), "{packet_id}");
+    }
+}
+
+#[test]
+fn who_fills_the_logs_is_refused_before_they_are_full_and_the_others_go_on() {
+    for (topic, qos) in [("eve/x", 1), ("eve/x", 2), ("eve-jobs/x", 1)] {
+        let Town { mut lab, eve, anna } = town(Settings::default());
+        let taken = fill(&mut lab, eve, topic, qos);
+        assert!(taken > 100, "{topic} {qos}: {taken}");
+        let held = logged(&lab, "user eve");
+        assert!(held >= (taken * PAYLOAD.len()) as u64, "{topic} {qos}: {held} for {taken}");
+        assert_eq!(logged(&lab, "user anna"), 0);
+        let is_told = |event: &Event| {
+            matches!(event, Event::Refused { client_id, .. }
+            if client_id.contains("eve"))
+        };
+        assert!(lab.events.iter().any(is_told), "{:?}", lab.events);
+        goes_on(&mut lab, anna, "anna/x");
+        goes_on(&mut lab, anna, "anna-jobs/x");
+        assert!(!any_is_full(&lab));
+        assert!(logged(&lab, "user anna") > 20 * 4_000);
+        lab.send(eve, &retained("kept", b"", 1, 5_000));
+        let cleared = answer(&mut lab, eve, 5_000).expect("an answer");
+        assert!(!cleared.is_error(), "what frees room is taken: {cleared:?}");
+    }
+}
+
+#[test]
+fn what_is_taken_out_of_the_logs_is_paid_for_by_nobody() {
+    let Town { mut lab, eve, .. } = town(Settings::default());
+    fill(&mut lab, eve, "eve/x", 1);
+    for shard in 0..SHARDS {
+        let id = lab.id_on(shard, "eve-away");
+        let again = lab.open(ConnectRequest { clean_start: true, ..user("eve", &id) });
+        lab.cut(again);
+    }
+    lab.turn_the_log_over();
+    assert_eq!(logged(&lab, "user eve"), 0);
+    assert_eq!(lab.shared.ledger.bytes(Held::Logged), 0);
+    lab.send(eve, &publish("eve/x", &PAYLOAD, 1, 6_000));
+    let reason = answer(&mut lab, eve, 6_000).expect("an answer");
+    assert!(!reason.is_error(), "{reason:?}");
+}
+
+#[test]
+fn who_reads_pays_for_nothing_however_much_comes() {
+    let Town { mut lab, eve, .. } = town(Settings::default());
+    let reader = lab.open(user("anna", &lab.id_on(1, "reader")));
+    lab.subscribe(reader, "read/#", 1);
+    for number in 0..1_500_u16 {
+        lab.send(eve, &publish("read/x", &PAYLOAD, 1, number + 1));
+        assert_eq!(answer(&mut lab, eve, number + 1), Some(Reason::SUCCESS));
+        for got in lab.take_all(reader) {
+            if let Got::Publish(received) = got {
+                lab.ack(reader, AckKind::Puback, received.packet_id);
+            }
+        }
+    }
+    assert!(logged(&lab, "user eve") < 10 * 4_000, "{}", logged(&lab, "user eve"));
+}
+
+#[test]
+fn where_publishers_wait_for_room_those_who_fill_the_logs_do() {
+    let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
+    let Town { mut lab, eve, anna } = town(settings);
+    let taken = (1..2_000).find(|packet_id| {
+        lab.send(eve, &publish("eve/x", &PAYLOAD, 1, *packet_id));
+        let mut reason = answer(&mut lab, eve, *packet_id);
+        if reason.is_none() {
+            // Not a disk that is behind for a moment.
+            reason = answer_after_pause(&mut lab, eve, *packet_id);
+        }
+        assert!(!any_is_full(&lab) && reason.is_none_or(|reason| reason == Reason::SUCCESS));
+        reason.is_none()
+    });
+    assert!(taken.is_some_and(|taken| taken > 100), "{taken:?}");
+    goes_on(&mut lab, anna, "anna/x");
+    // It goes on when its sessions have what waits for them, or are gone.
+    for shard in 0..SHARDS {
+        let id = lab.id_on(shard, "eve-away");
+        lab.open(ConnectRequest { clean_start: true, ..user("eve", &id) });
+    }
+    let reason = answer_after_pause(&mut lab, eve, taken.unwrap_or_default());
+    assert!(reason.is_some_and(|reason| !reason.is_error()), "{reason:?}");
+}

@@ -1,0 +1,351 @@
+//! HTTP/1.1 requests to the services that providers ask, over connections that are kept.
+//!
+//! All of it runs on one thread with a small runtime ([`Net`]): a service that hangs holds a few
+//! hundred bytes, and no thread.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+
+use super::lock;
+
+/// The largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+
+/// Where systems keep the authorities that they trust.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The thread that requests are made on.
+pub(super) struct Net {
+    handle: Handle,
+    /// Dropping it ends the thread.
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where a service is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    is_tls: bool,
+    host: String,
+    port: u16,
+    /// With the query, if there is one.
+    path: String,
+}
+
+/// Asks one service.
+pub(super) struct Client {
+    url: Url,
+    headers: HeaderMap,
+    tls: Option<TlsConnector>,
+    timeout: Duration,
+    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    idle_max: usize,
+}
+
+/// What is asked.
+pub(super) struct Question {
+    pub(super) is_get: bool,
+    /// Goes behind the `?` of the URL.
+    pub(super) query: String,
+    pub(super) content_type: &'static str,
+    pub(super) body: String,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) body: Bytes,
+    /// For how long the service says that it holds, in seconds.
+    pub(super) max_age_secs: Option<u32>,
+    pub(super) is_json: bool,
+}
+
+impl Net {
+    pub(super) fn start() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (end, ended) = oneshot::channel::<()>();
+        let run = move || {
+            // An error says that the other end was dropped, which is what ends it.
+            let _ = runtime.block_on(ended);
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("auth-net".into()).spawn(run)?;
+        Ok(Self { handle, end: Some(end), thread: Some(thread) })
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been told on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Url {
+    /// Reads `http://host:port/path` or `https://...`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wanted = || format!("'{text}' is not a URL such as https://id.example/keys");
+        let uri: Uri = text.parse().map_err(|_| wanted())?;
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wanted()),
+        };
+        let authority = uri.authority().ok_or_else(wanted)?;
+        if authority.as_str().contains('@') {
+            return Err("names and passwords go into headers, not into the URL".into());
+        }
+        let host = uri.host().ok_or_else(wanted)?.to_owned();
+        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Self { is_tls, host, port, path })
+    }
+
+    /// Does what goes there stay on this machine, or encrypted?
+    pub fn is_private(&self) -> bool {
+        let address = self.bare_host().parse::<std::net::IpAddr>();
+        self.is_tls || self.host == "localhost" || address.is_ok_and(|ip| ip.is_loopback())
+    }
+
+    /// Without the brackets of an IPv6 address.
+    fn bare_host(&self) -> &str {
+        self.host.trim_start_matches('[').trim_end_matches(']')
+    }
+}
+
+impl Client {
+    /// # Errors
+    ///
+    /// Authorities that cannot be read; headers that are none.
+    pub(super) fn new(
+        url: &Url,
+        headers: &[(String, String)],
+        ca: Option<&Path>,
+        timeout: Duration,
+        idle_max: usize,
+    ) -> Result<Self, String> {
+        let tls = if url.is_tls { Some(connector(ca)?) } else { None };
+        let mut all = HeaderMap::new();
+        let host = HeaderValue::from_str(&format!("{}:{}", url.host, url.port));
+        all.insert(HOST, host.map_err(|error| error.to_string())?);
+        for (name, value) in headers {
+            let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
+            let value = HeaderValue::from_str(value).map_err(|error| error.to_string())?;
+            all.insert(name, value);
+        }
+        let idle = Mutex::default();
+        Ok(Self { url: url.clone(), headers: all, tls, timeout, idle, idle_max })
+    }
+
+    /// Asks, and gives up after the time-out, which is for all of it.
+    ///
+    /// # Errors
+    ///
+    /// Why there was no whole answer in time.
+    pub(super) async fn ask(&self, question: &Question) -> Result<Reply, String> {
+        match tokio::time::timeout(self.timeout, self.exchange(question)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(format!("no answer in {} s", self.timeout.as_secs_f32())),
+        }
+    }
+
+    async fn exchange(&self, question: &Question) -> Result<Reply, String> {
+        // A kept connection may have been closed meanwhile: then a new one decides.
+        while let Some(kept) = self.take_idle() {
+            if let Ok(reply) = self.exchange_on(kept, question).await {
+                return Ok(reply);
+            }
+        }
+        let fresh = self.connect().await?;
+        self.exchange_on(fresh, question).await
+    }
+
+    async fn exchange_on(
+        &self,
+        mut sender: SendRequest<Full<Bytes>>,
+        question: &Question,
+    ) -> Result<Reply, String> {
+        let text = |error: hyper::Error| error.to_string();
+        sender.ready().await.map_err(text)?;
+        let response = sender.send_request(self.request(question)?).await.map_err(text)?;
+        let (head, body) = response.into_parts();
+        let limited = Limited::new(body, ANSWER_BYTES_MAX);
+        let body = limited.collect().await.map_err(|error| error.to_string())?.to_bytes();
+        let mut idle = lock(&self.idle);
+        if idle.len() < self.idle_max && !sender.is_closed() {
+            idle.push(sender);
+        }
+        drop(idle);
+        let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        Ok(Reply {
+            status: head.status,
+            body,
+            max_age_secs: header(CACHE_CONTROL).and_then(max_age_secs),
+            is_json: header(CONTENT_TYPE).is_some_and(|kind| kind.contains("json")),
+        })
+    }
+
+    fn request(&self, question: &Question) -> Result<Request<Full<Bytes>>, String> {
+        let path = &self.url.path;
+        let uri = match (question.query.is_empty(), path.contains('?')) {
+            (true, _) => path.clone(),
+            (false, true) => format!("{path}&{}", question.query),
+            (false, false) => format!("{path}?{}", question.query),
+        };
+        let method = if question.is_get { Method::GET } else { Method::POST };
+        let body = Full::new(Bytes::copy_from_slice(question.body.as_bytes()));
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = uri.parse().map_err(|_| "the URL is not one any more".to_owned())?;
+        *request.headers_mut() = self.headers.clone();
+        if !question.is_get && !self.headers.contains_key(CONTENT_TYPE) {
+            let kind = HeaderValue::from_static(question.content_type);
+            request.headers_mut().insert(CONTENT_TYPE, kind);
+        }
+        Ok(request)
+    }
+
+    fn take_idle(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = lock(&self.idle);
+        while let Some(sender) = idle.pop() {
+            if !sender.is_closed() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
+        let host = self.url.bare_host();
+        let cannot = |error: std::io::Error| format!("cannot connect to {host}: {error}");
+        let stream = TcpStream::connect((host, self.url.port)).await.map_err(cannot)?;
+        // Without it nothing is wrong but the latency.
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = &self.tls else { return open(TokioIo::new(stream)).await };
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
+        open(TokioIo::new(tls.connect(name, stream).await.map_err(cannot)?)).await
+    }
+}
+
+async fn open<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, String>
+where
+    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let (sender, connection) = handshake(stream).await.map_err(|error| error.to_string())?;
+    // What ends it is told to whoever waits for an answer on it.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(sender)
+}
+
+fn connector(ca: Option<&Path>) -> Result<TlsConnector, String> {
+    let system = || SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists());
+    let path = ca.map(Path::to_path_buf).or_else(system);
+    let path = path.ok_or("this system has no list of authorities; name one with ca")?;
+    let cannot = |why: String| format!("{}: {why}", path.display());
+    let mut roots = rustls::RootCertStore::empty();
+    let listed = CertificateDer::pem_file_iter(&path).map_err(|error| cannot(error.to_string()))?;
+    for certificate in listed {
+        let certificate = certificate.map_err(|error| cannot(error.to_string()))?;
+        // Systems trust some that are too odd for this; the others are enough.
+        let _ = roots.add(certificate);
+    }
+    if roots.is_empty() {
+        return Err(cannot("there is no certificate in it".into()));
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// RFC 9111, section 5.2: what must not be kept has no age.
+fn max_age_secs(header: &str) -> Option<u32> {
+    let mut directives = header.split(',').map(str::trim);
+    if directives.clone().any(|one| one == "no-store" || one == "no-cache") {
+        return Some(0);
+    }
+    directives.find_map(|one| one.strip_prefix("max-age=")?.parse().ok())
+}
+
+/// Text as a part of a query or a form.
+pub(super) fn percent_encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(byte.into());
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read() {
+        let url = Url::parse("https://id.example/keys?a=b").unwrap();
+        assert_eq!(
+            (url.is_tls, &*url.host, url.port, &*url.path),
+            (true, "id.example", 443, "/keys?a=b")
+        );
+        assert!(url.is_private());
+        let url = Url::parse("http://[::1]:8080").unwrap();
+        assert_eq!((url.is_tls, url.bare_host(), url.port, &*url.path), (false, "::1", 8080, "/"));
+        assert!(url.is_private() && !Url::parse("http://10.0.0.1/").unwrap().is_private());
+        for text in ["", "id.example", "ftp://a/b", "https:///x", "http://a:b@c/"] {
+            assert!(Url::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_must_not_be_kept_has_no_age() {
+        assert_eq!(max_age_secs("public, max-age=60"), Some(60));
+        assert_eq!(max_age_secs("max-age=60, no-store"), Some(0));
+        assert_eq!(max_age_secs("private"), None);
+        assert_eq!(max_age_secs("max-age=x"), None);
+    }
+
+    #[test]
+    fn text_is_encoded() {
+        assert_eq!(percent_encoded("a b&c=ä/%"), "a%20b%26c%3D%C3%A4%2F%25");
+    }
+}

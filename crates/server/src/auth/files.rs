@@ -1,0 +1,280 @@
+//! The password file as a provider: passwords are hashed on threads of its own.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use codec::Reason;
+
+use super::cache::{Digest, VerdictCache};
+use super::lanes::{Asks, Lanes, Next};
+use super::pace::Pace;
+use super::passwords::{PasswordFile, PasswordFileError};
+use super::random::random;
+use super::scram::{Credentials, Exchange, ScramError, Success};
+use super::{AuthRequest, Later, Opinion, Proof, lock};
+use crate::config::Auth;
+use crate::memory;
+use crate::origin::Origin;
+
+/// Checks passwords.
+#[derive(Clone)]
+pub(super) struct Passwords {
+    shared: Arc<Shared>,
+}
+
+/// The threads that do, to be ended in order.
+pub(super) struct Threads(Vec<JoinHandle<()>>);
+
+struct Shared {
+    /// Makes the decoys of users that do not exist, see [`Credentials::decoy`]. `None`: the digest
+    /// of the password file does.
+    decoy_secret: Option<[u8; 32]>,
+    /// `None`: there is no password file, so nobody can show a right password.
+    passwords: RwLock<Option<Arc<PasswordFile>>>,
+    cache: Mutex<VerdictCache>,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    /// Makes numbers of user names.
+    users: RandomState,
+}
+
+struct Queue {
+    questions: Lanes<Question>,
+    is_closed: bool,
+}
+
+/// One password to check.
+struct Question {
+    request: Arc<AuthRequest>,
+    digest: Digest,
+    /// See [`Asks`].
+    user: u64,
+    later: Later,
+}
+
+impl Asks for Question {
+    fn user(&self) -> u64 {
+        self.user
+    }
+}
+
+impl Passwords {
+    /// Reads the password file and starts the threads.
+    pub(super) fn start(
+        config: &Auth,
+        decoy_secret: Option<[u8; 32]>,
+    ) -> Result<(Self, Threads), PasswordFileError> {
+        let passwords = load(config)?;
+        let lifetime = Duration::from_secs(config.cache_secs.into());
+        let cache = VerdictCache::new(config.cache_entries_max as usize, lifetime, Instant::now());
+        let pace = Pace::new(config.failures_per_second_max);
+        let questions = Lanes::new(config.queue_max as usize, pace);
+        let shared = Arc::new(Shared {
+            decoy_secret,
+            passwords: RwLock::new(passwords),
+            cache: Mutex::new(cache),
+            queue: Mutex::new(Queue { questions, is_closed: false }),
+            wake: Condvar::new(),
+            users: RandomState::new(),
+        });
+        let spawn = |index| {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new().name(format!("auth-{index}")).spawn(move || work(&shared))
+        };
+        let path = || config.password_file.as_deref().unwrap_or_else(|| "".as_ref());
+        let threads =
+            (0..config.threads).map(spawn).collect::<Result<_, _>>().map_err(|cause| {
+                PasswordFileError::Read { path: path().display().to_string(), cause }
+            })?;
+        Ok((Self { shared }, Threads(threads)))
+    }
+
+    /// Reads the password file again and forgets remembered verdicts. One that cannot be used
+    /// changes nothing.
+    pub(super) fn reload(&self, config: &Auth) -> Result<(), PasswordFileError> {
+        let passwords = load(config)?;
+        *self.shared.passwords.write().unwrap_or_else(PoisonError::into_inner) = passwords;
+        lock(&self.shared.cache).clear();
+        Ok(())
+    }
+
+    /// Where another provider comes behind this one, users that are not in the file are left to it.
+    /// That takes no time, and so tells who is in the file: the last one does not tell.
+    pub(super) fn ask(
+        &self,
+        request: &Arc<AuthRequest>,
+        is_last: bool,
+        later: Later,
+    ) -> Option<Opinion> {
+        let Some(passwords) = self.passwords() else { return Some(Opinion::NotMine) };
+        let Some(username) = &request.username else { return Some(Opinion::NotMine) };
+        if !is_last && !passwords.knows(username) {
+            return Some(Opinion::NotMine);
+        }
+        let mut cache = lock(&self.shared.cache);
+        let digest = cache.digest(username, request.password.as_deref().unwrap_or_default());
+        if cache.knows(&digest, Instant::now()) {
+            return Some(proved(username));
+        }
+        drop(cache);
+        let user = self.shared.users.hash_one(username);
+        let (origin, ticket) = (request.origin, request.ticket);
+        let question = Question { request: request.clone(), digest, user, later };
+        let crowded_out = lock(&self.shared.queue).questions.put(origin, ticket, question);
+        self.shared.wake.notify_one();
+        if let Some(question) = crowded_out {
+            (question.later)(Opinion::Busy);
+        }
+        None
+    }
+
+    pub(super) fn wake(&self) {
+        self.shared.wake.notify_all();
+    }
+
+    pub(super) fn forget(&self, origin: Origin, ticket: u64) {
+        drop(lock(&self.shared.queue).questions.forget(origin, ticket));
+    }
+
+    pub(super) fn start_scram(
+        &self,
+        client_first: &[u8],
+    ) -> Result<(Exchange, Vec<u8>), ScramError> {
+        let passwords = self.passwords();
+        let nonce = random::<18>().map(|byte| char::from(NONCE_ALPHABET[usize::from(byte % 64)]));
+        let nonce: String = nonce.iter().collect();
+        Exchange::start(client_first, &nonce, |username| {
+            let Some(file) = &passwords else {
+                // Nobody can be checked; the method is not offered then.
+                return Credentials::decoy(&random(), username);
+            };
+            // Made in any case: what takes longer for some names tells which they are.
+            let decoy = file.scram_decoy(username, &self.shared.decoy_secret(file));
+            file.scram(username).cloned().unwrap_or(decoy)
+        })
+    }
+
+    /// Of those that were wrong only so many of an origin are heard in a second.
+    pub(super) fn finish_scram(
+        &self,
+        origin: Origin,
+        exchange: Exchange,
+        client_final: &[u8],
+    ) -> Result<Success, Reason> {
+        let now = Instant::now();
+        if lock(&self.shared.queue).questions.pace.begin(origin, now).is_err() {
+            return Err(Reason::SERVER_BUSY);
+        }
+        let finished = exchange.finish(client_final);
+        lock(&self.shared.queue).questions.pace.end(origin, finished.is_ok(), now);
+        self.shared.wake.notify_one();
+        finished.map_err(|error| {
+            tracing::debug!(%error, "SCRAM failed");
+            Reason::NOT_AUTHORIZED
+        })
+    }
+
+    pub(super) fn has_file(&self) -> bool {
+        self.passwords().is_some()
+    }
+
+    fn passwords(&self) -> Option<Arc<PasswordFile>> {
+        self.shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Threads {
+    /// Ends the threads; what still waits is answered.
+    pub(super) fn end(&mut self, passwords: &Passwords) {
+        let shared = &passwords.shared;
+        let waiting = {
+            let mut queue = lock(&shared.queue);
+            queue.is_closed = true;
+            queue.questions.take_all()
+        };
+        shared.wake.notify_all();
+        for question in waiting {
+            (question.later)(Opinion::Busy);
+        }
+        for thread in self.0.drain(..) {
+            // A thread that panicked has told so itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn proved(username: &str) -> Opinion {
+    Opinion::Yes(Proof { username: Some(username.into()), ..Proof::default() })
+}
+
+fn load(config: &Auth) -> Result<Option<Arc<PasswordFile>>, PasswordFileError> {
+    let path = config.password_file.as_deref();
+    path.map(|path| PasswordFile::load(path).map(Arc::new)).transpose()
+}
+
+/// An auth thread: takes questions until the queue is closed.
+fn work(shared: &Shared) {
+    while let Some((origin, question)) = next_question(shared) {
+        let passwords = shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Question { request, digest, later, .. } = question;
+        let username = request.username.as_deref().unwrap_or_default();
+        let password = request.password.as_deref().unwrap_or_default();
+        let is_right = passwords
+            .as_ref()
+            .is_some_and(|file| file.verify(username, password, &shared.decoy_secret(file)));
+        lock(&shared.queue).questions.pace.end(origin, is_right, Instant::now());
+        // Another of this origin may have waited for it.
+        shared.wake.notify_one();
+        if is_right {
+            shared.remember(digest, passwords.as_ref());
+            later(proved(username));
+        } else {
+            // As mosquitto answers. Code 4 of 3.1.1 is for a name that is not well formed.
+            later(Opinion::No("user name or password is wrong".into()));
+        }
+    }
+}
+
+impl Shared {
+    fn decoy_secret(&self, file: &PasswordFile) -> [u8; 32] {
+        self.decoy_secret.unwrap_or_else(|| file.digest())
+    }
+
+    /// Unless a reload came in between, which may have changed this very password.
+    fn remember(&self, digest: Digest, checked_with: Option<&Arc<PasswordFile>>) {
+        let passwords = self.passwords.read().unwrap_or_else(PoisonError::into_inner);
+        let is_current = match (passwords.as_ref(), checked_with) {
+            (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+            _ => false,
+        };
+        if is_current {
+            lock(&self.cache).remember(digest, Instant::now());
+        }
+    }
+}
+
+fn next_question(shared: &Shared) -> Option<(Origin, Question)> {
+    loop {
+        memory::purge_if_asked();
+        let mut queue = lock(&shared.queue);
+        if queue.is_closed {
+            return None;
+        }
+        let now = Instant::now();
+        drop(match queue.questions.take(now) {
+            Next::Item(origin, question) => return Some((origin, question)),
+            Next::Later(None) => shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            Next::Later(Some(due)) => {
+                let wait = due.saturating_duration_since(now).max(Duration::from_millis(1));
+                let woken = shared.wake.wait_timeout(queue, wait);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+        });
+    }
+}
+
+/// Printable and without a comma, as RFC 5802 asks.
+const NONCE_ALPHABET: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

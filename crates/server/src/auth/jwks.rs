@@ -1,0 +1,286 @@
+//! Tokens as a provider, and where their keys come from: files, secrets, and key sets that are
+//! fetched.
+//!
+//! A token that names a key which is not known has the key set fetched anew, and waits for that:
+//! keys rotate. That happens at most every ten seconds, whatever tokens name; the set is fetched
+//! at its own pace, too. One that cannot be fetched leaves the keys that there are in force.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use super::fetch::{Client, Question};
+use super::jwt::{Outcome, check};
+use super::keys::KeySet;
+use super::{AuthRequest, Later, Opinion, lock};
+use crate::config::JwtConfig;
+use crate::run::Clock;
+
+/// How often a key set is fetched at most, whoever asks for keys that it does not have.
+const FETCH_EVERY_MIN: Duration = Duration::from_secs(10);
+
+/// Tokens that wait for a key set. Further ones are answered with 0x89.
+const WAITING_MAX: usize = 10_000;
+
+/// Tokens that are checked in one go, so that others on the thread get their turn.
+const CHECKS_PER_TURN: usize = 32;
+
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Checks tokens with keys that may change meanwhile.
+pub(super) struct Jwt {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: String,
+    config: JwtConfig,
+    clock: Clock,
+    /// Those of files, and those that were fetched last.
+    keys: RwLock<(Arc<KeySet>, Arc<KeySet>)>,
+    remote: Option<(Client, Handle)>,
+    fetching: Mutex<Fetching>,
+}
+
+#[derive(Default)]
+struct Fetching {
+    is_under_way: bool,
+    began: Option<Instant>,
+    /// The key set has been there at least once.
+    has_set: bool,
+    waiting: VecDeque<Waiting>,
+    is_closed: bool,
+}
+
+struct Waiting {
+    request: Arc<AuthRequest>,
+    later: Later,
+}
+
+impl Jwt {
+    /// Reads the keys of files, and begins to fetch the others.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be used.
+    pub(super) fn start(
+        name: &str,
+        config: &JwtConfig,
+        handle: Option<&Handle>,
+        clock: Clock,
+    ) -> Result<Self, String> {
+        let keys = RwLock::new((Arc::new(load(config)?), Arc::default()));
+        let remote = match (&config.jwks_url, handle) {
+            (Some(url), Some(handle)) => {
+                let client = Client::new(url, &[], config.ca.as_deref(), FETCH_TIMEOUT, 1)?;
+                Some((client, handle.clone()))
+            }
+            _ => None,
+        };
+        let shared = Arc::new(Shared {
+            name: name.to_owned(),
+            config: config.clone(),
+            clock,
+            keys,
+            remote,
+            fetching: Mutex::default(),
+        });
+        if let Some((_, handle)) = &shared.remote {
+            let keeping = shared.clone();
+            handle.spawn(async move { keeping.keep_fresh().await });
+        }
+        Ok(Self { shared })
+    }
+
+    /// Reads the keys of files again, and fetches the others; those that cannot be used change
+    /// nothing.
+    pub(super) fn reload(&self) -> Result<(), String> {
+        let files = Arc::new(load(&self.shared.config)?);
+        self.shared.keys.write().unwrap_or_else(PoisonError::into_inner).0 = files;
+        lock(&self.shared.fetching).began = None;
+        self.shared.fetch_soon();
+        Ok(())
+    }
+
+    pub(super) fn ask(&self, request: &Arc<AuthRequest>, later: Later) -> Option<Opinion> {
+        match self.shared.check(request) {
+            Outcome::NoKey if self.shared.remote.is_some() => {
+                self.shared.wait_for_keys(request.clone(), later)
+            }
+            outcome => Some(outcome.into()),
+        }
+    }
+
+    pub(super) fn forget(&self, ticket: u64) {
+        if self.shared.remote.is_some() {
+            let mut fetching = lock(&self.shared.fetching);
+            fetching.waiting.retain(|waiting| waiting.request.ticket != ticket);
+        }
+    }
+
+    /// What waits is answered; nothing is fetched any more.
+    pub(super) fn close(&self) {
+        let waiting = {
+            let mut fetching = lock(&self.shared.fetching);
+            fetching.is_closed = true;
+            std::mem::take(&mut fetching.waiting)
+        };
+        for waiting in waiting {
+            (waiting.later)(Opinion::Busy);
+        }
+    }
+}
+
+impl Shared {
+    fn check(&self, request: &AuthRequest) -> Outcome {
+        let (files, fetched) = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let now_secs = self.clock.wall_secs();
+        match check(request, &files, &self.config.demands, now_secs) {
+            Outcome::NoKey => check(request, &fetched, &self.config.demands, now_secs),
+            outcome => outcome,
+        }
+    }
+
+    fn wait_for_keys(self: &Arc<Self>, request: Arc<AuthRequest>, later: Later) -> Option<Opinion> {
+        let mut fetching = lock(&self.fetching);
+        if !fetching.is_under_way && !fetching.may_begin() {
+            return Some(fetching.without_key());
+        }
+        if fetching.waiting.len() >= WAITING_MAX {
+            return Some(Opinion::Busy);
+        }
+        fetching.waiting.push_back(Waiting { request, later });
+        drop(fetching);
+        self.fetch_soon();
+        None
+    }
+
+    fn fetch_soon(self: &Arc<Self>) {
+        if let Some((_, handle)) = &self.remote
+            && lock(&self.fetching).begin()
+        {
+            let shared = self.clone();
+            handle.spawn(async move { shared.fetch().await });
+        }
+    }
+
+    async fn keep_fresh(self: Arc<Self>) {
+        loop {
+            let mut pause = Duration::from_secs(self.config.jwks_refresh_secs.into());
+            let begins = {
+                let mut fetching = lock(&self.fetching);
+                if fetching.is_closed {
+                    return;
+                }
+                fetching.begin()
+            };
+            if begins && !self.fetch().await {
+                pause = pause.min(FETCH_EVERY_MIN);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Whoever calls it has begun. True: the key set is there.
+    async fn fetch(self: &Arc<Self>) -> bool {
+        let fetched = self.fetch_keys().await;
+        let is_there = match fetched {
+            Ok(keys) => {
+                self.keys.write().unwrap_or_else(PoisonError::into_inner).1 = Arc::new(keys);
+                tracing::debug!(by = self.name, "key set fetched");
+                true
+            }
+            Err(why) => {
+                let why = crate::logging::shown(&why);
+                let text = "cannot fetch the key set; the keys that there are stay in force";
+                tracing::warn!(by = self.name, why = &*why, "{text}");
+                false
+            }
+        };
+        let waiting = {
+            let mut fetching = lock(&self.fetching);
+            fetching.is_under_way = false;
+            fetching.has_set |= is_there;
+            std::mem::take(&mut fetching.waiting)
+        };
+        for (number, waiting) in waiting.into_iter().enumerate() {
+            if number % CHECKS_PER_TURN == CHECKS_PER_TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+            (waiting.later)(match self.check(&waiting.request) {
+                Outcome::NoKey if !is_there => Opinion::Down,
+                outcome => outcome.into(),
+            });
+        }
+        is_there
+    }
+
+    async fn fetch_keys(&self) -> Result<KeySet, String> {
+        let Some((client, _)) = &self.remote else { return Ok(KeySet::default()) };
+        let (query, body) = (String::new(), String::new());
+        let question = Question { is_get: true, query, content_type: "", body };
+        let reply = client.ask(&question).await?;
+        if reply.status != hyper::StatusCode::OK {
+            return Err(format!("it answers {}", reply.status));
+        }
+        let keys = KeySet::of_jwks(&reply.body)?;
+        // An empty one is what a service shows that has lost its keys, not one that has new ones.
+        if keys.is_empty() { Err("no key in it can check signatures".into()) } else { Ok(keys) }
+    }
+}
+
+impl Fetching {
+    fn may_begin(&self) -> bool {
+        let is_early = self.began.is_some_and(|began| began.elapsed() < FETCH_EVERY_MIN);
+        !self.is_under_way && !self.is_closed && !is_early
+    }
+
+    /// True: the caller fetches.
+    fn begin(&mut self) -> bool {
+        let begins = self.may_begin();
+        if begins {
+            self.is_under_way = true;
+            self.began = Some(Instant::now());
+        }
+        begins
+    }
+
+    fn without_key(&self) -> Opinion {
+        if self.has_set { Outcome::NoKey.into() } else { Opinion::Down }
+    }
+}
+
+/// The keys of all files. Also for the check of a configuration.
+pub(super) fn load(config: &JwtConfig) -> Result<KeySet, String> {
+    let mut keys = KeySet::default();
+    if let Some(path) = &config.secret_file {
+        let bytes = read(path)?;
+        // Editors end a file with a line break, which nobody means to be part of the secret.
+        let secret = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
+        keys.append(KeySet::of_secret(secret).map_err(in_file(path))?);
+    }
+    if let Some(path) = &config.key_file {
+        let text = String::from_utf8_lossy(&read(path)?).into_owned();
+        keys.append(KeySet::of_pem(&text).map_err(in_file(path))?);
+    }
+    if let Some(path) = &config.jwks_file {
+        let listed = KeySet::of_jwks(&read(path)?).map_err(in_file(path))?;
+        if listed.is_empty() {
+            return Err(in_file(path)("no key in it can check signatures".into()));
+        }
+        keys.append(listed);
+    }
+    Ok(keys)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| in_file(path)(error.to_string()))
+}
+
+fn in_file(path: &Path) -> impl Fn(String) -> String + '_ {
+    move |detail| format!("{}: {detail}", path.display())
+}

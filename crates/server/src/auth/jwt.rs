@@ -1,0 +1,280 @@
+//! JSON Web Tokens (RFC 7519) in the password of a CONNECT.
+//!
+//! A check takes 20 to 100 us and happens at the door. Only where a token names a key that is not
+//! known yet it waits for the key set to be fetched, off all threads that serve clients.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use broker::{Attribute, Attributes, Principal};
+use serde_json::{Map, Value};
+
+use super::keys::{Algorithm, Checked, KeySet};
+use super::service::ACL_REFUSED;
+use super::template::{CLAIMS, Template, is_name, value_of};
+use super::{AuthRequest, LATEST_SECS, Opinion, Proof};
+
+/// Attributes of one client, and bytes of them.
+const ATTRIBUTES_MAX: usize = 64;
+const ATTRIBUTES_BYTES_MAX: usize = 16 * 1024;
+
+/// The claim, and the member of an answer, that EMQX makes attributes of.
+const CLIENT_ATTRS: &str = "client_attrs";
+
+/// What a token has to say, and what becomes of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Demands {
+    pub issuer: Option<String>,
+    /// One of them has to be in `aud`; none: it is not looked at.
+    pub audience: Vec<String>,
+    /// Claims with what they have to be.
+    pub claims: Vec<(String, Template)>,
+    pub username: Template,
+    pub attributes: Vec<(String, Template)>,
+    pub leeway_secs: u64,
+    /// A token that never expires is refused.
+    pub expiry_required: bool,
+    /// Access rules in it do not matter.
+    pub acl_ignored: bool,
+}
+
+/// A token, taken apart and not checked yet.
+struct Token<'a> {
+    algorithm: String,
+    key_id: Option<String>,
+    has_critical: bool,
+    signed: &'a [u8],
+    claims: &'a str,
+    signature: Vec<u8>,
+}
+
+/// What a check came to.
+#[derive(Debug, PartialEq)]
+pub(super) enum Outcome {
+    /// The password is no token.
+    NotMine,
+    Good(Proof),
+    /// For the log.
+    Bad(String),
+    /// There is no such key among those that are known.
+    NoKey,
+}
+
+/// Checks the token of a request at a time, in seconds since 1970.
+pub(super) fn check(
+    request: &AuthRequest,
+    keys: &KeySet,
+    demands: &Demands,
+    now_secs: u64,
+) -> Outcome {
+    let Some(token) = request.password.as_deref().and_then(take_apart) else {
+        return Outcome::NotMine;
+    };
+    let Some(algorithm) = Algorithm::named(&token.algorithm) else {
+        return Outcome::Bad(format!("the algorithm '{}' is not taken", token.algorithm));
+    };
+    // RFC 7515, section 4.1.11: what is not understood and critical makes a token invalid.
+    if token.has_critical {
+        return Outcome::Bad("it has critical header parameters".into());
+    }
+    match keys.check(algorithm, token.key_id.as_deref(), token.signed, &token.signature) {
+        Checked::NoKey => return Outcome::NoKey,
+        Checked::Wrong => return Outcome::Bad("the signature is wrong".into()),
+        Checked::Right => {}
+    }
+    let claims = URL_SAFE_NO_PAD.decode(token.claims).ok();
+    let claims = claims.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
+    let Some(claims) = claims else { return Outcome::Bad("its claims are no JSON object".into()) };
+    match demands.examine(request, &claims, now_secs) {
+        Ok(proof) => Outcome::Good(proof),
+        Err(why) => Outcome::Bad(why),
+    }
+}
+
+/// None: this is no token.
+fn take_apart(bytes: &[u8]) -> Option<Token<'_>> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (signed, signature) = text.rsplit_once('.')?;
+    let (header, claims) = signed.split_once('.')?;
+    if claims.contains('.') {
+        return None;
+    }
+    let header = URL_SAFE_NO_PAD.decode(header).ok()?;
+    let header: Map<String, Value> = serde_json::from_slice(&header).ok()?;
+    let text = |name: &str| header.get(name).and_then(Value::as_str).map(Into::into);
+    Some(Token {
+        algorithm: text("alg")?,
+        key_id: text("kid"),
+        has_critical: header.contains_key("crit"),
+        signed: signed.as_bytes(),
+        claims,
+        signature: URL_SAFE_NO_PAD.decode(signature).ok()?,
+    })
+}
+
+impl Demands {
+    fn examine(
+        &self,
+        request: &AuthRequest,
+        claims: &Map<String, Value>,
+        now_secs: u64,
+    ) -> Result<Proof, String> {
+        let expires_at_secs = self.check_times(claims, now_secs)?;
+        if let Some(issuer) = &self.issuer
+            && claims.get("iss").and_then(Value::as_str) != Some(issuer)
+        {
+            return Err("it is of another issuer".into());
+        }
+        let audience = claims.get("aud");
+        let is_meant = |wanted: &String| audience.is_some_and(|value| says(value, wanted));
+        if !self.audience.is_empty() && !self.audience.iter().any(is_meant) {
+            return Err("it is for another audience".into());
+        }
+        let value = |name: &str| match name.strip_prefix(CLAIMS) {
+            Some(path) => texts_of(claim(claims, path)?)?.into_iter().next(),
+            None => value_of(request, name),
+        };
+        for (path, wanted) in &self.claims {
+            let wanted = wanted.fill(value);
+            let found = claim(claims, path);
+            if !wanted.zip(found).is_some_and(|(wanted, found)| says(found, &wanted)) {
+                return Err(format!("its claim '{path}' is not what it has to be"));
+            }
+        }
+        if !self.acl_ignored && has_acl(claims) {
+            return Err(ACL_REFUSED.into());
+        }
+        let username = self.username.fill(value).filter(|name| is_name(name));
+        let username = username.ok_or("it has no user name")?;
+        let own = self.attributes.iter().filter_map(|(name, template)| {
+            let value = match template.only_claim() {
+                Some(path) => attribute_of(claim(claims, path)?)?,
+                None => Attribute::Text(template.fill(value)?.into()),
+            };
+            Some((name.as_str().into(), value))
+        });
+        let attributes = attributes_of(claims.get(CLIENT_ATTRS), own)?;
+        Ok(Proof { username: Some(username), attributes, expires_at_secs, is_superuser: false })
+    }
+
+    /// When the token ends.
+    fn check_times(
+        &self,
+        claims: &Map<String, Value>,
+        now_secs: u64,
+    ) -> Result<Option<u64>, String> {
+        let time = |name: &str| match claims.get(name) {
+            None => Ok(None),
+            Some(value) => match value.as_f64() {
+                // A later time than any that counts is as good as the latest.
+                Some(secs) if secs >= 0.0 => Ok(Some(secs.min(LATEST_SECS as f64) as u64)),
+                _ => Err(format!("its claim '{name}' is no time")),
+            },
+        };
+        let latest = now_secs.saturating_add(self.leeway_secs);
+        if time("nbf")?.is_some_and(|secs| secs > latest) {
+            return Err("it is not valid yet".into());
+        }
+        if time("iat")?.is_some_and(|secs| secs > latest) {
+            return Err("it was made in the future".into());
+        }
+        match time("exp")? {
+            Some(secs) if secs.saturating_add(self.leeway_secs) <= now_secs => {
+                Err("it has expired".into())
+            }
+            Some(secs) => Ok(Some(secs.saturating_add(self.leeway_secs))),
+            None if self.expiry_required => Err("it never expires: it has no claim 'exp'".into()),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The claim of a path, such as `vehicle.vin`. One whose own name has dots in it comes first.
+fn claim<'a>(claims: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    if let Some(value) = claims.get(path) {
+        return Some(value);
+    }
+    let (first, rest) = path.split_once('.')?;
+    claim(claims.get(first)?.as_object()?, rest)
+}
+
+/// Is the value this text, or a list with it?
+fn says(value: &Value, wanted: &str) -> bool {
+    texts_of(value).is_some_and(|texts| texts.iter().any(|text| text == wanted))
+}
+
+fn texts_of(value: &Value) -> Option<Vec<String>> {
+    Some(attribute_of(value)?.texts())
+}
+
+/// None: an object, or nothing.
+fn attribute_of(value: &Value) -> Option<Attribute> {
+    Some(match value {
+        Value::String(text) => Attribute::Text(text.as_str().into()),
+        Value::Number(number) => Attribute::Number(number.as_f64()?),
+        Value::Bool(flag) => Attribute::Text(flag.to_string().into()),
+        Value::Array(items) => Attribute::List(
+            // A list within a list has no name of its own.
+            items.iter().filter(|item| !item.is_array()).filter_map(attribute_of).collect(),
+        ),
+        Value::Null | Value::Object(_) => return None,
+    })
+}
+
+/// Has it access rules of one of EMQX's two forms? Who wrote them relies on them.
+pub(super) fn has_acl(object: &Map<String, Value>) -> bool {
+    match object.get("acl") {
+        Some(Value::Array(rules)) => rules.iter().any(|rule| rule.get("permission").is_some()),
+        Some(Value::Object(lists)) => ["pub", "sub", "all"].iter().any(|w| lists.contains_key(*w)),
+        _ => false,
+    }
+}
+
+/// What a token or an answer says in one member, and what the configuration makes of it.
+pub(super) fn attributes_of(
+    stated: Option<&Value>,
+    own: impl Iterator<Item = (Box<str>, Attribute)>,
+) -> Result<Attributes, String> {
+    let stated = stated.and_then(Value::as_object).into_iter().flatten();
+    let stated =
+        stated.filter_map(|(name, value)| Some((name.as_str().into(), attribute_of(value)?)));
+    let all: Vec<(Box<str>, Attribute)> = stated.chain(own).collect();
+    let bytes_of = |(name, value): &(Box<str>, Attribute)| {
+        name.len()
+            + value.texts().iter().map(|text| text.len() + size_of::<Attribute>()).sum::<usize>()
+    };
+    if all.len() > ATTRIBUTES_MAX || all.iter().map(bytes_of).sum::<usize>() > ATTRIBUTES_BYTES_MAX
+    {
+        return Err(format!(
+            "it has more than {ATTRIBUTES_MAX} attributes, or than {ATTRIBUTES_BYTES_MAX} bytes of \
+             them"
+        ));
+    }
+    Ok(Attributes::new(all))
+}
+
+/// A proof as the broker's core takes it.
+pub(super) fn principal(proof: &Proof, expires_at_ms: Option<u64>) -> Option<Box<Principal>> {
+    let says_more = !proof.attributes.is_empty() || expires_at_ms.is_some() || proof.is_superuser;
+    says_more.then(|| {
+        Box::new(Principal {
+            attributes: proof.attributes.clone(),
+            expires_at_ms,
+            is_unknown: false,
+            is_superuser: proof.is_superuser,
+        })
+    })
+}
+
+impl From<Outcome> for Opinion {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::NotMine => Self::NotMine,
+            Outcome::Good(proof) => Self::Yes(proof),
+            Outcome::Bad(why) => Self::No(why),
+            Outcome::NoKey => Self::No("no key that is known has signed it".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

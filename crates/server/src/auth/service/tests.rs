@@ -1,0 +1,141 @@
+use broker::Attribute;
+use hyper::body::Bytes;
+use serde_json::json;
+
+use super::*;
+use crate::auth::template::Template;
+
+const NOW: u64 = 1_800_000_000;
+
+fn config() -> HttpConfig {
+    let field = |name: &str, text: &str| (name.to_owned(), Template::parse(text, false).unwrap());
+    HttpConfig {
+        url: fetch::Url::parse("http://127.0.0.1:1/auth").unwrap(),
+        is_get: false,
+        headers: Vec::new(),
+        body: vec![
+            field("clientid", "${clientid}"),
+            field("username", "${username}"),
+            field("password", "${password}"),
+            field("from", "ip ${peerhost}"),
+        ],
+        form: BodyForm::Json,
+        ca: None,
+        timeout_secs: 1,
+        requests_max: 2,
+        cache_secs: 0,
+        acl_ignored: false,
+    }
+}
+
+fn request() -> AuthRequest {
+    AuthRequest {
+        client_id: "c\"1".into(),
+        username: Some("an na".into()),
+        password: Some(b"x&y".to_vec()),
+        peer_host: "192.0.2.1".into(),
+        ..AuthRequest::default()
+    }
+}
+
+fn judged(status: u16, body: &str) -> Result<Opinion, String> {
+    let reply = Reply {
+        status: StatusCode::from_u16(status).unwrap(),
+        body: Bytes::copy_from_slice(body.as_bytes()),
+        max_age_secs: None,
+        is_json: true,
+    };
+    config().judge(&reply, &request(), NOW)
+}
+
+fn yes(answer: Value) -> Proof {
+    match judged(200, &answer.to_string()) {
+        Ok(Opinion::Yes(proof)) => proof,
+        other => panic!("{answer}: {other:?}"),
+    }
+}
+
+#[test]
+fn answers_mean_what_they_mean_to_emqx() {
+    let proof = yes(json!({ "result": "allow" }));
+    assert_eq!(proof, Proof { username: Some("an na".into()), ..Proof::default() });
+    let proof = yes(json!({
+        "result": "allow", "is_superuser": true, "client_attrs": { "role": "admin", "sn": 7 },
+        "expire_at": NOW + 60,
+    }));
+    assert!(proof.is_superuser);
+    assert_eq!(proof.expires_at_secs, Some(NOW + 60));
+    assert_eq!(proof.attributes.get("role"), Some(&Attribute::Text("admin".into())));
+    assert_eq!(proof.attributes.get("sn"), Some(&Attribute::Number(7.0)));
+    assert!(matches!(judged(204, ""), Ok(Opinion::Yes(_))));
+    for body in [r#"{"result":"ignore"}"#, "{}"] {
+        assert_eq!(judged(200, body), Ok(Opinion::NotMine), "{body}");
+    }
+    assert!(matches!(judged(200, r#"{"result":"deny"}"#), Ok(Opinion::No(_))));
+    for status in [400, 401, 403, 404, 429] {
+        assert_eq!(judged(status, r#"{"result":"allow"}"#), Ok(Opinion::NotMine), "{status}");
+    }
+}
+
+#[test]
+fn what_is_no_answer_lets_nobody_in() {
+    for (status, body) in [
+        (200, ""),
+        (200, "allow"),
+        (200, "[]"),
+        (200, r#""allow""#),
+        (200, r#"{"result":"allow""#),
+        (200, r#"{"result":"Allow"}"#),
+        (200, r#"{"result":"allow","expire_at":"soon"}"#),
+        (200, r#"{"result":"allow","expire_at":-1}"#),
+        (201, r#"{"result":"allow"}"#),
+        (302, r#"{"result":"allow"}"#),
+        (500, r#"{"result":"allow"}"#),
+        (503, ""),
+    ] {
+        assert!(judged(status, body).is_err(), "{status} {body}");
+    }
+    for body in [
+        json!({ "result": "allow", "expire_at": NOW }),
+        json!({ "result": "allow", "acl": [{ "permission": "allow", "action": "all", "topic": "t" }] }),
+    ] {
+        let judged = judged(200, &body.to_string());
+        assert!(matches!(judged, Ok(Opinion::No(_))), "{body}: {judged:?}");
+    }
+}
+
+#[test]
+fn placeholders_cannot_break_out_of_the_request() {
+    let net = fetch::Net::start().unwrap();
+    let auth = crate::config::Config::defaults(&crate::config::Machine::UNKNOWN).auth;
+    let question = |config: HttpConfig| {
+        let service = Service::new("http", &config, &auth, net.handle(), Clock::start()).unwrap();
+        service.shared.question(&request())
+    };
+    let asked = question(config());
+    let body: Value = serde_json::from_str(&asked.body).unwrap();
+    let expected = json!({
+        "clientid": "c\"1", "username": "an na", "password": "x&y", "from": "ip 192.0.2.1",
+    });
+    assert_eq!((body, asked.query.as_str()), (expected, ""));
+    let text = "clientid=c%221&username=an%20na&password=x%26y&from=ip%20192.0.2.1";
+    let asked = question(HttpConfig { form: BodyForm::Form, ..config() });
+    assert_eq!((asked.body.as_str(), asked.query.as_str()), (text, ""));
+    let asked = question(HttpConfig { is_get: true, ..config() });
+    assert_eq!((asked.body.as_str(), asked.query.as_str()), ("", text));
+}
+
+#[test]
+fn a_service_that_fails_is_left_alone_for_a_while() {
+    let mut breaker = Breaker::default();
+    let start = Instant::now();
+    for _ in 1..FAULTS_MAX {
+        assert!(!breaker.on_fault(start) && breaker.lets_through(start));
+    }
+    assert!(breaker.on_fault(start));
+    assert!(!breaker.lets_through(start) && breaker.lets_through(start + PAUSE));
+    assert!(breaker.on_fault(start + PAUSE), "the first that is tried again decides");
+    assert!(!breaker.lets_through(start + PAUSE));
+    breaker.on_answer();
+    assert!(breaker.lets_through(start + PAUSE));
+}

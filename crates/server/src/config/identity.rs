@@ -1,0 +1,253 @@
+//! `[[authentication]]`: providers that say who a client is, and which of them a listener asks.
+
+use std::path::PathBuf;
+
+use super::keys::{BodyForm, HttpMethod, ProviderKind, RawProvider};
+use super::schema::Section;
+use super::source::Settings;
+use super::{Listener, Problem, values};
+use crate::auth::template::Template;
+use crate::auth::{Demands, Url};
+
+/// What the password file is called in the lists of listeners.
+pub const FILE: &str = "file";
+
+/// One provider.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Provider {
+    /// What listeners and logs call it.
+    pub name: String,
+    pub method: Method,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Method {
+    Jwt(JwtConfig),
+    Http(HttpConfig),
+    Certificate { username: Template, attributes: Vec<(String, Template)> },
+}
+
+/// Where the keys of tokens are, and what else a token needs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JwtConfig {
+    pub secret_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+    pub jwks_file: Option<PathBuf>,
+    pub jwks_url: Option<Url>,
+    pub jwks_refresh_secs: u32,
+    pub ca: Option<PathBuf>,
+    pub demands: Demands,
+}
+
+/// What a service is asked, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpConfig {
+    pub url: Url,
+    pub is_get: bool,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<(String, Template)>,
+    pub form: BodyForm,
+    pub ca: Option<PathBuf>,
+    pub timeout_secs: u32,
+    pub requests_max: u32,
+    /// For answers that do not say how long they hold. 0: not at all.
+    pub cache_secs: u32,
+    /// Access rules in an answer do not matter.
+    pub acl_ignored: bool,
+}
+
+impl Method {
+    pub fn asks_over_network(&self) -> bool {
+        match self {
+            Self::Jwt(own) => own.jwks_url.is_some(),
+            Self::Http(_) => true,
+            Self::Certificate { .. } => false,
+        }
+    }
+}
+
+/// Lowers all providers. A contradiction becomes a problem with the place of the key to change.
+pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Vec<Provider>> {
+    let mut lowering = Lowering { settings, problems, own: String::new() };
+    let mut providers: Vec<Provider> = Vec::new();
+    for index in 0..settings.count_of(SECTION.name) {
+        lowering.own = format!("{}.{index}", SECTION.name);
+        let raw = RawProvider::lower(values(settings, SECTION, &lowering.own))?;
+        if let Some(provider) = lowering.build(raw) {
+            if providers.iter().any(|other| other.name == provider.name) {
+                lowering.problem("name", "another one has this name".into());
+            }
+            providers.push(provider);
+        }
+    }
+    Some(providers)
+}
+
+/// Do the lists of listeners name what there is?
+pub(super) fn check_chains(
+    listeners: &[Listener],
+    providers: &[Provider],
+    has_file: bool,
+    settings: &Settings,
+    problems: &mut Vec<Problem>,
+) {
+    for (index, listener) in listeners.iter().enumerate() {
+        for name in &listener.authentication {
+            let is_known = match name.as_str() {
+                FILE => has_file,
+                name => providers.iter().any(|provider| provider.name == name),
+            };
+            if !is_known {
+                let detail = match name.as_str() {
+                    FILE => "'file' is the password file: set auth.password_file".into(),
+                    name => format!("there is no [[authentication]] with the name '{name}'"),
+                };
+                let key = format!("listeners.{index}.authentication");
+                problems.push(Problem { place: settings.place(&key), key, detail });
+            }
+        }
+    }
+}
+
+struct Lowering<'a> {
+    settings: &'a Settings,
+    problems: &'a mut Vec<Problem>,
+    /// The provider with its number.
+    own: String,
+}
+
+impl Lowering<'_> {
+    fn build(&mut self, raw: RawProvider) -> Option<Provider> {
+        let before = self.problems.len();
+        let name = raw.name.clone().unwrap_or_default();
+        if name.is_empty() || name == FILE {
+            self.problem("name", "a provider needs a name, and 'file' is the password file".into());
+        }
+        let method = match raw.kind {
+            Some(ProviderKind::Jwt) => Some(Method::Jwt(self.jwt(&raw))),
+            Some(ProviderKind::Http) => self.http(&raw).map(Method::Http),
+            Some(ProviderKind::Certificate) => Some(self.certificate(&raw)),
+            None => {
+                self.problem("kind", "write what it is: kind = \"jwt\"".into());
+                None
+            }
+        };
+        method.filter(|_| self.problems.len() == before).map(|method| Provider { name, method })
+    }
+
+    fn jwt(&mut self, raw: &RawProvider) -> JwtConfig {
+        let files = [&raw.secret_file, &raw.key_file, &raw.jwks_file];
+        if files.iter().all(|file| file.is_none()) && raw.jwks_url.is_none() {
+            let detail = "needs a key: secret_file, key_file, jwks_file or jwks_url";
+            self.problem("kind", detail.into());
+        }
+        let username =
+            self.template("username", raw.username.as_deref().unwrap_or(JWT_USERNAME), true);
+        let claims = self.pairs("claims", &raw.claims, true);
+        if username.names("username") && !claims.iter().any(|(_, text)| text.names("username")) {
+            let detail = "takes the name that a client states for proved: have the token say it, \
+                          as in claims = [\"sub=${username}\"]";
+            self.problem("username", detail.into());
+        }
+        JwtConfig {
+            secret_file: raw.secret_file.clone(),
+            key_file: raw.key_file.clone(),
+            jwks_file: raw.jwks_file.clone(),
+            jwks_url: raw.jwks_url.as_deref().and_then(|text| self.url("jwks_url", text)),
+            jwks_refresh_secs: raw.jwks_refresh_secs,
+            ca: raw.ca.clone(),
+            demands: Demands {
+                issuer: raw.issuer.clone(),
+                audience: raw.audience.clone(),
+                claims,
+                username,
+                attributes: self.pairs("attributes", &raw.attributes, true),
+                leeway_secs: raw.leeway_secs.into(),
+                expiry_required: raw.expiry_required,
+                acl_ignored: raw.acl_ignored,
+            },
+        }
+    }
+
+    fn http(&mut self, raw: &RawProvider) -> Option<HttpConfig> {
+        let Some(url) = &raw.url else {
+            self.problem("kind", "needs a url: where the service is".into());
+            return None;
+        };
+        let defaults = || HTTP_BODY.iter().map(|field| (*field).to_owned()).collect();
+        let body = if raw.body.is_empty() { defaults() } else { raw.body.clone() };
+        let mut headers = Vec::new();
+        for text in &raw.headers {
+            match text.split_once(':') {
+                Some((name, value)) => headers.push((name.trim().into(), value.trim().into())),
+                None => self.problem("headers", format!("'{text}' is not of the form NAME: VALUE")),
+            }
+        }
+        Some(HttpConfig {
+            url: self.url("url", url)?,
+            is_get: raw.method == HttpMethod::Get,
+            headers,
+            body: self.pairs("body", &body, false),
+            form: raw.body_form,
+            ca: raw.ca.clone(),
+            timeout_secs: raw.timeout_secs,
+            requests_max: raw.requests_max,
+            cache_secs: raw.cache_secs,
+            acl_ignored: raw.acl_ignored,
+        })
+    }
+
+    fn url(&mut self, key: &str, text: &str) -> Option<Url> {
+        Url::parse(text).map_err(|detail| self.problem(key, detail)).ok()
+    }
+
+    fn certificate(&mut self, raw: &RawProvider) -> Method {
+        let text = raw.username.as_deref().unwrap_or(CERTIFICATE_USERNAME);
+        let username = self.template("username", text, false);
+        if username.names("username") || username.names("clientid") || username.names("password") {
+            let detail = "makes a name from what a client states, and not from its certificate";
+            self.problem("username", detail.into());
+        }
+        Method::Certificate {
+            username,
+            attributes: self.pairs("attributes", &raw.attributes, false),
+        }
+    }
+
+    fn template(&mut self, key: &str, text: &str, has_claims: bool) -> Template {
+        Template::parse(text, has_claims).unwrap_or_else(|detail| {
+            self.problem(key, detail);
+            Template::default()
+        })
+    }
+
+    /// `NAME=TEMPLATE`.
+    fn pairs(&mut self, key: &str, texts: &[String], has_claims: bool) -> Vec<(String, Template)> {
+        let mut pairs = Vec::new();
+        for text in texts {
+            match text.split_once('=') {
+                Some((name, value)) if !name.trim().is_empty() => {
+                    let template = self.template(key, value.trim(), has_claims);
+                    pairs.push((name.trim().to_owned(), template));
+                }
+                _ => self.problem(key, format!("'{text}' is not of the form NAME=TEXT")),
+            }
+        }
+        pairs
+    }
+
+    fn problem(&mut self, key: &str, detail: String) {
+        let key = format!("{}.{key}", self.own);
+        let place = self.settings.place(&key);
+        self.problems.push(Problem { place, key, detail });
+    }
+}
+
+const SECTION: Section = RawProvider::SECTION;
+
+const JWT_USERNAME: &str = "${claims.sub}";
+/// As EMQX has it by default.
+const HTTP_BODY: [&str; 3] =
+    ["clientid=${clientid}", "username=${username}", "password=${password}"];
+
+const CERTIFICATE_USERNAME: &str = "${cert_common_name}";

@@ -1,0 +1,176 @@
+"""Users with passwords, a few of whom fill the memory each in a way of its own, beside others."""
+
+import contextlib
+import itertools
+import socket
+import struct
+import urllib.request
+import threading
+
+import cases
+import wire
+from after_login import flat_out, read_away, subscribed
+from cases import is_cut
+from held import publish_retained
+
+EVE = {"user": "eve", "password": "eve"}
+BRUNO = {"user": "bruno", "password": "geheim"}
+SARA = {"user": "sara", "password": "secret"}
+# Who behaves, beside the pair and the newcomers, who are all one user, too.
+OTTO = {"user": "otto", "password": "still"}
+
+# How often the honest user publishes, and what.
+PERIOD_SECS = 0.02
+HONEST_BYTES = 1_000
+# Between two of them it waits no longer for an answer.
+HONEST_PATIENCE_SECS = 10
+# What resident memory may be beyond the limit while freed memory goes back to the system.
+SLACK = 1.35
+RECEIVE_MAX_1 = b"\x21" + struct.pack(">H", 1)
+
+
+def user(field, login, number, **options):
+    return field.client(1 + number % 20, port=field.closed_port, **login, **options)
+
+
+def fill_outboxes(field, login, facts):
+    """Connections that want everything and read nothing."""
+    peers = [peer for n in range(field.pick(200, 80)) if (peer := user(field, login, n))]
+    for peer in peers:
+        # So that what is not read waits in the broker, and not in the kernel.
+        peer.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with contextlib.suppress(OSError, TypeError):
+            subscribed(peer, ["eve/flood"], 0)
+    keep_sending(field, login, wire.publish("eve/flood", bytes(30_000)) * 10)
+    facts["unread_cut"] = sum(is_cut(peer.stream) for peer in peers)
+
+
+def fill_queues(field, login, facts):
+    """Sessions in memory only, that acknowledge nothing."""
+    peers = [
+        peer
+        for n in range(field.pick(40, 20))
+        if (peer := user(field, login, n, properties=RECEIVE_MAX_1))
+    ]
+    for number, peer in enumerate(peers):
+        with contextlib.suppress(OSError, TypeError):
+            subscribed(peer, [f"bruno/{number}"], 1)
+            read_away(peer.stream)
+    # Each for one session only: what many share would lie there once.
+    topics = (f"bruno/{number}" for number in range(len(peers)))
+    keep_sending(field, login, b"".join(wire.publish(topic, bytes(8_000), 1) for topic in topics))
+    facts["queues_cut"] = sum(is_cut(peer.stream) for peer in peers)
+
+
+def fill_retained(field, login, facts):
+    """Retained messages on ever more topics, refused or not."""
+    facts |= {"retained": 0, "retained_refused": 0}
+    for number in itertools.count():
+        peer = user(field, login, number)
+        if not field.goes_on():
+            return
+        if peer is None:
+            continue
+        with peer, contextlib.suppress(OSError, AssertionError):
+            for topic in itertools.count():
+                if not field.goes_on():
+                    return
+                reason = publish_retained(peer, f"sara/{number}/{topic}", bytes(32_000))
+                facts["retained" if reason < 0x80 else "retained_refused"] += 1
+
+
+def keep_sending(field, login, portion):
+    """The same flat out, by another connection whenever one is cut."""
+    for number in itertools.count(20):
+        if not field.goes_on():
+            return
+        peer = user(field, login, number)
+        if peer is not None:
+            read_away(peer.stream)
+            flat_out(field, peer.stream, portion)
+
+
+def behave(field, login, facts):
+    """Publishes to itself as it should, and notes what it is refused."""
+    facts |= {"honest_sent": 0, "honest_refused": 0, "honest_cut": 0, "honest_subscribed": 0}
+    peer = user(field, login, 0, client_id="honest")
+    if peer is None:
+        facts["honest_cut"] += 1
+        return
+    packet = wire.publish("otto/own", bytes(HONEST_BYTES), 1, 1)
+    try:
+        while field.goes_on():
+            peer.send(wire.subscribe(f"otto/{facts['honest_sent'] % 100}", 1))
+            facts["honest_refused"] += peer.expect(wire.SUBACK)[-1] >= 0x80
+            facts["honest_subscribed"] += 1
+            peer.send(packet)
+            body = peer.expect(wire.PUBACK)
+            facts["honest_sent"] += 1
+            facts["honest_refused"] += len(body) > 2 and body[2] >= 0x80
+            threading.Event().wait(PERIOD_SECS)
+    except (OSError, AssertionError, TypeError):
+        facts["honest_cut"] += 1
+
+
+def honest_go_on(outcome):
+    facts = outcome.facts
+    found = []
+    if facts["honest_refused"]:
+        found.append(f"an honest user was refused {facts['honest_refused']} times")
+    if facts["honest_cut"] or not facts["honest_sent"]:
+        found.append("an honest user was cut off")
+    return found
+
+
+def hogs(field, ways):
+    """Each way of the hogs in a thread, and an honest user beside them."""
+    told = [{} for _ in range(len(ways) + 1)]
+    works = [*ways, (behave, OTTO)]
+    threads = [
+        threading.Thread(target=work, args=(field, login, facts))
+        for (work, login), facts in zip(works, told, strict=True)
+    ]
+    [thread.start() for thread in threads]
+    held = []
+    while field.goes_on():
+        held.append(held_mib(field))
+        threading.Event().wait(0.2)
+    [thread.join() for thread in threads]
+    told.append({"held_mib": max(filter(None, held), default=None)})
+    return {key: value for facts in told for key, value in facts.items()}
+
+
+def held_mib(field):
+    """What the broker says that it holds; None where it does not answer."""
+    try:
+        url = f"http://127.0.0.1:{field.http_port}/metrics"
+        with urllib.request.urlopen(url, timeout=HONEST_PATIENCE_SECS) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return None
+    found = [line for line in lines if line.startswith("quelea_memory_held_bytes ")]
+    return int(float(found[0].split()[1])) >> 20 if found else None
+
+
+ALL = ((fill_outboxes, EVE), (fill_queues, BRUNO), (fill_retained, SARA))
+
+
+def limited(mib):
+    return f'[limits]\nmemory_bytes_max = "{mib}MiB"'
+
+
+def enter(mib):
+    """Small machines: the hogs reach the limit of memory within a second."""
+
+    @cases.case(
+        f"many-users-{mib}",
+        f"three users who fill {mib} MiB with what nobody reads, with queues and with retained"
+        " messages, beside those who behave",
+        config=limited(mib), peak_mib=int(mib * SLACK), alone=True, expect=honest_go_on,
+    )  # fmt: skip
+    def many_users(field):
+        return hogs(field, ALL)
+
+
+for mib in (56, 96, 160, 240):
+    enter(mib)
