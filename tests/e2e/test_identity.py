@@ -316,3 +316,57 @@ acl_file = "{{dir}}/acl"
     bare.loop_start()
     assert told.wait(20) and refused[0] == NOT_AUTHORIZED
     bare.loop_stop()
+
+
+BANNED, ADMINISTRATIVE = 0x8A, 0x98
+
+
+def test_bans_keep_out_and_throw_out(start, passwords):
+    config = LISTENER + '[auth]\npassword_file = "{dir}/passwords"\nban_file = "{dir}/bans"\n'
+    files = {"passwords": passwords, "bans": "user bruno\nclient old until 2020-01-01T00:00:00Z\n"}
+    broker = start(config, files)
+    assert reason(broker, user="bruno", password="geheim") == BANNED
+    assert reason(broker, client_id="old", user="anna", password="secret") == 0
+    by_id = Peer(broker.port()).accepted(client_id="c1", user="anna", password="secret")
+    other = Peer(broker.port()).accepted(client_id="c2", user="anna", password="secret")
+    bans = broker.directory / "bans"
+    bans.write_text("client c1\n")
+    broker.reload()
+    by_id.expect_disconnect(ADMINISTRATIVE)
+    assert reason(broker, client_id="c1", user="anna", password="secret") == BANNED
+    assert reason(broker, user="bruno", password="geheim") == 0
+    other.ping()
+    seen = len(broker.log)
+    bans.write_text("nonsense\n")
+    broker.reload()
+    broker.wait_for_log(lambda event: "bans not read again" in event["message"], seen)
+    assert reason(broker, client_id="c1", user="anna", password="secret") == BANNED
+    bans.write_text("address 127.0.0.0/8\n")
+    broker.reload()
+    other.expect_disconnect(ADMINISTRATIVE)
+    with Peer(broker.port()) as peer:
+        try:
+            peer.send(connect("x", user="anna", password="secret"))
+        except OSError:
+            pass
+        peer.expect_end()
+    metrics = broker.metrics()
+    assert metrics['quelea_bans_enforced_total{by="user"}'] == 1
+    assert metrics['quelea_bans_enforced_total{by="client"}'] == 2
+    assert metrics['quelea_bans_enforced_total{by="address"}'] == 1
+    cut = sum(v for name, v in metrics.items() if name.startswith("quelea_banned_disconnects"))
+    assert cut == 2
+
+
+def test_who_connects_too_often_is_kept_off(start, passwords):
+    config = LISTENER + (
+        '[auth]\npassword_file = "{dir}/passwords"\nflapping_max = 3\nflapping_window_secs = 600\n'
+    )
+    broker = start(config, {"passwords": passwords})
+    # Nobody can have others banned without their password.
+    for _ in range(10):
+        assert reason(broker, client_id="c1", user="anna", password="x") == NOT_AUTHORIZED
+    got = [reason(broker, client_id="c1", user="anna", password="secret") for _ in range(6)]
+    assert got == [0, 0, 0, BANNED, BANNED, BANNED]
+    assert reason(broker, client_id="c2", user="anna", password="secret") == 0
+    assert broker.metrics()['quelea_bans_enforced_total{by="flapping"}'] == 3

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use broker::{Kind, Metrics, Shared};
 use session::Held;
 
+use crate::auth::bans;
 use crate::logging::{Logging, shown};
 use crate::memory;
 use crate::process::Process;
@@ -117,6 +118,7 @@ fn write_listeners(text: &mut String, gate: &Gate) {
             let _ = writeln!(text, "{name}{{{listener},reason=\"{reason}\"}} {count}");
         }
     }
+    write_bans(text, gate);
     let name = "quelea_connects_refused_total";
     let help = "CONNECTs that were refused, by the reason code of MQTT 5.";
     head(text, name, Kind::Counter, help);
@@ -128,10 +130,22 @@ fn write_listeners(text: &mut String, gate: &Gate) {
     }
 }
 
+fn write_bans(text: &mut String, gate: &Gate) {
+    let name = "quelea_bans_enforced_total";
+    let help = "Connections that a ban has kept out, by what was banned.";
+    head(text, name, Kind::Counter, help);
+    for kind in bans::Kind::ALL {
+        let by = kind.as_str();
+        let _ = writeln!(text, "{name}{{by=\"{by}\"}} {}", gate.bans.refused(kind));
+    }
+    let help = "Bans in the file, those that have ended included.";
+    write_one(text, "quelea_bans", Kind::Gauge, help, gate.bans.count_listed());
+}
+
 const TURNED_AWAY_HELP: &str = "Network connections that ended before they were admitted: in the \
      handshake of TLS, WebSocket or PROXY (handshake), after connect_timeout_secs (timeout), by \
      the client (closed), by a refused or broken CONNECT (refused), for want of resources \
-     (resources).";
+     (resources), by a ban of its address (banned).";
 
 /// The largest of those who make the broker hold something.
 const HOLDERS_TOLD: usize = 10;

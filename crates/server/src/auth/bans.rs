@@ -23,6 +23,7 @@ const CLIENTS_MAX: usize = 100_000;
 const BAN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// All bans, and how often each kind has kept somebody out.
+#[derive(Debug, Default)]
 pub struct Bans {
     path: Option<PathBuf>,
     listed: RwLock<Arc<BanList>>,
@@ -58,6 +59,7 @@ pub struct Visitor<'a> {
 }
 
 /// Counts the connects of clients.
+#[derive(Debug, Default)]
 struct Flapping {
     /// Connects in a window; 0: nobody is looked at.
     connects_max: u32,
@@ -67,6 +69,7 @@ struct Flapping {
     swept_at: Option<Instant>,
 }
 
+#[derive(Debug)]
 struct Connects {
     count: u32,
     since: Instant,
@@ -388,13 +391,8 @@ mod tests {
     fn who_connects_too_often_is_kept_off_each_time_longer() {
         let secs = Duration::from_secs;
         let (window, ban) = (secs(60), secs(300));
-        let mut flapping = Flapping {
-            connects_max: 3,
-            window,
-            ban,
-            clients: HashMap::new(),
-            swept_at: None,
-        };
+        let mut flapping =
+            Flapping { connects_max: 3, window, ban, clients: HashMap::new(), swept_at: None };
         let start = Instant::now();
         let mut storm = |from: Instant| (0..10).filter(|_| !flapping.note("c", from)).count();
         assert_eq!(storm(start), 3);

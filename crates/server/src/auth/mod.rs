@@ -10,6 +10,7 @@
 //! A provider that is slow holds up who asks it, and nobody else: each has a queue of its own.
 
 pub mod acl_file;
+pub mod bans;
 mod cache;
 mod fetch;
 mod files;

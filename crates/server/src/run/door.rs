@@ -12,10 +12,10 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use broker::Shared;
 use broker::admission::{self, Admission, AuthStep, Credentials};
+use broker::{ConnectRequest, Shared};
 use codec::Reason;
 use mio::{Events, Interest, Poll, Token};
 use net::{Foreign, Handshake, Listener, PeerInfo, Progress, Stream};
@@ -29,6 +29,7 @@ use super::gate::{Entrance, TurnedAway};
 use super::identity;
 use super::line_pace::{About, LinePace};
 use super::mailbox::{Handover, Item, Mailbox};
+use crate::auth::bans::Visitor;
 use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Step, Verdict};
 use crate::logging::shown;
@@ -57,6 +58,8 @@ const LAYERED_ARRIVAL_BYTES: u64 = 40 * 1024;
 
 const NAMELESS_CERTIFICATE: &str =
     "the client's certificate lacks the name that identity_from_certificate takes";
+
+const BANNED: &str = "banned";
 
 const NO_ROOM: &str = "the client takes no packet as large as the question of its exchange";
 
@@ -317,6 +320,16 @@ impl Door {
     }
 
     fn welcome(&mut self, handshake: Handshake, entrance: Arc<Entrance>) {
+        let address = ip(&handshake.peer().address);
+        let visitor = Visitor { address, ..Visitor::default() };
+        if entrance.gate.bans.keeps_out(visitor, self.context.clock.wall_secs()) {
+            entrance.counts.turn_away(TurnedAway::Banned);
+            if self.may_tell(About::Refused, address, "-", BANNED) {
+                let peer = handshake.peer().address;
+                tracing::info!(%peer, listener = entrance.name, "banned; connection closed");
+            }
+            return;
+        }
         let entry = self.arrivals.vacant_entry();
         let key = entry.key();
         self.generation += 1;
@@ -461,6 +474,15 @@ impl Door {
         }
         if self.context.shared.memory_is_out() {
             let refusal = refusal(&credentials, Reason::SERVER_BUSY, "", "memory limit reached");
+            return self.refuse_connect(key, stream, &credentials, &refusal);
+        }
+        let visitor = Visitor {
+            client_id: Some(&credentials.request.client_id),
+            address: ip(&peer.address),
+            username: None,
+        };
+        if arrival.entrance.gate.bans.keeps_out(visitor, self.context.clock.wall_secs()) {
+            let refusal = refusal(&credentials, Reason::BANNED, "", BANNED);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
         let Ok(certificate_identity) = identity::of_certificate(peer, arrival.entrance.identity)
@@ -619,6 +641,15 @@ impl Door {
         }
     }
 
+    /// Now that it is known who it is.
+    fn is_kept_out(&self, key: usize, request: &ConnectRequest) -> bool {
+        let Some(arrival) = self.arrivals.get(key) else { return false };
+        let bans = &arrival.entrance.gate.bans;
+        let visitor = Visitor { username: request.proved_username(), ..Visitor::default() };
+        bans.keeps_out(visitor, self.context.clock.wall_secs())
+            || bans.keeps_off(&request.client_id, Instant::now())
+    }
+
     /// Admitted: from here on the connection belongs to the worker of its session's shard.
     fn hand_over(
         &mut self,
@@ -627,6 +658,10 @@ impl Door {
         credentials: Credentials,
         rest: Vec<u8>,
     ) {
+        if self.is_kept_out(key, &credentials.request) {
+            let refusal = refusal(&credentials, Reason::BANNED, "", BANNED);
+            return self.refuse_connect(key, stream, &credentials, &refusal);
+        }
         let Some(arrival) = self.arrivals.try_remove(key) else { return };
         let Some(seat) = arrival.seat else { return };
         arrival.entrance.counts.admitted.fetch_add(1, Ordering::Relaxed);

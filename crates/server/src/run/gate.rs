@@ -8,6 +8,7 @@ use broker::Limits;
 use codec::Reason;
 
 use crate::auth::Chain;
+use crate::auth::bans::Bans;
 use crate::config::CertificateIdentity;
 
 /// Counts of the whole broker.
@@ -17,6 +18,7 @@ pub struct Gate {
     /// 0: no limit.
     pub(super) connections_max: u32,
     listeners: Mutex<Vec<(String, Arc<Counts>)>>,
+    pub(crate) bans: Bans,
 }
 
 /// What has come to one listener.
@@ -39,6 +41,8 @@ pub enum TurnedAway {
     Closed,
     Refused,
     Resources,
+    /// Its address is banned.
+    Banned,
 }
 
 /// One running listener.
@@ -65,6 +69,11 @@ pub(super) struct Seat(Arc<Entrance>);
 impl Gate {
     pub fn new(connections_max: u32) -> Self {
         Self { connections_max, ..Self::default() }
+    }
+
+    /// One that keeps some out.
+    pub(super) fn with_bans(connections_max: u32, bans: Bans) -> Self {
+        Self { connections_max, bans, ..Self::default() }
     }
 
     /// The counts of a new listener.
@@ -113,8 +122,14 @@ impl Counts {
 }
 
 impl TurnedAway {
-    pub const ALL: [Self; 5] =
-        [Self::Handshake, Self::Timeout, Self::Closed, Self::Refused, Self::Resources];
+    pub const ALL: [Self; 6] = [
+        Self::Handshake,
+        Self::Timeout,
+        Self::Closed,
+        Self::Refused,
+        Self::Resources,
+        Self::Banned,
+    ];
 
     /// For a label.
     pub const fn as_str(self) -> &'static str {
@@ -124,6 +139,7 @@ impl TurnedAway {
             Self::Closed => "closed",
             Self::Refused => "refused",
             Self::Resources => "resources",
+            Self::Banned => "banned",
         }
     }
 }
@@ -194,7 +210,7 @@ mod tests {
         counts.turn_away(TurnedAway::Timeout);
         counts.refuse(Reason::NOT_AUTHORIZED);
         counts.refuse(Reason::NOT_AUTHORIZED);
-        assert_eq!(TurnedAway::ALL.map(|why| counts.turned_away(why)), [0, 1, 0, 0, 0]);
+        assert_eq!(TurnedAway::ALL.map(|why| counts.turned_away(why)), [0, 1, 0, 0, 0, 0]);
         assert_eq!(counts.refused().collect::<Vec<_>>(), [(Reason::NOT_AUTHORIZED, 2)]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use broker::{Access, ConnectRequest, Mail, ShardId};
 use net::Stream;
@@ -11,6 +11,7 @@ use storage::Completion;
 
 use super::allowance::Charge;
 use super::gate::Seat;
+use crate::auth::bans::BanList;
 use crate::origin::Origin;
 
 /// A connection that the door has admitted.
@@ -41,6 +42,9 @@ pub(super) enum Item {
     /// Publish a message of the broker's own through this shard.
     Publish(ShardId, Message),
     Access(Access),
+    /// Ends the connections of those who are on the list, and keeps out who comes from a door that
+    /// has not seen it.
+    Bans(Arc<BanList>),
     /// The disk of this shard's log has carried out a command.
     Disk(ShardId, Box<Completion>),
     /// Keep the files of all logs as they are until `Unpin`, and say which they are.

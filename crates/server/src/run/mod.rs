@@ -36,6 +36,7 @@ use anyhow::Context;
 use broker::{Access, Shared};
 use signal_hook::iterator::Signals;
 
+use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::{Authenticator, acl_file};
 use crate::config::Config;
@@ -77,7 +78,8 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     let shards = store.as_ref().map_or(config.server.shards, Store::shards);
     let seed = u64::from_le_bytes(crate::auth::random());
     let shared = Shared::new(limits::of_broker(&config), shards, seed);
-    let gate = Arc::new(Gate::new(config.limits.connections_max));
+    let bans = Bans::load(&config.auth).map_err(anyhow::Error::msg)?;
+    let gate = Arc::new(Gate::with_bans(config.limits.connections_max, bans));
     let health = Health::new();
     let logs = store.as_ref().map_or(0, Store::shards);
     let board = Arc::new(LogBoard::new(logs, health.clone()));
@@ -169,6 +171,7 @@ impl Running {
         let watch = watch::Watch {
             config,
             shared: &self.shared,
+            gate: &self.gate,
             mailboxes: &workers.mailboxes,
             board: &self.board,
             certificates: &self.certificates,
@@ -214,6 +217,7 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
         PasswordFile::load(path)?;
     }
     crate::auth::check_files(&config.authentication)?;
+    Bans::load(&config.auth).map_err(anyhow::Error::msg)?;
     let mut notes = Vec::new();
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));

@@ -13,6 +13,7 @@ use signal_hook::iterator::Signals;
 
 use super::certificates::Certificates;
 use super::clock::{Clock, ClockWatch};
+use super::gate::Gate;
 use super::line_pace::LinePace;
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
@@ -48,6 +49,7 @@ pub(super) fn catch_stops(signals: &Signals) -> std::io::Result<()> {
 pub(super) struct Watch<'a> {
     pub(super) config: &'a Config,
     pub(super) shared: &'a Arc<Shared>,
+    pub(super) gate: &'a Arc<Gate>,
     pub(super) mailboxes: &'a Arc<[Arc<Mailbox>]>,
     pub(super) board: &'a Arc<LogBoard>,
     pub(super) certificates: &'a Arc<Certificates>,
@@ -86,6 +88,18 @@ impl Watch<'_> {
             Ok(()) => tracing::info!("passwords and keys read again"),
             Err(error) => {
                 tracing::error!(%error, "not read again; the old ones stay in force")
+            }
+        }
+        match self.gate.bans.reload() {
+            Ok(None) => {}
+            Ok(Some(listed)) => {
+                for mailbox in self.mailboxes.iter() {
+                    mailbox.put(Item::Bans(listed.clone()));
+                }
+                tracing::info!(bans = listed.len(), "bans read again");
+            }
+            Err(error) => {
+                tracing::error!(error, "bans not read again; the old ones stay in force");
             }
         }
         if let Some(path) = &self.config.access.acl_file {

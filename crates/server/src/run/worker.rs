@@ -31,6 +31,7 @@ use super::mailbox::{Handover, Item, Mailbox, Pinned};
 use super::reauthentication::Reauthentication;
 use super::report;
 use super::timing::Timing;
+use crate::auth::bans::BanList;
 use crate::memory;
 use incoming::Incoming;
 pub(super) use incoming::IncomingRoom;
@@ -155,6 +156,8 @@ pub(super) struct Worker {
     /// Admitted connections. They are opened between reads, because opening one may read another
     /// into the buffer.
     arrivals: VecDeque<Handover>,
+    /// As they were read again last.
+    bans: Arc<BanList>,
     /// Connections that nobody needs any more.
     closing: VecDeque<usize>,
     reauthentication: Reauthentication,
@@ -188,6 +191,7 @@ impl Worker {
             local_mail: Vec::new(),
             has_more_events: false,
             arrivals: VecDeque::new(),
+            bans: Arc::default(),
             closing: VecDeque::new(),
             reauthentication: parts.reauthentication,
             logs: parts.logs,
@@ -352,6 +356,7 @@ impl Worker {
                     shard.set_access(access.clone());
                 }
             }
+            Item::Bans(listed) => self.on_bans(listed),
             Item::Disk(shard, completion) => self.shard(shard).on_disk(*completion, now_ms),
             Item::Pin(answer) => self.pin_logs(&answer),
             Item::Unpin => self.shards.iter_mut().for_each(Shard::unpin_log),

@@ -1,13 +1,18 @@
 //! Connections come and go: a few in each turn, behind the messages, so that nobody waits for a
 //! storm of them.
 
-use broker::{Close, key_of};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use broker::{Close, ConnectRequest, admission, key_of};
+use codec::Reason;
 use mio::{Interest, Token};
 use net::Read;
 use session::Outbox;
 
 use super::reading::READS_PER_TURN;
 use super::{Connection, State, Worker};
+use crate::auth::bans::{BanList, Visitor};
 use crate::run::mailbox::Handover;
 
 /// Connections that are opened in one turn, and as many sockets are closed; the others follow with
@@ -57,7 +62,10 @@ impl Worker {
         let now_ms = self.now_ms;
         let has_layers = stream.has_layers();
         let shard = &mut self.shards[place];
-        let connected = shard.on_connect(number, handover.request, now_ms);
+        let connected = match self.bans.means(visitor(&handover.request), self.clock.wall_secs()) {
+            None => shard.on_connect(number, handover.request, now_ms),
+            Some(_) => Err(admission::refuse(&handover.request, Reason::BANNED)),
+        };
         let (slot, state, is_refused) = match connected {
             Ok(slot) => (slot, State::Open, false),
             Err(answer) => (NO_SLOT, leaving(answer, now_ms), true),
@@ -89,6 +97,18 @@ impl Worker {
             // What it has read and not handed on makes no event.
             self.read_later(key);
         }
+    }
+
+    pub(super) fn on_bans(&mut self, listed: Arc<BanList>) {
+        let (now_ms, wall_secs) = (self.now_ms, self.clock.wall_secs());
+        let is_banned = |client_id: &str, username: Option<&str>, peer: &str| {
+            let visitor = Visitor { client_id: Some(client_id), username, address: ip(peer) };
+            listed.means(visitor, wall_secs).is_some()
+        };
+        for shard in &mut self.shards {
+            shard.on_bans(is_banned, now_ms);
+        }
+        self.bans = listed;
     }
 
     /// A client connects anew while the worker still knows an older connection of it. What it sent
@@ -156,6 +176,18 @@ impl Worker {
             }
         }
     }
+}
+
+fn visitor(request: &ConnectRequest) -> Visitor<'_> {
+    Visitor {
+        client_id: Some(&request.client_id),
+        username: request.proved_username(),
+        address: ip(&request.peer),
+    }
+}
+
+fn ip(peer: &str) -> Option<IpAddr> {
+    peer.parse().ok().map(|address: SocketAddr| address.ip())
 }
 
 /// Of a connection that no shard knows: these bytes are all that it gets.
