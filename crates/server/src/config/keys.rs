@@ -555,14 +555,14 @@ settings! {
         cache_entries_max: u32 = count(0, 10_000_000), "100000";
         /// How long a successful check is remembered.
         cache_secs: u32 = secs(1, 604_800), "1h";
-        /// Who is kept out, whatever they show. A line is `client ID`, `user NAME`, or `address` with
-        /// an address or a network such as 10.0.0.0/8; ` until 2026-12-31T23:59:59Z` may follow.
-        /// They are refused with 0x8A, or closed at once where the address is known. Read again on
-        /// SIGHUP, which also ends the connections (0x98) of those who are on it then.
+        /// Who is kept out, whatever they show. A line is `client ID`, `user NAME`, or `address`
+        /// with an address or a network such as 10.0.0.0/8; ` until 2026-12-31T23:59:59Z` may
+        /// follow. They are refused with 0x8A, or closed at once where the address is known. Read
+        /// again on SIGHUP, which also ends the connections (0x98) of those who are on it then.
         ban_file: Option<PathBuf> = Kind::Path, "";
         /// The most connects of one client id, each with a good log-in, in `flapping_window_secs`.
-        /// One that connects more often is kept off for `flapping_ban_secs` (0x8A), and twice as long
-        /// each time that this does not help, up to a day.
+        /// One that connects more often is kept off for `flapping_ban_secs` (0x8A), and twice as
+        /// long each time that this does not help, up to a day.
         flapping_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
         /// The time in which connects are counted.
         flapping_window_secs: u32 = secs(1, 86_400), "1m";
