@@ -7,7 +7,7 @@ use session::{NEVER, Outbox};
 
 use crate::client::Pace;
 use crate::lanes::Lanes;
-use crate::{Event, Mail, Metrics, SessionKey, ShardId, Shared};
+use crate::{Answer, Event, Mail, Metrics, SessionKey, ShardId, Shared};
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
 const EVENTS_MAX: usize = 10_000;
@@ -57,6 +57,8 @@ pub struct Effects {
     pub pauses: Vec<(u64, u64)>,
     pub events: Vec<Event>,
     pub reauthentications: Vec<Reauthenticate>,
+    /// To commands of operators, by their tickets.
+    pub answers: Vec<(u32, Answer)>,
     id: ShardId,
     shared: Arc<Shared>,
     lanes: Lanes,
@@ -74,6 +76,7 @@ impl Effects {
             pauses: Vec::new(),
             events: Vec::new(),
             reauthentications: Vec::new(),
+            answers: Vec::new(),
             id,
             shared: shared.clone(),
             lanes: Lanes::new(shared),

@@ -144,6 +144,10 @@ pub enum Event {
     SessionExpired {
         client_id: Box<str>,
     },
+    /// An operator has ended a session, with all that waited for it.
+    SessionPurged {
+        client_id: Box<str>,
+    },
     /// Retained messages were not kept: the limit is reached. This, the next and that of groups
     /// come at most once a second per shard and, of groups, per group, with the number since.
     RetainedRefused {

@@ -188,6 +188,11 @@ impl Groups {
         self.places.get_mut(number as usize)
     }
 
+    /// All numbers are below this one.
+    pub(crate) fn numbers_end(&self) -> u32 {
+        self.places.iter().next_back().map_or(0, |(number, _)| number as u32 + 1)
+    }
+
     pub(crate) fn next_number(&self) -> u32 {
         self.places.vacant_key() as u32
     }

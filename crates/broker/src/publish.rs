@@ -38,6 +38,13 @@ enum Checked {
     Invalid(Violation),
 }
 
+impl Routed {
+    /// Is there anybody who wants it?
+    pub(crate) const fn has_matched(&self) -> bool {
+        self.matched
+    }
+}
+
 impl Shard {
     /// Returns how the slowest subscriber keeps pace.
     pub(crate) fn on_publish(

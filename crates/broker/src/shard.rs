@@ -14,6 +14,7 @@ use crate::access::{Access, Action, Identity};
 use crate::buffers::Buffers;
 use crate::client::{Client, Pace};
 use crate::clients::Clients;
+use crate::command::Publications;
 use crate::dirty::Dirty;
 use crate::durable::Store;
 use crate::effects::Effects;
@@ -67,6 +68,7 @@ pub struct Shard {
     pub(crate) work: Work,
     pub(crate) holds: Holds,
     pub(crate) heard: Heard,
+    pub(crate) publications: Publications,
 }
 
 impl Shard {
@@ -95,6 +97,7 @@ impl Shard {
             work: Work::new(shared.settings.turn_units),
             holds: Holds::default(),
             heard: Heard::new(shared.shard_count),
+            publications: Publications::default(),
             shared,
         }
     }
@@ -477,8 +480,10 @@ impl Shard {
             }
             return;
         }
-        // The session has ended since it published.
-        let Some(slot) = self.clients.slot_of(confirm.publisher) else { return };
+        // The session has ended since it published, or the publisher has none.
+        let Some(slot) = self.clients.slot_of(confirm.publisher) else {
+            return self.on_confirmed_to_operator(&confirm, reason);
+        };
         let mut reason = reason;
         if let Some(message) = refused {
             self.note_refused(slot, message, now_ms);

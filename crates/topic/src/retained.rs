@@ -34,6 +34,17 @@ pub struct Retained<M> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(Vec<u8>);
 
+impl Cursor {
+    /// Goes on at this topic, whatever it is.
+    pub fn at(topic: &[u8]) -> Self {
+        Self(topic.to_vec())
+    }
+
+    pub fn topic(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl<M: Retainable> Default for Retained<M> {
     fn default() -> Self {
         Self::new()

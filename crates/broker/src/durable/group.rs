@@ -57,6 +57,11 @@ impl KeptQueue {
         }
     }
 
+    /// Messages that are not given out.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len() + self.returned.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.returned.is_empty()
     }

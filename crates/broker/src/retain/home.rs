@@ -124,6 +124,20 @@ impl Home {
         expired
     }
 
+    /// A page for an operator, and where the next one begins.
+    pub(crate) fn page(
+        &self,
+        filter: &str,
+        after: Option<Cursor>,
+        max: usize,
+    ) -> (Vec<Message>, Option<Cursor>) {
+        let mut messages = Vec::new();
+        let next = self.kept.walk(filter, after, max, &mut |kept| {
+            messages.push(kept.message());
+        });
+        (messages, next)
+    }
+
     /// A page, now or in a later turn.
     pub(crate) fn on_query(&mut self, query: Box<RetainedQuery>, effects: &mut Effects) {
         if !has_wildcard(&query.filter) {

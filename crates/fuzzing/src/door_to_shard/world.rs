@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use broker::admission::{self, Admission, AuthStep, Credentials};
 use broker::{
-    Close, Limits, Memory, Metrics, Numbers, Reauthenticate, Reauthenticated, Replay, Settings,
-    Shard, Shared, TURN_UNITS, key_of, settle,
+    Close, Command, Limits, Memory, Metrics, Numbers, Reauthenticate, Reauthenticated, Replay,
+    Settings, Shard, Shared, TURN_UNITS, key_of, settle,
 };
 use codec::{Packet, Reason, Sender, Version};
 use session::{Held, NEVER, Overflow, QueueLimits};
@@ -300,7 +300,15 @@ impl World {
         let client_id = self.peers[who].whose.0.clone();
         let core = &mut self.shards[usize::from(shard)];
         match is_kick {
-            true => drop(core.on_kick(&client_id, self.now_ms)),
+            // Before that the operator looks around.
+            true => {
+                let looks = looks_at(&client_id);
+                for (ticket, command) in (1..).zip(looks.into_iter().chain([kick(&client_id)])) {
+                    core.on_command(ticket, &command, self.now_ms);
+                }
+                let answers = std::mem::take(&mut core.effects.answers);
+                assert_eq!(answers.len(), LOOKS + 1, "each is answered at once");
+            }
             false => core.on_crowded(slot, connection, self.now_ms),
         }
         self.collect();
@@ -619,4 +627,23 @@ fn limits(kind: u8, choice: u8) -> Limits {
         limits.message_expiry_max_secs = 60;
     }
     limits
+}
+
+/// What an operator asks of a shard beside what it changes.
+fn looks_at(client_id: &str) -> [Command; LOOKS] {
+    let (from, max, wanted) = (0, 10, Default::default());
+    [
+        Command::Sessions { from, max, wanted },
+        Command::Session(client_id.into()),
+        Command::Subscriptions { client_id: client_id.into(), from, max },
+        Command::Receivers { topic: "a/b".into(), from, max },
+        Command::Groups { from, max },
+        Command::Retained { filter: "#".into(), after: None, max },
+    ]
+}
+
+const LOOKS: usize = 6;
+
+fn kick(client_id: &str) -> Command {
+    Command::Kick(client_id.into())
 }

@@ -1,0 +1,167 @@
+//! Commands that change something, and how one is given to a shard.
+
+use std::collections::BTreeMap;
+
+use codec::Reason;
+use session::{Message, MessageParts, NEVER};
+
+use crate::ledger::NOBODY;
+use crate::room::frees_room;
+use crate::{Confirm, Ended, Event, SessionKey, Shard};
+
+use super::{Answer, Command, Publication, rows_of};
+
+/// Publishes that wait for those who keep their message. More are refused.
+const PUBLICATIONS_MAX: usize = 1_024;
+
+/// Publishes of operators that are not answered yet, by the tickets of their commands.
+#[derive(Debug, Default)]
+pub(crate) struct Publications {
+    pending: BTreeMap<u32, Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    /// Places that have yet to answer.
+    waiting: u16,
+    reason: Reason,
+}
+
+impl Shard {
+    /// A command of an operator's. It is answered by [`crate::Effects::answers`], most at once,
+    /// under its ticket: not 0, and no other's before that.
+    pub fn on_command(&mut self, ticket: u32, command: &Command, now_ms: u64) {
+        let answer = match command {
+            Command::Sessions { from, max, wanted } => {
+                Answer::Sessions(self.look_at_sessions(*from, rows_of(*max), wanted))
+            }
+            Command::Session(client_id) => Answer::Session(self.look_at_session(client_id)),
+            Command::Subscriptions { client_id, from, max } => {
+                Answer::Subscriptions(self.look_at_subscriptions(client_id, *from, rows_of(*max)))
+            }
+            Command::Receivers { topic, from, max } => {
+                Answer::Receivers(self.look_at_receivers(topic, *from, rows_of(*max)))
+            }
+            Command::Groups { from, max } => {
+                Answer::Groups(self.look_at_groups(*from, rows_of(*max)))
+            }
+            Command::Members { share, filter, from, max } => {
+                Answer::Members(self.look_at_members((share, filter), *from, rows_of(*max)))
+            }
+            Command::Names(keys) => self.look_at_names(keys),
+            Command::Retained { filter, after, max } => {
+                let max = rows_of(*max) as usize;
+                let (messages, after) = self.retained.page(filter, after.clone(), max);
+                Answer::Retained { messages, after }
+            }
+            Command::Kick(client_id) => Answer::Done(self.on_kick(client_id, now_ms)),
+            Command::Purge(client_id) => Answer::Done(self.on_purge(client_id, now_ms)),
+            Command::Publish(publication) => {
+                return self.on_publication(ticket, publication, now_ms);
+            }
+        };
+        self.effects.answers.push((ticket, answer));
+    }
+
+    /// An operator ends a session, and its connection. Its will is due. False if there is none.
+    pub fn on_purge(&mut self, client_id: &str, now_ms: u64) -> bool {
+        let Some(slot) = self.clients.find(client_id) else { return false };
+        if self.clients.get(slot).is_some_and(|client| client.is_connected()) {
+            self.end(slot, Ended::Administrative, now_ms);
+        }
+        // It may have ended with its connection.
+        if let Some(slot) = self.clients.find(client_id) {
+            self.tell(Event::SessionPurged { client_id: client_id.into() });
+            self.end_session(slot, now_ms);
+        }
+        self.finish(now_ms);
+        true
+    }
+
+    fn on_publication(&mut self, ticket: u32, publication: &Publication, now_ms: u64) {
+        let message = self.message_of(publication, now_ms);
+        let is_short = self.shared.memory_is_short() && !frees_room(&message);
+        if is_short || self.publications.pending.len() >= PUBLICATIONS_MAX {
+            let answer = Answer::Published(Reason::QUOTA_EXCEEDED);
+            return self.effects.answers.push((ticket, answer));
+        }
+        let confirm = Confirm {
+            publisher: self.publisher_of(ticket),
+            connection: crate::NO_CONNECTION,
+            ack_number: 0,
+            packet_id: 0,
+            serial: 0,
+            is_will: false,
+            payer: NOBODY,
+            is_again: false,
+        };
+        // An answer of this shard's own may come while the others are asked.
+        let asking = Pending { waiting: u16::MAX, reason: Reason::SUCCESS };
+        self.publications.pending.insert(ticket, asking);
+        let routed = self.route(&message, Some(confirm), now_ms);
+        let reason = match routed.refused {
+            Some(reason) => reason,
+            None if routed.has_matched() => Reason::SUCCESS,
+            None => Reason::NO_MATCHING_SUBSCRIBERS,
+        };
+        let waiting = if routed.refused.is_some() { 0 } else { routed.waiting };
+        if let Some(pending) = self.publications.pending.get_mut(&ticket) {
+            pending.waiting -= u16::MAX - waiting;
+            if !pending.reason.is_error() {
+                pending.reason = reason;
+            }
+        }
+        self.answer_publication(ticket);
+        self.finish(now_ms);
+    }
+
+    fn message_of(&self, publication: &Publication, now_ms: u64) -> Message {
+        let Publication { topic, properties, payload, qos, retain, expiry_secs, durability } =
+            publication;
+        let level = match self.store {
+            Some(_) => self.shared.settings.level_of(topic, *durability),
+            None => 0,
+        };
+        Message::new(&MessageParts {
+            topic,
+            properties,
+            payload,
+            qos: *qos,
+            retain: *retain,
+            expires_at_ms: expiry_secs.map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
+            publisher: SessionKey::NOBODY.as_u64(),
+            level,
+        })
+    }
+
+    /// Stands for the publisher of a publish that has no session: no session has this generation.
+    const fn publisher_of(&self, ticket: u32) -> SessionKey {
+        SessionKey::new(self.id, 0, ticket)
+    }
+
+    /// A place has answered for a publisher that is no session.
+    #[cold]
+    pub(crate) fn on_confirmed_to_operator(&mut self, confirm: &Confirm, reason: Reason) {
+        let ticket = confirm.publisher.slot();
+        if confirm.publisher != self.publisher_of(ticket) {
+            return;
+        }
+        if let Some(pending) = self.publications.pending.get_mut(&ticket) {
+            pending.waiting = pending.waiting.saturating_sub(1);
+            // A refusal of any place counts; that it has no subscriber does not.
+            if reason.is_error() && !pending.reason.is_error() {
+                pending.reason = reason;
+            }
+            self.answer_publication(ticket);
+        }
+    }
+
+    fn answer_publication(&mut self, ticket: u32) {
+        let Some(pending) = self.publications.pending.get(&ticket) else { return };
+        if pending.waiting == 0 {
+            let answer = Answer::Published(pending.reason);
+            self.publications.pending.remove(&ticket);
+            self.effects.answers.push((ticket, answer));
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Questions that change nothing.
+
+use crate::access::{Action, Identity};
+use crate::client::Client;
+use crate::deliver::options;
+use crate::groups::{Group, Member};
+use crate::subscriptions::Listed;
+use crate::{SessionKey, Shard};
+
+use super::{
+    Answer, ConnectionView, GroupView, MemberView, PAGE_LOOKS, PAGE_ROWS, Page, ReceiverView,
+    SessionView, SubscriptionView, Wanted,
+};
+
+impl Shard {
+    pub(super) fn look_at_sessions(
+        &self,
+        from: u32,
+        max: u32,
+        wanted: &Wanted,
+    ) -> Page<SessionView> {
+        let end = self.clients.slots_end();
+        let mut rows = Vec::new();
+        let mut slot = from;
+        let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
+        while slot < looks_end && rows.len() < max as usize {
+            let client = self.clients.get(slot).filter(|client| wanted.admits(client));
+            rows.extend(client.map(view_of));
+            slot += 1;
+        }
+        Page::of(rows, (slot < end).then_some(slot))
+    }
+
+    pub(super) fn look_at_session(&self, client_id: &str) -> Option<Box<SessionView>> {
+        let client = self.clients.get(self.clients.find(client_id)?)?;
+        Some(Box::new(view_of(client)))
+    }
+
+    pub(super) fn look_at_subscriptions(
+        &self,
+        client_id: &str,
+        from: u32,
+        max: u32,
+    ) -> Option<Page<SubscriptionView>> {
+        let slot = self.clients.find(client_id)?;
+        let client = self.clients.get(slot)?;
+        let count = client.subscriptions.len();
+        let listed = client.subscriptions.iter().skip(from as usize).take(max as usize);
+        let rows: Vec<_> = listed.map(|listed| self.subscription_view(slot, listed)).collect();
+        let next = from as usize + rows.len();
+        Some(Page::of(rows, (next < count).then_some(next as u32)))
+    }
+
+    fn subscription_view(&self, slot: u32, listed: Listed) -> SubscriptionView {
+        let group = listed.group.checked_sub(1).and_then(|number| self.groups.get(number));
+        let (bits, identifier) = match group {
+            Some(_) => {
+                self.groups.member_bits(listed.group - 1, self.key(slot)).unwrap_or_default()
+            }
+            None => {
+                let subscription = self.router.subscription(listed.filter, slot);
+                subscription.map_or((0, 0), |it| (it.options, it.identifier))
+            }
+        };
+        SubscriptionView {
+            filter: self.router.text(listed.filter).into(),
+            share: group.map(|group| group.name.share.clone()),
+            qos: options::qos(bits) as u8,
+            no_local: bits & options::NO_LOCAL != 0,
+            retain_as_published: bits & options::RETAIN_AS_PUBLISHED != 0,
+            identifier,
+        }
+    }
+
+    /// Of groups only those are told that have their home here, though all shards know all.
+    pub(super) fn look_at_receivers(
+        &mut self,
+        topic: &str,
+        from: u32,
+        max: u32,
+    ) -> Page<ReceiverView> {
+        let mut rows = Vec::new();
+        let mut place = 0;
+        let (index, filters) = self.router.filters_of(topic);
+        let last = from.saturating_add(max);
+        for filter in filters {
+            let text = index.text(*filter);
+            let subscriptions = index.subscriptions(*filter);
+            let begin = (from.max(place) - place).min(subscriptions.len() as u32);
+            let end = (last.max(place) - place).min(subscriptions.len() as u32);
+            for subscription in &subscriptions[begin as usize..end as usize] {
+                let Some(client) = self.clients.get(subscription.subscriber) else { continue };
+                rows.push(ReceiverView {
+                    client_id: client.id.clone(),
+                    share: None,
+                    filter: text.into(),
+                    qos: options::qos(subscription.options) as u8,
+                    connected: client.is_connected(),
+                    allowed: client.grants.allows(client.identity(), Action::Receive, topic),
+                });
+            }
+            place += subscriptions.len() as u32;
+            for number in index.groups(*filter) {
+                if (from..last).contains(&place)
+                    && let Some(group) = self.groups.get(*number)
+                    && self.shared.shard_of_group(group.name.key) == self.id
+                {
+                    rows.push(receiving(group));
+                }
+                place += 1;
+            }
+        }
+        Page::of(rows, (place > last).then_some(last))
+    }
+
+    pub(super) fn look_at_groups(&self, from: u32, max: u32) -> Page<GroupView> {
+        let end = self.groups.numbers_end();
+        let mut rows = Vec::new();
+        let mut number = from;
+        let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
+        while number < looks_end && rows.len() < max as usize {
+            let group = self.groups.get(number);
+            let own = group.filter(|group| self.shared.shard_of_group(group.name.key) == self.id);
+            rows.extend(own.map(group_view));
+            number += 1;
+        }
+        Page::of(rows, (number < end).then_some(number))
+    }
+
+    pub(super) fn look_at_members(
+        &self,
+        (share, filter): (&str, &str),
+        from: u32,
+        max: u32,
+    ) -> Option<Page<MemberView>> {
+        let group = self.groups.get(self.groups.find(share, filter)?)?;
+        let rows: Vec<_> =
+            group.members.iter().skip(from as usize).take(max as usize).map(member_view).collect();
+        let next = from as usize + rows.len();
+        Some(Page::of(rows, (next < group.members.len()).then_some(next as u32)))
+    }
+
+    /// Who asks for more names than a page has rows gets those of the first.
+    pub(super) fn look_at_names(&self, keys: &[SessionKey]) -> Answer {
+        let name = |key: &SessionKey| {
+            let client = self.clients.get(self.clients.slot_of(*key)?)?;
+            Some(client.id.clone())
+        };
+        Answer::Names(keys.iter().take(PAGE_ROWS as usize).map(name).collect())
+    }
+}
+
+impl Wanted {
+    fn admits(&self, client: &Client) -> bool {
+        let Identity { client_id, username } = client.identity();
+        let address = || client.session.link().map_or("", |link| &link.peer);
+        self.id_part.as_deref().is_none_or(|part| client_id.contains(part))
+            && self.username.as_deref().is_none_or(|name| username.unwrap_or_default() == name)
+            && self.connected.is_none_or(|wanted| wanted == client.is_connected())
+            && self.address.as_deref().is_none_or(|begin| address().starts_with(begin))
+    }
+}
+
+fn view_of(client: &Client) -> SessionView {
+    let outgoing = &client.session.outgoing;
+    let connection = client.session.link().map(|link| ConnectionView {
+        address: link.peer.clone(),
+        version: link.version(),
+        keep_alive_secs: link.settings().keep_alive_secs,
+        last_packet_ms: link.last_packet_ms,
+        send_max: link.settings().send_max,
+        unsent_bytes: link.outbox.len() as u64,
+    });
+    SessionView {
+        client_id: client.id.clone(),
+        username: client.username.clone(),
+        connection,
+        expiry_secs: client.session_expiry_secs,
+        expires_at_ms: client.expires_at_ms,
+        is_durable: client.durable.is_some(),
+        has_will: client.will.is_some(),
+        subscriptions: client.subscriptions.len() as u64,
+        shared_subscriptions: client.subscriptions.shared_len() as u64,
+        queued: (outgoing.queued() + client.backlog()) as u64,
+        queued_bytes: outgoing.queued_bytes(),
+        in_flight: outgoing.in_flight().into(),
+        incoming: client.session.incoming.len() as u64,
+    }
+}
+
+fn receiving(group: &Group) -> ReceiverView {
+    let qos = group.members.iter().map(|member| options::qos(member.options) as u8).max();
+    ReceiverView {
+        client_id: Box::default(),
+        share: Some(group.name.share.clone()),
+        filter: group.name.filter.clone(),
+        qos: qos.unwrap_or_default(),
+        connected: group.members.iter().any(|member| member.gauge.is_online()),
+        allowed: true,
+    }
+}
+
+fn group_view(group: &Group) -> GroupView {
+    let kept = group.kept.as_ref().map_or(0, |kept| kept.waiting());
+    GroupView {
+        share: group.name.share.clone(),
+        filter: group.name.filter.clone(),
+        members: group.members.len() as u64,
+        online: group.members.iter().filter(|member| member.gauge.is_online()).count() as u64,
+        waiting: (group.parked.len() + kept) as u64,
+    }
+}
+
+fn member_view(member: &Member) -> MemberView {
+    MemberView {
+        key: member.key,
+        qos: options::qos(member.options) as u8,
+        connected: member.gauge.is_online(),
+        in_flight: member.gauge.in_flight().into(),
+    }
+}

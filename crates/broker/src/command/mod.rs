@@ -1,0 +1,197 @@
+//! What operators ask of a shard, and what it answers: the core of the management API.
+//!
+//! A question takes a bounded part of a turn: it is answered by a page, and the place where the
+//! next one begins. Only a publish is answered later, once the message is as firmly kept, by all
+//! who are owed it, as an acknowledgement promises its publisher.
+//!
+//! A place is stable for what stays: who comes and goes between two pages may be missing, and
+//! nobody is told twice.
+
+mod change;
+mod look;
+
+use codec::{Reason, Version};
+use session::Message;
+use topic::Cursor;
+
+use crate::SessionKey;
+
+pub(crate) use change::Publications;
+
+/// Rows of a page at most, whatever is asked for; at least one row is.
+pub const PAGE_ROWS: u32 = 100;
+
+/// Sessions or groups that are looked at for a page, some 0.1 us each.
+pub const PAGE_LOOKS: u32 = 1_000;
+
+/// One request.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Those of the sessions, from a place on, that are wanted.
+    Sessions { from: u32, max: u32, wanted: Wanted },
+    /// One session.
+    Session(Box<str>),
+    /// What one session is subscribed to.
+    Subscriptions { client_id: Box<str>, from: u32, max: u32 },
+    /// Who in this shard gets a message on the topic; shared groups are told apart.
+    Receivers { topic: Box<str>, from: u32, max: u32 },
+    /// The shared groups whose home this shard is.
+    Groups { from: u32, max: u32 },
+    /// The members of one, as any shard knows them.
+    Members { share: Box<str>, filter: Box<str>, from: u32, max: u32 },
+    /// The client ids of sessions of this shard.
+    Names(Vec<SessionKey>),
+    /// Retained messages that have their home here.
+    Retained { filter: Box<str>, after: Option<Cursor>, max: u32 },
+    /// Ends the connection of a client: 0x98, administrative action.
+    Kick(Box<str>),
+    /// Ends a session and its connection, with all that waits for it.
+    Purge(Box<str>),
+    /// Publishes a message, which may be retained.
+    Publish(Publication),
+}
+
+/// Which sessions are wanted: those that meet all that is set.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Part of the client id.
+    pub id_part: Option<Box<str>>,
+    /// The whole user name; empty: those without one.
+    pub username: Option<Box<str>>,
+    /// How the address begins.
+    pub address: Option<Box<str>>,
+    pub connected: Option<bool>,
+}
+
+/// A message of an operator's.
+#[derive(Clone, Debug)]
+pub struct Publication {
+    /// Checked by the driver: a valid topic name that is not the broker's own.
+    pub topic: Box<str>,
+    /// As on the wire, without an expiry.
+    pub properties: Box<[u8]>,
+    pub payload: Box<[u8]>,
+    pub qos: codec::QoS,
+    pub retain: bool,
+    pub expiry_secs: Option<u32>,
+    pub durability: crate::Durability,
+}
+
+/// The answer to a [`Command`], of the same name where the question has one.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    Sessions(Page<SessionView>),
+    Session(Option<Box<SessionView>>),
+    Subscriptions(Option<Page<SubscriptionView>>),
+    Receivers(Page<ReceiverView>),
+    Groups(Page<GroupView>),
+    /// None: there is no such group.
+    Members(Option<Page<MemberView>>),
+    /// In the order of the question; none for a session that has ended.
+    Names(Vec<Option<Box<str>>>),
+    Retained {
+        messages: Vec<Message>,
+        after: Option<Cursor>,
+    },
+    /// Was there something to change?
+    Done(bool),
+    /// What an acknowledgement would say.
+    Published(Reason),
+}
+
+/// Some rows, and where the next are.
+#[derive(Clone, Debug)]
+pub struct Page<T> {
+    pub rows: Vec<T>,
+    /// None: these were the last.
+    pub next: Option<u32>,
+}
+
+/// A session as operators see it.
+#[derive(Clone, Debug)]
+pub struct SessionView {
+    pub client_id: Box<str>,
+    pub username: Option<Box<str>>,
+    pub connection: Option<ConnectionView>,
+    /// Seconds that it outlives its connection; `u32::MAX`: for ever.
+    pub expiry_secs: u32,
+    /// In broker time, or [`session::NEVER`].
+    pub expires_at_ms: u64,
+    pub is_durable: bool,
+    pub has_will: bool,
+    pub subscriptions: u64,
+    pub shared_subscriptions: u64,
+    /// Messages that wait for room in its window, in memory and in the log.
+    pub queued: u64,
+    /// Of those in memory.
+    pub queued_bytes: u64,
+    pub in_flight: u64,
+    /// QoS 2 publishes of the client that it has not released yet.
+    pub incoming: u64,
+}
+
+/// A connection as operators see it.
+#[derive(Clone, Debug)]
+pub struct ConnectionView {
+    pub address: Box<str>,
+    pub version: Version,
+    pub keep_alive_secs: u16,
+    /// When its last packet came, in broker time.
+    pub last_packet_ms: u64,
+    pub send_max: u16,
+    pub unsent_bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct SubscriptionView {
+    pub filter: Box<str>,
+    pub share: Option<Box<str>>,
+    pub qos: u8,
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    /// 0: none.
+    pub identifier: u32,
+}
+
+/// Who gets a message on a topic.
+#[derive(Clone, Debug)]
+pub struct ReceiverView {
+    /// Empty for a shared group.
+    pub client_id: Box<str>,
+    pub share: Option<Box<str>>,
+    pub filter: Box<str>,
+    pub qos: u8,
+    pub connected: bool,
+    /// The access rules let it have messages on this topic.
+    pub allowed: bool,
+}
+
+/// A shared group, as its home sees it.
+#[derive(Clone, Debug)]
+pub struct GroupView {
+    pub share: Box<str>,
+    pub filter: Box<str>,
+    pub members: u64,
+    pub online: u64,
+    /// Messages that no member could take yet.
+    pub waiting: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct MemberView {
+    pub key: SessionKey,
+    pub qos: u8,
+    pub connected: bool,
+    pub in_flight: u64,
+}
+
+/// So many rows are given to who asks for as many.
+fn rows_of(max: u32) -> u32 {
+    max.clamp(1, PAGE_ROWS)
+}
+
+impl<T> Page<T> {
+    const fn of(rows: Vec<T>, next: Option<u32>) -> Self {
+        Self { rows, next }
+    }
+}

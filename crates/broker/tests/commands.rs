@@ -1,0 +1,376 @@
+//! What operators ask of shards, and what comes of it.
+
+mod lab;
+
+use std::collections::BTreeSet;
+
+use broker::access::{Permission, Who};
+use broker::command::{
+    Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView, Wanted,
+};
+use broker::{Access, Durability, Event, Memory, Settings};
+use codec::{QoS, Reason};
+use lab::{Got, Lab, persistent, request, retained, rule};
+use storage::testing::Crash;
+
+const TICKET: u32 = 7;
+
+impl Lab {
+    /// Gives a command to a shard; the mail stays where it is.
+    fn order(&mut self, shard: usize, command: &Command) {
+        self.shards[shard].on_command(TICKET, command, self.now_ms);
+    }
+
+    fn answer(&mut self, shard: usize) -> Option<Answer> {
+        let mut answers = std::mem::take(&mut self.shards[shard].effects.answers);
+        assert!(answers.len() <= 1);
+        let (ticket, answer) = answers.pop()?;
+        assert_eq!(ticket, TICKET);
+        Some(answer)
+    }
+
+    fn ask(&mut self, shard: usize, command: &Command) -> Answer {
+        self.order(shard, command);
+        self.answer(shard).expect("an answer at once")
+    }
+
+    fn sessions(&mut self, from: u32, max: u32, wanted: Wanted) -> (Vec<SessionView>, Option<u32>) {
+        match self.ask(0, &Command::Sessions { from, max, wanted }) {
+            Answer::Sessions(page) => (page.rows, page.next),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn session(&mut self, client_id: &str) -> Option<SessionView> {
+        match self.ask(0, &Command::Session(client_id.into())) {
+            Answer::Session(found) => found.map(|view| *view),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn receivers(&mut self, shard: usize, topic: &str) -> Vec<ReceiverView> {
+        let mut rows = Vec::new();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let command = Command::Receivers { topic: topic.into(), from, max: 2 };
+            let Answer::Receivers(page) = self.ask(shard, &command) else { panic!("receivers") };
+            assert!(page.rows.len() <= 2);
+            rows.extend(page.rows);
+            next = page.next;
+        }
+        rows
+    }
+
+    fn done(&mut self, command: &Command) -> bool {
+        match self.ask(0, command) {
+            Answer::Done(any) => any,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn published(&mut self, shard: usize) -> Option<Reason> {
+        match self.answer(shard)? {
+            Answer::Published(reason) => Some(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn message(topic: &str, qos: QoS) -> Publication {
+    Publication {
+        topic: topic.into(),
+        properties: Box::default(),
+        payload: b"told".as_slice().into(),
+        qos,
+        retain: false,
+        expiry_secs: None,
+        durability: Durability::Fsync,
+    }
+}
+
+fn of_user(client_id: &str, username: &str) -> broker::ConnectRequest {
+    broker::ConnectRequest {
+        username: Some(username.into()),
+        peer: "10.0.0.7:1234".into(),
+        ..persistent(client_id)
+    }
+}
+
+#[test]
+fn each_session_is_told_once_in_pages_whoever_comes_and_goes() {
+    let mut lab = Lab::new(1);
+    let conns: Vec<_> = (0..250).map(|number| lab.open(request(&format!("c{number}")))).collect();
+    let (mut seen, mut from) = (BTreeSet::new(), 0);
+    loop {
+        let (rows, next) = lab.sessions(from, u32::MAX, Wanted::default());
+        assert!(rows.len() <= PAGE_ROWS as usize);
+        for row in rows {
+            assert!(seen.insert(row.client_id.to_string()), "{} twice", row.client_id);
+        }
+        // One of the first page goes, and somebody takes its place.
+        if from == 0 {
+            lab.cut(conns[3]);
+            lab.open(request("newcomer"));
+        }
+        let Some(next) = next else { break };
+        from = next;
+    }
+    assert!((0..250).all(|number| seen.contains(&format!("c{number}"))));
+}
+
+#[test]
+fn a_page_takes_a_bounded_look_however_few_are_wanted() {
+    let mut lab = Lab::new(1);
+    for number in 0..PAGE_LOOKS + 10 {
+        lab.connect_only(request(&format!("c{number}")));
+    }
+    let last = format!("c{}", PAGE_LOOKS + 9);
+    let wanted = || Wanted { id_part: Some(last.as_str().into()), ..Wanted::default() };
+    let (rows, next) = lab.sessions(0, 10, wanted());
+    assert!(rows.is_empty());
+    assert_eq!(next, Some(PAGE_LOOKS));
+    let (rows, next) = lab.sessions(PAGE_LOOKS, 10, wanted());
+    assert_eq!((&*rows[0].client_id, rows.len(), next), (last.as_str(), 1, None));
+    let (rows, next) = lab.sessions(u32::MAX, 10, Wanted::default());
+    assert_eq!((rows.len(), next), (0, None), "behind the last");
+}
+
+#[test]
+fn sessions_are_found_by_what_is_known_of_them() {
+    let mut lab = Lab::new(1);
+    lab.open(of_user("one", "anna"));
+    let two = lab.open(of_user("two", "berta"));
+    lab.open(request("three"));
+    lab.cut(two);
+    let mut found = |wanted: Wanted| -> Vec<String> {
+        let rows = lab.sessions(0, 100, wanted).0;
+        rows.iter().map(|row| row.client_id.to_string()).collect()
+    };
+    let any = Wanted::default;
+    assert_eq!(found(Wanted { id_part: Some("o".into()), ..any() }), ["one", "two"]);
+    assert_eq!(found(Wanted { username: Some("anna".into()), ..any() }), ["one"]);
+    assert_eq!(found(Wanted { username: Some("".into()), ..any() }), ["three"]);
+    assert_eq!(found(Wanted { address: Some("10.0.0.7:".into()), ..any() }), ["one"]);
+    assert_eq!(found(Wanted { connected: Some(false), ..any() }), ["two"]);
+    let both = Wanted { connected: Some(true), username: Some("berta".into()), ..any() };
+    assert_eq!(found(both), [""; 0]);
+}
+
+#[test]
+fn one_session_is_told_with_what_waits_for_it() {
+    let mut lab = Lab::new(1);
+    let conn = lab.open(persistent("sub"));
+    lab.subscribe(conn, "a/+", 1);
+    lab.subscribe(conn, "$share/g/b", 2);
+    let publisher = lab.open(request("pub"));
+    lab.publish(publisher, "a/1", b"one", 1, 1);
+    let view = lab.session("sub").unwrap();
+    assert!(view.connection.is_some());
+    assert_eq!((view.in_flight, view.queued), (1, 0));
+    assert_eq!((view.subscriptions, view.shared_subscriptions), (2, 1));
+    lab.cut(conn);
+    lab.publish(publisher, "a/2", b"two", 1, 2);
+    let view = lab.session("sub").unwrap();
+    assert!(view.connection.is_none() && view.expires_at_ms > lab.now_ms);
+    assert_eq!(view.queued, 1);
+    assert!(lab.session("nobody").is_none());
+
+    let command = |from| Command::Subscriptions { client_id: "sub".into(), from, max: 1 };
+    let mut told = Vec::new();
+    for from in 0..2 {
+        let Answer::Subscriptions(Some(page)) = lab.ask(0, &command(from)) else { panic!("page") };
+        assert_eq!(page.next, (from == 0).then_some(1));
+        told.extend(page.rows.into_iter().map(|row| (row.share, row.filter.to_string(), row.qos)));
+    }
+    assert_eq!(told, [(Some("g".into()), "b".into(), 2), (None, "a/+".into(), 1)]);
+    let nobody = Command::Subscriptions { client_id: "nobody".into(), from: 0, max: 1 };
+    assert!(matches!(lab.ask(0, &nobody), Answer::Subscriptions(None)));
+}
+
+#[test]
+fn who_gets_a_message_is_told_with_the_rules_that_keep_it_away() {
+    let rules = [
+        rule(Who::User("anna".into()), Permission::ReadWrite, "#"),
+        rule(Who::User("berta".into()), Permission::Read, "a/open"),
+    ];
+    let access = Access::compile(&rules).unwrap().accepting_all_subscriptions(true);
+    let mut lab = Lab::with(1, Settings::default(), access);
+    for (client_id, username) in [("one", "anna"), ("two", "berta"), ("three", "anna")] {
+        let conn = lab.open(of_user(client_id, username));
+        lab.subscribe(conn, "a/#", 1);
+    }
+    let conn = lab.open(of_user("four", "anna"));
+    lab.subscribe(conn, "a/secret", 0);
+    lab.subscribe(conn, "$share/g/a/+", 1);
+    lab.subscribe(conn, "b", 1);
+    let mut told: Vec<_> = lab
+        .receivers(0, "a/secret")
+        .into_iter()
+        .map(|row| (row.client_id.to_string(), row.filter.to_string(), row.qos, row.allowed))
+        .collect();
+    told.sort();
+    let row =
+        |id: &str, filter: &str, qos, allowed| (id.to_owned(), filter.to_owned(), qos, allowed);
+    let wanted = [
+        row("", "a/+", 1, true),
+        row("four", "a/secret", 0, true),
+        row("one", "a/#", 1, true),
+        row("three", "a/#", 1, true),
+        row("two", "a/#", 1, false),
+    ];
+    assert_eq!(told, wanted);
+    assert!(lab.receivers(0, "c").is_empty());
+}
+
+#[test]
+fn a_group_is_told_by_its_home_alone_and_its_members_by_any_shard() {
+    let mut lab = Lab::new(2);
+    let ids = [lab.id_on(0, "m"), lab.id_on(1, "m")];
+    let conns = ids.each_ref().map(|id| lab.open(persistent(id)));
+    for conn in conns {
+        lab.subscribe(conn, "$share/g/jobs", 1);
+    }
+    lab.settle();
+    lab.cut(conns[0]);
+    lab.cut(conns[1]);
+    let publisher = lab.open(request("pub"));
+    lab.publish(publisher, "jobs", b"x", 1, 1);
+    lab.settle();
+    let mut told = Vec::new();
+    for shard in 0..2 {
+        let command = Command::Groups { from: 0, max: 10 };
+        let Answer::Groups(page) = lab.ask(shard, &command) else { panic!("groups") };
+        told.extend(page.rows);
+    }
+    let [group] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((&*group.share, &*group.filter), ("g", "jobs"));
+    assert_eq!((group.members, group.online, group.waiting), (2, 0, 1));
+    for shard in 0..2 {
+        let told: usize = lab.receivers(shard, "jobs").len();
+        let command =
+            Command::Members { share: "g".into(), filter: "jobs".into(), from: 0, max: 9 };
+        let Answer::Members(Some(page)) = lab.ask(shard, &command) else { panic!("members") };
+        assert!(told <= 1);
+        let mut names = Vec::new();
+        for member in page.rows {
+            let home = usize::from(member.key.shard());
+            let Answer::Names(found) = lab.ask(home, &Command::Names(vec![member.key])) else {
+                panic!("names")
+            };
+            names.extend(found.into_iter().flatten().map(String::from));
+        }
+        names.sort();
+        let mut wanted = ids.to_vec();
+        wanted.sort();
+        assert_eq!(names, wanted);
+    }
+    let unknown = Command::Members { share: "g".into(), filter: "x".into(), from: 0, max: 9 };
+    assert!(matches!(lab.ask(0, &unknown), Answer::Members(None)));
+}
+
+#[test]
+fn a_kick_ends_the_connection_and_a_purge_the_session() {
+    let mut lab = Lab::durable(1);
+    let conn = lab.open(persistent("one"));
+    lab.subscribe(conn, "a", 1);
+    assert!(lab.done(&Command::Kick("one".into())));
+    lab.settle();
+    assert_eq!(lab.take_all(conn), [Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)]);
+    assert!(!lab.done(&Command::Kick("one".into())), "it is gone");
+    assert!(lab.session("one").is_some(), "its session is not");
+
+    let conn = lab.open(persistent("one"));
+    let publisher = lab.open(request("pub"));
+    lab.publish(publisher, "a", b"x", 1, 1);
+    assert!(lab.done(&Command::Purge("one".into())));
+    lab.settle();
+    let told = lab.take_all(conn);
+    assert_eq!(told.last(), Some(&Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)));
+    assert!(lab.session("one").is_none());
+    assert!(lab.receivers(0, "a").is_empty());
+    assert!(!lab.done(&Command::Purge("one".into())));
+    assert!(lab.events.iter().any(|event| matches!(event, Event::SessionPurged { .. })));
+    // Nothing of it comes back.
+    lab.crash(Crash::Kill);
+    assert!(lab.session("one").is_none());
+}
+
+#[test]
+fn a_session_that_ends_with_its_connection_is_purged_once() {
+    let mut lab = Lab::new(1);
+    let conn = lab.open(request("one"));
+    assert!(lab.done(&Command::Purge("one".into())));
+    lab.settle();
+    assert_eq!(lab.take_all(conn), [Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)]);
+    assert!(lab.session("one").is_none());
+}
+
+#[test]
+fn a_publish_is_answered_when_all_who_are_owed_it_have_it() {
+    for (at, subscriber_on) in [(0, 0), (0, 1)] {
+        let mut lab = Lab::durable(2);
+        let subscriber = lab.id_on(subscriber_on, "sub");
+        let conn = lab.open(persistent(&subscriber));
+        lab.subscribe(conn, "a", 1);
+        lab.disks_stand_still = true;
+        lab.order(at, &Command::Publish(message("a", QoS::AtLeastOnce)));
+        lab.settle();
+        assert_eq!(lab.published(at), None, "no disk has it");
+        lab.disks_stand_still = false;
+        lab.settle();
+        assert_eq!(lab.published(at), Some(Reason::SUCCESS));
+        assert_eq!(lab.payloads(conn), ["told"]);
+    }
+}
+
+#[test]
+fn a_publish_that_nobody_wants_is_answered_at_once() {
+    let mut lab = Lab::new(2);
+    let command = Command::Publish(message("a", QoS::AtLeastOnce));
+    lab.order(1, &command);
+    lab.settle();
+    assert_eq!(lab.published(1), Some(Reason::NO_MATCHING_SUBSCRIBERS));
+    lab.shared.set_memory(Memory::Short);
+    lab.order(1, &command);
+    assert_eq!(lab.published(1), Some(Reason::QUOTA_EXCEEDED));
+}
+
+#[test]
+fn a_publish_that_cannot_be_retained_is_refused() {
+    let settings = Settings { retained_messages_max: 1, ..Settings::default() };
+    let mut lab = Lab::with(2, settings, Access::open());
+    let conn = lab.open(request("pub"));
+    lab.send(conn, &retained("first", b"x", 0, 0));
+    for home in 0..2 {
+        let topic = lab.topic_on(home, "t");
+        let keep = Publication { retain: true, ..message(&topic, QoS::AtMostOnce) };
+        lab.order(0, &Command::Publish(keep));
+        lab.settle();
+        assert_eq!(lab.published(0), Some(Reason::QUOTA_EXCEEDED), "home {home}");
+    }
+}
+
+#[test]
+fn retained_messages_are_told_in_pages_and_found_by_topic() {
+    let mut lab = Lab::new(1);
+    let conn = lab.open(request("pub"));
+    for number in 0..5 {
+        lab.send(conn, &retained(&format!("t/{number}"), b"x", 0, 0));
+    }
+    let (mut topics, mut after) = (Vec::new(), None);
+    loop {
+        let command = Command::Retained { filter: "t/+".into(), after: after.take(), max: 2 };
+        let Answer::Retained { messages, after: next } = lab.ask(0, &command) else { panic!() };
+        assert!(messages.len() <= 2);
+        topics.extend(messages.iter().map(|message| message.topic().to_owned()));
+        let Some(next) = next else { break };
+        // As it comes back from an operator.
+        after = Some(topic::Cursor::at(next.topic()));
+    }
+    assert_eq!(topics, ["t/0", "t/1", "t/2", "t/3", "t/4"]);
+    for (filter, count) in [("t/3", 1), ("t/9", 0)] {
+        let command = Command::Retained { filter: filter.into(), after: None, max: 1 };
+        let Answer::Retained { messages, .. } = lab.ask(0, &command) else { panic!() };
+        assert_eq!(messages.len(), count);
+    }
+}
