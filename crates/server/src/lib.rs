@@ -5,6 +5,7 @@
 //!
 //! Start reading at `main.rs`.
 
+pub mod api;
 pub mod auth;
 pub mod backup;
 pub mod cli;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use server::cli::{self, Command};
-use server::config::Config;
+use server::config::Loaded;
 use server::logging::Logging;
 use server::memory::Counting;
 
@@ -19,22 +19,22 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Serve(args) => match args.prepare() {
-            Ok(loaded) => serve(loaded.config),
+            Ok(loaded) => serve(loaded),
             Err(code) => code,
         },
         tool => cli::run_tool(tool),
     }
 }
 
-fn serve(config: Config) -> ExitCode {
-    let logging = match Logging::install(&config.log) {
+fn serve(loaded: Loaded) -> ExitCode {
+    let logging = match Logging::install(&loaded.config.log) {
         Ok(logging) => logging,
         Err(error) => {
             cli::complain(&error);
             return ExitCode::from(cli::EXIT_USAGE);
         }
     };
-    let served = server::run::serve(config);
+    let served = server::run::serve(loaded);
     if let Err(error) = &served {
         logging.tell_in_file(error);
     }

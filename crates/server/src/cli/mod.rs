@@ -5,6 +5,7 @@
 //! also end as mosquitto's clients do: 27 when `-W` seconds have passed, and with the reason code
 //! or, for MQTT 3, the return code when the broker refuses the connection.
 
+pub mod ctl;
 pub mod flock;
 pub mod passwd;
 pub mod publish;
@@ -42,6 +43,8 @@ pub enum Command {
     Sub(subscribe::SubArgs),
     /// Add, change or delete a user of a password file.
     Passwd(passwd::PasswdArgs),
+    /// See and change a running broker.
+    Ctl(ctl::CtlArgs),
     /// Inspect and repair durable logs.
     Log(log_tool::LogArgs),
     /// Copy a data directory, also while a broker runs on it.
@@ -75,6 +78,7 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Pub(args) => publish::run(args),
         Command::Sub(args) => subscribe::run(args),
         Command::Passwd(args) => passwd::run(&args),
+        Command::Ctl(args) => ctl::run(&args),
         Command::Flock(args) => flock::run(args),
         Command::Log(args) => return log_tool::run(&args),
         Command::Backup(args) => return backup::run(&args),
@@ -117,6 +121,7 @@ Examples:
   quelea sub -t 'home/#' -v               print what is published below home
   quelea pub -t home/lamp -m on           publish one message
   quelea passwd passwords anna            add a user to a password file
+  quelea ctl clients list                 the clients of a running broker
   quelea backup quelea-data copy          copy the data of a running broker
   quelea completions bash > ~/.local/share/bash-completion/completions/quelea";
 

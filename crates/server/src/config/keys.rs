@@ -19,6 +19,7 @@ pub const SECTIONS: &[Section] = &[
     AccessFile::SECTION,
     Shared::SECTION,
     Http::SECTION,
+    Api::SECTION,
     Log::SECTION,
     Sys::SECTION,
 ];
@@ -672,6 +673,31 @@ settings! {
         /// Address and port, or `off`. No common broker or exporter uses 9883.
         listen: String =
             Kind::Text("an address and port such as 127.0.0.1:9883, or \"off\""), "127.0.0.1:9883";
+    }
+}
+
+settings! {
+    /// The management API, which `quelea ctl` speaks, too: see `docs/api.md`. Who asks has to show
+    /// a token or a password, also on this machine.
+    "api" => Api {
+        /// `off`; `http`, at the address of `http.listen`; or an address and port of its own.
+        listen: String =
+            Kind::Text("\"off\", \"http\", or an address such as 127.0.0.1:9884"), "off";
+        /// The file with the token of an admin, made at the first start for the user of the broker
+        /// only (mode 0600), and with the address of the API for `quelea ctl`. Default: `api.token`
+        /// in `server.data_dir`.
+        token_file: Option<PathBuf> = Kind::Path, "";
+        /// Users of the API with their passwords, as `quelea passwd` writes them; not those of
+        /// `auth.password_file`. Those that the next two keys do not name are viewers: they change
+        /// nothing.
+        password_file: Option<PathBuf> = Kind::Path, "";
+        /// Users who may also publish, change retained messages and end connections.
+        operators: Vec<String> = Kind::List("user names"), "";
+        /// Users who may do everything.
+        admins: Vec<String> = Kind::List("user names"), "";
+        /// Allows an address that other machines can reach, although nothing encrypts what is said
+        /// there, tokens and passwords included. A proxy that speaks TLS is better.
+        allow_remote: bool = Kind::Flag, "false";
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Start reading at [`load`]; [`keys`] holds every key with its default and its reason.
 
+mod api;
 mod derived;
 mod durability;
 pub mod endpoint;
@@ -17,6 +18,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub(crate) use api::TOKEN_FILE;
+pub use api::{ApiAddress, ApiConfig};
 pub use derived::Derived;
 pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Network, Transport};
@@ -30,7 +33,7 @@ pub use machine::Machine;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
 
 use derived::Deriving;
-use keys::{AUTO, Durability, Http, Log, RawListener, RawTls, RawWebSocket, Shared};
+use keys::{AUTO, Api, Durability, Http, Log, RawListener, RawTls, RawWebSocket, Shared};
 use schema::{Section, Value};
 
 /// The checked configuration.
@@ -55,6 +58,8 @@ pub struct Config {
     pub shared_strategy: SharedStrategy,
     /// Where the HTTP server listens; `None`: it is off.
     pub http: Option<SocketAddr>,
+    /// `None`: the management API is off.
+    pub api: Option<ApiConfig>,
     pub log: LogConfig,
     pub sys: Sys,
 }
@@ -313,6 +318,8 @@ fn lower(
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http = lower_http(&http, settings, problems);
+    let api = Api::lower(values(settings, Api::SECTION, "api"))?;
+    let api = api::lower(api, http, &server.data_dir, settings, problems);
     Some(Config {
         server,
         shards_are_fixed,
@@ -325,6 +332,7 @@ fn lower(
         access: AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?,
         shared_strategy: shared.strategy,
         http,
+        api,
         log: lower_log(log),
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
     })

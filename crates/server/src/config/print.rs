@@ -32,6 +32,37 @@ pub fn effective(loaded: &Loaded) -> String {
     out
 }
 
+/// A value in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Dotted, as in `limits.memory_bytes_max`.
+    pub key: String,
+    /// As TOML.
+    pub value: String,
+    /// Where it was set.
+    pub origin: String,
+}
+
+/// What is in force, but for the listeners.
+pub fn rows(loaded: &Loaded) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for section in SECTIONS.iter().filter(|section| !section.name.starts_with("listeners")) {
+        for key in section.keys {
+            let setting = loaded.settings.setting(section.name, key);
+            let name = format!("{}.{}", section.name, key.name);
+            let derived = loaded.derived.iter().find(|derived| derived.key == name);
+            let value = derived.map(|derived| derived.value.clone());
+            let origin = setting.origin.to_string();
+            rows.push(Row {
+                key: name,
+                value: value.unwrap_or_else(|| key.kind.show(&setting.value)),
+                origin: derived.map_or(origin, |derived| derived.reason.clone()),
+            });
+        }
+    }
+    rows
+}
+
 /// `docs/configuration.md`.
 pub fn markdown() -> String {
     let mut out = String::from(MARKDOWN_HEAD);

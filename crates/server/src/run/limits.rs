@@ -73,7 +73,7 @@ fn of(config: &Config, own: &ListenerLimits) -> Limits {
     }
 }
 
-fn durability(level: DurabilityLevel) -> Durability {
+pub(crate) fn durability(level: DurabilityLevel) -> Durability {
     match level {
         DurabilityLevel::Memory => Durability::Memory,
         DurabilityLevel::Disk => Durability::Disk,

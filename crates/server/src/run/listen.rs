@@ -13,7 +13,7 @@ use super::door::Portal;
 use super::gate::{Entrance, Gate};
 use super::limits;
 use crate::auth::Authenticator;
-use crate::config::{self, Config, Transport};
+use crate::config::{self, ApiAddress, Config, Transport};
 
 /// All listeners, bound.
 pub(super) struct Listeners {
@@ -75,9 +75,14 @@ pub(super) fn try_all(config: &Config) -> anyhow::Result<()> {
         net::Listener::bind(&address(listener), &options)
             .with_context(|| format!("listener '{}'", listener.name))?;
     }
-    config.http.map_or(Ok(()), |address| {
-        std::net::TcpListener::bind(address).map(drop).with_context(|| http_fault(address))
-    })
+    let own = config.api.as_ref().and_then(|api| match api.listen {
+        ApiAddress::Own(address) => Some(address),
+        ApiAddress::Http => None,
+    });
+    for address in config.http.into_iter().chain(own) {
+        std::net::TcpListener::bind(address).map(drop).with_context(|| http_fault(address))?;
+    }
+    Ok(())
 }
 
 /// What to say when the HTTP server cannot listen.

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use broker::{Access, ConnectRequest, Mail, ShardId};
+use broker::{Access, Answer, Command, ConnectRequest, Mail, ShardId};
 use net::Stream;
 use session::Message;
 use storage::Completion;
+use tokio::sync::oneshot;
 
 use super::allowance::Charge;
 use super::gate::Seat;
@@ -26,6 +27,14 @@ pub(super) struct Handover {
     pub(super) charge: Charge<Origin>,
 }
 
+/// What an operator asks of a shard.
+pub(crate) struct Asked {
+    pub(crate) shard: ShardId,
+    pub(crate) command: Command,
+    /// Dropped: there will be none.
+    pub(crate) answer: oneshot::Sender<Answer>,
+}
+
 /// The log of a shard as it is pinned for a backup: segments, and bytes of each that belong to it;
 /// and the manifest.
 pub(super) struct Pinned {
@@ -39,6 +48,7 @@ pub(super) enum Item {
     /// Mail for one of its shards, in order.
     Mail(ShardId, Vec<Mail>),
     Connection(Box<Handover>),
+    Command(Box<Asked>),
     /// Publish a message of the broker's own through this shard.
     Publish(ShardId, Message),
     Access(Access),

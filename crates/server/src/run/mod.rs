@@ -6,6 +6,7 @@
 
 mod accepting;
 mod allowance;
+mod ask;
 mod certificates;
 mod clock;
 pub(crate) mod control;
@@ -36,18 +37,21 @@ use anyhow::Context;
 use broker::{Access, Shared};
 use signal_hook::iterator::Signals;
 
+use crate::api::{self, Api, Facts};
 use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::{Authenticator, acl_file};
-use crate::config::Config;
+use crate::config::{ApiAddress, Config, Loaded, print};
 use crate::http::{self, Health, Metrics, State};
 use crate::logging::Logging;
 use crate::memory;
+pub(crate) use ask::{NoAnswer, Shards};
 pub use certificates::Certificates;
 pub(crate) use clock::CLOCK_FILE;
 pub use clock::Clock;
 use clock::ClockWatch;
 pub use gate::{Counts, Gate, TurnedAway};
+pub(crate) use limits::durability;
 pub use logs::{FIGURES, Figure, LogBoard, LogState};
 pub use report::SYS_EVENTS;
 pub use timing::Timing;
@@ -65,7 +69,9 @@ use workers::Workers;
 /// # Errors
 ///
 /// What cannot be made at the start: files that cannot be used, addresses that cannot be bound.
-pub fn serve(config: Config) -> anyhow::Result<()> {
+pub fn serve(loaded: Loaded) -> anyhow::Result<()> {
+    let settings = print::rows(&loaded);
+    let config = loaded.config;
     let clock = Clock::start();
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit(config.limits.connections_max);
@@ -85,13 +91,23 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     let board = Arc::new(LogBoard::new(logs, health.clone()));
     let turns: Arc<[Timing]> = (0..config.server.workers).map(|_| Timing::default()).collect();
     let certificates = Arc::new(Certificates::default());
+    let shards_asked = Shards::new(&shared);
     let http = {
+        let facts = Facts {
+            config: config.clone(),
+            settings,
+            clock,
+            health: health.clone(),
+            gate: gate.clone(),
+            board: board.clone(),
+            certificates: certificates.clone(),
+        };
         let (shared, gate, board, turns) =
             (shared.clone(), gate.clone(), board.clone(), turns.clone());
         let own = certificates.clone();
         let metrics =
             move || crate::metrics::exposition(&shared, &gate, &board, &turns, &own, clock);
-        start_http(&config, &health, Arc::new(metrics))?
+        start_http(&config, Arc::new(metrics), &shards_asked, facts)?
     };
     let restored = match &store {
         Some(store) => store.restore(&config, &shared, &access, clock)?,
@@ -99,6 +115,7 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     };
     let workers = Workers::start(&config, restored, &board, &turns, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
+    shards_asked.open(&workers.mailboxes);
     let control = store.as_ref().and_then(|store| open_control(store, &workers));
     let line_pace = workers.line_pace.clone();
     let running =
@@ -121,7 +138,7 @@ struct Running {
     board: Arc<LogBoard>,
     certificates: Arc<Certificates>,
     authenticator: Arc<Authenticator>,
-    http: Option<web::Server>,
+    http: HttpServers,
     health: Health,
 }
 
@@ -157,8 +174,8 @@ impl Running {
         for url in urls {
             tracing::info!(url, "listening");
         }
-        if let Some(http) = &self.http {
-            tracing::info!(url = format!("http://{}", http.address()), "listening");
+        for url in self.http.urls() {
+            tracing::info!(url, "listening");
         }
         self.health.set_ready();
         tracing::info!(
@@ -265,16 +282,55 @@ fn with_settings(access: Access, config: &Config) -> Access {
         .heeding_principals(!config.authentication.is_empty())
 }
 
+/// For metrics and probes, and for the API if it has an address of its own.
+#[derive(Default)]
+struct HttpServers {
+    pages: Option<web::Server>,
+    api: Option<web::Server>,
+}
+
+impl HttpServers {
+    fn urls(&self) -> impl Iterator<Item = String> {
+        let own_path = self.api.as_ref().map(|server| (server, api::PREFIX));
+        let all = self.pages.as_ref().map(|server| (server, "")).into_iter().chain(own_path);
+        all.map(|(server, path)| format!("http://{}{path}", server.address()))
+    }
+}
+
 fn start_http(
     config: &Config,
-    health: &Health,
     metrics: Metrics,
-) -> anyhow::Result<Option<web::Server>> {
-    let Some(address) = config.http else { return Ok(None) };
-    let router = http::router(health.clone(), metrics);
-    let server = web::Server::start(address, web::Limits::default(), router)
-        .with_context(|| listen::http_fault(address))?;
-    Ok(Some(server))
+    shards: &Shards,
+    facts: Facts,
+) -> anyhow::Result<HttpServers> {
+    let mut servers = HttpServers::default();
+    let health = facts.health.clone();
+    let made = config.api.as_ref().map(|own| Api::new(own, shards.clone(), facts)).transpose();
+    let mut routes = made.context("the management API")?.map(api::router);
+    let limits = web::Limits::default();
+    if let Some(ApiAddress::Own(address)) = config.api.as_ref().map(|own| own.listen)
+        && let Some(routes) = routes.take()
+    {
+        let server = web::Server::start(address, limits, routes);
+        let fault = || format!("cannot listen on http://{address}; choose another api.listen");
+        servers.api = Some(server.with_context(fault)?);
+    }
+    if let Some(address) = config.http {
+        let pages = http::router(health, metrics);
+        let router = match routes {
+            Some(routes) => pages.merge(routes),
+            None => pages,
+        };
+        let server = web::Server::start(address, limits, router);
+        servers.pages = Some(server.with_context(|| listen::http_fault(address))?);
+    }
+    if let Some(own) = &config.api
+        && let Some(server) = servers.api.as_ref().or(servers.pages.as_ref())
+    {
+        let url = format!("http://{}", server.address());
+        api::note_url(&own.token_file, &url).context("cannot write the token file of the API")?;
+    }
+    Ok(servers)
 }
 
 /// Without it the broker runs all the same, and what clients see of users that do not exist stays

@@ -75,11 +75,11 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
                 "session refused: the log cannot take it"
             );
         }
-        other => log_loss(other),
+        other => log_rest(other),
     }
 }
 
-fn log_loss(event: &Event) {
+fn log_rest(event: &Event) {
     match event {
         Event::Cut { client_id, username, peer, bytes, held } => {
             tracing::warn!(
@@ -129,6 +129,9 @@ fn log_loss(event: &Event) {
             let text = "the log cannot be read; what waits there is tried again";
             tracing::error!(shard, %fault, count, "{text}");
         }
+        Event::SessionPurged { client_id } => {
+            tracing::info!(client = &*shown(client_id), "session purged by an operator");
+        }
         _ => {}
     }
 }
@@ -148,7 +151,9 @@ fn about(event: &Event) -> Option<About> {
         | Event::GroupDropped { .. } => About::Lost,
         Event::Cut { .. } => About::CutOff,
         Event::NotKept { .. } | Event::WillNotKept { .. } => About::Session,
-        Event::SessionExpired { .. } | Event::LogUnreadable { .. } => return None,
+        Event::SessionExpired { .. }
+        | Event::SessionPurged { .. }
+        | Event::LogUnreadable { .. } => return None,
     })
 }
 

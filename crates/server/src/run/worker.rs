@@ -4,6 +4,7 @@
 //! sleep until something happens. No connection owns a read buffer; the worker has one.
 
 mod coming_and_going;
+mod commands;
 mod incoming;
 mod reading;
 mod writing;
@@ -15,19 +16,20 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use broker::{Mail, Numbers, Shard, ShardId, key_of};
+use broker::{Answer, Mail, Numbers, Shard, ShardId, key_of};
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use net::Stream;
 use session::{NEVER, Outbox};
 use slab::Slab;
+use tokio::sync::oneshot;
 
 use super::clock::Clock;
 use super::gate::Seat;
 use super::line_pace::LinePace;
 use super::logs::Logs;
-use super::mailbox::{Handover, Item, Mailbox, Pinned};
+use super::mailbox::{Asked, Handover, Item, Mailbox, Pinned};
 use super::reauthentication::Reauthentication;
 use super::report;
 use super::timing::Timing;
@@ -160,6 +162,9 @@ pub(super) struct Worker {
     bans: Arc<BanList>,
     /// Connections that nobody needs any more.
     closing: VecDeque<usize>,
+    /// Commands of operators, and those who wait for the answers to what has begun.
+    asked: VecDeque<Asked>,
+    askers: Slab<oneshot::Sender<Answer>>,
     reauthentication: Reauthentication,
     logs: Option<Logs>,
     turns: Arc<[Timing]>,
@@ -193,6 +198,8 @@ impl Worker {
             arrivals: VecDeque::new(),
             bans: Arc::default(),
             closing: VecDeque::new(),
+            asked: VecDeque::new(),
+            askers: Slab::new(),
             reauthentication: parts.reauthentication,
             logs: parts.logs,
             turns: parts.turns,
@@ -227,6 +234,7 @@ impl Worker {
         self.write_broadcasts();
         self.open_arrivals();
         self.close_some();
+        self.answer_one();
         self.drive_logs();
         self.turns[self.index].note(began.elapsed());
     }
@@ -312,6 +320,7 @@ impl Worker {
         let is_done = self.unread.is_empty()
             && self.arrivals.is_empty()
             && self.closing.is_empty()
+            && self.asked.is_empty()
             && self.local_mail.is_empty()
             && !self.has_more_events
             && !self.has_broadcast();
@@ -348,6 +357,7 @@ impl Worker {
                 self.shard(shard).on_batch(mails, now_ms);
             }
             Item::Connection(handover) => self.arrivals.push_back(*handover),
+            Item::Command(asked) => self.on_asked(*asked),
             Item::Publish(shard, message) => {
                 self.shard(shard).on_publish_command(&message, now_ms);
             }
@@ -366,6 +376,7 @@ impl Worker {
             }
             Item::Shutdown => {
                 self.ends_at_ms = Some(now_ms + self.shutdown_grace_ms);
+                self.asked.clear();
                 for shard in &mut self.shards {
                     shard.on_shutdown(now_ms);
                 }
@@ -473,6 +484,9 @@ impl Worker {
             self.close_and_report(place);
             // An answer to a re-authentication.
             self.write_urgent(place);
+            if !self.shards[place].effects.answers.is_empty() {
+                self.give_answers(place);
+            }
             self.shards[place].end_turn();
         }
         self.post();

@@ -1,0 +1,84 @@
+//! The broker itself: what is known without asking a shard.
+
+use std::sync::atomic::Ordering;
+
+use broker::Metrics;
+
+use super::routes::Outcome;
+use super::schema::Rows;
+use super::views::{Broker, Figure, Listener, Log, Setting};
+use super::{Api, json};
+use crate::run::{FIGURES, resident_bytes};
+
+pub(crate) fn info(api: &Api) -> Outcome {
+    let shared = &api.shards.shared;
+    let total = |counter: fn(&Metrics) -> &broker::Counter| shared.total(counter);
+    json(&Broker {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        state: format!("{:?}", api.facts.health.state()).to_lowercase(),
+        uptime_secs: api.facts.clock.uptime_secs(),
+        shards: shared.shard_count,
+        connections: total(|m| &m.connections),
+        sessions: total(|m| &m.sessions),
+        subscriptions: total(|m| &m.subscriptions),
+        retained_messages: total(|m| &m.retained),
+        retained_bytes: total(|m| &m.retained_bytes),
+        messages_received: total(|m| &m.publishes_received),
+        messages_sent: total(|m| &m.publishes_sent),
+        messages_dropped: dropped(api),
+        publishes_refused: total(|m| &m.publishes_refused),
+        resident_bytes: resident_bytes().unwrap_or_default(),
+    })
+}
+
+/// All reasons together.
+fn dropped(api: &Api) -> u64 {
+    let of_shard = |metrics: &Metrics| {
+        let named = Metrics::DESCRIPTIONS.iter().zip(metrics.values());
+        named
+            .filter(|(metric, _)| metric.name == "quelea_messages_dropped_total")
+            .map(|(_, value)| value)
+            .sum::<u64>()
+    };
+    api.shards.shared.metrics.iter().map(of_shard).sum()
+}
+
+pub(crate) fn listeners(api: &Api) -> Outcome {
+    let expiries = api.facts.certificates.expiries();
+    let listeners = api.facts.gate.listeners().into_iter().map(|(name, counts)| Listener {
+        connections: counts.connections.load(Ordering::Relaxed).into(),
+        accepted: counts.accepted.load(Ordering::Relaxed),
+        admitted: counts.admitted.load(Ordering::Relaxed),
+        certificate_expires_at: expiries
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, secs)| *secs),
+        name,
+    });
+    json(&Rows { items: listeners.collect(), cursor: None })
+}
+
+pub(crate) fn logs(api: &Api) -> Outcome {
+    let board = &api.facts.board;
+    let figures: Vec<Vec<u64>> =
+        (0..FIGURES.len()).map(|place| board.figures(place).collect()).collect();
+    let logs = board.states().enumerate().map(|(shard, state)| Log {
+        shard: shard as u64,
+        state: format!("{state:?}").to_lowercase(),
+        figures: FIGURES
+            .iter()
+            .zip(&figures)
+            .map(|(figure, values)| Figure { name: figure.name.to_owned(), value: values[shard] })
+            .collect(),
+    });
+    json(&Rows { items: logs.collect(), cursor: None })
+}
+
+pub(crate) fn settings(api: &Api) -> Outcome {
+    let settings = api.facts.settings.iter().map(|row| Setting {
+        key: row.key.clone(),
+        value: row.value.clone(),
+        origin: row.origin.clone(),
+    });
+    json(&Rows { items: settings.collect(), cursor: None })
+}

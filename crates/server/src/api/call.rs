@@ -1,0 +1,230 @@
+//! What a request asks for: its parameters, checked against the table of routes, and its body.
+
+use serde::de::DeserializeOwned;
+use web::axum::http::StatusCode;
+
+use super::problem::Problem;
+use super::routes::{Kind, Param, Place, Route};
+use super::views::Caller;
+
+/// A request that has been understood.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) caller: Caller,
+    values: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+impl Call {
+    /// The parameters of a request. `path` without the prefix of the API.
+    pub(crate) fn parse(
+        route: &'static Route,
+        path: &str,
+        query: &str,
+        caller: Caller,
+    ) -> Result<Self, Problem> {
+        let mut call = Self { caller, values: Vec::new(), body: Vec::new() };
+        for (wanted, part) in route.path.split('/').zip(path.split('/')) {
+            if let Some(name) = wanted.strip_prefix('{').and_then(|it| it.strip_suffix('}')) {
+                call.take(route, Place::Path, name, part)?;
+            }
+        }
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let spaced = value.replace('+', " ");
+            call.take(route, Place::Query, name, &spaced)?;
+        }
+        for param in route.params.iter().filter(|param| param.is_required) {
+            if call.text(param.name).is_none() {
+                let detail = format!("'{}' is missing", param.name);
+                return Err(Problem::bad("query", detail).fix(param.about));
+            }
+        }
+        Ok(call)
+    }
+
+    fn take(
+        &mut self,
+        route: &'static Route,
+        place: Place,
+        name: &str,
+        value: &str,
+    ) -> Result<(), Problem> {
+        let mut own = route.params.iter().filter(|param| param.place == place);
+        let Some(param) = own.clone().find(|param| param.name == name) else {
+            let names: Vec<_> = own.by_ref().map(|param| param.name).collect();
+            let fix = match names.as_slice() {
+                [] => "leave it out".to_owned(),
+                names => format!("what can be here: {}", names.join(", ")),
+            };
+            return Err(Problem::bad("query", format!("'{name}' is unknown")).fix(fix));
+        };
+        let shown = format!("{} parameter {name}", place.as_str());
+        let value = decoded(value).ok_or_else(|| {
+            let fix = "write bytes other than letters and digits as %XX, in UTF-8";
+            Problem::bad(&shown, "it is not percent-encoded UTF-8").fix(fix)
+        })?;
+        if self.text(param.name).is_some() {
+            return Err(Problem::bad(shown, "it is there twice"));
+        }
+        param.check(&value).map_err(|detail| Problem::bad(shown, detail).fix(param.about))?;
+        self.values.push((param.name, value));
+        Ok(())
+    }
+
+    pub(crate) fn put_body(&mut self, body: Vec<u8>) {
+        self.body = body;
+    }
+
+    /// The body as JSON.
+    pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        serde_json::from_slice(&self.body).map_err(|error| {
+            let place = format!("body, line {} column {}", error.line(), error.column());
+            let fix = "the schema is in /api/v1/openapi.json";
+            Problem::bad(place, format!("it is not the JSON that is wanted: {error}")).fix(fix)
+        })
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// One that the table says is there.
+    pub(crate) fn needed(&self, name: &str) -> &str {
+        self.text(name).unwrap_or_default()
+    }
+
+    pub(crate) fn flag(&self, name: &str) -> Option<bool> {
+        self.text(name).map(|value| value == "true")
+    }
+
+    /// Rows that are asked for.
+    pub(crate) fn limit(&self) -> usize {
+        self.text("limit").and_then(|text| text.parse().ok()).unwrap_or(LIMIT_DEFAULT)
+    }
+}
+
+impl Param {
+    fn check(&self, value: &str) -> Result<(), String> {
+        match self.kind {
+            Kind::Text { bytes_max } if value.len() > bytes_max => {
+                Err(format!("it has more than {bytes_max} bytes"))
+            }
+            Kind::Text { .. } => Ok(()),
+            Kind::Flag => match value {
+                "true" | "false" => Ok(()),
+                _ => Err(format!("'{value}' is neither true nor false")),
+            },
+            Kind::Number { min, max } => match value.parse::<u64>() {
+                Ok(number) if (min..=max).contains(&number) => Ok(()),
+                _ => Err(format!("'{value}' is no number from {min} to {max}")),
+            },
+        }
+    }
+}
+
+/// Percent-encoding undone. None: it is broken, or not UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(2)?;
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        bytes.push((digit(digits[0])? * 16 + digit(digits[1])?) as u8);
+        rest = after;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// A body that cannot be read as such.
+pub(crate) fn too_much(detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail).at("body").fix("ask for less at a time")
+}
+
+pub(crate) const LIMIT_DEFAULT: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::api::routes::ROUTES;
+
+    fn route(path: &str) -> &'static Route {
+        ROUTES.iter().find(|route| route.path == path).unwrap()
+    }
+
+    fn caller() -> Caller {
+        Caller { name: "me".into(), role: "admin".into() }
+    }
+
+    fn parse(path: &'static str, own: &str, query: &str) -> Result<Call, Problem> {
+        Call::parse(route(path), own, query, caller())
+    }
+
+    #[test]
+    fn parameters_are_decoded_and_checked() {
+        let own = "/clients/a%2Fb%20c%C3%A9";
+        assert_eq!(parse("/clients/{client_id}", own, "").unwrap().needed("client_id"), "a/b cé");
+        let query = "limit=7&connected=true&username=x+y%26";
+        let call = parse("/clients", "/clients", query).unwrap();
+        assert_eq!((call.limit(), call.flag("connected")), (7, Some(true)));
+        assert_eq!(call.text("username"), Some("x y&"));
+        assert_eq!(parse("/clients", "/clients", "").unwrap().limit(), LIMIT_DEFAULT);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        let told = |query: &str| {
+            let problem = parse("/clients", "/clients", query).unwrap_err();
+            assert_eq!(problem.status, StatusCode::BAD_REQUEST, "{query}");
+            problem.detail
+        };
+        assert!(told("limit=0").contains("no number from 1 to 1000"));
+        assert!(told("limit=99999999999999999999").contains("no number"));
+        assert!(told("connected=yes").contains("neither true nor false"));
+        assert!(told("color=red").contains("'color' is unknown"));
+        assert!(told("limit=1&limit=2").contains("twice"));
+        assert!(told("username=%zz").contains("percent-encoded"));
+        assert!(told("username=%f").contains("percent-encoded"));
+        assert!(told("username=%ff").contains("percent-encoded"));
+        let missing = parse("/topics/receivers", "/topics/receivers", "").unwrap_err();
+        assert!(missing.detail.contains("'topic' is missing"));
+    }
+
+    #[test]
+    fn a_body_that_is_not_understood_is_told_with_its_line() {
+        use crate::api::views::Publish;
+        let told = |body: &str| {
+            let mut call = parse("/publish", "/publish", "").unwrap();
+            call.put_body(body.into());
+            call.body::<Publish>().unwrap_err().detail
+        };
+        assert!(told("").contains("EOF"));
+        assert!(told("{\"topic\":1}").contains("invalid type"));
+        assert!(told("{\"topic\":\"a\",\"quality\":1}").contains("unknown field `quality`"));
+        assert!(told("{\"qos\":1}").contains("missing field `topic`"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_request_makes_the_parser_panic(
+            number in 0..ROUTES.len(),
+            path in ".{0,60}",
+            query in ".{0,200}",
+        ) {
+            let _ = Call::parse(&ROUTES[number], &path, &query, caller());
+        }
+
+        #[test]
+        fn what_was_encoded_is_decoded(text in ".{0,40}") {
+            let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            prop_assert_eq!(decoded(&encoded), Some(text));
+        }
+    }
+}

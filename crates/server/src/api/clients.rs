@@ -1,0 +1,167 @@
+//! Clients, their subscriptions, shared groups.
+
+use broker::command::{Page, Wanted};
+use broker::{Answer, Command, SessionKey};
+use topic::TopicLimits;
+use web::axum::http::StatusCode;
+
+use super::call::Call;
+use super::paging::other_answer;
+use super::problem::Problem;
+use super::routes::Outcome;
+use super::schema::Rows;
+use super::views::{Client, Group, Member, Receiver, Subscription};
+use super::{Api, json};
+
+pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
+    let wanted = Wanted {
+        id_part: call.text("client_id").map(Into::into),
+        username: call.text("username").map(Into::into),
+        address: call.text("address").map(Into::into),
+        connected: call.flag("connected"),
+    };
+    let now_ms = api.facts.clock.now_ms();
+    let rows = api.collect(
+        call,
+        |from, max| Command::Sessions { from, max, wanted: wanted.clone() },
+        |answer| match answer {
+            Answer::Sessions(page) => Some(parts(page)),
+            _ => None,
+        },
+        |view| Client::of(view, now_ms),
+    );
+    json(&rows.await?)
+}
+
+fn parts<T>(page: Page<T>) -> (Vec<T>, Option<u32>) {
+    (page.rows, page.next)
+}
+
+pub(crate) async fn show(api: &Api, call: &Call) -> Outcome {
+    let client_id = call.needed("client_id");
+    match ask(api, client_id, Command::Session(client_id.into())).await? {
+        Answer::Session(Some(view)) => json(&Client::of(*view, api.facts.clock.now_ms())),
+        Answer::Session(None) => Err(Problem::missing("client", client_id)),
+        _ => Err(other_answer()),
+    }
+}
+
+pub(crate) async fn subscriptions(api: &Api, call: &Call) -> Outcome {
+    let client_id = call.needed("client_id");
+    let shard = api.shards.shared.shard_of_client(client_id);
+    let command = |from, max| Command::Subscriptions { client_id: client_id.into(), from, max };
+    let rows = api.collect_one(call, shard, command, |answer| match answer {
+        Answer::Subscriptions(Some(page)) => Ok(page),
+        Answer::Subscriptions(None) => Err(Problem::missing("client", client_id)),
+        _ => Err(other_answer()),
+    });
+    let Rows { items, cursor } = rows.await?;
+    json(&Rows { items: items.into_iter().map(Subscription::from).collect(), cursor })
+}
+
+pub(crate) async fn disconnect(api: &Api, call: &Call) -> Outcome {
+    let client_id = call.needed("client_id");
+    match ask(api, client_id, Command::Kick(client_id.into())).await? {
+        Answer::Done(true) => Ok(None),
+        Answer::Done(false) => {
+            let detail = format!("no client '{client_id}' is connected");
+            Err(Problem::new(StatusCode::NOT_FOUND, detail))
+        }
+        _ => Err(other_answer()),
+    }
+}
+
+pub(crate) async fn purge(api: &Api, call: &Call) -> Outcome {
+    let client_id = call.needed("client_id");
+    match ask(api, client_id, Command::Purge(client_id.into())).await? {
+        Answer::Done(true) => Ok(None),
+        Answer::Done(false) => Err(Problem::missing("client", client_id)),
+        _ => Err(other_answer()),
+    }
+}
+
+async fn ask(api: &Api, client_id: &str, command: Command) -> Result<Answer, Problem> {
+    Ok(api.shards.ask(api.shards.shared.shard_of_client(client_id), command).await?)
+}
+
+pub(crate) async fn receivers(api: &Api, call: &Call) -> Outcome {
+    let topic = call.needed("topic");
+    check_topic(api, "query parameter topic", topic)?;
+    let rows = api.collect(
+        call,
+        |from, max| Command::Receivers { topic: topic.into(), from, max },
+        |answer| match answer {
+            Answer::Receivers(page) => Some(parts(page)),
+            _ => None,
+        },
+        Receiver::from,
+    );
+    json(&rows.await?)
+}
+
+pub(crate) async fn groups(api: &Api, call: &Call) -> Outcome {
+    let rows = api.collect(
+        call,
+        |from, max| Command::Groups { from, max },
+        |answer| match answer {
+            Answer::Groups(page) => Some(parts(page)),
+            _ => None,
+        },
+        Group::from,
+    );
+    json(&rows.await?)
+}
+
+pub(crate) async fn members(api: &Api, call: &Call) -> Outcome {
+    let (share, filter) = (call.needed("share"), call.needed("filter"));
+    let command =
+        |from, max| Command::Members { share: share.into(), filter: filter.into(), from, max };
+    let rows = api.collect_one(call, 0, command, |answer| match answer {
+        Answer::Members(Some(page)) => Ok(page),
+        Answer::Members(None) => Err(Problem::missing("group", &format!("{share}/{filter}"))),
+        _ => Err(other_answer()),
+    });
+    let Rows { items, cursor } = rows.await?;
+    let keys: Vec<SessionKey> = items.iter().map(|member| member.key).collect();
+    let names = names(api, &keys).await?;
+    let named = items.into_iter().zip(names).map(|(view, client_id)| Member {
+        client_id,
+        qos: view.qos,
+        connected: view.connected,
+        in_flight: view.in_flight,
+    });
+    json(&Rows { items: named.collect(), cursor })
+}
+
+/// The client ids of sessions of any shard.
+async fn names(api: &Api, keys: &[SessionKey]) -> Result<Vec<Option<String>>, Problem> {
+    let mut names = vec![None; keys.len()];
+    for shard in 0..api.shards.count() {
+        let own: Vec<usize> = (0..keys.len()).filter(|at| keys[*at].shard() == shard).collect();
+        for some in own.chunks(broker::command::PAGE_ROWS as usize) {
+            let asked = some.iter().map(|at| keys[*at]).collect();
+            let Answer::Names(found) = api.shards.ask(shard, Command::Names(asked)).await? else {
+                return Err(other_answer());
+            };
+            for (at, name) in some.iter().zip(found) {
+                names[*at] = name.map(Into::into);
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// Is it a topic that messages can have?
+pub(crate) fn check_topic(api: &Api, place: &str, topic: &str) -> Result<(), Problem> {
+    topic::check_topic(topic, &limits(api)).map_err(|error| Problem::bad(place, error.to_string()))
+}
+
+pub(crate) fn check_filter(api: &Api, place: &str, filter: &str) -> Result<(), Problem> {
+    let checked = topic::check_filter(filter, &limits(api));
+    checked.map_err(|error| Problem::bad(place, error.to_string()))
+}
+
+fn limits(api: &Api) -> TopicLimits {
+    let limits = &api.facts.config.limits;
+    TopicLimits { levels_max: limits.topic_levels_max, bytes_max: limits.topic_bytes_max }
+}

@@ -1,0 +1,330 @@
+//! Who asks: a token, or a user with a password; and what they may do.
+
+use std::collections::HashMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use sha2::{Digest as _, Sha256};
+use web::axum::http::header::AUTHORIZATION;
+use web::axum::http::{HeaderMap, StatusCode};
+
+use super::problem::Problem;
+use super::routes::Role;
+use crate::auth::passwords::PasswordFile;
+use crate::auth::random;
+use crate::config::ApiConfig;
+
+/// Wrong passwords in [`WINDOW`] before others are checked no more. Who is known to be right, or
+/// has the token, is not held up.
+const WRONG_MAX: u32 = 20;
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// Passwords that are known to be right, so that not every call hashes one.
+const KNOWN_MAX: usize = 64;
+const KNOWN_FOR: Duration = Duration::from_secs(600);
+
+type Digest = [u8; 32];
+
+/// Lets callers in.
+#[derive(Debug)]
+pub(crate) struct Gatekeeper {
+    token: Digest,
+    users: Option<Arc<PasswordFile>>,
+    operators: Vec<String>,
+    admins: Vec<String>,
+    /// Makes digests of secrets worthless to others.
+    salt: Digest,
+    known: Mutex<HashMap<Digest, Instant>>,
+    /// Since when how many passwords were wrong.
+    wrong: Mutex<(Instant, u32)>,
+}
+
+/// Somebody who was let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Who {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+}
+
+impl Gatekeeper {
+    /// Reads the files, and makes the token where there is none.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be used, or others can read the token.
+    pub(crate) fn new(config: &ApiConfig) -> anyhow::Result<Self> {
+        let users = config.password_file.as_deref().map(PasswordFile::load).transpose()?;
+        for name in config.operators.iter().chain(&config.admins) {
+            if users.as_ref().is_some_and(|users| !users.knows(name)) {
+                bail!("api: user '{name}' is not in password_file; add it with `quelea passwd`");
+            }
+        }
+        let salt: Digest = random();
+        Ok(Self {
+            token: digest(&salt, token_of(&config.token_file)?.as_bytes()),
+            users: users.map(Arc::new),
+            operators: config.operators.clone(),
+            admins: config.admins.clone(),
+            salt,
+            known: Mutex::default(),
+            wrong: Mutex::new((Instant::now(), 0)),
+        })
+    }
+
+    /// Who sends a request with these headers.
+    pub(crate) async fn who(&self, headers: &HeaderMap) -> Result<Who, Problem> {
+        let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let (scheme, secret) = header.and_then(|text| text.split_once(' ')).unwrap_or_default();
+        let is = |wanted: &str| scheme.eq_ignore_ascii_case(wanted);
+        if is("bearer") && digest(&self.salt, secret.trim().as_bytes()) == self.token {
+            return Ok(Who { name: "token".into(), role: Role::Admin });
+        }
+        if is("basic")
+            && let Some(users) = &self.users
+            && let Ok(bytes) = BASE64_STANDARD.decode(secret.trim())
+            && let Ok(text) = String::from_utf8(bytes)
+            && let Some((name, password)) = text.split_once(':')
+        {
+            return self.check_password(users, name, password).await;
+        }
+        Err(stranger("the request shows neither a token nor a password that is known"))
+    }
+
+    async fn check_password(
+        &self,
+        users: &Arc<PasswordFile>,
+        name: &str,
+        password: &str,
+    ) -> Result<Who, Problem> {
+        let key = digest(&self.salt, format!("{name}\0{password}").as_bytes());
+        let who = Who { name: name.to_owned(), role: self.role_of(name) };
+        if self.is_known(&key) {
+            return Ok(who);
+        }
+        self.ask_patience()?;
+        let (users, salt) = (users.clone(), self.salt);
+        let (name, password) = (name.to_owned(), password.to_owned());
+        let checked = web::aside(move || users.verify(&name, password.as_bytes(), &salt)).await;
+        if checked != Some(true) {
+            lock(&self.wrong).1 += 1;
+            return Err(stranger("user name or password is wrong"));
+        }
+        self.remember(key);
+        Ok(who)
+    }
+
+    fn role_of(&self, name: &str) -> Role {
+        match name {
+            _ if self.admins.iter().any(|known| known == name) => Role::Admin,
+            _ if self.operators.iter().any(|known| known == name) => Role::Operator,
+            _ => Role::Viewer,
+        }
+    }
+
+    fn is_known(&self, key: &Digest) -> bool {
+        lock(&self.known).get(key).is_some_and(|since| since.elapsed() < KNOWN_FOR)
+    }
+
+    fn remember(&self, key: Digest) {
+        let mut known = lock(&self.known);
+        known.retain(|_, since| since.elapsed() < KNOWN_FOR);
+        if known.len() < KNOWN_MAX {
+            known.insert(key, Instant::now());
+        }
+    }
+
+    fn ask_patience(&self) -> Result<(), Problem> {
+        let mut wrong = lock(&self.wrong);
+        if wrong.0.elapsed() >= WINDOW {
+            *wrong = (Instant::now(), 0);
+        }
+        if wrong.1 < WRONG_MAX {
+            return Ok(());
+        }
+        let detail = "too many wrong passwords in the last seconds";
+        Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).fix("wait ten seconds"))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Each change is whole, whoever panicked behind it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn stranger(detail: &str) -> Problem {
+    let fix = "send `Authorization: Bearer TOKEN` with the token of the file api.token in the data \
+               directory, or a user of api.password_file by Basic";
+    Problem::new(StatusCode::UNAUTHORIZED, detail).at("header Authorization").fix(fix)
+}
+
+fn digest(salt: &Digest, secret: &[u8]) -> Digest {
+    Sha256::new_with_prefix(salt).chain_update(secret).finalize().into()
+}
+
+/// The token of a file, which is made where there is none.
+fn token_of(path: &Path) -> anyhow::Result<String> {
+    let shown = path.display();
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let token = new_token();
+            write_token(path, &token, "").with_context(|| format!("cannot make {shown}"))?;
+            return Ok(token);
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
+    };
+    let mode = fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        bail!("{shown} is open to other users (mode {:o}); chmod 600 it", mode & 0o777);
+    }
+    let token = text.lines().next().unwrap_or_default().trim();
+    if token.len() < TOKEN_CHARS_MIN {
+        bail!("{shown}: its first line is no token of {TOKEN_CHARS_MIN} characters; remove it");
+    }
+    Ok(token.to_owned())
+}
+
+/// A token that a person chose is to be no word.
+const TOKEN_CHARS_MIN: usize = 16;
+
+fn new_token() -> String {
+    let bytes: Digest = random();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes down where the API is, for tools on this machine.
+///
+/// # Errors
+///
+/// When the file cannot be written.
+pub(crate) fn note_url(path: &Path, url: &str) -> io::Result<()> {
+    let text = fs::read_to_string(path)?;
+    let mut lines = text.lines();
+    let token = lines.next().unwrap_or_default();
+    if lines.next() == Some(url) {
+        return Ok(());
+    }
+    write_token(path, token, url)
+}
+
+/// Whole or not at all.
+fn write_token(path: &Path, token: &str, url: &str) -> io::Result<()> {
+    if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty()) {
+        fs::create_dir_all(directory)?;
+    }
+    let unfinished = path.with_extension("new");
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    file.write_all(format!("{token}\n{url}\n").as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use web::axum::http::HeaderValue;
+
+    use super::*;
+    use crate::auth::passwords::user_lines;
+    use crate::config::ApiAddress;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    fn config(directory: &Path) -> ApiConfig {
+        ApiConfig {
+            listen: ApiAddress::Http,
+            token_file: directory.join("below").join("api.token"),
+            password_file: None,
+            operators: Vec::new(),
+            admins: Vec::new(),
+        }
+    }
+
+    fn ask(gatekeeper: &Gatekeeper, authorization: &str) -> Result<Who, Problem> {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
+        block_on(gatekeeper.who(&headers))
+    }
+
+    fn basic(name: &str, password: &str) -> String {
+        format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{password}")))
+    }
+
+    #[test]
+    fn the_token_is_made_once_and_lets_an_admin_in() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = config(directory.path());
+        let gatekeeper = Gatekeeper::new(&config).unwrap();
+        note_url(&config.token_file, "http://127.0.0.1:1").unwrap();
+        let text = fs::read_to_string(&config.token_file).unwrap();
+        let token = text.lines().next().unwrap();
+        assert_eq!(text.lines().nth(1), Some("http://127.0.0.1:1"));
+        let mode = fs::metadata(&config.token_file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let admin = Who { name: "token".into(), role: Role::Admin };
+        assert_eq!(ask(&gatekeeper, &format!("Bearer {token}")).unwrap(), admin);
+        let again = Gatekeeper::new(&config).unwrap();
+        assert_eq!(ask(&again, &format!("bearer  {token}")).unwrap(), admin);
+        for wrong in ["Bearer ", "Bearer x", token, "Basic x", &basic("token", token)] {
+            let status = ask(&gatekeeper, wrong).unwrap_err().status;
+            assert_eq!(status, StatusCode::UNAUTHORIZED, "{wrong}");
+        }
+        assert!(block_on(gatekeeper.who(&HeaderMap::new())).is_err());
+    }
+
+    #[test]
+    fn a_token_that_others_can_read_or_guess_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = config(directory.path());
+        Gatekeeper::new(&config).unwrap();
+        fs::set_permissions(&config.token_file, fs::Permissions::from_mode(0o640)).unwrap();
+        let told = Gatekeeper::new(&config).unwrap_err().to_string();
+        assert!(told.contains("mode 640") && told.contains("chmod 600"), "{told}");
+        fs::set_permissions(&config.token_file, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&config.token_file, "secret\n").unwrap();
+        assert!(Gatekeeper::new(&config).unwrap_err().to_string().contains("no token"));
+    }
+
+    #[test]
+    fn users_have_the_roles_that_the_configuration_gives_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("users");
+        let lines: Vec<String> = ["vera", "otto", "anna"]
+            .iter()
+            .flat_map(|name| user_lines(name, b"right", false))
+            .collect();
+        fs::write(&path, lines.join("\n")).unwrap();
+        let (operators, admins) = (vec!["otto".into()], vec!["anna".into()]);
+        let base = config(directory.path());
+        let config = ApiConfig { password_file: Some(path), operators, admins, ..base };
+        let gatekeeper = Gatekeeper::new(&config).unwrap();
+        let role = |name: &str| ask(&gatekeeper, &basic(name, "right")).unwrap().role;
+        assert_eq!(role("vera"), Role::Viewer);
+        assert_eq!(role("otto"), Role::Operator);
+        assert_eq!(role("anna"), Role::Admin);
+
+        // Guessing ends; who is known to be right goes on.
+        for _ in 0..WRONG_MAX {
+            let status = ask(&gatekeeper, &basic("anna", "wrong")).unwrap_err().status;
+            assert_eq!(status, StatusCode::UNAUTHORIZED);
+        }
+        let status = ask(&gatekeeper, &basic("anna", "wrong")).unwrap_err().status;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(role("anna"), Role::Admin);
+
+        let unknown = ApiConfig { admins: vec!["nobody".into()], ..config };
+        assert!(Gatekeeper::new(&unknown).unwrap_err().to_string().contains("'nobody'"));
+    }
+}

@@ -1,0 +1,249 @@
+//! Publishing, and retained messages.
+
+use broker::command::Publication;
+use broker::{Answer, Command};
+use codec::{Property, PropertyBuf, QoS, Reason};
+use topic::Cursor;
+use web::axum::http::StatusCode;
+
+use super::call::{Call, too_much};
+use super::clients::{check_filter, check_topic};
+use super::paging::other_answer;
+use super::problem::Problem;
+use super::routes::Outcome;
+use super::views::{Publish, PublishBatch, Published, PublishedBatch, Retain, Retained, qos_of};
+use super::{Api, json, of_base64};
+use crate::run::durability;
+
+/// Messages of one batch.
+const BATCH_MAX: usize = 100;
+
+/// What MQTT can say of a text.
+const TEXT_BYTES_MAX: usize = 65_535;
+
+pub(crate) async fn publish(api: &Api, call: &Call) -> Outcome {
+    let publication = publication_of(api, call.body()?, "body")?;
+    json(&told(send(api, publication).await?)?)
+}
+
+/// Nothing is published unless all can be understood.
+pub(crate) async fn publish_batch(api: &Api, call: &Call) -> Outcome {
+    let PublishBatch { messages } = call.body()?;
+    if messages.len() > BATCH_MAX {
+        let count = messages.len();
+        return Err(too_much(format!("{count} messages are more than {BATCH_MAX}")));
+    }
+    let understood: Result<Vec<_>, _> = messages
+        .into_iter()
+        .enumerate()
+        .map(|(at, message)| publication_of(api, message, &format!("body, messages[{at}]")))
+        .collect();
+    let mut results = Vec::new();
+    for publication in understood? {
+        results.push(published(send(api, publication).await?));
+    }
+    let refused = results.iter().filter(|result| result.reason_code >= 0x80).count() as u64;
+    json(&PublishedBatch { results, refused })
+}
+
+pub(crate) async fn list_retained(api: &Api, call: &Call) -> Outcome {
+    let filter = call.text("filter").unwrap_or("#");
+    check_filter(api, "query parameter filter", filter)?;
+    let now_ms = api.facts.clock.now_ms();
+    let rows = api.collect(
+        call,
+        |after: Option<Vec<u8>>, max| {
+            let after = after.map(|topic| Cursor::at(&topic));
+            Command::Retained { filter: filter.into(), after, max }
+        },
+        |answer| match answer {
+            Answer::Retained { messages, after } => {
+                Some((messages, after.map(|cursor| Some(cursor.topic().to_vec()))))
+            }
+            _ => None,
+        },
+        |message| Retained::of(&message, true, now_ms),
+    );
+    json(&rows.await?)
+}
+
+pub(crate) async fn show_retained(api: &Api, call: &Call) -> Outcome {
+    let topic = call.needed("topic");
+    check_topic(api, "query parameter topic", topic)?;
+    let home = api.shards.shared.shard_of_topic(topic);
+    let command = Command::Retained { filter: topic.into(), after: None, max: 1 };
+    match api.shards.ask(home, command).await? {
+        Answer::Retained { messages, .. } => match messages.first() {
+            Some(message) => json(&Retained::of(message, false, api.facts.clock.now_ms())),
+            None => Err(Problem::missing("retained message on", topic)),
+        },
+        _ => Err(other_answer()),
+    }
+}
+
+pub(crate) async fn set_retained(api: &Api, call: &Call) -> Outcome {
+    let Retain { payload, payload_base64, qos, message_expiry_secs, content_type } = call.body()?;
+    let message = Publish {
+        payload,
+        payload_base64,
+        qos,
+        message_expiry_secs,
+        content_type,
+        ..empty(call.needed("topic"))
+    };
+    let publication = publication_of(api, message, "body")?;
+    if publication.payload.is_empty() {
+        let fix = "DELETE /retained/message clears it";
+        return Err(Problem::bad("body", "a message without payload retains nothing").fix(fix));
+    }
+    json(&told(send(api, publication).await?)?)
+}
+
+pub(crate) async fn clear_retained(api: &Api, call: &Call) -> Outcome {
+    let topic = call.needed("topic");
+    let publication = publication_of(api, empty(topic), "query parameter topic")?;
+    told(send(api, publication).await?).map(|_| None)
+}
+
+/// What clears a retained message.
+fn empty(topic: &str) -> Publish {
+    Publish {
+        topic: topic.to_owned(),
+        payload: None,
+        payload_base64: None,
+        qos: None,
+        retain: Some(true),
+        message_expiry_secs: None,
+        content_type: None,
+        response_topic: None,
+        correlation_data_base64: None,
+        user_properties: None,
+    }
+}
+
+/// Messages on one topic go through one shard, in their order.
+async fn send(api: &Api, publication: Publication) -> Result<Reason, Problem> {
+    let shard = api.shards.shared.shard_of_topic(&publication.topic);
+    match api.shards.ask(shard, Command::Publish(publication)).await? {
+        Answer::Published(reason) => Ok(reason),
+        _ => Err(other_answer()),
+    }
+}
+
+fn published(reason: Reason) -> Published {
+    let matched = reason == Reason::SUCCESS;
+    Published { reason_code: reason.0, reason: reason.to_string(), matched }
+}
+
+/// A refusal is a failure of the call.
+fn told(reason: Reason) -> Result<Published, Problem> {
+    match reason {
+        Reason::QUOTA_EXCEEDED => {
+            let detail = "there is no room for the message, in memory, in the log, in the retained \
+                          store, or in the queue of a subscriber that rejects (0x97)";
+            Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, detail))
+        }
+        reason if reason.is_error() => {
+            let detail = format!("the message was refused: {reason}");
+            Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, detail).fix("look at /logs"))
+        }
+        reason => Ok(published(reason)),
+    }
+}
+
+fn publication_of(api: &Api, message: Publish, place: &str) -> Result<Publication, Problem> {
+    let at = |field: &str| format!("{place}, {field}");
+    let limits = &api.facts.config.limits;
+    let topic_place = if place.starts_with("body") { at("topic") } else { place.to_owned() };
+    check_topic(api, &topic_place, &message.topic)?;
+    if message.topic.starts_with("$SYS/") {
+        return Err(Problem::bad(topic_place, "topics below $SYS/ belong to the broker"));
+    }
+    let Some(qos) = qos_of(message.qos).filter(|qos| *qos as u8 <= limits.qos_max) else {
+        let detail = format!("it is no number from 0 to {}", limits.qos_max);
+        return Err(Problem::bad(at("qos"), detail));
+    };
+    let retain = message.retain.unwrap_or(false);
+    if retain && !limits.retain_available {
+        return Err(Problem::bad(at("retain"), "this broker retains nothing (retain_available)"));
+    }
+    let is_text = message.payload.is_some();
+    let payload = match (message.payload, message.payload_base64) {
+        (Some(_), Some(_)) => {
+            return Err(Problem::bad(at("payload"), "payload_base64 is there, too; send one"));
+        }
+        (Some(text), None) => text.into_bytes(),
+        (None, Some(text)) => of_base64(&text)
+            .ok_or_else(|| Problem::bad(at("payload_base64"), "it is not base64 with padding"))?,
+        (None, None) => Vec::new(),
+    };
+    if payload.len() > limits.packet_bytes_max as usize {
+        let bytes_max = limits.packet_bytes_max;
+        return Err(too_much(format!("a payload has more than packet_bytes_max, {bytes_max}")));
+    }
+    let properties = properties_of(
+        is_text && qos != QoS::AtMostOnce,
+        message.content_type.as_deref(),
+        message.response_topic.as_deref(),
+        message.correlation_data_base64.as_deref(),
+        message.user_properties.as_deref().unwrap_or_default(),
+        &at,
+    )?;
+    if properties.len() > limits.properties_bytes_max as usize {
+        return Err(too_much("the properties have more than limits.properties_bytes_max"));
+    }
+    let expiry_max = limits.message_expiry_max_secs;
+    let expiry = message.message_expiry_secs.unwrap_or(u32::MAX).min(expiry_max);
+    Ok(Publication {
+        topic: message.topic.into(),
+        properties: properties.into(),
+        payload: payload.into(),
+        qos,
+        retain,
+        expiry_secs: (expiry != u32::MAX).then_some(expiry),
+        durability: durability(api.facts.config.durability.level),
+    })
+}
+
+/// The properties on the wire.
+fn properties_of(
+    is_text: bool,
+    content_type: Option<&str>,
+    response_topic: Option<&str>,
+    correlation_data: Option<&str>,
+    user: &[super::views::UserProperty],
+    at: &impl Fn(&str) -> String,
+) -> Result<Vec<u8>, Problem> {
+    let fits = |field: &str, text: &str| match text.len() <= TEXT_BYTES_MAX && !text.contains('\0')
+    {
+        true => Ok(()),
+        false => Err(Problem::bad(at(field), "it has U+0000, or more than 65535 bytes")),
+    };
+    let mut properties = PropertyBuf::new();
+    if is_text {
+        properties.push(Property::PayloadFormat(1));
+    }
+    if let Some(text) = content_type {
+        fits("content_type", text)?;
+        properties.push(Property::ContentType(text));
+    }
+    if let Some(text) = response_topic {
+        fits("response_topic", text)?;
+        let checked = topic::check_topic(text, &topic::TopicLimits::default());
+        checked.map_err(|error| Problem::bad(at("response_topic"), error.to_string()))?;
+        properties.push(Property::ResponseTopic(text));
+    }
+    if let Some(text) = correlation_data {
+        let data = of_base64(text).filter(|data| data.len() <= TEXT_BYTES_MAX);
+        let data = data.ok_or_else(|| {
+            Problem::bad(at("correlation_data_base64"), "it is not base64 of at most 65535 bytes")
+        })?;
+        properties.push(Property::CorrelationData(&data));
+    }
+    for one in user {
+        fits("user_properties", &one.name)?;
+        fits("user_properties", &one.value)?;
+        properties.push(Property::User(&one.name, &one.value));
+    }
+    Ok(properties.as_properties().raw().to_vec())
+}

@@ -1,0 +1,201 @@
+//! The management API: what operators may see and change while the broker runs.
+//!
+//! One table, `routes.rs`, has all that can be asked; router, checks and the OpenAPI document come
+//! from it. A request passes `gatekeeper.rs` (who asks), `call.rs` (what is asked), and a handler
+//! (`broker.rs`, `clients.rs`, `messages.rs`), which asks the shards by `run/ask.rs`.
+
+mod broker;
+mod call;
+mod clients;
+mod gatekeeper;
+mod messages;
+pub mod openapi;
+mod paging;
+mod problem;
+mod routes;
+mod schema;
+mod views;
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::Serialize;
+use tokio::sync::Semaphore;
+use web::BodyError;
+use web::axum::Router;
+use web::axum::extract::{Request, State};
+use web::axum::http::StatusCode;
+use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use web::axum::response::{IntoResponse as _, Response};
+use web::axum::routing::on;
+
+use call::Call;
+use gatekeeper::Gatekeeper;
+pub(crate) use gatekeeper::note_url;
+use problem::Problem;
+use routes::{Method, Outcome, ROUTES, Role, Route};
+use views::Caller;
+
+use crate::config::{ApiConfig, Config, print};
+use crate::http::Health;
+use crate::run::{Certificates, Clock, Gate, LogBoard, Shards};
+
+/// Where all routes are.
+pub(crate) const PREFIX: &str = "/api/v1";
+
+/// Calls that are dealt with at a time; others wait. Each has one command under way at most, so
+/// that this bounds what all of them together ask of a shard.
+const CALLS_MAX: usize = 8;
+
+/// The longest body: base64 of six million bytes.
+const BODY_BYTES_MAX: usize = 8 << 20;
+
+/// All that handlers need.
+pub(crate) struct Api {
+    gatekeeper: Gatekeeper,
+    calls: Semaphore,
+    pub(crate) shards: Shards,
+    pub(crate) facts: Facts,
+}
+
+/// What is known without asking a shard.
+pub(crate) struct Facts {
+    pub(crate) config: Config,
+    pub(crate) settings: Vec<print::Row>,
+    pub(crate) clock: Clock,
+    pub(crate) health: Health,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) board: Arc<LogBoard>,
+    pub(crate) certificates: Arc<Certificates>,
+}
+
+impl Api {
+    /// # Errors
+    ///
+    /// When the files of the configuration cannot be used.
+    pub(crate) fn new(config: &ApiConfig, shards: Shards, facts: Facts) -> anyhow::Result<Self> {
+        let (gatekeeper, calls) = (Gatekeeper::new(config)?, Semaphore::new(CALLS_MAX));
+        Ok(Self { gatekeeper, calls, shards, facts })
+    }
+}
+
+/// All routes, below [`PREFIX`].
+pub(crate) fn router(api: Api) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        let handle =
+            move |State(api): State<Arc<Api>>, request: Request| handle(api, route, request);
+        router = router.route(route.path, on(route.method.filter(), handle));
+    }
+    let unknown = || async {
+        let fix = "/api/v1/openapi.json lists all";
+        Problem::new(StatusCode::NOT_FOUND, "there is no such route").fix(fix)
+    };
+    let not_allowed = || async {
+        let detail = "this route does not take the method of the request";
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail).fix("/api/v1/openapi.json has them")
+    };
+    let routes =
+        router.method_not_allowed_fallback(not_allowed).fallback(unknown).with_state(Arc::new(api));
+    Router::new().nest(PREFIX, routes)
+}
+
+async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Response {
+    let who = match api.gatekeeper.who(request.headers()).await {
+        Ok(who) => who,
+        Err(problem) => return problem.into_response(),
+    };
+    let name = who.name.clone();
+    let shown = request.uri().to_string();
+    let outcome = match who.role >= route.role {
+        true => run(&api, route, request, who.name, who.role).await,
+        false => Err(forbidden(route, who.role)),
+    };
+    if route.method != Method::Get {
+        note(route, &name, &shown, &outcome);
+    }
+    match outcome {
+        Ok(Some(value)) => {
+            let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
+            (route.status(), headers, format!("{value}\n")).into_response()
+        }
+        Ok(None) => route.status().into_response(),
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn run(
+    api: &Arc<Api>,
+    route: &'static Route,
+    request: Request,
+    name: String,
+    role: Role,
+) -> Outcome {
+    let caller = Caller { name, role: role.as_str().into() };
+    let uri = request.uri();
+    let mut call = Call::parse(route, uri.path(), uri.query().unwrap_or_default(), caller)?;
+    let _place = api.calls.acquire().await;
+    if route.body.is_some() {
+        call.put_body(body_of(request).await?);
+    }
+    (route.run)(api.clone(), call).await
+}
+
+/// A page of the web cannot make a browser send this kind of body without asking first.
+async fn body_of(request: Request) -> Result<Vec<u8>, Problem> {
+    let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let media_type = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    if !media_type.eq_ignore_ascii_case("application/json") {
+        let detail = format!("the body is '{media_type}', not application/json");
+        let problem = Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
+        return Err(problem.at("header Content-Type").fix("send Content-Type: application/json"));
+    }
+    let body = web::read_body(request.into_body(), BODY_BYTES_MAX).await;
+    body.map(Vec::from).map_err(|error| match error {
+        BodyError::TooLong { .. } => call::too_much(error.to_string()),
+        BodyError::Late => Problem::new(StatusCode::REQUEST_TIMEOUT, error.to_string()).at("body"),
+    })
+}
+
+fn forbidden(route: &Route, role: Role) -> Problem {
+    let detail =
+        format!("this needs the role {}, and you are {}", route.role.as_str(), role.as_str());
+    let fix = "name the user in api.operators or api.admins, or use the token";
+    Problem::new(StatusCode::FORBIDDEN, detail).fix(fix)
+}
+
+/// Who did what, and what came of it: a line of its own for each call that changes something, or
+/// was to.
+fn note(route: &Route, name: &str, target: &str, outcome: &Outcome) {
+    let (status, detail) = match outcome {
+        Ok(_) => (route.status(), ""),
+        Err(problem) => (problem.status, problem.detail.as_str()),
+    };
+    let (method, status) = (route.method.as_str(), status.as_u16());
+    tracing::info!(
+        who = &*crate::logging::shown(name),
+        method,
+        call = &*crate::logging::shown(target),
+        status,
+        detail,
+        "audit"
+    );
+}
+
+/// An answer of JSON.
+pub(crate) fn json(value: &impl Serialize) -> Outcome {
+    let value = serde_json::to_value(value);
+    value.map(Some).map_err(|error| {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot be told: {error}"))
+    })
+}
+
+pub(crate) fn base64_of(bytes: &[u8]) -> String {
+    BASE64_STANDARD.encode(bytes)
+}
+
+/// None: it is no base64.
+pub(crate) fn of_base64(text: &str) -> Option<Vec<u8>> {
+    BASE64_STANDARD.decode(text).ok()
+}

@@ -1,0 +1,145 @@
+//! The OpenAPI document, made from the table of routes and the types that go over the wire.
+
+use serde_json::{Map, Value, json};
+
+use super::PREFIX;
+use super::problem::ProblemDetails;
+use super::routes::{Kind, Param, ROUTES, Role, Route};
+use super::schema::{Described, Known};
+
+/// All of it.
+pub fn document() -> Value {
+    let mut known = Known::new();
+    ProblemDetails::schema(&mut known);
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.as_str().to_lowercase()] = operation(route, &mut known);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "quelea",
+            "version": "1",
+            "description": "The management API of quelea. Lists come in pages: give the cursor \
+                back until there is none. docs/api.md has examples.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "servers": [{ "url": PREFIX }],
+        "security": [{ "token": [] }, { "password": [] }],
+        "paths": paths,
+        "components": {
+            "schemas": known,
+            "securitySchemes": {
+                "token": { "type": "http", "scheme": "bearer" },
+                "password": { "type": "http", "scheme": "basic" },
+            },
+        },
+    })
+}
+
+fn operation(route: &Route, known: &mut Known) -> Value {
+    let mut responses = Map::new();
+    let success = match route.answer {
+        Some(schema) => json!({
+            "description": "Done.",
+            "content": { "application/json": { "schema": schema(known) } },
+        }),
+        None => json!({ "description": "Done." }),
+    };
+    responses.insert(route.status().as_str().into(), success);
+    for (status, description) in problems(route) {
+        let schema = json!({ "$ref": "#/components/schemas/ProblemDetails" });
+        let content = json!({ "application/problem+json": { "schema": schema } });
+        let problem = json!({ "description": description, "content": content });
+        responses.insert(status.to_string(), problem);
+    }
+    let mut operation = json!({
+        "operationId": operation_id(route),
+        "summary": route.about,
+        "description": format!("Needs the role {}.", route.role.as_str()),
+        "x-role": route.role.as_str(),
+        "responses": responses,
+    });
+    if !route.params.is_empty() {
+        operation["parameters"] = route.params.iter().map(parameter).collect();
+    }
+    if let Some(schema) = route.body {
+        let content = json!({ "application/json": { "schema": schema(known) } });
+        operation["requestBody"] = json!({ "required": true, "content": content });
+    }
+    operation
+}
+
+/// `GET /clients/{client_id}` is `get_clients_client_id`.
+fn operation_id(route: &Route) -> String {
+    let words = route.path.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let words = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_");
+    format!("{}_{words}", route.method.as_str().to_lowercase())
+}
+
+fn problems(route: &Route) -> Vec<(u16, &'static str)> {
+    let mut problems = vec![
+        (400, "A parameter or the body is wrong; `place` says where."),
+        (401, "No token or password, or a wrong one."),
+        (429, "Too many wrong passwords."),
+        (503, "The broker is starting or stopping."),
+        (504, "A part of the broker has not answered in time."),
+    ];
+    if route.role > Role::Viewer {
+        problems.push((403, "The role of the caller is not enough."));
+    }
+    if !route.params.iter().all(|param| !param.is_required) {
+        problems.push((404, "There is none of this name."));
+    }
+    if route.body.is_some() {
+        problems.push((408, "The body was not there in time."));
+        problems.push((413, "The body has too much in it."));
+        problems.push((415, "The body is not application/json."));
+        problems.push((507, "There is no room for the message."));
+    }
+    problems
+}
+
+fn parameter(param: &Param) -> Value {
+    let schema = match param.kind {
+        Kind::Text { bytes_max } => json!({ "type": "string", "maxLength": bytes_max }),
+        Kind::Number { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Kind::Flag => json!({ "type": "boolean" }),
+    };
+    json!({
+        "name": param.name,
+        "in": param.place.as_str(),
+        "required": param.is_required,
+        "description": param.about,
+        "schema": schema,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_route_is_there_once_and_refers_to_what_is_there() {
+        let document = document();
+        let mut ids = HashSet::new();
+        for route in ROUTES {
+            let method = route.method.as_str().to_lowercase();
+            let operation = &document["paths"][route.path][&method];
+            assert!(ids.insert(operation["operationId"].clone()), "{}", route.path);
+            assert!(!route.about.is_empty(), "{}", route.path);
+            for part in route.path.split('/').filter_map(|part| part.strip_prefix('{')) {
+                let name = part.trim_end_matches('}');
+                assert!(route.params.iter().any(|param| param.name == name && param.is_required));
+            }
+        }
+        let text = document.to_string();
+        for part in text.split("#/components/schemas/").skip(1) {
+            let name = part.split('"').next().unwrap();
+            assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Lists, page by page, over all shards.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use broker::command::Page;
+use broker::{Answer, Command, ShardId};
+use web::axum::http::StatusCode;
+
+use super::Api;
+use super::call::Call;
+use super::problem::Problem;
+use super::schema::Rows;
+
+/// Pages that are asked of shards for one answer: where few rows meet a filter, the answer is
+/// short, and the caller asks on.
+const PAGES_MAX: usize = 100;
+
+/// Where a list goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spot<P> {
+    pub(crate) shard: ShardId,
+    pub(crate) place: P,
+}
+
+/// A place within a shard, as text of a cursor.
+pub(crate) trait Mark: Default + Clone {
+    fn write(&self) -> String;
+    fn read(text: &str) -> Option<Self>;
+}
+
+impl Mark for u32 {
+    fn write(&self) -> String {
+        self.to_string()
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+/// A topic.
+impl Mark for Option<Vec<u8>> {
+    fn write(&self) -> String {
+        self.as_deref().map_or_else(String::new, |topic| BASE64_URL_SAFE_NO_PAD.encode(topic))
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "" => Some(None),
+            text => BASE64_URL_SAFE_NO_PAD.decode(text).ok().map(Some),
+        }
+    }
+}
+
+impl<P: Mark> Spot<P> {
+    /// Where a call begins.
+    pub(crate) fn of(call: &Call, shards: ShardId) -> Result<Self, Problem> {
+        let Some(text) = call.text("cursor") else {
+            return Ok(Self { shard: 0, place: P::default() });
+        };
+        let spot = text.split_once('.').and_then(|(shard, place)| {
+            Some(Self { shard: shard.parse().ok()?, place: P::read(place)? })
+        });
+        spot.filter(|spot| spot.shard < shards).ok_or_else(|| {
+            let fix = "give back the cursor of an answer to the same question, or leave it out";
+            Problem::bad("query parameter cursor", format!("'{text}' is no cursor")).fix(fix)
+        })
+    }
+
+    fn write(&self) -> String {
+        format!("{}.{}", self.shard, self.place.write())
+    }
+}
+
+impl Api {
+    /// Rows of all shards, from where the call says.
+    pub(crate) async fn collect<P: Mark, V, T>(
+        &self,
+        call: &Call,
+        ask: impl Fn(P, u32) -> Command,
+        read: impl Fn(Answer) -> Option<(Vec<V>, Option<P>)>,
+        row: impl Fn(V) -> T,
+    ) -> Result<Rows<T>, Problem> {
+        let mut spot = Spot::<P>::of(call, self.shards.count())?;
+        let mut items = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let max = (call.limit() - items.len()) as u32;
+            let answer = self.shards.ask(spot.shard, ask(spot.place.clone(), max)).await?;
+            let (rows, next) = read(answer).ok_or_else(other_answer)?;
+            items.extend(rows.into_iter().map(&row));
+            match next {
+                Some(place) => spot.place = place,
+                None => spot = Spot { shard: spot.shard + 1, place: P::default() },
+            }
+            if spot.shard == self.shards.count() {
+                return Ok(Rows { items, cursor: None });
+            }
+            if items.len() >= call.limit() {
+                break;
+            }
+        }
+        Ok(Rows { items, cursor: Some(spot.write()) })
+    }
+
+    /// Rows of one shard, from where the call says.
+    pub(crate) async fn collect_one<V>(
+        &self,
+        call: &Call,
+        shard: ShardId,
+        ask: impl Fn(u32, u32) -> Command,
+        read: impl Fn(Answer) -> Result<Page<V>, Problem>,
+    ) -> Result<Rows<V>, Problem> {
+        let Spot { mut place, .. } = Spot::<u32>::of(call, self.shards.count())?;
+        let mut items = Vec::new();
+        loop {
+            let max = (call.limit() - items.len()) as u32;
+            let page = read(self.shards.ask(shard, ask(place, max)).await?)?;
+            items.extend(page.rows);
+            let Some(next) = page.next else { return Ok(Rows { items, cursor: None }) };
+            place = next;
+            if items.len() >= call.limit() {
+                return Ok(Rows { items, cursor: Some(Spot { shard, place }.write()) });
+            }
+        }
+    }
+}
+
+/// A shard answers what it was asked; else that is a mistake of ours.
+pub(crate) fn other_answer() -> Problem {
+    let detail = "a shard has answered something else than it was asked";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_as_they_were_written() {
+        for place in [0, 7, u32::MAX] {
+            assert_eq!(u32::read(&place.write()), Some(place));
+        }
+        for topic in [None, Some(b"a/\xff".to_vec())] {
+            assert_eq!(Option::<Vec<u8>>::read(&topic.write()), Some(topic));
+        }
+        assert_eq!(u32::read("-1"), None);
+        assert_eq!(Option::<Vec<u8>>::read("a/b"), None);
+    }
+}

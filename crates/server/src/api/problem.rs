@@ -1,0 +1,100 @@
+//! What is wrong, where, and how to put it right (RFC 9457).
+
+use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use web::axum::http::{HeaderValue, StatusCode};
+use web::axum::response::{IntoResponse, Response};
+
+use super::schema::record;
+use crate::run::NoAnswer;
+
+record! {
+    /// Why a call failed.
+    ProblemDetails {
+        /// The status in words.
+        title: String,
+        /// The status of the answer.
+        status: u16,
+        /// What is wrong.
+        detail: String,
+        /// Where in the request, such as `query parameter limit` or `body`.
+        place: Option<String>,
+        /// How to put it right.
+        fix: Option<String>,
+    }
+}
+
+/// A call that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    pub(crate) status: StatusCode,
+    pub(crate) detail: String,
+    place: Option<String>,
+    fix: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into(), place: None, fix: None }
+    }
+
+    /// Of what a request says.
+    pub(crate) fn bad(place: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { place: Some(place.into()), ..Self::new(StatusCode::BAD_REQUEST, detail) }
+    }
+
+    #[must_use]
+    pub(crate) fn at(mut self, place: impl Into<String>) -> Self {
+        self.place = Some(place.into());
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// There is none of this name.
+    pub(crate) fn missing(what: &str, name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("there is no {what} '{name}'"))
+    }
+}
+
+impl From<NoAnswer> for Problem {
+    fn from(no_answer: NoAnswer) -> Self {
+        match no_answer {
+            NoAnswer::Absent => {
+                let detail = "the broker is starting or stopping";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, detail).fix("ask again in a second")
+            }
+            NoAnswer::Late => {
+                let detail = "a part of the broker has not answered in time; what was asked of it \
+                              may be done later";
+                let fix = "look at /readyz, and at quelea_worker_turn_seconds_max in /metrics";
+                Self::new(StatusCode::GATEWAY_TIMEOUT, detail).fix(fix)
+            }
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let Self { status, detail, place, fix } = self;
+        let title = status.canonical_reason().unwrap_or_default().to_owned();
+        let details = ProblemDetails { title, status: status.as_u16(), detail, place, fix };
+        let body = serde_json::to_string(&details).unwrap_or_default() + "\n";
+        let kind = [(CONTENT_TYPE, "application/problem+json"), (CACHE_CONTROL, "no-store")];
+        let mut response = (status, kind, body).into_response();
+        let extra = match status {
+            StatusCode::UNAUTHORIZED => Some((WWW_AUTHENTICATE, "Bearer realm=\"quelea\"")),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                Some((RETRY_AFTER, "1"))
+            }
+            _ => None,
+        };
+        if let Some((name, value)) = extra {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}

@@ -1,0 +1,352 @@
+//! Every route of the API: from this table come the router, the checks, and the OpenAPI document.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde_json::Value;
+use web::axum::http::StatusCode;
+use web::axum::routing::MethodFilter;
+
+use super::call::Call;
+use super::problem::Problem;
+use super::schema::{Described, Known, Rows};
+use super::views::{
+    Broker, Caller, Client, Group, Listener, Log, Member, Publish, PublishBatch, Published,
+    PublishedBatch, Receiver, Retain, Retained, Setting, Subscription,
+};
+use super::{Api, broker, clients, messages};
+
+/// What is done for whom.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    /// Below `/api/v1`; `{name}` is a parameter.
+    pub(crate) path: &'static str,
+    /// The least that its caller has to be.
+    pub(crate) role: Role,
+    pub(crate) about: &'static str,
+    pub(crate) params: &'static [Param],
+    pub(crate) body: Option<fn(&mut Known) -> Value>,
+    /// None: nothing but the status is answered.
+    pub(crate) answer: Option<fn(&mut Known) -> Value>,
+    pub(crate) run: Run,
+}
+
+pub(crate) type Run = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// JSON, or nothing where nothing is to be said.
+pub(crate) type Outcome = Result<Option<Value>, Problem>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Get,
+    Post,
+    Put,
+    Delete,
+}
+
+/// Who may do what; each may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    Viewer,
+    Operator,
+    Admin,
+}
+
+#[derive(Debug)]
+pub(crate) struct Param {
+    pub(crate) name: &'static str,
+    pub(crate) place: Place,
+    pub(crate) kind: Kind,
+    pub(crate) is_required: bool,
+    pub(crate) about: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Path,
+    Query,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Text { bytes_max: usize },
+    Number { min: u64, max: u64 },
+    Flag,
+}
+
+impl Route {
+    pub(crate) const fn status(&self) -> StatusCode {
+        if self.answer.is_some() { StatusCode::OK } else { StatusCode::NO_CONTENT }
+    }
+}
+
+impl Method {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    pub(crate) const fn filter(self) -> MethodFilter {
+        match self {
+            Self::Get => MethodFilter::GET,
+            Self::Post => MethodFilter::POST,
+            Self::Put => MethodFilter::PUT,
+            Self::Delete => MethodFilter::DELETE,
+        }
+    }
+}
+
+impl Role {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl Place {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Path => "path",
+            Self::Query => "query",
+        }
+    }
+}
+
+/// The longest text of MQTT.
+const TEXT_BYTES_MAX: usize = 65_535;
+
+/// The most rows of one answer.
+pub(crate) const LIMIT_MAX: u64 = 1_000;
+
+const fn text(name: &'static str, about: &'static str) -> Param {
+    let kind = Kind::Text { bytes_max: TEXT_BYTES_MAX };
+    Param { name, place: Place::Query, kind, is_required: false, about }
+}
+
+const fn needed(name: &'static str, about: &'static str) -> Param {
+    Param { is_required: true, ..text(name, about) }
+}
+
+const fn flag(name: &'static str, about: &'static str) -> Param {
+    Param { kind: Kind::Flag, ..text(name, about) }
+}
+
+const CLIENT_ID: Param = Param {
+    place: Place::Path,
+    is_required: true,
+    ..text("client_id", "The client id, percent-encoded: '/' is %2F.")
+};
+const LIMIT: Param = Param {
+    kind: Kind::Number { min: 1, max: LIMIT_MAX },
+    ..text("limit", "The most rows of the answer, 1 to 1000; 100 if left out.")
+};
+const CURSOR: Param = text("cursor", "The cursor of the page before.");
+const TOPIC: Param = needed("topic", "A topic without wildcards.");
+
+const GET: Route = Route {
+    method: Method::Get,
+    path: "",
+    role: Role::Viewer,
+    about: "",
+    params: &[],
+    body: None,
+    answer: None,
+    run: |_, _| Box::pin(async { Ok(None) }),
+};
+
+/// All of them.
+pub(crate) const ROUTES: &[Route] = &[
+    Route {
+        path: "/openapi.json",
+        about: "This document.",
+        answer: Some(|_| serde_json::json!({ "type": "object" })),
+        run: |_, _| Box::pin(async { Ok(Some(super::openapi::document())) }),
+        ..GET
+    },
+    Route {
+        path: "/caller",
+        about: "Who asks, and with which role.",
+        answer: Some(Caller::schema),
+        run: |_, call| Box::pin(async move { super::json(&call.caller) }),
+        ..GET
+    },
+    Route {
+        path: "/broker",
+        about: "The broker: version, state, sums.",
+        answer: Some(Broker::schema),
+        run: |api, _| Box::pin(async move { broker::info(&api) }),
+        ..GET
+    },
+    Route {
+        path: "/listeners",
+        about: "The listeners, with their connections.",
+        answer: Some(Rows::<Listener>::schema),
+        run: |api, _| Box::pin(async move { broker::listeners(&api) }),
+        ..GET
+    },
+    Route {
+        path: "/logs",
+        about: "The logs of the shards: state, space, segments. None where nothing is stored.",
+        answer: Some(Rows::<Log>::schema),
+        run: |api, _| Box::pin(async move { broker::logs(&api) }),
+        ..GET
+    },
+    Route {
+        path: "/settings",
+        role: Role::Operator,
+        about: "The configuration in force, but for listeners, each value with where it was set.",
+        answer: Some(Rows::<Setting>::schema),
+        run: |api, _| Box::pin(async move { broker::settings(&api) }),
+        ..GET
+    },
+    Route {
+        path: "/clients",
+        about: "Clients, connected or not, that meet all filters. A page may be short, or empty, \
+                while there is a cursor.",
+        params: &[
+            text("client_id", "Part of the client id."),
+            text("username", "The whole user name; empty: those without one."),
+            text("address", "How the address begins, such as 10.0.0.7:"),
+            flag("connected", "true: those with a connection; false: those without."),
+            LIMIT,
+            CURSOR,
+        ],
+        answer: Some(Rows::<Client>::schema),
+        run: |api, call| Box::pin(async move { clients::list(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/clients/{client_id}",
+        about: "One client.",
+        params: &[CLIENT_ID],
+        answer: Some(Client::schema),
+        run: |api, call| Box::pin(async move { clients::show(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/clients/{client_id}/subscriptions",
+        about: "What a client is subscribed to.",
+        params: &[CLIENT_ID, LIMIT, CURSOR],
+        answer: Some(Rows::<Subscription>::schema),
+        run: |api, call| Box::pin(async move { clients::subscriptions(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/clients/{client_id}/disconnect",
+        role: Role::Operator,
+        about: "Ends the connection of a client with 0x98, administrative action. Its session \
+                stays, and it may connect again.",
+        params: &[CLIENT_ID],
+        run: |api, call| Box::pin(async move { clients::disconnect(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Delete,
+        path: "/clients/{client_id}",
+        role: Role::Admin,
+        about: "Ends the session of a client, with its subscriptions and all that waits for it, \
+                and its connection. Its will is published.",
+        params: &[CLIENT_ID],
+        run: |api, call| Box::pin(async move { clients::purge(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/topics/receivers",
+        about: "Who gets a message on a topic.",
+        params: &[TOPIC, LIMIT, CURSOR],
+        answer: Some(Rows::<Receiver>::schema),
+        run: |api, call| Box::pin(async move { clients::receivers(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/groups",
+        about: "Shared groups.",
+        params: &[LIMIT, CURSOR],
+        answer: Some(Rows::<Group>::schema),
+        run: |api, call| Box::pin(async move { clients::groups(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/groups/members",
+        about: "The members of a shared group.",
+        params: &[
+            needed("share", "The share name."),
+            needed("filter", "The filter of the group."),
+            LIMIT,
+            CURSOR,
+        ],
+        answer: Some(Rows::<Member>::schema),
+        run: |api, call| Box::pin(async move { clients::members(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/retained",
+        about: "Retained messages, in the order of topics within each shard.",
+        params: &[
+            text("filter", "A topic filter; # if left out, which leaves out topics with $."),
+            LIMIT,
+            CURSOR,
+        ],
+        answer: Some(Rows::<Retained>::schema),
+        run: |api, call| Box::pin(async move { messages::list_retained(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        path: "/retained/message",
+        about: "The retained message of a topic, whole.",
+        params: &[TOPIC],
+        answer: Some(Retained::schema),
+        run: |api, call| Box::pin(async move { messages::show_retained(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Put,
+        path: "/retained/message",
+        role: Role::Operator,
+        about: "Publishes a retained message.",
+        params: &[TOPIC],
+        body: Some(Retain::schema),
+        answer: Some(Published::schema),
+        run: |api, call| Box::pin(async move { messages::set_retained(&api, &call).await }),
+    },
+    Route {
+        method: Method::Delete,
+        path: "/retained/message",
+        role: Role::Operator,
+        about: "Clears the retained message of a topic, by a retained message without payload.",
+        params: &[TOPIC],
+        run: |api, call| Box::pin(async move { messages::clear_retained(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/publish",
+        role: Role::Operator,
+        about: "Publishes a message. Success means what a PUBACK means: who is owed it has it as \
+                firmly as the durability level says. The access rules of clients do not count.",
+        body: Some(Publish::schema),
+        answer: Some(Published::schema),
+        run: |api, call| Box::pin(async move { messages::publish(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/publish/batch",
+        role: Role::Operator,
+        about: "Publishes messages in their order. One that is refused does not keep the others.",
+        body: Some(PublishBatch::schema),
+        answer: Some(PublishedBatch::schema),
+        run: |api, call| Box::pin(async move { messages::publish_batch(&api, &call).await }),
+        ..GET
+    },
+];

@@ -1,0 +1,421 @@
+//! What is told and taken, as JSON.
+
+use broker::command::{ConnectionView, GroupView, ReceiverView, SessionView, SubscriptionView};
+use codec::{Properties, Property, QoS};
+use session::{Message, NEVER};
+
+use super::schema::record;
+
+record! {
+    /// A client: its session, and its connection if it has one.
+    Client {
+        /// The client id.
+        client_id: String,
+        /// The user name; null: none.
+        username: Option<String>,
+        /// Has it a connection?
+        connected: bool,
+        /// Where it connects from.
+        address: Option<String>,
+        /// The version of MQTT that it speaks.
+        protocol: Option<String>,
+        /// The keep-alive of its connection; 0: none.
+        keep_alive_secs: Option<u16>,
+        /// Seconds since its last packet.
+        silent_secs: Option<u64>,
+        /// Seconds that its session outlives the connection; null: for ever.
+        session_expiry_secs: Option<u32>,
+        /// Seconds until the session expires; null while it is connected, or if it never does.
+        expires_in_secs: Option<u64>,
+        /// The session is in the log.
+        durable: bool,
+        /// A will is kept for it.
+        has_will: bool,
+        /// Its subscriptions.
+        subscriptions: u64,
+        /// Those of them that are shared.
+        shared_subscriptions: u64,
+        /// Messages that wait until it has acknowledged others, in memory and in the log.
+        queued_messages: u64,
+        /// Bytes of those in memory.
+        queued_bytes: u64,
+        /// Messages that it was sent and has not acknowledged.
+        in_flight: u64,
+        /// How many these may be.
+        in_flight_max: Option<u16>,
+        /// QoS 2 messages of its own that it has not released.
+        incoming: u64,
+        /// Bytes that wait for its socket.
+        unsent_bytes: Option<u64>,
+    }
+}
+
+record! {
+    /// A subscription of one client.
+    Subscription {
+        /// The filter, without a share name.
+        filter: String,
+        /// The share name; null: it is not shared.
+        share: Option<String>,
+        /// The highest QoS of what it gets.
+        qos: u8,
+        /// Its own messages are not sent to it.
+        no_local: bool,
+        /// Messages keep their retain flag.
+        retain_as_published: bool,
+        /// The subscription identifier; null: none.
+        identifier: Option<u32>,
+    }
+}
+
+record! {
+    /// Who gets a message on a topic: a client, or one member of a shared group.
+    Receiver {
+        /// The client; null: a shared group.
+        client_id: Option<String>,
+        /// The share name of the group.
+        share: Option<String>,
+        /// The filter that matches.
+        filter: String,
+        /// The highest QoS of what it gets; of a group, of any member.
+        qos: u8,
+        /// Has it a connection, or any member one?
+        connected: bool,
+        /// False: the access rules keep messages on this topic from it. Of a group always true: its
+        /// members are checked one by one.
+        allowed: bool,
+    }
+}
+
+record! {
+    /// A shared group.
+    Group {
+        /// The share name.
+        share: String,
+        /// The filter.
+        filter: String,
+        /// Its members.
+        members: u64,
+        /// Those of them that are connected.
+        online: u64,
+        /// Messages that no member could take yet: its lag.
+        waiting: u64,
+    }
+}
+
+record! {
+    /// A member of a shared group.
+    Member {
+        /// The client; null: its session has just ended.
+        client_id: Option<String>,
+        /// The highest QoS of what it gets.
+        qos: u8,
+        /// Has it a connection?
+        connected: bool,
+        /// Messages that it was sent and has not acknowledged, of all its subscriptions.
+        in_flight: u64,
+    }
+}
+
+record! {
+    /// A retained message.
+    Retained {
+        /// The topic.
+        topic: String,
+        /// Its QoS.
+        qos: u8,
+        /// Bytes of the payload.
+        payload_bytes: u64,
+        /// The payload in base64. In a list the first 256 bytes.
+        payload_base64: String,
+        /// The payload as text, if it is UTF-8 and shown whole.
+        payload: Option<String>,
+        /// Seconds until it expires; null: never.
+        expires_in_secs: Option<u64>,
+        /// The content type.
+        content_type: Option<String>,
+        /// The user properties.
+        user_properties: Vec<UserProperty>,
+    }
+}
+
+record! {
+    /// A user property of MQTT 5.
+    UserProperty {
+        /// The name.
+        name: String,
+        /// The value.
+        value: String,
+    }
+}
+
+record! {
+    /// A message to publish. Its payload is text or base64, and empty if neither is there.
+    Publish {
+        /// The topic, without wildcards.
+        topic: String,
+        /// The payload as text.
+        payload: Option<String>,
+        /// The payload in base64.
+        payload_base64: Option<String>,
+        /// 0 to 2; 0 if left out. What is owed to durable sessions is kept at each but 0.
+        qos: Option<u8>,
+        /// Retain it; with an empty payload: clear what is retained.
+        retain: Option<bool>,
+        /// Seconds until it expires.
+        message_expiry_secs: Option<u32>,
+        /// The content type.
+        content_type: Option<String>,
+        /// Where an answer is expected.
+        response_topic: Option<String>,
+        /// What an answer refers to, in base64.
+        correlation_data_base64: Option<String>,
+        /// User properties, in their order.
+        user_properties: Option<Vec<UserProperty>>,
+    }
+}
+
+record! {
+    /// Messages to publish, one after the other.
+    PublishBatch {
+        /// At most 100.
+        messages: Vec<Publish>,
+    }
+}
+
+record! {
+    /// A message to retain.
+    Retain {
+        /// The payload as text.
+        payload: Option<String>,
+        /// The payload in base64.
+        payload_base64: Option<String>,
+        /// 0 to 2; 0 if left out.
+        qos: Option<u8>,
+        /// Seconds until it expires.
+        message_expiry_secs: Option<u32>,
+        /// The content type.
+        content_type: Option<String>,
+    }
+}
+
+record! {
+    /// What became of a message.
+    Published {
+        /// The reason code that a PUBACK would have had: 0 or 16, or 128 and more for a refusal.
+        reason_code: u8,
+        /// The same in words.
+        reason: String,
+        /// Somebody has a matching subscription.
+        matched: bool,
+    }
+}
+
+record! {
+    /// What became of a batch.
+    PublishedBatch {
+        /// In the order of the messages.
+        results: Vec<Published>,
+        /// How many were refused.
+        refused: u64,
+    }
+}
+
+record! {
+    /// The broker.
+    Broker {
+        /// Its version.
+        version: String,
+        /// `starting`, `ready`, `stopping` or `failed`.
+        state: String,
+        /// Seconds since the start.
+        uptime_secs: u64,
+        /// Shards of state.
+        shards: u16,
+        /// Open connections.
+        connections: u64,
+        /// Sessions, with a connection or without.
+        sessions: u64,
+        /// Subscriptions of all sessions.
+        subscriptions: u64,
+        /// Retained messages.
+        retained_messages: u64,
+        /// Bytes of these.
+        retained_bytes: u64,
+        /// Messages from clients since the start.
+        messages_received: u64,
+        /// Messages to clients since the start.
+        messages_sent: u64,
+        /// Deliveries that were dropped since the start, for any reason.
+        messages_dropped: u64,
+        /// Messages that were refused to their publishers since the start.
+        publishes_refused: u64,
+        /// Memory of the process that is resident.
+        resident_bytes: u64,
+    }
+}
+
+record! {
+    /// A listener.
+    Listener {
+        /// What logs and metrics call it.
+        name: String,
+        /// Its connections, including those that have not logged in yet.
+        connections: u64,
+        /// Connections accepted since the start.
+        accepted: u64,
+        /// Those that have logged in.
+        admitted: u64,
+        /// When its certificate expires, in seconds since 1970; null: it has none.
+        certificate_expires_at: Option<u64>,
+    }
+}
+
+record! {
+    /// The log of a shard.
+    Log {
+        /// The shard.
+        shard: u64,
+        /// `opening`, `ready`, `closed`, `full` or `poisoned`.
+        state: String,
+        /// What its metrics say.
+        figures: Vec<Figure>,
+    }
+}
+
+record! {
+    /// A number with a name.
+    Figure {
+        /// The name of the metric, without `quelea_log_`.
+        name: String,
+        /// The number.
+        value: u64,
+    }
+}
+
+record! {
+    /// A setting in force.
+    Setting {
+        /// Section and key.
+        key: String,
+        /// The value as TOML.
+        value: String,
+        /// Where it was set, or what it follows from.
+        origin: String,
+    }
+}
+
+record! {
+    /// Who asks.
+    Caller {
+        /// The user name, or `token`.
+        name: String,
+        /// `viewer`, `operator` or `admin`.
+        role: String,
+    }
+}
+
+/// Bytes of a payload that a list shows.
+const PAYLOAD_SHOWN_MAX: usize = 256;
+
+impl Client {
+    pub(crate) fn of(view: SessionView, now_ms: u64) -> Self {
+        let connection = view.connection.as_ref();
+        let of = |what: fn(&ConnectionView) -> u64| connection.map(what);
+        let expires = (view.expires_at_ms != NEVER && connection.is_none())
+            .then(|| view.expires_at_ms.saturating_sub(now_ms) / 1000);
+        Self {
+            connected: connection.is_some(),
+            address: connection.map(|it| it.address.to_string()),
+            protocol: connection.map(|it| it.version.to_string()),
+            keep_alive_secs: connection.map(|it| it.keep_alive_secs),
+            silent_secs: of(|it| it.last_packet_ms).map(|ms| now_ms.saturating_sub(ms) / 1000),
+            in_flight_max: connection.map(|it| it.send_max),
+            unsent_bytes: of(|it| it.unsent_bytes),
+            client_id: view.client_id.into(),
+            username: view.username.map(Into::into),
+            session_expiry_secs: (view.expiry_secs != u32::MAX).then_some(view.expiry_secs),
+            expires_in_secs: expires,
+            durable: view.is_durable,
+            has_will: view.has_will,
+            subscriptions: view.subscriptions,
+            shared_subscriptions: view.shared_subscriptions,
+            queued_messages: view.queued,
+            queued_bytes: view.queued_bytes,
+            in_flight: view.in_flight,
+            incoming: view.incoming,
+        }
+    }
+}
+
+impl From<SubscriptionView> for Subscription {
+    fn from(view: SubscriptionView) -> Self {
+        Self {
+            filter: view.filter.into(),
+            share: view.share.map(Into::into),
+            qos: view.qos,
+            no_local: view.no_local,
+            retain_as_published: view.retain_as_published,
+            identifier: (view.identifier != 0).then_some(view.identifier),
+        }
+    }
+}
+
+impl From<ReceiverView> for Receiver {
+    fn from(view: ReceiverView) -> Self {
+        Self {
+            client_id: view.share.is_none().then(|| view.client_id.into()),
+            share: view.share.map(Into::into),
+            filter: view.filter.into(),
+            qos: view.qos,
+            connected: view.connected,
+            allowed: view.allowed,
+        }
+    }
+}
+
+impl From<GroupView> for Group {
+    fn from(view: GroupView) -> Self {
+        let GroupView { share, filter, members, online, waiting } = view;
+        Self { share: share.into(), filter: filter.into(), members, online, waiting }
+    }
+}
+
+impl Retained {
+    pub(crate) fn of(message: &Message, is_listed: bool, now_ms: u64) -> Self {
+        let payload = message.payload();
+        let shown = if is_listed { payload.len().min(PAYLOAD_SHOWN_MAX) } else { payload.len() };
+        let text = std::str::from_utf8(payload).ok().filter(|_| shown == payload.len());
+        let mut user_properties = Vec::new();
+        let mut content_type = None;
+        for property in Properties::from_raw(message.properties()).iter() {
+            match property {
+                Property::User(name, value) => user_properties
+                    .push(UserProperty { name: name.to_owned(), value: value.to_owned() }),
+                Property::ContentType(text) => content_type = Some(text.to_owned()),
+                _ => {}
+            }
+        }
+        Self {
+            topic: message.topic().to_owned(),
+            qos: message.qos() as u8,
+            payload_bytes: payload.len() as u64,
+            payload_base64: super::base64_of(&payload[..shown]),
+            payload: text.map(str::to_owned),
+            expires_in_secs: (message.expires_at_ms() != NEVER)
+                .then(|| message.expires_at_ms().saturating_sub(now_ms) / 1000),
+            content_type,
+            user_properties,
+        }
+    }
+}
+
+/// 0 if it is left out.
+pub(crate) fn qos_of(level: Option<u8>) -> Option<QoS> {
+    match level.unwrap_or(0) {
+        0 => Some(QoS::AtMostOnce),
+        1 => Some(QoS::AtLeastOnce),
+        2 => Some(QoS::ExactlyOnce),
+        _ => None,
+    }
+}

@@ -1,0 +1,481 @@
+//! `quelea ctl`: sees and changes a running broker, by its management API.
+//!
+//! Exit codes beside those of all commands: 4, the broker did not let us; 5, there is none of that
+//! name.
+
+mod http;
+mod table;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{EXIT_FAILURE, EXIT_OK, complain, print};
+use http::{Credentials, Http, percent_encoded};
+use table::Column;
+
+/// Flags and commands of `quelea ctl`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct CtlArgs {
+    #[command(flatten)]
+    access: Access,
+    /// Print JSON, as the API answers.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: CtlCommand,
+}
+
+/// Where the broker is, and who we are.
+#[derive(Clone, Debug, Args)]
+struct Access {
+    /// Address of the API, also by QUELEA_API_URL. Default: what the token file says.
+    #[arg(long, global = true, value_name = "URL")]
+    url: Option<String>,
+    /// Data directory of a broker on this machine, which has the token file.
+    #[arg(long, global = true, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// File with the token. Default: api.token in the data directory.
+    #[arg(long, global = true, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// A user of api.password_file. The password is asked for, or taken from QUELEA_PASSWORD.
+    #[arg(long, global = true, value_name = "NAME")]
+    user: Option<String>,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum CtlCommand {
+    /// The broker: version, state, sums.
+    Info,
+    /// Clients, connected or not.
+    #[command(subcommand)]
+    Clients(Clients),
+    /// What a client is subscribed to.
+    Subs { client_id: String },
+    /// Who gets a message on a topic.
+    Who { topic: String },
+    /// Retained messages.
+    #[command(subcommand)]
+    Retained(RetainedCommand),
+    /// Publish a message.
+    Publish(PublishArgs),
+    /// Shared groups.
+    #[command(subcommand)]
+    Groups(Groups),
+    /// The listeners.
+    Listeners,
+    /// The logs of the shards.
+    Logs,
+    /// The configuration in force.
+    Settings,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Clients {
+    /// List those that meet all filters.
+    List(ListArgs),
+    /// Show one.
+    Show { client_id: String },
+    /// End its connection (0x98); its session stays.
+    Kick { client_id: String },
+    /// End its session, with all that waits for it.
+    Purge { client_id: String },
+}
+
+#[derive(Clone, Debug, Args)]
+struct ListArgs {
+    /// Part of the client id.
+    #[arg(long, value_name = "PART")]
+    id: Option<String>,
+    /// The whole user name; empty: those without one.
+    #[arg(long, value_name = "NAME")]
+    username: Option<String>,
+    /// How the address begins.
+    #[arg(long, value_name = "PREFIX")]
+    address: Option<String>,
+    /// Those with a connection.
+    #[arg(long, conflicts_with = "offline")]
+    online: bool,
+    /// Those without one.
+    #[arg(long)]
+    offline: bool,
+    /// How many at most; 0: all.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum RetainedCommand {
+    /// List those whose topics match a filter.
+    List {
+        #[arg(default_value = "#")]
+        filter: String,
+        /// How many at most; 0: all.
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: usize,
+    },
+    /// Show one.
+    Get { topic: String },
+    /// Publish one.
+    Set {
+        topic: String,
+        #[arg(short, long)]
+        message: String,
+        #[arg(short, long, default_value_t = 1, value_parser = qos_level)]
+        qos: u8,
+    },
+    /// Clear the one of a topic.
+    Clear { topic: String },
+}
+
+#[derive(Clone, Debug, Args)]
+struct PublishArgs {
+    topic: String,
+    #[arg(short, long)]
+    message: String,
+    #[arg(short, long, default_value_t = 1, value_parser = qos_level)]
+    qos: u8,
+    /// Retain it.
+    #[arg(short, long)]
+    retain: bool,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Groups {
+    /// List all.
+    List,
+    /// List the members of one.
+    Members { share: String, filter: String },
+}
+
+/// Runs the command; the result is the exit code.
+pub fn run(args: &CtlArgs) -> u8 {
+    let done = args.access.open().and_then(|http| Ctl { http, json: args.json }.run(&args.command));
+    match done {
+        Ok(()) => EXIT_OK,
+        Err(Failure { code, text }) => {
+            complain(&text);
+            code
+        }
+    }
+}
+
+/// What went wrong, with its exit code.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    text: String,
+}
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Self {
+        Self { code: EXIT_FAILURE, text: text.into() }
+    }
+}
+
+/// The broker did not let us.
+const EXIT_NOT_ALLOWED: u8 = 4;
+/// There is none of that name.
+const EXIT_NONE: u8 = 5;
+
+impl Access {
+    fn open(&self) -> Result<Http, Failure> {
+        let env = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let given_url = self.url.clone().or_else(|| env("QUELEA_API_URL"));
+        if let Some(user) = &self.user {
+            let password = match env("QUELEA_PASSWORD") {
+                Some(password) => password,
+                None => rpassword::prompt_password("Password: ")
+                    .map_err(|error| Failure::new(format!("cannot read the password: {error}")))?,
+            };
+            let credentials = Credentials::Password(user.clone(), password);
+            return Http::new(given_url.as_deref().unwrap_or(URL_DEFAULT), credentials);
+        }
+        if let Some(token) = env("QUELEA_API_TOKEN") {
+            let url = given_url.unwrap_or_else(|| URL_DEFAULT.to_owned());
+            return Http::new(&url, Credentials::Token(token));
+        }
+        let data = self.data.clone().or_else(|| env("QUELEA_server__data_dir").map(PathBuf::from));
+        let data = data.unwrap_or_else(|| PathBuf::from("quelea-data"));
+        let path = self.token_file.clone().unwrap_or_else(|| data.join(crate::config::TOKEN_FILE));
+        let (token, noted) = read_token(&path)?;
+        let url = given_url.unwrap_or(noted);
+        Http::new(&url, Credentials::Token(token))
+    }
+}
+
+/// The token, and where the broker said that its API is.
+fn read_token(path: &Path) -> Result<(String, String), Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let shown = path.display();
+        Failure::new(format!(
+            "cannot read {shown}: {error}; name the data directory with --data, or the file with \
+             --token-file; the broker makes it when api.listen is set"
+        ))
+    })?;
+    let mut lines = text.lines().map(str::trim);
+    let token = lines.next().unwrap_or_default().to_owned();
+    let url = lines.next().filter(|line| !line.is_empty()).unwrap_or(URL_DEFAULT);
+    Ok((token, url.to_owned()))
+}
+
+const URL_DEFAULT: &str = "http://127.0.0.1:9883";
+
+/// Rows that are asked for at a time.
+const PAGE_ROWS: usize = 1_000;
+
+struct Ctl {
+    http: Http,
+    json: bool,
+}
+
+impl Ctl {
+    fn run(&self, command: &CtlCommand) -> Result<(), Failure> {
+        match command {
+            CtlCommand::Info => self.show("/broker"),
+            CtlCommand::Clients(command) => self.clients(command),
+            CtlCommand::Subs { client_id } => {
+                let path = format!("/clients/{}/subscriptions", percent_encoded(client_id));
+                self.list(&path, &[], 0, SUBSCRIPTIONS)
+            }
+            CtlCommand::Who { topic } => {
+                self.list("/topics/receivers", &[("topic", topic)], 0, RECEIVERS)
+            }
+            CtlCommand::Retained(command) => self.retained(command),
+            CtlCommand::Publish(args) => self.publish(args),
+            CtlCommand::Groups(Groups::List) => self.list("/groups", &[], 0, GROUPS),
+            CtlCommand::Groups(Groups::Members { share, filter }) => {
+                let query: [(&str, &str); 2] = [("share", share), ("filter", filter)];
+                self.list("/groups/members", &query, 0, MEMBERS)
+            }
+            CtlCommand::Listeners => self.list("/listeners", &[], 0, LISTENERS),
+            CtlCommand::Logs => self.logs(),
+            CtlCommand::Settings => self.list("/settings", &[], 0, SETTINGS),
+        }
+    }
+
+    fn clients(&self, command: &Clients) -> Result<(), Failure> {
+        match command {
+            Clients::List(args) => {
+                let given: [(&str, Option<&str>); 4] = [
+                    ("client_id", args.id.as_deref()),
+                    ("username", args.username.as_deref()),
+                    ("address", args.address.as_deref()),
+                    ("connected", args.connected()),
+                ];
+                let query: Vec<(&str, &str)> =
+                    given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
+                self.list("/clients", &query, args.limit, CLIENTS)
+            }
+            Clients::Show { client_id } => self.show(&client_path(client_id)),
+            Clients::Kick { client_id } => {
+                let path = client_path(client_id) + "/disconnect";
+                self.http.call("POST", &path, None).map(drop)
+            }
+            Clients::Purge { client_id } => {
+                self.http.call("DELETE", &client_path(client_id), None).map(drop)
+            }
+        }
+    }
+
+    fn retained(&self, command: &RetainedCommand) -> Result<(), Failure> {
+        let path = |topic: &str| format!("/retained/message?topic={}", percent_encoded(topic));
+        match command {
+            RetainedCommand::List { filter, limit } => {
+                self.list("/retained", &[("filter", filter)], *limit, RETAINED)
+            }
+            RetainedCommand::Get { topic } => self.show(&path(topic)),
+            RetainedCommand::Set { topic, message, qos } => {
+                let body = json!({ "payload": message, "qos": qos });
+                self.tell(&self.http.call("PUT", &path(topic), Some(&body))?)
+            }
+            RetainedCommand::Clear { topic } => {
+                self.http.call("DELETE", &path(topic), None).map(drop)
+            }
+        }
+    }
+
+    fn publish(&self, args: &PublishArgs) -> Result<(), Failure> {
+        let PublishArgs { topic, message, qos, retain } = args;
+        let body = json!({ "topic": topic, "payload": message, "qos": qos, "retain": retain });
+        self.tell(&self.http.call("POST", "/publish", Some(&body))?)
+    }
+
+    /// One thing, field by field.
+    fn show(&self, path: &str) -> Result<(), Failure> {
+        self.tell(&self.http.call("GET", path, None)?)
+    }
+
+    fn tell(&self, value: &Value) -> Result<(), Failure> {
+        let text = if self.json { format!("{value:#}\n") } else { table::fields(value) };
+        print(text.as_bytes());
+        Ok(())
+    }
+
+    /// The rows of a list, so many at most (0: all), as they come.
+    fn list(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        limit: usize,
+        columns: &[Column],
+    ) -> Result<(), Failure> {
+        let (rows, has_more) = self.rows(path, query, limit)?;
+        if self.json {
+            print(format!("{:#}\n", Value::Array(rows)).as_bytes());
+        } else {
+            print(table::table(&rows, columns).as_bytes());
+        }
+        if has_more {
+            complain(&format!("these are the first {limit}; --limit 0 shows all"));
+        }
+        Ok(())
+    }
+
+    fn rows(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        limit: usize,
+    ) -> Result<(Vec<Value>, bool), Failure> {
+        let is_paged = !["/listeners", "/settings", "/logs"].contains(&path);
+        let wanted = if limit == 0 { usize::MAX } else { limit };
+        let mut rows: Vec<Value> = Vec::new();
+        let mut cursor = None::<String>;
+        loop {
+            let count = (wanted - rows.len()).min(PAGE_ROWS).to_string();
+            let mut pairs = query.to_vec();
+            if is_paged {
+                pairs.push(("limit", &count));
+            }
+            pairs.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            let pairs: Vec<String> = pairs
+                .iter()
+                .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
+                .collect();
+            let mut page = self.http.call("GET", &format!("{path}?{}", pairs.join("&")), None)?;
+            if let Some(items) = page["items"].as_array_mut() {
+                rows.append(items);
+            }
+            cursor = page["cursor"].as_str().map(str::to_owned);
+            if cursor.is_none() || rows.len() >= wanted {
+                return Ok((rows, cursor.is_some()));
+            }
+        }
+    }
+
+    /// Their figures become columns.
+    fn logs(&self) -> Result<(), Failure> {
+        let (mut rows, _) = self.rows("/logs", &[], 0)?;
+        if self.json {
+            print(format!("{:#}\n", Value::Array(rows)).as_bytes());
+            return Ok(());
+        }
+        for row in &mut rows {
+            for figure in row["figures"].as_array().cloned().unwrap_or_default() {
+                if let Some(name) = figure["name"].as_str() {
+                    row[name] = figure["value"].clone();
+                }
+            }
+        }
+        print(table::table(&rows, LOGS).as_bytes());
+        Ok(())
+    }
+}
+
+impl ListArgs {
+    const fn connected(&self) -> Option<&'static str> {
+        match (self.online, self.offline) {
+            (true, _) => Some("true"),
+            (_, true) => Some("false"),
+            _ => None,
+        }
+    }
+}
+
+fn qos_level(text: &str) -> Result<u8, String> {
+    text.parse().ok().filter(|level| *level <= 2).ok_or_else(|| "it is 0, 1 or 2".to_owned())
+}
+
+fn client_path(client_id: &str) -> String {
+    format!("/clients/{}", percent_encoded(client_id))
+}
+
+const CLIENTS: &[Column] = &[
+    Column("CLIENT", "client_id"),
+    Column("USER", "username"),
+    Column("ONLINE", "connected"),
+    Column("ADDRESS", "address"),
+    Column("MQTT", "protocol"),
+    Column("SUBS", "subscriptions"),
+    Column("QUEUED", "queued_messages"),
+    Column("IN FLIGHT", "in_flight"),
+];
+const SUBSCRIPTIONS: &[Column] = &[
+    Column("FILTER", "filter"),
+    Column("SHARE", "share"),
+    Column("QOS", "qos"),
+    Column("NO LOCAL", "no_local"),
+    Column("AS PUBLISHED", "retain_as_published"),
+    Column("ID", "identifier"),
+];
+const RECEIVERS: &[Column] = &[
+    Column("CLIENT", "client_id"),
+    Column("GROUP", "share"),
+    Column("FILTER", "filter"),
+    Column("QOS", "qos"),
+    Column("ONLINE", "connected"),
+    Column("ALLOWED", "allowed"),
+];
+const RETAINED: &[Column] = &[
+    Column("TOPIC", "topic"),
+    Column("QOS", "qos"),
+    Column("BYTES", "payload_bytes"),
+    Column("EXPIRES IN", "expires_in_secs"),
+    Column("PAYLOAD", "payload"),
+];
+const GROUPS: &[Column] = &[
+    Column("GROUP", "share"),
+    Column("FILTER", "filter"),
+    Column("MEMBERS", "members"),
+    Column("ONLINE", "online"),
+    Column("WAITING", "waiting"),
+];
+const MEMBERS: &[Column] = &[
+    Column("CLIENT", "client_id"),
+    Column("QOS", "qos"),
+    Column("ONLINE", "connected"),
+    Column("IN FLIGHT", "in_flight"),
+];
+const LISTENERS: &[Column] = &[
+    Column("LISTENER", "name"),
+    Column("CONNECTIONS", "connections"),
+    Column("ACCEPTED", "accepted"),
+    Column("ADMITTED", "admitted"),
+    Column("CERTIFICATE UNTIL", "certificate_expires_at"),
+];
+const LOGS: &[Column] = &[
+    Column("SHARD", "shard"),
+    Column("STATE", "state"),
+    Column("LIVE BYTES", "live_bytes"),
+    Column("USED BYTES", "used_bytes"),
+    Column("SEGMENTS", "segments"),
+];
+const SETTINGS: &[Column] =
+    &[Column("KEY", "key"), Column("VALUE", "value"), Column("FROM", "origin")];
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea ctl info                                 version, state, sums
+  quelea ctl clients list --offline --limit 0     all sessions without a connection
+  quelea ctl clients show dev-7 --json
+  quelea ctl clients kick dev-7                   ends its connection
+  quelea ctl who vehicles/7/speed                 who gets a message on this topic
+  quelea ctl retained list 'home/#'
+  quelea ctl publish home/lamp -m on
+  quelea ctl --data /var/lib/quelea groups list
+  quelea ctl --url http://127.0.0.1:9884 --user anna info
+The broker has to run with `listen` under [api]; the token is read from its data directory.
+Exit codes: 0 done; 1 failed; 2 wrong usage; 4 not allowed; 5 there is none of that name.";

@@ -1,0 +1,38 @@
+//! Commands of operators: one in a turn, behind the messages, so that nobody waits for who asks
+//! much.
+
+use super::Worker;
+use crate::run::mailbox::Asked;
+
+impl Worker {
+    /// Takes a command in; once the broker stops, who asked is told that there is no answer.
+    pub(super) fn on_asked(&mut self, asked: Asked) {
+        if self.ends_at_ms.is_none() {
+            self.asked.push_back(asked);
+        }
+    }
+
+    /// Carries out the oldest command.
+    pub(super) fn answer_one(&mut self) {
+        let Some(Asked { shard, command, answer }) = self.asked.pop_front() else { return };
+        // Who has gone away meanwhile gets nothing done.
+        if answer.is_closed() {
+            return;
+        }
+        // Ticket 0 is nobody's.
+        let ticket = self.askers.insert(answer) as u32 + 1;
+        let now_ms = self.now_ms;
+        self.shard(shard).on_command(ticket, &command, now_ms);
+        self.carry_out();
+    }
+
+    /// Tells who asked what a shard has answered.
+    pub(super) fn give_answers(&mut self, place: usize) {
+        for (ticket, answer) in std::mem::take(&mut self.shards[place].effects.answers) {
+            if let Some(asker) = self.askers.try_remove(ticket as usize - 1) {
+                // It may have gone away.
+                let _ = asker.send(answer);
+            }
+        }
+    }
+}

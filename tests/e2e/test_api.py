@@ -1,0 +1,440 @@
+"""The management API and `quelea ctl`, with real clients beside them."""
+
+import base64
+import json
+import os
+import random
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from broker import PATIENCE_SECS, QUELEA, eventually
+from test_clients import Paho
+from wire import fresh
+
+CONFIG = """
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+[api]
+listen = "http"
+"""
+
+USERS = """
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+[api]
+listen = "127.0.0.1:0"
+password_file = "{dir}/users"
+operators = ["bruno"]
+"""
+
+
+class Api:
+    """Asks as whoever `authorization` says; without it by the token of the data directory."""
+
+    def __init__(self, broker, authorization=None, nth=0):
+        self.base = f"http://127.0.0.1:{broker.port('http', nth)}/api/v1"
+        if authorization is None:
+            token = (broker.data / "api.token").read_text().splitlines()[0]
+            authorization = f"Bearer {token}"
+        self.authorization = authorization
+
+    def __call__(self, method, path, body=None, status=200, headers=None, raw=None, **query):
+        """The answer, which has to have this status."""
+        if query:
+            path += "?" + urllib.parse.urlencode(query)
+        data = raw if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.base + path, data=data, method=method)
+        request.add_header("Authorization", self.authorization)
+        if data is not None:
+            request.add_header("Content-Type", "application/json")
+        for name, value in (headers or {}).items():
+            request.add_header(name, value)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECS) as answer:
+                text, found, kind = answer.read(), answer.status, answer.headers["Content-Type"]
+        except urllib.error.HTTPError as error:
+            text, found, kind = error.read(), error.code, error.headers["Content-Type"]
+        assert found == status, (found, text)
+        if status >= 400:
+            assert kind == "application/problem+json"
+            problem = json.loads(text)
+            assert problem["status"] == status and problem["detail"], problem
+            return problem
+        return json.loads(text) if text else None
+
+    def all(self, path, limit=3, **query):
+        """The rows of all pages."""
+        rows, cursor = [], None
+        while True:
+            more = {"cursor": cursor} if cursor else {}
+            page = self("GET", path, limit=limit, **query, **more)
+            assert len(page["items"]) <= limit
+            rows += page["items"]
+            cursor = page["cursor"]
+            if cursor is None:
+                return rows
+
+
+def basic(user, password):
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def quoted(name):
+    return urllib.parse.quote(name, safe="")
+
+
+@pytest.fixture
+def managed(start):
+    broker = start(CONFIG)
+    return broker, Api(broker)
+
+
+class Clients:
+    """Paho clients that stay away once they are sent away."""
+
+    def __init__(self, broker):
+        self.broker = broker
+        self.open = {}
+
+    def __call__(self, client_id, **options):
+        client = Paho(self.broker, client_id=client_id, reconnect_on_failure=False)
+        client.connect(**options)
+        self.open[client_id] = client
+        return client
+
+    def close(self, client_id):
+        self.open.pop(client_id).close()
+
+
+@pytest.fixture
+def client(managed):
+    clients = Clients(managed[0])
+    yield clients
+    for client_id in list(clients.open):
+        clients.close(client_id)
+
+
+def ended(client):
+    """The reason code with which the broker has ended a connection."""
+    return client.wait("disconnect")[1].value
+
+
+def audited(broker, count):
+    """Who did what came to which status, once so many lines say so."""
+    def lines():
+        events = [event for event in broker.log if event["message"] == "audit"]
+        return [(event["who"], event["status"]) for event in events]
+
+    eventually(lambda: len(lines()) >= count, "lines of the audit")
+    return lines()
+
+
+def kept():
+    """Properties of a session that outlives its connection."""
+    properties = Properties(PacketTypes.CONNECT)
+    properties.SessionExpiryInterval = 3600
+    return properties
+
+
+def test_clients_are_listed_shown_kicked_and_purged(managed, client):
+    broker, api = managed
+    names = [f"dev/{number} ä" for number in range(7)]
+    clients = {name: client(name) for name in names}
+    clients[names[0]].subscribe("vehicles/+/speed", 1)
+    assert sorted(row["client_id"] for row in api.all("/clients")) == names
+    assert [row["client_id"] for row in api.all("/clients", client_id="dev/3")] == [names[3]]
+    assert api.all("/clients", connected="false") == []
+    shown = api("GET", f"/clients/{quoted(names[0])}")
+    assert shown["connected"] and shown["protocol"] and shown["subscriptions"] == 1
+    assert shown["address"].startswith("127.0.0.1:")
+    rows = api.all(f"/clients/{quoted(names[0])}/subscriptions")
+    assert [(row["filter"], row["qos"], row["share"]) for row in rows] == [
+        ("vehicles/+/speed", 1, None)
+    ]
+    receivers = api.all("/topics/receivers", topic="vehicles/7/speed")
+    assert [(row["client_id"], row["allowed"]) for row in receivers] == [(names[0], True)]
+    assert api.all("/topics/receivers", topic="vehicles/7/rpm") == []
+
+    api("POST", f"/clients/{quoted(names[1])}/disconnect", status=204)
+    assert ended(clients[names[1]]) == 0x98
+    api("DELETE", f"/clients/{quoted(names[2])}", status=204)
+    assert ended(clients[names[2]]) == 0x98
+    problem = api("GET", f"/clients/{quoted(names[2])}", status=404)
+    assert names[2] in problem["detail"]
+    assert audited(broker, 2) == [("token", 204), ("token", 204)]
+
+
+def test_what_is_published_arrives_and_is_kept(managed, client):
+    broker, api = managed
+    topic = fresh("api")
+    receiver = client("receiver")
+    receiver.subscribe(topic, 1)
+    told = api("POST", "/publish", {
+        "topic": topic, "payload_base64": "AAH/", "qos": 1, "content_type": "x/y",
+        "user_properties": [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}],
+    })
+    assert told["matched"] and told["reason_code"] == 0
+    message = receiver.message()
+    assert message.payload == b"\x00\x01\xff" and message.qos == 1
+    assert message.properties.ContentType == "x/y"
+    assert message.properties.UserProperty == [("a", "1"), ("a", "2")]
+    told = api("POST", "/publish", {"topic": fresh("nobody"), "qos": 1})
+    assert not told["matched"] and told["reason_code"] == 16
+    batch = [{"topic": topic, "payload": str(number)} for number in range(20)]
+    told = api("POST", "/publish/batch", {"messages": batch})
+    assert len(told["results"]) == 20 and told["refused"] == 0
+    assert [receiver.message().payload for _ in batch] == [b"%d" % n for n in range(20)]
+
+
+def test_a_success_survives_kill_9(managed, client):
+    broker, api = managed
+    topic = fresh("kept")
+    client("sleeper", clean_start=False, properties=kept()).subscribe(topic, 1)
+    client.close("sleeper")
+    eventually(lambda: api.all("/clients", connected="false"))
+    told = api("POST", "/publish", {"topic": topic, "payload": "owed", "qos": 1})
+    assert told["matched"]
+    api("PUT", "/retained/message", {"payload": "on", "qos": 1}, topic="home/mode")
+    broker.restart()
+    again = Api(broker)
+    assert again("GET", "/retained/message", topic="home/mode")["payload"] == "on"
+    (row,) = again.all("/clients")
+    assert (row["connected"], row["queued_messages"], row["durable"]) == (False, 1, True)
+    sleeper = client("sleeper", clean_start=False, properties=kept())
+    assert sleeper.message().payload == b"owed"
+
+
+def test_retained_messages_are_browsed_set_and_cleared(managed):
+    _, api = managed
+    for number in range(8):
+        api("PUT", "/retained/message", {"payload": f"p{number}"}, topic=f"home/{number}")
+    rows = api.all("/retained", filter="home/+")
+    assert sorted(row["topic"] for row in rows) == [f"home/{number}" for number in range(8)]
+    large = "x" * 5000
+    api("PUT", "/retained/message", {"payload": large, "qos": 1}, topic="home/large")
+    (row,) = api.all("/retained", filter="home/large")
+    assert row["payload_bytes"] == 5000 and row["payload"] is None
+    assert api("GET", "/retained/message", topic="home/large")["payload"] == large
+    api("DELETE", "/retained/message", status=204, topic="home/large")
+    api("GET", "/retained/message", status=404, topic="home/large")
+
+
+def test_groups_with_members_and_lag(managed, client):
+    _, api = managed
+    for name in ("w1", "w2"):
+        client(name).subscribe("$share/workers/jobs/#", 1)
+    (group,) = api.all("/groups")
+    assert (group["share"], group["filter"], group["members"], group["online"]) == (
+        "workers", "jobs/#", 2, 2
+    )
+    rows = api.all("/groups/members", limit=1, share="workers", filter="jobs/#")
+    assert sorted(row["client_id"] for row in rows) == ["w1", "w2"]
+    (receiver,) = api.all("/topics/receivers", topic="jobs/1")
+    assert receiver["share"] == "workers" and receiver["client_id"] is None
+    api("GET", "/groups/members", status=404, share="nobody", filter="jobs/#")
+
+
+def test_the_broker_tells_of_itself(managed):
+    broker, api = managed
+    info = api("GET", "/broker")
+    assert info["state"] == "ready" and info["resident_bytes"] > 0
+    (listener,) = api("GET", "/listeners")["items"]
+    assert listener["name"] == "tcp://127.0.0.1:0"
+    logs = api("GET", "/logs")["items"]
+    assert len(logs) == info["shards"] and {log["state"] for log in logs} == {"ready"}
+    settings = {row["key"]: row for row in api("GET", "/settings")["items"]}
+    assert settings["api.listen"]["value"] == '"http"'
+    assert str(broker.config) in settings["api.listen"]["origin"]
+    assert api("GET", "/caller") == {"name": "token", "role": "admin"}
+    document = api("GET", "/openapi.json")
+    assert document["openapi"].startswith("3.1") and "/clients" in document["paths"]
+
+
+def test_strangers_are_sent_away_and_roles_hold(start, passwords):
+    broker = start(USERS, files={"users": passwords})
+    viewer = Api(broker, basic("anna", "secret"), nth=1)
+    operator = Api(broker, basic("bruno", "geheim"), nth=1)
+    admin = Api(broker, nth=1)
+    for stranger in ("Bearer x", "Basic x", basic("anna", "wrong"), basic("nobody", "x"), "x"):
+        problem = Api(broker, stranger, nth=1)("GET", "/broker", status=401)
+        assert "api.token" in problem["fix"]
+    assert viewer("GET", "/caller") == {"name": "anna", "role": "viewer"}
+    assert operator("GET", "/caller")["role"] == "operator"
+    message = {"topic": "a"}
+    problem = viewer("POST", "/publish", message, status=403)
+    assert "operator" in problem["detail"] and "viewer" in problem["detail"]
+    operator("POST", "/publish", message)
+    assert "admin" in operator("DELETE", "/clients/x", status=403)["detail"]
+    admin("DELETE", "/clients/x", status=404)
+    assert audited(broker, 4) == [
+        ("anna", 403), ("bruno", 200), ("bruno", 403), ("token", 404),
+    ]
+
+
+def test_without_the_section_there_is_no_api(start):
+    broker = start()
+    status, _ = broker.get("/api/v1/broker")
+    assert status == 404
+    assert not (broker.data / "api.token").exists()
+
+
+def test_an_open_address_and_a_token_that_others_can_read_are_refused(tmp_path):
+    config = tmp_path / "quelea.toml"
+
+    def refused(listen):
+        config.write_text(CONFIG.replace('"http"', f'"{listen}"'))
+        command = [QUELEA, "serve", f"--config={config}", f"--data={tmp_path / 'data'}"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_SECS, check=False
+        )
+        assert done.returncode != 0
+        return done.stderr
+
+    assert "allow_remote" in refused("0.0.0.0:0")
+    assert "127.0.0.1:9884" in refused("here")
+    data = tmp_path / "data"
+    data.mkdir(exist_ok=True)
+    (data / "api.token").write_text("0123456789abcdef\n")
+    (data / "api.token").chmod(0o644)
+    assert "chmod 600" in refused("127.0.0.1:0")
+
+
+BAD = [
+    ("GET", "/nothing", {}, 404),
+    ("PATCH", "/broker", {}, 405),
+    ("GET", "/clients?limit=0", {}, 400),
+    ("GET", "/clients?limit=1000000", {}, 400),
+    ("GET", "/clients?cursor=x", {}, 400),
+    ("GET", "/clients?cursor=99999.0", {}, 400),
+    ("GET", "/clients?color=red", {}, 400),
+    ("GET", "/clients/%ff", {}, 400),
+    ("GET", "/topics/receivers", {}, 400),
+    ("GET", "/topics/receivers?topic=a/%23", {}, 400),
+    ("GET", "/retained?filter=a%23", {}, 400),
+    ("POST", "/publish", {"raw": b"{"}, 400),
+    ("POST", "/publish", {"raw": b"[1]"}, 400),
+    ("POST", "/publish", {"body": {"topic": "a/#"}}, 400),
+    ("POST", "/publish", {"body": {"topic": "$SYS/x"}}, 400),
+    ("POST", "/publish", {"body": {"topic": "a", "qos": 3}}, 400),
+    ("POST", "/publish", {"body": {"topic": "a", "payload": "", "payload_base64": ""}}, 400),
+    ("POST", "/publish", {"body": {"topic": "a", "payload_base64": "?"}}, 400),
+    ("POST", "/publish", {"raw": b"{}", "headers": {"Content-Type": "text/plain"}}, 415),
+    ("POST", "/publish", {"body": {"topic": "a", "payload": "x" * (9 << 20)}}, 413),
+    ("POST", "/publish/batch", {"body": {"messages": [{"topic": "a"}] * 101}}, 413),
+    ("POST", "/publish/batch", {"body": {"messages": [{"topic": "a"}, {"topic": "+"}]}}, 400),
+    ("POST", "/clients/nobody/disconnect", {}, 404),
+    ("PUT", "/retained/message?topic=a", {"body": {"payload": ""}}, 400),
+]
+
+
+def test_bad_requests_are_told_what_is_wrong(managed):
+    _, api = managed
+    for method, path, options, status in BAD:
+        problem = api(method, path, status=status, **options)
+        if status == 400:
+            assert problem["place"], problem
+    assert "messages[1]" in api(
+        "POST", "/publish/batch", {"messages": [{"topic": "a"}, {"topic": "+"}]}, status=400
+    )["place"]
+
+
+def test_noise_is_refused_and_nothing_falls_over(managed):
+    broker, api = managed
+    chance = random.Random(15)
+    names = ["/clients", "/retained", "/publish", "/topics/receivers", "/groups", "/../..", "/%2e"]
+    for _ in range(150):
+        noise = "".join(chr(chance.choice([*range(33, 127)])) for _ in range(chance.randrange(30)))
+        path = f"{chance.choice(names)}?{urllib.parse.quote(noise, safe='=&%/')}"
+        request = urllib.request.Request(
+            api.base + path, method=chance.choice(["GET", "POST", "PUT", "DELETE"]),
+            data=noise.encode(), headers={"Authorization": api.authorization},
+        )
+        try:
+            status = urllib.request.urlopen(request, timeout=PATIENCE_SECS).status
+        except urllib.error.HTTPError as error:
+            status = error.code
+        assert status < 500, (path, status)
+    assert api("GET", "/broker")["state"] == "ready"
+
+
+def test_two_administrators_at_once_and_one_who_does_not_read(managed, client):
+    broker, api = managed
+    client("one")
+    # Somebody asks, and never takes the answer.
+    deaf = socket.create_connection(("127.0.0.1", broker.port("http")))
+    deaf.sendall(
+        f"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\nAuthorization: {api.authorization}\r\n\r\n"
+        .encode()
+    )
+    results = []
+
+    def purge():
+        request = urllib.request.Request(api.base + "/clients/one", method="DELETE")
+        request.add_header("Authorization", api.authorization)
+        try:
+            results.append(urllib.request.urlopen(request, timeout=PATIENCE_SECS).status)
+        except urllib.error.HTTPError as error:
+            results.append(error.code)
+
+    threads = [threading.Thread(target=purge) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [204, 404, 404, 404, 404, 404]
+    deaf.close()
+
+
+def ctl(broker, *arguments, code=0, environment=None):
+    command = [QUELEA, "ctl", "--data", str(broker.data), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECS, check=False,
+        env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_ctl_finds_the_broker_of_a_data_directory(managed, client):
+    broker, _ = managed
+    client("dev/7").subscribe("a/+", 1)
+    assert "state              ready" in ctl(broker, "info")
+    lines = ctl(broker, "clients", "list").splitlines()
+    assert lines[0].split()[:3] == ["CLIENT", "USER", "ONLINE"]
+    assert lines[1].split()[:3] == ["dev/7", "-", "yes"]
+    (row,) = json.loads(ctl(broker, "--json", "clients", "list"))
+    assert row["client_id"] == "dev/7"
+    assert "a/+" in ctl(broker, "subs", "dev/7")
+    assert "dev/7" in ctl(broker, "who", "a/1")
+    assert "matched" in ctl(broker, "publish", "a/1", "-m", "x")
+    ctl(broker, "retained", "set", "r/1", "-m", "kept")
+    assert "kept" in ctl(broker, "retained", "list", "r/#")
+    assert json.loads(ctl(broker, "retained", "get", "r/1", "--json"))["payload"] == "kept"
+    ctl(broker, "retained", "clear", "r/1")
+    assert "there is no retained message" in ctl(broker, "retained", "get", "r/1", code=5)
+    assert "\x1b" not in ctl(broker, "groups", "list")
+    assert "tcp://127.0.0.1:0" in ctl(broker, "listeners")
+    assert "ready" in ctl(broker, "logs")
+    assert "api.listen" in ctl(broker, "settings")
+    ctl(broker, "clients", "kick", "dev/7")
+    ctl(broker, "clients", "kick", "nobody", code=5)
+    ctl(broker, "clients", "purge", "nobody", code=5)
+    ctl(broker, "clients", "peel", code=2)
+    wrong = {"QUELEA_API_TOKEN": "wrong", "QUELEA_API_URL": Api(broker).base}
+    ctl(broker, "info", code=4, environment=wrong)
+    broker.terminate()
+    broker.wait()
+    assert "is the broker there" in ctl(broker, "info", code=1)
+    missing = ctl(broker, "info", "--token-file", "/nonexistent", code=1)
+    assert "--data" in missing
+
