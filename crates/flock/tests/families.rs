@@ -254,6 +254,7 @@ const CONNECT_FAST: &str = "[[stage]]\nname = \"connect-fast\"\n[[stage.do]]\n\
 #[test]
 fn retained_messages_are_judged_where_a_subscriber_comes_after_them() {
     let draft = Draft::new(V5, 10)
+        .drain("300ms")
         .subscription("all", "pairs/#")
         .stage(
             "retain",

@@ -55,6 +55,22 @@ fn a_client_without_an_answer_at_the_end_of_its_stage_makes_the_run_invalid() {
 }
 
 #[test]
+fn a_subscribe_that_is_never_answered_does_not_keep_the_run_for_ever() {
+    let text = Draft::new(&format!("{V5}\ntimeout = \"300ms\""), 1)
+        .connected("pairs", 1)
+        .publishing(FIVE)
+        .leaving()
+        .drain("300ms");
+    let mischief = Mischief { ignore_subscribes: true, ..Mischief::default() };
+    let results = run_with(mischief, &text.text());
+    assert_eq!(results.run.outcome, Outcome::Completed);
+    let reason = &results.validity.reasons[0];
+    assert_eq!(reason, "clients that could not go on with their stage: 1");
+    let told = results.errors.iter().find(|error| error.what == "program").unwrap();
+    assert!(told.reason.contains("no answer to SUBSCRIBE"), "{told:?}");
+}
+
+#[test]
 fn what_a_publisher_was_to_send_that_never_got_in_counts() {
     let publish = common::publish("qos = 1, rate = \"100/s\", payload = 16");
     let steps = format!("{{ connect = {{}} }}, {publish}");

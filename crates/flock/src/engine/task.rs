@@ -188,6 +188,7 @@ impl Client {
                 self.stop_publishing(lane);
                 self.finish(lane);
             }
+            Wait::Answers(_) => self.give_up(UNANSWERED, lane),
             Wait::Messages(_) | Wait::AnyMessages(_) => {
                 lane.tally.totals.receives_failed += 1;
                 lane.tally
@@ -243,12 +244,12 @@ impl Client {
             Op::Subscribe(command) => {
                 self.task.asked_ns = lane.now_ns();
                 let asked = self.subscribe(*command, plan, lane);
-                self.await_answers(asked);
+                self.await_answers(asked, lane);
             }
             Op::Unsubscribe(from) => {
                 self.task.asked_ns = lane.now_ns();
                 let asked = self.unsubscribe(from, plan, lane);
-                self.await_answers(asked);
+                self.await_answers(asked, lane);
             }
             Op::Receive(receive) => self.receive(receive, lane),
             Op::Loop { times, rate, end } => self.enter_loop(*times, *rate, *end),
@@ -366,9 +367,12 @@ impl Client {
 
     // --- Subscribing
 
-    fn await_answers(&mut self, asked: u32) {
+    /// Each may take as long as a CONNACK.
+    fn await_answers(&mut self, asked: u32, lane: &mut Lane) {
         if asked > 0 {
             self.task.wait = Wait::Answers(asked);
+            let patience_us = self.connect_command(lane).map_or(0, |command| command.timeout_us);
+            self.set_task_timer(lane.now_ns() + patience_us * 1_000, lane);
         }
     }
 
@@ -443,7 +447,8 @@ impl Client {
             }
         }
         if let Wait::Answers(_) = self.task.wait {
-            self.task.wait = if asked > 0 { Wait::Answers(asked) } else { Wait::Ready };
+            self.task.wait = Wait::Ready;
+            self.await_answers(asked, lane);
         }
     }
 
@@ -464,7 +469,7 @@ impl Client {
                 hearing.since_ns = now_ns;
             }
         }
-        self.on_answer(now_ns);
+        self.on_answer(now_ns, lane);
     }
 
     /// A broker may grant less than was asked for (MQTT-3.8.4-7): no delivery is wrong for it, but
@@ -480,10 +485,10 @@ impl Client {
         }
     }
 
-    fn on_answer(&mut self, now_ns: u64) {
+    fn on_answer(&mut self, now_ns: u64, lane: &mut Lane) {
         match self.task.wait {
             Wait::Answers(0 | 1) => self.task.ready(now_ns),
-            Wait::Answers(left) => self.task.wait = Wait::Answers(left - 1),
+            Wait::Answers(left) => self.await_answers(left - 1, lane),
             _ => {}
         }
     }
@@ -521,7 +526,7 @@ impl Client {
         if is_last && self.hearing.iter().all(|hearing| hearing.until_ns != u64::MAX) {
             self.unsubscribed_ns = now_ns;
         }
-        self.on_answer(now_ns);
+        self.on_answer(now_ns, lane);
     }
 
     // --- Receiving
@@ -676,6 +681,8 @@ pub(super) fn wire_qos(qos: crate::model::QoS) -> QoS {
     }
 }
 
+const UNANSWERED: &str =
+    "no answer to SUBSCRIBE or UNSUBSCRIBE in time, the rest of the stage was skipped";
 const UNCONNECTED: &str = "not connected, the rest of the stage was skipped";
 /// Steps in one go, before other clients have their turn.
 const STEPS_MAX: usize = 1_000;
