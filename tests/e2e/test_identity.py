@@ -1,13 +1,14 @@
 """Who a client is: chains of providers, tokens, services, certificates, and what they lead to."""
 
 import json
+import subprocess
 import threading
 import time
 
 import paho.mqtt.client as paho
 import pytest
 
-from broker import eventually
+from broker import QUELEA, eventually
 from test_access import may_publish, may_subscribe
 from tokens import SECRET, RsaKey, Service, as_json, b64, claims, hs256
 from wire import Peer, connect
@@ -370,3 +371,74 @@ def test_who_connects_too_often_is_kept_off(start, passwords):
     assert got == [0, 0, 0, BANNED, BANNED, BANNED]
     assert reason(broker, client_id="c2", user="anna", password="secret") == 0
     assert broker.metrics()['quelea_bans_enforced_total{by="flapping"}'] == 3
+
+
+POLICY = """
+[[groups]]
+name = "near"
+query = 'attributes.site in ["berlin", "bonn"]'
+
+[[spaces]]
+name = "sites"
+templates = ["sites/${client.attributes.site}/#"]
+
+[[spaces]]
+name = "news"
+templates = ["news/${client.id}"]
+
+[[bindings]]
+group = "near"
+space = "sites"
+permission = "both"
+
+[[bindings]]
+group = "$all"
+space = "news"
+permission = "subscribe"
+"""
+
+
+def test_a_policy_goes_by_attributes_and_may_change(start):
+    config = BY_SECRET + '[access]\npolicy_file = "{dir}/policy.toml"\n'
+    broker = start(config, {"secret": SECRET, "policy.toml": POLICY})
+    near = {"user": "x", "password": hs256(claims(site="bonn"))}
+    far = {"user": "x", "password": hs256(claims(site="paris"))}
+    with (
+        Peer(broker.port()).accepted(client_id="near", **near) as one,
+        Peer(broker.port()).accepted(client_id="far", **far) as other,
+    ):
+        assert may_publish(one, "sites/bonn/t") and not may_publish(one, "sites/berlin/t")
+        assert may_subscribe(one, "news/near") and not may_publish(one, "news/near")
+        assert may_subscribe(other, "news/far") and not may_subscribe(other, "news/near")
+        assert not may_publish(other, "sites/paris/t")
+        # Half a policy is none: the old one stays.
+        policy = broker.directory / "policy.toml"
+        policy.write_text(POLICY.replace("near", "nobody", 1))
+        broker.reload()
+        broker.wait_for_log(lambda event: "there is no group 'near'" in event.get("error", ""))
+        assert may_publish(one, "sites/bonn/t") and not may_publish(other, "sites/paris/t")
+        policy.write_text(POLICY.replace('"bonn"', '"paris"'))
+        broker.reload()
+        eventually(lambda: may_publish(other, "sites/paris/t"))
+        assert not may_publish(one, "sites/bonn/t")
+
+
+def test_a_decision_of_a_policy_is_explained(tmp_path):
+    file = tmp_path / "policy.toml"
+    file.write_text(POLICY)
+
+    def run(*arguments):
+        command = [QUELEA, "policy", *arguments[:1], str(file), *arguments[1:]]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    assert run("check") == (0, "valid: groups 1, spaces 2 with 2 templates, bindings 2\n")
+    code, told = run("test", "publish", "sites/bonn/t", "-a", "site=bonn")
+    assert code == 0 and "near may publish and subscribe to sites" in told
+    code, told = run("test", "publish", "sites/paris/t", "-a", "site=paris")
+    assert code == 1 and told.startswith("groups: $all\n") and "denied" in told
+    code, told = run("test", "subscribe", "news/c1", "-i", "c1")
+    assert code == 0 and "(line 12)" in told and "which it lacks" in told
+    file.write_text(POLICY.replace('"both"', '"all"'))
+    code, told = run("check")
+    assert code == 2 and "policy.toml:17:" in told and "no permission 'all'" in told

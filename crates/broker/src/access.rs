@@ -17,21 +17,23 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::query::Query;
 use crate::{Attributes, Principal};
 
 /// One rule as its source states it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     pub who: Who,
     pub permission: Permission,
-    /// A topic filter. In rules for [`Who::Everyone`], `%c` stands for the client id, `%u` for the
-    /// user name, and `%{attributes.NAME}` for an attribute; such a rule does not apply to a client
-    /// that has none, or one with `/`, `+` or `#` in it. Of a list each value makes a rule.
+    /// A topic filter. In rules for [`Who::Everyone`] and [`Who::Matching`], `%c` stands for the
+    /// client id, `%u` for the user name, and `%{attributes.NAME}` for an attribute; such a rule
+    /// does not apply to a client that has none, or one with `/`, `+` or `#` in it. Of a list each
+    /// value makes a rule.
     pub filter: String,
 }
 
 /// Whom a rule is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Who {
     /// Clients without a user name.
     Anonymous,
@@ -39,6 +41,8 @@ pub enum Who {
     User(String),
     /// All clients.
     Everyone,
+    /// Clients of which a query holds. The filter may have in it what those for everyone may.
+    Matching(Arc<Query>),
 }
 
 /// What a rule grants or denies.
@@ -86,8 +90,8 @@ pub struct Access {
     anonymous: Option<Arc<RuleSet>>,
     users: Arc<BTreeMap<Box<str>, Arc<RuleSet>>>,
     everyone: Option<Arc<RuleSet>>,
-    /// Rules for everyone that stand for others, by what a client's attributes are.
-    templates: Arc<[Template]>,
+    /// Rules that depend on what a client is: of groups together.
+    conditional: Arc<[Conditional]>,
     heeds_principals: bool,
 }
 
@@ -117,20 +121,25 @@ impl Access {
         let mut anonymous = RuleSet::default();
         let mut everyone = RuleSet::default();
         let mut users: BTreeMap<Box<str>, RuleSet> = BTreeMap::new();
-        let mut templates = Vec::new();
+        let mut conditional = Vec::new();
         for (index, rule) in rules.iter().enumerate() {
             let fail = |detail| RuleError { index, filter: rule.filter.clone(), detail };
-            let is_pattern = rule.who == Who::Everyone;
-            if let Some(template) = Template::compile(rule).map_err(fail)? {
-                templates.push(template);
-                continue;
-            }
-            let compiled = Pattern::compile(&rule.filter, is_pattern).map_err(fail)?;
-            let set = match &rule.who {
-                Who::Anonymous => &mut anonymous,
-                Who::Everyone => &mut everyone,
-                Who::User(name) => users.entry(name.as_str().into()).or_default(),
+            let template = Template::compile(rule).map_err(fail)?;
+            let set = match (&rule.who, template) {
+                (Who::Matching(query), template) => {
+                    conditional.push(Conditional::new(rule, Some(query), template).map_err(fail)?);
+                    continue;
+                }
+                (_, Some(template)) => {
+                    conditional.push(Conditional::new(rule, None, Some(template)).map_err(fail)?);
+                    continue;
+                }
+                (Who::Anonymous, None) => &mut anonymous,
+                (Who::Everyone, None) => &mut everyone,
+                (Who::User(name), None) => users.entry(name.as_str().into()).or_default(),
             };
+            let is_pattern = rule.who == Who::Everyone;
+            let compiled = Pattern::compile(&rule.filter, is_pattern).map_err(fail)?;
             set.add(rule.permission, compiled);
         }
         let users = users.into_iter().map(|(name, set)| (name, Arc::new(set))).collect();
@@ -140,8 +149,8 @@ impl Access {
             anonymous: anonymous.shared(),
             users: Arc::new(users),
             everyone: everyone.shared(),
-            heeds_principals: !templates.is_empty(),
-            templates: templates.into(),
+            heeds_principals: !conditional.is_empty(),
+            conditional: conditional.into(),
         })
     }
 
@@ -159,23 +168,44 @@ impl Access {
         self
     }
 
+    /// True when no rules are in force.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     pub(crate) fn heeds_principals(&self) -> bool {
         self.heeds_principals && !self.is_open
     }
 
-    /// The grants of a user of whom more is known than the name.
-    pub fn grants_of(&self, username: Option<&str>, principal: Option<&Principal>) -> Grants {
-        let mut grants = self.grants(username);
-        let Some(principal) = principal else { return grants };
-        grants.is_open |= principal.is_superuser;
-        grants.receives_all = principal.is_unknown;
-        if !self.templates.is_empty() && !grants.is_open {
-            let mut own = grants.own.as_deref().cloned().unwrap_or_default();
-            for template in &*self.templates {
-                template.add_to(&mut own, &principal.attributes);
-            }
-            grants.own = own.shared();
+    /// The grants of a client, by all that is known of it.
+    pub fn grants_of(&self, identity: Identity<'_>, principal: Option<&Principal>) -> Grants {
+        let mut grants = self.grants(identity.username);
+        if let Some(principal) = principal {
+            grants.is_open |= principal.is_superuser;
+            grants.receives_all = principal.is_unknown;
         }
+        if self.conditional.is_empty() || grants.is_open {
+            return grants;
+        }
+        let none = Attributes::default();
+        let attributes = principal.map_or(&none, |principal| &principal.attributes);
+        let mut own = grants.own.as_deref().cloned().unwrap_or_default();
+        let mut latest: Option<(&Arc<Query>, bool)> = None;
+        for rule in &*self.conditional {
+            let holds = match (&rule.query, latest) {
+                (None, _) => true,
+                (Some(query), Some((same, held))) if Arc::ptr_eq(query, same) => held,
+                (Some(query), _) => {
+                    let holds = query.holds(identity, attributes);
+                    latest = Some((query, holds));
+                    holds
+                }
+            };
+            if holds {
+                rule.then.add_to(&mut own, attributes);
+            }
+        }
+        grants.own = own.shared();
         grants
     }
 
@@ -322,7 +352,47 @@ impl RuleSet {
     }
 }
 
-/// A rule for everyone with attributes in its filter.
+/// A rule that depends on what a client is.
+#[derive(Clone, Debug)]
+struct Conditional {
+    /// None: it is for everyone.
+    query: Option<Arc<Query>>,
+    then: Then,
+}
+
+/// What it is for whom it is.
+#[derive(Clone, Debug)]
+enum Then {
+    /// The same for all. Cheap to clone.
+    Pattern(Permission, Pattern),
+    Template(Template),
+}
+
+impl Conditional {
+    fn new(
+        rule: &Rule,
+        query: Option<&Arc<Query>>,
+        template: Option<Template>,
+    ) -> Result<Self, &'static str> {
+        let pattern = || Pattern::compile(&rule.filter, true);
+        let then = match template {
+            Some(template) => Then::Template(template),
+            None => Then::Pattern(rule.permission, pattern()?),
+        };
+        Ok(Self { query: query.cloned(), then })
+    }
+}
+
+impl Then {
+    fn add_to(&self, rules: &mut RuleSet, attributes: &Attributes) {
+        match self {
+            Self::Pattern(permission, pattern) => rules.add(*permission, pattern.clone()),
+            Self::Template(template) => template.add_to(rules, attributes),
+        }
+    }
+}
+
+/// A rule with attributes in its filter.
 #[derive(Clone, Debug)]
 struct Template {
     permission: Permission,
@@ -348,7 +418,7 @@ impl Template {
         }
         match parts.len() {
             0 => return Ok(None),
-            _ if rule.who != Who::Everyone => {
+            _ if !matches!(rule.who, Who::Everyone | Who::Matching(_)) => {
                 return Err("%{attributes.NAME} works in `pattern` rules only");
             }
             1..=ATTRIBUTES_PER_RULE_MAX => {}
@@ -409,8 +479,8 @@ const ATTRIBUTES_PER_RULE_MAX: usize = 2;
 /// identity put in on the way: nothing is built per client.
 #[derive(Clone, Debug)]
 struct Pattern {
-    text: Box<str>,
-    pieces: Box<[Piece]>,
+    text: Arc<str>,
+    pieces: Arc<[Piece]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -467,7 +537,7 @@ impl Pattern {
             return false;
         }
         let mut rest = topic;
-        for piece in &self.pieces {
+        for piece in &*self.pieces {
             let next = match piece {
                 Piece::Text(text) => rest.strip_prefix(&**text),
                 Piece::ClientId => {
@@ -493,7 +563,7 @@ impl Pattern {
             return Some(Cow::Borrowed(&self.text));
         }
         let mut own = String::with_capacity(self.text.len() + identity.client_id.len());
-        for piece in &self.pieces {
+        for piece in &*self.pieces {
             match piece {
                 Piece::Text(text) => own.push_str(text),
                 Piece::ClientId => own.push_str(substitute(identity.client_id)?),
@@ -722,7 +792,7 @@ mod tests {
         ]);
         let anna =
             principal(&[("site", &["berlin", "a/b", "+", "%u", "$SYS"]), ("floor", &["1", "3"])]);
-        let grants = access.grants_of(ANNA.username, Some(&anna));
+        let grants = access.grants_of(ANNA, Some(&anna));
         assert!(grants.allows(ANNA, Action::Publish, "berlin/1/c1"));
         for topic in
             ["berlin/1/c2", "berlin/2/c1", "berlin/3/c1", "a/b/1/c1", "x/1/c1", "$SYS/1/c1"]
@@ -743,14 +813,36 @@ mod tests {
     }
 
     #[test]
+    fn rules_for_whom_a_query_holds_are_for_nobody_else() {
+        let matching = |query: &str| Who::Matching(Arc::new(Query::parse(query).unwrap()));
+        let near = matching("attributes.floor = '1'");
+        let access = compiled(&[
+            rule(near.clone(), Permission::Write, "floor/%{attributes.floor}/%c"),
+            rule(near, Permission::Read, "near/%u"),
+            rule(matching("user = 'anna' and client.id = 'c1'"), Permission::Read, "anna/#"),
+        ]);
+        let (one, two) = (principal(&[("floor", &["1"])]), principal(&[("floor", &["2"])]));
+        let grants = access.grants_of(ANNA, Some(&one));
+        assert!(grants.allows(ANNA, Action::Publish, "floor/1/c1"));
+        assert!(!grants.allows(ANNA, Action::Publish, "floor/1/c2"));
+        assert!(grants.allows(ANNA, Action::Receive, "near/anna"));
+        let grants = access.grants_of(ANNA, Some(&two));
+        assert!(!grants.allows(ANNA, Action::Publish, "floor/2/c1"));
+        assert!(!grants.allows(ANNA, Action::Receive, "near/anna"));
+        // What is known without a credential that says more is asked for, too.
+        assert!(access.grants_of(ANNA, None).allows(ANNA, Action::Receive, "anna/x"));
+        assert!(!access.grants_of(NOBODY, None).allows(NOBODY, Action::Receive, "anna/x"));
+    }
+
+    #[test]
     fn rules_do_not_bind_a_superuser_and_keep_nothing_from_who_is_not_known_yet() {
         let access = compiled(&[anna(Permission::Read, "a")]);
         let superuser = Principal { is_superuser: true, ..Principal::default() };
-        let grants = access.grants_of(None, Some(&superuser));
+        let grants = access.grants_of(NOBODY, Some(&superuser));
         assert!(grants.allows(NOBODY, Action::Publish, "x"));
         assert!(!grants.allows(NOBODY, Action::Publish, "$SYS/x"));
         let unknown = Principal { is_unknown: true, ..Principal::default() };
-        let grants = access.grants_of(None, Some(&unknown));
+        let grants = access.grants_of(NOBODY, Some(&unknown));
         assert!(grants.allows(NOBODY, Action::Receive, "x"));
         assert!(!grants.allows(NOBODY, Action::Publish, "x"));
     }

@@ -211,7 +211,7 @@ impl Client {
     }
 
     pub(crate) fn grants_by(&self, access: &Access) -> Grants {
-        access.grants_of(self.username.as_deref(), self.principal.as_deref())
+        access.grants_of(self.identity(), self.principal.as_deref())
     }
 
     /// When the credential of its connection ends, or [`NEVER`].

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
 use session::{Held, LinkSettings, NEVER, Rates, Will};
 
+use crate::access::Identity;
 use crate::client::{self, Client};
 use crate::{Ended, Event, Limits, NO_CONNECTION, Principal, Shard, admission};
 
@@ -199,7 +200,8 @@ impl Shard {
         };
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
-        let grants = self.access.grants_of(username, request.principal.as_deref());
+        let identity = Identity { client_id: &request.client_id, username };
+        let grants = self.access.grants_of(identity, request.principal.as_deref());
         self.charge_payer(slot, &request);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());

@@ -49,6 +49,7 @@ mod numbers;
 mod pace;
 mod principal;
 mod publish;
+pub mod query;
 mod remains;
 mod retain;
 mod room;

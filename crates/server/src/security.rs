@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use broker::access::{Permission, Rule, Who};
 
-use crate::auth::acl_file;
 use crate::auth::passwords::PasswordFile;
+use crate::auth::{acl_file, policy_file};
 use crate::config::{Address, Config, Listener, Machine, Origins};
 
 /// What is open, one line each, the gravest first.
@@ -73,10 +73,12 @@ fn look_at_names(config: &Config, found: &mut Vec<String>) {
 
 /// What the access rules leave open, and which of them do nothing.
 fn look_at_rules(config: &Config, found: &mut Vec<String>) {
+    look_at_policy(config, found);
     let Some(path) = &config.access.acl_file else {
-        found.push(
-            "everybody who comes in may read and write all topics; set access.acl_file".into(),
-        );
+        if config.access.policy_file.is_none() {
+            let all = "everybody who comes in may read and write all topics";
+            found.push(format!("{all}; set access.acl_file or access.policy_file"));
+        }
         return;
     };
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -103,6 +105,17 @@ fn look_at_rules(config: &Config, found: &mut Vec<String>) {
                 tell(format!("'{}' is for everybody", rule.filter));
             }
             _ => {}
+        }
+    }
+}
+
+/// What a policy gives to everybody.
+fn look_at_policy(config: &Config, found: &mut Vec<String>) {
+    let Some(path) = &config.access.policy_file else { return };
+    let Ok(policy) = policy_file::load(path, None) else { return };
+    for (line, rule) in policy.rules().filter(|(_, rule)| rule.who == Who::Everyone) {
+        if gives_all(&rule) {
+            found.push(format!("{}:{line}: '{}' is for everybody", path.display(), rule.filter));
         }
     }
 }

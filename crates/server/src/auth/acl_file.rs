@@ -31,21 +31,21 @@ pub enum AclFileError {
     Line { path: String, line: usize, detail: String },
 }
 
-/// Reads and compiles a file. `unproved` says why nobody can prove a user name, if so it is.
+/// Reads the rules of a file. `unproved` says why nobody can prove a user name, if so it is.
 ///
 /// # Errors
 ///
 /// When it cannot be read, or at the first line that is not understood: half a rule set would let
 /// in or lock out the wrong ones. And at the first rule for user names where they are not proved.
-pub fn load(path: &Path, unproved: Option<&str>) -> Result<Access, AclFileError> {
+pub fn load(path: &Path, unproved: Option<&str>) -> Result<Vec<Rule>, AclFileError> {
     let shown = || path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|cause| AclFileError::Read { path: shown(), cause })?;
-    let compiled = compile(&text).and_then(|access| match (unproved, first_named(&text)?) {
+    let rules = compile(&text).and_then(|_| match (unproved, first_named(&text)?) {
         (Some(why), Some(line)) => Err((line, format!("a rule for user names, but {why}"))),
-        _ => Ok(access),
+        _ => Ok(parse(&text)?.into_iter().map(|(_, rule)| rule).collect()),
     });
-    compiled.map_err(|(line, detail)| AclFileError::Line { path: shown(), line, detail })
+    rules.map_err(|(line, detail)| AclFileError::Line { path: shown(), line, detail })
 }
 
 /// The line of the first rule that goes by the user name.
@@ -53,7 +53,7 @@ fn first_named(text: &str) -> Result<Option<usize>, (usize, String)> {
     let is_named = |rule: &Rule| match rule.who {
         Who::User(_) => true,
         Who::Everyone => rule.filter.contains("%u"),
-        Who::Anonymous => false,
+        Who::Anonymous | Who::Matching(_) => false,
     };
     Ok(parse(text)?.into_iter().find(|(_, rule)| is_named(rule)).map(|(line, _)| line))
 }

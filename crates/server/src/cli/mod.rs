@@ -8,6 +8,7 @@
 pub mod ctl;
 pub mod flock;
 pub mod passwd;
+pub mod policy;
 pub mod publish;
 pub mod serve;
 pub mod subscribe;
@@ -45,6 +46,8 @@ pub enum Command {
     Passwd(passwd::PasswdArgs),
     /// See and change a running broker.
     Ctl(ctl::CtlArgs),
+    /// Check a policy file, and explain what it decides.
+    Policy(policy::PolicyArgs),
     /// Inspect and repair durable logs.
     Log(log_tool::LogArgs),
     /// Copy a data directory, also while a broker runs on it.
@@ -79,6 +82,7 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Sub(args) => subscribe::run(args),
         Command::Passwd(args) => passwd::run(&args),
         Command::Ctl(args) => ctl::run(&args),
+        Command::Policy(args) => policy::run(&args),
         Command::Flock(args) => flock::run(args),
         Command::Log(args) => return log_tool::run(&args),
         Command::Backup(args) => return backup::run(&args),

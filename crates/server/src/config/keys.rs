@@ -650,6 +650,9 @@ settings! {
         /// Rules in the format of mosquitto's ACL file; patterns may have `%{attributes.NAME}`,
         /// too. Not set: everybody may do everything. Read again on SIGHUP.
         acl_file: Option<PathBuf> = Kind::Path, "";
+        /// Groups of clients by their attributes, sets of topics, and which group may do what with
+        /// which set, beside the rules of `acl_file`. See `docs/policy.md`. Read again on SIGHUP.
+        policy_file: Option<PathBuf> = Kind::Path, "";
         /// Accepts subscriptions that could never receive anything under the rules, as mosquitto
         /// does, instead of refusing them with 0x87.
         accept_all_subscriptions: bool = Kind::Flag, "false";

@@ -34,13 +34,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use broker::{Access, Shared};
+use broker::Shared;
 use signal_hook::iterator::Signals;
 
 use crate::api::{self, Api, Facts};
 use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
-use crate::auth::{Authenticator, acl_file};
+use crate::auth::{Authenticator, rules};
 use crate::config::{ApiAddress, Config, Loaded, print};
 use crate::http::{self, Health, Metrics, State};
 use crate::logging::Logging;
@@ -75,7 +75,7 @@ pub fn serve(loaded: Loaded) -> anyhow::Result<()> {
     let clock = Clock::start();
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit(config.limits.connections_max);
-    let access = load_access(&config)?;
+    let access = rules::load(&config)?;
     let store = Store::open(&config)?;
     let clock_watch = clock.resume(store.as_ref().map(|store| store.data().path()))?;
     let decoy_secret = store.as_ref().and_then(kept_secret);
@@ -229,7 +229,7 @@ impl Running {
 /// What [`serve`] would say of the first that cannot be used.
 pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     Logging::check(&config.log)?;
-    load_access(config)?;
+    rules::load(config)?;
     if let Some(path) = &config.auth.password_file {
         PasswordFile::load(path)?;
     }
@@ -265,21 +265,6 @@ pub fn check_addresses(config: &Config) -> Addresses {
         }
         _ => Addresses::Unusable(error),
     }
-}
-
-fn load_access(config: &Config) -> anyhow::Result<Access> {
-    let access = match &config.access.acl_file {
-        Some(path) => acl_file::load(path, config.why_names_are_unproved().as_deref())?,
-        None => Access::open(),
-    };
-    Ok(with_settings(access, config))
-}
-
-/// Rules as the configuration has them meant.
-fn with_settings(access: Access, config: &Config) -> Access {
-    access
-        .accepting_all_subscriptions(config.access.accept_all_subscriptions)
-        .heeding_principals(!config.authentication.is_empty())
 }
 
 /// For metrics and probes, and for the API if it has an address of its own.

@@ -18,7 +18,7 @@ use super::line_pace::LinePace;
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
-use crate::auth::{Authenticator, acl_file};
+use crate::auth::{Authenticator, rules};
 use crate::config::Config;
 use crate::logging::{Logging, shown};
 
@@ -102,18 +102,17 @@ impl Watch<'_> {
                 tracing::error!(error, "bans not read again; the old ones stay in force");
             }
         }
-        if let Some(path) = &self.config.access.acl_file {
-            match acl_file::load(path, self.config.why_names_are_unproved().as_deref()) {
-                Ok(access) => {
-                    let access = super::with_settings(access, self.config);
-                    for mailbox in self.mailboxes.iter() {
-                        mailbox.put(Item::Access(access.clone()));
-                    }
+        match rules::load(self.config) {
+            Ok(access) => {
+                for mailbox in self.mailboxes.iter() {
+                    mailbox.put(Item::Access(access.clone()));
+                }
+                if !access.is_open() {
                     tracing::info!("access rules read again");
                 }
-                Err(error) => {
-                    tracing::error!(%error, "access rules not read again; the old ones stay in force");
-                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "access rules not read again; the old ones stay in force");
             }
         }
         for (listener, tls) in self.tls {

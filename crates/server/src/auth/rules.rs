@@ -1,0 +1,54 @@
+//! What is in force: the rules of the access file and of the policy file, together.
+
+use broker::Access;
+use broker::access::{Rule, RuleError};
+
+use super::acl_file::{self, AclFileError};
+use super::policy_file::{self, PolicyFileError};
+use crate::config::Config;
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RulesError {
+    #[error(transparent)]
+    AccessFile(#[from] AclFileError),
+    #[error(transparent)]
+    PolicyFile(#[from] PolicyFileError),
+    #[error(transparent)]
+    Together(RuleError),
+}
+
+/// Reads and compiles the files that the configuration names. Without one everybody may do
+/// everything.
+///
+/// # Errors
+///
+/// When a file cannot be read, or at the first thing in it that is not understood. And at the first
+/// rule for user names where nothing proves them.
+pub fn load(config: &Config) -> Result<Access, RulesError> {
+    let access = match rules_of(config)? {
+        Some(rules) => Access::compile(&rules).map_err(RulesError::Together)?,
+        None => Access::open(),
+    };
+    Ok(access
+        .accepting_all_subscriptions(config.access.accept_all_subscriptions)
+        .heeding_principals(!config.authentication.is_empty()))
+}
+
+/// None: there is no file.
+fn rules_of(config: &Config) -> Result<Option<Vec<Rule>>, RulesError> {
+    let unproved = config.why_names_are_unproved();
+    let unproved = unproved.as_deref();
+    let (listed, policy) = (&config.access.acl_file, &config.access.policy_file);
+    if listed.is_none() && policy.is_none() {
+        return Ok(None);
+    }
+    let mut rules = match listed {
+        Some(path) => acl_file::load(path, unproved)?,
+        None => Vec::new(),
+    };
+    if let Some(path) = policy {
+        rules.extend(policy_file::load(path, unproved)?.rules().map(|(_, rule)| rule));
+    }
+    Ok(Some(rules))
+}

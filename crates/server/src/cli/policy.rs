@@ -1,0 +1,244 @@
+//! `quelea policy`: checks a policy file, and explains what it decides.
+
+use std::path::PathBuf;
+
+use broker::access::{Access, Action, Grants, Identity};
+use broker::{Attribute, Attributes, Principal};
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::auth::policy_file::{self, Policy, PolicyFileError};
+
+use super::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
+
+/// The arguments of `quelea policy`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PolicyArgs {
+    #[command(subcommand)]
+    command: PolicyCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum PolicyCommand {
+    /// Say what is wrong with a policy file, with its line.
+    ///
+    /// Exit code: 0 nothing, 2 something.
+    Check {
+        /// The policy file.
+        file: PathBuf,
+    },
+    /// Say whether a client may do something, and which group, binding and template decide it.
+    ///
+    /// Exit code: 0 it may, 1 it may not, 2 the file or the arguments cannot be used.
+    Test(TestArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+struct TestArgs {
+    /// The policy file.
+    file: PathBuf,
+    /// What the client wants to do.
+    action: Wanted,
+    /// With which topic, or topic filter for `subscribe`.
+    topic: String,
+    /// The client id.
+    #[arg(short = 'i', long = "id", default_value = "")]
+    client_id: String,
+    /// The user name.
+    #[arg(short, long)]
+    username: Option<String>,
+    /// An attribute of the client. Given twice it is a list. A number is one unless it is quoted.
+    #[arg(short, long = "attribute", value_name = "NAME=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, Attribute)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Wanted {
+    Publish,
+    Subscribe,
+    Receive,
+}
+
+/// Runs the command; the result is the exit code.
+pub fn run(args: &PolicyArgs) -> u8 {
+    let decided = match &args.command {
+        PolicyCommand::Check { file } => policy_file::load(file, None).map(|policy| {
+            print(summary(&policy).as_bytes());
+            EXIT_OK
+        }),
+        PolicyCommand::Test(test) => explain(test),
+    };
+    decided.unwrap_or_else(|error| {
+        complain(&error);
+        EXIT_USAGE
+    })
+}
+
+fn summary(policy: &Policy) -> String {
+    let Policy { groups, spaces, bindings } = policy;
+    let templates: usize = spaces.iter().map(|space| space.templates.len()).sum();
+    let (groups, spaces, bindings) = (groups.len(), spaces.len(), bindings.len());
+    format!(
+        "valid: groups {groups}, spaces {spaces} with {templates} templates, bindings {bindings}\n"
+    )
+}
+
+fn explain(test: &TestArgs) -> Result<u8, PolicyFileError> {
+    let policy = policy_file::load(&test.file, None)?;
+    let client = Client::new(test);
+    let mut told = client.groups(&policy);
+    let granting: Vec<String> = client.granting(&policy).collect();
+    if granting.is_empty() {
+        told.push_str("denied: no binding of its groups grants it\n");
+        for missing in client.missing(&policy) {
+            told.push_str(&format!("  {missing}\n"));
+        }
+    } else {
+        told.push_str("allowed:\n");
+        for grant in &granting {
+            told.push_str(&format!("  {grant}\n"));
+        }
+    }
+    print(told.as_bytes());
+    Ok(if granting.is_empty() { EXIT_FAILURE } else { EXIT_OK })
+}
+
+/// Who asks, and for what.
+struct Client<'a> {
+    test: &'a TestArgs,
+    principal: Principal,
+}
+
+impl<'a> Client<'a> {
+    fn new(test: &'a TestArgs) -> Self {
+        let attributes = Attributes::new(lists_of(&test.attributes));
+        Self { test, principal: Principal { attributes, ..Principal::default() } }
+    }
+
+    fn identity(&self) -> Identity<'a> {
+        Identity { client_id: &self.test.client_id, username: self.test.username.as_deref() }
+    }
+
+    fn is_in(&self, policy: &Policy, group: Option<usize>) -> bool {
+        group.is_none_or(|group| {
+            policy.groups[group].query.holds(self.identity(), &self.principal.attributes)
+        })
+    }
+
+    fn groups(&self, policy: &Policy) -> String {
+        let mut told = format!("groups: {}", policy_file::ALL);
+        for (place, group) in policy.groups.iter().enumerate() {
+            if self.is_in(policy, Some(place)) {
+                told.push_str(&format!(", {}", group.name));
+            }
+        }
+        told.push('\n');
+        let asked = policy.groups.iter().flat_map(|group| {
+            group.query.attributes().into_iter().map(move |name| (group.name.as_str(), name))
+        });
+        for (group, name) in asked {
+            if self.principal.attributes.get(name).is_none() {
+                told.push_str(&format!("  group {group} asks for '{name}', which it lacks\n"));
+            }
+        }
+        told
+    }
+
+    /// What grants it, in words.
+    fn granting(&self, policy: &Policy) -> impl Iterator<Item = String> {
+        policy.bindings.iter().filter(|binding| self.is_in(policy, binding.group)).flat_map(
+            move |binding| {
+                let space = &policy.spaces[binding.space];
+                let rules =
+                    space.templates.iter().map(|template| (template, binding.rule(template)));
+                let granting = rules.filter(|(_, rule)| self.is_granted(rule.clone()));
+                granting.map(move |(template, _)| {
+                    let (line, text) = (template.line, &template.text);
+                    let group = policy.name_of(binding.group);
+                    let what = binding.verb();
+                    format!("{group} may {what} {}: '{text}' (line {line})", space.name)
+                })
+            },
+        )
+    }
+
+    fn is_granted(&self, rule: broker::access::Rule) -> bool {
+        let access = Access::compile(&[rule]).unwrap_or_default();
+        let grants: Grants = access.grants_of(self.identity(), Some(&self.principal));
+        let action = match self.test.action {
+            Wanted::Publish => Action::Publish,
+            Wanted::Subscribe => Action::Subscribe,
+            Wanted::Receive => Action::Receive,
+        };
+        grants.allows(self.identity(), action, &self.test.topic)
+    }
+
+    /// Templates that stand for nothing, as the client lacks what they ask for.
+    fn missing(&self, policy: &Policy) -> Vec<String> {
+        let mut told = Vec::new();
+        for binding in policy.bindings.iter().filter(|binding| self.is_in(policy, binding.group)) {
+            for template in &policy.spaces[binding.space].templates {
+                for name in template.attributes() {
+                    if self.principal.attributes.get(name).is_none() {
+                        let text = &template.text;
+                        told.push(format!("'{text}' asks for '{name}', which it lacks"));
+                    }
+                }
+            }
+        }
+        told.dedup();
+        told
+    }
+}
+
+fn attribute(text: &str) -> Result<(String, Attribute), String> {
+    let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+        return Err("an attribute is NAME=VALUE".into());
+    };
+    let quoted = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let value = match (quoted, value.parse::<f64>()) {
+        (Some(text), _) => Attribute::Text(text.into()),
+        (None, Ok(number)) if number.is_finite() => Attribute::Number(number),
+        _ => Attribute::Text(value.into()),
+    };
+    Ok((name.into(), value))
+}
+
+/// What has a name twice becomes a list.
+fn lists_of(attributes: &[(String, Attribute)]) -> Vec<(Box<str>, Attribute)> {
+    let all_of = |name: &str| {
+        let own = attributes.iter().filter(|(other, _)| other == name);
+        own.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+    };
+    let value_of = |name: &str| {
+        let mut values = all_of(name);
+        if values.len() == 1 { values.remove(0) } else { Attribute::List(values.into()) }
+    };
+    attributes.iter().map(|(name, _)| (name.as_str().into(), value_of(name))).collect()
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea policy check policy.toml
+  quelea policy test policy.toml publish vehicles/v7/telemetry/x -i car7 -a vin=v7
+  quelea policy test policy.toml subscribe 'vehicles/#' -u anna -a role=fleet -a role=audit";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_texts_numbers_and_lists() {
+        let text = |text: &str| Attribute::Text(text.into());
+        assert_eq!(attribute("a=b"), Ok(("a".into(), text("b"))));
+        assert_eq!(attribute("a=7"), Ok(("a".into(), Attribute::Number(7.0))));
+        assert_eq!(attribute("a=\"7\""), Ok(("a".into(), text("7"))));
+        assert_eq!(attribute("a=b=c"), Ok(("a".into(), text("b=c"))));
+        assert!(attribute("a").is_err());
+        assert!(attribute("=a").is_err());
+        let given = [("a".into(), text("x")), ("a".into(), text("y")), ("b".into(), text("z"))];
+        let attributes = Attributes::new(lists_of(&given));
+        assert_eq!(attributes.get("a"), Some(&Attribute::List([text("x"), text("y")].into())));
+        assert_eq!(attributes.get("b"), Some(&text("z")));
+    }
+}
