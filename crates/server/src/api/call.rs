@@ -107,7 +107,8 @@ impl Call {
 impl Param {
     fn check(&self, value: &str) -> Result<(), String> {
         match self.kind {
-            Kind::Text { bytes_max } if value.len() > bytes_max => {
+            Kind::Text { bytes_min, .. } if value.len() < bytes_min => Err("it is empty".into()),
+            Kind::Text { bytes_max, .. } if value.len() > bytes_max => {
                 Err(format!("it has more than {bytes_max} bytes"))
             }
             Kind::Text { .. } => Ok(()),
@@ -188,6 +189,7 @@ mod tests {
         assert!(told("limit=0").contains("no number from 1 to 1000"));
         assert!(told("limit=99999999999999999999").contains("no number"));
         assert!(told("connected=yes").contains("neither true nor false"));
+        assert!(told("cursor=").contains("empty"));
         assert!(told("color=red").contains("'color' is unknown"));
         assert!(told("limit=1&limit=2").contains("twice"));
         assert!(told("username=%zz").contains("percent-encoded"));

@@ -48,6 +48,8 @@ fn operation(route: &Route, known: &mut Known) -> Value {
         None => json!({ "description": "Done." }),
     };
     responses.insert(route.status().as_str().into(), success);
+    let too_long = "Path and query are too long; without a body.";
+    responses.insert("431".into(), json!({ "description": too_long }));
     for (status, description) in problems(route) {
         let schema = json!({ "$ref": "#/components/schemas/ProblemDetails" });
         let content = json!({ "application/problem+json": { "schema": schema } });
@@ -103,7 +105,9 @@ fn problems(route: &Route) -> Vec<(u16, &'static str)> {
 
 fn parameter(param: &Param) -> Value {
     let schema = match param.kind {
-        Kind::Text { bytes_max } => json!({ "type": "string", "maxLength": bytes_max }),
+        Kind::Text { bytes_min, bytes_max } => {
+            json!({ "type": "string", "minLength": bytes_min, "maxLength": bytes_max })
+        }
         Kind::Number { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Flag => json!({ "type": "boolean" }),
     };

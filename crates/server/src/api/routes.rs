@@ -71,7 +71,7 @@ pub(crate) enum Place {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Text { bytes_max: usize },
+    Text { bytes_min: usize, bytes_max: usize },
     Number { min: u64, max: u64 },
     Flag,
 }
@@ -128,12 +128,17 @@ const TEXT_BYTES_MAX: usize = 65_535;
 pub(crate) const LIMIT_MAX: u64 = 1_000;
 
 const fn text(name: &'static str, about: &'static str) -> Param {
-    let kind = Kind::Text { bytes_max: TEXT_BYTES_MAX };
+    let kind = Kind::Text { bytes_min: 0, bytes_max: TEXT_BYTES_MAX };
     Param { name, place: Place::Query, kind, is_required: false, about }
 }
 
+/// One that is not empty if it is there.
+const fn some_text(name: &'static str, about: &'static str) -> Param {
+    Param { kind: Kind::Text { bytes_min: 1, bytes_max: TEXT_BYTES_MAX }, ..text(name, about) }
+}
+
 const fn needed(name: &'static str, about: &'static str) -> Param {
-    Param { is_required: true, ..text(name, about) }
+    Param { is_required: true, ..some_text(name, about) }
 }
 
 const fn flag(name: &'static str, about: &'static str) -> Param {
@@ -149,7 +154,7 @@ const LIMIT: Param = Param {
     kind: Kind::Number { min: 1, max: LIMIT_MAX },
     ..text("limit", "The most rows of the answer, 1 to 1000; 100 if left out.")
 };
-const CURSOR: Param = text("cursor", "The cursor of the page before.");
+const CURSOR: Param = some_text("cursor", "The cursor of the page before.");
 const TOPIC: Param = needed("topic", "A topic without wildcards.");
 
 const GET: Route = Route {
@@ -293,7 +298,7 @@ pub(crate) const ROUTES: &[Route] = &[
         path: "/retained",
         about: "Retained messages, in the order of topics within each shard.",
         params: &[
-            text("filter", "A topic filter; # if left out, which leaves out topics with $."),
+            some_text("filter", "A topic filter; # if left out, which leaves out topics with $."),
             LIMIT,
             CURSOR,
         ],
