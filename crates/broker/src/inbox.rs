@@ -1,8 +1,12 @@
 //! Mail that has come and could not be dealt with at once.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
 
-use crate::Mail;
+use foldhash::fast::FixedState;
+use session::Message;
+
+use crate::{Mail, SessionKey};
 
 /// Places for unread mail that are kept ready.
 const UNREAD_MAIL_KEPT: usize = 1_024;
@@ -11,6 +15,8 @@ const UNREAD_MAIL_KEPT: usize = 1_024;
 pub(crate) struct Inbox {
     /// Mail for which the turn in which it came was not enough.
     unread: VecDeque<Mail>,
+    /// Whose messages, and on which topics, are among it, as marks, and how many.
+    marked: HashMap<u64, u32, FixedState>,
     /// Mail for which the log had no room; it is tried again in its order. Bounded by the receive
     /// maxima of the publishers, whose acknowledgements wait for it.
     late: Vec<Mail>,
@@ -22,14 +28,36 @@ impl Inbox {
     }
 
     pub(crate) fn push_unread(&mut self, mail: Mail) {
+        for mark in mail.message().into_iter().flat_map(marks_of) {
+            *self.marked.entry(mark).or_default() += 1;
+        }
         self.unread.push_back(mail);
+    }
+
+    /// May this go before what is unread? A message may, if none of its publisher and none on its
+    /// topic is there: their order is all that is promised. One that is known by its serial may
+    /// not, as those come in order.
+    pub(crate) fn may_pass(&self, mail: &Mail) -> bool {
+        let Mail::Publish { message, confirm } = mail else { return false };
+        message.publisher() != SessionKey::NOBODY.as_u64()
+            && confirm.is_none_or(|confirm| confirm.serial == 0)
+            && !marks_of(message).iter().any(|mark| self.marked.contains_key(mark))
     }
 
     /// The oldest, if there is any.
     pub(crate) fn next_unread(&mut self) -> Option<Mail> {
         let next = self.unread.pop_front();
+        for mark in next.as_ref().and_then(Mail::message).into_iter().flat_map(marks_of) {
+            if let Some(count) = self.marked.get_mut(&mark) {
+                *count -= 1;
+                if *count == 0 {
+                    self.marked.remove(&mark);
+                }
+            }
+        }
         if self.unread.is_empty() {
             self.unread.shrink_to(UNREAD_MAIL_KEPT);
+            self.marked.shrink_to(UNREAD_MAIL_KEPT);
         }
         next
     }
@@ -55,4 +83,11 @@ impl Inbox {
             _ => false,
         })
     }
+}
+
+/// What stands for its publisher, and for its topic. Two that are the same by chance wait for each
+/// other.
+fn marks_of(message: &Message) -> [u64; 2] {
+    let hasher = FixedState::default();
+    [hasher.hash_one(message.publisher()), hasher.hash_one(message.topic_bytes())]
 }

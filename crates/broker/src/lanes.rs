@@ -18,6 +18,10 @@ use crate::{Shard, ShardId, Shared};
 /// Marks within what may lie before a shard.
 const MARKS: u64 = 4;
 
+/// Messages that a shard may send in a turn past those that wait, and the largest of them.
+const PASSING_MAX: usize = 64;
+const PASSING_BYTES_MAX: usize = 4 * 1024;
+
 /// All ways from one shard to the others.
 #[derive(Debug)]
 pub(crate) struct Lanes {
@@ -26,6 +30,8 @@ pub(crate) struct Lanes {
     full: u64,
     /// Of one lane.
     bytes_max: u64,
+    /// Those who have sent something past others that wait, in this turn.
+    passed: Vec<u32>,
     /// The latest marks in the mail of this turn, and whose they are.
     marks: Vec<(ShardId, u64)>,
 }
@@ -45,7 +51,7 @@ impl Lanes {
         let lanes = (0..shared.shard_count).map(|_| Lane::default()).collect();
         let others = u64::from(shared.shard_count).saturating_sub(1).max(1);
         let bytes_max = shared.settings.mail_bytes_max / others;
-        Self { lanes, full: 0, bytes_max, marks: Vec::new() }
+        Self { lanes, full: 0, bytes_max, passed: Vec::new(), marks: Vec::new() }
     }
 
     /// Counts a message. Some: it is time for this mark.
@@ -69,6 +75,23 @@ impl Lanes {
         if lane.sent_bytes - lane.taken_bytes < self.bytes_max {
             self.full &= !(1 << shard);
         }
+    }
+
+    /// May a client that has brought one small message and nothing else send it, though so much
+    /// lies before these shards? One in each turn: so who sends little does not wait for those who
+    /// send much.
+    fn lets_pass(&mut self, full: u64, slot: u32) -> bool {
+        let is_over = |shard: usize| {
+            let lane = &self.lanes[shard];
+            full & 1 << shard != 0 && lane.sent_bytes - lane.taken_bytes >= 2 * self.bytes_max
+        };
+        let may = self.passed.len() < PASSING_MAX
+            && !self.passed.contains(&slot)
+            && !(0..self.lanes.len()).any(is_over);
+        if may {
+            self.passed.push(slot);
+        }
+        may
     }
 
     pub(crate) const fn are_some_full(&self) -> bool {
@@ -107,12 +130,17 @@ impl Shard {
         self.work.end_turn();
         self.retained.give_more_pages(&mut self.effects);
         self.effects.end_turn();
+        self.effects.lanes().passed.clear();
         self.ask_heard();
     }
 
     /// A shard before which too much lies for this publish. Where it cannot be told where the
     /// publish goes, because its topic is behind an alias or a group may choose, any such shard is.
-    pub(crate) fn full_lane_of(&mut self, publish: &Publish<'_>) -> Option<ShardId> {
+    pub(crate) fn full_lane_of(
+        &mut self,
+        slot: u32,
+        (publish, is_alone): (&Publish<'_>, bool),
+    ) -> Option<ShardId> {
         let mut full = self.effects.lanes().full;
         if full == 0 {
             return None;
@@ -122,7 +150,11 @@ impl Shard {
                 if publish.retain { 1 << self.shared.shard_of_topic(publish.topic) } else { 0 };
             full &= self.router.interested(publish.topic.as_bytes()).wants | home;
         }
-        (full != 0).then(|| full.trailing_zeros() as ShardId)
+        let passes = full != 0
+            && is_alone
+            && publish.payload.len() <= PASSING_BYTES_MAX
+            && self.effects.lanes().lets_pass(full, slot);
+        (full != 0 && !passes).then(|| full.trailing_zeros() as ShardId)
     }
 
     /// Reads nothing from a publisher before the shard has dealt with more of its mail.

@@ -166,16 +166,21 @@ impl Mail {
         )
     }
 
-    /// Bytes of the message that it carries to another shard, if it does, for what may lie before
-    /// that.
-    pub(crate) fn message_bytes(&self) -> usize {
+    /// The message that it carries to another shard, if it does.
+    #[inline]
+    pub(crate) const fn message(&self) -> Option<&Message> {
         match self {
             Self::Publish { message, .. }
             | Self::Retain { message, .. }
             | Self::Offer { message, .. }
-            | Self::Park { message, .. } => counted_bytes(message),
-            _ => 0,
+            | Self::Park { message, .. } => Some(message),
+            _ => None,
         }
+    }
+
+    /// Bytes of that, for what may lie before the shard.
+    pub(crate) fn message_bytes(&self) -> usize {
+        self.message().map_or(0, counted_bytes)
     }
 }
 

@@ -54,7 +54,7 @@ impl Shard {
     pub(crate) fn has_to_come_later(
         &mut self,
         slot: u32,
-        publish: &Publish<'_>,
+        (publish, is_alone): (&Publish<'_>, bool),
         now_ms: u64,
     ) -> bool {
         if let Some(pause_ms) = self.wait_for_disk_ms(slot, publish) {
@@ -69,7 +69,7 @@ impl Shard {
             self.wait_for_subscriber(slot, subscriber);
             return true;
         }
-        match self.full_lane_of(publish) {
+        match self.full_lane_of(slot, (publish, is_alone)) {
             Some(shard) => {
                 self.wait_for_mail(slot, shard);
                 true

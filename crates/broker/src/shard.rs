@@ -177,7 +177,8 @@ impl Shard {
                 }
             };
             if let Packet::Publish(publish) = packet {
-                if may_wait && self.has_to_come_later(slot, publish, now_ms) {
+                let is_alone = packet_len == bytes.len();
+                if may_wait && self.has_to_come_later(slot, (publish, is_alone), now_ms) {
                     break;
                 }
             } else if may_wait

@@ -52,6 +52,8 @@ pub(crate) struct Work {
     heavy: u32,
     /// In this turn, of mail.
     mail: u32,
+    /// In this turn, of mail that went before what was unread.
+    passing: u32,
     /// Slots and connections that have had their part, and those that found nothing left of the
     /// turn. One entry for each connection, and for some that have ended.
     line: VecDeque<(u32, u64)>,
@@ -60,7 +62,7 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) const fn new(units_max: u32) -> Self {
         let line = VecDeque::new();
-        Self { units_max, is_stopping: false, go: 0, heavy: 0, mail: 0, line }
+        Self { units_max, is_stopping: false, go: 0, heavy: 0, mail: 0, passing: 0, line }
     }
 
     pub(crate) const fn begin(&mut self) {
@@ -115,6 +117,12 @@ impl Work {
     pub(crate) const fn end_turn(&mut self) {
         self.heavy = 0;
         self.mail = 0;
+        self.passing = 0;
+    }
+
+    /// Is something left for mail that goes before what is unread?
+    const fn lets_pass(&self) -> bool {
+        self.passing < self.units_max
     }
 }
 
@@ -222,14 +230,30 @@ impl Shard {
         self.work.begin_mail();
         for mail in mails.drain(..) {
             let is_late = self.work.mail_is_spent() || self.inbox.has_unread();
-            if is_late && mail.keeps_order() {
-                self.inbox.push_unread(mail);
-            } else {
+            if !is_late || !mail.keeps_order() {
                 self.on_mail(mail, now_ms);
+            } else if self.lets_pass(&mail) {
+                self.let_pass(mail, now_ms);
+            } else {
+                self.inbox.push_unread(mail);
             }
         }
         self.work.end_mail();
         self.effects.keep_batch(mails);
+    }
+
+    fn lets_pass(&self, mail: &Mail) -> bool {
+        self.inbox.has_unread() && self.work.lets_pass() && self.inbox.may_pass(mail)
+    }
+
+    /// A message of somebody who has none among what is unread does not wait for those who have
+    /// many there, or costly ones.
+    #[cold]
+    fn let_pass(&mut self, mail: Mail, now_ms: u64) {
+        let of_mail = std::mem::replace(&mut self.work.go, self.work.passing);
+        self.on_mail(mail, now_ms);
+        self.work.passing =
+            std::mem::replace(&mut self.work.go, of_mail).max(self.work.passing + 1);
     }
 
     /// Goes on with mail for which a turn was not enough.

@@ -75,6 +75,38 @@ fn a_publisher_waits_for_a_shard_before_which_much_lies_and_is_read_on() {
 }
 
 #[test]
+fn who_sends_little_does_not_wait_for_those_who_send_much() {
+    let mut lab = lab(2);
+    let subscriber = subscriber_on(&mut lab, 1, "t");
+    let flooder = client_on(&mut lab, 0, "flooder");
+    let modest = client_on(&mut lab, 0, "modest");
+    lab.bytes(flooder, &burst("t", 0, 0..50));
+    lab.pauses.clear();
+    lab.bytes(modest, &burst("t", 0, 100..101));
+    assert_eq!(lab.pauses, [], "it has brought one");
+    lab.bytes(modest, &burst("t", 0, 101..102));
+    assert_eq!(lab.pauses, [(modest, NEVER)], "and that was it for this turn");
+    lab.settle();
+    let arrived = numbers(&mut lab, subscriber);
+    let place = |number| arrived.iter().position(|found| *found == number).expect("it came");
+    assert!(place(100) < 30 && place(100) < place(101), "{arrived:?}");
+    assert_eq!(arrived.len(), 52);
+}
+
+#[test]
+fn no_more_than_twice_as_much_lies_before_a_shard_whoever_sends() {
+    let mut lab = lab(2);
+    subscriber_on(&mut lab, 1, "t");
+    let modest: Vec<Conn> =
+        (0..60).map(|n| client_on(&mut lab, 0, &format!("modest-{n}"))).collect();
+    for conn in modest {
+        lab.bytes(conn, &burst("t", 0, 0..1));
+    }
+    let lies = mailed_bytes(&lab, 0, 1);
+    assert!((2 * MAIL_BYTES_MAX..2 * MAIL_BYTES_MAX + MESSAGE_BYTES_MAX).contains(&lies), "{lies}");
+}
+
+#[test]
 fn mail_counts_until_the_turn_of_its_shard_is_over() {
     let mut lab = lab(2);
     subscriber_on(&mut lab, 1, "t");

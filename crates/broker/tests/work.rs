@@ -562,6 +562,72 @@ fn mail_that_many_filters_match_is_handled_over_several_turns_in_its_order() {
     assert_eq!((in_a_turn + received, behind, turns), (201, 1, 201_usize.div_ceil(in_a_turn)));
 }
 
+/// A message of the session in this slot of another shard.
+fn message_of(slot: u32, topic: &str, payload: &str) -> Mail {
+    let message = Message::new(&MessageParts {
+        topic,
+        properties: &[],
+        payload: payload.as_bytes(),
+        qos: level(1),
+        retain: false,
+        expires_at_ms: NEVER,
+        publisher: 1 << 48 | u64::from(slot),
+        level: 0,
+    });
+    Mail::Publish { message, confirm: None }
+}
+
+#[test]
+fn mail_of_one_publisher_does_not_wait_for_costly_mail_of_another() {
+    let mut lab = Lab::new(1);
+    let (_, topic) = with_overlapping(&mut lab);
+    let light = lab.open(request("light"));
+    lab.subscribe(light, "light/#", 1);
+    let mut batch: Vec<Mail> =
+        (0..200).map(|number| message_of(1, &topic, &number.to_string())).collect();
+    batch.push(message_of(2, "light/one", "at once"));
+    batch.push(message_of(2, "light/one", "and so on"));
+    batch.push(message_of(1, "light/two", "behind its own"));
+    batch.push(message_of(3, "light/two", "behind its topic"));
+    batch.push(message_of(3, "light/one", "behind its own, too"));
+    let now_ms = lab.now_ms;
+    lab.shards[0].on_batch(batch, now_ms);
+    assert!(lab.shards[0].next_deadline_ms() == 0, "the costly ones are not through");
+    lab.flush();
+    assert_eq!(lab.payloads(light), ["at once", "and so on"]);
+    while lab.shards[0].next_deadline_ms() == 0 {
+        lab.shards[0].on_tick(now_ms);
+        lab.flush();
+    }
+    let behind = ["behind its own", "behind its topic", "behind its own, too"];
+    assert_eq!(lab.payloads(light), behind);
+}
+
+#[test]
+fn mail_that_goes_before_other_mail_has_its_part_of_a_turn() {
+    let mut lab = Lab::new(1);
+    let (subscriber, topic) = with_overlapping(&mut lab);
+    // Each of another publisher, on a topic of its own.
+    let others: Vec<String> = (0..400).map(|number| format!("{topic}/{number}")).collect();
+    let all: Vec<String> = overlapping(9).iter().map(|filter| format!("{filter}/+")).collect();
+    lab.subscribe_all(subscriber, &all, 0);
+    lab.take_all(subscriber);
+    let heavy = (0..200).map(|_| message_of(1, &topic, "heavy"));
+    let light = others.iter().zip(2..).map(|(topic, slot)| message_of(slot, topic, "other"));
+    let now_ms = lab.now_ms;
+    lab.shards[0].on_batch(heavy.chain(light).collect(), now_ms);
+    lab.flush();
+    let in_a_turn = UNITS.div_ceil(512);
+    let received = lab.payloads(subscriber);
+    let passed = received.iter().filter(|payload| *payload == "other").count();
+    assert!((1..=in_a_turn).contains(&passed), "{passed}");
+    while lab.shards[0].next_deadline_ms() == 0 {
+        lab.shards[0].on_tick(now_ms);
+        lab.flush();
+    }
+    assert_eq!(received.len() + lab.received(subscriber).len(), 600);
+}
+
 #[test]
 fn mqtt_3_3_4_3_all_identifiers_of_many_overlapping_subscriptions_come_with_the_message() {
     let mut lab = Lab::new(1);
