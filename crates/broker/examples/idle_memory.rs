@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use broker::admission::{self, Admission};
-use broker::{Access, Limits, Replay, Settings, Shard, Shared};
+use broker::{Access, Limits, Name, Replay, Settings, Shard, Shared};
 use codec::{
     Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, QoS, Subscribe,
     SubscribeOptions, Version,
@@ -75,7 +75,8 @@ fn main() {
     for (number, slot) in (0..sessions).zip(&slots) {
         subscribe(&mut shards, &shared, number, *slot);
         if is_durable {
-            let shard = &mut shards[usize::from(shared.shard_of_client(&client_id(number)))];
+            let shard =
+                &mut shards[usize::from(shared.shard_of_client(Name::first(&client_id(number))))];
             shard.on_closed(*slot, number.into(), NOW_MS);
             drain(shard);
         }
@@ -183,7 +184,7 @@ fn connect(
     let Admission::Connect(credentials, _) = admission else {
         panic!("a CONNECT that is in order was not admitted");
     };
-    let shard = &mut shards[usize::from(shared.shard_of_client(&id))];
+    let shard = &mut shards[usize::from(shared.shard_of_client(Name::first(&id)))];
     let connected = shard.on_connect(number.into(), credentials.request, NOW_MS);
     let slot = connected.expect("a new client id");
     drain(shard);
@@ -198,7 +199,7 @@ fn subscribe(shards: &mut [Shard], shared: &Shared, number: u32, slot: u32) {
     let subscribe =
         Subscribe { packet_id: 1, properties: Properties::EMPTY, filters: filters.as_filters() };
     Packet::Subscribe(subscribe).encode(Version::V5, &mut bytes);
-    let shard = usize::from(shared.shard_of_client(&id));
+    let shard = usize::from(shared.shard_of_client(Name::first(&id)));
     shards[shard].on_bytes(slot, number.into(), &bytes, NOW_MS);
     shards.iter_mut().for_each(drain);
     // The retained messages of the topic are asked for, and the answer comes back.

@@ -13,7 +13,7 @@ use crate::news::ClientNews;
 use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
 use crate::subscribe::Done;
 use crate::subscriptions::Subscriptions;
-use crate::{Access, Limits, NO_CONNECTION, Principal, RetainedQuery};
+use crate::{Access, Limits, NO_CONNECTION, Name, Principal, RetainedQuery};
 
 /// How busy a session is, for the shards that choose among the members of a shared group.
 #[derive(Debug, Default)]
@@ -200,6 +200,11 @@ impl Client {
             expires_at_ms: NEVER,
             timer_at: u64::MAX,
         }
+    }
+
+    /// What the session is found by.
+    pub(crate) fn name(&self) -> Name<'_> {
+        Name::first(&self.id)
     }
 
     pub(crate) fn identity(&self) -> Identity<'_> {

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::durable::Durable;
 use crate::journal::QueueNumber;
 use crate::sure::Sure;
-use crate::{SessionKey, ShardId};
+use crate::{Name, SessionKey, ShardId};
 
 #[derive(Debug)]
 struct Place {
@@ -48,13 +48,13 @@ impl Clients {
     /// step.
     pub(crate) fn reserve(&mut self, count: usize) {
         let (places, hasher) = (&self.places, &self.hasher);
-        self.by_id.reserve(count, |slot| hasher.hash_one(id_at(places, *slot)));
+        self.by_id.reserve(count, |slot| name_at(places, *slot).hash(hasher));
         self.by_queue.reserve(count, |slot| queue_hash(hasher, places, *slot));
         self.places.reserve(count);
     }
 
     pub(crate) fn insert(&mut self, client: Client) -> u32 {
-        let hash = self.hasher.hash_one(&*client.id);
+        let hash = client.name().hash(&self.hasher);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place { generation: 0, client: None });
             self.places.len() as u32 - 1
@@ -65,7 +65,7 @@ impl Clients {
         place.client = Some(Box::new(client));
         let places = &self.places;
         let hasher = &self.hasher;
-        self.by_id.insert_unique(hash, slot, |slot| hasher.hash_one(id_at(places, *slot)));
+        self.by_id.insert_unique(hash, slot, |slot| name_at(places, *slot).hash(hasher));
         slot
     }
 
@@ -87,14 +87,14 @@ impl Clients {
         }
     }
 
-    pub(crate) fn find(&self, client_id: &str) -> Option<u32> {
-        let hash = self.hasher.hash_one(client_id);
-        self.by_id.find(hash, |slot| id_at(&self.places, *slot) == client_id).copied()
+    pub(crate) fn find(&self, name: Name<'_>) -> Option<u32> {
+        let hash = name.hash(&self.hasher);
+        self.by_id.find(hash, |slot| name_at(&self.places, *slot) == name).copied()
     }
 
     /// A hash of the client id, seeded.
     pub(crate) fn id_hash(&self, slot: u32) -> u64 {
-        self.hasher.hash_one(id_at(&self.places, slot))
+        name_at(&self.places, slot).hash(&self.hasher)
     }
 
     /// From now on the session is in the log.
@@ -166,16 +166,24 @@ fn queue_at(places: &[Place], slot: u32) -> Option<QueueNumber> {
     Some(client.durable.as_ref()?.queue)
 }
 
-fn id_at(places: &[Place], slot: u32) -> &str {
-    places
-        .get(slot as usize)
-        .and_then(|place| place.client.as_ref())
-        .map_or("", |client| &client.id)
+/// An empty one, which is no client's, if the place is free.
+fn name_at(places: &[Place], slot: u32) -> Name<'_> {
+    let client = places.get(slot as usize).and_then(|place| place.client.as_ref());
+    client.map_or(Name::first(""), |client| client.name())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Scope;
+
+    #[test]
+    fn a_client_id_of_another_scope_is_another_client() {
+        let mut clients = Clients::new(3, 0);
+        let slot = clients.insert(Client::new("one".into(), Default::default()));
+        assert_eq!(clients.find(Name::first("one")), Some(slot));
+        assert_eq!(clients.find(Name::new(Scope::SECOND, "one")), None);
+    }
 
     #[test]
     fn no_two_sessions_have_the_same_key() {

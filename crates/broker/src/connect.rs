@@ -7,7 +7,7 @@ use session::{Held, LinkSettings, NEVER, Rates, Will};
 
 use crate::access::Identity;
 use crate::client::{self, Client};
-use crate::{Ended, Event, Limits, NO_CONNECTION, Principal, Shard, admission};
+use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Principal, Shard, admission};
 
 /// The largest packet there can be, header included (section 2.1.4): no limit that is worth
 /// telling.
@@ -49,6 +49,11 @@ pub struct ConnectRequest {
 }
 
 impl ConnectRequest {
+    /// What its session is found by.
+    pub fn name(&self) -> Name<'_> {
+        Name::first(&self.client_id)
+    }
+
     /// The user name, if it counts.
     pub fn proved_username(&self) -> Option<&str> {
         self.username.as_deref().filter(|_| self.is_proved)
@@ -76,14 +81,14 @@ impl Shard {
         request: ConnectRequest,
         now_ms: u64,
     ) -> Result<u32, Vec<u8>> {
-        let existing = self.clients.find(&request.client_id);
+        let existing = self.clients.find(request.name());
         if let Some(slot) = existing {
             if !self.is_owner(slot, &request, now_ms) {
                 return Err(self.refuse_stranger(request));
             }
             self.take_over(slot, request.clean_start, now_ms);
         }
-        let (slot, session_present) = match self.clients.find(&request.client_id) {
+        let (slot, session_present) = match self.clients.find(request.name()) {
             Some(slot) => (slot, true),
             None if self.lacks_room_for(&request) => return Err(self.refuse_session_of(request)),
             None => {
@@ -157,7 +162,7 @@ impl Shard {
 
     /// The connection that a client id has now.
     pub fn connection_of(&self, client_id: &str) -> Option<u64> {
-        let client = self.clients.get(self.clients.find(client_id)?)?;
+        let client = self.clients.get(self.clients.find(Name::first(client_id))?)?;
         Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
     }
 

@@ -13,7 +13,7 @@ use crate::journal::Origin;
 use crate::ledger::NOBODY;
 use crate::news::Kind;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Metrics, SessionKey, Shard};
+use crate::{Confirm, Ended, Metrics, Name, SessionKey, Shard};
 
 /// Bits of `Subscription::options`.
 pub(crate) mod options {
@@ -148,7 +148,7 @@ impl Shard {
         let (is_awaited, may_refuse) = (confirm.is_some(), confirm.is_some() && origin.is_none());
         let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
         let keeping = Keeping::New { is_awaited, may_refuse, payer, origin };
-        let topic = message.topic_bytes();
+        let topic = Name::topic_of(message);
         let mut audience = self.router.audience_here(topic, &mut self.work);
         let found = audience.subscriptions();
         let delivered = self.deliver_to_all(message, found, keeping, now_ms);

@@ -9,7 +9,7 @@ use crate::access::Action;
 use crate::news::Kind;
 use crate::work::AUTH_UNITS;
 use crate::{
-    Close, Ended, Event, NO_CONNECTION, Reauthenticate, Reauthenticated, SessionKey, Shard,
+    Close, Ended, Event, NO_CONNECTION, Name, Reauthenticate, Reauthenticated, SessionKey, Shard,
 };
 
 /// A session expiry interval that means never (section 3.1.2.11.2).
@@ -77,7 +77,7 @@ impl Shard {
 
     /// An operator ends the connection of a client id. False if there is none.
     pub fn on_kick(&mut self, client_id: &str, now_ms: u64) -> bool {
-        let found = self.clients.find(client_id);
+        let found = self.clients.find(Name::first(client_id));
         let Some(slot) = found.filter(|s| self.clients.get(*s).is_some_and(|c| c.is_connected()))
         else {
             return false;

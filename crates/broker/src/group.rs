@@ -20,7 +20,7 @@ use crate::groups::{Group, Member, choose};
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
 use crate::work::GROUP_UNITS;
-use crate::{Confirm, GroupWay, Mail, SessionKey, Shard};
+use crate::{Confirm, GroupText, GroupWay, Mail, SessionKey, Shard};
 
 /// How often a message is passed on before it is parked.
 const HOPS_MAX: u8 = 3;
@@ -38,7 +38,7 @@ impl Shard {
         bits: u8,
         identifier: u32,
     ) -> (Listed, bool) {
-        let name = self.group_name(share, filter);
+        let name = self.group_name(GroupText::first(share, filter));
         let key = name.key;
         let member_key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot).sure() else {
@@ -57,9 +57,9 @@ impl Shard {
         (Listed::new(filter, number + 1), is_new)
     }
 
-    pub(crate) fn group_name(&self, share: &str, filter: &str) -> Arc<GroupName> {
-        let known = self.groups.find(share, filter).and_then(|number| self.groups.name(number));
-        known.cloned().unwrap_or_else(|| self.shared.group_names.get(share, filter))
+    pub(crate) fn group_name(&self, text: GroupText<'_>) -> Arc<GroupName> {
+        let known = self.groups.find(text).and_then(|number| self.groups.name(number));
+        known.cloned().unwrap_or_else(|| self.shared.group_names.get(text))
     }
 
     /// A group that the log knows, before its members are back.
@@ -90,7 +90,7 @@ impl Shard {
         if let Some(number) = self.groups.number(name.key) {
             return number;
         }
-        let filter = self.router.add_group(&name.filter, self.groups.next_number());
+        let filter = self.router.add_group(name.filter_name(), self.groups.next_number());
         self.groups.insert(Group {
             name: name.clone(),
             filter,

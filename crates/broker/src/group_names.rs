@@ -5,14 +5,12 @@
 //! of a group from a client of its own gives it a key here. The lock is taken for that alone: what
 //! is mailed brings the name along.
 
-use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-use crate::ShardId;
-use crate::shared::home_of;
+use crate::{GroupText, Name, Scope, ShardId};
 
 /// Names that may be kept of groups that are gone, beside as many as there are groups.
 const GONE_MAX: usize = 64;
@@ -23,6 +21,7 @@ pub struct GroupName {
     /// Its remainder by the number of shards is the home, which is the same in every life of the
     /// broker: the home's log keeps the queue. The key itself is another in each. Never 0.
     pub key: u64,
+    scope: Scope,
     pub share: Box<str>,
     pub filter: Box<str>,
     /// Of the text. Others may have the same.
@@ -30,8 +29,12 @@ pub struct GroupName {
 }
 
 impl GroupName {
-    pub(crate) fn is(&self, share: &str, filter: &str) -> bool {
-        *self.share == *share && *self.filter == *filter
+    pub(crate) fn text(&self) -> GroupText<'_> {
+        GroupText::new(self.scope, &self.share, &self.filter)
+    }
+
+    pub(crate) fn filter_name(&self) -> Name<'_> {
+        Name::new(self.scope, &self.filter)
     }
 }
 
@@ -60,24 +63,26 @@ impl GroupNames {
     }
 
     /// The name of a group: that which others hold, or a new one.
-    pub(crate) fn get(&self, share: &str, filter: &str) -> Arc<GroupName> {
-        self.get_hashed(text_hash(&self.hasher, share, filter), share, filter)
+    pub(crate) fn get(&self, text: GroupText<'_>) -> Arc<GroupName> {
+        self.get_hashed(text.hash(&self.hasher), text)
     }
 
-    pub(crate) fn get_hashed(&self, hash: u64, share: &str, filter: &str) -> Arc<GroupName> {
+    pub(crate) fn get_hashed(&self, hash: u64, text: GroupText<'_>) -> Arc<GroupName> {
         let mut names = self.lock();
         let mut found = None;
         names.table.find(hash, |(_, name)| {
-            found = name.upgrade().filter(|name| name.is(share, filter));
+            found = name.upgrade().filter(|name| name.text() == text);
             found.is_some()
         });
         if let Some(found) = found {
             return found;
         }
         names.given += 1;
-        let home = home_of(share, filter, self.shard_count);
+        let home = text.home(self.shard_count);
         let key = names.given * u64::from(self.shard_count) + u64::from(home);
-        let name = Arc::new(GroupName { key, share: share.into(), filter: filter.into(), hash });
+        let GroupText { scope, share, filter } = text;
+        let (share, filter) = (share.into(), filter.into());
+        let name = Arc::new(GroupName { key, scope, share, filter, hash });
         names.insert(&name);
         name
     }
@@ -100,14 +105,6 @@ impl Names {
     }
 }
 
-pub(crate) fn text_hash(hasher: &FixedState, share: &str, filter: &str) -> u64 {
-    let mut state = hasher.build_hasher();
-    state.write(share.as_bytes());
-    state.write_u8(b'/');
-    state.write(filter.as_bytes());
-    state.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,10 +113,13 @@ mod tests {
     fn names_with_the_same_hash_are_different_groups() {
         let names = GroupNames::new(3, 7);
         let texts = [("s", "a"), ("s", "b"), ("t", "a"), ("s", "a/b")];
-        let held: Vec<_> = texts.map(|(share, filter)| names.get_hashed(1, share, filter)).into();
-        for (name, (share, filter)) in held.iter().zip(texts) {
-            assert!(Arc::ptr_eq(name, &names.get_hashed(1, share, filter)));
-            assert_eq!(name.key % 3, u64::from(home_of(share, filter, 3)));
+        let texts = [Scope::FIRST, Scope::SECOND]
+            .map(|scope| texts.map(|(share, filter)| GroupText::new(scope, share, filter)))
+            .concat();
+        let held: Vec<_> = texts.iter().map(|text| names.get_hashed(1, *text)).collect();
+        for (name, text) in held.iter().zip(texts) {
+            assert!(Arc::ptr_eq(name, &names.get_hashed(1, text)));
+            assert_eq!(name.key % 3, u64::from(text.home(3)));
             assert_eq!(held.iter().filter(|other| other.key == name.key).count(), 1);
         }
     }
@@ -127,21 +127,23 @@ mod tests {
     #[test]
     fn a_key_is_not_given_again() {
         let names = GroupNames::new(1, 7);
-        let first = names.get("s", "a").key;
-        assert_ne!(names.get("s", "a").key, first);
+        let text = GroupText::first("s", "a");
+        let first = names.get(text).key;
+        assert_ne!(names.get(text).key, first);
     }
 
     #[test]
     fn names_of_groups_that_are_gone_are_let_go() {
         let names = GroupNames::new(2, 7);
-        let held: Vec<_> = (0..100).map(|n| names.get("s", &n.to_string())).collect();
+        let held: Vec<_> =
+            (0..100).map(|n| names.get(GroupText::first("s", &n.to_string()))).collect();
         for number in 0..100_000 {
-            names.get("gone", &number.to_string());
+            names.get(GroupText::first("gone", &number.to_string()));
         }
         let count = names.lock().table.len();
         assert!(count <= 2 * held.len() + GONE_MAX, "{count}");
         for (number, name) in held.iter().enumerate() {
-            assert!(Arc::ptr_eq(name, &names.get("s", &number.to_string())));
+            assert!(Arc::ptr_eq(name, &names.get(GroupText::first("s", &number.to_string()))));
         }
     }
 }

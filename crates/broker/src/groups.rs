@@ -14,9 +14,9 @@ use topic::FilterId;
 use crate::client::Gauge;
 use crate::deliver::options;
 use crate::durable::KeptQueue;
-use crate::group_names::{GroupName, text_hash};
+use crate::group_names::GroupName;
 use crate::sure::Sure;
-use crate::{SessionKey, ShareStrategy, Shared};
+use crate::{GroupText, SessionKey, ShareStrategy, Shared};
 
 /// A member as all shards know it.
 #[derive(Clone, Debug)]
@@ -93,14 +93,13 @@ impl Groups {
         self.by_key.is_empty()
     }
 
-    pub(crate) fn find(&self, share: &str, filter: &str) -> Option<u32> {
-        self.find_hashed(text_hash(&self.hasher, share, filter), share, filter)
+    pub(crate) fn find(&self, text: GroupText<'_>) -> Option<u32> {
+        self.find_hashed(text.hash(&self.hasher), text)
     }
 
-    fn find_hashed(&self, hash: u64, share: &str, filter: &str) -> Option<u32> {
-        let is_it = |(_, number): &(u64, u32)| {
-            self.name(*number).is_some_and(|name| name.is(share, filter))
-        };
+    fn find_hashed(&self, hash: u64, text: GroupText<'_>) -> Option<u32> {
+        let is_it =
+            |(_, number): &(u64, u32)| self.name(*number).is_some_and(|name| name.text() == text);
         self.by_name.find(hash, is_it).map(|(_, number)| *number)
     }
 
@@ -272,6 +271,7 @@ fn spread(hash: u64, count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Scope;
     use crate::group_names::GroupNames;
 
     fn group(name: Arc<GroupName>) -> Group {
@@ -292,17 +292,19 @@ mod tests {
     #[test]
     fn groups_whose_names_have_the_same_hash_are_told_apart() {
         let (names, mut groups) = (GroupNames::new(1, 7), Groups::new(7));
-        let texts = [("s", "a"), ("s", "b"), ("t", "a")];
-        let numbers = texts.map(|(share, filter)| {
-            let number = groups.insert(group(names.get_hashed(1, share, filter)));
+        let second = GroupText::new(Scope::SECOND, "s", "a");
+        let first = |share, filter| GroupText::first(share, filter);
+        let texts = [first("s", "a"), first("s", "b"), first("t", "a"), second];
+        let numbers = texts.map(|text| {
+            let number = groups.insert(group(names.get_hashed(1, text)));
             assert_eq!(groups.name(number).map(|name| groups.number(name.key)), Some(Some(number)));
             number
         });
-        for (number, (share, filter)) in numbers.iter().zip(texts) {
-            assert_eq!(groups.find_hashed(1, share, filter), Some(*number));
+        for (number, text) in numbers.iter().zip(texts) {
+            assert_eq!(groups.find_hashed(1, text), Some(*number));
         }
         groups.remove(numbers[1]);
-        let found = texts.map(|(share, filter)| groups.find_hashed(1, share, filter));
-        assert_eq!(found, [Some(numbers[0]), None, Some(numbers[2])]);
+        let found = texts.map(|text| groups.find_hashed(1, text));
+        assert_eq!(found, [Some(numbers[0]), None, Some(numbers[2]), Some(numbers[3])]);
     }
 }

@@ -17,7 +17,7 @@ use session::{LARGE_BYTES_MIN, Message, NEVER};
 
 use crate::client::Client;
 use crate::sure::Sure;
-use crate::{Mail, SessionKey, Shard};
+use crate::{Mail, Name, SessionKey, Shard};
 
 /// Filters that are held for at a time. Above it publishers are paused one by one (`pace`).
 const HELD_FILTERS_MAX: usize = 64;
@@ -142,7 +142,7 @@ impl Shard {
         if self.holds.filter_count() >= HELD_FILTERS_MAX {
             return false;
         }
-        let (index, filters) = self.router.filters_of(topic);
+        let (index, filters) = self.router.filters_of(Name::first(topic.as_bytes()));
         let own = filters.iter().find(|filter| index.subscription(**filter, slot).is_some());
         let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
         let Some(filter) = filter.sure() else { return false };

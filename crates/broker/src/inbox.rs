@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use session::Message;
 
-use crate::{Mail, SessionKey};
+use crate::{Mail, Name, SessionKey};
 
 /// Places for unread mail that are kept ready.
 const UNREAD_MAIL_KEPT: usize = 1_024;
@@ -77,9 +77,9 @@ impl Inbox {
 
     /// Does a retained message on the topic still wait for room in the log? Who waits for an answer
     /// stands behind it, and nobody overtakes it.
-    pub(crate) fn has_late_retained(&self, topic: &str) -> bool {
+    pub(crate) fn has_late_retained(&self, topic: Name<'_>) -> bool {
         self.late.iter().any(|mail| match mail {
-            Mail::Retain { message, .. } => message.topic() == topic,
+            Mail::Retain { message, .. } => Name::of(message) == topic,
             _ => false,
         })
     }

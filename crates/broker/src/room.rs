@@ -5,7 +5,7 @@ use session::Message;
 
 use crate::pace::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
 use crate::sure::Sure;
-use crate::{Shard, WhenFull};
+use crate::{Name, Shard, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
 const FACT_BYTES_MAX: usize = 1024;
@@ -32,10 +32,10 @@ impl Shard {
             }
             _ => 0,
         };
-        let topic = message.topic_bytes();
+        let topic = Name::topic_of(message);
         let mut keepers = here | self.router.interested(topic).promises;
         if message.retain() && !is_clear {
-            keepers |= 1 << self.shared.shard_of_topic(message.topic());
+            keepers |= 1 << self.shared.shard_of_topic(Name::of(message));
         }
         if message.qos() != QoS::AtMostOnce {
             keepers |= self.homes_of_kept_groups(topic);
@@ -93,22 +93,22 @@ impl Shard {
         if level == 0 && publish.qos != QoS::ExactlyOnce {
             return 0;
         }
-        let mut keepers = self.router.interested(topic.as_bytes()).promises;
+        let mut keepers = self.router.interested(Name::first(topic.as_bytes())).promises;
         if publish.qos == QoS::ExactlyOnce && client.durable.is_some() {
             keepers |= 1 << self.id;
         }
         if publish.retain {
-            keepers |= 1 << self.shared.shard_of_topic(topic);
+            keepers |= 1 << self.shared.shard_of_topic(Name::first(topic));
         }
         if self.groups.is_empty() {
             return keepers;
         }
         let topic = topic.to_owned();
-        keepers | self.homes_of_kept_groups(topic.as_bytes())
+        keepers | self.homes_of_kept_groups(Name::first(topic.as_bytes()))
     }
 
     /// Where groups with a kept member have what is published on the topic written down.
-    fn homes_of_kept_groups(&mut self, topic: &[u8]) -> u64 {
+    fn homes_of_kept_groups(&mut self, topic: Name<'_, [u8]>) -> u64 {
         if self.groups.is_empty() {
             return 0;
         }

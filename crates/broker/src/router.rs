@@ -11,7 +11,7 @@ use topic::{
 };
 
 use crate::work::{STEPS_PER_UNIT, Work};
-use crate::{ShardId, Shared};
+use crate::{Name, ShardId, Shared};
 
 /// The subscriptions of a shard, and its claims in the interest summary that all share.
 #[derive(Debug)]
@@ -113,9 +113,9 @@ impl Router {
 
     /// Who is to get a message on the topic, everywhere. To be [given back](Router::keep).
     #[inline(always)]
-    pub(crate) fn audience(&mut self, topic: &[u8], work: &mut Work) -> Box<Audience> {
+    pub(crate) fn audience(&mut self, topic: Name<'_, [u8]>, work: &mut Work) -> Box<Audience> {
         let mut audience = self.latest.take().unwrap_or_default();
-        audience.look_at(topic);
+        audience.look_at(topic.in_trees());
         let interested = audience.ask(&self.shared);
         if interested.wants & self.own != 0 || self.group_count > 0 {
             audience.find(&mut self.index, work);
@@ -126,9 +126,13 @@ impl Router {
     }
 
     /// Who in this shard is. To be [given back](Router::keep).
-    pub(crate) fn audience_here(&mut self, topic: &[u8], work: &mut Work) -> Box<Audience> {
+    pub(crate) fn audience_here(
+        &mut self,
+        topic: Name<'_, [u8]>,
+        work: &mut Work,
+    ) -> Box<Audience> {
         let mut audience = self.latest.take().unwrap_or_default();
-        audience.look_at(topic);
+        audience.look_at(topic.in_trees());
         audience.find(&mut self.index, work);
         audience
     }
@@ -140,20 +144,20 @@ impl Router {
     }
 
     /// The shards that may want the topic.
-    pub(crate) fn interested(&mut self, topic: &[u8]) -> Interested {
+    pub(crate) fn interested(&mut self, topic: Name<'_, [u8]>) -> Interested {
         let audience = self.latest.get_or_insert_default();
-        audience.look_at(topic);
+        audience.look_at(topic.in_trees());
         audience.ask(&self.shared)
     }
 
     /// The filters that match the topic, and the index in which they stand.
-    pub(crate) fn filters_of(&mut self, topic: &str) -> (&Index, &[FilterId]) {
-        self.index.matching_filters(topic.as_bytes(), &mut self.filters);
+    pub(crate) fn filters_of(&mut self, topic: Name<'_, [u8]>) -> (&Index, &[FilterId]) {
+        self.index.matching_filters(topic.in_trees(), &mut self.filters);
         (&self.index, &self.filters)
     }
 
-    pub(crate) fn find(&self, filter: &str) -> Option<FilterId> {
-        self.index.find(filter)
+    pub(crate) fn find(&self, filter: Name<'_>) -> Option<FilterId> {
+        self.index.find(filter.in_trees())
     }
 
     pub(crate) fn text(&self, filter: FilterId) -> &str {
@@ -165,7 +169,8 @@ impl Router {
     }
 
     /// Puts a subscription into the index, and claims what follows from it.
-    pub(crate) fn subscribe(&mut self, filter: &str, subscription: Subscription) -> Subscribed {
+    pub(crate) fn subscribe(&mut self, filter: Name<'_>, subscription: Subscription) -> Subscribed {
+        let filter = filter.in_trees();
         let subscribed = self.index.subscribe(filter, subscription);
         // Groups stand on the filter on every shard and need no claim, so only subscribers count.
         let is_first = subscribed.is_new_subscription
@@ -197,9 +202,9 @@ impl Router {
         Some(gone)
     }
 
-    pub(crate) fn add_group(&mut self, filter: &str, number: u32) -> FilterId {
+    pub(crate) fn add_group(&mut self, filter: Name<'_>, number: u32) -> FilterId {
         self.group_count += 1;
-        self.index.add_group(filter, number).filter
+        self.index.add_group(filter.in_trees(), number).filter
     }
 
     pub(crate) fn remove_group(&mut self, filter: FilterId, number: u32) {

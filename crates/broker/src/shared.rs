@@ -8,7 +8,7 @@ use session::{Account, Held};
 use topic::{Interest, SHARDS_MAX};
 
 use crate::group_names::GroupNames;
-use crate::{Ledger, Metrics, Settings, ShardId};
+use crate::{Ledger, Metrics, Name, Settings, ShardId};
 
 /// Buckets of the interest table, as a power of two. Memory is only taken for those in use.
 const INTEREST_BUCKETS_LOG2: u8 = 20;
@@ -110,13 +110,13 @@ impl Shared {
 
     /// The shard that keeps the session of a client id. Stable for one number of shards, across
     /// restarts and versions: stored sessions are found by it.
-    pub fn shard_of_client(&self, client_id: &str) -> ShardId {
-        shard_of(client_id.as_bytes(), self.shard_count)
+    pub fn shard_of_client(&self, client: Name<'_>) -> ShardId {
+        client.home(self.shard_count)
     }
 
     /// The shard that keeps the retained message of a topic. Stable like the above.
-    pub fn shard_of_topic(&self, topic: &str) -> ShardId {
-        shard_of(topic.as_bytes(), self.shard_count)
+    pub fn shard_of_topic(&self, topic: Name<'_>) -> ShardId {
+        topic.home(self.shard_count)
     }
 
     pub(crate) const fn shard_of_group(&self, group: u64) -> ShardId {
@@ -231,38 +231,5 @@ impl Shared {
     /// A counter summed over all shards.
     pub fn total(&self, counter: impl Fn(&Metrics) -> &crate::Counter) -> u64 {
         self.metrics.iter().map(|metrics| counter(metrics).value()).sum()
-    }
-}
-
-/// The shard that keeps the queue of a shared group. Stable like the above.
-pub(crate) fn home_of(share: &str, filter: &str, shard_count: ShardId) -> ShardId {
-    let name: Vec<u8> = [share.as_bytes(), b"/", filter.as_bytes()].concat();
-    shard_of(&name, shard_count)
-}
-
-/// FNV-1a with a final mix: fixed for ever, and good enough to spread names.
-fn shard_of(name: &[u8], shard_count: ShardId) -> ShardId {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in name {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
-    hash ^= hash >> 32;
-    hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((u128::from(hash) * u128::from(shard_count)) >> 64) as ShardId
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_spread_over_shards_and_stay_there() {
-        let mut counts = [0; 8];
-        for number in 0..8000 {
-            counts[usize::from(shard_of(format!("client-{number}").as_bytes(), 8))] += 1;
-        }
-        assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
-        // Stored data depends on this value.
-        assert_eq!(shard_of(b"client-1", 8), shard_of(b"client-1", 8));
     }
 }

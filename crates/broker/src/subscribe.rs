@@ -11,7 +11,7 @@ use crate::deliver::options;
 use crate::news::Kind;
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
-use crate::{Ended, Shard, ShardId};
+use crate::{Ended, GroupText, Name, Shard, ShardId};
 
 /// For filters that were checked when they were subscribed.
 pub(crate) const UNLIMITED: topic::TopicLimits =
@@ -284,9 +284,9 @@ impl Shard {
 
     /// The subscription with this filter, as the session lists it.
     fn find_listed(&self, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
-        let found = self.router.find(filter.filter)?;
+        let found = self.router.find(Name::first(filter.filter))?;
         let group = match filter.group {
-            Some(name) => self.groups.find(name, filter.filter)? + 1,
+            Some(name) => self.groups.find(GroupText::first(name, filter.filter))? + 1,
             None => 0,
         };
         let wanted = Listed::new(found, group);
@@ -304,11 +304,13 @@ impl Shard {
     fn subscription_of(&self, slot: u32, filter: &Filter<'_>) -> Option<(u8, u32)> {
         match filter.group {
             Some(share) => {
-                let group = self.groups.find(share, filter.filter)?;
+                let group = self.groups.find(GroupText::first(share, filter.filter))?;
                 self.groups.member_bits(group, self.key(slot))
             }
             None => {
-                let found = self.router.subscription(self.router.find(filter.filter)?, slot)?;
+                let found = self
+                    .router
+                    .subscription(self.router.find(Name::first(filter.filter))?, slot)?;
                 Some((found.options, found.identifier))
             }
         }
@@ -322,7 +324,7 @@ impl Shard {
             }
             (Some((options, identifier)), None) => {
                 let old = Subscription { subscriber: slot, options, identifier };
-                self.router.subscribe(filter.filter, old);
+                self.router.subscribe(Name::first(filter.filter), old);
             }
             (Some((bits, identifier)), Some(share)) => {
                 self.join_group(slot, share, filter.filter, bits, identifier);
@@ -414,7 +416,7 @@ impl Shard {
         let filter = request.filter.filter;
         let subscription =
             Subscription { subscriber: slot, options: bits, identifier: request.identifier };
-        let subscribed = self.router.subscribe(filter, subscription);
+        let subscribed = self.router.subscribe(Name::first(filter), subscription);
         if subscribed.is_new_subscription
             && let Some(client) = self.clients.get_mut(slot)
         {
@@ -567,7 +569,7 @@ impl Shard {
                 subscription.options |= options::CHECK_RECEIVE;
             }
             if subscription.options != before {
-                self.router.subscribe(&text, subscription);
+                self.router.subscribe(Name::first(&text), subscription);
             }
         }
     }

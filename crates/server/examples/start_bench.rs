@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use broker::journal::{Fact, QueueNumber, SessionOpened, StoredMessage, Subscribed};
-use broker::{Settings, Shared};
+use broker::{Name, Settings, Shared};
 use codec::{QoS, Version};
 use server::disk::{DataDir, LogDisk};
 use storage::{AppendError, Completion, Identity, Kind, Level, Log, Status};
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     for shard in 0..SHARDS {
         let clients: Vec<String> = (0..sessions)
             .map(|number| format!("client-{number:07}"))
-            .filter(|client| shared.shard_of_client(client) == shard)
+            .filter(|client| shared.shard_of_client(Name::first(client)) == shard)
             .collect();
         let mut writer = Writer::open(&data, shard)?;
         writer.write_sessions(&clients)?;

@@ -64,7 +64,7 @@ impl World {
         };
         let rest = waiting.split_off(len);
         self.node.door.remove(&arrival);
-        let shard = self.node.shared.shard_of_client(&credentials.request.client_id);
+        let shard = self.node.shared.shard_of_client(credentials.request.name());
         let now_ms = self.now_ms;
         let mut request = credentials.request;
         let client = &mut self.clients[who];

@@ -23,7 +23,7 @@ impl World {
         let client_id = self.clients[who].id.clone();
         let request = self.claim(who)?;
         let now_ms = self.now_ms;
-        let shard = self.node.shared.shard_of_client(&client_id);
+        let shard = self.node.shared.shard_of_client(request.name());
         let connection = self.node.worker(shard).open(None);
         let core = &mut self.node.shards[usize::from(shard)];
         let before = core.connection_of(&client_id);

@@ -7,7 +7,7 @@ use session::{Message, MessageParts, NEVER};
 
 use crate::ledger::NOBODY;
 use crate::room::frees_room;
-use crate::{Confirm, Ended, Event, SessionKey, Shard};
+use crate::{Confirm, Ended, Event, Name, SessionKey, Shard};
 
 use super::{Answer, Command, Publication, rows_of};
 
@@ -65,12 +65,12 @@ impl Shard {
 
     /// An operator ends a session, and its connection. Its will is due. False if there is none.
     pub fn on_purge(&mut self, client_id: &str, now_ms: u64) -> bool {
-        let Some(slot) = self.clients.find(client_id) else { return false };
+        let Some(slot) = self.clients.find(Name::first(client_id)) else { return false };
         if self.clients.get(slot).is_some_and(|client| client.is_connected()) {
             self.end(slot, Ended::Administrative, now_ms);
         }
         // It may have ended with its connection.
-        if let Some(slot) = self.clients.find(client_id) {
+        if let Some(slot) = self.clients.find(Name::first(client_id)) {
             self.tell(Event::SessionPurged { client_id: client_id.into() });
             self.end_session(slot, now_ms);
         }

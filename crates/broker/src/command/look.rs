@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::deliver::options;
 use crate::groups::{Group, Member};
 use crate::subscriptions::Listed;
-use crate::{SessionKey, Shard};
+use crate::{GroupText, Name, SessionKey, Shard};
 
 use super::{
     Answer, ConnectionView, GroupView, MemberView, PAGE_LOOKS, PAGE_ROWS, Page, ReceiverView,
@@ -32,7 +32,7 @@ impl Shard {
     }
 
     pub(super) fn look_at_session(&self, client_id: &str) -> Option<Box<SessionView>> {
-        let client = self.clients.get(self.clients.find(client_id)?)?;
+        let client = self.clients.get(self.clients.find(Name::first(client_id))?)?;
         Some(Box::new(view_of(client)))
     }
 
@@ -42,7 +42,7 @@ impl Shard {
         from: u32,
         max: u32,
     ) -> Option<Page<SubscriptionView>> {
-        let slot = self.clients.find(client_id)?;
+        let slot = self.clients.find(Name::first(client_id))?;
         let client = self.clients.get(slot)?;
         let count = client.subscriptions.len();
         let listed = client.subscriptions.iter().skip(from as usize).take(max as usize);
@@ -81,7 +81,7 @@ impl Shard {
     ) -> Page<ReceiverView> {
         let mut rows = Vec::new();
         let mut place = 0;
-        let (index, filters) = self.router.filters_of(topic);
+        let (index, filters) = self.router.filters_of(Name::first(topic.as_bytes()));
         let last = from.saturating_add(max);
         for filter in filters {
             let text = index.text(*filter);
@@ -133,7 +133,7 @@ impl Shard {
         from: u32,
         max: u32,
     ) -> Option<Page<MemberView>> {
-        let group = self.groups.get(self.groups.find(share, filter)?)?;
+        let group = self.groups.get(self.groups.find(GroupText::first(share, filter))?)?;
         let rows: Vec<_> =
             group.members.iter().skip(from as usize).take(max as usize).map(member_view).collect();
         let next = from as usize + rows.len();

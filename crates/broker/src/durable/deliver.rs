@@ -13,13 +13,13 @@ use topic::{FilterId, Subscription};
 
 use super::promise::Promise;
 use super::store::{Loaded, Noted};
-use crate::Shard;
 use crate::client::{Client, Pace};
 use crate::deliver::{Keeping, Traits, may_receive, options, terms_of};
 use crate::journal::{Fact, Stage, StoredMessage};
 use crate::pace::CONGESTION_PAUSE_MS;
 use crate::sure::Sure;
 use crate::work::PENDING_PER_UNIT;
+use crate::{Name, Shard};
 
 /// Serials that a session takes from its backlogs at once.
 const BATCH_SERIALS: usize = 64;
@@ -105,7 +105,7 @@ impl Shard {
             return;
         }
         if is_left_behind {
-            self.leave_behind(message.topic(), serial);
+            self.leave_behind(Name::topic_of(message), serial);
         }
         if matches!(keeping, Keeping::New { .. }) {
             self.release_message(serial);
@@ -121,7 +121,7 @@ impl Shard {
 
     pub(crate) fn let_own_go(&mut self, message: &Message, serial: u64, is_left_behind: bool) {
         if is_left_behind {
-            self.leave_behind(message.topic(), serial);
+            self.leave_behind(Name::topic_of(message), serial);
         }
         self.release_message(serial);
     }
@@ -348,7 +348,7 @@ impl Shard {
     }
 
     /// Puts a serial into the backlogs of the filters that match the topic.
-    pub(crate) fn leave_behind(&mut self, topic: &str, serial: u64) {
+    pub(crate) fn leave_behind(&mut self, topic: Name<'_, [u8]>, serial: u64) {
         let Some(store) = self.store.as_mut().sure() else { return };
         let (index, filters) = self.router.filters_of(topic);
         for filter in filters {
@@ -495,7 +495,7 @@ impl Shard {
     fn own_subscriptions(&mut self, slot: u32, topic: &str) -> Vec<Subscription> {
         let Some(client) = self.clients.get(slot).sure() else { return Vec::new() };
         if client.subscriptions.len() > OWN_FILTERS_MAX {
-            let (index, filters) = self.router.filters_of(topic);
+            let (index, filters) = self.router.filters_of(Name::first(topic.as_bytes()));
             return filters.iter().filter_map(|f| index.subscription(*f, slot)).collect();
         }
         let plain = client.subscriptions.plain();

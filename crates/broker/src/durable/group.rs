@@ -17,7 +17,7 @@ use crate::group_names::GroupName;
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
 use crate::ledger::NOBODY;
 use crate::sure::Sure;
-use crate::{Confirm, GroupWay, Mail, Shard};
+use crate::{Confirm, GroupText, GroupWay, Mail, Shard};
 
 /// Bytes of waiting messages that a group keeps in memory beside the log. Policy: later ones are
 /// read back from the disk.
@@ -304,7 +304,7 @@ impl Shard {
         track: Track,
         now_ms: u64,
     ) {
-        let name = self.group_name(&facts.name, &facts.filter);
+        let name = self.group_name(GroupText::first(&facts.name, &facts.filter));
         self.know_restored_group(&name, now_ms);
         if let Some(store) = &mut self.store {
             store.groups.insert(queue, name.key);

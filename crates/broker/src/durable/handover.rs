@@ -21,7 +21,7 @@ use crate::journal::{Fact, Origin, QueueId, QueueNumber};
 use crate::ledger::NOBODY;
 use crate::publish::Routed;
 use crate::sure::Sure;
-use crate::{Confirm, Mail, SessionKey, Shard};
+use crate::{Confirm, Mail, Name, SessionKey, Shard};
 
 /// A message that is not yet known to be held by all who owe it.
 #[derive(Debug)]
@@ -173,8 +173,8 @@ impl Shard {
         store.handovers.by_serial.insert(serial, handover);
         store.handovers.track.hand_out(serial, 0);
         store.line.push_taken(serial, position, level);
-        self.enter_line(slot, message.topic());
-        let topic_mark = Some(self.topic_mark(message.topic()));
+        self.enter_line(slot, Name::of(message));
+        let topic_mark = Some(self.topic_mark(Name::of(message)));
         if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             let (place, is_undone, is_released) = (Place::default(), false, false);
             let received =
@@ -306,7 +306,7 @@ impl Shard {
         message: &Message,
         above: u64,
     ) -> Result<Option<Position>, AppendError> {
-        let mark = Some(self.topic_mark(message.topic()));
+        let mark = Some(self.topic_mark(Name::of(message)));
         let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(None) };
         client.session.incoming.note_sent_again();
         let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {

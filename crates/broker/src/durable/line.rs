@@ -7,7 +7,6 @@
 //! 2 publish under way, do not wait.
 
 use std::collections::VecDeque;
-use std::hash::BuildHasher;
 
 use codec::{Publish, Reason};
 use foldhash::fast::FixedState;
@@ -17,7 +16,7 @@ use storage::{Level, Log, Position};
 use crate::journal::QueueNumber;
 use crate::publish::Routed;
 use crate::sure::Sure;
-use crate::{Confirm, Shard};
+use crate::{Confirm, Name, Shard};
 
 /// Bytes of messages that wait behind others. Policy: above it, whoever sends more of them is not
 /// read.
@@ -98,17 +97,17 @@ impl Shard {
     fn would_overtake_in_line(&self, slot: u32, message: &Message) -> bool {
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
         durable.and_then(|durable| durable.rare.as_ref()).is_some_and(|rare| {
-            !rare.in_line.is_empty() && rare.in_line.contains(&self.topic_mark(message.topic()))
+            !rare.in_line.is_empty() && rare.in_line.contains(&self.topic_mark(Name::of(message)))
         })
     }
 
     /// Stands for a topic. Should two have the same, one waits for the other.
-    pub(crate) fn topic_mark(&self, topic: &str) -> u64 {
-        FixedState::with_seed(self.shared.seed).hash_one(topic)
+    pub(crate) fn topic_mark(&self, topic: Name<'_>) -> u64 {
+        topic.hash(&FixedState::with_seed(self.shared.seed))
     }
 
     /// Something of the session on this topic is in the line.
-    pub(crate) fn enter_line(&mut self, slot: u32, topic: &str) {
+    pub(crate) fn enter_line(&mut self, slot: u32, topic: Name<'_>) {
         let mark = self.topic_mark(topic);
         if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
             durable.rare().in_line.push_back(mark);
@@ -134,7 +133,7 @@ impl Shard {
     ) {
         let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
         let Some(session) = durable.map(|durable| durable.queue).sure() else { return };
-        self.enter_line(slot, message.topic());
+        self.enter_line(slot, Name::of(message));
         let Some(store) = self.store.as_mut().sure() else { return };
         let message = message.clone();
         store.line.push_behind(Behind { session, message, confirm, is_for_store_only });
@@ -155,7 +154,7 @@ impl Shard {
         store.line.wills += 1;
         if let Some(slot) = slot {
             store.handovers.note_in_line(serial);
-            self.enter_line(slot, message.topic());
+            self.enter_line(slot, Name::of(message));
         }
         true
     }

@@ -21,7 +21,7 @@ use crate::deliver::options;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
 use crate::ledger::NOBODY;
 use crate::sure::Sure;
-use crate::{Durability, Limits, Mail, Principal, Shard, ShardId};
+use crate::{Durability, Limits, Mail, Name, Principal, Shard, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -262,7 +262,7 @@ impl Shard {
             let topic = replay.messages.get(serial).map(|facts| facts.topic as usize);
             let slot = session.and_then(|session| self.clients.find_queue(session));
             if let (Some(slot), Some(topic)) = (slot, topic) {
-                self.enter_line(slot, &replay.topics[topic]);
+                self.enter_line(slot, Name::first(&replay.topics[topic]));
             }
         }
     }
@@ -323,7 +323,7 @@ impl Shard {
             let Some(rare) = durable.and_then(|durable| durable.rare.as_ref()) else { continue };
             let topic_of = |received: &Received| {
                 let facts = replay.messages.get(&received.serial)?;
-                Some(self.topic_mark(&replay.topics[facts.topic as usize]))
+                Some(self.topic_mark(Name::first(&replay.topics[facts.topic as usize])))
             };
             let marks: Vec<Option<u64>> = rare.received.iter().map(topic_of).collect();
             let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
@@ -359,7 +359,7 @@ impl Shard {
     }
 
     fn owed_on(&mut self, topic: &str, since: &Since) -> Owed {
-        let (index, filters) = self.router.filters_of(topic);
+        let (index, filters) = self.router.filters_of(Name::first(topic.as_bytes()));
         let mut owed = Owed::new();
         for filter in filters {
             for subscription in index.subscriptions(*filter) {

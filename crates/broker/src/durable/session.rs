@@ -14,7 +14,7 @@ use crate::deliver::options;
 use crate::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
-use crate::{Durability, Ended, Shard};
+use crate::{Durability, Ended, Name, Shard};
 
 /// What a durable session has more than others.
 #[derive(Debug)]
@@ -295,7 +295,7 @@ impl Shard {
         }
         subscription.options |= options::DURABLE | options::PROMISES;
         let text = self.router.text(listed.filter).to_owned();
-        self.router.subscribe(&text, subscription);
+        self.router.subscribe(Name::first(&text), subscription);
     }
 
     /// The filter as the client wrote it.

@@ -6,10 +6,10 @@ use storage::{AppendError, Chunk, Command, Completion, Fault, FaultKind, Level, 
 use super::queue::Queue;
 use super::store::{Class, Noted, Store};
 use super::track::{Out, Place};
-use crate::Shard;
 use crate::journal::{Fact, InFlightBuf, ProgressBuf, QueueId, QueueNumber, Sent, StoredMessage};
 use crate::news::Subject;
 use crate::sure::Sure;
+use crate::{Name, Shard};
 
 impl Shard {
     /// Moves what the disk has to do to the end of `out`. Call it once per turn, after everything
@@ -336,7 +336,7 @@ impl Shard {
         let copied = store.append_raw(record.kind, record.bytes)?;
         debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
         if let Fact::Retained(message) = fact {
-            self.retained.set_place(message.topic, copied);
+            self.retained.set_place(Name::first(message.topic), copied);
         } else if let Some(place) = self.place_of_mut(fact) {
             *place = copied;
         }
@@ -345,7 +345,7 @@ impl Shard {
 
     fn place_of(&mut self, fact: &Fact<'_>) -> Option<Place> {
         match fact {
-            Fact::Retained(message) => self.retained.place_of(message.topic),
+            Fact::Retained(message) => self.retained.place_of(Name::first(message.topic)),
             _ => self.place_of_mut(fact).copied(),
         }
     }

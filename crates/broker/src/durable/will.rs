@@ -15,7 +15,7 @@ use super::late::Deletion;
 use super::store::{Class, Store};
 use crate::journal::{Fact, QueueNumber, StoredWill};
 use crate::sure::Sure;
-use crate::{Event, Shard};
+use crate::{Event, Name, Shard};
 
 /// A will that is due, and cannot be written down yet. Bounded: one for each session that is kept.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Shard {
             && (message.retain()
                 || message.qos() > QoS::AtMostOnce
                     && (!self.groups.is_empty()
-                        || self.router.interested(message.topic_bytes()).promises != 0))
+                        || self.router.interested(Name::topic_of(message)).promises != 0))
     }
 
     /// Makes a will a message of this shard, and sends it on its way.

@@ -10,7 +10,7 @@ use super::{Kept, has_wildcard};
 use crate::durable::Place;
 use crate::effects::Effects;
 use crate::ledger::{NOBODY, Payers};
-use crate::{Mail, RetainedQuery};
+use crate::{Mail, Name, RetainedQuery};
 
 /// Retained messages in one page.
 pub(super) const PAGE_MESSAGES: usize = 100;
@@ -44,12 +44,12 @@ impl Home {
     }
 
     /// Where the message of a topic stands in the log, if there is one.
-    pub(crate) fn place_of(&self, topic: &str) -> Option<Place> {
-        self.kept.get(topic).map(|kept| kept.place)
+    pub(crate) fn place_of(&self, topic: Name<'_>) -> Option<Place> {
+        self.kept.get(topic.in_trees()).map(|kept| kept.place)
     }
 
-    pub(crate) fn set_place(&mut self, topic: &str, place: Place) {
-        self.kept.change(topic, |kept| kept.place = place);
+    pub(crate) fn set_place(&mut self, topic: Name<'_>, place: Place) {
+        self.kept.change(topic.in_trees(), |kept| kept.place = place);
     }
 
     /// False: it would go beyond the limit. What takes the place of an older one needs room for
@@ -64,7 +64,7 @@ impl Home {
             return true;
         }
         let bytes = message.heap_bytes() as u64;
-        let old = self.kept.get(message.topic());
+        let old = self.kept.get(Name::of(message).in_trees());
         if let Some(payer) = payer {
             let old = old.filter(|old| old.payer == payer.number());
             let more = bytes.saturating_sub(old.map_or(0, |old| old.bytes() as u64));
@@ -105,7 +105,8 @@ impl Home {
     }
 
     /// Forgets the message of a topic. Returns where it stood.
-    pub(super) fn remove(&mut self, topic: &str, effects: &Effects) -> Option<Place> {
+    pub(super) fn remove(&mut self, topic: Name<'_>, effects: &Effects) -> Option<Place> {
+        let topic = topic.in_trees();
         let old = self.kept.remove(topic)?;
         self.payers.release(old.payer, old.bytes() as u64);
         count(topic, -1, -old.bytes(), effects);

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use broker::access::{Permission, Rule, Who};
 use broker::admission::{self, Admission, Refusal};
 use broker::{
-    Access, ConnectRequest, Counter, Event, Limits, Metrics, Reauthenticate, Replay, Settings,
-    Shard, Shared,
+    Access, ConnectRequest, Counter, Event, Limits, Metrics, Name, Reauthenticate, Replay,
+    Settings, Shard, Shared,
 };
 use codec::{
     Ack, AckKind, Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish, QoS,
@@ -213,7 +213,7 @@ impl Lab {
     pub(crate) fn id_on(&self, shard: u16, name: &str) -> String {
         (0..10_000)
             .map(|number| format!("{name}-{number}"))
-            .find(|id| self.shared.shard_of_client(id) == shard)
+            .find(|id| self.shared.shard_of_client(Name::first(id)) == shard)
             .expect("some name hashes to the shard")
     }
 
@@ -221,7 +221,7 @@ impl Lab {
     pub(crate) fn topic_on(&self, shard: u16, name: &str) -> String {
         (0..10_000)
             .map(|number| format!("{name}/{number}"))
-            .find(|topic| self.shared.shard_of_topic(topic) == shard)
+            .find(|topic| self.shared.shard_of_topic(Name::first(topic)) == shard)
             .expect("some topic hashes to the shard")
     }
 
@@ -229,7 +229,7 @@ impl Lab {
     pub(crate) fn connect_only(&mut self, request: ConnectRequest) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
-        let shard = usize::from(self.shared.shard_of_client(&request.client_id));
+        let shard = usize::from(self.shared.shard_of_client(request.name()));
         let version = request.version;
         let connected = self.shards[shard].on_connect(conn, request, self.now_ms);
         let is_closed = connected.is_err();

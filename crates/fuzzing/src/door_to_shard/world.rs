@@ -229,7 +229,7 @@ impl World {
         if let Some(will) = &request.will {
             self.book.note_said(&self.peers[who].whose, &will.topic, &will.payload);
         }
-        let shard = self.shared.shard_of_client(&request.client_id);
+        let shard = self.shared.shard_of_client(request.name());
         let connection = self.numbers.give(who).expect("few connections");
         let core = &mut self.shards[usize::from(shard)];
         match core.on_connect(connection, request, self.now_ms) {

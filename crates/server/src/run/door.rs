@@ -670,7 +670,7 @@ impl Door {
         }
         let mut request = credentials.request;
         request.origin = arrival.charge.sharer().to_string().into();
-        let shard = self.context.shared.shard_of_client(&request.client_id);
+        let shard = self.context.shared.shard_of_client(request.name());
         let worker = usize::from(shard) % self.context.mailboxes.len();
         let handover = Handover { stream, shard, request, rest, seat, charge: arrival.charge };
         self.context.mailboxes[worker].put(Item::Connection(Box::new(handover)));
