@@ -394,6 +394,20 @@ impl<T> Machine<T> {
         }
     }
 
+    /// Asks whether the broker is there, whatever the keep-alive.
+    pub fn ping(&mut self, now_ms: u64, out: &mut Vec<u8>) {
+        if self.state == State::Connected && !self.ping_outstanding {
+            out.extend_from_slice(&PINGREQ);
+            self.ping_outstanding = true;
+            self.last_sent_ms = now_ms;
+        }
+    }
+
+    /// Whether a PINGREQ has no answer yet.
+    pub fn is_pinging(&self) -> bool {
+        self.ping_outstanding
+    }
+
     /// Takes one packet off the front of `bytes`; `None` when more bytes are needed. Answers that
     /// the protocol asks for are appended to `out`.
     pub fn next<'a>(

@@ -51,6 +51,8 @@ pub struct Mischief {
     pub claims_sessions: bool,
     /// Takes SUBSCRIBEs and does not answer them.
     pub ignore_subscribes: bool,
+    /// Answers no PINGREQ, as if it stood still.
+    pub ignore_pings: bool,
     /// Answers UNSUBSCRIBEs, and goes on delivering.
     pub keeps_subscriptions: bool,
     pub refuse_subscriptions: bool,
@@ -310,6 +312,7 @@ impl Broker {
                 self.answer(at, answer, ack.packet_id);
                 true
             }
+            Packet::Pingreq if mischief.ignore_pings => true,
             Packet::Pingreq => {
                 peer.outbox.extend_from_slice(&[0xD0, 0]);
                 true

@@ -71,6 +71,19 @@ fn a_subscribe_that_is_never_answered_does_not_keep_the_run_for_ever() {
 }
 
 #[test]
+fn a_broker_that_stands_still_does_not_hold_connections() {
+    let text =
+        Draft::new(V5, 2).drain("300ms").connected("pairs", 1).hold("1200ms").leaving().text();
+    for (ignore_pings, lost) in [(false, 0), (true, 4)] {
+        let results = run_with(Mischief { ignore_pings, ..Mischief::default() }, &text);
+        assert_eq!(results.run.outcome, Outcome::Completed);
+        assert_eq!(results.totals.connections_lost, lost);
+        let told = format!("connections lost that no fault step cut: {lost}");
+        assert_eq!(results.validity.reasons.contains(&told), lost > 0, "{:?}", results.validity);
+    }
+}
+
+#[test]
 fn what_a_publisher_was_to_send_that_never_got_in_counts() {
     let publish = common::publish("qos = 1, rate = \"100/s\", payload = 16");
     let steps = format!("{{ connect = {{}} }}, {publish}");

@@ -63,6 +63,8 @@ pub(super) struct Client {
     link_at_ns: u64,
     /// When the last connection ended.
     down_ns: u64,
+    /// When the broker last said something.
+    heard_ns: u64,
     /// Messages received that no `receive` command has claimed.
     pub(super) unclaimed: u64,
     pub(super) extra: Option<Box<Extra>>,
@@ -137,6 +139,7 @@ impl Client {
             link_since_ns: 0,
             link_at_ns: 0,
             down_ns: 0,
+            heard_ns: 0,
             unclaimed: 0,
             extra: None,
         }
@@ -444,6 +447,24 @@ impl Client {
         self.close(lane);
     }
 
+    /// Whoever has heard nothing for a while asks before it leaves: a broker that stands still has
+    /// its connections open, too.
+    pub(super) fn ask_whether_it_is_there(&mut self, lane: &mut Lane) {
+        let now_ns = lane.now_ns();
+        if now_ns.saturating_sub(self.heard_ns) > SILENCE_NS_MAX {
+            lane.lend(&mut self.outbox);
+            self.machine.ping(now_ns / 1_000_000, &mut self.outbox);
+        }
+    }
+
+    /// The broker did not answer although it was asked and waited for.
+    pub(super) fn lost_in_silence(&mut self, lane: &mut Lane) {
+        lane.tally.totals.connections_lost += 1;
+        lane.tally.error("connection", "no answer to PINGREQ", || self.id(&lane.plan));
+        self.end_hearing(lane);
+        self.link_down(lane);
+    }
+
     /// Closes the socket as it is.
     pub(super) fn close(&mut self, lane: &mut Lane) {
         if matches!(self.link, Link::Up | Link::Silent) {
@@ -565,6 +586,7 @@ impl Client {
             return;
         }
         let now_ns = lane.now_ns();
+        self.heard_ns = now_ns;
         lane.lend(&mut self.outbox);
         if self.partial.is_empty() {
             let taken = self.take_packets(bytes, now_ns, lane);
@@ -640,7 +662,7 @@ impl Client {
             Event::Auth(_) => self.link_lost("the broker asks for enhanced authentication", lane),
             Event::Repeated { .. } => self.on_repeated(lane),
             Event::AckedAgain { kind } => lane.ledger.count_repeated_ack(kind),
-            Event::Nothing => {}
+            Event::Nothing => self.on_settled(now_ns, lane),
         }
     }
 
@@ -737,6 +759,8 @@ impl Client {
 
 /// Counts what cannot be laid to the account of any message of this run.
 const NO_CONNECT: u16 = u16::MAX;
+/// What is silent for longer may stand still.
+const SILENCE_NS_MAX: u64 = 1_000_000_000;
 const TIMED_OUT: &str = "timed out";
 /// Why a connection ended that a fault of the scenario cut.
 const CUT: &str = "cut on purpose";

@@ -178,6 +178,9 @@ impl Client {
             }
             Wait::Settled(how) => {
                 self.task.ready(lane.now_ns());
+                if self.machine.is_pinging() && self.link == Link::Up {
+                    self.lost_in_silence(lane);
+                }
                 self.disconnect(how, lane);
             }
             Wait::Silence => {
@@ -327,7 +330,10 @@ impl Client {
     /// drain lasts: a message given up in flight would be neither promised nor refused.
     fn settle_and_disconnect(&mut self, how: Disconnect, lane: &mut Lane) {
         let is_polite = matches!(how, Disconnect::Message | Disconnect::MessageWithWill);
-        if is_polite && self.link == Link::Up && self.in_flight() > 0 {
+        if is_polite && self.link == Link::Up {
+            self.ask_whether_it_is_there(lane);
+        }
+        if is_polite && self.link == Link::Up && self.is_unsettled() {
             self.task.wait = Wait::Settled(how);
             let drain_ns = lane.plan.scenario.drain_us * 1_000;
             return self.set_task_timer(lane.now_ns() + drain_ns, lane);
@@ -335,10 +341,14 @@ impl Client {
         self.disconnect(how, lane);
     }
 
-    /// Another of the client's own messages is acknowledged.
+    fn is_unsettled(&self) -> bool {
+        self.in_flight() > 0 || self.machine.is_pinging()
+    }
+
+    /// Something that the client waits for before it leaves may be there.
     pub(super) fn on_settled(&mut self, now_ns: u64, lane: &mut Lane) {
         if let Wait::Settled(how) = self.task.wait
-            && self.in_flight() == 0
+            && !self.is_unsettled()
         {
             self.task.ready(now_ns);
             self.disconnect(how, lane);
