@@ -94,6 +94,11 @@ impl Effects {
     }
 
     /// What lies before the other shards.
+    /// Publishers that wait for a shard before which too much lies.
+    pub(crate) fn waiting_in_lanes(&self) -> usize {
+        self.lanes.waiting_count()
+    }
+
     pub(crate) const fn lanes(&mut self) -> &mut Lanes {
         &mut self.lanes
     }

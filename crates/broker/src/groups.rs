@@ -137,6 +137,12 @@ impl Groups {
         waiting.map(|(_, group)| group.name.key).collect()
     }
 
+    /// Messages that a member was chosen for, of those at home.
+    pub(crate) fn given_out_count(&self) -> usize {
+        let kept = self.places.iter().filter_map(|(_, group)| group.kept.as_ref());
+        kept.map(|kept| kept.given_out()).sum()
+    }
+
     /// Can any member take a message now?
     pub(crate) fn has_room(&self, key: u64) -> bool {
         let group = self.number(key).and_then(|number| self.get(number));

@@ -43,6 +43,10 @@ impl Heard {
         Self { asked: 0, answered, waiting: VecDeque::new(), waiting_bytes: 0 }
     }
 
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(crate) const fn is_full(&self) -> bool {
         self.waiting_bytes > WAITING_BYTES_MAX
     }

@@ -66,6 +66,10 @@ impl Holds {
         self.look_ms
     }
 
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.list.iter().map(|hold| hold.waiting.len()).sum()
+    }
+
     fn filter_count(&self) -> usize {
         self.list.iter().map(|hold| hold.filters.len()).sum()
     }

@@ -115,6 +115,10 @@ impl Lanes {
         self.lanes[usize::from(shard)].waiting.push_back((slot, connection));
     }
 
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.lanes.iter().map(|lane| lane.waiting.len()).sum()
+    }
+
     fn next_waiting(&mut self, shard: ShardId) -> Option<(u32, u64)> {
         if self.full & (1 << shard) != 0 {
             return None;

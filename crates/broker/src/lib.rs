@@ -62,6 +62,7 @@ mod subscribe;
 mod subscriptions;
 mod sure;
 pub mod sys;
+mod waits;
 mod wheel;
 mod work;
 
@@ -87,3 +88,4 @@ pub use settings::{
 };
 pub use shard::{Rest, Shard};
 pub use shared::{Memory, Shared};
+pub use waits::Waits;

@@ -183,6 +183,7 @@ impl World {
         match sabotage {
             Some(Sabotage::LoseMail) => {}
             Some(Sabotage::LoseTaken) if matches!(mail, Mail::Taken { .. }) => {}
+            Some(Sabotage::LoseGroupDone) if matches!(mail, Mail::GroupDone { .. }) => {}
             Some(Sabotage::DoubleMail) => {
                 core.on_batch(vec![mail.clone(), mail], self.now_ms);
             }

@@ -103,5 +103,6 @@ impl Node {
             && self.dirty.is_empty()
             && self.mail.is_empty()
             && self.door.is_empty()
+            && self.shards.iter().all(|shard| shard.waits().are_over())
     }
 }

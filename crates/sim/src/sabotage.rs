@@ -14,6 +14,8 @@ pub enum Sabotage {
     HearEarly,
     /// A shard is not told that its mail was dealt with.
     LoseTaken,
+    /// The home of a group is not told that a member has acknowledged a message.
+    LoseGroupDone,
     ForgetDirty,
     LoseSession,
     /// Connections have the numbers of those before them.

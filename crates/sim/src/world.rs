@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use broker::{Durability, Limits, Settings, ShareStrategy, TURN_UNITS, WhenFull};
+use broker::{Durability, Limits, Settings, Shard, ShareStrategy, TURN_UNITS, WhenFull};
 use codec::{QoS, Version};
 use session::{Overflow, QueueLimits};
 
@@ -366,7 +366,9 @@ impl World {
             self.restart_poisoned()?;
             if !self.is_at_rest() {
                 quiet_rounds = 0;
-                if self.disks.is_some() || !self.node.held.is_empty() {
+                let waits = |shard: &Shard| !shard.waits().are_over();
+                let has_waiting = self.node.shards.iter().any(waits);
+                if self.disks.is_some() || !self.node.held.is_empty() || has_waiting {
                     // Disks that were full are tried again after a time, and answers may wait.
                     self.pass_time(20);
                 }
@@ -392,10 +394,11 @@ impl World {
         match restless {
             Some(client) => format!("{} waits, {}", client.id, client.unrest()),
             None => format!(
-                "{} pauses, {} held, {} dirty, disks idle: {:?}",
+                "{} pauses, {} held, {} dirty, {:?}, disks idle: {:?}",
                 self.node.paused.len(),
                 self.node.held.len(),
                 self.node.dirty.len(),
+                self.node.shards.iter().map(Shard::waits).find(|waits| !waits.are_over()),
                 self.disks.as_ref().map(Disks::is_idle)
             ),
         }

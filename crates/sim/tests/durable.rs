@@ -70,6 +70,11 @@ fn the_oracle_sees_messages_that_overtake_others_of_a_higher_qos() {
 }
 
 #[test]
+fn the_world_does_not_rest_while_a_shard_waits_for_what_another_never_says() {
+    is_caught(Sabotage::LoseGroupDone);
+}
+
+#[test]
 fn the_oracle_sees_syncs_that_are_none() {
     is_caught(Sabotage::IgnoreSyncs);
 }

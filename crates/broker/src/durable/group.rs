@@ -62,6 +62,11 @@ impl KeptQueue {
         self.waiting.len() + self.returned.len()
     }
 
+    /// Messages that a member was chosen for.
+    pub(crate) fn given_out(&self) -> usize {
+        self.track.in_flight().count() - self.returned.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.returned.is_empty()
     }

@@ -118,6 +118,11 @@ impl Handovers {
         }
     }
 
+    /// Those that have yet to reach somebody.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.by_serial.len()
+    }
+
     /// Has it yet to reach somebody?
     pub(crate) fn is_under_way(&self, serial: u64) -> bool {
         self.by_serial.contains_key(&serial)

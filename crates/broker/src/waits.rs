@@ -1,0 +1,59 @@
+//! What waits in a shard for another one: the whole list.
+//!
+//! Each of these is begun by mail, and ended by the mail that [`Waits`] names beside it. Should the
+//! other side ever die alone, this is what has to be told: nothing else waits for a shard. What
+//! waits for this shard's own log is in `durable/promise.rs`.
+
+use crate::Shard;
+
+/// How much of each kind waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Acknowledgements of publishes, for the places that were asked to accept them:
+    /// [`Mail::Confirmed`](crate::Mail::Confirmed).
+    pub acknowledgements: usize,
+    /// Messages that this shard has taken on, for those that are to have them: the same.
+    pub handovers: usize,
+    /// SUBACKs, for all shards to know the member of a group:
+    /// [`Mail::Heard`](crate::Mail::Heard).
+    pub subacks: usize,
+    /// Requests for retained messages: [`Mail::Retained`](crate::Mail::Retained).
+    pub pages: usize,
+    /// Publishers, for a shard before which too much lies: [`Mail::Taken`](crate::Mail::Taken).
+    pub lanes: usize,
+    /// Publishers, for the subscriber of another shard whose queue is long:
+    /// [`Mail::LetGo`](crate::Mail::LetGo).
+    pub holds: usize,
+    /// Messages of groups that have their home here, for the member that was chosen:
+    /// [`Mail::GroupDone`](crate::Mail::GroupDone) or
+    /// [`Mail::GroupReturned`](crate::Mail::GroupReturned).
+    pub given_out: usize,
+}
+
+impl Waits {
+    /// Nothing waits.
+    pub fn are_over(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Shard {
+    /// Walks over all sessions: for tests, and for who looks for what hangs.
+    pub fn waits(&self) -> Waits {
+        let mut waits = Waits {
+            handovers: self.store.as_ref().map_or(0, |store| store.handovers.waiting_count()),
+            subacks: self.heard.waiting_count(),
+            lanes: self.effects.waiting_in_lanes(),
+            holds: self.holds.waiting_count(),
+            given_out: self.groups.given_out_count(),
+            ..Waits::default()
+        };
+        for client in self.clients.slots().filter_map(|slot| self.clients.get(slot)) {
+            let link = client.session.link();
+            waits.acknowledgements += link.map_or(0, |link| link.acks_waiting());
+            waits.pages +=
+                client.extras.as_ref().map_or(0, |extras| extras.retained_asked as usize);
+        }
+        waits
+    }
+}
