@@ -11,7 +11,7 @@ import pytest
 from broker import QUELEA, eventually
 from test_access import may_publish, may_subscribe
 from tokens import SECRET, RsaKey, Service, as_json, b64, claims, hs256
-from wire import Peer, connect
+from wire import Peer, connect, packet, prefixed, varint
 
 BUSY, UNAVAILABLE, NOT_AUTHORIZED = 0x89, 0x88, 0x87
 
@@ -442,3 +442,40 @@ def test_a_decision_of_a_policy_is_explained(tmp_path):
     file.write_text(POLICY.replace('"both"', '"all"'))
     code, told = run("check")
     assert code == 2 and "policy.toml:17:" in told and "no permission 'all'" in told
+
+
+AUTH, CONNACK = 0xF0, 0x20
+TOKEN_METHOD = "OAUTH2-JWT"
+
+
+def by_token(token, method=TOKEN_METHOD):
+    return b"\x15" + prefixed(method) + b"\x16" + prefixed(token)
+
+
+def renew(token):
+    properties = by_token(token)
+    return packet(AUTH, b"\x19" + varint(len(properties)) + properties)
+
+
+def test_a_token_in_auth_packets_is_renewed_without_a_new_connection(start):
+    config = BY_SECRET.replace("kind", "leeway_secs = 0\nkind")
+    broker = start(config, {"secret": SECRET})
+
+    def token(secs, **more):
+        return hs256(claims(**{"exp": int(time.time()) + secs, **more}))
+
+    assert reason(broker, properties=by_token(token(60), "OTHER")) == 0x8C
+    assert reason(broker, properties=by_token("no token")) == NOT_AUTHORIZED
+    assert reason(broker, properties=by_token(hs256(claims(), "y" * 40))) == NOT_AUTHORIZED
+    renewed, left = (Peer(broker.port()) for _ in range(2))
+    for peer in (renewed, left):
+        peer.accepted(client_id=f"c{id(peer)}", properties=by_token(token(4)))
+    renewed.send(renew(token(60)))
+    assert renewed.expect(AUTH)[0] == 0
+    left.expect_disconnect(NOT_AUTHORIZED)
+    renewed.ping()
+    # Only a token of the same user goes on, and a wrong one ends the connection.
+    for bad in (token(60, sub="eve"), hs256(claims(), "y" * 40), "no token"):
+        with Peer(broker.port()).accepted(properties=by_token(token(60))) as peer:
+            peer.send(renew(bad))
+            peer.expect_disconnect(NOT_AUTHORIZED)

@@ -7,7 +7,7 @@ use session::{NEVER, Outbox};
 
 use crate::client::Pace;
 use crate::lanes::Lanes;
-use crate::{Answer, Event, Mail, Metrics, SessionKey, ShardId, Shared};
+use crate::{Answer, Event, Mail, Metrics, Principal, SessionKey, ShardId, Shared};
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
 const EVENTS_MAX: usize = 10_000;
@@ -33,15 +33,20 @@ pub struct Reauthenticate {
     /// False: the client goes on with an exchange under way.
     pub is_start: bool,
     pub client_id: Box<str>,
+    /// Who it is now, and which provider has said so: it has to be the same again.
+    pub username: Option<Box<str>>,
+    pub provider: Option<u32>,
     pub method: Box<str>,
     pub data: Box<[u8]>,
 }
 
 /// The answer to [`Reauthenticate`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Reauthenticated {
     Continue(Vec<u8>),
     Success(Vec<u8>),
+    /// The same user with a new credential, which says this.
+    Renewed(Box<Principal>),
     Failure(Reason),
 }
 

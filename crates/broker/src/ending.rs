@@ -275,7 +275,8 @@ impl Shard {
 
     /// AUTH after the CONNECT: re-authentication (section 4.12.1).
     pub(crate) fn on_auth(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), Ended> {
-        self.work.charge(AUTH_UNITS);
+        // Signatures take longer than digests, and come with more data.
+        self.work.charge(AUTH_UNITS + auth.properties.raw().len());
         let Some(client) = self.clients.get(slot) else { return Ok(()) };
         let method = auth.properties.iter().find_map(|property| match property {
             Property::AuthMethod(method) => Some(method),
@@ -298,6 +299,8 @@ impl Shard {
             connection: client.connection,
             is_start: auth.reason == Reason::RE_AUTHENTICATE,
             client_id: client.id.clone(),
+            username: client.username.clone(),
+            provider: client.principal.as_ref().and_then(|principal| principal.provider),
             method: method.unwrap_or_default().into(),
             data: data.unwrap_or_default().into(),
         };
@@ -318,9 +321,15 @@ impl Shard {
         };
         let agreed = client.session.link().and_then(|link| link.auth_method.clone());
         let method = agreed.unwrap_or_default();
-        let (reason, data) = match answer {
+        let (reason, data): (_, &[u8]) = match answer {
             Reauthenticated::Continue(data) => (Reason::CONTINUE_AUTHENTICATION, data),
             Reauthenticated::Success(data) => (Reason::SUCCESS, data),
+            Reauthenticated::Renewed(principal) => {
+                client.principal = Some(principal.clone());
+                client.grants = client.grants_by(&self.access);
+                client.rechecks |= !client.grants.is_open();
+                (Reason::SUCCESS, &[])
+            }
             Reauthenticated::Failure(_) => {
                 self.end(slot, Ended::NotAuthorized, now_ms);
                 self.finish(now_ms);
@@ -336,6 +345,10 @@ impl Shard {
         let owed = link.outbox.len();
         link.write(&Packet::Auth(Auth { reason, properties: properties.as_properties() }));
         self.mark_dirty(slot);
+        if matches!(answer, Reauthenticated::Renewed(_)) {
+            self.recheck_receiving(slot);
+            self.arm_timer(slot);
+        }
         // The answer comes after the packets of its turn, and who takes none can ask on and on.
         self.look_whether_it_reads(slot, connection, owed);
     }

@@ -10,6 +10,8 @@ pub struct Principal {
     /// Of a session that an earlier process had: what it was is known when its client is back.
     /// Until then its messages are kept for it, and checked before they are sent.
     pub is_unknown: bool,
+    /// Which provider has said so, by a number of the driver's.
+    pub provider: Option<u32>,
     /// Access rules do not apply to it. Topics of the broker's own stay the broker's.
     pub is_superuser: bool,
 }

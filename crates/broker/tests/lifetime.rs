@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use broker::access::{Permission, Who};
 use broker::{
-    Access, ConnectRequest, Ended, Event, Limits, Memory, Principal, Reauthenticated, Settings,
+    Access, Attribute, Attributes, ConnectRequest, Ended, Event, Limits, Memory, Principal,
+    Reauthenticated, Settings,
 };
 use codec::{
     Ack, AckKind, Auth, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, QoS,
@@ -205,6 +206,50 @@ fn a_connection_ends_with_its_credential() {
     });
     lab.pass_secs(20);
     assert!(!lab.is_closed(again));
+}
+
+#[test]
+fn a_credential_that_is_renewed_in_time_keeps_the_connection() {
+    let access = [rule(Who::Everyone, Permission::ReadWrite, "%{attributes.site}/#")];
+    let access = Access::compile(&access).expect("sound rules");
+    let mut lab = Lab::with(1, Settings::default(), access);
+    let principal = |site: &str, expires_at_ms| Principal {
+        attributes: Attributes::new([("site".into(), Attribute::Text(site.into()))]),
+        expires_at_ms: Some(expires_at_ms),
+        provider: Some(7),
+        ..Principal::default()
+    };
+    let start_ms = lab.now_ms;
+    let client = lab.open(ConnectRequest {
+        username: Some("anna".into()),
+        auth_method: Some("OAUTH2-JWT".into()),
+        principal: Some(Box::new(principal("berlin", start_ms + 5_000))),
+        ..request("c")
+    });
+    assert_eq!(lab.subscribe(client, "berlin/#", 1), 1);
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::AuthMethod("OAUTH2-JWT"));
+    properties.push(Property::AuthData(b"new"));
+    let reason = Reason::RE_AUTHENTICATE;
+    lab.send_only(client, &Packet::Auth(Auth { reason, properties: properties.as_properties() }));
+    let ask = lab.asked.pop().expect("asked");
+    assert_eq!((ask.username.as_deref(), ask.provider), (Some("anna"), Some(7)));
+    let renewed = Reauthenticated::Renewed(Box::new(principal("bonn", start_ms + 20_000)));
+    lab.shards[0].on_reauthenticated(ask.slot, ask.connection, &renewed, start_ms);
+    lab.settle();
+    lab.take_all(client);
+    lab.pass_secs(10);
+    assert!(!lab.is_closed(client), "the first would have ended");
+    assert_eq!(lab.subscribe(client, "bonn/#", 1), 1, "with the rights of the new one");
+    let publisher = lab.open(ConnectRequest {
+        principal: Some(Box::new(Principal { is_superuser: true, ..Principal::default() })),
+        ..request("publisher")
+    });
+    lab.publish(publisher, "berlin/x", b"old", 0, 0);
+    lab.publish(publisher, "bonn/x", b"new", 0, 0);
+    assert_eq!(lab.payloads(client), ["new"]);
+    lab.pass_secs(11);
+    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::NOT_AUTHORIZED)]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use broker::access::{Permission, Rule, Who};
 
 use crate::auth::passwords::PasswordFile;
 use crate::auth::{acl_file, policy_file};
-use crate::config::{Address, Config, Listener, Machine, Origins};
+use crate::config::{Address, Config, Listener, Machine, Method, Origins};
 
 /// What is open, one line each, the gravest first.
 pub fn findings(config: &Config, machine: &Machine) -> Vec<String> {
@@ -30,7 +30,8 @@ fn look_at_listener(listener: &Listener, config: &Config, found: &mut Vec<String
             "listener '{name}' admits everybody from other machines; set allow_anonymous = false"
         ));
     }
-    if is_remote && listener.tls.is_none() && config.auth.password_file.is_some() {
+    let takes_secrets = config.auth.password_file.is_some() || !config.authentication.is_empty();
+    if is_remote && listener.tls.is_none() && takes_secrets {
         found.push(format!(
             "listener '{name}' takes passwords from other machines in clear text; use tls://"
         ));
@@ -64,6 +65,17 @@ fn look_at_names(config: &Config, found: &mut Vec<String>) {
                 .into(),
         );
     }
+    for provider in &config.authentication {
+        let (url, what) = match &provider.method {
+            Method::Http(own) => (Some(&own.url), "sends passwords"),
+            Method::Jwt(own) => (own.jwks_url.as_ref(), "fetches its keys"),
+            Method::Certificate { .. } => (None, ""),
+        };
+        if url.is_some_and(|url| !url.is_private()) {
+            let name = &provider.name;
+            found.push(format!("authentication '{name}' {what} in clear text; use https://"));
+        }
+    }
     if config.http.is_some_and(|address| !address.ip().is_loopback()) {
         found.push(
             "http.listen can be reached from other machines, and asks nobody who it is".into(),
@@ -86,7 +98,7 @@ fn look_at_rules(config: &Config, found: &mut Vec<String>) {
     let users = config.auth.password_file.as_ref().map(|path| PasswordFile::load(path));
     let by_certificate = config.listeners.iter().any(Listener::names_by_certificate);
     let knows = |name: &str| match &users {
-        Some(Ok(users)) if !by_certificate => users.knows(name),
+        Some(Ok(users)) if !by_certificate && config.authentication.is_empty() => users.knows(name),
         _ => true,
     };
     for (line, rule) in &rules {
@@ -140,7 +152,12 @@ fn is_denied(rule: &Rule, rules: &[(usize, Rule)]) -> bool {
 /// Files with secrets that others on the machine can read.
 fn look_at_files(config: &Config, found: &mut Vec<String>) {
     let keys = config.listeners.iter().filter_map(|listener| listener.tls.as_ref());
-    let secrets = keys.map(|tls| tls.key.as_path()).chain(config.auth.password_file.as_deref());
+    let shared = config.authentication.iter().filter_map(|provider| match &provider.method {
+        Method::Jwt(own) => own.secret_file.as_deref(),
+        Method::Http(_) | Method::Certificate { .. } => None,
+    });
+    let passwords = config.auth.password_file.as_deref();
+    let secrets = keys.map(|tls| tls.key.as_path()).chain(passwords).chain(shared);
     for path in secrets {
         if std::fs::metadata(path).is_ok_and(|file| others_may(&file, 0o044)) {
             found.push(format!("{}: others can read it; chmod 600", path.display()));
@@ -285,6 +302,27 @@ mod tests {
         let lines = found(directory.path(), text);
         assert!(has(&lines, "passwords: others can read it"), "{lines:?}");
         assert!(has(&lines, "passwords: others can change it"), "{lines:?}");
+    }
+
+    #[test]
+    fn services_in_clear_text_are_told_and_users_of_tokens_may_have_rules() {
+        let directory = directory();
+        let secret = directory.path().join("secret");
+        std::fs::write(&secret, [b'x'; 40]).unwrap();
+        std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o644)).unwrap();
+        let text = "[[authentication]]\nname = \"s\"\nkind = \"http\"\nurl = \
+                    \"http://192.0.2.1/\"\n[[authentication]]\nname = \"near\"\nkind = \
+                    \"http\"\nurl = \"http://127.0.0.1/\"\n[[authentication]]\nname = \"t\"\n\
+                    kind = \"jwt\"\nsecret_file = \"{dir}/secret\"\njwks_url = \
+                    \"http://id.example/\"\n[auth]\npassword_file = \"{dir}/passwords\"\n\
+                    [access]\nacl_file = \"{dir}/acl\"\n";
+        let lines = found(directory.path(), text);
+        for text in ["'s' sends passwords", "'t' fetches its keys", "secret: others can read it"] {
+            assert!(has(&lines, text), "{text} not in {lines:?}");
+        }
+        for text in ["'near'", "there is no user 'nobody'", "nothing proves"] {
+            assert!(!has(&lines, text), "{text} in {lines:?}");
+        }
     }
 
     #[test]

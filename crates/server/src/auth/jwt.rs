@@ -260,6 +260,7 @@ pub(super) fn principal(proof: &Proof, expires_at_ms: Option<u64>) -> Option<Box
             attributes: proof.attributes.clone(),
             expires_at_ms,
             is_unknown: false,
+            provider: None,
             is_superuser: proof.is_superuser,
         })
     })

@@ -30,7 +30,7 @@ pub mod template;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use broker::{Attributes, Principal};
+use broker::{Attributes, Principal, Reauthenticate};
 use codec::Reason;
 
 use crate::config::{Auth, FILE, Method, Provider};
@@ -83,6 +83,9 @@ pub enum Verdict {
 /// Takes the verdict on whatever thread reached it. It should only put it somewhere and wake the
 /// door.
 pub type Answer = Box<dyn FnOnce(Verdict) + Send>;
+
+/// The method of enhanced authentication by which a token comes as data, as Event Grid calls it.
+pub const TOKEN_METHOD: &str = "OAUTH2-JWT";
 
 /// Those who are asked on a listener, in this order.
 pub type Chain = Arc<[Step]>;
@@ -259,6 +262,43 @@ impl Authenticator {
         Arc::new(Asking { request, chain, parts: self.parts.clone(), answer }).go_on(0, false)
     }
 
+    /// Those of a chain that take tokens, for [`TOKEN_METHOD`].
+    pub fn chain_of_tokens(&self, chain: &Chain) -> Chain {
+        let takes = |step: &Step| match step {
+            Step::File => false,
+            Step::Provider(place) => {
+                matches!(self.parts.providers.get(*place), Some((_, Kind::Jwt(_))))
+            }
+        };
+        chain.iter().copied().filter(takes).collect()
+    }
+
+    /// A client that has come in with a token shows a newer one, in an AUTH packet. It has to be
+    /// for the same provider, and to name the same user; a key that is not known is not waited for.
+    pub fn renew(&self, ask: &Reauthenticate) -> Option<Box<Principal>> {
+        let place = ask.provider?;
+        let Some((name, Kind::Jwt(jwt))) = self.parts.providers.get(place as usize) else {
+            return None;
+        };
+        let request = AuthRequest {
+            client_id: ask.client_id.as_ref().to_owned(),
+            username: ask.username.as_deref().map(str::to_owned),
+            password: Some(ask.data.to_vec()),
+            ..AuthRequest::default()
+        };
+        let why = match jwt.ask_now(&request) {
+            Opinion::Yes(proof) if proof.username.as_deref() == ask.username.as_deref() => {
+                return self.parts.principal(&proof, Step::Provider(place as usize));
+            }
+            Opinion::Yes(_) => "it names another user".into(),
+            Opinion::No(why) => why,
+            _ => "it is no token".into(),
+        };
+        let client = crate::logging::shown(&ask.client_id);
+        tracing::debug!(client = &*client, by = name, why, "new token refused");
+        None
+    }
+
     /// The threads look whether memory is asked for.
     pub fn wake(&self) {
         self.parts.passwords.wake();
@@ -320,6 +360,22 @@ impl Drop for Authenticator {
     }
 }
 
+impl Parts {
+    /// What a proof says beyond a user name; None: nothing.
+    fn principal(&self, proof: &Proof, step: Step) -> Option<Box<Principal>> {
+        let (now_ms, wall_secs) = (self.clock.now_ms(), self.clock.wall_secs());
+        let broker_ms = |secs: u64| {
+            now_ms.saturating_add(secs.min(LATEST_SECS).saturating_sub(wall_secs) * 1000)
+        };
+        let mut principal = jwt::principal(proof, proof.expires_at_secs.map(broker_ms))?;
+        principal.provider = match step {
+            Step::File => None,
+            Step::Provider(place) => u32::try_from(place).ok(),
+        };
+        Some(principal)
+    }
+}
+
 impl Asking {
     /// Asks from one place of the chain on. `None`: somebody will answer later.
     fn go_on(self: &Arc<Self>, from: usize, mut was_down: bool) -> Option<Verdict> {
@@ -370,7 +426,10 @@ impl Asking {
             Step::Provider(place) => self.parts.providers.get(place).map_or("", |(name, _)| name),
         };
         match opinion {
-            Opinion::Yes(proof) => Ok(self.admit(proof)),
+            Opinion::Yes(proof) => {
+                let principal = self.parts.principal(&proof, step);
+                Ok(Verdict::Admitted { username: proof.username, principal })
+            }
             Opinion::No(why) => {
                 let client = crate::logging::shown(&self.request.client_id);
                 tracing::debug!(client = &*client, by = name, why, "log-in refused");
@@ -380,16 +439,6 @@ impl Asking {
             Opinion::NotMine => Err(false),
             Opinion::Down => Err(true),
         }
-    }
-
-    fn admit(&self, proof: Proof) -> Verdict {
-        let clock = self.parts.clock;
-        let (now_ms, wall_secs) = (clock.now_ms(), clock.wall_secs());
-        let broker_ms = |secs: u64| {
-            now_ms.saturating_add((secs.min(LATEST_SECS).saturating_sub(wall_secs)) * 1000)
-        };
-        let principal = jwt::principal(&proof, proof.expires_at_secs.map(broker_ms));
-        Verdict::Admitted { username: proof.username, principal }
     }
 
     /// The chain has come to its end. Who could have been known if all had been there may try

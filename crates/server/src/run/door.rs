@@ -31,7 +31,7 @@ use super::line_pace::{About, LinePace};
 use super::mailbox::{Handover, Item, Mailbox};
 use crate::auth::bans::Visitor;
 use crate::auth::scram::{self, Exchange};
-use crate::auth::{AuthRequest, Authenticator, Step, Verdict};
+use crate::auth::{AuthRequest, Authenticator, Step, TOKEN_METHOD, Verdict};
 use crate::logging::shown;
 use crate::memory;
 use crate::origin::Origin;
@@ -467,22 +467,8 @@ impl Door {
         rest: Vec<u8>,
     ) {
         let Some(arrival) = self.arrivals.get(key) else { return };
-        if arrival.seat.is_none() {
-            let refusal =
-                refusal(&credentials, Reason::SERVER_BUSY, "", "connection limit reached");
-            return self.refuse_connect(key, stream, &credentials, &refusal);
-        }
-        if self.context.shared.memory_is_out() {
-            let refusal = refusal(&credentials, Reason::SERVER_BUSY, "", "memory limit reached");
-            return self.refuse_connect(key, stream, &credentials, &refusal);
-        }
-        let visitor = Visitor {
-            client_id: Some(&credentials.request.client_id),
-            address: ip(&peer.address),
-            username: None,
-        };
-        if arrival.entrance.gate.bans.keeps_out(visitor, self.context.clock.wall_secs()) {
-            let refusal = refusal(&credentials, Reason::BANNED, "", BANNED);
+        if let Some((reason, detail)) = self.bars(arrival, peer, &credentials) {
+            let refusal = refusal(&credentials, reason, "", detail);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         }
         let Ok(certificate_identity) = identity::of_certificate(peer, arrival.entrance.identity)
@@ -490,8 +476,19 @@ impl Door {
             let refusal = refusal(&credentials, Reason::NOT_AUTHORIZED, "", NAMELESS_CERTIFICATE);
             return self.refuse_connect(key, stream, &credentials, &refusal);
         };
-        if credentials.request.auth_method.is_some() {
-            return self.start_exchange(key, stream, credentials, rest);
+        let mut chain = arrival.entrance.chain.clone();
+        let mut credentials = credentials;
+        match credentials.request.auth_method.as_deref() {
+            None => {}
+            Some(TOKEN_METHOD) => {
+                chain = self.context.authenticator.chain_of_tokens(&chain);
+                if chain.is_empty() {
+                    return self.start_exchange(key, stream, credentials, rest);
+                }
+                // A token is the credential, whatever else is there.
+                credentials.password = credentials.auth_data.take();
+            }
+            Some(_) => return self.start_exchange(key, stream, credentials, rest),
         }
         let Some(arrival) = self.arrivals.get_mut(key) else { return };
         let bytes = held_bytes(&credentials) + rest.len() as u64;
@@ -507,14 +504,14 @@ impl Door {
         let request = AuthRequest {
             origin,
             ticket: self.ticket(generation),
-            chain: Some(entrance.chain.clone()),
+            chain: Some(chain),
             client_id: credentials.request.client_id.as_ref().to_owned(),
             username: credentials.request.username.as_deref().map(str::to_owned),
             password: credentials.password.as_deref().map(<[u8]>::to_vec),
             certificate_identity,
             certificate,
             peer_host: ip(&peer.address).map(|ip| ip.to_string()).unwrap_or_default(),
-            allow_anonymous: entrance.allow_anonymous,
+            allow_anonymous: entrance.allow_anonymous && credentials.request.auth_method.is_none(),
         };
         let bell = self.bell.clone();
         let answer = Box::new(move |verdict| {
@@ -524,6 +521,29 @@ impl Door {
         if let Some(verdict) = self.context.authenticator.clone().check(request, answer) {
             self.on_verdict(key, generation, verdict);
         }
+    }
+
+    /// What keeps a client out before anybody is asked who it is.
+    fn bars(
+        &self,
+        arrival: &Arrival,
+        peer: &PeerInfo,
+        credentials: &Credentials,
+    ) -> Option<(Reason, &'static str)> {
+        if arrival.seat.is_none() {
+            return Some((Reason::SERVER_BUSY, "connection limit reached"));
+        }
+        if self.context.shared.memory_is_out() {
+            return Some((Reason::SERVER_BUSY, "memory limit reached"));
+        }
+        let visitor = Visitor {
+            client_id: Some(&credentials.request.client_id),
+            address: ip(&peer.address),
+            username: None,
+        };
+        let is_banned =
+            arrival.entrance.gate.bans.keeps_out(visitor, self.context.clock.wall_secs());
+        is_banned.then_some((Reason::BANNED, BANNED))
     }
 
     fn on_verdict(&mut self, key: usize, generation: u64, verdict: Verdict) {

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use broker::{Reauthenticate, Reauthenticated, ShardId};
 use codec::Reason;
 
-use crate::auth::Authenticator;
 use crate::auth::scram::Exchange;
+use crate::auth::{Authenticator, TOKEN_METHOD};
 
 /// Exchanges under way on one worker; at the limit new ones are refused.
 const EXCHANGES_MAX: usize = 10_000;
 
-/// Answers AUTH packets. An exchange takes microseconds, so it happens on the worker.
+/// Answers AUTH packets. An exchange takes microseconds, and a token 100 at most, which its client
+/// is charged for: so both happen on the worker.
 pub(super) struct Reauthentication {
     authenticator: Arc<Authenticator>,
     /// By shard, slot and connection.
@@ -25,6 +26,11 @@ impl Reauthentication {
     }
 
     pub(super) fn answer(&mut self, shard: ShardId, ask: &Reauthenticate) -> Reauthenticated {
+        if &*ask.method == TOKEN_METHOD {
+            let renewed = self.authenticator.renew(ask);
+            let failure = Reauthenticated::Failure(Reason::NOT_AUTHORIZED);
+            return renewed.map_or(failure, Reauthenticated::Renewed);
+        }
         let place = (shard, ask.slot, ask.connection);
         let begun = self.exchanges.remove(&place);
         let failure = Reauthenticated::Failure(Reason::NOT_AUTHORIZED);
