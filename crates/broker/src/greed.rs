@@ -1,4 +1,5 @@
 //! Who holds more than it leaves to others while memory is short: slowed, then refused, then cut.
+//! Before that, who does not read is kept less.
 //!
 //! What waits to be written to a connection is not charged as it comes, which would cost every
 //! message: it is counted by a walk over the clients, while memory is short.
@@ -10,6 +11,10 @@ use crate::{Ended, Event, Shard};
 
 /// Clients looked at in one go, some 2 ms.
 const LOOKS_MAX: u32 = 20_000;
+
+/// While memory is short no more is kept for a connection that does not read. It has its whole
+/// outbox again when it has read what it is owed.
+const UNSENT_BYTES_MAX: usize = 64 * 1024;
 
 /// To cut a connection that holds less frees too little.
 const CUT_BYTES_MIN: usize = 16 * 1024;
@@ -46,6 +51,12 @@ impl Shard {
         let is_short = self.shared.memory_is_short();
         let Some(client) = self.clients.get_mut(slot) else { return };
         let bytes = client.unsent_bytes();
+        if bytes >= UNSENT_BYTES_MAX
+            && let Some(link) = client.session.link_mut()
+        {
+            let max = link.settings().outbox_bytes_max.min(UNSENT_BYTES_MAX as u32);
+            link.set_outbox_bytes_max(max);
+        }
         client.charged.set_unsent(u32::try_from(bytes).unwrap_or(u32::MAX));
         let Some(account) = client.charged.account().filter(|_| client.is_connected()) else {
             return;

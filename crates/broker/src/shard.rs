@@ -374,6 +374,7 @@ impl Shard {
             || client.session.outgoing.has_unsent()
             || client.extras.is_some()
             || client.gauge.as_ref().is_some_and(|gauge| !gauge.is_available());
+        let outbox_bytes_max = client.limits.outbox_bytes_max;
         let Some(link) = client.session.link_mut().sure() else { return };
         let spare = link.outbox.advance(count);
         link.note_taken(count);
@@ -381,6 +382,8 @@ impl Shard {
         let is_empty = link.outbox.is_empty();
         if is_empty && !has_queue {
             link.has_caught_up();
+            // It may have been less while memory was short (`greed`).
+            link.set_outbox_bytes_max(outbox_bytes_max);
         }
         if let Some(buffer) = spare {
             self.buffers.keep(buffer);

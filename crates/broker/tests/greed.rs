@@ -106,6 +106,40 @@ fn what_waits_in_connections_is_counted_while_memory_is_short_and_ends_with_them
 }
 
 #[test]
+fn no_more_is_kept_for_who_does_not_read_while_memory_is_short() {
+    let Town { mut lab, greedy, filler, other, .. } = town();
+    let flood = |lab: &mut Lab| {
+        for _ in 0..100 {
+            lab.send_only(filler, &publish("flood", &[7; 1_000], 0, 0));
+            lab.settle_mail();
+        }
+    };
+    let unsent = |lab: &mut Lab| {
+        lab.shared.set_memory_left(Memory::Tight, 1 << 30);
+        look(lab);
+        held(lab, "address greedy", Held::Unsent)
+    };
+    let before = unsent(&mut lab);
+    flood(&mut lab);
+    assert_eq!(unsent(&mut lab), before);
+    assert_eq!(lab.total(|m| &m.dropped_slow), 300);
+    // Who reads gets all.
+    lab.send_only(filler, &publish("some", &[7; 1_000], 0, 0));
+    lab.settle_mail();
+    lab.write_some(other, usize::MAX);
+    assert_eq!(lab.take_all(other).len(), 51);
+    // As does who begins to, and it may fall behind again.
+    lab.shared.set_memory(Memory::Enough);
+    for conn in &greedy {
+        lab.write_some(*conn, usize::MAX);
+        lab.take_all(*conn);
+    }
+    flood(&mut lab);
+    lab.write_some(greedy[0], usize::MAX);
+    assert_eq!(lab.take_all(greedy[0]).len(), 100);
+}
+
+#[test]
 fn those_who_hold_most_are_refused_and_the_others_go_on() {
     let Town { mut lab, filler, modest, .. } = town();
     lab.shared.set_memory_left(Memory::Short, 200_000);

@@ -262,6 +262,12 @@ impl Link {
         self.unheard_bytes as usize > full_bytes / UNHEARD_PART
     }
 
+    /// From now on so many unsent bytes are kept for the client at most. More that it is owed
+    /// already stays.
+    pub const fn set_outbox_bytes_max(&mut self, bytes: u32) {
+        self.settings.outbox_bytes_max = bytes;
+    }
+
     /// Is there room for another publish to this client?
     pub const fn has_room(&self) -> bool {
         self.outbox.len() < self.settings.outbox_bytes_max as usize
