@@ -352,6 +352,15 @@ def test_mqtt_4_12_1_2_failed_re_authentication_is_closed(guarded):
     peer.expect_disconnect(0x86, 0x87)
 
 
+def test_re_authentication_as_another_user_is_refused(guarded):
+    peer, _, _ = authenticate(guarded)
+    scram = ScramClient("bruno", "geheim")
+    peer.send(auth_packet(0x19, auth_properties(scram.first())))
+    challenge = dict(properties_of(peer.expect(AUTH)[1:]))
+    peer.send(auth_packet(0x18, auth_properties(scram.final(challenge[0x16]))))
+    peer.expect_disconnect(0x87)
+
+
 def test_mqtt_3_15_2_2_auth_fits_the_packet_size_of_the_client(guarded):
     check_auth_size(guarded)
 

@@ -45,8 +45,11 @@ impl Reauthentication {
                 }
             }
             (false, Some(exchange)) => match exchange.finish(&ask.data) {
-                Ok(success) => Reauthenticated::Success(success.server_final),
-                Err(_) => failure,
+                // A connection stays that of who opened it.
+                Ok(success) if ask.username.as_deref() == Some(&*success.username) => {
+                    Reauthenticated::Success(success.server_final)
+                }
+                _ => failure,
             },
             _ => failure,
         }
