@@ -1,0 +1,131 @@
+//! Rules that depend on what a client is: for whom a query holds, or with attributes in the filter.
+
+use std::sync::Arc;
+
+use super::pattern::{Pattern, substitute};
+use super::{Permission, Rule, RuleSet, Who};
+use crate::Attributes;
+use crate::query::Query;
+
+/// A rule that depends on what a client is.
+#[derive(Clone, Debug)]
+pub(super) struct Conditional {
+    /// None: it is for everyone.
+    pub(super) query: Option<Arc<Query>>,
+    pub(super) then: Then,
+}
+
+/// What it is for whom it is.
+#[derive(Clone, Debug)]
+pub(super) enum Then {
+    /// The same for all. Cheap to clone.
+    Pattern(Permission, Pattern),
+    Template(Template),
+}
+
+impl Conditional {
+    pub(super) fn new(
+        rule: &Rule,
+        query: Option<&Arc<Query>>,
+        template: Option<Template>,
+    ) -> Result<Self, &'static str> {
+        let pattern = || Pattern::compile(&rule.filter, true);
+        let then = match template {
+            Some(template) => Then::Template(template),
+            None => Then::Pattern(rule.permission, pattern()?),
+        };
+        Ok(Self { query: query.cloned(), then })
+    }
+}
+
+impl Then {
+    pub(super) fn add_to(&self, rules: &mut RuleSet, attributes: &Attributes) {
+        match self {
+            Self::Pattern(permission, pattern) => rules.add(*permission, pattern.clone()),
+            Self::Template(template) => template.add_to(rules, attributes),
+        }
+    }
+}
+
+/// A rule with attributes in its filter.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    permission: Permission,
+    /// The text before each attribute, and the name of the attribute.
+    parts: Box<[(Box<str>, Box<str>)]>,
+    end: Box<str>,
+}
+
+impl Template {
+    /// None: there is no attribute in the filter.
+    pub(super) fn compile(rule: &Rule) -> Result<Option<Self>, &'static str> {
+        let mut parts = Vec::new();
+        let mut rest = &*rule.filter;
+        while let Some((text, behind)) = rest.split_once(ATTRIBUTE) {
+            let Some((name, behind)) = behind.split_once('}') else {
+                return Err("`%{attributes.NAME}` lacks its `}`");
+            };
+            if name.is_empty() || name.contains('/') {
+                return Err("`%{attributes.NAME}` needs the name of an attribute");
+            }
+            parts.push((text.into(), name.into()));
+            rest = behind;
+        }
+        match parts.len() {
+            0 => return Ok(None),
+            _ if !matches!(rule.who, Who::Everyone | Who::Matching(_)) => {
+                return Err("%{attributes.NAME} works in `pattern` rules only");
+            }
+            1..=ATTRIBUTES_PER_RULE_MAX => {}
+            _ => return Err("a rule can have two attributes at most"),
+        }
+        let template = Self { permission: rule.permission, parts: parts.into(), end: rest.into() };
+        let example: Vec<String> = vec!["x".into(); template.parts.len()];
+        Pattern::compile(&template.filled(&example), true)?;
+        Ok(Some(template))
+    }
+
+    /// Adds what the rule is for a client: nothing, if it lacks an attribute.
+    fn add_to(&self, rules: &mut RuleSet, attributes: &Attributes) {
+        let mut choices: Vec<Vec<String>> = vec![Vec::new()];
+        for (_, name) in &self.parts {
+            let texts = attributes.get(name).map(|value| value.texts()).unwrap_or_default();
+            let usable: Vec<_> = texts.into_iter().filter(|text| fits_level(text)).collect();
+            let longer = |choice: &Vec<String>| {
+                let with = |text: &String| [choice.as_slice(), std::slice::from_ref(text)].concat();
+                usable.iter().map(with).collect::<Vec<_>>()
+            };
+            choices = choices.iter().flat_map(longer).collect();
+        }
+        for choice in choices {
+            let filter = self.filled(&choice);
+            // A value that begins with `$` at the front would reach the broker's topics.
+            let is_reaching = filter.starts_with('$') && self.begins_with_attribute();
+            if let (false, Ok(pattern)) = (is_reaching, Pattern::compile(&filter, true)) {
+                rules.add(self.permission, pattern);
+            }
+        }
+    }
+
+    fn begins_with_attribute(&self) -> bool {
+        self.parts.first().is_some_and(|(text, _)| text.is_empty())
+    }
+
+    fn filled(&self, values: &[String]) -> String {
+        let parts = self.parts.iter().zip(values);
+        let mut filter: String =
+            parts.flat_map(|((text, _), value)| [&**text, value.as_str()]).collect();
+        filter.push_str(&self.end);
+        filter
+    }
+}
+
+/// A per cent sign might make a placeholder of what is a value.
+fn fits_level(text: &str) -> bool {
+    substitute(text).is_some() && !text.contains('%')
+}
+
+const ATTRIBUTE: &str = "%{attributes.";
+
+/// What a rule stands for grows with the product of its attributes' lists.
+const ATTRIBUTES_PER_RULE_MAX: usize = 2;
