@@ -432,7 +432,7 @@ def test_a_decision_of_a_policy_is_explained(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
-    assert run("check") == (0, "valid: groups 1, spaces 2 with 2 templates, bindings 2\n")
+    assert run("check") == (0, "valid: groups 1, spaces 2 with 2 templates, bindings 2, rules 0\n")
     code, told = run("test", "publish", "sites/bonn/t", "-a", "site=bonn")
     assert code == 0 and "near may publish and subscribe to sites" in told
     code, told = run("test", "publish", "sites/paris/t", "-a", "site=paris")

@@ -4,22 +4,26 @@
 //! [`Access::compile`] sorts them by user; a session keeps the [`Grants`] of its user (two
 //! pointers) and asks them on each publish and delivery.
 //!
-//! The meaning follows mosquitto's ACL file, with three stated differences:
+//! The meaning follows mosquitto's ACL file, with four stated differences:
 //!
 //! - A deny wins over every grant, also a deny of a `pattern` over a grant of a `user`.
 //! - A SUBSCRIBE is checked: it is refused when nothing it asks for could ever be received
 //!   (mosquitto accepts it and then delivers nothing). [`Access::accepting_all_subscriptions`]
 //!   brings mosquitto's behaviour back.
+//! - Rules in order ([`OrderedRule`]) come before what is granted, and behind what is denied.
 //! - Topics under `$SYS/` belong to the broker: no rule lets a client publish there, except
 //!   `$SYS/broker/connection/NAME/state`, where bridges tell whether they are connected.
 
 mod conditional;
+mod ordered;
 mod pattern;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use conditional::{Conditional, Template};
+use ordered::{Active, OrderedRules};
+pub use ordered::{Manner, OrderedRule, Place};
 use pattern::Pattern;
 
 use crate::query::Query;
@@ -97,6 +101,7 @@ pub struct Access {
     everyone: Option<Arc<RuleSet>>,
     /// Rules that depend on what a client is: of groups together.
     conditional: Arc<[Conditional]>,
+    ordered: OrderedRules,
     heeds_principals: bool,
 }
 
@@ -108,6 +113,8 @@ pub struct Grants {
     receives_all: bool,
     own: Option<Arc<RuleSet>>,
     everyone: Option<Arc<RuleSet>>,
+    /// None: there are none for it.
+    ordered: Option<Active>,
 }
 
 impl Access {
@@ -156,7 +163,19 @@ impl Access {
             everyone: everyone.shared(),
             heeds_principals: !conditional.is_empty(),
             conditional: conditional.into(),
+            ordered: OrderedRules::default(),
         })
+    }
+
+    /// With rules in order, which come before what is granted.
+    ///
+    /// # Errors
+    ///
+    /// The first rule with a filter that is not valid.
+    pub fn in_order(mut self, rules: &[OrderedRule]) -> Result<Self, RuleError> {
+        self.ordered = OrderedRules::compile(rules)?;
+        self.heeds_principals |= self.ordered.heeds_principals();
+        Ok(self)
     }
 
     /// Accepts every SUBSCRIBE, as mosquitto does; what is delivered is checked all the same.
@@ -183,17 +202,29 @@ impl Access {
     }
 
     /// The grants of a client, by all that is known of it.
-    pub fn grants_of(&self, identity: Identity<'_>, principal: Option<&Principal>) -> Grants {
+    pub fn grants_of(
+        &self,
+        identity: Identity<'_>,
+        principal: Option<&Principal>,
+        place: Place<'_>,
+    ) -> Grants {
         let mut grants = self.grants(identity.username);
         if let Some(principal) = principal {
             grants.is_open |= principal.is_superuser;
             grants.receives_all = principal.is_unknown;
         }
-        if self.conditional.is_empty() || grants.is_open {
+        if grants.is_open {
             return grants;
         }
         let none = Attributes::default();
         let attributes = principal.map_or(&none, |principal| &principal.attributes);
+        if !self.ordered.is_empty() {
+            grants.ordered = self.ordered.of(identity, attributes, place);
+            grants.receives_all |= self.ordered.is_in_doubt(place);
+        }
+        if self.conditional.is_empty() {
+            return grants;
+        }
         let mut own = grants.own.as_deref().cloned().unwrap_or_default();
         let mut latest: Option<(&Arc<Query>, bool)> = None;
         for rule in &*self.conditional {
@@ -226,6 +257,7 @@ impl Access {
             receives_all: false,
             own,
             everyone: self.everyone.clone(),
+            ordered: None,
         }
     }
 
@@ -236,13 +268,28 @@ impl Access {
 }
 
 impl Grants {
-    /// Whether `identity` may do `action`. Publish and receive do not allocate.
+    /// Whether `identity` may do `action`, at QoS 0 and without the retain flag. Publish and
+    /// receive do not allocate.
     #[inline]
     pub fn allows(&self, identity: Identity<'_>, action: Action, topic: &str) -> bool {
+        self.allows_as(identity, action, topic, Manner::default())
+    }
+
+    /// The same, in a certain manner.
+    #[inline]
+    pub fn allows_as(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+        manner: Manner,
+    ) -> bool {
         match action {
-            Action::Publish => !is_broker_topic(topic) && self.permits(identity, WRITE, topic),
-            Action::Receive => self.permits(identity, READ, topic) || self.receives_all,
-            Action::Subscribe => self.may_subscribe(identity, without_share(topic)),
+            Action::Publish => {
+                !is_broker_topic(topic) && self.permits(identity, WRITE, topic, manner)
+            }
+            Action::Receive => self.permits(identity, READ, topic, manner) || self.receives_all,
+            Action::Subscribe => self.may_subscribe(identity, without_share(topic), manner.qos),
         }
     }
 
@@ -256,11 +303,37 @@ impl Grants {
         let touches = |pattern: &Pattern| {
             pattern.text_for(identity).is_some_and(|own| overlaps(&own, filter))
         };
-        self.is_open || (!self.denials().any(touches) && self.grants_of(READ).any(holds))
+        let rules = self.ordered.as_deref().unwrap_or_default();
+        let in_order = || ordered::cover(rules, identity, filter);
+        let is_granted = || self.grants_of(READ).any(holds);
+        self.is_open || (!self.denials().any(touches) && in_order().unwrap_or_else(is_granted))
+    }
+
+    /// The line of the rule in order that decides something, and whether it allows it.
+    pub fn rule_in_order(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+        manner: Manner,
+    ) -> Option<(usize, bool)> {
+        let rules = self.ordered.as_deref()?;
+        let rule = match action {
+            Action::Publish => ordered::on_publish(rules, identity, topic, manner),
+            Action::Receive => ordered::on_receive(rules, identity, topic),
+            Action::Subscribe => ordered::on_subscribe(rules, identity, topic, manner.qos),
+        };
+        rule.map(|rule| (rule.line as usize, rule.allows))
     }
 
     /// Why [`Self::allows`] said no, for people: the rule that denies it, or that none grants it.
-    pub fn why_denied(&self, identity: Identity<'_>, action: Action, topic: &str) -> Box<str> {
+    pub fn why_denied(
+        &self,
+        identity: Identity<'_>,
+        action: Action,
+        topic: &str,
+        manner: Manner,
+    ) -> Box<str> {
         if action == Action::Publish && is_broker_topic(topic) {
             return "topics below $SYS/ belong to the broker".into();
         }
@@ -271,9 +344,12 @@ impl Grants {
             }
             Action::Publish | Action::Receive => pattern.matches(identity, topic),
         };
-        match self.denials().find(denies) {
-            Some(pattern) => format!("deny {}", pattern.text).into(),
-            None => "no rule grants it".into(),
+        if let Some(pattern) = self.denials().find(denies) {
+            return format!("deny {}", pattern.text).into();
+        }
+        match self.rule_in_order(identity, action, topic, manner) {
+            Some((line, false)) => format!("the rule in line {line} of the policy file").into(),
+            _ => "no rule grants it".into(),
         }
     }
 
@@ -283,8 +359,32 @@ impl Grants {
     }
 
     #[inline]
-    fn permits(&self, identity: Identity<'_>, permission: u8, topic: &str) -> bool {
-        self.is_open || self.is_granted(identity, permission, topic)
+    fn permits(&self, identity: Identity<'_>, right: u8, topic: &str, manner: Manner) -> bool {
+        self.is_open
+            || match &self.ordered {
+                None => self.is_granted(identity, right, topic),
+                Some(rules) => self.is_granted_in_order(rules, identity, right, topic, manner),
+            }
+    }
+
+    /// Apart, so that who has no such rules pays for a comparison only.
+    #[cold]
+    fn is_granted_in_order(
+        &self,
+        rules: &Active,
+        identity: Identity<'_>,
+        right: u8,
+        topic: &str,
+        manner: Manner,
+    ) -> bool {
+        if self.denials().any(|pattern| pattern.matches(identity, topic)) {
+            return false;
+        }
+        let rule = match right {
+            WRITE => ordered::on_publish(rules, identity, topic, manner),
+            _ => ordered::on_receive(rules, identity, topic),
+        };
+        rule.map_or_else(|| self.is_granted(identity, right, topic), |rule| rule.allows)
     }
 
     fn is_granted(&self, identity: Identity<'_>, permission: u8, topic: &str) -> bool {
@@ -301,16 +401,19 @@ impl Grants {
         is_granted
     }
 
-    fn may_subscribe(&self, identity: Identity<'_>, filter: &str) -> bool {
+    fn may_subscribe(&self, identity: Identity<'_>, filter: &str, qos: u8) -> bool {
         let holds = |pattern: &Pattern| {
             pattern.text_for(identity).is_some_and(|own| contains(&own, filter))
         };
         let touches = |pattern: &Pattern| {
             pattern.text_for(identity).is_some_and(|own| overlaps(&own, filter))
         };
+        let rules = self.ordered.as_deref().unwrap_or_default();
+        let in_order = || ordered::on_subscribe(rules, identity, filter, qos).map(|it| it.allows);
+        let is_granted = || self.grants_of(READ).any(touches);
         self.is_open
             || self.accepts_all_subscriptions
-            || (!self.denials().any(holds) && self.grants_of(READ).any(touches))
+            || (!self.denials().any(holds) && in_order().unwrap_or_else(is_granted))
     }
 
     fn sets(&self) -> impl Iterator<Item = &RuleSet> {
@@ -529,7 +632,7 @@ mod tests {
         ]);
         let anna =
             principal(&[("site", &["berlin", "a/b", "+", "%u", "$SYS"]), ("floor", &["1", "3"])]);
-        let grants = access.grants_of(ANNA, Some(&anna));
+        let grants = access.grants_of(ANNA, Some(&anna), Place::default());
         assert!(grants.allows(ANNA, Action::Publish, "berlin/1/c1"));
         for topic in
             ["berlin/1/c2", "berlin/2/c1", "berlin/3/c1", "a/b/1/c1", "x/1/c1", "$SYS/1/c1"]
@@ -559,27 +662,35 @@ mod tests {
             rule(matching("user = 'anna' and client.id = 'c1'"), Permission::Read, "anna/#"),
         ]);
         let (one, two) = (principal(&[("floor", &["1"])]), principal(&[("floor", &["2"])]));
-        let grants = access.grants_of(ANNA, Some(&one));
+        let grants = access.grants_of(ANNA, Some(&one), Place::default());
         assert!(grants.allows(ANNA, Action::Publish, "floor/1/c1"));
         assert!(!grants.allows(ANNA, Action::Publish, "floor/1/c2"));
         assert!(grants.allows(ANNA, Action::Receive, "near/anna"));
-        let grants = access.grants_of(ANNA, Some(&two));
+        let grants = access.grants_of(ANNA, Some(&two), Place::default());
         assert!(!grants.allows(ANNA, Action::Publish, "floor/2/c1"));
         assert!(!grants.allows(ANNA, Action::Receive, "near/anna"));
         // What is known without a credential that says more is asked for, too.
-        assert!(access.grants_of(ANNA, None).allows(ANNA, Action::Receive, "anna/x"));
-        assert!(!access.grants_of(NOBODY, None).allows(NOBODY, Action::Receive, "anna/x"));
+        assert!(access.grants_of(ANNA, None, Place::default()).allows(
+            ANNA,
+            Action::Receive,
+            "anna/x"
+        ));
+        assert!(!access.grants_of(NOBODY, None, Place::default()).allows(
+            NOBODY,
+            Action::Receive,
+            "anna/x"
+        ));
     }
 
     #[test]
     fn rules_do_not_bind_a_superuser_and_keep_nothing_from_who_is_not_known_yet() {
         let access = compiled(&[anna(Permission::Read, "a")]);
         let superuser = Principal { is_superuser: true, ..Principal::default() };
-        let grants = access.grants_of(NOBODY, Some(&superuser));
+        let grants = access.grants_of(NOBODY, Some(&superuser), Place::default());
         assert!(grants.allows(NOBODY, Action::Publish, "x"));
         assert!(!grants.allows(NOBODY, Action::Publish, "$SYS/x"));
         let unknown = Principal { is_unknown: true, ..Principal::default() };
-        let grants = access.grants_of(NOBODY, Some(&unknown));
+        let grants = access.grants_of(NOBODY, Some(&unknown), Place::default());
         assert!(grants.allows(NOBODY, Action::Receive, "x"));
         assert!(!grants.allows(NOBODY, Action::Publish, "x"));
     }

@@ -1,12 +1,13 @@
 //! What a shard keeps for one client id.
 
+use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use session::{NEVER, Session, Will};
 
-use crate::access::{Grants, Identity};
+use crate::access::{Grants, Identity, Place};
 use crate::durable::Durable;
 use crate::ledger::Charged;
 use crate::news::ClientNews;
@@ -14,6 +15,11 @@ use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, 
 use crate::subscribe::Done;
 use crate::subscriptions::Subscriptions;
 use crate::{Access, Limits, NO_CONNECTION, Name, Principal, RetainedQuery};
+
+/// Where a client connects from, without its port. None: not from a network.
+pub(crate) fn address_of(peer: &str) -> Option<IpAddr> {
+    peer.parse().ok().map(|peer: SocketAddr| peer.ip().to_canonical())
+}
 
 /// How busy a session is, for the shards that choose among the members of a shared group.
 #[derive(Debug, Default)]
@@ -215,8 +221,14 @@ impl Client {
         self.extras.get_or_insert_default()
     }
 
+    /// Without a connection its address is not known any more.
+    fn place(&self) -> Place<'_> {
+        let address = self.session.link().and_then(|link| address_of(&link.peer));
+        Place { address, listener: &self.limits.listener }
+    }
+
     pub(crate) fn grants_by(&self, access: &Access) -> Grants {
-        access.grants_of(self.identity(), self.principal.as_deref())
+        access.grants_of(self.identity(), self.principal.as_deref(), self.place())
     }
 
     /// When the credential of its connection ends, or [`NEVER`].

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
 use session::{Held, LinkSettings, NEVER, Rates, Will};
 
-use crate::access::Identity;
-use crate::client::{self, Client};
+use crate::access::{Identity, Place};
+use crate::client::{self, Client, address_of};
 use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Principal, Shard, admission};
 
 /// The largest packet there can be, header included (section 2.1.4): no limit that is worth
@@ -206,7 +206,8 @@ impl Shard {
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
         let identity = Identity { client_id: &request.client_id, username };
-        let grants = self.access.grants_of(identity, request.principal.as_deref());
+        let place = Place { address: address_of(&request.peer), listener: &limits.listener };
+        let grants = self.access.grants_of(identity, request.principal.as_deref(), place);
         self.charge_payer(slot, &request);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());

@@ -5,7 +5,7 @@ use codec::{
 };
 use session::{Link, Message, NEVER, Outbox};
 
-use crate::access::Action;
+use crate::access::{Action, Manner};
 use crate::news::Kind;
 use crate::work::AUTH_UNITS;
 use crate::{
@@ -198,9 +198,10 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(will) = client.will.take() else { return };
         client.recharge();
-        if !client.grants.allows(client.identity(), Action::Publish, &will.topic) {
+        let manner = Manner { qos: will.qos as u8, retain: will.retain };
+        if !client.grants.allows_as(client.identity(), Action::Publish, &will.topic, manner) {
             self.metrics().publishes_denied.add(1);
-            self.note(slot, Kind::Denied("will"), &will.topic, now_ms);
+            self.note_as(slot, Kind::Denied("will"), &will.topic, manner, now_ms);
             self.forget_will(slot);
             return;
         }

@@ -3,7 +3,7 @@
 
 use session::Dropped;
 
-use crate::access::Action;
+use crate::access::{Action, Manner};
 use crate::client::Client;
 use crate::group_names::GroupName;
 use crate::sure::Sure;
@@ -87,9 +87,21 @@ impl ShardNews {
 impl Shard {
     /// Counts, and tells at once if nothing was told of the client for a second.
     pub(crate) fn note(&mut self, slot: u32, kind: Kind, topic: &str, now_ms: u64) {
+        self.note_as(slot, kind, topic, Manner::default(), now_ms);
+    }
+
+    /// The same of something that was wanted in a certain manner.
+    pub(crate) fn note_as(
+        &mut self,
+        slot: u32,
+        kind: Kind,
+        topic: &str,
+        manner: Manner,
+        now_ms: u64,
+    ) {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         if !client.extras().news.count(kind) {
-            let (topic, rule) = (topic.into(), rule_of(client, kind, topic));
+            let (topic, rule) = (topic.into(), rule_of(client, kind, topic, manner));
             client.extras().news.items.push(ClientItem { kind, count: 1, topic, rule });
         }
         if client.extras().news.due_ms() <= now_ms {
@@ -166,11 +178,11 @@ impl Subject {
 }
 
 /// The access rule that denied something.
-fn rule_of(client: &Client, kind: Kind, topic: &str) -> Box<str> {
+fn rule_of(client: &Client, kind: Kind, topic: &str, manner: Manner) -> Box<str> {
     let action = match kind {
         Kind::Denied("subscribe") => Action::Subscribe,
         Kind::Denied(_) => Action::Publish,
         Kind::Dropped(_) | Kind::Refused | Kind::TooMany => return Box::default(),
     };
-    client.grants.why_denied(client.identity(), action, topic)
+    client.grants.why_denied(client.identity(), action, topic, manner)
 }

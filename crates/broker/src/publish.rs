@@ -4,7 +4,7 @@ use codec::{Property, Publish, QoS, Reason, Violation};
 use session::{Inbound, Message, MessageParts, NEVER};
 use topic::Interested;
 
-use crate::access::{Action, Identity};
+use crate::access::{Action, Identity, Manner};
 use crate::client::{Client, Pace};
 use crate::deliver::{Delivered, Keeping, OwnCopy};
 use crate::durable::{Promise, level_of};
@@ -334,7 +334,8 @@ impl Shard {
         now_ms: u64,
     ) -> Result<Pace, Ended> {
         self.metrics().publishes_denied.add(1);
-        self.note(slot, Kind::Denied("publish"), topic, now_ms);
+        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
+        self.note_as(slot, Kind::Denied("publish"), topic, manner, now_ms);
         let reason = self.reason_for(slot, Reason::NOT_AUTHORIZED);
         self.answer_publish(slot, publish, reason, 0);
         Ok(Pace::default())
@@ -695,7 +696,8 @@ fn check(
         }));
     }
     let identity = Identity { client_id: id, username: username.as_deref() };
-    if !grants.allows(identity, Action::Publish, topic) {
+    let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
+    if !grants.allows_as(identity, Action::Publish, topic, manner) {
         return Ok(Checked::Deny(topic.into()));
     }
     let properties = if publishing.rewrite_properties {

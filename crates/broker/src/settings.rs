@@ -32,6 +32,8 @@ pub enum WhenFull {
 /// Every limit has a policy; it stands with the limit.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// The listener that they are of; empty: that of an earlier process.
+    pub listener: Box<str>,
     /// Larger packets: DISCONNECT 0x95 and close (MQTT-3.1.2-24 for the other direction).
     pub packet_bytes_max: u32,
     /// Longer or deeper topics: refused with 0x90 or 0x8F.
@@ -135,6 +137,7 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            listener: Box::default(),
             packet_bytes_max: 16 * 1024 * 1024,
             topic: TopicLimits::default(),
             connect_bytes_max: 128 * 1024,

@@ -6,7 +6,7 @@ use codec::{
 };
 use topic::{Filter, Subscription};
 
-use crate::access::Action;
+use crate::access::{Action, Manner};
 use crate::deliver::options;
 use crate::news::Kind;
 use crate::subscriptions::Listed;
@@ -149,7 +149,8 @@ impl Shard {
             }
             if number >= filters_max {
                 self.work.charge(1);
-                let reason = self.refuse_filter(slot, text, Reason::QUOTA_EXCEEDED, now_ms);
+                let refused = (text, options.qos as u8);
+                let reason = self.refuse_filter(slot, refused, Reason::QUOTA_EXCEEDED, now_ms);
                 portion.done.reasons.push(reason);
                 continue;
             }
@@ -158,7 +159,8 @@ impl Shard {
             let request = match self.check_filter(slot, text, options, identifier)? {
                 Ok(request) => request,
                 Err(reason) => {
-                    done.reasons.push(self.refuse_filter(slot, text, reason, now_ms));
+                    let refused = (text, options.qos as u8);
+                    done.reasons.push(self.refuse_filter(slot, refused, reason, now_ms));
                     continue;
                 }
             };
@@ -195,9 +197,18 @@ impl Shard {
     }
 
     /// Counts and tells why a filter is refused; returns what SUBACK says of it.
-    fn refuse_filter(&mut self, slot: u32, text: &str, reason: Reason, now_ms: u64) -> u8 {
+    fn refuse_filter(
+        &mut self,
+        slot: u32,
+        (text, qos): (&str, u8),
+        reason: Reason,
+        now_ms: u64,
+    ) -> u8 {
         match reason {
-            Reason::NOT_AUTHORIZED => self.note(slot, Kind::Denied("subscribe"), text, now_ms),
+            Reason::NOT_AUTHORIZED => {
+                let manner = Manner { qos, retain: false };
+                self.note_as(slot, Kind::Denied("subscribe"), text, manner, now_ms);
+            }
             Reason::QUOTA_EXCEEDED => {
                 self.metrics().subscriptions_refused.add(1);
                 self.note(slot, Kind::TooMany, text, now_ms);
@@ -260,7 +271,8 @@ impl Shard {
         if !limits.wildcard_available && filter.filter.contains(['+', '#']) {
             return Ok(Err(Reason::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED));
         }
-        if !client.grants.allows(client.identity(), Action::Subscribe, text) {
+        let manner = Manner { qos: options.qos as u8, retain: false };
+        if !client.grants.allows_as(client.identity(), Action::Subscribe, text, manner) {
             return Ok(Err(Reason::NOT_AUTHORIZED));
         }
         let subscriptions = &client.subscriptions;

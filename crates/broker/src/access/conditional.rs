@@ -59,8 +59,17 @@ pub(super) struct Template {
 impl Template {
     /// None: there is no attribute in the filter.
     pub(super) fn compile(rule: &Rule) -> Result<Option<Self>, &'static str> {
+        let template = Self::of(rule.permission, &rule.filter)?;
+        if template.is_some() && !matches!(rule.who, Who::Everyone | Who::Matching(_)) {
+            return Err("%{attributes.NAME} works in `pattern` rules only");
+        }
+        Ok(template)
+    }
+
+    /// The same of a filter that may have attributes in it.
+    pub(super) fn of(permission: Permission, filter: &str) -> Result<Option<Self>, &'static str> {
         let mut parts = Vec::new();
-        let mut rest = &*rule.filter;
+        let mut rest = filter;
         while let Some((text, behind)) = rest.split_once(ATTRIBUTE) {
             let Some((name, behind)) = behind.split_once('}') else {
                 return Err("`%{attributes.NAME}` lacks its `}`");
@@ -73,20 +82,21 @@ impl Template {
         }
         match parts.len() {
             0 => return Ok(None),
-            _ if !matches!(rule.who, Who::Everyone | Who::Matching(_)) => {
-                return Err("%{attributes.NAME} works in `pattern` rules only");
-            }
             1..=ATTRIBUTES_PER_RULE_MAX => {}
             _ => return Err("a rule can have two attributes at most"),
         }
-        let template = Self { permission: rule.permission, parts: parts.into(), end: rest.into() };
+        let template = Self { permission, parts: parts.into(), end: rest.into() };
         let example: Vec<String> = vec!["x".into(); template.parts.len()];
         Pattern::compile(&template.filled(&example), true)?;
         Ok(Some(template))
     }
 
-    /// Adds what the rule is for a client: nothing, if it lacks an attribute.
     fn add_to(&self, rules: &mut RuleSet, attributes: &Attributes) {
+        self.each_pattern(attributes, |pattern| rules.add(self.permission, pattern));
+    }
+
+    /// What the rule is for a client: nothing, if it lacks an attribute.
+    pub(super) fn each_pattern(&self, attributes: &Attributes, mut take: impl FnMut(Pattern)) {
         let mut choices: Vec<Vec<String>> = vec![Vec::new()];
         for (_, name) in &self.parts {
             let texts = attributes.get(name).map(|value| value.texts()).unwrap_or_default();
@@ -102,7 +112,7 @@ impl Template {
             // A value that begins with `$` at the front would reach the broker's topics.
             let is_reaching = filter.starts_with('$') && self.begins_with_attribute();
             if let (false, Ok(pattern)) = (is_reaching, Pattern::compile(&filter, true)) {
-                rules.add(self.permission, pattern);
+                take(pattern);
             }
         }
     }

@@ -18,13 +18,15 @@
 //! The model is Event Grid's, and its names are understood. A query is a [`Query`]. The group
 //! `$all` is always there and holds every client. Each binding grants; what no binding (and no rule
 //! of the access file) grants is denied. What templates become are rules of the access file for the
-//! clients of a group: see [`broker::access`].
+//! clients of a group: see [`broker::access`]. Rules in order are read by `ordered.rs`.
+
+mod ordered;
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use broker::access::{Access, Permission, Rule, Who};
+use broker::access::{Access, OrderedRule, Permission, Rule, Who};
 use broker::query::Query;
 use serde::Deserialize;
 use toml::Spanned;
@@ -60,6 +62,8 @@ pub struct Policy {
     pub groups: Vec<Group>,
     pub spaces: Vec<Space>,
     pub bindings: Vec<Binding>,
+    /// Rules in order, before what bindings grant.
+    pub ordered: Vec<OrderedRule>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -128,6 +132,8 @@ struct RawPolicy {
     spaces: Vec<RawSpace>,
     #[serde(default)]
     bindings: Vec<RawBinding>,
+    #[serde(default)]
+    rules: Vec<ordered::RawRule>,
 }
 
 #[derive(Deserialize)]
@@ -189,10 +195,15 @@ pub fn parse(text: &str) -> Result<Policy, Mistake> {
     let groups = reading.groups(raw.groups)?;
     let spaces = reading.spaces(raw.spaces)?;
     let bindings = reading.bindings(raw.bindings, &groups, &spaces)?;
-    let policy = Policy { groups, spaces, bindings };
+    let ordered = reading.ordered(raw.rules, &groups)?;
+    let policy = Policy { groups, spaces, bindings, ordered };
     let (lines, rules): (Vec<usize>, Vec<Rule>) = policy.rules().unzip();
     Access::compile(&rules).map_err(|error| {
         let line = lines.get(error.index).copied().unwrap_or(0);
+        (line, format!("'{}': {}", error.filter, error.detail))
+    })?;
+    Access::open().in_order(&policy.ordered).map_err(|error| {
+        let line = policy.ordered.get(error.index).map_or(0, |rule| rule.line);
         (line, format!("'{}': {}", error.filter, error.detail))
     })?;
     Ok(policy)
@@ -227,7 +238,13 @@ impl Policy {
             groups.filter(|(at, group)| group.query.asks_for_user() && is_bound(*at));
         let templates = self.rules().filter(|(_, rule)| rule.filter.contains("%u"));
         let named_templates = templates.map(|(line, _)| line);
-        named_groups.map(|(_, group)| group.line).chain(named_templates).min()
+        let named_rules = self.ordered.iter().filter(|rule| {
+            rule.query.as_ref().is_some_and(|query| query.asks_for_user())
+                || rule.filters.iter().any(|filter| filter.contains("%u"))
+        });
+        let named_rules = named_rules.map(|rule| rule.line);
+        let named_groups = named_groups.map(|(_, group)| group.line);
+        named_groups.chain(named_templates).chain(named_rules).min()
     }
 }
 

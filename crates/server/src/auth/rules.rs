@@ -1,7 +1,9 @@
 //! What is in force: the rules of the access file and of the policy file, together.
 
+use std::path::Path;
+
 use broker::Access;
-use broker::access::{Rule, RuleError};
+use broker::access::{OrderedRule, Rule, RuleError};
 
 use super::acl_file::{self, AclFileError};
 use super::policy_file::{self, PolicyFileError};
@@ -27,7 +29,10 @@ pub enum RulesError {
 /// rule for user names where nothing proves them.
 pub fn load(config: &Config) -> Result<Access, RulesError> {
     let access = match rules_of(config)? {
-        Some(rules) => Access::compile(&rules).map_err(RulesError::Together)?,
+        Some((rules, ordered)) => {
+            let access = Access::compile(&rules).map_err(RulesError::Together)?;
+            access.in_order(&ordered).map_err(RulesError::Together)?
+        }
         None => Access::open(),
     };
     Ok(access
@@ -36,7 +41,7 @@ pub fn load(config: &Config) -> Result<Access, RulesError> {
 }
 
 /// None: there is no file.
-fn rules_of(config: &Config) -> Result<Option<Vec<Rule>>, RulesError> {
+fn rules_of(config: &Config) -> Result<Option<(Vec<Rule>, Vec<OrderedRule>)>, RulesError> {
     let unproved = config.why_names_are_unproved();
     let unproved = unproved.as_deref();
     let (listed, policy) = (&config.access.acl_file, &config.access.policy_file);
@@ -47,8 +52,26 @@ fn rules_of(config: &Config) -> Result<Option<Vec<Rule>>, RulesError> {
         Some(path) => acl_file::load(path, unproved)?,
         None => Vec::new(),
     };
+    let mut ordered = Vec::new();
     if let Some(path) = policy {
-        rules.extend(policy_file::load(path, unproved)?.rules().map(|(_, rule)| rule));
+        let policy = policy_file::load(path, unproved)?;
+        check_listeners(config, path, &policy.ordered)?;
+        rules.extend(policy.rules().map(|(_, rule)| rule));
+        ordered = policy.ordered;
     }
-    Ok(Some(rules))
+    Ok(Some((rules, ordered)))
+}
+
+/// A rule for a listener that there is not would never hold.
+fn check_listeners(config: &Config, path: &Path, rules: &[OrderedRule]) -> Result<(), RulesError> {
+    let known: Vec<&str> = config.listeners.iter().map(|own| own.name.as_str()).collect();
+    for rule in rules {
+        if let Some(name) = rule.listeners.iter().find(|name| !known.contains(&name.as_str())) {
+            let known = known.join(", ");
+            let detail = format!("there is no listener '{name}', only {known}");
+            let (path, line) = (path.display().to_string(), rule.line);
+            return Err(PolicyFileError::Line { path, line, detail }.into());
+        }
+    }
+    Ok(())
 }

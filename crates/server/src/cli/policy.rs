@@ -1,8 +1,9 @@
 //! `quelea policy`: checks a policy file, and explains what it decides.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use broker::access::{Access, Action, Grants, Identity};
+use broker::access::{Access, Action, Grants, Identity, Manner, Place};
 use broker::{Attribute, Attributes, Principal};
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -50,6 +51,18 @@ struct TestArgs {
     /// An attribute of the client. Given twice it is a list. A number is one unless it is quoted.
     #[arg(short, long = "attribute", value_name = "NAME=VALUE", value_parser = attribute)]
     attributes: Vec<(String, Attribute)>,
+    /// The QoS at which it publishes or subscribes.
+    #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    qos: u8,
+    /// It publishes with the retain flag.
+    #[arg(short, long)]
+    retain: bool,
+    /// Its address.
+    #[arg(long)]
+    address: Option<IpAddr>,
+    /// The name of the listener to which it is connected.
+    #[arg(long, default_value = "")]
+    listener: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -75,11 +88,13 @@ pub fn run(args: &PolicyArgs) -> u8 {
 }
 
 fn summary(policy: &Policy) -> String {
-    let Policy { groups, spaces, bindings } = policy;
+    let Policy { groups, spaces, bindings, ordered } = policy;
     let templates: usize = spaces.iter().map(|space| space.templates.len()).sum();
     let (groups, spaces, bindings) = (groups.len(), spaces.len(), bindings.len());
+    let rules = ordered.len();
     format!(
-        "valid: groups {groups}, spaces {spaces} with {templates} templates, bindings {bindings}\n"
+        "valid: groups {groups}, spaces {spaces} with {templates} templates, bindings {bindings}, \
+         rules {rules}\n"
     )
 }
 
@@ -87,9 +102,19 @@ fn explain(test: &TestArgs) -> Result<u8, PolicyFileError> {
     let policy = policy_file::load(&test.file, None)?;
     let client = Client::new(test);
     let mut told = client.groups(&policy);
+    if let Some((line, allows)) = client.in_order(&policy) {
+        let (word, verb) = if allows { ("allowed", "allows") } else { ("denied", "denies") };
+        told.push_str(&format!("{word}:\n  the rule in line {line} {verb} it\n"));
+        print(told.as_bytes());
+        return Ok(if allows { EXIT_OK } else { EXIT_FAILURE });
+    }
     let granting: Vec<String> = client.granting(&policy).collect();
     if granting.is_empty() {
-        told.push_str("denied: no binding of its groups grants it\n");
+        let nothing = match policy.ordered.is_empty() {
+            true => "no binding of its groups grants it",
+            false => "no rule is about it, and no binding of its groups grants it",
+        };
+        told.push_str(&format!("denied: {nothing}\n"));
         for missing in client.missing(&policy) {
             told.push_str(&format!("  {missing}\n"));
         }
@@ -164,13 +189,28 @@ impl<'a> Client<'a> {
 
     fn is_granted(&self, rule: broker::access::Rule) -> bool {
         let access = Access::compile(&[rule]).unwrap_or_default();
-        let grants: Grants = access.grants_of(self.identity(), Some(&self.principal));
-        let action = match self.test.action {
+        self.grants_by(&access).allows(self.identity(), self.action(), &self.test.topic)
+    }
+
+    /// The line of the rule in order that decides it, and whether it allows it.
+    fn in_order(&self, policy: &Policy) -> Option<(usize, bool)> {
+        let access = Access::compile(&[]).and_then(|access| access.in_order(&policy.ordered));
+        let manner = Manner { qos: self.test.qos, retain: self.test.retain };
+        let grants = self.grants_by(&access.unwrap_or_default());
+        grants.rule_in_order(self.identity(), self.action(), &self.test.topic, manner)
+    }
+
+    fn grants_by(&self, access: &Access) -> Grants {
+        let place = Place { address: self.test.address, listener: &self.test.listener };
+        access.grants_of(self.identity(), Some(&self.principal), place)
+    }
+
+    const fn action(&self) -> Action {
+        match self.test.action {
             Wanted::Publish => Action::Publish,
             Wanted::Subscribe => Action::Subscribe,
             Wanted::Receive => Action::Receive,
-        };
-        grants.allows(self.identity(), action, &self.test.topic)
+        }
     }
 
     /// Templates that stand for nothing, as the client lacks what they ask for.

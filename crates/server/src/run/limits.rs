@@ -13,7 +13,7 @@ use crate::config::{
 
 /// The limits of one listener's connections.
 pub(super) fn of_listener(config: &Config, listener: &Listener) -> Arc<Limits> {
-    Arc::new(of(config, &listener.limits))
+    Arc::new(of(config, &listener.limits, &listener.name))
 }
 
 /// The limits of restored sessions, until their clients connect again. What was kept goes on being
@@ -25,14 +25,15 @@ pub(super) fn of_restored(config: &Config) -> Arc<Limits> {
         durability: firmest.unwrap_or(config.durability.level),
         ..config.listener_defaults
     };
-    Arc::new(of(config, &own))
+    Arc::new(of(config, &own, ""))
 }
 
-fn of(config: &Config, own: &ListenerLimits) -> Limits {
+fn of(config: &Config, own: &ListenerLimits, listener: &str) -> Limits {
     let all = &config.limits;
     let bytes_rate = u32::try_from(own.bytes_per_second_max).unwrap_or(u32::MAX);
     let bytes_burst = u32::try_from(own.bytes_burst).unwrap_or(u32::MAX);
     Limits {
+        listener: listener.into(),
         packet_bytes_max: own.packet_bytes_max,
         topic: TopicLimits { levels_max: all.topic_levels_max, bytes_max: all.topic_bytes_max },
         connect_bytes_max: all.connect_bytes_max,
