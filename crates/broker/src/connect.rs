@@ -9,6 +9,9 @@ use crate::access::{Identity, Place};
 use crate::client::{self, Client, address_of};
 use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Principal, Shard, admission};
 
+/// Numbers of connections that go with each millisecond of broker time.
+const SEQUENCES_PER_MS: u64 = 1000;
+
 /// The largest packet there can be, header included (section 2.1.4): no limit that is worth
 /// telling.
 const PACKET_BYTES_MAX: u32 = 268_435_455 + 5;
@@ -192,17 +195,7 @@ impl Shard {
         now_ms: u64,
     ) {
         let limits = &request.limits;
-        let settings = LinkSettings {
-            version: request.version,
-            keep_alive_secs: keep_alive(&request),
-            send_max: request.receive_max.min(limits.in_flight_max),
-            receive_max: limits.receive_max,
-            packet_bytes_max: request.packet_bytes_max,
-            alias_out_max: request.alias_max.min(limits.alias_out_max),
-            alias_in_max: limits.alias_in_max,
-            problem_info: request.problem_info,
-            outbox_bytes_max: limits.outbox_bytes_max,
-        };
+        let settings = link_settings(&request);
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
         let identity = Identity { client_id: &request.client_id, username };
@@ -212,8 +205,13 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
         client.session.attach(settings, rates, self.shared.seed, now_ms);
+        // Broker time does not go back from one process to the next; a client connects less often
+        // than that.
+        self.sequence = (self.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
+        let sequence = self.sequence;
         if let Some(link) = client.session.link_mut() {
             link.peer = request.peer.clone();
+            link.sequence = sequence;
             link.auth_method = request.auth_method.clone();
         }
         client.connection = connection;
@@ -241,6 +239,7 @@ impl Shard {
             version: request.version,
             keep_alive_secs: settings.keep_alive_secs,
             session_present,
+            sequence,
         };
         client.publish_gauge();
         self.tell(event);
@@ -286,6 +285,21 @@ impl Shard {
 /// The account of a user, whatever address it comes from.
 pub(crate) fn user_account(name: &str) -> String {
     format!("user {name}")
+}
+
+fn link_settings(request: &ConnectRequest) -> LinkSettings {
+    let limits = &request.limits;
+    LinkSettings {
+        version: request.version,
+        keep_alive_secs: keep_alive(request),
+        send_max: request.receive_max.min(limits.in_flight_max),
+        receive_max: limits.receive_max,
+        packet_bytes_max: request.packet_bytes_max,
+        alias_out_max: request.alias_max.min(limits.alias_out_max),
+        alias_in_max: limits.alias_in_max,
+        problem_info: request.problem_info,
+        outbox_bytes_max: limits.outbox_bytes_max,
+    }
 }
 
 /// The keep-alive in force (MQTT-3.1.2-21): only MQTT 5 clients can be told another one.

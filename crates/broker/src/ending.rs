@@ -128,8 +128,11 @@ impl Shard {
         client.publish_gauge();
         let event = Event::Disconnected {
             client_id: client.id.clone(),
+            username: client.username.clone(),
+            sequence: link.sequence,
             peer: link.peer,
             ended: ended.clone(),
+            session_expiry_secs: client.session_expiry_secs,
         };
         self.effects.closes.push(Close { slot, connection, farewell });
         self.count_end(&ended);
@@ -258,8 +261,8 @@ impl Shard {
         if client.expires_at_ms <= now_ms {
             looks += LOOKS_PER_END;
             self.metrics().sessions_expired.add(1);
-            let client_id = client.id.clone();
-            self.tell(Event::SessionExpired { client_id });
+            let (client_id, username) = (client.id.clone(), client.username.clone());
+            self.tell(Event::SessionExpired { client_id, username });
             self.end_session(slot, now_ms);
             return looks;
         }

@@ -65,6 +65,30 @@ impl Ended {
     }
 }
 
+/// The filters of one packet, or of a part of it: so many as are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// With the granted QoS.
+    pub filters: Vec<(Box<str>, u8)>,
+    /// How many there were.
+    pub count: u32,
+}
+
+impl Told {
+    /// Filters of one event, and their bytes; the others are counted. The first is told always.
+    const FILTERS_MAX: usize = 16;
+    const BYTES_MAX: usize = 4 * 1024;
+
+    pub(crate) fn add(&mut self, filter: &str, qos: u8) {
+        self.count += 1;
+        let bytes = self.filters.iter().map(|(told, _)| told.len()).sum::<usize>() + filter.len();
+        let has_room = self.filters.len() < Self::FILTERS_MAX && bytes <= Self::BYTES_MAX;
+        if has_room || self.filters.is_empty() {
+            self.filters.push((filter.into(), qos));
+        }
+    }
+}
+
 /// One observable fact. Cheap facts of every message are counters, not events.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -75,11 +99,32 @@ pub enum Event {
         version: Version,
         keep_alive_secs: u16,
         session_present: bool,
+        /// Higher than that of any connection of the client before, also of earlier processes.
+        sequence: u64,
     },
     Disconnected {
         client_id: Box<str>,
+        username: Option<Box<str>>,
         peer: Box<str>,
         ended: Ended,
+        /// That of the connection when it began.
+        sequence: u64,
+        /// How long its session outlives it; 0: it ends with it.
+        session_expiry_secs: u32,
+    },
+    /// Filters were subscribed; this and the next only while somebody is told
+    /// ([`crate::Shared::set_tells_subscriptions`]).
+    Subscribed {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        peer: Box<str>,
+        filters: Told,
+    },
+    Unsubscribed {
+        client_id: Box<str>,
+        username: Option<Box<str>>,
+        peer: Box<str>,
+        filters: Told,
     },
     /// Deliveries to a session were dropped. This and the next three come at most once a second per
     /// client and kind, with the number since.
@@ -143,10 +188,12 @@ pub enum Event {
     },
     SessionExpired {
         client_id: Box<str>,
+        username: Option<Box<str>>,
     },
     /// An operator has ended a session, with all that waited for it.
     SessionPurged {
         client_id: Box<str>,
+        username: Option<Box<str>>,
     },
     /// Retained messages were not kept: the limit is reached. This, the next and that of groups
     /// come at most once a second per shard and, of groups, per group, with the number since.

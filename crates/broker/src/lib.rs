@@ -74,7 +74,7 @@ pub use connect::ConnectRequest;
 pub use dirty::BROADCAST_MIN;
 pub use durable::{Replay, Restored, Unreadable, settle};
 pub use effects::{Close, Effects, Reauthenticate, Reauthenticated};
-pub use event::{Ended, Event};
+pub use event::{Ended, Event, Told};
 pub use group_names::GroupName;
 pub use groups::Member;
 pub use ledger::{Holder, Ledger};

@@ -69,6 +69,8 @@ pub struct Shard {
     pub(crate) holds: Holds,
     pub(crate) heard: Heard,
     pub(crate) publications: Publications,
+    /// Of the latest connection.
+    pub(crate) sequence: u64,
 }
 
 impl Shard {
@@ -98,6 +100,7 @@ impl Shard {
             holds: Holds::default(),
             heard: Heard::new(shared.shard_count),
             publications: Publications::default(),
+            sequence: 0,
             shared,
         }
     }

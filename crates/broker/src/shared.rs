@@ -2,7 +2,7 @@
 //! groups, which are behind a lock; no session state.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use session::{Account, Held};
 use topic::{Interest, SHARDS_MAX};
@@ -30,6 +30,7 @@ pub struct Shared {
     retained_bytes: AtomicU64,
     /// A [`Memory`], which the driver sets.
     memory: AtomicU8,
+    tells_subscriptions: AtomicBool,
     /// As in [`Logs`].
     logs_full: AtomicU64,
     logs_poisoned: AtomicU64,
@@ -100,6 +101,7 @@ impl Shared {
             retained_messages: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
             memory: AtomicU8::new(Memory::Enough as u8),
+            tells_subscriptions: AtomicBool::new(false),
             logs_full: AtomicU64::new(0),
             logs_poisoned: AtomicU64::new(0),
             logs_behind: AtomicU64::new(0),
@@ -121,6 +123,15 @@ impl Shared {
 
     pub(crate) const fn shard_of_group(&self, group: u64) -> ShardId {
         (group % self.shard_count as u64) as ShardId
+    }
+
+    /// Does anybody listen to who subscribes to what? If not, no event is made of it.
+    pub fn set_tells_subscriptions(&self, tells: bool) {
+        self.tells_subscriptions.store(tells, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tells_subscriptions(&self) -> bool {
+        self.tells_subscriptions.load(Ordering::Relaxed)
     }
 
     /// Nobody knows how much is left: if it is short, it is for everybody.

@@ -8,10 +8,11 @@ use topic::{Filter, Subscription};
 
 use crate::access::{Action, Manner};
 use crate::deliver::options;
+use crate::event::Told;
 use crate::news::Kind;
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
-use crate::{Ended, GroupText, Name, Shard, ShardId};
+use crate::{Ended, Event, GroupText, Name, Shard, ShardId};
 
 /// For filters that were checked when they were subscribed.
 pub(crate) const UNLIMITED: topic::TopicLimits =
@@ -59,6 +60,8 @@ struct Portion<'a> {
     /// filters of the portion: it walks the whole queue.
     before: Option<Vec<u64>>,
     retained: Retained<'a>,
+    /// None: nobody listens.
+    told: Option<Told>,
 }
 
 impl Shard {
@@ -110,10 +113,28 @@ impl Shard {
     ) -> Result<(Done, Retained<'a>), Ended> {
         let identifier = self.subscription_identifier(slot, &subscribe.properties)?;
         let done = self.take_done(slot);
-        let mut portion = Portion { done, is_rest, ..Portion::default() };
+        let mut portion = self.portion(done, is_rest);
         let outcome = self.subscribe_all(slot, subscribe, identifier, &mut portion, now_ms);
         self.let_pending_go(slot, portion.before.unwrap_or_default());
+        self.tell_subscriptions(slot, portion.told.take(), true);
         outcome.map(|()| (portion.done, portion.retained))
+    }
+
+    fn portion<'a>(&self, done: Done, is_rest: bool) -> Portion<'a> {
+        let told = self.shared.tells_subscriptions().then(Told::default);
+        Portion { done, is_rest, told, ..Portion::default() }
+    }
+
+    /// One event for what one go has taken of a packet.
+    fn tell_subscriptions(&mut self, slot: u32, told: Option<Told>, are_new: bool) {
+        let Some(filters) = told.filter(|told| told.count > 0) else { return };
+        let Some(client) = self.clients.get(slot) else { return };
+        let (client_id, username) = (client.id.clone(), client.username.clone());
+        let peer = client.session.link().map(|link| link.peer.clone()).unwrap_or_default();
+        self.tell(match are_new {
+            true => Event::Subscribed { client_id, username, peer, filters },
+            false => Event::Unsubscribed { client_id, username, peer, filters },
+        });
     }
 
     /// How far an earlier go has got with the packet.
@@ -182,6 +203,9 @@ impl Shard {
                 }
             }
             done.reasons.push(granted.qos);
+            if let Some(told) = &mut portion.told {
+                told.add(text, granted.qos);
+            }
             done.is_shared |= request.filter.group.is_some();
             let wants_retained = match options.retain_handling {
                 RetainHandling::Always => true,
@@ -480,9 +504,10 @@ impl Shard {
         is_rest: bool,
     ) -> Result<Done, Ended> {
         let done = self.take_done(slot);
-        let mut portion = Portion { done, is_rest, ..Portion::default() };
+        let mut portion = self.portion(done, is_rest);
         let outcome = self.unsubscribe_all(slot, unsubscribe, &mut portion);
         self.let_pending_go(slot, portion.before.unwrap_or_default());
+        self.tell_subscriptions(slot, portion.told.take(), false);
         outcome.map(|()| portion.done)
     }
 
@@ -514,7 +539,11 @@ impl Shard {
                 }
                 portion.before.get_or_insert_with(|| self.all_pending(slot));
             }
-            let reason = match self.unsubscribe(slot, &filter) {
+            let is_over = self.unsubscribe(slot, &filter);
+            if let Some(told) = portion.told.as_mut().filter(|_| is_over) {
+                told.add(text, 0);
+            }
+            let reason = match is_over {
                 // Also one that was subscribed when longer ones were taken.
                 true => Reason::SUCCESS,
                 false if self.is_within_limits(slot, text) => Reason::NO_SUBSCRIPTION_EXISTED,

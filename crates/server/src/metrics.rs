@@ -7,6 +7,7 @@ use broker::{Kind, Metrics, Shared};
 use session::Held;
 
 use crate::auth::bans;
+use crate::life_cycle::LifeCycle;
 use crate::logging::{Logging, shown};
 use crate::memory;
 use crate::process::Process;
@@ -22,6 +23,7 @@ pub fn exposition(
     board: &LogBoard,
     turns: &[Timing],
     certificates: &Certificates,
+    life_cycle: &LifeCycle,
     clock: Clock,
 ) -> String {
     let mut text = String::new();
@@ -38,6 +40,7 @@ pub fn exposition(
     write_one(&mut text, name, Kind::Gauge, help, turns.longest_secs());
     write_certificates(&mut text, certificates);
     write_listeners(&mut text, gate);
+    write_events(&mut text, life_cycle);
     write_own(&mut text, shared, clock);
     if let Some(process) = Process::now() {
         write_process(&mut text, &process);
@@ -128,6 +131,13 @@ fn write_listeners(text: &mut String, gate: &Gate) {
             let _ = writeln!(text, "{name}{{{labels}}} {count}");
         }
     }
+}
+
+fn write_events(text: &mut String, life_cycle: &LifeCycle) {
+    let help = "Life-cycle events that were not told, because there were too many.";
+    write_one(text, "quelea_events_withheld_total", Kind::Counter, help, life_cycle.withheld());
+    let help = "Readers of the stream of events that were cut, because they did not read.";
+    write_one(text, "quelea_event_readers_cut_total", Kind::Counter, help, life_cycle.cut());
 }
 
 fn write_bans(text: &mut String, gate: &Gate) {

@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use broker::{Settings, Shared};
+use server::config::{Config, Machine};
 use server::http::Health;
+use server::life_cycle::LifeCycle;
 use server::metrics::exposition;
 use server::run::{Certificates, Clock, FIGURES, Gate, LogBoard, SYS_EVENTS, Timing};
 
@@ -83,7 +85,9 @@ fn shown(logs: u16) -> String {
         counts.refuse(codec::Reason::SERVER_BUSY);
     }
     let _payer = shared.ledger.account("user anna");
-    exposition(&shared, &gate, &board, &turns, &certificates, Clock::start())
+    let events = Config::defaults(&Machine::UNKNOWN).events;
+    let told = LifeCycle::new(&events, &shared, Clock::start());
+    exposition(&shared, &gate, &board, &turns, &certificates, &told, Clock::start())
 }
 
 /// One metric: everything below its HELP line.

@@ -73,6 +73,8 @@ pub struct Link {
     settings: LinkSettings,
     /// The client's address, for whoever wants to be told.
     pub peer: Box<str>,
+    /// Which of the connections of its client it is: later ones have higher numbers.
+    pub sequence: u64,
     /// The authentication method that the CONNECT named (MQTT-4.12.1-1).
     pub auth_method: Option<Box<str>>,
     pub outbox: Outbox,
@@ -127,6 +129,7 @@ impl Link {
         Self {
             settings,
             peer: Box::default(),
+            sequence: 0,
             auth_method: None,
             outbox: Outbox::default(),
             inbox: Vec::new(),

@@ -5,6 +5,7 @@
 //! for everything.
 
 mod body;
+mod lasting;
 mod places;
 
 use std::convert::Infallible;
@@ -26,6 +27,8 @@ use tokio::sync::oneshot;
 
 pub use axum;
 pub use body::{BodyError, read_body};
+use lasting::Slot;
+pub use lasting::{Lasting, stream};
 use places::Places;
 
 /// What a server allows.
@@ -142,10 +145,17 @@ async fn accept(listener: std::net::TcpListener, limits: Limits, router: Router)
 
 async fn serve(stream: TcpStream, limits: Limits, router: Router, is_asking: Arc<AtomicBool>) {
     let router = TowerToHyperService::new(router);
+    let lasting = Slot::default();
+    let answers = lasting.clone();
     let answer = hyper::service::service_fn(move |request: Request<_>| {
         is_asking.store(true, Ordering::Relaxed);
         let response = router.call(request);
-        async move { Ok::<_, Infallible>(response.await.unwrap_or_else(|never| match never {})) }
+        let answers = answers.clone();
+        async move {
+            let mut response = response.await.unwrap_or_else(|never| match never {});
+            answers.keep(response.extensions_mut().remove());
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -153,7 +163,14 @@ async fn serve(stream: TcpStream, limits: Limits, router: Router, is_asking: Arc
         .keep_alive(false)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), answer);
-    match tokio::time::timeout(limits.connection_time_max, connection).await {
+    let mut connection = std::pin::pin!(connection);
+    let mut ended = tokio::time::timeout(limits.connection_time_max, connection.as_mut()).await;
+    if ended.is_err()
+        && let Some(lasting) = lasting.take()
+    {
+        ended = lasting.while_open(connection).await;
+    }
+    match ended {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "an HTTP connection failed"),
         Err(_) => tracing::debug!("an HTTP connection was open for too long"),
@@ -255,6 +272,42 @@ mod tests {
         let connection_time_max = Duration::from_millis(50);
         let server = start(Limits { connection_time_max, ..Limits::default() });
         assert_eq!(read(send(&server, "GET / HT")), "");
+    }
+
+    #[test]
+    fn an_answer_that_goes_on_lasts_until_it_is_over() {
+        use tokio::sync::{mpsc, oneshot};
+
+        type Ends = (mpsc::Sender<axum::body::Bytes>, oneshot::Sender<()>);
+        let (give, given) = std::sync::mpsc::channel::<Ends>();
+        let answer = move || {
+            let (queue, words) = mpsc::channel(8);
+            let (open, over) = oneshot::channel();
+            give.send((queue, open)).expect("a test that waits");
+            async move {
+                let mut response = stream(words).into_response();
+                response.extensions_mut().insert(Lasting::until(over));
+                response
+            }
+        };
+        // Other answers would have no time at all.
+        let limits = Limits { connection_time_max: Duration::from_millis(1), ..Limits::default() };
+        let router = Router::new().fallback(answer);
+        let server = Server::start("127.0.0.1:0", limits, router).expect("a server");
+        let mut stream = send(&server, "GET / HTTP/1.0\r\n\r\n");
+        let (queue, open) = given.recv().expect("a request");
+        let mut told = Vec::new();
+        for word in ["one", "two", "three"] {
+            queue.blocking_send(word.into()).expect("a reader");
+            let mut bytes = [0; 512];
+            while !String::from_utf8_lossy(&told).ends_with(word) {
+                let count = stream.read(&mut bytes).expect("bytes");
+                assert!(count > 0, "it ended early: {}", String::from_utf8_lossy(&told));
+                told.extend_from_slice(&bytes[..count]);
+            }
+        }
+        drop((queue, open));
+        assert_eq!(read(stream), "");
     }
 
     #[test]

@@ -71,7 +71,8 @@ impl Shard {
         }
         // It may have ended with its connection.
         if let Some(slot) = self.clients.find(Name::first(client_id)) {
-            self.tell(Event::SessionPurged { client_id: client_id.into() });
+            let username = self.clients.get(slot).and_then(|client| client.username.clone());
+            self.tell(Event::SessionPurged { client_id: client_id.into(), username });
             self.end_session(slot, now_ms);
         }
         self.finish(now_ms);

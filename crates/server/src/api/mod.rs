@@ -2,11 +2,13 @@
 //!
 //! One table, `routes.rs`, has all that can be asked; router, checks and the OpenAPI document come
 //! from it. A request passes `gatekeeper.rs` (who asks), `call.rs` (what is asked), and a handler
-//! (`broker.rs`, `clients.rs`, `messages.rs`), which asks the shards by `run/ask.rs`.
+//! (`bans.rs`, `broker.rs`, `clients.rs`, `events.rs`, `messages.rs`), which asks the shards by
+//! `run/ask.rs`.
 
 mod broker;
 mod call;
 mod clients;
+mod events;
 mod gatekeeper;
 mod messages;
 pub mod openapi;
@@ -39,6 +41,7 @@ use views::Caller;
 
 use crate::config::{ApiConfig, Config, print};
 use crate::http::Health;
+use crate::life_cycle::LifeCycle;
 use crate::run::{Certificates, Clock, Gate, LogBoard, Shards};
 
 /// Where all routes are.
@@ -54,7 +57,7 @@ const BODY_BYTES_MAX: usize = 8 << 20;
 /// All that handlers need.
 pub(crate) struct Api {
     gatekeeper: Gatekeeper,
-    calls: Semaphore,
+    calls: Arc<Semaphore>,
     pub(crate) shards: Shards,
     pub(crate) facts: Facts,
 }
@@ -68,6 +71,7 @@ pub(crate) struct Facts {
     pub(crate) gate: Arc<Gate>,
     pub(crate) board: Arc<LogBoard>,
     pub(crate) certificates: Arc<Certificates>,
+    pub(crate) life_cycle: Arc<LifeCycle>,
 }
 
 impl Api {
@@ -75,7 +79,7 @@ impl Api {
     ///
     /// When the files of the configuration cannot be used.
     pub(crate) fn new(config: &ApiConfig, shards: Shards, facts: Facts) -> anyhow::Result<Self> {
-        let (gatekeeper, calls) = (Gatekeeper::new(config)?, Semaphore::new(CALLS_MAX));
+        let (gatekeeper, calls) = (Gatekeeper::new(config)?, Arc::new(Semaphore::new(CALLS_MAX)));
         Ok(Self { gatekeeper, calls, shards, facts })
     }
 }
@@ -106,15 +110,25 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
         Ok(who) => who,
         Err(problem) => return problem.into_response(),
     };
-    let name = who.name.clone();
-    let shown = request.uri().to_string();
-    let outcome = match who.role >= route.role {
-        true => run(&api, route, request, who.name, who.role).await,
+    let (uri, name) = (request.uri(), who.name.clone());
+    let asked = match who.role >= route.role {
+        true => {
+            let caller = Caller { name: who.name, role: who.role.as_str().into() };
+            Call::parse(route, uri.path(), uri.query().unwrap_or_default(), caller)
+        }
         false => Err(forbidden(route, who.role)),
     };
-    if route.method != Method::Get {
-        note(route, &name, &shown, &outcome);
+    if let (Some(stream), Ok(call)) = (route.stream, &asked) {
+        return stream(&api, call).unwrap_or_else(Problem::into_response);
     }
+    let audit = Audit { route, name, target: uri.to_string() };
+    let outcome = match asked {
+        Ok(call) => run(api, route, call, request, audit).await,
+        Err(problem) => {
+            audit.note(&Err(problem.clone()));
+            Err(problem)
+        }
+    };
     match outcome {
         Ok(Some(value)) => {
             let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
@@ -125,21 +139,38 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
     }
 }
 
+/// A change that has begun is carried out whole and noted, also when its caller goes away.
 async fn run(
-    api: &Arc<Api>,
+    api: Arc<Api>,
     route: &'static Route,
+    mut call: Call,
     request: Request,
-    name: String,
-    role: Role,
+    audit: Audit,
 ) -> Outcome {
-    let caller = Caller { name, role: role.as_str().into() };
-    let uri = request.uri();
-    let mut call = Call::parse(route, uri.path(), uri.query().unwrap_or_default(), caller)?;
-    let _place = api.calls.acquire().await;
-    if route.body.is_some() {
-        call.put_body(body_of(request).await?);
+    let place = api.calls.clone().acquire_owned().await;
+    let work = async move {
+        let _place = place;
+        let body = match route.body {
+            Some(_) => body_of(request).await.map(Some),
+            None => Ok(None),
+        };
+        let outcome = match body {
+            Ok(body) => {
+                call.put_body(body.unwrap_or_default());
+                (route.run)(api, call).await
+            }
+            Err(problem) => Err(problem),
+        };
+        audit.note(&outcome);
+        outcome
+    };
+    if route.method == Method::Get {
+        return work.await;
     }
-    (route.run)(api.clone(), call).await
+    tokio::spawn(work).await.unwrap_or_else(|_| {
+        let detail = "a thread of the broker failed over this";
+        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail))
+    })
 }
 
 /// A page of the web cannot make a browser send this kind of body without asking first.
@@ -165,22 +196,33 @@ fn forbidden(route: &Route, role: Role) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, detail).fix(fix)
 }
 
-/// Who did what, and what came of it: a line of its own for each call that changes something, or
-/// was to.
-fn note(route: &Route, name: &str, target: &str, outcome: &Outcome) {
-    let (status, detail) = match outcome {
-        Ok(_) => (route.status(), ""),
-        Err(problem) => (problem.status, problem.detail.as_str()),
-    };
-    let (method, status) = (route.method.as_str(), status.as_u16());
-    tracing::info!(
-        who = &*crate::logging::shown(name),
-        method,
-        call = &*crate::logging::shown(target),
-        status,
-        detail,
-        "audit"
-    );
+/// Who does what.
+struct Audit {
+    route: &'static Route,
+    name: String,
+    target: String,
+}
+
+impl Audit {
+    /// What came of it: a line of its own for each call that changes something, or was to.
+    fn note(&self, outcome: &Outcome) {
+        if self.route.method == Method::Get {
+            return;
+        }
+        let (status, detail) = match outcome {
+            Ok(_) => (self.route.status(), ""),
+            Err(problem) => (problem.status, problem.detail.as_str()),
+        };
+        let (method, status) = (self.route.method.as_str(), status.as_u16());
+        tracing::info!(
+            who = &*crate::logging::shown(&self.name),
+            method,
+            call = &*crate::logging::shown(&self.target),
+            status,
+            detail,
+            "audit"
+        );
+    }
 }
 
 /// An answer of JSON.

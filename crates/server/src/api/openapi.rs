@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::PREFIX;
+use super::events::MEDIA_TYPE;
 use super::problem::ProblemDetails;
 use super::routes::{Kind, Param, ROUTES, Role, Route};
 use super::schema::{Described, Known};
@@ -41,6 +42,10 @@ pub fn document() -> Value {
 fn operation(route: &Route, known: &mut Known) -> Value {
     let mut responses = Map::new();
     let success = match route.answer {
+        _ if route.stream.is_some() => json!({
+            "description": "The stream.",
+            "content": { MEDIA_TYPE: { "schema": { "type": "string" } } },
+        }),
         Some(schema) => json!({
             "description": "Done.",
             "content": { "application/json": { "schema": schema(known) } },

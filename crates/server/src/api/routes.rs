@@ -15,7 +15,7 @@ use super::views::{
     Broker, Caller, Client, Group, Listener, Log, Member, Publish, PublishBatch, Published,
     PublishedBatch, Receiver, Retain, Retained, Setting, Subscription,
 };
-use super::{Api, broker, clients, messages};
+use super::{Api, broker, clients, events, messages};
 
 /// What is done for whom.
 #[derive(Debug)]
@@ -31,9 +31,13 @@ pub(crate) struct Route {
     /// None: nothing but the status is answered.
     pub(crate) answer: Option<fn(&mut Known) -> Value>,
     pub(crate) run: Run,
+    /// Instead of `run`: an answer that goes on.
+    pub(crate) stream: Option<Stream>,
 }
 
 pub(crate) type Run = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+pub(crate) type Stream = fn(&Api, &Call) -> Result<Response, Problem>;
 
 /// JSON, or nothing where nothing is to be said.
 pub(crate) type Outcome = Result<Option<Value>, Problem>;
@@ -78,7 +82,11 @@ pub(crate) enum Kind {
 
 impl Route {
     pub(crate) const fn status(&self) -> StatusCode {
-        if self.answer.is_some() { StatusCode::OK } else { StatusCode::NO_CONTENT }
+        if self.answer.is_some() || self.stream.is_some() {
+            StatusCode::OK
+        } else {
+            StatusCode::NO_CONTENT
+        }
     }
 }
 
@@ -166,6 +174,7 @@ const GET: Route = Route {
     body: None,
     answer: None,
     run: |_, _| Box::pin(async { Ok(None) }),
+    stream: None,
 };
 
 /// All of them.
@@ -266,6 +275,17 @@ pub(crate) const ROUTES: &[Route] = &[
         ..GET
     },
     Route {
+        path: "/events",
+        about: "Life-cycle events as they happen, as server-sent events: each is a CloudEvent. It \
+                goes on until the caller leaves, or is 1,000 events behind.",
+        params: &[
+            some_text("type", "How the type begins, such as quelea.session."),
+            some_text("client_id", "The client id, whole."),
+        ],
+        stream: Some(events::stream),
+        ..GET
+    },
+    Route {
         path: "/topics/receivers",
         about: "Who gets a message on a topic.",
         params: &[TOPIC, LIMIT, CURSOR],
@@ -323,6 +343,7 @@ pub(crate) const ROUTES: &[Route] = &[
         body: Some(Retain::schema),
         answer: Some(Published::schema),
         run: |api, call| Box::pin(async move { messages::set_retained(&api, &call).await }),
+        stream: None,
     },
     Route {
         method: Method::Delete,

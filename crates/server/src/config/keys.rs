@@ -22,6 +22,7 @@ pub const SECTIONS: &[Section] = &[
     Api::SECTION,
     Log::SECTION,
     Sys::SECTION,
+    Events::SECTION,
 ];
 
 /// What `auto` stands for where 0 is a number like others, cut to the type of the key.
@@ -730,6 +731,24 @@ settings! {
     "sys" => Sys {
         /// How often they are published. `off`: never.
         interval_secs: u32 = secs_or("off", 0, 86_400), "10";
+    }
+}
+
+settings! {
+    /// Life-cycle events: clients that come, go, subscribe, lose messages; bans; certificates. The
+    /// management API has them as a stream in any case. See `docs/events.md`.
+    "events" => Events {
+        /// Publishes them below `$SYS/events/`. They name clients, users and addresses, so this
+        /// needs access rules (`access.acl_file` or `access.policy_file`), which say who may read
+        /// them: a rule for `$SYS/#` is one.
+        sys: bool = Kind::Flag, "false";
+        /// The `source` of each event, which tells brokers apart.
+        source: String = Kind::Text("a URI reference"), "/quelea";
+        /// The most events a second; those of clients of one address are a quarter of that at most.
+        /// Further ones are counted, and the count is told.
+        per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "2000";
+        /// The most events a second about one client.
+        per_client_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "20";
     }
 }
 

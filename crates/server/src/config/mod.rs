@@ -25,7 +25,7 @@ pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Network, Transport};
 pub use identity::{FILE, HttpConfig, JwtConfig, Method, Provider};
 pub use keys::{
-    AccessFile, Auth, BodyForm, CertificateIdentity, ClientAuth, DurabilityLevel, Limits,
+    AccessFile, Auth, BodyForm, CertificateIdentity, ClientAuth, DurabilityLevel, Events, Limits,
     LogFormat, LogLevel, NEVER, QueueOverflow, Server, SessionOwner, SharedStrategy, Sys,
     TlsVersion, WhenFull,
 };
@@ -62,6 +62,7 @@ pub struct Config {
     pub api: Option<ApiConfig>,
     pub log: LogConfig,
     pub sys: Sys,
+    pub events: Events,
 }
 
 /// One listener, with everything that may differ between listeners resolved.
@@ -320,6 +321,9 @@ fn lower(
     let http = lower_http(&http, settings, problems);
     let api = Api::lower(values(settings, Api::SECTION, "api"))?;
     let api = api::lower(api, http, &server.data_dir, settings, problems);
+    let access = AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?;
+    let events = Events::lower(values(settings, Events::SECTION, "events"))?;
+    check_events(&events, &access, settings, problems);
     Some(Config {
         server,
         shards_are_fixed,
@@ -329,12 +333,13 @@ fn lower(
         durability,
         auth,
         authentication,
-        access: AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?,
+        access,
         shared_strategy: shared.strategy,
         http,
         api,
         log: lower_log(log),
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
+        events,
     })
 }
 
@@ -387,6 +392,22 @@ fn lower_http(http: &Http, settings: &Settings, problems: &mut Vec<Problem>) -> 
         problems.push(Problem { place: settings.place(key), key: key.into(), detail });
     }
     address
+}
+
+/// What they tell is not for everybody.
+fn check_events(
+    events: &Events,
+    access: &AccessFile,
+    settings: &Settings,
+    problems: &mut Vec<Problem>,
+) {
+    if events.sys && access.acl_file.is_none() && access.policy_file.is_none() {
+        let detail = "they would tell every client who the others are; set acl_file or \
+                      policy_file under [access], with a rule that says who may read $SYS/events/#";
+        let key = "events.sys";
+        let place = settings.place(key);
+        problems.push(Problem { place, key: key.into(), detail: detail.into() });
+    }
 }
 
 fn lower_log(log: Log) -> LogConfig {

@@ -2,6 +2,11 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde_json::json;
+
+use crate::life_cycle::Happened;
+use crate::moment;
+
 /// By listener, in their order. Read for the metrics, written at the start and with each reload.
 #[derive(Debug, Default)]
 pub struct Certificates {
@@ -23,10 +28,20 @@ impl Certificates {
         self.lock().clone()
     }
 
-    /// Logs those that have expired or will before long.
-    pub fn warn(&self, now_secs: u64) {
+    /// Logs those that have expired or will before long, and says which they are.
+    pub(crate) fn warn(&self, now_secs: u64) -> Vec<Happened<'static>> {
+        let mut warnings = Vec::new();
         for (listener, not_after_secs) in self.expiries() {
-            match days_left(not_after_secs, now_secs) {
+            let days = days_left(not_after_secs, now_secs);
+            if days.is_none_or(|days| days < WARNING_DAYS) {
+                let data = json!({
+                    "listener": listener,
+                    "expires_at": moment::text_of(not_after_secs),
+                    "days_left": days,
+                });
+                warnings.push(Happened::of_broker("certificate.expiring", data));
+            }
+            match days {
                 None => tracing::error!(listener, "the certificate has expired: renew it, SIGHUP"),
                 Some(days @ ..WARNING_DAYS) => {
                     tracing::warn!(
@@ -38,6 +53,7 @@ impl Certificates {
                 Some(_) => {}
             }
         }
+        warnings
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(String, u64)>> {
@@ -65,6 +81,19 @@ mod tests {
         certificates.set("b", 2);
         certificates.set("a", 3);
         assert_eq!(certificates.expiries(), [("a".to_owned(), 3), ("b".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn those_that_end_soon_are_told() {
+        let certificates = Certificates::default();
+        for (listener, days) in [("gone", 0), ("soon", 13), ("later", 16)] {
+            certificates.set(listener, days * DAY_SECS + 99);
+        }
+        let told: Vec<_> = certificates.warn(DAY_SECS).into_iter().map(|it| it.data).collect();
+        assert_eq!(told.len(), 2);
+        assert_eq!((&told[0]["listener"], &told[0]["days_left"]), (&json!("gone"), &json!(null)));
+        assert_eq!((&told[1]["listener"], &told[1]["days_left"]), (&json!("soon"), &json!(12)));
+        assert_eq!(told[1]["expires_at"], "1970-01-14T00:01:39Z");
     }
 
     #[test]

@@ -69,6 +69,10 @@ impl Clock {
         wall_ms() / 1000
     }
 
+    pub fn wall_ms(&self) -> u64 {
+        wall_ms()
+    }
+
     /// Goes on where the process before ended. Call it before anything else takes the time.
     ///
     /// # Errors

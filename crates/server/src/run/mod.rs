@@ -43,6 +43,7 @@ use crate::auth::passwords::PasswordFile;
 use crate::auth::{Authenticator, rules};
 use crate::config::{ApiAddress, Config, Loaded, print};
 use crate::http::{self, Health, Metrics, State};
+use crate::life_cycle::LifeCycle;
 use crate::logging::Logging;
 use crate::memory;
 pub(crate) use ask::{NoAnswer, Shards};
@@ -62,7 +63,7 @@ use control::Control;
 use door::{Bell, Door, DoorContext};
 use mailbox::Item;
 use store::Store;
-use workers::Workers;
+use workers::{Told as WorkersTold, Workers};
 
 /// Runs the broker until it is told to stop.
 ///
@@ -92,6 +93,7 @@ pub fn serve(loaded: Loaded) -> anyhow::Result<()> {
     let turns: Arc<[Timing]> = (0..config.server.workers).map(|_| Timing::default()).collect();
     let certificates = Arc::new(Certificates::default());
     let shards_asked = Shards::new(&shared);
+    let life_cycle = Arc::new(LifeCycle::new(&config.events, &shared, clock));
     let http = {
         let facts = Facts {
             config: config.clone(),
@@ -101,25 +103,37 @@ pub fn serve(loaded: Loaded) -> anyhow::Result<()> {
             gate: gate.clone(),
             board: board.clone(),
             certificates: certificates.clone(),
+            life_cycle: life_cycle.clone(),
         };
         let (shared, gate, board, turns) =
             (shared.clone(), gate.clone(), board.clone(), turns.clone());
-        let own = certificates.clone();
+        let (own, told) = (certificates.clone(), life_cycle.clone());
         let metrics =
-            move || crate::metrics::exposition(&shared, &gate, &board, &turns, &own, clock);
+            move || crate::metrics::exposition(&shared, &gate, &board, &turns, &own, &told, clock);
         start_http(&config, Arc::new(metrics), &shards_asked, facts)?
     };
     let restored = match &store {
         Some(store) => store.restore(&config, &shared, &access, clock)?,
         None => workers::empty_shards(&shared, &access),
     };
-    let workers = Workers::start(&config, restored, &board, &turns, &authenticator, clock)?;
+    let told = WorkersTold { board: &board, turns: &turns, life_cycle: &life_cycle };
+    let workers = Workers::start(&config, restored, told, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
     shards_asked.open(&workers.mailboxes);
     let control = store.as_ref().and_then(|store| open_control(store, &workers));
     let line_pace = workers.line_pace.clone();
-    let running =
-        Running { config, clock, shared, gate, board, certificates, authenticator, http, health };
+    let running = Running {
+        config,
+        clock,
+        shared,
+        gate,
+        board,
+        certificates,
+        authenticator,
+        http,
+        health,
+        life_cycle,
+    };
     let served = running.serve(&workers, signals, clock_watch);
     running.health.set(State::Stopping);
     drop(control);
@@ -140,6 +154,7 @@ struct Running {
     authenticator: Arc<Authenticator>,
     http: HttpServers,
     health: Health,
+    life_cycle: Arc<LifeCycle>,
 }
 
 impl Running {
@@ -194,6 +209,7 @@ impl Running {
             certificates: &self.certificates,
             authenticator: &self.authenticator,
             line_pace: &workers.line_pace,
+            life_cycle: &self.life_cycle,
             tls: &tls,
             clock: self.clock,
             purge: self.purge(workers, &doors),

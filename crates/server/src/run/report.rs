@@ -23,6 +23,7 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
             version,
             keep_alive_secs,
             session_present,
+            ..
         } => {
             tracing::info!(
                 client = &*shown(client_id),
@@ -34,7 +35,7 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
                 "client connected"
             );
         }
-        Event::Disconnected { client_id, peer, ended } => {
+        Event::Disconnected { client_id, peer, ended, .. } => {
             log_end(&shown(client_id), peer, ended);
         }
         Event::Denied { client_id, username, peer, action, topic, rule, count } => {
@@ -65,7 +66,7 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
         Event::SessionRefused { client_id, username, peer } => {
             log_session_refused(client_id, username.as_deref(), peer);
         }
-        Event::SessionExpired { client_id } => {
+        Event::SessionExpired { client_id, .. } => {
             tracing::debug!(client = &*shown(client_id), "session expired");
         }
         Event::NotKept { client_id, error } => {
@@ -129,7 +130,7 @@ fn log_rest(event: &Event) {
             let text = "the log cannot be read; what waits there is tried again";
             tracing::error!(shard, %fault, count, "{text}");
         }
-        Event::SessionPurged { client_id } => {
+        Event::SessionPurged { client_id, .. } => {
             tracing::info!(client = &*shown(client_id), "session purged by an operator");
         }
         _ => {}
@@ -153,6 +154,8 @@ fn about(event: &Event) -> Option<About> {
         Event::NotKept { .. } | Event::WillNotKept { .. } => About::Session,
         Event::SessionExpired { .. }
         | Event::SessionPurged { .. }
+        | Event::Subscribed { .. }
+        | Event::Unsubscribed { .. }
         | Event::LogUnreadable { .. } => return None,
     })
 }

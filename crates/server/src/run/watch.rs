@@ -20,6 +20,7 @@ use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use crate::auth::{Authenticator, rules};
 use crate::config::Config;
+use crate::life_cycle::LifeCycle;
 use crate::logging::{Logging, shown};
 
 /// How often the clock is looked at, and withheld lines of the log are told.
@@ -55,6 +56,7 @@ pub(super) struct Watch<'a> {
     pub(super) certificates: &'a Arc<Certificates>,
     pub(super) authenticator: &'a Arc<Authenticator>,
     pub(super) line_pace: &'a Arc<LinePace>,
+    pub(super) life_cycle: &'a Arc<LifeCycle>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
     /// Has all threads give back what is free of their memory.
@@ -130,7 +132,19 @@ impl Watch<'_> {
         for (listener, tls) in self.tls {
             self.certificates.set(listener, tls.not_after_secs());
         }
-        self.certificates.warn(self.clock.wall_secs());
+        warn_of_certificates(self.certificates, self.life_cycle, self.mailboxes, self.clock);
+    }
+}
+
+fn warn_of_certificates(
+    certificates: &Certificates,
+    life_cycle: &LifeCycle,
+    mailboxes: &[Arc<Mailbox>],
+    clock: Clock,
+) {
+    for warning in certificates.warn(clock.wall_secs()) {
+        let told = life_cycle.on_other(&warning);
+        told.into_iter().for_each(|message| mailboxes[0].put(Item::Publish(0, message)));
     }
 }
 
@@ -160,6 +174,7 @@ impl Ticker {
         let mailboxes = watch.mailboxes.clone();
         let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
         let (clock, line_pace) = (watch.clock, watch.line_pace.clone());
+        let life_cycle = watch.life_cycle.clone();
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
         let purge = watch.purge.clone();
         let sys_secs = watch.config.sys.interval_secs;
@@ -197,9 +212,12 @@ impl Ticker {
                 looked_at = Some(Instant::now());
                 clock_watch.look();
                 line_pace.tell_withheld(clock.now_ms());
+                if let Some(message) = life_cycle.tick(clock.now_ms()) {
+                    mailboxes[0].put(Item::Publish(0, message));
+                }
                 if warned_at.elapsed() >= CERTIFICATES_INTERVAL {
                     warned_at = Instant::now();
-                    certificates.warn(clock.wall_secs());
+                    warn_of_certificates(&certificates, &life_cycle, &mailboxes, clock);
                 }
                 let elapsed = sys_at.map_or(f64::MAX, |at| at.elapsed().as_secs_f64());
                 if sys_secs > 0 && elapsed >= f64::from(sys_secs) {

@@ -33,7 +33,8 @@ use super::mailbox::{Asked, Handover, Item, Mailbox, Pinned};
 use super::reauthentication::Reauthentication;
 use super::report;
 use super::timing::Timing;
-use crate::auth::bans::BanList;
+use crate::auth::bans::Lists;
+use crate::life_cycle::LifeCycle;
 use crate::memory;
 use incoming::Incoming;
 pub(super) use incoming::IncomingRoom;
@@ -131,6 +132,7 @@ pub(super) struct WorkerParts {
     /// Of all workers: how long their turns take.
     pub(super) turns: Arc<[Timing]>,
     pub(super) line_pace: Arc<LinePace>,
+    pub(super) life_cycle: Arc<LifeCycle>,
     /// For packets under way.
     pub(super) incoming_room: IncomingRoom,
 }
@@ -169,6 +171,7 @@ pub(super) struct Worker {
     logs: Option<Logs>,
     turns: Arc<[Timing]>,
     line_pace: Arc<LinePace>,
+    life_cycle: Arc<LifeCycle>,
     incoming_room: IncomingRoom,
     shutdown_grace_ms: u64,
     /// When the shards are ticked at the latest.
@@ -204,6 +207,7 @@ impl Worker {
             logs: parts.logs,
             turns: parts.turns,
             line_pace: parts.line_pace,
+            life_cycle: parts.life_cycle,
             incoming_room: parts.incoming_room,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             ticks_at_ms: 0,
@@ -522,6 +526,9 @@ impl Worker {
             {
                 shard.on_publish_command(&message, self.now_ms);
             }
+            self.life_cycle.on_event(&event, self.now_ms, |message| {
+                shard.on_publish_command(&message, self.now_ms);
+            });
         }
         for ask in std::mem::take(&mut shard.effects.reauthentications) {
             let answer = self.reauthentication.answer(shard_id, &ask);

@@ -21,6 +21,7 @@ use super::{join, spawn};
 use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::disk::LogFiles;
+use crate::life_cycle::LifeCycle;
 
 /// How often a start that waits for the disk says so.
 const WAITING_INTERVAL: Duration = Duration::from_secs(2);
@@ -38,6 +39,14 @@ pub(super) struct Workers {
     shutdown_grace: Duration,
 }
 
+/// Where they tell what they do.
+#[derive(Clone, Copy)]
+pub(super) struct Told<'a> {
+    pub(super) board: &'a Arc<LogBoard>,
+    pub(super) turns: &'a Arc<[Timing]>,
+    pub(super) life_cycle: &'a Arc<LifeCycle>,
+}
+
 /// Shards that begin with nothing.
 pub(super) fn empty_shards(shared: &Arc<Shared>, access: &Access) -> Vec<Restoration> {
     let shard = |shard: ShardId| (Shard::new(shard, shared.clone(), access.clone()), None);
@@ -53,11 +62,11 @@ impl Workers {
     pub(super) fn start(
         config: &Config,
         shards: Vec<Restoration>,
-        board: &Arc<LogBoard>,
-        turns: &Arc<[Timing]>,
+        told: Told<'_>,
         authenticator: &Arc<Authenticator>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
+        let Told { board, turns, life_cycle } = told;
         let count = usize::from(config.server.workers).min(shards.len());
         let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
         let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
@@ -80,6 +89,7 @@ impl Workers {
                 logs,
                 turns: turns.clone(),
                 line_pace: line_pace.clone(),
+                life_cycle: life_cycle.clone(),
                 incoming_room: incoming_room.clone(),
             };
             workers.push(Worker::new(parts));
@@ -256,6 +266,7 @@ pub(super) mod tests {
                 logs: None,
                 turns: turns.clone(),
                 line_pace: Arc::default(),
+                life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, Clock::start())),
                 incoming_room: IncomingRoom::new(1 << 30, 1 << 28),
             })
         };

@@ -1,0 +1,31 @@
+//! The stream of life-cycle events.
+
+use web::axum::http::StatusCode;
+use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use web::axum::response::{IntoResponse as _, Response};
+
+use super::Api;
+use super::call::Call;
+use super::problem::Problem;
+use crate::life_cycle::{Reading, Wanted};
+
+/// What is said of a stream in the OpenAPI document.
+pub(crate) const MEDIA_TYPE: &str = "text/event-stream";
+
+pub(crate) fn stream(api: &Api, call: &Call) -> Result<Response, Problem> {
+    let wanted = Wanted {
+        full_type: call.text("type").map(Into::into),
+        client_id: call.text("client_id").map(Into::into),
+    };
+    let life_cycle = &api.facts.life_cycle;
+    let Some(Reading { queue, lasting }) = life_cycle.readers.add(&call.caller.name, wanted) else {
+        let detail = "there are as many readers of events as there may be";
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);
+        return Err(problem.fix("end one of them, or read $SYS/events/# over MQTT"));
+    };
+    life_cycle.note_readers();
+    let headers = [(CONTENT_TYPE, MEDIA_TYPE), (CACHE_CONTROL, "no-store")];
+    let mut response = (headers, web::stream(queue)).into_response();
+    response.extensions_mut().insert(lasting);
+    Ok(response)
+}

@@ -1,0 +1,422 @@
+//! What is told of the events of shards.
+
+use std::net::{IpAddr, SocketAddr};
+
+use broker::{Ended, Event, Told};
+use codec::Reason;
+use serde_json::{Value, json};
+
+/// Something that has happened.
+#[derive(Debug)]
+pub(crate) struct Happened<'a> {
+    /// One of [`KINDS`].
+    pub(crate) kind: &'static str,
+    /// Whose doing it is. None: not a client's.
+    pub(crate) client_id: Option<&'a str>,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) data: Value,
+}
+
+/// All kinds, with the fields of `data`, and when they are told.
+pub const KINDS: [(&str, &str, &str); 15] = [
+    ("session.created", "client_id, username", "A client has connected, and had no session."),
+    (
+        "session.connected",
+        "client_id, username, address, protocol, keep_alive_secs, session_present, \
+         sequence_number",
+        "A client has connected.",
+    ),
+    (
+        "session.disconnected",
+        "client_id, username, address, sequence_number, disconnection_reason, reason_code, \
+         detail, session_expiry_secs",
+        "A connection has ended. With `session_expiry_secs` 0 its session has ended, too; null: it \
+         never does.",
+    ),
+    (
+        "session.expired",
+        "client_id, username",
+        "A session has ended that its client has not come back to.",
+    ),
+    ("session.purged", "client_id, username", "An operator has ended a session."),
+    (
+        "session.subscribed",
+        "client_id, username, filters, count",
+        "A client has subscribed. `filters` has 16 at most, each with the QoS that it got; `count` \
+         is how many there were.",
+    ),
+    (
+        "session.unsubscribed",
+        "client_id, username, filters, count",
+        "A client has unsubscribed; the same.",
+    ),
+    (
+        "messages.dropped",
+        "client_id, group, reason, count",
+        "Deliveries to a client or a shared group were dropped, at most one event a second for \
+         each.",
+    ),
+    (
+        "messages.refused",
+        "client_id, username, topic, count",
+        "Publishes of a client were refused for lack of room; the topic is that of the first.",
+    ),
+    (
+        "access.denied",
+        "client_id, username, action, topic, rule, count",
+        "What a client wanted was not allowed; topic and rule are those of the first.",
+    ),
+    (
+        "session.refused",
+        "client_id, username, address, detail",
+        "A client was refused: the session is another user's, or too much for who pays for it.",
+    ),
+    ("ban.made", "kind, who, until, by", "Somebody was banned by the API."),
+    ("ban.removed", "kind, who, by", "A ban was taken back."),
+    (
+        "certificate.expiring",
+        "listener, expires_at, days_left",
+        "The certificate of a listener ends within a fortnight, or has; told once a day.",
+    ),
+    (
+        "events.withheld",
+        "count",
+        "There were more events than may be told: look at the clients anew.",
+    ),
+];
+
+impl<'a> Happened<'a> {
+    pub(crate) fn of_broker(kind: &'static str, data: Value) -> Self {
+        Self { kind, client_id: None, address: None, data }
+    }
+
+    fn of_client(kind: &'static str, client_id: &'a str, peer: &str, data: Value) -> Self {
+        let address = peer.parse().ok().map(|peer: SocketAddr| peer.ip());
+        Self { kind, client_id: Some(client_id), address, data }
+    }
+
+    /// Below which it is published.
+    pub(crate) fn topic(&self) -> String {
+        format!("$SYS/events/{}", self.kind.replace('.', "/"))
+    }
+
+    pub(crate) fn full_type(&self) -> String {
+        format!("quelea.{}", self.kind)
+    }
+}
+
+/// What is told of an event.
+pub(super) fn of(event: &Event) -> [Option<Happened<'_>>; 2] {
+    match event {
+        Event::Connected { client_id, username, peer, session_present, .. } => {
+            let data = json!({ "client_id": client_id, "username": username });
+            let created = Happened::of_client("session.created", client_id, peer, data);
+            [(!session_present).then_some(created), connected(event)]
+        }
+        Event::Disconnected { .. } => [disconnected(event), None],
+        other => [of_session(other).or_else(|| of_trouble(other)), None],
+    }
+}
+
+fn connected(event: &Event) -> Option<Happened<'_>> {
+    let Event::Connected {
+        client_id,
+        username,
+        peer,
+        version,
+        keep_alive_secs,
+        session_present,
+        sequence,
+    } = event
+    else {
+        return None;
+    };
+    let data = json!({
+        "client_id": client_id,
+        "username": username,
+        "address": peer,
+        "protocol": version.to_string(),
+        "keep_alive_secs": keep_alive_secs,
+        "session_present": session_present,
+        "sequence_number": sequence,
+    });
+    Some(Happened::of_client("session.connected", client_id, peer, data))
+}
+
+fn disconnected(event: &Event) -> Option<Happened<'_>> {
+    let Event::Disconnected { client_id, username, peer, ended, sequence, session_expiry_secs } =
+        event
+    else {
+        return None;
+    };
+    let expiry_secs = (*session_expiry_secs != u32::MAX).then_some(session_expiry_secs);
+    let data = json!({
+        "client_id": client_id,
+        "username": username,
+        "address": peer,
+        "sequence_number": sequence,
+        "disconnection_reason": reason_word(ended),
+        "reason_code": ended.reason().0,
+        "detail": detail(ended),
+        "session_expiry_secs": expiry_secs,
+    });
+    Some(Happened::of_client("session.disconnected", client_id, peer, data))
+}
+
+fn of_session(event: &Event) -> Option<Happened<'_>> {
+    let of_name = |kind, client_id, username: &Option<Box<str>>| {
+        let data = json!({ "client_id": client_id, "username": username });
+        Some(Happened::of_client(kind, client_id, "", data))
+    };
+    match event {
+        Event::SessionExpired { client_id, username } => {
+            of_name("session.expired", client_id, username)
+        }
+        Event::SessionPurged { client_id, username } => {
+            of_name("session.purged", client_id, username)
+        }
+        Event::Subscribed { client_id, username, peer, filters } => {
+            let data = filters_of(client_id, username.as_deref(), filters, true);
+            Some(Happened::of_client("session.subscribed", client_id, peer, data))
+        }
+        Event::Unsubscribed { client_id, username, peer, filters } => {
+            let data = filters_of(client_id, username.as_deref(), filters, false);
+            Some(Happened::of_client("session.unsubscribed", client_id, peer, data))
+        }
+        Event::Stranger { client_id, username, peer } => {
+            let detail = "the session is another user's";
+            let data = refused(client_id, username.as_deref(), peer, detail);
+            Some(Happened::of_client("session.refused", client_id, peer, data))
+        }
+        Event::SessionRefused { client_id, username, peer } => {
+            let detail = "its user or address has too many bytes of sessions and wills";
+            let data = refused(client_id, username.as_deref(), peer, detail);
+            Some(Happened::of_client("session.refused", client_id, peer, data))
+        }
+        _ => None,
+    }
+}
+
+fn of_trouble(event: &Event) -> Option<Happened<'_>> {
+    match event {
+        Event::Dropped { client_id, reason, count } => {
+            let reason = format!("{reason:?}");
+            let data =
+                json!({ "client_id": client_id, "group": null, "reason": reason, "count": count });
+            Some(Happened::of_client("messages.dropped", client_id, "", data))
+        }
+        Event::GroupDropped { group, count } => {
+            let data = json!({ "client_id": null, "group": group, "reason": null, "count": count });
+            Some(Happened::of_broker("messages.dropped", data))
+        }
+        Event::Refused { client_id, username, peer, topic, count } => {
+            let data = json!({
+                "client_id": client_id, "username": username, "topic": topic, "count": count,
+            });
+            Some(Happened::of_client("messages.refused", client_id, peer, data))
+        }
+        Event::Denied { client_id, username, peer, action, topic, rule, count } => {
+            let data = json!({
+                "client_id": client_id,
+                "username": username,
+                "action": action,
+                "topic": topic,
+                "rule": rule,
+                "count": count,
+            });
+            Some(Happened::of_client("access.denied", client_id, peer, data))
+        }
+        _ => None,
+    }
+}
+
+fn filters_of(client_id: &str, username: Option<&str>, told: &Told, have_qos: bool) -> Value {
+    let filter = |(filter, qos): &(Box<str>, u8)| match have_qos {
+        true => json!({ "filter": filter, "qos": qos }),
+        false => json!({ "filter": filter }),
+    };
+    let filters: Vec<Value> = told.filters.iter().map(filter).collect();
+    json!({
+        "client_id": client_id, "username": username, "filters": filters, "count": told.count,
+    })
+}
+
+fn refused(client_id: &str, username: Option<&str>, peer: &str, detail: &str) -> Value {
+    json!({ "client_id": client_id, "username": username, "address": peer, "detail": detail })
+}
+
+/// The words of Azure Event Grid's life-cycle events.
+const fn reason_word(ended: &Ended) -> &'static str {
+    match ended {
+        Ended::Client(_) => "ClientInitiatedDisconnect",
+        Ended::Network | Ended::KeepAlive => "ConnectionLost",
+        Ended::Violation(_) | Ended::PacketLimitTooLow => "ClientError",
+        Ended::TakenOver => "SessionTakenOver",
+        Ended::QueueFull => "SessionOverflow",
+        Ended::Refused | Ended::Crowded | Ended::Greedy => "QuotaExceeded",
+        Ended::LogFailed | Ended::NotKept => "ServerError",
+        Ended::Shutdown | Ended::Administrative | Ended::Banned => "ServerInitiatedDisconnect",
+        Ended::NotAuthorized | Ended::CredentialExpired => "ClientAuthenticationError",
+    }
+}
+
+/// What that leaves out.
+fn detail(ended: &Ended) -> String {
+    match ended {
+        Ended::Client(Reason::NORMAL_DISCONNECTION) => "it said DISCONNECT".into(),
+        Ended::Client(_) => "it said DISCONNECT, and has its will published".into(),
+        Ended::Network => "the connection was lost".into(),
+        Ended::Violation(violation) => format!("{}: {}", violation.clause, violation.detail),
+        Ended::KeepAlive => "nothing came for one and a half keep-alives".into(),
+        Ended::TakenOver => "another connection has its client id".into(),
+        Ended::QueueFull => "its queue is full".into(),
+        Ended::Refused => "there was no room for its publish".into(),
+        Ended::Crowded => "there was no room for its packets".into(),
+        Ended::Greedy => "memory was short, and its user or address held most".into(),
+        Ended::LogFailed | Ended::NotKept => "the log takes nothing".into(),
+        Ended::Shutdown => "the broker stops".into(),
+        Ended::Administrative => "an operator ended it".into(),
+        Ended::PacketLimitTooLow => "no CONNACK fits its maximum packet size".into(),
+        Ended::NotAuthorized => "its re-authentication failed".into(),
+        Ended::CredentialExpired => "its credential has ended".into(),
+        Ended::Banned => "it is banned".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use codec::Version;
+
+    use super::*;
+
+    fn examples() -> Vec<Event> {
+        let (client_id, peer): (Box<str>, Box<str>) = ("c".into(), "10.0.0.7:1".into());
+        let (username, topic, rule): (_, Box<str>, Box<str>) = (None, "t".into(), "r".into());
+        let filters = Told { filters: vec![("a/#".into(), 1)], count: 1 };
+        vec![
+            Event::Connected {
+                client_id: client_id.clone(),
+                username: Some("u".into()),
+                peer: peer.clone(),
+                version: Version::V5,
+                keep_alive_secs: 60,
+                session_present: false,
+                sequence: 7,
+            },
+            Event::Disconnected {
+                client_id: client_id.clone(),
+                username: username.clone(),
+                peer: peer.clone(),
+                ended: Ended::KeepAlive,
+                sequence: 7,
+                session_expiry_secs: u32::MAX,
+            },
+            Event::SessionExpired { client_id: client_id.clone(), username: username.clone() },
+            Event::SessionPurged { client_id: client_id.clone(), username: username.clone() },
+            Event::Subscribed {
+                client_id: client_id.clone(),
+                username: username.clone(),
+                peer: peer.clone(),
+                filters: filters.clone(),
+            },
+            Event::Unsubscribed {
+                client_id: client_id.clone(),
+                username: username.clone(),
+                peer: peer.clone(),
+                filters,
+            },
+            Event::Dropped {
+                client_id: client_id.clone(),
+                reason: session::Dropped::QueueFull,
+                count: 1,
+            },
+            Event::GroupDropped { group: "g".into(), count: 1 },
+            Event::Refused {
+                client_id: client_id.clone(),
+                username: username.clone(),
+                peer: peer.clone(),
+                topic: topic.clone(),
+                count: 1,
+            },
+            Event::Denied {
+                client_id: client_id.clone(),
+                username: username.clone(),
+                peer: peer.clone(),
+                action: "publish",
+                topic,
+                rule,
+                count: 1,
+            },
+            Event::Stranger {
+                client_id: client_id.clone(),
+                username: username.clone(),
+                peer: peer.clone(),
+            },
+            Event::SessionRefused { client_id, username, peer },
+        ]
+    }
+
+    #[test]
+    fn every_kind_has_the_fields_that_are_documented() {
+        let mut seen = HashSet::new();
+        for event in examples() {
+            let told: Vec<_> = of(&event).into_iter().flatten().collect();
+            assert!(!told.is_empty(), "{event:?}");
+            for happened in told {
+                let known = KINDS.iter().find(|(kind, ..)| *kind == happened.kind);
+                let (kind, fields, _) = known.expect("a documented kind");
+                let own: HashSet<&str> = happened
+                    .data
+                    .as_object()
+                    .expect("an object")
+                    .keys()
+                    .map(String::as_str)
+                    .collect();
+                assert_eq!(own, fields.split(", ").collect(), "{kind}");
+                seen.insert(*kind);
+            }
+        }
+        // Those of the broker itself are made where they happen.
+        assert_eq!(seen.len(), KINDS.len() - 4);
+    }
+
+    #[test]
+    fn the_words_for_an_end_are_those_of_event_grid() {
+        let words = [
+            "ClientAuthenticationError",
+            "ClientAuthorizationError",
+            "ClientError",
+            "ClientInitiatedDisconnect",
+            "ConnectionLost",
+            "IpForbidden",
+            "QuotaExceeded",
+            "ServerError",
+            "ServerInitiatedDisconnect",
+            "SessionOverflow",
+            "SessionTakenOver",
+        ];
+        for ended in [
+            Ended::Client(Reason::NORMAL_DISCONNECTION),
+            Ended::Network,
+            Ended::KeepAlive,
+            Ended::TakenOver,
+            Ended::QueueFull,
+            Ended::Refused,
+            Ended::Crowded,
+            Ended::Greedy,
+            Ended::LogFailed,
+            Ended::NotKept,
+            Ended::Shutdown,
+            Ended::Administrative,
+            Ended::PacketLimitTooLow,
+            Ended::NotAuthorized,
+            Ended::CredentialExpired,
+            Ended::Banned,
+        ] {
+            assert!(words.contains(&reason_word(&ended)), "{ended:?}");
+            assert!(!detail(&ended).is_empty());
+        }
+    }
+}
