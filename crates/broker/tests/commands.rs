@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use broker::access::{Permission, Who};
 use broker::command::{
-    Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView, Wanted,
+    Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView, Wanted, Whom,
 };
 use broker::{Access, Durability, Event, Memory, Settings};
 use codec::{QoS, Reason};
@@ -293,6 +293,51 @@ fn a_kick_ends_the_connection_and_a_purge_the_session() {
     // Nothing of it comes back.
     lab.crash(Crash::Kill);
     assert!(lab.session("one").is_none());
+}
+
+#[test]
+fn a_ban_ends_those_whom_it_means_page_by_page() {
+    let mut lab = Lab::new(1);
+    let count = PAGE_LOOKS + 30;
+    let conns: Vec<_> = (0..count)
+        .map(|number| {
+            let mut one = request(&format!("c{number}"));
+            one.username = Some(if number % 2 == 0 { "even" } else { "odd" }.into());
+            one.peer = format!("10.0.{}.{}:9", number / 256, number % 256).into();
+            lab.open(one)
+        })
+        .collect();
+    let ban = |lab: &mut Lab, whom: Whom| {
+        let (mut next, mut pages) = (Some(0), 0);
+        while let Some(from) = next {
+            let answer = lab.ask(0, &Command::EndBanned { from, whom: whom.clone() });
+            let Answer::Ended(more) = answer else { panic!("{answer:?}") };
+            (next, pages) = (more, pages + 1);
+        }
+        lab.settle();
+        let banned: Vec<usize> = conns
+            .iter()
+            .enumerate()
+            .filter(|(_, conn)| {
+                lab.take_all(**conn) == [Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)]
+            })
+            .map(|(at, _)| at)
+            .collect();
+        (banned, pages)
+    };
+    lab.settle();
+    conns.iter().for_each(|conn| drop(lab.take_all(*conn)));
+    assert_eq!(ban(&mut lab, Whom::Client("c7".into())), (vec![7], 1));
+    assert_eq!(ban(&mut lab, Whom::Client("nobody".into())), (vec![], 1));
+    let (first, last) = ("10.0.4.0".parse().unwrap(), "10.0.4.2".parse().unwrap());
+    assert_eq!(ban(&mut lab, Whom::Addresses(first..=last)), (vec![1024, 1025, 1026], 2));
+    assert!(lab.session("c1000").is_some_and(|session| session.connection.is_some()));
+    let (odd, pages) = ban(&mut lab, Whom::User("odd".into()));
+    assert_eq!(pages, 2);
+    let wanted: Vec<usize> =
+        (0..count as usize).filter(|at| at % 2 == 1 && ![7, 1025].contains(at)).collect();
+    assert_eq!(odd, wanted);
+    assert_eq!(ban(&mut lab, Whom::User("odd".into())), (vec![], 2));
 }
 
 #[test]

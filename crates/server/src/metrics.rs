@@ -148,7 +148,7 @@ fn write_bans(text: &mut String, gate: &Gate) {
         let by = kind.as_str();
         let _ = writeln!(text, "{name}{{by=\"{by}\"}} {}", gate.bans.refused(kind));
     }
-    let help = "Bans in the file, those that have ended included.";
+    let help = "Bans in the file and by the API, those that have ended included.";
     write_one(text, "quelea_bans", Kind::Gauge, help, gate.bans.count_listed());
 }
 

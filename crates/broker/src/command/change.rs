@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use codec::Reason;
 use session::{Message, MessageParts, NEVER};
 
+use crate::client::{Client, address_of};
 use crate::ledger::NOBODY;
 use crate::room::frees_room;
 use crate::{Confirm, Ended, Event, Name, SessionKey, Shard};
 
-use super::{Answer, Command, Publication, rows_of};
+use super::{Answer, Command, PAGE_LOOKS, Publication, Whom, rows_of};
 
 /// Publishes that wait for those who keep their message. More are refused.
 const PUBLICATIONS_MAX: usize = 1_024;
@@ -25,6 +26,20 @@ struct Pending {
     /// Places that have yet to answer.
     waiting: u16,
     reason: Reason,
+}
+
+impl Whom {
+    /// Only connected ones.
+    fn means(&self, client: &Client) -> bool {
+        let Some(link) = client.session.link() else { return false };
+        match self {
+            Self::Client(client_id) => *client_id == client.id,
+            Self::User(name) => client.username.as_deref() == Some(name),
+            Self::Addresses(addresses) => {
+                address_of(&link.peer).is_some_and(|address| addresses.contains(&address))
+            }
+        }
+    }
 }
 
 impl Shard {
@@ -56,6 +71,9 @@ impl Shard {
             }
             Command::Kick(client_id) => Answer::Done(self.on_kick(client_id, now_ms)),
             Command::Purge(client_id) => Answer::Done(self.on_purge(client_id, now_ms)),
+            Command::EndBanned { from, whom } => {
+                Answer::Ended(self.end_banned(*from, whom, now_ms))
+            }
             Command::Publish(publication) => {
                 return self.on_publication(ticket, publication, now_ms);
             }
@@ -77,6 +95,28 @@ impl Shard {
         }
         self.finish(now_ms);
         true
+    }
+
+    /// Looks at a page of sessions. Who connects from now on is the driver's to keep out.
+    fn end_banned(&mut self, from: u32, whom: &Whom, now_ms: u64) -> Option<u32> {
+        let end = self.clients.slots_end();
+        let (looks, next) = match whom {
+            Whom::Client(client_id) => {
+                let slot = self.clients.find(Name::first(client_id));
+                (slot.map_or(0..0, |slot| slot..slot + 1), None)
+            }
+            Whom::User(_) | Whom::Addresses(_) => {
+                let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
+                (from..looks_end, (looks_end < end).then_some(looks_end))
+            }
+        };
+        for slot in looks {
+            if self.clients.get(slot).is_some_and(|client| whom.means(client)) {
+                self.end(slot, Ended::Banned, now_ms);
+            }
+        }
+        self.finish(now_ms);
+        next
     }
 
     fn on_publication(&mut self, ticket: u32, publication: &Publication, now_ms: u64) {

@@ -10,6 +10,9 @@
 mod change;
 mod look;
 
+use core::net::IpAddr;
+use std::ops::RangeInclusive;
+
 use codec::{Reason, Version};
 use session::Message;
 use topic::Cursor;
@@ -47,6 +50,8 @@ pub enum Command {
     Kick(Box<str>),
     /// Ends a session and its connection, with all that waits for it.
     Purge(Box<str>),
+    /// Ends the connections of those who are banned, from a place on.
+    EndBanned { from: u32, whom: Whom },
     /// Publishes a message, which may be retained.
     Publish(Publication),
 }
@@ -61,6 +66,15 @@ pub struct Wanted {
     /// How the address begins.
     pub address: Option<Box<str>>,
     pub connected: Option<bool>,
+}
+
+/// Whom a ban means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whom {
+    Client(Box<str>),
+    User(Box<str>),
+    /// From one of them.
+    Addresses(RangeInclusive<IpAddr>),
 }
 
 /// A message of an operator's.
@@ -95,6 +109,8 @@ pub enum Answer {
     },
     /// Was there something to change?
     Done(bool),
+    /// Where to go on; none: that was all.
+    Ended(Option<u32>),
     /// What an acknowledgement would say.
     Published(Reason),
 }

@@ -98,9 +98,13 @@ impl Call {
         self.text(name).map(|value| value == "true")
     }
 
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.text(name).and_then(|text| text.parse().ok())
+    }
+
     /// Rows that are asked for.
     pub(crate) fn limit(&self) -> usize {
-        self.text("limit").and_then(|text| text.parse().ok()).unwrap_or(LIMIT_DEFAULT)
+        self.number("limit").map_or(LIMIT_DEFAULT, |limit| limit as usize)
     }
 }
 

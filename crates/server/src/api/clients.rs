@@ -1,5 +1,7 @@
 //! Clients, their subscriptions, shared groups.
 
+use std::sync::Arc;
+
 use broker::command::{Page, Wanted};
 use broker::{Answer, Command, Name, SessionKey};
 use topic::TopicLimits;
@@ -11,7 +13,8 @@ use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
 use super::views::{Client, Group, Member, Receiver, Subscription};
-use super::{Api, json};
+use super::{Api, bans, json};
+use crate::auth::bans::Banned;
 
 pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
     let wanted = Wanted {
@@ -59,8 +62,14 @@ pub(crate) async fn subscriptions(api: &Api, call: &Call) -> Outcome {
     json(&Rows { items: items.into_iter().map(Subscription::from).collect(), cursor })
 }
 
-pub(crate) async fn disconnect(api: &Api, call: &Call) -> Outcome {
+pub(crate) async fn disconnect(api: &Arc<Api>, call: &Call) -> Outcome {
     let client_id = call.needed("client_id");
+    if let Some(secs) = call.number("ban_secs") {
+        let banned = Banned::parse("client", client_id)
+            .map_err(|why| Problem::bad("path parameter client_id", why))?;
+        bans::ban(api, call, banned, api.facts.clock.wall_secs() + secs).await?;
+        return Ok(None);
+    }
     match ask(api, client_id, Command::Kick(client_id.into())).await? {
         Answer::Done(true) => Ok(None),
         Answer::Done(false) => {

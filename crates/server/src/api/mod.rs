@@ -5,6 +5,7 @@
 //! (`bans.rs`, `broker.rs`, `clients.rs`, `events.rs`, `messages.rs`), which asks the shards by
 //! `run/ask.rs`.
 
+mod bans;
 mod broker;
 mod call;
 mod clients;

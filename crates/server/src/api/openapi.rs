@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::PREFIX;
 use super::events::MEDIA_TYPE;
 use super::problem::ProblemDetails;
-use super::routes::{Kind, Param, ROUTES, Role, Route};
+use super::routes::{Kind, Method, Param, ROUTES, Role, Route};
 use super::schema::{Described, Known};
 
 /// All of it.
@@ -99,11 +99,17 @@ fn problems(route: &Route) -> Vec<(u16, &'static str)> {
     if !route.params.iter().all(|param| !param.is_required) {
         problems.push((404, "There is none of this name."));
     }
+    if route.path == "/bans" && route.method == Method::Delete {
+        problems.push((409, "The ban is in a file that is edited by hand."));
+    }
+    let may_fill = route.body.is_some() || route.path.ends_with("/disconnect");
+    if may_fill {
+        problems.push((507, "There is no room for it."));
+    }
     if route.body.is_some() {
         problems.push((408, "The body was not there in time."));
         problems.push((413, "The body has too much in it."));
         problems.push((415, "The body is not application/json."));
-        problems.push((507, "There is no room for the message."));
     }
     problems
 }

@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use web::axum::http::StatusCode;
+use web::axum::response::Response;
 use web::axum::routing::MethodFilter;
 
 use super::call::Call;
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
 use super::views::{
-    Broker, Caller, Client, Group, Listener, Log, Member, Publish, PublishBatch, Published,
-    PublishedBatch, Receiver, Retain, Retained, Setting, Subscription,
+    Ban, Broker, Caller, Client, Group, Listener, Log, Member, NewBan, Publish, PublishBatch,
+    Published, PublishedBatch, Receiver, Retain, Retained, Setting, Subscription,
 };
-use super::{Api, broker, clients, events, messages};
+use super::{Api, bans, broker, clients, events, messages};
 
 /// What is done for whom.
 #[derive(Debug)]
@@ -165,6 +166,11 @@ const LIMIT: Param = Param {
 const CURSOR: Param = some_text("cursor", "The cursor of the page before.");
 const TOPIC: Param = needed("topic", "A topic without wildcards.");
 
+const BAN_SECS: Param = Param {
+    kind: Kind::Number { min: 1, max: u32::MAX as u64 },
+    ..text("ban_secs", "Ban the client id for so many seconds, whether it is connected or not.")
+};
+
 const GET: Route = Route {
     method: Method::Get,
     path: "",
@@ -259,8 +265,8 @@ pub(crate) const ROUTES: &[Route] = &[
         path: "/clients/{client_id}/disconnect",
         role: Role::Operator,
         about: "Ends the connection of a client with 0x98, administrative action. Its session \
-                stays, and it may connect again.",
-        params: &[CLIENT_ID],
+                stays, and it may connect again, unless it is banned at the same time.",
+        params: &[CLIENT_ID, BAN_SECS],
         run: |api, call| Box::pin(async move { clients::disconnect(&api, &call).await }),
         ..GET
     },
@@ -283,6 +289,39 @@ pub(crate) const ROUTES: &[Route] = &[
             some_text("client_id", "The client id, whole."),
         ],
         stream: Some(events::stream),
+        ..GET
+    },
+    Route {
+        path: "/bans",
+        about: "Who is kept out: bans by the API first, then those of auth.ban_file. Those that \
+                have ended are not told.",
+        params: &[some_text("kind", "client, user or address."), LIMIT, CURSOR],
+        answer: Some(Rows::<Ban>::schema),
+        run: |api, call| Box::pin(async move { bans::list(&api, &call) }),
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/bans",
+        role: Role::Operator,
+        about: "Bans a client id, a user, an address or a network, and ends the connections that \
+                this means (0x98). A ban that is there gets the new end. It is on the disk when \
+                this is answered.",
+        body: Some(NewBan::schema),
+        answer: Some(Ban::schema),
+        run: |api, call| Box::pin(async move { bans::add(&api, &call).await }),
+        ..GET
+    },
+    Route {
+        method: Method::Delete,
+        path: "/bans",
+        role: Role::Operator,
+        about: "Takes a ban back that the API has made.",
+        params: &[
+            needed("kind", "client, user or address."),
+            needed("who", "The client id, user name, address or network."),
+        ],
+        run: |api, call| Box::pin(async move { bans::remove(&api, &call).await }),
         ..GET
     },
     Route {

@@ -51,6 +51,34 @@ record! {
 }
 
 record! {
+    /// Somebody who is kept out.
+    Ban {
+        /// What is banned: client, user or address.
+        kind: String,
+        /// The client id, user name, address, or network such as 10.0.0.0/8.
+        who: String,
+        /// When it ends, such as 2030-12-31T23:59:59Z; null: never.
+        until: Option<String>,
+        /// It is in auth.ban_file, which only people change.
+        by_hand: bool,
+    }
+}
+
+record! {
+    /// Somebody to be kept out.
+    NewBan {
+        /// What is banned: client, user or address.
+        kind: String,
+        /// The client id, user name, address, or network such as 10.0.0.0/8.
+        who: String,
+        /// How long; with neither this nor `until` it has no end.
+        for_secs: Option<u64>,
+        /// When it ends, such as 2030-12-31T23:59:59Z.
+        until: Option<String>,
+    }
+}
+
+record! {
     /// A subscription of one client.
     Subscription {
         /// The filter, without a share name.

@@ -1,6 +1,11 @@
-//! Who is kept out, whatever they show: a list in a file, and clients that come and go too often.
+//! Who is kept out, whatever they show: a list in a file, one of the management API, and clients
+//! that come and go too often.
+
+mod list;
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,13 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::lock;
-use crate::config::{Auth, Network};
-
-/// Bans of networks, each of which is compared with every address.
-const NETWORKS_MAX: usize = 10_000;
-
-/// Bans of a file in all.
-const BANS_MAX: usize = 1_000_000;
+use crate::config::Auth;
+pub use list::{BanList, Banned, FOR_EVER, FULL};
 
 /// Clients whose connects are counted. At the limit those of the window before are forgotten.
 const CLIENTS_MAX: usize = 100_000;
@@ -22,22 +22,41 @@ const CLIENTS_MAX: usize = 100_000;
 /// Each ban of a client that does not mend is twice as long as the one before, up to this.
 const BAN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The file of the API's bans, in the data directory.
+pub const OWN_FILE: &str = "bans";
+
 /// All bans, and how often each kind has kept somebody out.
 #[derive(Debug, Default)]
 pub struct Bans {
+    /// Of operators, who edit it by hand.
     path: Option<PathBuf>,
-    listed: RwLock<Arc<BanList>>,
+    /// Of the API, which writes it anew with each change.
+    own_path: PathBuf,
+    /// Changes stand in line: the list in force is the one that was written last.
+    changing: Mutex<()>,
+    listed: RwLock<Arc<Lists>>,
     flapping: Mutex<Flapping>,
     refused: [AtomicU64; Kind::ALL.len()],
 }
 
-/// The bans of a file. Each has an end, in seconds since 1970.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct BanList {
-    clients: HashMap<String, u64>,
-    users: HashMap<String, u64>,
-    addresses: HashMap<IpAddr, u64>,
-    networks: Vec<(Network, u64)>,
+/// Who is listed, by hand or by the API.
+#[derive(Clone, Debug, Default)]
+pub struct Lists {
+    /// Higher than those of lists before.
+    pub serial: u64,
+    pub file: Arc<BanList>,
+    pub own: Arc<BanList>,
+}
+
+/// A change of the API's list that cannot be made.
+#[derive(Debug)]
+pub enum NoChange {
+    /// There is no such ban.
+    Missing,
+    /// It is in the file that is edited by hand.
+    ByHand(PathBuf),
+    Full,
+    Unwritten(PathBuf, io::Error),
 }
 
 /// What somebody is banned by.
@@ -93,14 +112,16 @@ impl Kind {
 }
 
 impl Bans {
-    /// Reads the file, if there is one.
+    /// Reads the files, if there are any. The API's is in the data directory.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or a line of it is not understood.
-    pub fn load(config: &Auth) -> Result<Self, String> {
+    /// One cannot be read, or a line of it is not understood.
+    pub fn load(config: &Auth, data_dir: &Path) -> Result<Self, String> {
         let path = config.ban_file.clone();
-        let listed = path.as_deref().map(BanList::load).transpose()?.unwrap_or_default();
+        let own_path = data_dir.join(OWN_FILE);
+        let (file, own) = (load_file(path.as_deref())?, load_own(&own_path)?);
+        let listed = Lists { serial: 1, file, own };
         let secs = |secs: u32| Duration::from_secs(secs.into());
         let flapping = Flapping {
             connects_max: config.flapping_max,
@@ -111,28 +132,84 @@ impl Bans {
         };
         Ok(Self {
             path,
+            own_path,
+            changing: Mutex::default(),
             listed: RwLock::new(Arc::new(listed)),
             flapping: Mutex::new(flapping),
             refused: Default::default(),
         })
     }
 
-    /// Reads the file again. `None`: there is none.
+    /// Reads the file that is edited by hand again. `None`: there is none.
     ///
     /// # Errors
     ///
     /// The same; the old list then stays in force.
-    pub fn reload(&self) -> Result<Option<Arc<BanList>>, String> {
-        let Some(path) = &self.path else { return Ok(None) };
-        let listed = Arc::new(BanList::load(path)?);
-        *self.listed.write().unwrap_or_else(PoisonError::into_inner) = listed.clone();
-        Ok(Some(listed))
+    pub fn reload(&self) -> Result<Option<Arc<Lists>>, String> {
+        if self.path.is_none() {
+            return Ok(None);
+        }
+        let _changing = lock(&self.changing);
+        let file = load_file(self.path.as_deref())?;
+        Ok(Some(self.put(file, self.lists().own.clone())))
+    }
+
+    /// Both lists, as they are in force.
+    pub fn lists(&self) -> Arc<Lists> {
+        self.listed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The API bans somebody until a time. When this returns, the ban is on the disk and in force
+    /// at the doors. Blocks on the disk.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be kept, and is not in force.
+    pub fn add(&self, banned: Banned, until: u64, now_secs: u64) -> Result<Arc<Lists>, NoChange> {
+        self.change(now_secs, |own| own.add(banned, until).map_err(|_| NoChange::Full))
+    }
+
+    /// The API takes a ban back.
+    ///
+    /// # Errors
+    ///
+    /// There is none that it could take back, or that cannot be written; all is as before then.
+    pub fn remove(&self, banned: &Banned, now_secs: u64) -> Result<Arc<Lists>, NoChange> {
+        self.change(now_secs, |own| {
+            if own.remove(banned) {
+                return Ok(());
+            }
+            Err(match (self.lists().file.until(banned), &self.path) {
+                (Some(_), Some(path)) => NoChange::ByHand(path.clone()),
+                _ => NoChange::Missing,
+            })
+        })
+    }
+
+    fn change(
+        &self,
+        now_secs: u64,
+        change: impl FnOnce(&mut BanList) -> Result<(), NoChange>,
+    ) -> Result<Arc<Lists>, NoChange> {
+        let _changing = lock(&self.changing);
+        let now = self.lists();
+        let mut own = BanList::clone(&now.own);
+        own.prune(now_secs);
+        change(&mut own)?;
+        write_whole(&self.own_path, &format!("{OWN_HEAD}{}", own.to_text()))
+            .map_err(|error| NoChange::Unwritten(self.own_path.clone(), error))?;
+        Ok(self.put(now.file.clone(), Arc::new(own)))
+    }
+
+    fn put(&self, file: Arc<BanList>, own: Arc<BanList>) -> Arc<Lists> {
+        let mut listed = self.listed.write().unwrap_or_else(PoisonError::into_inner);
+        *listed = Arc::new(Lists { serial: listed.serial + 1, file, own });
+        listed.clone()
     }
 
     /// Is somebody kept out? Counts it.
     pub fn keeps_out(&self, visitor: Visitor<'_>, now_secs: u64) -> bool {
-        let listed = self.listed.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let kind = listed.means(visitor, now_secs);
+        let kind = self.lists().means(visitor, now_secs);
         kind.inspect(|kind| self.count(*kind)).is_some()
     }
 
@@ -152,7 +229,8 @@ impl Bans {
 
     /// Bans that are listed.
     pub fn count_listed(&self) -> usize {
-        self.listed.read().unwrap_or_else(PoisonError::into_inner).len()
+        let Lists { file, own, .. } = &*self.lists();
+        file.len() + own.len()
     }
 
     fn count(&self, kind: Kind) {
@@ -160,94 +238,35 @@ impl Bans {
     }
 }
 
-impl BanList {
-    /// Reads a file.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or a line of it is not understood.
-    pub fn load(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read ban file {}: {error}", path.display()))?;
-        Self::parse(&text).map_err(|(line, why)| format!("{}:{line}: {why}", path.display()))
-    }
-
-    /// Parses the text of a file. The error is a line number, from 1, and what is wrong there.
-    ///
-    /// # Errors
-    ///
-    /// The first line that is not understood: a ban that is left out by mistake bans nobody.
-    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
-        let mut list = Self::default();
-        for (index, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            list.add(line).map_err(|why| (index + 1, why))?;
-            if list.len() > BANS_MAX || list.networks.len() > NETWORKS_MAX {
-                let why = format!("more than {BANS_MAX} bans, or {NETWORKS_MAX} of networks");
-                return Err((index + 1, why));
-            }
-        }
-        Ok(list)
-    }
-
-    fn add(&mut self, line: &str) -> Result<(), String> {
-        let (kind, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-        let rest = rest.trim();
-        let (who, until) = match rest.rsplit_once(" until ") {
-            Some((who, time)) => (who.trim(), time_secs(time.trim())?),
-            None => (rest, u64::MAX),
-        };
-        if who.is_empty() {
-            return Err(format!("a {kind} line needs who it is about"));
-        }
-        match kind {
-            "client" => drop(self.clients.insert(who.into(), until)),
-            "user" => drop(self.users.insert(who.into(), until)),
-            "address" => match who.parse::<IpAddr>() {
-                Ok(address) => drop(self.addresses.insert(address.to_canonical(), until)),
-                Err(_) => self.networks.push((who.parse()?, until)),
-            },
-            _ => return Err(format!("'{kind}' is none of `client`, `user`, `address`")),
-        }
-        Ok(())
-    }
-
-    pub fn len(&self) -> usize {
-        self.clients.len() + self.users.len() + self.addresses.len() + self.networks.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
+impl Lists {
     /// What bans somebody at a time.
     pub fn means(&self, visitor: Visitor<'_>, now_secs: u64) -> Option<Kind> {
-        if self.is_empty() {
-            return None;
-        }
-        let holds = |until: &u64| *until > now_secs;
-        let named = |list: &HashMap<String, u64>, name: Option<&str>| {
-            name.and_then(|name| list.get(name)).is_some_and(holds)
-        };
-        let address = visitor.address.map(|address| address.to_canonical());
-        let is_at = |address: IpAddr| {
-            let mut networks = self.networks.iter();
-            self.addresses.get(&address).is_some_and(holds)
-                || networks.any(|(network, until)| holds(until) && network.contains(address))
-        };
-        if named(&self.clients, visitor.client_id) {
-            Some(Kind::Client)
-        } else if named(&self.users, visitor.username) {
-            Some(Kind::User)
-        } else if address.is_some_and(is_at) {
-            Some(Kind::Address)
-        } else {
-            None
-        }
+        self.own.means(visitor, now_secs).or_else(|| self.file.means(visitor, now_secs))
     }
+}
+
+const OWN_HEAD: &str = "# Bans made by the management API, which writes this file anew.\n";
+
+fn load_file(path: Option<&Path>) -> Result<Arc<BanList>, String> {
+    Ok(Arc::new(path.map(BanList::load).transpose()?.unwrap_or_default()))
+}
+
+/// It is made with the first ban.
+fn load_own(path: &Path) -> Result<Arc<BanList>, String> {
+    load_file(path.exists().then_some(path))
+}
+
+/// The old text or the new one, whatever happens.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    std::fs::create_dir_all(directory)?;
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)?;
+    File::open(directory)?.sync_all()
 }
 
 impl Flapping {
@@ -303,88 +322,46 @@ impl Flapping {
     }
 }
 
-/// Seconds since 1970, or `2026-12-31T23:59:59Z`.
-fn time_secs(text: &str) -> Result<u64, String> {
-    if let Ok(secs) = text.parse() {
-        return Ok(secs);
-    }
-    let wanted = || format!("'{text}' is not a time such as 2026-12-31T23:59:59Z");
-    let bare = text.strip_suffix('Z').ok_or_else(wanted)?;
-    let (date, time) = bare.split_once('T').ok_or_else(wanted)?;
-    let numbers = |text: &str, mark| -> Option<[u64; 3]> {
-        let parts: Option<Vec<u64>> = text.split(mark).map(|part| part.parse().ok()).collect();
-        parts?.try_into().ok()
-    };
-    let ([year, month, day], [hour, minute, second]) =
-        numbers(date, '-').zip(numbers(time, ':')).ok_or_else(wanted)?;
-    let is_time = (1970..=9999).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=31).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second < 60;
-    if !is_time {
-        return Err(wanted());
-    }
-    // Years begin in March, so that the odd day is the last one.
-    let year = if month < 3 { year - 1 } else { year };
-    let days_before = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + days_before - DAYS_BEFORE_1970;
-    Ok(days * 86_400 + hour * 3_600 + minute * 60 + second)
-}
-
-/// From the first of March of the year 0.
-const DAYS_BEFORE_1970: u64 = 719_468;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn by(list: &BanList, client_id: &str, username: &str, address: &str) -> Option<Kind> {
-        let visitor = Visitor {
-            client_id: Some(client_id),
-            username: Some(username),
-            address: address.parse().ok(),
+    #[test]
+    fn bans_of_the_api_are_on_the_disk_before_they_are_in_force() {
+        let directory = tempfile::tempdir().unwrap();
+        let (data, file) = (directory.path().join("data"), directory.path().join("file"));
+        std::fs::write(&file, "user eve\n").unwrap();
+        let auth = Auth {
+            ban_file: Some(file.clone()),
+            ..crate::config::Config::defaults(&crate::config::Machine::here()).auth
         };
-        list.means(visitor, 1_000)
-    }
-
-    #[test]
-    fn a_list_says_who_is_banned_until_when() {
-        let text = "# bad ones\nclient c 1\nclient old until 1000\nuser eve until 1001\n\n\
-                    address 192.0.2.7\naddress 10.0.0.0/8 until 2030-01-01T00:00:00Z\n\
-                    address 2001:db8::/32\n";
-        let list = BanList::parse(text).unwrap();
-        assert_eq!(list.len(), 6);
-        assert_eq!(by(&list, "c 1", "", ""), Some(Kind::Client));
-        assert_eq!(by(&list, "old", "eve", ""), Some(Kind::User));
-        assert_eq!(by(&list, "old", "anna", "192.0.2.8"), None);
-        for address in ["192.0.2.7", "::ffff:192.0.2.7", "10.1.2.3", "2001:db8::1"] {
-            assert_eq!(by(&list, "", "", address), Some(Kind::Address), "{address}");
+        let load = || Bans::load(&auth, &data).unwrap();
+        let is_out = |bans: &Bans, client_id: &str, at: u64| {
+            let visitor = Visitor { client_id: Some(client_id), ..Visitor::default() };
+            bans.keeps_out(visitor, at)
+        };
+        let bans = load();
+        let client = |name: &str| Banned::Client(name.into());
+        bans.add(client("a until b"), 100, 10).unwrap();
+        bans.add(client("short"), 20, 10).unwrap();
+        for bans in [&bans, &load()] {
+            assert!(is_out(bans, "a until b", 99) && !is_out(bans, "a until b", 100));
+            assert_eq!(bans.count_listed(), 3);
         }
-    }
+        // What has ended goes with the next change.
+        bans.remove(&client("a until b"), 20).unwrap();
+        assert_eq!(load().count_listed(), 1);
+        assert!(matches!(bans.remove(&client("short"), 20), Err(NoChange::Missing)));
+        let eve = Banned::User("eve".into());
+        assert!(matches!(bans.remove(&eve, 20), Err(NoChange::ByHand(path)) if path == file));
 
-    #[test]
-    fn a_line_that_is_not_understood_is_told() {
-        for (text, line, what) in [
-            ("client", 1, "needs who"),
-            ("\naddress x", 2, "x"),
-            ("clients a", 1, "'clients'"),
-            ("user a until tomorrow", 1, "'tomorrow'"),
-            ("user a until 2026-13-01T00:00:00Z", 1, "2026-13"),
-            ("address 10.0.0.0/33", 1, "10.0.0.0/33"),
-        ] {
-            let (at, why) = BanList::parse(text).unwrap_err();
-            assert!(at == line && why.contains(what), "{text}: {at} {why}");
-        }
-    }
-
-    #[test]
-    fn times_are_read() {
-        assert_eq!(time_secs("1970-01-01T00:00:00Z"), Ok(0));
-        assert_eq!(time_secs("2000-02-29T12:00:01Z"), Ok(951_825_601));
-        assert_eq!(time_secs("2026-12-31T23:59:59Z"), Ok(1_798_761_599));
-        assert_eq!(time_secs("17"), Ok(17));
+        // What cannot be written is not in force.
+        let own = data.join(OWN_FILE);
+        std::fs::remove_file(&own).unwrap();
+        std::fs::create_dir(&own).unwrap();
+        let refused = bans.add(client("c"), FOR_EVER, 20);
+        assert!(matches!(refused, Err(NoChange::Unwritten(path, _)) if path == own));
+        assert!(!is_out(&bans, "c", 21));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -32,7 +33,7 @@ pub struct Endpoint {
 }
 
 /// A network in CIDR notation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Network {
     address: IpAddr,
     prefix_bits: u8,
@@ -118,6 +119,29 @@ impl Network {
                 own.to_bits().checked_shr(shift) == other.to_bits().checked_shr(shift)
             }
             _ => false,
+        }
+    }
+
+    /// The same network, named by its first address.
+    #[must_use]
+    pub fn without_host(self) -> Self {
+        Self { address: *self.addresses().start(), ..self }
+    }
+
+    /// All of them. IPv4 and IPv6 do not mix.
+    pub fn addresses(&self) -> RangeInclusive<IpAddr> {
+        let prefix_bits = u32::from(self.prefix_bits);
+        match self.address {
+            IpAddr::V4(own) => {
+                let host = u32::MAX.checked_shr(prefix_bits).unwrap_or(0);
+                let (first, last) = (own.to_bits() & !host, own.to_bits() | host);
+                Ipv4Addr::from_bits(first).into()..=Ipv4Addr::from_bits(last).into()
+            }
+            IpAddr::V6(own) => {
+                let host = u128::MAX.checked_shr(prefix_bits).unwrap_or(0);
+                let (first, last) = (own.to_bits() & !host, own.to_bits() | host);
+                Ipv6Addr::from_bits(first).into()..=Ipv6Addr::from_bits(last).into()
+            }
         }
     }
 }
@@ -250,6 +274,22 @@ mod tests {
         assert!(!contains("1.2.3.4", "1.2.3.5"));
         for text in ["10.0.0.0/33", "x", "::/129", "1.2.3.4/", ""] {
             assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn networks_begin_and_end() {
+        for (network, first, last) in [
+            ("10.1.2.3/8", "10.0.0.0", "10.255.255.255"),
+            ("1.2.3.4", "1.2.3.4", "1.2.3.4"),
+            ("1.2.3.4/0", "0.0.0.0", "255.255.255.255"),
+            ("fd00::7/8", "fd00::", "fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+            ("::1/128", "::1", "::1"),
+        ] {
+            let network: Network = network.parse().unwrap();
+            let (first, last) = (first.parse().unwrap(), last.parse().unwrap());
+            assert_eq!(network.addresses(), first..=last);
+            assert_eq!(network.without_host().addresses(), first..=last);
         }
     }
 }

@@ -367,6 +367,16 @@ fn parse_number(text: &str, unit: Unit) -> Option<u64> {
     }
 }
 
+/// A time such as 90, 5m or 7d, in seconds, as the configuration has it.
+///
+/// # Errors
+///
+/// It is none.
+pub fn secs_of_text(text: &str) -> Result<u64, String> {
+    let secs = parse_number(text, Unit::Secs).filter(|secs| *secs > 0);
+    secs.ok_or_else(|| format!("'{text}' is no time such as 90, 5m, 12h or 7d"))
+}
+
 /// A TOML basic string.
 fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
@@ -407,6 +417,8 @@ mod tests {
             assert!(time.parse_text(text).is_err(), "{text}");
         }
         assert!(count(0, 9).parse_text("1KiB").is_err());
+        assert_eq!(secs_of_text("2h"), Ok(7_200));
+        assert!(secs_of_text("0").is_err() && secs_of_text("soon").is_err());
     }
 
     #[test]

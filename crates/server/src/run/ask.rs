@@ -5,9 +5,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use broker::{Answer, Command, ShardId, Shared};
+use session::Message;
 use tokio::sync::oneshot;
 
 use super::mailbox::{Asked, Item, Mailbox};
+use crate::auth::bans::Lists;
 
 /// How long a shard may take for an answer. A publish waits for the disks in it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,6 +42,20 @@ impl Shards {
 
     pub(crate) fn count(&self) -> ShardId {
         self.shared.shard_count
+    }
+
+    /// Tells all workers who is banned: who is in already stays.
+    pub(crate) fn put_bans(&self, listed: &Arc<Lists>) {
+        for mailbox in self.mailboxes.get().into_iter().flat_map(|all| all.iter()) {
+            mailbox.put(Item::Bans { listed: listed.clone(), ends: false });
+        }
+    }
+
+    /// Publishes a message of the broker's own.
+    pub(crate) fn publish(&self, message: Message) {
+        if let Some(mailboxes) = self.mailboxes.get() {
+            mailboxes[0].put(Item::Publish(0, message));
+        }
     }
 
     /// Asks one of them.

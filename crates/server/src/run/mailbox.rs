@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::allowance::Charge;
 use super::gate::Seat;
-use crate::auth::bans::BanList;
+use crate::auth::bans::Lists;
 use crate::origin::Origin;
 
 /// A connection that the door has admitted.
@@ -52,9 +52,12 @@ pub(super) enum Item {
     /// Publish a message of the broker's own through this shard.
     Publish(ShardId, Message),
     Access(Access),
-    /// Ends the connections of those who are on the list, and keeps out who comes from a door that
-    /// has not seen it.
-    Bans(Arc<BanList>),
+    /// Keeps out who comes from a door that has not seen these bans. `ends`: the connections of
+    /// those whom they mean end, too.
+    Bans {
+        listed: Arc<Lists>,
+        ends: bool,
+    },
     /// The disk of this shard's log has carried out a command.
     Disk(ShardId, Box<Completion>),
     /// Keep the files of all logs as they are until `Unpin`, and say which they are.

@@ -85,11 +85,9 @@ pub fn serve(loaded: Loaded) -> anyhow::Result<()> {
     let shards = store.as_ref().map_or(config.server.shards, Store::shards);
     let seed = u64::from_le_bytes(crate::auth::random());
     let shared = Shared::new(limits::of_broker(&config), shards, seed);
-    let bans = Bans::load(&config.auth).map_err(anyhow::Error::msg)?;
-    let gate = Arc::new(Gate::with_bans(config.limits.connections_max, bans));
+    let gate = Arc::new(open_gate(&config)?);
     let health = Health::new();
-    let logs = store.as_ref().map_or(0, Store::shards);
-    let board = Arc::new(LogBoard::new(logs, health.clone()));
+    let board = Arc::new(LogBoard::new(store.as_ref().map_or(0, Store::shards), health.clone()));
     let turns: Arc<[Timing]> = (0..config.server.workers).map(|_| Timing::default()).collect();
     let certificates = Arc::new(Certificates::default());
     let shards_asked = Shards::new(&shared);
@@ -141,6 +139,11 @@ pub fn serve(loaded: Loaded) -> anyhow::Result<()> {
     line_pace.tell_withheld(clock.now_ms());
     tracing::info!("stopped");
     served
+}
+
+fn open_gate(config: &Config) -> anyhow::Result<Gate> {
+    let bans = Bans::load(&config.auth, &config.server.data_dir).map_err(anyhow::Error::msg)?;
+    Ok(Gate::with_bans(config.limits.connections_max, bans))
 }
 
 /// The parts behind the listeners.
@@ -250,7 +253,7 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
         PasswordFile::load(path)?;
     }
     crate::auth::check_files(&config.authentication)?;
-    Bans::load(&config.auth).map_err(anyhow::Error::msg)?;
+    Bans::load(&config.auth, &config.server.data_dir).map_err(anyhow::Error::msg)?;
     let mut notes = Vec::new();
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));

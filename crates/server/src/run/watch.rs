@@ -96,9 +96,9 @@ impl Watch<'_> {
             Ok(None) => {}
             Ok(Some(listed)) => {
                 for mailbox in self.mailboxes.iter() {
-                    mailbox.put(Item::Bans(listed.clone()));
+                    mailbox.put(Item::Bans { listed: listed.clone(), ends: true });
                 }
-                tracing::info!(bans = listed.len(), "bans read again");
+                tracing::info!(bans = listed.file.len(), "bans read again");
             }
             Err(error) => {
                 tracing::error!(error, "bans not read again; the old ones stay in force");

@@ -161,7 +161,7 @@ pub(super) struct Worker {
     /// into the buffer.
     arrivals: VecDeque<Handover>,
     /// As they were read again last.
-    bans: Arc<BanList>,
+    bans: Arc<Lists>,
     /// Connections that nobody needs any more.
     closing: VecDeque<usize>,
     /// Commands of operators, and those who wait for the answers to what has begun.
@@ -370,7 +370,7 @@ impl Worker {
                     shard.set_access(access.clone());
                 }
             }
-            Item::Bans(listed) => self.on_bans(listed),
+            Item::Bans { listed, ends } => self.on_bans(listed, ends),
             Item::Disk(shard, completion) => self.shard(shard).on_disk(*completion, now_ms),
             Item::Pin(answer) => self.pin_logs(&answer),
             Item::Unpin => self.shards.iter_mut().for_each(Shard::unpin_log),

@@ -1,6 +1,6 @@
 //! As much of an HTTP client as the API needs: one request for each connection.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
@@ -16,6 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// The longest line of a stream.
+const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Who we are.
 pub(super) enum Credentials {
@@ -65,12 +68,42 @@ impl Http {
         if (200..300).contains(&status) {
             return Ok(value);
         }
-        let code = match status {
-            401 | 403 => EXIT_NOT_ALLOWED,
-            404 => EXIT_NONE,
-            _ => EXIT_FAILURE,
+        Err(failure(status, &value))
+    }
+
+    /// Reads a stream line by line, until it ends or `line` says that it is enough.
+    pub(super) fn follow(
+        &self,
+        path: &str,
+        mut line: impl FnMut(&str) -> bool,
+    ) -> Result<(), Failure> {
+        let fault = |error: std::io::Error| {
+            Failure::new(format!("cannot read from http://{}: {error}", self.authority))
         };
-        Err(Failure { code, text: told(status, &value) })
+        let mut stream = BufReader::new(self.open("GET", path, "", "1.0").map_err(fault)?);
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let count = (&mut stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut head);
+            if count.map_err(fault)? == 0 || head.len() as u64 > LINE_BYTES_MAX {
+                return Err(Failure::new("the broker's answer is not HTTP"));
+            }
+        }
+        let status = parse(&head).map_or(0, |(status, _)| status);
+        if status != 200 {
+            let mut body = Vec::new();
+            stream.take(ANSWER_BYTES_MAX).read_to_end(&mut body).map_err(fault)?;
+            let problem = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            return Err(failure(status, &problem));
+        }
+        let mut text = String::new();
+        loop {
+            text.clear();
+            match (&mut stream).take(LINE_BYTES_MAX).read_line(&mut text).map_err(fault)? {
+                0 => return Ok(()),
+                _ if line(text.trim_end()) => {}
+                _ => return Ok(()),
+            }
+        }
     }
 
     fn exchange(
@@ -79,14 +112,29 @@ impl Http {
         path: &str,
         body: Option<&Value>,
     ) -> std::io::Result<(u16, Vec<u8>)> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let stream = self.open(method, path, &body, "1.1")?;
+        let mut answer = Vec::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+        parse(&answer).ok_or_else(|| std::io::Error::other("its answer is not HTTP"))
+    }
+
+    /// A connection on which a request was sent. Answers to HTTP 1.0 come in one piece, however
+    /// long they go on.
+    fn open(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        version: &str,
+    ) -> std::io::Result<TcpStream> {
         let mut addresses = self.authority.to_socket_addrs()?;
         let address = addresses.next().ok_or(std::io::ErrorKind::NotFound)?;
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let body = body.map(Value::to_string).unwrap_or_default();
         let head = format!(
-            "{method} {PREFIX}{path} HTTP/1.1\r\nHost: {}\r\nAuthorization: {}\r\n\
+            "{method} {PREFIX}{path} HTTP/{version}\r\nHost: {}\r\nAuthorization: {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             self.authority,
             self.authorization,
@@ -94,10 +142,17 @@ impl Http {
         );
         stream.write_all(head.as_bytes())?;
         stream.write_all(body.as_bytes())?;
-        let mut answer = Vec::new();
-        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
-        parse(&answer).ok_or_else(|| std::io::Error::other("its answer is not HTTP"))
+        Ok(stream)
     }
+}
+
+fn failure(status: u16, problem: &Value) -> Failure {
+    let code = match status {
+        401 | 403 => EXIT_NOT_ALLOWED,
+        404 => EXIT_NONE,
+        _ => EXIT_FAILURE,
+    };
+    Failure { code, text: told(status, problem) }
 }
 
 /// Status and body.

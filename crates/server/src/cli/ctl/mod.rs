@@ -3,6 +3,8 @@
 //! Exit codes beside those of all commands: 4, the broker did not let us; 5, there is none of that
 //! name.
 
+mod ban;
+mod events;
 mod http;
 mod table;
 
@@ -12,6 +14,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{EXIT_FAILURE, EXIT_OK, complain, print};
+use crate::config::schema::secs_of_text;
+use ban::BanCommand;
+use events::EventsArgs;
 use http::{Credentials, Http, percent_encoded};
 use table::Column;
 
@@ -52,6 +57,11 @@ enum CtlCommand {
     /// Clients, connected or not.
     #[command(subcommand)]
     Clients(Clients),
+    /// Who is kept out.
+    #[command(subcommand)]
+    Ban(BanCommand),
+    /// Life-cycle events as they happen, until interrupted.
+    Events(EventsArgs),
     /// What a client is subscribed to.
     Subs { client_id: String },
     /// Who gets a message on a topic.
@@ -79,7 +89,12 @@ enum Clients {
     /// Show one.
     Show { client_id: String },
     /// End its connection (0x98); its session stays.
-    Kick { client_id: String },
+    Kick {
+        client_id: String,
+        /// Keep it off for so long, such as 90, 5m, 12h or 7d, whether it is connected or not.
+        #[arg(long, value_name = "TIME", value_parser = secs_of_text)]
+        ban: Option<u64>,
+    },
     /// End its session, with all that waits for it.
     Purge { client_id: String },
 }
@@ -236,6 +251,8 @@ impl Ctl {
         match command {
             CtlCommand::Info => self.show("/broker"),
             CtlCommand::Clients(command) => self.clients(command),
+            CtlCommand::Ban(command) => self.ban(command),
+            CtlCommand::Events(args) => self.events(args),
             CtlCommand::Subs { client_id } => {
                 let path = format!("/clients/{}/subscriptions", percent_encoded(client_id));
                 self.list(&path, &[], 0, SUBSCRIPTIONS)
@@ -270,8 +287,9 @@ impl Ctl {
                 self.list("/clients", &query, args.limit, CLIENTS)
             }
             Clients::Show { client_id } => self.show(&client_path(client_id)),
-            Clients::Kick { client_id } => {
-                let path = client_path(client_id) + "/disconnect";
+            Clients::Kick { client_id, ban } => {
+                let query = ban.map(|secs| format!("?ban_secs={secs}")).unwrap_or_default();
+                let path = client_path(client_id) + "/disconnect" + &query;
                 self.http.call("POST", &path, None).map(drop)
             }
             Clients::Purge { client_id } => {
@@ -472,6 +490,8 @@ Examples:
   quelea ctl clients list --offline --limit 0     all sessions without a connection
   quelea ctl clients show dev-7 --json
   quelea ctl clients kick dev-7                   ends its connection
+  quelea ctl ban add address 192.0.2.0/24 --for 12h
+  quelea ctl events --type session.               who comes and goes
   quelea ctl who vehicles/7/speed                 who gets a message on this topic
   quelea ctl retained list 'home/#'
   quelea ctl publish home/lamp -m on

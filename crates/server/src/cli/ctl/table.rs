@@ -63,7 +63,7 @@ fn cell(value: &Value) -> String {
 }
 
 /// Signs that steer a terminal as they are written in source code.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for sign in text.chars() {
         match sign.is_control() {

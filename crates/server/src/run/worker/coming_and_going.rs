@@ -12,7 +12,7 @@ use session::Outbox;
 
 use super::reading::READS_PER_TURN;
 use super::{Connection, State, Worker};
-use crate::auth::bans::{BanList, Visitor};
+use crate::auth::bans::{Lists, Visitor};
 use crate::run::mailbox::Handover;
 
 /// Connections that are opened in one turn, and as many sockets are closed; the others follow with
@@ -99,16 +99,22 @@ impl Worker {
         }
     }
 
-    pub(super) fn on_bans(&mut self, listed: Arc<BanList>) {
+    /// Lists may come in another order than they were made in.
+    pub(super) fn on_bans(&mut self, listed: Arc<Lists>, ends: bool) {
+        if listed.serial > self.bans.serial {
+            self.bans = listed;
+        }
+        if !ends {
+            return;
+        }
         let (now_ms, wall_secs) = (self.now_ms, self.clock.wall_secs());
         let is_banned = |client_id: &str, username: Option<&str>, peer: &str| {
             let visitor = Visitor { client_id: Some(client_id), username, address: ip(peer) };
-            listed.means(visitor, wall_secs).is_some()
+            self.bans.means(visitor, wall_secs).is_some()
         };
         for shard in &mut self.shards {
             shard.on_bans(is_banned, now_ms);
         }
-        self.bans = listed;
     }
 
     /// A client connects anew while the worker still knows an older connection of it. What it sent

@@ -1,0 +1,253 @@
+//! Bans: who is kept out until when.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use broker::command::Whom;
+use broker::{Answer, Command, Name};
+use serde_json::json;
+use web::axum::http::StatusCode;
+
+use super::call::Call;
+use super::paging::other_answer;
+use super::problem::Problem;
+use super::routes::Outcome;
+use super::schema::Rows;
+use super::views::{Ban, NewBan};
+use super::{Api, json as answer};
+use crate::auth::bans::{BanList, Banned, FOR_EVER, FULL, NoChange};
+use crate::life_cycle::Happened;
+use crate::moment;
+
+pub(crate) fn list(api: &Api, call: &Call) -> Outcome {
+    let lists = api.facts.gate.bans.lists();
+    let (mut place, mut after) = start(call)?;
+    let (now_secs, wanted) = (api.facts.clock.wall_secs(), call.text("kind"));
+    let mut items = Vec::new();
+    loop {
+        let (list, is_own) = if place == 0 { (&lists.own, true) } else { (&lists.file, false) };
+        for (banned, until) in rows(list, after.as_ref(), now_secs, wanted) {
+            if items.len() == call.limit() {
+                return answer(&Rows { items, cursor: Some(cursor(place, after.as_ref())) });
+            }
+            items.push(view(&banned, until, is_own));
+            after = Some(banned);
+        }
+        if place == 1 {
+            return answer(&Rows { items, cursor: None });
+        }
+        (place, after) = (1, None);
+    }
+}
+
+/// Those that hold.
+fn rows<'a>(
+    list: &'a BanList,
+    after: Option<&Banned>,
+    now_secs: u64,
+    kind: Option<&'a str>,
+) -> impl Iterator<Item = (Banned, u64)> + use<'a> {
+    let is_wanted = move |(banned, until): &(Banned, u64)| {
+        *until > now_secs && kind.is_none_or(|kind| banned.kind() == kind)
+    };
+    let behind: Vec<_> = list.behind(after).filter(is_wanted).take(ROWS_MAX).collect();
+    behind.into_iter()
+}
+
+/// One more than the most rows of an answer.
+const ROWS_MAX: usize = super::routes::LIMIT_MAX as usize + 1;
+
+fn view(banned: &Banned, until: u64, is_own: bool) -> Ban {
+    Ban {
+        kind: banned.kind().to_owned(),
+        who: banned.who(),
+        until: (until != FOR_EVER).then(|| moment::text_of(until)),
+        by_hand: !is_own,
+    }
+}
+
+/// The list, and the row before the first: `1.client.QQ`.
+fn cursor(place: u8, after: Option<&Banned>) -> String {
+    let row = after.map(|banned| {
+        let who = BASE64_URL_SAFE_NO_PAD.encode(banned.who());
+        format!("{}.{who}", banned.kind())
+    });
+    format!("{place}.{}", row.unwrap_or_default())
+}
+
+fn start(call: &Call) -> Result<(u8, Option<Banned>), Problem> {
+    let Some(text) = call.text("cursor") else { return Ok((0, None)) };
+    read_cursor(text).ok_or_else(|| {
+        let fix = "give back the cursor of an answer to the same question, or leave it out";
+        Problem::bad("query parameter cursor", format!("'{text}' is no cursor")).fix(fix)
+    })
+}
+
+fn read_cursor(text: &str) -> Option<(u8, Option<Banned>)> {
+    let (place, row) = text.split_once('.')?;
+    let place = place.parse().ok().filter(|place| *place <= 1)?;
+    if row.is_empty() {
+        return Some((place, None));
+    }
+    let (kind, who) = row.split_once('.')?;
+    let who = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(who).ok()?).ok()?;
+    Some((place, Some(Banned::parse(kind, &who).ok()?)))
+}
+
+pub(crate) async fn add(api: &Arc<Api>, call: &Call) -> Outcome {
+    let NewBan { kind, who, for_secs, until } = call.body()?;
+    let banned = Banned::parse(&kind, &who).map_err(|why| Problem::bad("body", why))?;
+    if who.len() > WHO_BYTES_MAX {
+        let detail = format!("'who' has more than {WHO_BYTES_MAX} bytes");
+        return Err(Problem::bad("body", detail));
+    }
+    let until = end_of(api, for_secs, until.as_deref())?;
+    ban(api, call, banned.clone(), until).await?;
+    answer(&view(&banned, until, true))
+}
+
+/// A name of MQTT has no more.
+const WHO_BYTES_MAX: usize = 65_535;
+
+fn end_of(api: &Api, for_secs: Option<u64>, until: Option<&str>) -> Result<u64, Problem> {
+    let now_secs = api.facts.clock.wall_secs();
+    let end = match (for_secs, until) {
+        (None, None) => return Ok(FOR_EVER),
+        (Some(secs), None) => Some(now_secs.saturating_add(secs)),
+        (None, Some(text)) => moment::secs_of(text),
+        (Some(_), Some(_)) => {
+            let detail = "'for_secs' and 'until' are both there";
+            return Err(Problem::bad("body", detail).fix("leave one out"));
+        }
+    };
+    end.filter(|end| *end > now_secs).ok_or_else(|| {
+        let detail = "the ban would have ended already, or its end is no time";
+        Problem::bad("body", detail).fix("write one to come, such as 2030-12-31T23:59:59Z")
+    })
+}
+
+/// Bans somebody, and ends the connections that this means.
+pub(crate) async fn ban(
+    api: &Arc<Api>,
+    call: &Call,
+    banned: Banned,
+    until: u64,
+) -> Result<(), Problem> {
+    let told = view(&banned, until, true);
+    let whom = match &banned {
+        Banned::Client(name) => Whom::Client(name.clone()),
+        Banned::User(name) => Whom::User(name.clone()),
+        Banned::Address(address) => Whom::Addresses(*address..=*address),
+        Banned::Network(network) => Whom::Addresses(network.addresses()),
+    };
+    let own = api.clone();
+    let add = move || {
+        let lists = own.facts.gate.bans.add(banned, until, own.facts.clock.wall_secs())?;
+        own.shards.put_bans(&lists);
+        Ok(())
+    };
+    change(add).await?;
+    note(api, call, &told, "ban.made");
+    end_connections(api, whom).await
+}
+
+pub(crate) async fn remove(api: &Arc<Api>, call: &Call) -> Outcome {
+    let (kind, who) = (call.needed("kind"), call.needed("who"));
+    let banned = Banned::parse(kind, who).map_err(|why| Problem::bad("query", why))?;
+    let (own, told) = (api.clone(), view(&banned, FOR_EVER, true));
+    change(move || {
+        let lists = own.facts.gate.bans.remove(&banned, own.facts.clock.wall_secs())?;
+        own.shards.put_bans(&lists);
+        Ok(())
+    })
+    .await?;
+    note(api, call, &told, "ban.removed");
+    Ok(None)
+}
+
+/// Beside the line of each call, which does not say what is in a body.
+fn note(api: &Api, call: &Call, ban: &Ban, event: &'static str) {
+    let shown = crate::logging::shown;
+    let mut data = json!({ "kind": ban.kind, "who": ban.who, "by": call.caller.name });
+    let (by, whom) = (&*shown(&call.caller.name), &*shown(&ban.who));
+    if event == "ban.made" {
+        tracing::info!(by, kind = ban.kind, whom, until = ban.until, "ban made");
+        data["until"] = ban.until.clone().into();
+    } else {
+        tracing::info!(by, kind = ban.kind, whom, "ban taken back");
+    }
+    let message = api.facts.life_cycle.on_other(&Happened::of_broker(event, data));
+    message.into_iter().for_each(|message| api.shards.publish(message));
+}
+
+async fn change(
+    work: impl FnOnce() -> Result<(), NoChange> + Send + 'static,
+) -> Result<(), Problem> {
+    match web::aside(work).await {
+        Some(done) => done.map_err(Problem::from),
+        None => {
+            let detail = "the list of bans could not be changed";
+            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail))
+        }
+    }
+}
+
+/// A page of sessions at a time, as in lists.
+async fn end_connections(api: &Api, whom: Whom) -> Result<(), Problem> {
+    let shards = match &whom {
+        Whom::Client(client_id) => {
+            let shard = api.shards.shared.shard_of_client(Name::first(client_id));
+            shard..shard + 1
+        }
+        Whom::User(_) | Whom::Addresses(_) => 0..api.shards.count(),
+    };
+    for shard in shards {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let command = Command::EndBanned { from, whom: whom.clone() };
+            next = match api.shards.ask(shard, command).await? {
+                Answer::Ended(next) => next,
+                _ => return Err(other_answer()),
+            };
+        }
+    }
+    Ok(())
+}
+
+impl From<NoChange> for Problem {
+    fn from(no_change: NoChange) -> Self {
+        match no_change {
+            NoChange::Missing => Self::new(StatusCode::NOT_FOUND, "there is no such ban"),
+            NoChange::ByHand(path) => {
+                let detail = format!("this ban is in {}, which is edited by hand", path.display());
+                let fix = "take its line out, and send the broker SIGHUP";
+                Self::new(StatusCode::CONFLICT, detail).fix(fix)
+            }
+            NoChange::Full => Self::new(StatusCode::INSUFFICIENT_STORAGE, FULL),
+            NoChange::Unwritten(path, error) => {
+                let detail = format!("cannot write {}: {error}", path.display());
+                let fix = "nothing has changed; see to the disk and try again";
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, detail).fix(fix)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_are_read_as_they_were_written() {
+        for (kind, who) in [("client", "a.b/ü"), ("user", "u"), ("address", "10.0.0.0/8")] {
+            let banned = Banned::parse(kind, who).unwrap();
+            let text = cursor(1, Some(&banned));
+            assert_eq!(read_cursor(&text), Some((1, Some(banned))));
+        }
+        assert_eq!(read_cursor(&cursor(0, None)), Some((0, None)));
+        for wrong in ["", "2.", "0", "0.client", "0.client.%", "0.x.QQ", "0.client."] {
+            assert_eq!(read_cursor(wrong), None, "{wrong}");
+        }
+    }
+}
