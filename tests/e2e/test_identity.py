@@ -190,6 +190,30 @@ acl_file = "{{dir}}/acl"
         assert may_publish(peer, "other") and not may_publish(peer, "$SYS/x")
 
 
+def test_a_token_and_an_answer_bring_their_own_access_rules(start, service):
+    own = [
+        {"permission": "deny", "action": "publish", "topic": "${clientid}/closed"},
+        {"permission": "allow", "action": "all", "topic": "${clientid}/#", "qos": [0, 1]},
+    ]
+    asked = service(lambda *_: as_json({"result": "allow", "acl": {"sub": ["news/#"]}}))
+    config = BY_SECRET + (
+        f'[[authentication]]\nname = "s"\nkind = "http"\nurl = "{asked.url}"\n'
+        '[access]\npolicy_file = "{dir}/policy"\n'
+    )
+    policy = '[[rules]]\neffect = "allow"\ntopics = ["all/#"]\n'
+    broker = start(config, {"secret": SECRET, "policy": policy})
+    token = hs256(claims(acl=own))
+    with Peer(broker.port()).accepted(client_id="c1", user="x", password=token) as peer:
+        assert may_publish(peer, "c1/open") and not may_publish(peer, "c1/closed")
+        assert may_publish(peer, "all/x") and not may_publish(peer, "c2/open")
+        assert may_subscribe(peer, "c1/#") and not may_subscribe(peer, "news/a")
+    with Peer(broker.port()).accepted(client_id="c2", user="y", password="p") as peer:
+        assert may_subscribe(peer, "news/a") and not may_publish(peer, "news/a")
+    # A newer token brings its own; what cannot be understood is nobody's.
+    odd = hs256(claims(acl=[{"permission": "allow", "topic": "#", "clientid_re": "^c"}]))
+    assert reason(broker, client_id="c3", user="x", password=odd) == NOT_AUTHORIZED
+
+
 def test_answers_are_remembered_as_long_as_they_say(start, service):
     asked = service(
         lambda _, body: as_json({"result": "allow"}, **{"Cache-Control": "max-age=600"})

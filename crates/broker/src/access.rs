@@ -213,16 +213,17 @@ impl Access {
             grants.is_open |= principal.is_superuser;
             grants.receives_all = principal.is_unknown;
         }
-        if grants.is_open {
+        if principal.is_some_and(|principal| principal.is_superuser) {
             return grants;
         }
         let none = Attributes::default();
         let attributes = principal.map_or(&none, |principal| &principal.attributes);
-        if !self.ordered.is_empty() {
-            grants.ordered = self.ordered.of(identity, attributes, place);
-            grants.receives_all |= self.ordered.is_in_doubt(place);
+        let own = principal.map(|principal| &*principal.rules).unwrap_or_default();
+        if !own.is_empty() || !self.ordered.is_empty() {
+            grants.ordered = self.ordered.of(own, identity, attributes, place);
+            grants.receives_all |= self.ordered.is_in_doubt(own, place);
         }
-        if self.conditional.is_empty() {
+        if self.conditional.is_empty() || grants.is_open {
             return grants;
         }
         let mut own = grants.own.as_deref().cloned().unwrap_or_default();
@@ -305,11 +306,12 @@ impl Grants {
         };
         let rules = self.ordered.as_deref().unwrap_or_default();
         let in_order = || ordered::cover(rules, identity, filter);
-        let is_granted = || self.grants_of(READ).any(holds);
-        self.is_open || (!self.denials().any(touches) && in_order().unwrap_or_else(is_granted))
+        let is_granted = || self.is_open || self.grants_of(READ).any(holds);
+        self.is_open() || (!self.denials().any(touches) && in_order().unwrap_or_else(is_granted))
     }
 
-    /// The line of the rule in order that decides something, and whether it allows it.
+    /// The line of the rule in order that decides something (0: it is the client's own), and
+    /// whether it allows it.
     pub fn rule_in_order(
         &self,
         identity: Identity<'_>,
@@ -348,6 +350,7 @@ impl Grants {
             return format!("deny {}", pattern.text).into();
         }
         match self.rule_in_order(identity, action, topic, manner) {
+            Some((0, false)) => "a rule of its credential".into(),
             Some((line, false)) => format!("the rule in line {line} of the policy file").into(),
             _ => "no rule grants it".into(),
         }
@@ -355,16 +358,15 @@ impl Grants {
 
     /// True when no rules are in force.
     pub fn is_open(&self) -> bool {
-        self.is_open
+        self.is_open && self.ordered.is_none()
     }
 
     #[inline]
     fn permits(&self, identity: Identity<'_>, right: u8, topic: &str, manner: Manner) -> bool {
-        self.is_open
-            || match &self.ordered {
-                None => self.is_granted(identity, right, topic),
-                Some(rules) => self.is_granted_in_order(rules, identity, right, topic, manner),
-            }
+        match &self.ordered {
+            None => self.is_open || self.is_granted(identity, right, topic),
+            Some(rules) => self.is_granted_in_order(rules, identity, right, topic, manner),
+        }
     }
 
     /// Apart, so that who has no such rules pays for a comparison only.
@@ -384,7 +386,8 @@ impl Grants {
             WRITE => ordered::on_publish(rules, identity, topic, manner),
             _ => ordered::on_receive(rules, identity, topic),
         };
-        rule.map_or_else(|| self.is_granted(identity, right, topic), |rule| rule.allows)
+        let is_granted = || self.is_open || self.is_granted(identity, right, topic);
+        rule.map_or_else(is_granted, |rule| rule.allows)
     }
 
     fn is_granted(&self, identity: Identity<'_>, permission: u8, topic: &str) -> bool {
@@ -410,8 +413,8 @@ impl Grants {
         };
         let rules = self.ordered.as_deref().unwrap_or_default();
         let in_order = || ordered::on_subscribe(rules, identity, filter, qos).map(|it| it.allows);
-        let is_granted = || self.grants_of(READ).any(touches);
-        self.is_open
+        let is_granted = || self.is_open || self.grants_of(READ).any(touches);
+        self.is_open()
             || self.accepts_all_subscriptions
             || (!self.denials().any(holds) && in_order().unwrap_or_else(is_granted))
     }

@@ -1,5 +1,9 @@
 //! Who a connection is beyond its client id and user name: what its credential says of it.
 
+use std::sync::Arc;
+
+use crate::access::OrderedRule;
+
 /// What a credential says of its client. A connection that showed none, or one that says no more
 /// than a user name, has no principal.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,6 +18,8 @@ pub struct Principal {
     pub provider: Option<u32>,
     /// Access rules do not apply to it. Topics of the broker's own stay the broker's.
     pub is_superuser: bool,
+    /// Access rules of its own, which come before those that are for others, too.
+    pub rules: Arc<[OrderedRule]>,
 }
 
 /// Named values, in the order of their names.

@@ -107,19 +107,22 @@ impl OrderedRules {
         self.common.is_none()
     }
 
-    /// Those for a client. None: there are none.
+    /// Those for a client, behind its own. None: there are none.
     pub(super) fn of(
         &self,
+        own: &[OrderedRule],
         identity: Identity<'_>,
         attributes: &Attributes,
         place: Place<'_>,
     ) -> Option<Active> {
-        if self.common.is_some() {
+        if own.is_empty() && self.common.is_some() {
             return self.common.clone().filter(|rules| !rules.is_empty());
         }
+        // Who took them has checked them.
+        let personal = Self::compile(own).unwrap_or_default();
         let mut latest: Option<(&Arc<Query>, bool)> = None;
         let mut own = Vec::new();
-        for compiled in &*self.rules {
+        for compiled in personal.rules.iter().chain(&*self.rules) {
             let holds = match (&compiled.query, latest) {
                 (None, _) => true,
                 (Some(query), Some((same, held))) if Arc::ptr_eq(query, same) => held,
@@ -137,7 +140,10 @@ impl OrderedRules {
     }
 
     /// Is there one of which nobody knows whether it is for a client there?
-    pub(super) fn is_in_doubt(&self, place: Place<'_>) -> bool {
+    pub(super) fn is_in_doubt(&self, own: &[OrderedRule], place: Place<'_>) -> bool {
+        if place.address.is_none() && own.iter().any(|rule| !rule.addresses.is_empty()) {
+            return true;
+        }
         self.rules.iter().any(|rule| {
             !rule.addresses.is_empty() && place.address.is_none()
                 || !rule.listeners.is_empty() && place.listener.is_empty()
@@ -459,6 +465,29 @@ mod tests {
             let text = levels.join("/");
             if is_open { format!("{text}/#") } else { text }
         })
+    }
+
+    #[test]
+    fn rules_of_a_credential_come_first_and_hold_where_there_are_no_others() {
+        let rules = [rule(false, "publish", &["a/closed"]), rule(true, "all", &["a/#", "own/%c"])];
+        let with = |is_superuser| Principal {
+            rules: rules.to_vec().into(),
+            is_superuser,
+            ..Principal::default()
+        };
+        let open = Access::open().grants_of(ANNA, Some(&with(false)), NEAR);
+        assert!(!may(&open, Action::Publish, "a/closed") && may(&open, Action::Publish, "a/x"));
+        assert!(may(&open, Action::Publish, "b"), "no rule is about it, and there are no others");
+        assert!(may(&open, Action::Subscribe, "#") && open.covers(ANNA, "#") && !open.is_open());
+        let why = open.why_denied(ANNA, Action::Publish, "a/closed", Manner::default());
+        assert_eq!(&*why, "a rule of its credential");
+        let listed = [rule(false, "all", &["own/#"])];
+        let access = Access::compile(&[]).unwrap().in_order(&listed).unwrap();
+        let both = access.grants_of(ANNA, Some(&with(false)), NEAR);
+        assert!(may(&both, Action::Publish, "own/c1") && !may(&both, Action::Publish, "own/c2"));
+        assert!(!may(&both, Action::Publish, "b"));
+        let superuser = access.grants_of(ANNA, Some(&with(true)), NEAR);
+        assert!(may(&superuser, Action::Publish, "a/closed") && superuser.is_open());
     }
 
     proptest! {

@@ -3,15 +3,16 @@
 //! A check takes 20 to 100 us and happens at the door. Only where a token names a key that is not
 //! known yet it waits for the key set to be fetched, off all threads that serve clients.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use broker::{Attribute, Attributes, Principal};
 use serde_json::{Map, Value};
 
 use super::keys::{Algorithm, Checked, KeySet};
-use super::service::ACL_REFUSED;
 use super::template::{CLAIMS, Template, is_name, value_of};
-use super::{AuthRequest, LATEST_SECS, Opinion, Proof};
+use super::{AuthRequest, LATEST_SECS, Opinion, Proof, acl_claim};
 
 /// Attributes of one client, and bytes of them.
 const ATTRIBUTES_MAX: usize = 64;
@@ -140,9 +141,7 @@ impl Demands {
                 return Err(format!("its claim '{path}' is not what it has to be"));
             }
         }
-        if !self.acl_ignored && has_acl(claims) {
-            return Err(ACL_REFUSED.into());
-        }
+        let rules = if self.acl_ignored { Arc::default() } else { acl_claim::rules_of(claims)? };
         let username = self.username.fill(value).filter(|name| is_name(name));
         let username = username.ok_or("it has no user name")?;
         let own = self.attributes.iter().filter_map(|(name, template)| {
@@ -153,7 +152,8 @@ impl Demands {
             Some((name.as_str().into(), value))
         });
         let attributes = attributes_of(claims.get(CLIENT_ATTRS), own)?;
-        Ok(Proof { username: Some(username), attributes, expires_at_secs, is_superuser: false })
+        let username = Some(username);
+        Ok(Proof { username, attributes, expires_at_secs, is_superuser: false, rules })
     }
 
     /// When the token ends.
@@ -220,15 +220,6 @@ fn attribute_of(value: &Value) -> Option<Attribute> {
     })
 }
 
-/// Has it access rules of one of EMQX's two forms? Who wrote them relies on them.
-pub(super) fn has_acl(object: &Map<String, Value>) -> bool {
-    match object.get("acl") {
-        Some(Value::Array(rules)) => rules.iter().any(|rule| rule.get("permission").is_some()),
-        Some(Value::Object(lists)) => ["pub", "sub", "all"].iter().any(|w| lists.contains_key(*w)),
-        _ => false,
-    }
-}
-
 /// What a token or an answer says in one member, and what the configuration makes of it.
 pub(super) fn attributes_of(
     stated: Option<&Value>,
@@ -254,7 +245,10 @@ pub(super) fn attributes_of(
 
 /// A proof as the broker's core takes it.
 pub(super) fn principal(proof: &Proof, expires_at_ms: Option<u64>) -> Option<Box<Principal>> {
-    let says_more = !proof.attributes.is_empty() || expires_at_ms.is_some() || proof.is_superuser;
+    let says_more = !proof.attributes.is_empty()
+        || expires_at_ms.is_some()
+        || proof.is_superuser
+        || !proof.rules.is_empty();
     says_more.then(|| {
         Box::new(Principal {
             attributes: proof.attributes.clone(),
@@ -262,6 +256,7 @@ pub(super) fn principal(proof: &Proof, expires_at_ms: Option<u64>) -> Option<Box
             is_unknown: false,
             provider: None,
             is_superuser: proof.is_superuser,
+            rules: proof.rules.clone(),
         })
     })
 }

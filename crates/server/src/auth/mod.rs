@@ -9,6 +9,7 @@
 //!
 //! A provider that is slow holds up who asks it, and nobody else: each has a queue of its own.
 
+mod acl_claim;
 pub mod acl_file;
 pub mod bans;
 mod cache;
@@ -30,6 +31,7 @@ pub mod template;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use broker::access::OrderedRule;
 use broker::{Attributes, Principal, Reauthenticate};
 use codec::Reason;
 
@@ -121,6 +123,8 @@ pub(crate) struct Proof {
     /// In seconds since 1970.
     pub(crate) expires_at_secs: Option<u64>,
     pub(crate) is_superuser: bool,
+    /// Access rules that its credential states.
+    pub(crate) rules: Arc<[OrderedRule]>,
 }
 
 /// Takes the opinion of a provider.

@@ -357,7 +357,7 @@ impl Reading<'_> {
 }
 
 /// A template as rules have it: `%c`, `%u` and `%{attributes.NAME}` for its variables.
-fn filter_of(template: &str) -> Result<String, String> {
+pub(super) fn filter_of(template: &str) -> Result<String, String> {
     let mut filter = String::new();
     let mut rest = template;
     while let Some((before, behind)) = rest.split_once("${") {
@@ -388,7 +388,7 @@ fn filter_of(template: &str) -> Result<String, String> {
 }
 
 fn attribute_of(variable: &str) -> Option<&str> {
-    let prefixes = ["client.attributes.", "principal.attributes.", "attributes."];
+    let prefixes = ["client.attributes.", "principal.attributes.", "attributes.", "client_attrs."];
     let name = prefixes.iter().find_map(|prefix| variable.strip_prefix(prefix))?;
     (!name.is_empty() && !name.contains(['/', '+', '#', '%', '{'])).then_some(name)
 }

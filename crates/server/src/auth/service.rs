@@ -14,11 +14,11 @@ use tokio::runtime::Handle;
 
 use super::cache::{Digest, ProofCache};
 use super::fetch::{self, Client, Reply, percent_encoded};
-use super::jwt::{attributes_of, has_acl};
+use super::jwt::attributes_of;
 use super::lanes::{Asks, Lanes, Next};
 use super::pace::Pace;
 use super::template::value_of;
-use super::{AuthRequest, Later, Opinion, Proof, lock};
+use super::{AuthRequest, Later, Opinion, Proof, acl_claim, lock};
 use crate::config::{Auth, BodyForm, HttpConfig};
 use crate::origin::Origin;
 use crate::run::Clock;
@@ -315,9 +315,14 @@ impl HttpConfig {
             Some("ignore") | None => return Ok(Opinion::NotMine),
             Some(other) => return Err(format!("its result is '{other}'")),
         }
-        if !self.acl_ignored && has_acl(&answer) {
-            return Ok(Opinion::No(ACL_REFUSED.into()));
-        }
+        let rules = match self.acl_ignored {
+            true => Ok(Arc::default()),
+            false => acl_claim::rules_of(&answer),
+        };
+        let rules = match rules {
+            Ok(rules) => rules,
+            Err(why) => return Ok(Opinion::No(why)),
+        };
         let expires_at_secs = match answer.get("expire_at") {
             None | Some(Value::Null) => None,
             Some(at) => Some(at.as_u64().ok_or("its expire_at is no time")?),
@@ -327,12 +332,9 @@ impl HttpConfig {
         }
         let attributes = attributes_of(answer.get("client_attrs"), std::iter::empty())?;
         let is_superuser = answer.get("is_superuser").and_then(Value::as_bool).unwrap_or(false);
-        Ok(Opinion::Yes(Proof { attributes, expires_at_secs, is_superuser, ..proof }))
+        Ok(Opinion::Yes(Proof { attributes, expires_at_secs, is_superuser, rules, ..proof }))
     }
 }
-
-pub(super) const ACL_REFUSED: &str = "it has access rules (acl), which are not carried out; write them into \
-                                      access.acl_file, and set acl_ignored";
 
 #[cfg(test)]
 mod tests;

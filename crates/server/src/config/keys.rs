@@ -639,8 +639,7 @@ settings! {
         /// `jwt`, `http`: authorities that sign the certificate of the service, PEM. Not set: those
         /// of the system.
         ca: Option<PathBuf> = Kind::Path, "";
-        /// `jwt`, `http`: admits clients whose token or answer has access rules of EMQX (`acl`),
-        /// which are not carried out. Without it they are refused.
+        /// `jwt`, `http`: does not carry out access rules of EMQX (`acl`) in a token or an answer.
         acl_ignored: bool = Kind::Flag, "false";
     }
 }

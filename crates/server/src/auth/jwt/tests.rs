@@ -285,15 +285,22 @@ fn claims_become_attributes() {
 }
 
 #[test]
-fn access_rules_that_are_not_carried_out_are_not_passed_over_in_silence() {
+fn access_rules_of_a_token_are_its_clients() {
     let with = |acl: Value| json!({ "sub": "anna", "exp": NOW + 600, "acl": acl });
-    let rule = json!([{ "permission": "deny", "action": "all", "topic": "#" }]);
-    for acl in [rule, json!({ "pub": ["t"] })] {
-        assert!(is_bad(&hs256(&with(acl.clone()), &demands()), "access.acl_file"));
-        let lenient = Demands { acl_ignored: true, ..demands() };
-        assert!(is_good(&hs256(&with(acl), &lenient)));
-    }
-    assert!(is_good(&hs256(&with(json!("a word of somebody else's")), &demands())));
+    let rules_of = |acl: Value, demands: &Demands| match hs256(&with(acl), demands) {
+        Outcome::Good(proof) => Ok(proof.rules.len()),
+        Outcome::Bad(why) => Err(why),
+        other => panic!("{other:?}"),
+    };
+    let denies_all = json!([{ "permission": "deny", "action": "all", "topic": "#" }]);
+    assert_eq!(rules_of(denies_all.clone(), &demands()), Ok(1));
+    assert_eq!(rules_of(json!({ "pub": ["t"], "sub": ["t"] }), &demands()), Ok(2));
+    assert_eq!(rules_of(json!("a word of somebody else's"), &demands()), Ok(0));
+    let odd = json!([{ "permission": "deny", "action": "all", "topic": "#", "clientid_re": "x" }]);
+    assert!(rules_of(odd.clone(), &demands()).unwrap_err().contains("clientid_re"));
+    let lenient = Demands { acl_ignored: true, ..demands() };
+    assert_eq!(rules_of(denies_all, &lenient), Ok(0));
+    assert_eq!(rules_of(odd, &lenient), Ok(0));
 }
 
 #[test]

@@ -97,11 +97,18 @@ fn what_is_no_answer_lets_nobody_in() {
     }
     for body in [
         json!({ "result": "allow", "expire_at": NOW }),
-        json!({ "result": "allow", "acl": [{ "permission": "allow", "action": "all", "topic": "t" }] }),
+        json!({ "result": "allow", "acl": [{ "permission": "allow", "action": "all" }] }),
     ] {
         let judged = judged(200, &body.to_string());
         assert!(matches!(judged, Ok(Opinion::No(_))), "{body}: {judged:?}");
     }
+}
+
+#[test]
+fn access_rules_of_an_answer_are_its_clients() {
+    let rule = json!({ "permission": "allow", "action": "all", "topic": "${clientid}/#" });
+    let proof = yes(json!({ "result": "allow", "acl": [rule] }));
+    assert_eq!(proof.rules[0].filters, ["%c/#"]);
 }
 
 #[test]
