@@ -281,6 +281,28 @@ def test_strangers_are_sent_away_and_roles_hold(start, passwords):
     ]
 
 
+def test_users_are_read_again_and_their_streams_end(start, passwords):
+    broker = start(USERS, files={"users": passwords})
+    viewer = Api(broker, basic("anna", "secret"), nth=1)
+    viewer("GET", "/broker")
+    request = urllib.request.Request(viewer.base + "/events")
+    request.add_header("Authorization", viewer.authorization)
+    stream = urllib.request.urlopen(request, timeout=PATIENCE_SECS)
+    assert stream.readline() == b": from here on\n"
+    users = broker.directory / "users"
+    lines = users.read_text().splitlines(keepends=True)
+    users.write_text("".join(line for line in lines if not line.startswith("anna")))
+    broker.reload()
+    broker.wait_for_log(lambda event: event["message"] == "users of the API read again")
+    viewer("GET", "/broker", status=401)
+    assert stream.read().strip(b"\n:") == b"", "nothing more, and the end"
+    # Without one whom the configuration names the file is not taken.
+    users.write_text("")
+    broker.reload()
+    broker.wait_for_log(lambda event: "users of the API not read again" in event["message"])
+    assert Api(broker, basic("bruno", "geheim"), nth=1)("GET", "/caller")["role"] == "operator"
+
+
 def test_without_the_section_there_is_no_api(start):
     broker = start()
     status, _ = broker.get("/api/v1/broker")

@@ -10,7 +10,7 @@ mod places;
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -30,6 +30,10 @@ pub use body::{BodyError, read_body};
 use lasting::Slot;
 pub use lasting::{Lasting, stream};
 use places::Places;
+
+/// Who asks: in the extensions of each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallerAddress(pub IpAddr);
 
 /// What a server allows.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +134,8 @@ async fn accept(listener: std::net::TcpListener, limits: Limits, router: Router)
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let is_asking = Arc::new(AtomicBool::new(false));
-                let serve = serve(stream, limits, router.clone(), is_asking.clone());
+                let caller = CallerAddress(peer.ip());
+                let serve = serve(stream, caller, limits, router.clone(), is_asking.clone());
                 places.seat(peer.ip(), is_asking, serve);
             }
             Err(error) => {
@@ -143,12 +148,19 @@ async fn accept(listener: std::net::TcpListener, limits: Limits, router: Router)
     }
 }
 
-async fn serve(stream: TcpStream, limits: Limits, router: Router, is_asking: Arc<AtomicBool>) {
+async fn serve(
+    stream: TcpStream,
+    caller: CallerAddress,
+    limits: Limits,
+    router: Router,
+    is_asking: Arc<AtomicBool>,
+) {
     let router = TowerToHyperService::new(router);
     let lasting = Slot::default();
     let answers = lasting.clone();
-    let answer = hyper::service::service_fn(move |request: Request<_>| {
+    let answer = hyper::service::service_fn(move |mut request: Request<_>| {
         is_asking.store(true, Ordering::Relaxed);
+        request.extensions_mut().insert(caller);
         let response = router.call(request);
         let answers = answers.clone();
         async move {

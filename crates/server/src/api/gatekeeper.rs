@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -20,10 +20,13 @@ use super::routes::Role;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::random;
 use crate::config::ApiConfig;
+use crate::origin::Origin;
 
-/// Wrong passwords in [`WINDOW`] before others are checked no more. Who is known to be right, or
-/// has the token, is not held up.
+/// Wrong passwords of an address in [`WINDOW`] before others of it are checked no more, and of all
+/// together: each takes tens of milliseconds. Who is known to be right, or has the token, is not
+/// held up.
 const WRONG_MAX: u32 = 20;
+const ALL_WRONG_MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Passwords that are known to be right, so that not every call hashes one.
@@ -36,14 +39,24 @@ type Digest = [u8; 32];
 #[derive(Debug)]
 pub(crate) struct Gatekeeper {
     token: Digest,
-    users: Option<Arc<PasswordFile>>,
+    password_file: Option<PathBuf>,
+    /// Those of the file, as it was read last.
+    users: RwLock<Option<Arc<PasswordFile>>>,
     operators: Vec<String>,
     admins: Vec<String>,
     /// Makes digests of secrets worthless to others.
     salt: Digest,
     known: Mutex<HashMap<Digest, Instant>>,
-    /// Since when how many passwords were wrong.
-    wrong: Mutex<(Instant, u32)>,
+    wrong: Mutex<Wrong>,
+}
+
+/// Passwords that were wrong.
+#[derive(Debug)]
+struct Wrong {
+    since: Instant,
+    all: u32,
+    /// At most as many as there were wrong passwords.
+    origins: HashMap<Origin, u32>,
 }
 
 /// Somebody who was let in.
@@ -60,39 +73,60 @@ impl Gatekeeper {
     ///
     /// When one cannot be used, or others can read the token.
     pub(crate) fn new(config: &ApiConfig) -> anyhow::Result<Self> {
-        let users = config.password_file.as_deref().map(PasswordFile::load).transpose()?;
-        for name in config.operators.iter().chain(&config.admins) {
-            if users.as_ref().is_some_and(|users| !users.knows(name)) {
-                bail!("api: user '{name}' is not in password_file; add it with `quelea passwd`");
-            }
-        }
+        let named = || config.operators.iter().chain(&config.admins);
+        let users = load_users(config.password_file.as_deref(), named())?;
         let salt: Digest = random();
         Ok(Self {
             token: digest(&salt, token_of(&config.token_file)?.as_bytes()),
-            users: users.map(Arc::new),
+            password_file: config.password_file.clone(),
+            users: RwLock::new(users),
             operators: config.operators.clone(),
             admins: config.admins.clone(),
             salt,
             known: Mutex::default(),
-            wrong: Mutex::new((Instant::now(), 0)),
+            wrong: Mutex::new(Wrong { since: Instant::now(), all: 0, origins: HashMap::new() }),
         })
     }
 
-    /// Who sends a request with these headers.
-    pub(crate) async fn who(&self, headers: &HeaderMap) -> Result<Who, Problem> {
+    /// Reads the users again. False: there is no file of them.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be used, and the old users stay.
+    pub(crate) fn reload(&self) -> anyhow::Result<bool> {
+        let named = self.operators.iter().chain(&self.admins);
+        let users = load_users(self.password_file.as_deref(), named)?;
+        let has_some = users.is_some();
+        *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
+        // Who was right may be so no more.
+        lock(&self.known).clear();
+        Ok(has_some)
+    }
+
+    /// Is there still somebody of this name?
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        name == TOKEN_NAME || self.users().is_some_and(|users| users.knows(name))
+    }
+
+    fn users(&self) -> Option<Arc<PasswordFile>> {
+        self.users.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who sends a request with these headers, and from where.
+    pub(crate) async fn who(&self, headers: &HeaderMap, from: Origin) -> Result<Who, Problem> {
         let header = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let (scheme, secret) = header.and_then(|text| text.split_once(' ')).unwrap_or_default();
         let is = |wanted: &str| scheme.eq_ignore_ascii_case(wanted);
         if is("bearer") && digest(&self.salt, secret.trim().as_bytes()) == self.token {
-            return Ok(Who { name: "token".into(), role: Role::Admin });
+            return Ok(Who { name: TOKEN_NAME.into(), role: Role::Admin });
         }
         if is("basic")
-            && let Some(users) = &self.users
+            && let Some(users) = self.users()
             && let Ok(bytes) = BASE64_STANDARD.decode(secret.trim())
             && let Ok(text) = String::from_utf8(bytes)
             && let Some((name, password)) = text.split_once(':')
         {
-            return self.check_password(users, name, password).await;
+            return self.check_password(&users, (name, password), from).await;
         }
         Err(stranger("the request shows neither a token nor a password that is known"))
     }
@@ -100,23 +134,28 @@ impl Gatekeeper {
     async fn check_password(
         &self,
         users: &Arc<PasswordFile>,
-        name: &str,
-        password: &str,
+        (name, password): (&str, &str),
+        from: Origin,
     ) -> Result<Who, Problem> {
         let key = digest(&self.salt, format!("{name}\0{password}").as_bytes());
         let who = Who { name: name.to_owned(), role: self.role_of(name) };
         if self.is_known(&key) {
             return Ok(who);
         }
-        self.ask_patience()?;
-        let (users, salt) = (users.clone(), self.salt);
+        self.ask_patience(from)?;
+        let (users, salt, checked_by) = (users.clone(), self.salt, users.clone());
         let (name, password) = (name.to_owned(), password.to_owned());
         let checked = web::aside(move || users.verify(&name, password.as_bytes(), &salt)).await;
         if checked != Some(true) {
-            lock(&self.wrong).1 += 1;
+            let mut wrong = lock(&self.wrong);
+            wrong.all += 1;
+            *wrong.origins.entry(from).or_default() += 1;
             return Err(stranger("user name or password is wrong"));
         }
-        self.remember(key);
+        // A file that was read meanwhile may have another password.
+        if self.users().is_some_and(|now| Arc::ptr_eq(&now, &checked_by)) {
+            self.remember(key);
+        }
         Ok(who)
     }
 
@@ -140,17 +179,34 @@ impl Gatekeeper {
         }
     }
 
-    fn ask_patience(&self) -> Result<(), Problem> {
+    fn ask_patience(&self, from: Origin) -> Result<(), Problem> {
         let mut wrong = lock(&self.wrong);
-        if wrong.0.elapsed() >= WINDOW {
-            *wrong = (Instant::now(), 0);
+        if wrong.since.elapsed() >= WINDOW {
+            *wrong = Wrong { since: Instant::now(), all: 0, origins: HashMap::new() };
         }
-        if wrong.1 < WRONG_MAX {
+        let own = wrong.origins.get(&from).copied().unwrap_or_default();
+        if own < WRONG_MAX && wrong.all < ALL_WRONG_MAX {
             return Ok(());
         }
         let detail = "too many wrong passwords in the last seconds";
         Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).fix("wait ten seconds"))
     }
+}
+
+/// What is told of who has the token.
+const TOKEN_NAME: &str = "token";
+
+fn load_users<'a>(
+    path: Option<&Path>,
+    mut named: impl Iterator<Item = &'a String>,
+) -> anyhow::Result<Option<Arc<PasswordFile>>> {
+    let users = path.map(PasswordFile::load).transpose()?;
+    if let Some(users) = &users
+        && let Some(name) = named.find(|name| !users.knows(name))
+    {
+        bail!("api: user '{name}' is not in password_file; add it with `quelea passwd`");
+    }
+    Ok(users.map(Arc::new))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -255,7 +311,7 @@ mod tests {
     fn ask(gatekeeper: &Gatekeeper, authorization: &str) -> Result<Who, Problem> {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, HeaderValue::from_str(authorization).unwrap());
-        block_on(gatekeeper.who(&headers))
+        block_on(gatekeeper.who(&headers, Origin::Local))
     }
 
     fn basic(name: &str, password: &str) -> String {
@@ -281,7 +337,7 @@ mod tests {
             let status = ask(&gatekeeper, wrong).unwrap_err().status;
             assert_eq!(status, StatusCode::UNAUTHORIZED, "{wrong}");
         }
-        assert!(block_on(gatekeeper.who(&HeaderMap::new())).is_err());
+        assert!(block_on(gatekeeper.who(&HeaderMap::new(), Origin::Local)).is_err());
     }
 
     #[test]
@@ -308,7 +364,8 @@ mod tests {
         fs::write(&path, lines.join("\n")).unwrap();
         let (operators, admins) = (vec!["otto".into()], vec!["anna".into()]);
         let base = config(directory.path());
-        let config = ApiConfig { password_file: Some(path), operators, admins, ..base };
+        let password_file = Some(path.clone());
+        let config = ApiConfig { password_file, operators, admins, ..base };
         let gatekeeper = Gatekeeper::new(&config).unwrap();
         let role = |name: &str| ask(&gatekeeper, &basic(name, "right")).unwrap().role;
         assert_eq!(role("vera"), Role::Viewer);
@@ -324,6 +381,23 @@ mod tests {
         assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(role("anna"), Role::Admin);
 
+        // Those of other addresses are not held up by it.
+        let mut headers = HeaderMap::new();
+        let wrong = HeaderValue::from_str(&basic("anna", "wrong")).unwrap();
+        headers.insert(AUTHORIZATION, wrong);
+        let status = block_on(gatekeeper.who(&headers, Origin::V4([192, 0, 2, 1])));
+        assert_eq!(status.unwrap_err().status, StatusCode::UNAUTHORIZED);
+
+        // Read again, the file decides at once; one that lacks an operator is not taken.
+        fs::write(&path, lines[1..].join("\n")).unwrap();
+        assert!(gatekeeper.reload().unwrap() && gatekeeper.knows("otto"));
+        assert!(!gatekeeper.knows("vera") && gatekeeper.knows("token"));
+        assert!(ask(&gatekeeper, &basic("vera", "right")).is_err());
+        fs::write(&path, lines[2..].join("\n")).unwrap();
+        assert!(gatekeeper.reload().unwrap_err().to_string().contains("'otto'"));
+        assert!(gatekeeper.knows("otto"));
+
+        fs::write(&path, lines.join("\n")).unwrap();
         let unknown = ApiConfig { admins: vec!["nobody".into()], ..config };
         assert!(Gatekeeper::new(&unknown).unwrap_err().to_string().contains("'nobody'"));
     }

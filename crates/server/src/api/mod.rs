@@ -34,8 +34,7 @@ use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::on;
 
 use call::Call;
-use gatekeeper::Gatekeeper;
-pub(crate) use gatekeeper::note_url;
+pub(crate) use gatekeeper::{Gatekeeper, note_url};
 use problem::Problem;
 use routes::{Method, Outcome, ROUTES, Role, Route};
 use views::Caller;
@@ -43,6 +42,7 @@ use views::Caller;
 use crate::config::{ApiConfig, Config, print};
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
+use crate::origin::Origin;
 use crate::run::{Certificates, Clock, Gate, LogBoard, Shards};
 
 /// Where all routes are.
@@ -57,7 +57,7 @@ const BODY_BYTES_MAX: usize = 8 << 20;
 
 /// All that handlers need.
 pub(crate) struct Api {
-    gatekeeper: Gatekeeper,
+    pub(crate) gatekeeper: Arc<Gatekeeper>,
     calls: Arc<Semaphore>,
     pub(crate) shards: Shards,
     pub(crate) facts: Facts,
@@ -80,7 +80,8 @@ impl Api {
     ///
     /// When the files of the configuration cannot be used.
     pub(crate) fn new(config: &ApiConfig, shards: Shards, facts: Facts) -> anyhow::Result<Self> {
-        let (gatekeeper, calls) = (Gatekeeper::new(config)?, Arc::new(Semaphore::new(CALLS_MAX)));
+        let (gatekeeper, calls) =
+            (Arc::new(Gatekeeper::new(config)?), Arc::new(Semaphore::new(CALLS_MAX)));
         Ok(Self { gatekeeper, calls, shards, facts })
     }
 }
@@ -107,7 +108,9 @@ pub(crate) fn router(api: Api) -> Router {
 }
 
 async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Response {
-    let who = match api.gatekeeper.who(request.headers()).await {
+    let caller = request.extensions().get::<web::CallerAddress>();
+    let from = caller.map_or(Origin::Local, |caller| Origin::of(caller.0));
+    let who = match api.gatekeeper.who(request.headers(), from).await {
         Ok(who) => who,
         Err(problem) => return problem.into_response(),
     };

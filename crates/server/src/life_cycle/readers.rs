@@ -98,6 +98,13 @@ impl Readers {
         self.put_to(|_| true, &Bytes::from_static(b":\n\n"));
     }
 
+    /// Ends the streams of those who may not read them any more.
+    pub(crate) fn keep(&self, is_known: impl Fn(&str) -> bool) {
+        let mut all = self.lock();
+        all.retain(|reader| is_known(&reader.name));
+        self.count.store(all.len(), Ordering::Relaxed);
+    }
+
     pub(crate) fn cut(&self) -> u64 {
         self.cut.load(Ordering::Relaxed)
     }
@@ -159,6 +166,7 @@ mod tests {
         assert_eq!(texts(&mut one), [first]);
         assert_eq!(texts(&mut bans).len(), 1);
         drop((all, one));
+        readers.keep(|name| name != "b");
         readers.beat(1);
         assert!(!readers.are_none());
         drop(bans);

@@ -37,7 +37,7 @@ use anyhow::Context;
 use broker::Shared;
 use signal_hook::iterator::Signals;
 
-use crate::api::{self, Api, Facts};
+use crate::api::{self, Api, Facts, Gatekeeper};
 use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::{Authenticator, rules};
@@ -213,6 +213,7 @@ impl Running {
             authenticator: &self.authenticator,
             line_pace: &workers.line_pace,
             life_cycle: &self.life_cycle,
+            gatekeeper: self.http.gatekeeper.as_deref(),
             tls: &tls,
             clock: self.clock,
             purge: self.purge(workers, &doors),
@@ -291,6 +292,7 @@ pub fn check_addresses(config: &Config) -> Addresses {
 struct HttpServers {
     pages: Option<web::Server>,
     api: Option<web::Server>,
+    gatekeeper: Option<Arc<Gatekeeper>>,
 }
 
 impl HttpServers {
@@ -310,7 +312,9 @@ fn start_http(
     let mut servers = HttpServers::default();
     let health = facts.health.clone();
     let made = config.api.as_ref().map(|own| Api::new(own, shards.clone(), facts)).transpose();
-    let mut routes = made.context("the management API")?.map(api::router);
+    let made = made.context("the management API")?;
+    servers.gatekeeper = made.as_ref().map(|api| api.gatekeeper.clone());
+    let mut routes = made.map(api::router);
     let limits = web::Limits::default();
     if let Some(ApiAddress::Own(address)) = config.api.as_ref().map(|own| own.listen)
         && let Some(routes) = routes.take()

@@ -18,6 +18,7 @@ use super::line_pace::LinePace;
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
+use crate::api::Gatekeeper;
 use crate::auth::{Authenticator, rules};
 use crate::config::Config;
 use crate::life_cycle::LifeCycle;
@@ -57,6 +58,8 @@ pub(super) struct Watch<'a> {
     pub(super) authenticator: &'a Arc<Authenticator>,
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
+    /// Of the API, if it is on.
+    pub(super) gatekeeper: Option<&'a Gatekeeper>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
     /// Has all threads give back what is free of their memory.
@@ -104,6 +107,7 @@ impl Watch<'_> {
                 tracing::error!(error, "bans not read again; the old ones stay in force");
             }
         }
+        self.reload_api_users();
         match rules::load(self.config) {
             Ok(access) => {
                 for mailbox in self.mailboxes.iter() {
@@ -126,6 +130,19 @@ impl Watch<'_> {
             }
         }
         self.note_certificates();
+    }
+
+    fn reload_api_users(&self) {
+        match self.gatekeeper.map_or(Ok(false), Gatekeeper::reload) {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("users of the API read again"),
+            Err(error) => {
+                tracing::error!(%error, "users of the API not read again; the old ones stay");
+            }
+        }
+        if let Some(gatekeeper) = self.gatekeeper {
+            self.life_cycle.readers.keep(|name| gatekeeper.knows(name));
+        }
     }
 
     fn note_certificates(&self) {
