@@ -17,7 +17,7 @@ from paho.mqtt.properties import Properties
 
 from broker import PATIENCE_SECS, QUELEA, eventually
 from test_clients import Paho
-from wire import fresh
+from wire import Peer, fresh
 
 CONFIG = """
 [[listeners]]
@@ -279,6 +279,25 @@ def test_strangers_are_sent_away_and_roles_hold(start, passwords):
     assert audited(broker, 4) == [
         ("anna", 403), ("bruno", 200), ("bruno", 403), ("token", 404),
     ]
+
+
+def test_a_paused_listener_lets_nobody_in_and_keeps_who_is_there(managed):
+    broker, api = managed
+    name = "tcp://127.0.0.1:0"
+    inside = Peer(broker.port()).accepted(client_id="inside")
+    ctl(broker, "listeners", "pause", name)
+    with Peer(broker.port()) as peer:
+        peer.expect_end()
+    inside.ping()
+    (listener,) = api("GET", "/listeners")["items"]
+    assert listener["paused"] and listener["certificate_days_left"] is None
+    turned_away = f'quelea_connections_turned_away_total{{listener="{name}",reason="paused"}}'
+    assert broker.metrics()[turned_away] == 1
+    ctl(broker, "listeners", "resume", name)
+    Peer(broker.port()).accepted(client_id="next").ping()
+    inside.ping()
+    api("POST", "/listeners/pause", status=404, name="tcp://nowhere")
+    api("POST", "/listeners/pause", status=400)
 
 
 def test_users_are_read_again_and_their_streams_end(start, passwords):

@@ -155,7 +155,7 @@ fn write_bans(text: &mut String, gate: &Gate) {
 const TURNED_AWAY_HELP: &str = "Network connections that ended before they were admitted: in the \
      handshake of TLS, WebSocket or PROXY (handshake), after connect_timeout_secs (timeout), by \
      the client (closed), by a refused or broken CONNECT (refused), for want of resources \
-     (resources), by a ban of its address (banned).";
+     (resources), by a ban of its address (banned), because the listener is paused (paused).";
 
 /// The largest of those who make the broker hold something.
 const HOLDERS_TOLD: usize = 10;

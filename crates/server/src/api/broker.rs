@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 
 use broker::Metrics;
 
+use super::call::Call;
+use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
 use super::views::{Broker, Figure, Listener, Log, Setting};
@@ -45,17 +47,31 @@ fn dropped(api: &Api) -> u64 {
 
 pub(crate) fn listeners(api: &Api) -> Outcome {
     let expiries = api.facts.certificates.expiries();
+    let now_secs = api.facts.clock.wall_secs();
+    let expiry = |name: &str| expiries.iter().find(|(known, _)| known == name).map(|it| it.1);
     let listeners = api.facts.gate.listeners().into_iter().map(|(name, counts)| Listener {
         connections: counts.connections.load(Ordering::Relaxed).into(),
         accepted: counts.accepted.load(Ordering::Relaxed),
         admitted: counts.admitted.load(Ordering::Relaxed),
-        certificate_expires_at: expiries
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, secs)| *secs),
+        paused: counts.is_paused.load(Ordering::Relaxed),
+        certificate_expires_at: expiry(&name),
+        certificate_days_left: expiry(&name).map(|at| at.saturating_sub(now_secs) / DAY_SECS),
         name,
     });
     json(&Rows { items: listeners.collect(), cursor: None })
+}
+
+const DAY_SECS: u64 = 86_400;
+
+/// Those who are in stay. After a restart all listeners are open.
+pub(crate) fn pause(api: &Api, call: &Call, is_paused: bool) -> Outcome {
+    let name = call.needed("name");
+    let listeners = api.facts.gate.listeners();
+    let Some((_, counts)) = listeners.iter().find(|(known, _)| known == name) else {
+        return Err(Problem::missing("listener", name));
+    };
+    counts.is_paused.store(is_paused, Ordering::Relaxed);
+    Ok(None)
 }
 
 pub(crate) fn logs(api: &Api) -> Outcome {

@@ -166,6 +166,7 @@ const LIMIT: Param = Param {
 const CURSOR: Param = some_text("cursor", "The cursor of the page before.");
 const TOPIC: Param = needed("topic", "A topic without wildcards.");
 
+const LISTENER: Param = needed("name", "The name of the listener, as the list of them has it.");
 const BAN_SECS: Param = Param {
     kind: Kind::Number { min: 1, max: u32::MAX as u64 },
     ..text("ban_secs", "Ban the client id for so many seconds, whether it is connected or not.")
@@ -211,6 +212,25 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "The listeners, with their connections.",
         answer: Some(Rows::<Listener>::schema),
         run: |api, _| Box::pin(async move { broker::listeners(&api) }),
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/listeners/pause",
+        role: Role::Operator,
+        about: "New connections to a listener are closed at once; those that there are stay. After \
+                a restart of the broker all listeners are open.",
+        params: &[LISTENER],
+        run: |api, call| Box::pin(async move { broker::pause(&api, &call, true) }),
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/listeners/resume",
+        role: Role::Operator,
+        about: "A listener that was paused takes connections again.",
+        params: &[LISTENER],
+        run: |api, call| Box::pin(async move { broker::pause(&api, &call, false) }),
         ..GET
     },
     Route {

@@ -294,8 +294,12 @@ record! {
         accepted: u64,
         /// Those that have logged in.
         admitted: u64,
+        /// New connections are closed at once.
+        paused: bool,
         /// When its certificate expires, in seconds since 1970; null: it has none.
         certificate_expires_at: Option<u64>,
+        /// Whole days until then; 0: the last, or it has expired.
+        certificate_days_left: Option<u64>,
     }
 }
 

@@ -320,6 +320,9 @@ impl Door {
     }
 
     fn welcome(&mut self, handshake: Handshake, entrance: Arc<Entrance>) {
+        if entrance.counts.is_paused.load(Ordering::Relaxed) {
+            return entrance.counts.turn_away(TurnedAway::Paused);
+        }
         let address = ip(&handshake.peer().address);
         let visitor = Visitor { address, ..Visitor::default() };
         if entrance.gate.bans.keeps_out(visitor, self.context.clock.wall_secs()) {

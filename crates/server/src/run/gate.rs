@@ -1,7 +1,7 @@
 //! Who may come in: the running listeners with their limits and counts.
 
 use std::array;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use broker::Limits;
@@ -28,6 +28,8 @@ pub struct Counts {
     pub connections: AtomicU32,
     pub accepted: AtomicU64,
     pub admitted: AtomicU64,
+    /// An operator lets nobody in here for now.
+    pub is_paused: AtomicBool,
     turned_away: [AtomicU64; TurnedAway::ALL.len()],
     /// By reason code.
     refused: [AtomicU64; 256],
@@ -43,6 +45,8 @@ pub enum TurnedAway {
     Resources,
     /// Its address is banned.
     Banned,
+    /// The listener is paused.
+    Paused,
 }
 
 /// One running listener.
@@ -96,6 +100,7 @@ impl Counts {
             connections: AtomicU32::new(0),
             accepted: AtomicU64::new(0),
             admitted: AtomicU64::new(0),
+            is_paused: AtomicBool::new(false),
             turned_away: array::from_fn(|_| AtomicU64::new(0)),
             refused: array::from_fn(|_| AtomicU64::new(0)),
         }
@@ -122,13 +127,14 @@ impl Counts {
 }
 
 impl TurnedAway {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Handshake,
         Self::Timeout,
         Self::Closed,
         Self::Refused,
         Self::Resources,
         Self::Banned,
+        Self::Paused,
     ];
 
     /// For a label.
@@ -140,6 +146,7 @@ impl TurnedAway {
             Self::Refused => "refused",
             Self::Resources => "resources",
             Self::Banned => "banned",
+            Self::Paused => "paused",
         }
     }
 }
@@ -210,7 +217,7 @@ mod tests {
         counts.turn_away(TurnedAway::Timeout);
         counts.refuse(Reason::NOT_AUTHORIZED);
         counts.refuse(Reason::NOT_AUTHORIZED);
-        assert_eq!(TurnedAway::ALL.map(|why| counts.turned_away(why)), [0, 1, 0, 0, 0, 0]);
+        assert_eq!(TurnedAway::ALL.map(|why| counts.turned_away(why)), [0, 1, 0, 0, 0, 0, 0]);
         assert_eq!(counts.refused().collect::<Vec<_>>(), [(Reason::NOT_AUTHORIZED, 2)]);
     }
 }

@@ -75,7 +75,10 @@ enum CtlCommand {
     #[command(subcommand)]
     Groups(Groups),
     /// The listeners.
-    Listeners,
+    Listeners {
+        #[command(subcommand)]
+        command: Option<Listeners>,
+    },
     /// The logs of the shards.
     Logs,
     /// The configuration in force.
@@ -155,6 +158,14 @@ struct PublishArgs {
     /// Retain it.
     #[arg(short, long)]
     retain: bool,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Listeners {
+    /// Close new connections at once; those that there are stay.
+    Pause { name: String },
+    /// Take connections again.
+    Resume { name: String },
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -267,7 +278,7 @@ impl Ctl {
                 let query: [(&str, &str); 2] = [("share", share), ("filter", filter)];
                 self.list("/groups/members", &query, 0, MEMBERS)
             }
-            CtlCommand::Listeners => self.list("/listeners", &[], 0, LISTENERS),
+            CtlCommand::Listeners { command } => self.listeners(command.as_ref()),
             CtlCommand::Logs => self.logs(),
             CtlCommand::Settings => self.list("/settings", &[], 0, SETTINGS),
         }
@@ -296,6 +307,16 @@ impl Ctl {
                 self.http.call("DELETE", &client_path(client_id), None).map(drop)
             }
         }
+    }
+
+    fn listeners(&self, command: Option<&Listeners>) -> Result<(), Failure> {
+        let (what, name) = match command {
+            None => return self.list("/listeners", &[], 0, LISTENERS),
+            Some(Listeners::Pause { name }) => ("pause", name),
+            Some(Listeners::Resume { name }) => ("resume", name),
+        };
+        let path = format!("/listeners/{what}?name={}", percent_encoded(name));
+        self.http.call("POST", &path, None).map(drop)
     }
 
     fn retained(&self, command: &RetainedCommand) -> Result<(), Failure> {
@@ -472,7 +493,8 @@ const LISTENERS: &[Column] = &[
     Column("CONNECTIONS", "connections"),
     Column("ACCEPTED", "accepted"),
     Column("ADMITTED", "admitted"),
-    Column("CERTIFICATE UNTIL", "certificate_expires_at"),
+    Column("PAUSED", "paused"),
+    Column("CERTIFICATE DAYS", "certificate_days_left"),
 ];
 const LOGS: &[Column] = &[
     Column("SHARD", "shard"),
