@@ -281,6 +281,24 @@ def test_strangers_are_sent_away_and_roles_hold(start, passwords):
     ]
 
 
+def test_top_shows_rates_and_who_is_slow(managed, client):
+    broker, api = managed
+    client("sleeper", clean_start=False, properties=kept()).subscribe("jobs/#", 1)
+    client("other", clean_start=False, properties=kept()).subscribe("none/#", 1)
+    client.close("sleeper")
+    client.close("other")
+    eventually(lambda: len(api.all("/clients", connected="false")) == 2)
+    for number in range(5):
+        api("POST", "/publish", {"topic": f"jobs/{number}", "qos": 1})
+    assert [row["client_id"] for row in api.all("/clients", queued_min=1)] == ["sleeper"]
+    assert api.all("/clients", queued_min=6) == []
+    told = ctl(broker, "top", "-C", "2", "--interval", "1s")
+    assert told.count("quelea 0.") == 2 and "received/s" in told and "\x1b" not in told
+    assert [line.split()[3] for line in told.splitlines() if line.startswith("sleeper")] == ["5"] * 2
+    assert "sleeper" in ctl(broker, "clients", "list", "--queued-min", "5")
+    ctl(broker, "top", "--interval", "soon", code=2)
+
+
 def test_a_paused_listener_lets_nobody_in_and_keeps_who_is_there(managed):
     broker, api = managed
     name = "tcp://127.0.0.1:0"

@@ -152,6 +152,7 @@ fn sessions_are_found_by_what_is_known_of_them() {
     assert_eq!(found(Wanted { username: Some("".into()), ..any() }), ["three"]);
     assert_eq!(found(Wanted { address: Some("10.0.0.7:".into()), ..any() }), ["one"]);
     assert_eq!(found(Wanted { connected: Some(false), ..any() }), ["two"]);
+    assert!(found(Wanted { queued_min: 1, ..any() }).is_empty());
     let both = Wanted { connected: Some(true), username: Some("berta".into()), ..any() };
     assert_eq!(found(both), [""; 0]);
 }

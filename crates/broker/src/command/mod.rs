@@ -66,6 +66,8 @@ pub struct Wanted {
     /// How the address begins.
     pub address: Option<Box<str>>,
     pub connected: Option<bool>,
+    /// The least that waits for it, in messages.
+    pub queued_min: u64,
 }
 
 /// Whom a ban means.

@@ -22,6 +22,7 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
         username: call.text("username").map(Into::into),
         address: call.text("address").map(Into::into),
         connected: call.flag("connected"),
+        queued_min: call.number("queued_min").unwrap_or_default(),
     };
     let now_ms = api.facts.clock.now_ms();
     let rows = api.collect(

@@ -150,6 +150,10 @@ const fn needed(name: &'static str, about: &'static str) -> Param {
     Param { is_required: true, ..some_text(name, about) }
 }
 
+const fn number(name: &'static str, about: &'static str) -> Param {
+    Param { kind: Kind::Number { min: 0, max: u32::MAX as u64 }, ..text(name, about) }
+}
+
 const fn flag(name: &'static str, about: &'static str) -> Param {
     Param { kind: Kind::Flag, ..text(name, about) }
 }
@@ -257,6 +261,7 @@ pub(crate) const ROUTES: &[Route] = &[
             text("username", "The whole user name; empty: those without one."),
             text("address", "How the address begins, such as 10.0.0.7:"),
             flag("connected", "true: those with a connection; false: those without."),
+            number("queued_min", "The least number of messages that wait for it: slow ones."),
             LIMIT,
             CURSOR,
         ],

@@ -7,6 +7,7 @@ mod ban;
 mod events;
 mod http;
 mod table;
+mod top;
 
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,7 @@ use ban::BanCommand;
 use events::EventsArgs;
 use http::{Credentials, Http, percent_encoded};
 use table::Column;
+use top::TopArgs;
 
 /// Flags and commands of `quelea ctl`.
 #[derive(Clone, Debug, Args)]
@@ -54,6 +56,8 @@ struct Access {
 enum CtlCommand {
     /// The broker: version, state, sums.
     Info,
+    /// What the broker does, as it goes on.
+    Top(TopArgs),
     /// Clients, connected or not.
     #[command(subcommand)]
     Clients(Clients),
@@ -119,6 +123,9 @@ struct ListArgs {
     /// Those without one.
     #[arg(long)]
     offline: bool,
+    /// Those for whom so many messages wait.
+    #[arg(long, value_name = "N")]
+    queued_min: Option<u32>,
     /// How many at most; 0: all.
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
@@ -261,6 +268,7 @@ impl Ctl {
     fn run(&self, command: &CtlCommand) -> Result<(), Failure> {
         match command {
             CtlCommand::Info => self.show("/broker"),
+            CtlCommand::Top(args) => self.top(args),
             CtlCommand::Clients(command) => self.clients(command),
             CtlCommand::Ban(command) => self.ban(command),
             CtlCommand::Events(args) => self.events(args),
@@ -287,7 +295,9 @@ impl Ctl {
     fn clients(&self, command: &Clients) -> Result<(), Failure> {
         match command {
             Clients::List(args) => {
-                let given: [(&str, Option<&str>); 4] = [
+                let queued_min = args.queued_min.map(|min| min.to_string());
+                let given: [(&str, Option<&str>); 5] = [
+                    ("queued_min", queued_min.as_deref()),
                     ("client_id", args.id.as_deref()),
                     ("username", args.username.as_deref()),
                     ("address", args.address.as_deref()),
@@ -510,6 +520,7 @@ const EXAMPLES: &str = "\
 Examples:
   quelea ctl info                                 version, state, sums
   quelea ctl clients list --offline --limit 0     all sessions without a connection
+  quelea ctl top                                  rates, and who is slow
   quelea ctl clients show dev-7 --json
   quelea ctl clients kick dev-7                   ends its connection
   quelea ctl ban add address 192.0.2.0/24 --for 12h
