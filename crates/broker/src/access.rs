@@ -111,10 +111,10 @@ pub struct Grants {
     is_open: bool,
     accepts_all_subscriptions: bool,
     receives_all: bool,
+    /// No rule is for it.
+    is_superuser: bool,
     own: Option<Arc<RuleSet>>,
     everyone: Option<Arc<RuleSet>>,
-    /// None: there are none for it.
-    ordered: Option<Active>,
 }
 
 impl Access {
@@ -174,6 +174,9 @@ impl Access {
     /// The first rule with a filter that is not valid.
     pub fn in_order(mut self, rules: &[OrderedRule]) -> Result<Self, RuleError> {
         self.ordered = OrderedRules::compile(rules)?;
+        let mut everyone = self.everyone.as_deref().cloned().unwrap_or_default();
+        everyone.ordered = self.ordered.common();
+        self.everyone = everyone.shared();
         self.heeds_principals |= self.ordered.heeds_principals();
         Ok(self)
     }
@@ -212,21 +215,21 @@ impl Access {
         if let Some(principal) = principal {
             grants.is_open |= principal.is_superuser;
             grants.receives_all = principal.is_unknown;
+            grants.is_superuser = principal.is_superuser;
         }
-        if principal.is_some_and(|principal| principal.is_superuser) {
+        if grants.is_superuser {
             return grants;
         }
         let none = Attributes::default();
         let attributes = principal.map_or(&none, |principal| &principal.attributes);
-        let own = principal.map(|principal| &*principal.rules).unwrap_or_default();
-        if !own.is_empty() || !self.ordered.is_empty() {
-            grants.ordered = self.ordered.of(own, identity, attributes, place);
-            grants.receives_all |= self.ordered.is_in_doubt(own, place);
-        }
-        if self.conditional.is_empty() || grants.is_open {
+        let personal = principal.map(|principal| &*principal.rules).unwrap_or_default();
+        let ordered = self.ordered.of(personal, identity, attributes, place);
+        grants.receives_all |= self.ordered.is_in_doubt(personal, place);
+        if ordered.is_none() && (self.conditional.is_empty() || grants.is_open) {
             return grants;
         }
         let mut own = grants.own.as_deref().cloned().unwrap_or_default();
+        own.ordered = ordered;
         let mut latest: Option<(&Arc<Query>, bool)> = None;
         for rule in &*self.conditional {
             let holds = match (&rule.query, latest) {
@@ -256,9 +259,9 @@ impl Access {
             is_open: self.is_open,
             accepts_all_subscriptions: self.accepts_all_subscriptions,
             receives_all: false,
+            is_superuser: false,
             own,
             everyone: self.everyone.clone(),
-            ordered: None,
         }
     }
 
@@ -304,7 +307,7 @@ impl Grants {
         let touches = |pattern: &Pattern| {
             pattern.text_for(identity).is_some_and(|own| overlaps(&own, filter))
         };
-        let rules = self.ordered.as_deref().unwrap_or_default();
+        let rules = self.ordered().unwrap_or_default();
         let in_order = || ordered::cover(rules, identity, filter);
         let is_granted = || self.is_open || self.grants_of(READ).any(holds);
         self.is_open() || (!self.denials().any(touches) && in_order().unwrap_or_else(is_granted))
@@ -319,7 +322,7 @@ impl Grants {
         topic: &str,
         manner: Manner,
     ) -> Option<(usize, bool)> {
-        let rules = self.ordered.as_deref()?;
+        let rules = self.ordered()?;
         let rule = match action {
             Action::Publish => ordered::on_publish(rules, identity, topic, manner),
             Action::Receive => ordered::on_receive(rules, identity, topic),
@@ -358,12 +361,22 @@ impl Grants {
 
     /// True when no rules are in force.
     pub fn is_open(&self) -> bool {
-        self.is_open && self.ordered.is_none()
+        self.is_open && self.ordered().is_none()
+    }
+
+    /// Its own, if it has some: they have those of everybody in them.
+    #[inline]
+    fn ordered(&self) -> Option<&[ordered::Rule]> {
+        if self.is_superuser {
+            return None;
+        }
+        let mut sets = [&self.own, &self.everyone].into_iter().flatten();
+        sets.find_map(|set| set.ordered.as_deref())
     }
 
     #[inline]
     fn permits(&self, identity: Identity<'_>, right: u8, topic: &str, manner: Manner) -> bool {
-        match &self.ordered {
+        match self.ordered() {
             None => self.is_open || self.is_granted(identity, right, topic),
             Some(rules) => self.is_granted_in_order(rules, identity, right, topic, manner),
         }
@@ -373,7 +386,7 @@ impl Grants {
     #[cold]
     fn is_granted_in_order(
         &self,
-        rules: &Active,
+        rules: &[ordered::Rule],
         identity: Identity<'_>,
         right: u8,
         topic: &str,
@@ -411,7 +424,7 @@ impl Grants {
         let touches = |pattern: &Pattern| {
             pattern.text_for(identity).is_some_and(|own| overlaps(&own, filter))
         };
-        let rules = self.ordered.as_deref().unwrap_or_default();
+        let rules = self.ordered().unwrap_or_default();
         let in_order = || ordered::on_subscribe(rules, identity, filter, qos).map(|it| it.allows);
         let is_granted = || self.is_open || self.grants_of(READ).any(touches);
         self.is_open()
@@ -445,6 +458,8 @@ impl std::error::Error for RuleError {}
 struct RuleSet {
     denied: Vec<Pattern>,
     granted: Vec<(u8, Pattern)>,
+    /// Rules in order.
+    ordered: Option<Active>,
 }
 
 impl RuleSet {
@@ -458,7 +473,7 @@ impl RuleSet {
     }
 
     fn shared(self) -> Option<Arc<Self>> {
-        let is_empty = self.denied.is_empty() && self.granted.is_empty();
+        let is_empty = self.denied.is_empty() && self.granted.is_empty() && self.ordered.is_none();
         (!is_empty).then(|| Arc::new(self))
     }
 }

@@ -98,8 +98,9 @@ impl OrderedRules {
         Ok(Self { rules: rules.into(), common })
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+    /// What everybody has, if all are for everybody and there are some.
+    pub(super) fn common(&self) -> Option<Active> {
+        self.common.clone().filter(|rules| !rules.is_empty())
     }
 
     /// Does it take more than a name to know which are for a client?
@@ -107,7 +108,7 @@ impl OrderedRules {
         self.common.is_none()
     }
 
-    /// Those for a client, behind its own. None: there are none.
+    /// Those for a client, behind its own. None: it has what everybody has.
     pub(super) fn of(
         &self,
         own: &[OrderedRule],
@@ -115,8 +116,8 @@ impl OrderedRules {
         attributes: &Attributes,
         place: Place<'_>,
     ) -> Option<Active> {
-        if own.is_empty() && self.common.is_some() {
-            return self.common.clone().filter(|rules| !rules.is_empty());
+        if own.is_empty() && (self.common.is_some() || self.rules.is_empty()) {
+            return None;
         }
         // Who took them has checked them.
         let personal = Self::compile(own).unwrap_or_default();
