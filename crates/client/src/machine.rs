@@ -29,6 +29,11 @@ pub struct Machine<T> {
     topic_alias_max: u16,
     packet_bytes_max: u32,
     peer_packet_bytes_max: u32,
+    peer_qos_max: QoS,
+    peer_retains: bool,
+    /// Topic aliases that the server may use.
+    own_alias_max: u16,
+    inbound: Inbound,
     last_sent_ms: u64,
     /// Open exchanges in the order of their packet identifiers, which are given out cyclically:
     /// the identifiers from the front's to `next_packet_id` cover all.
@@ -39,6 +44,29 @@ pub struct Machine<T> {
     is_resumed: bool,
     /// PUBRELs beyond the first of their exchanges, each of which has a PUBCOMP of its own.
     pubcomps_extra: u32,
+}
+
+/// What the server has in flight to us on this connection, at least: an acknowledgement that has not
+/// left cannot have freed its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Inbound {
+    /// Our receive maximum; 0 stands for none.
+    max: u16,
+    /// QoS 1 messages that the owner has not acknowledged.
+    unacked: u16,
+    /// Acknowledged in bytes that are not sent yet.
+    unsent: u16,
+    /// QoS 2 messages of this connection that are not released.
+    unreleased: u16,
+    /// PUBRECs beyond the first of their messages, each of which has a PUBREL of its own.
+    pubrels_extra: u16,
+}
+
+impl Inbound {
+    fn is_beyond(self) -> bool {
+        let all = [self.unacked, self.unsent, self.unreleased];
+        self.max > 0 && all.into_iter().map(u32::from).sum::<u32>() > u32::from(self.max)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +98,12 @@ enum Stage<T> {
     Puback(T),
     /// PUBLISH sent, PUBREC awaited.
     Pubrec(T),
-    /// PUBREL sent, PUBCOMP awaited.
-    Pubcomp(T),
-    Suback,
-    Unsuback,
+    /// PUBREL sent, PUBCOMP awaited. What PUBREC said.
+    Pubcomp(T, Reason),
+    /// The QoS asked for, filter by filter.
+    Suback(Box<[u8]>),
+    /// So many filters.
+    Unsuback(usize),
 }
 
 /// What one packet meant.
@@ -98,7 +128,8 @@ pub enum Event<'a, T> {
     AckedAgain {
         kind: AckKind,
     },
-    /// A message of ours reached the end of its exchange.
+    /// A message of ours reached the end of its exchange. Of one at QoS 2 the reason is what PUBREC
+    /// said, unless PUBCOMP says an error.
     Published {
         token: T,
         qos: QoS,
@@ -158,6 +189,10 @@ impl<T> Machine<T> {
             topic_alias_max: 0,
             packet_bytes_max: crate::options::PACKET_BYTES_MAX,
             peer_packet_bytes_max: crate::options::PACKET_BYTES_MAX,
+            peer_qos_max: QoS::ExactlyOnce,
+            peer_retains: true,
+            own_alias_max: 0,
+            inbound: Inbound::default(),
             last_sent_ms: 0,
             open: VecDeque::new(),
             unreleased: Vec::new(),
@@ -189,17 +224,42 @@ impl<T> Machine<T> {
         self.topic_alias_max
     }
 
-    /// Starts a connection: appends CONNECT.
-    pub fn connect(&mut self, options: &ConnectOptions, now_ms: u64, out: &mut Vec<u8>) {
-        self.connect_prepared(options.keep_alive_secs, options.packet_bytes_max, now_ms);
-        options.encode(out);
+    /// In seconds: ours, or the server's where it says one. 0 is none.
+    pub fn keep_alive_secs(&self) -> u16 {
+        self.keep_alive_secs
     }
 
-    /// Starts a connection whose CONNECT packet the owner encodes itself.
-    pub fn connect_prepared(&mut self, keep_alive_secs: u16, packet_bytes_max: u32, now_ms: u64) {
+    /// The highest QoS that the server lets us publish with.
+    pub fn peer_qos_max(&self) -> QoS {
+        self.peer_qos_max
+    }
+
+    /// Whether the server takes messages that are to be retained.
+    pub fn peer_retains(&self) -> bool {
+        self.peer_retains
+    }
+
+    /// The largest packet that the server takes.
+    pub fn peer_packet_bytes_max(&self) -> u32 {
+        self.peer_packet_bytes_max
+    }
+
+    /// QoS 2 messages of this connection whose PUBREL has not come.
+    pub fn unreleased(&self) -> usize {
+        self.inbound.unreleased as usize
+    }
+
+    /// Starts a connection: appends CONNECT.
+    pub fn connect(&mut self, options: &ConnectOptions, now_ms: u64, out: &mut Vec<u8>) {
         self.state = State::Connecting;
-        self.keep_alive_secs = keep_alive_secs;
-        self.packet_bytes_max = packet_bytes_max;
+        self.keep_alive_secs = options.keep_alive_secs;
+        self.packet_bytes_max = options.packet_bytes_max;
+        let is_v5 = self.version == Version::V5;
+        self.own_alias_max = if is_v5 { options.topic_alias_max } else { 0 };
+        let max = options.receive_max.filter(|_| is_v5).unwrap_or(0);
+        self.inbound = Inbound { max, ..Inbound::default() };
+        self.peer_qos_max = QoS::ExactlyOnce;
+        self.peer_retains = true;
         self.ping_outstanding = false;
         self.last_sent_ms = now_ms;
         self.window_max = u16::MAX;
@@ -207,6 +267,7 @@ impl<T> Machine<T> {
         self.peer_packet_bytes_max = crate::options::PACKET_BYTES_MAX;
         self.is_resumed = false;
         self.pubcomps_extra = 0;
+        options.encode(out);
     }
 
     /// The connection is gone. Open exchanges stay for the next one.
@@ -214,7 +275,7 @@ impl<T> Machine<T> {
         self.state = State::Closed;
         self.ping_outstanding = false;
         // Without a connection nobody answers these; the owner subscribes again.
-        self.open.retain(|open| !matches!(open.stage, Stage::Suback | Stage::Unsuback));
+        self.open.retain(|open| !matches!(open.stage, Stage::Suback(_) | Stage::Unsuback(_)));
     }
 
     /// The server has no session of ours: identifiers start afresh, and the messages that were in
@@ -227,7 +288,7 @@ impl<T> Machine<T> {
             .filter_map(|exchange| match exchange.stage {
                 Stage::Puback(token) | Stage::Pubrec(token) => Some(token),
                 // The server had taken the message over when it sent PUBREC.
-                Stage::Pubcomp(_) | Stage::Suback | Stage::Unsuback => None,
+                Stage::Pubcomp(..) | Stage::Suback(_) | Stage::Unsuback(_) => None,
             })
             .collect()
     }
@@ -243,8 +304,8 @@ impl<T> Machine<T> {
                 Stage::Pubrec(token) => {
                     Some(Unacknowledged::Publish { packet_id, qos: QoS::ExactlyOnce, token })
                 }
-                Stage::Pubcomp(token) => Some(Unacknowledged::Pubrel { packet_id, token }),
-                Stage::Suback | Stage::Unsuback => None,
+                Stage::Pubcomp(token, _) => Some(Unacknowledged::Pubrel { packet_id, token }),
+                Stage::Suback(_) | Stage::Unsuback(_) => None,
             }
         })
     }
@@ -316,8 +377,15 @@ impl<T> Machine<T> {
         properties: Properties<'_>,
         out: &mut Vec<u8>,
     ) -> Result<u16, NotSent> {
-        let packet_id = self.begin_request(Stage::Suback)?;
+        let asked = filters.iter().map(|(_, options)| options.qos as u8).collect();
+        let packet_id = self.begin_request(Stage::Suback(asked))?;
+        let start = out.len();
         Subscribe { packet_id, properties, filters }.encode(self.version, out);
+        if out.len() - start > self.peer_packet_bytes_max as usize {
+            out.truncate(start);
+            self.open.pop_back();
+            return Err(NotSent::PacketTooLarge);
+        }
         Ok(packet_id)
     }
 
@@ -328,7 +396,7 @@ impl<T> Machine<T> {
         properties: Properties<'_>,
         out: &mut Vec<u8>,
     ) -> Result<u16, NotSent> {
-        let packet_id = self.begin_request(Stage::Unsuback)?;
+        let packet_id = self.begin_request(Stage::Unsuback(filters.iter().count()))?;
         Unsubscribe { packet_id, properties, filters }.encode(self.version, out);
         Ok(packet_id)
     }
@@ -349,12 +417,16 @@ impl<T> Machine<T> {
     }
 
     /// Acknowledges a received message whose acknowledgement was left to the owner.
-    pub fn acknowledge(&self, packet_id: u16, qos: QoS, out: &mut Vec<u8>) {
+    pub fn acknowledge(&mut self, packet_id: u16, qos: QoS, out: &mut Vec<u8>) {
         let kind = match qos {
             QoS::AtMostOnce => return,
             QoS::AtLeastOnce => AckKind::Puback,
             QoS::ExactlyOnce => AckKind::Pubrec,
         };
+        if qos == QoS::AtLeastOnce {
+            self.inbound.unacked = self.inbound.unacked.saturating_sub(1);
+            self.inbound.unsent = self.inbound.unsent.saturating_add(1);
+        }
         self.ack(kind, packet_id, Reason::SUCCESS, out);
     }
 
@@ -366,6 +438,7 @@ impl<T> Machine<T> {
     /// To be called whenever bytes were sent: keep-alive counts from the last packet.
     pub fn on_sent(&mut self, now_ms: u64) {
         self.last_sent_ms = now_ms;
+        self.inbound.unsent = 0;
     }
 
     /// When [`Machine::on_tick`] wants to be called next; `None` without keep-alive.
@@ -447,14 +520,17 @@ impl<T> Machine<T> {
                 }
             }
             Packet::Suback(suback) => {
-                self.end_request(suback.packet_id)?;
+                self.end_subscribe(suback.packet_id, suback.reasons)?;
                 Event::Subscribed { packet_id: suback.packet_id, reasons: suback.reasons }
             }
             Packet::Unsuback(unsuback) => {
-                self.end_request(unsuback.packet_id)?;
+                self.end_unsubscribe(unsuback.packet_id, unsuback.reasons)?;
                 Event::Unsubscribed { packet_id: unsuback.packet_id, reasons: unsuback.reasons }
             }
             Packet::Pingresp => {
+                if !self.ping_outstanding {
+                    return Err(unexpected("MQTT-3.12.4-1", "PINGRESP to no PINGREQ"));
+                }
                 self.ping_outstanding = false;
                 Event::Nothing
             }
@@ -480,12 +556,30 @@ impl<T> Machine<T> {
         if self.state != State::Connected {
             return Err(unexpected("MQTT-3.2.0-1", "PUBLISH before CONNACK"));
         }
+        if publish.properties.topic_alias().is_some_and(|alias| alias > self.own_alias_max) {
+            let detail = "a topic alias above what the client allows";
+            return Err(Violation {
+                reason: Reason::TOPIC_ALIAS_INVALID,
+                ..unexpected("MQTT-3.1.2-26", detail)
+            });
+        }
         if publish.qos == QoS::ExactlyOnce {
             if self.unreleased.contains(&publish.packet_id) {
                 self.ack(AckKind::Pubrec, publish.packet_id, Reason::SUCCESS, out);
+                self.inbound.pubrels_extra = self.inbound.pubrels_extra.saturating_add(1);
                 return Ok(Event::Repeated { packet_id: publish.packet_id });
             }
             self.unreleased.push(publish.packet_id);
+            self.inbound.unreleased = self.inbound.unreleased.saturating_add(1);
+        }
+        let is_qos_1 = u16::from(publish.qos == QoS::AtLeastOnce);
+        self.inbound.unacked = self.inbound.unacked.saturating_add(is_qos_1);
+        if self.inbound.is_beyond() {
+            let detail = "more messages in flight than the receive maximum";
+            return Err(Violation {
+                reason: Reason::RECEIVE_MAXIMUM_EXCEEDED,
+                ..unexpected("MQTT-3.3.4-9", detail)
+            });
         }
         if self.acks == Acks::Automatic {
             self.acknowledge(publish.packet_id, publish.qos, out);
@@ -495,24 +589,23 @@ impl<T> Machine<T> {
 
     fn on_ack<'a>(&mut self, ack: Ack<'a>, out: &mut Vec<u8>) -> Result<Event<'a, T>, Violation> {
         if ack.kind == AckKind::Pubrel {
-            self.on_pubrel(ack.packet_id, out);
-            return Ok(Event::Nothing);
+            return Ok(self.on_pubrel(ack.packet_id, out));
         }
         let Some(at) = self.position(ack.packet_id) else { return self.on_stray_ack(ack, out) };
         let stage = &mut self.open[at].stage;
         match (ack.kind, &mut *stage) {
-            (AckKind::Puback, Stage::Puback(_)) | (AckKind::Pubcomp, Stage::Pubcomp(_)) => {}
+            (AckKind::Puback, Stage::Puback(_)) | (AckKind::Pubcomp, Stage::Pubcomp(..)) => {}
             (AckKind::Pubrec, Stage::Pubrec(_)) if ack.reason.is_error() => {}
             (AckKind::Pubrec, Stage::Pubrec(_)) => {
                 // The token moves from one stage to the next.
-                let before = std::mem::replace(stage, Stage::Suback);
+                let before = std::mem::replace(stage, Stage::Unsuback(0));
                 if let Stage::Pubrec(token) = before {
-                    *stage = Stage::Pubcomp(token);
+                    *stage = Stage::Pubcomp(token, ack.reason);
                 }
                 self.ack(AckKind::Pubrel, ack.packet_id, Reason::SUCCESS, out);
                 return Ok(Event::Nothing);
             }
-            (AckKind::Pubrec, Stage::Pubcomp(_)) => {
+            (AckKind::Pubrec, Stage::Pubcomp(..)) => {
                 self.ack(AckKind::Pubrel, ack.packet_id, Reason::SUCCESS, out);
                 self.pubcomps_extra += 1;
                 return Ok(self.acked_again(AckKind::Pubrec));
@@ -522,8 +615,12 @@ impl<T> Machine<T> {
         self.publishing -= 1;
         let qos = if ack.kind == AckKind::Puback { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
         Ok(match self.remove(at) {
-            Some(Stage::Puback(token) | Stage::Pubrec(token) | Stage::Pubcomp(token)) => {
+            Some(Stage::Puback(token) | Stage::Pubrec(token)) => {
                 Event::Published { token, qos, reason: ack.reason, properties: ack.properties }
+            }
+            Some(Stage::Pubcomp(token, received)) => {
+                let reason = if ack.reason.is_error() { ack.reason } else { received };
+                Event::Published { token, qos, reason, properties: ack.properties }
             }
             _ => Event::Nothing,
         })
@@ -553,32 +650,58 @@ impl<T> Machine<T> {
     /// A PUBACK answers a PUBLISH of this connection only, the others perhaps one of the session.
     fn acked_again<'a>(&self, kind: AckKind) -> Event<'a, T> {
         match kind {
-            AckKind::Pubrec | AckKind::Pubcomp if self.is_resumed => Event::Nothing,
+            AckKind::Pubrec | AckKind::Pubrel | AckKind::Pubcomp if self.is_resumed => {
+                Event::Nothing
+            }
             _ => Event::AckedAgain { kind },
         }
     }
 
-    fn on_pubrel(&mut self, packet_id: u16, out: &mut Vec<u8>) {
-        let known = self.unreleased.iter().position(|&id| id == packet_id);
-        let reason = match known {
-            Some(at) => {
-                self.unreleased.remove(at);
-                Reason::SUCCESS
+    fn on_pubrel<'a>(&mut self, packet_id: u16, out: &mut Vec<u8>) -> Event<'a, T> {
+        let Some(at) = self.unreleased.iter().position(|&id| id == packet_id) else {
+            self.ack(AckKind::Pubcomp, packet_id, Reason::PACKET_IDENTIFIER_NOT_FOUND, out);
+            let extra = &mut self.inbound.pubrels_extra;
+            if *extra > 0 {
+                *extra -= 1;
+                return Event::Nothing;
             }
-            None => Reason::PACKET_IDENTIFIER_NOT_FOUND,
+            return self.acked_again(AckKind::Pubrel);
         };
-        self.ack(AckKind::Pubcomp, packet_id, reason, out);
+        self.unreleased.remove(at);
+        self.inbound.unreleased = self.inbound.unreleased.saturating_sub(1);
+        self.ack(AckKind::Pubcomp, packet_id, Reason::SUCCESS, out);
+        Event::Nothing
     }
 
-    fn end_request(&mut self, packet_id: u16) -> Result<(), Violation> {
-        let at = self.position(packet_id);
-        match at.map(|at| (at, &self.open[at].stage)) {
-            Some((at, Stage::Suback | Stage::Unsuback)) => {
-                self.remove(at);
-                Ok(())
-            }
-            _ => Err(unexpected("MQTT-3.8.4-2", "an answer to a request that was not made")),
+    fn end_subscribe(&mut self, packet_id: u16, reasons: &[u8]) -> Result<(), Violation> {
+        let Some(Stage::Suback(asked)) = self.take_request(packet_id) else {
+            return Err(unexpected("MQTT-3.8.4-2", "an answer to a request that was not made"));
+        };
+        if reasons.len() != asked.len() {
+            return Err(unexpected("MQTT-3.8.4-6", "a SUBACK with more or fewer codes than asked"));
         }
+        let is_more = |(granted, asked): (&u8, &u8)| *granted < REFUSED_FROM && granted > asked;
+        if reasons.iter().zip(&asked).any(is_more) {
+            return Err(unexpected("MQTT-3.8.4-7", "a SUBACK that grants more than was asked for"));
+        }
+        Ok(())
+    }
+
+    fn end_unsubscribe(&mut self, packet_id: u16, reasons: &[u8]) -> Result<(), Violation> {
+        let Some(Stage::Unsuback(asked)) = self.take_request(packet_id) else {
+            return Err(unexpected("MQTT-3.10.4-4", "an answer to a request that was not made"));
+        };
+        if self.version == Version::V5 && reasons.len() != asked {
+            return Err(unexpected("MQTT-3.11.3-1", "an UNSUBACK with more or fewer codes"));
+        }
+        Ok(())
+    }
+
+    /// The request that this answers, which is over.
+    fn take_request(&mut self, packet_id: u16) -> Option<Stage<T>> {
+        let at = self.position(packet_id)?;
+        let is_request = matches!(self.open[at].stage, Stage::Suback(_) | Stage::Unsuback(_));
+        is_request.then(|| self.remove(at)).flatten()
     }
 
     fn take_limits(&mut self, properties: Properties<'_>) {
@@ -588,6 +711,9 @@ impl<T> Machine<T> {
                 Property::TopicAliasMax(max) => self.topic_alias_max = max,
                 Property::PacketBytesMax(max) => self.peer_packet_bytes_max = max,
                 Property::ServerKeepAliveSecs(secs) => self.keep_alive_secs = secs,
+                Property::QosMax(0) => self.peer_qos_max = QoS::AtMostOnce,
+                Property::QosMax(_) => self.peer_qos_max = QoS::AtLeastOnce,
+                Property::RetainAvailable(is_there) => self.peer_retains = is_there,
                 _ => {}
             }
         }
@@ -648,6 +774,8 @@ fn unexpected(clause: &'static str, detail: &'static str) -> Violation {
     Violation { reason: Reason::PROTOCOL_ERROR, clause, detail }
 }
 
+/// Reason codes from here on refuse.
+const REFUSED_FROM: u8 = 0x80;
 const PINGREQ: [u8; 2] = [0xC0, 0];
 /// Room for open exchanges that an idle client may keep.
 const IDLE_CAPACITY_MAX: usize = 64;

@@ -47,7 +47,7 @@ fn ack(kind: AckKind, packet_id: u16) -> Packet<'static> {
 
 #[test]
 fn an_idle_machine_is_small() {
-    assert!(size_of::<Machine<[u64; 2]>>() <= 120, "{}", size_of::<Machine<[u64; 2]>>());
+    assert!(size_of::<Machine<[u64; 2]>>() <= 136, "{}", size_of::<Machine<[u64; 2]>>());
 }
 
 #[test]
@@ -151,4 +151,69 @@ fn packets_too_large_for_the_server_are_not_sent() {
     let mut out = Vec::new();
     let refused = machine.publish(&publish(QoS::AtLeastOnce, 0), 1, &mut out);
     assert_eq!((refused, out.len(), machine.in_flight()), (Err(NotSent::PacketTooLarge), 0, 0));
+}
+
+#[test]
+fn a_suback_has_a_code_for_each_filter_and_grants_no_more_than_was_asked_for() {
+    for (reasons, is_fine) in [
+        (&[0, 1][..], true),
+        (&[0x87, 0], true),
+        (&[0], false),
+        (&[0, 0, 0], false),
+        (&[0, 2], false),
+    ] {
+        let mut machine = connected(&[]);
+        let (mut list, mut out) = (FilterBuf::new(), Vec::new());
+        list.push("a", SubscribeOptions::new(QoS::AtMostOnce));
+        list.push("b", SubscribeOptions::new(QoS::AtLeastOnce));
+        let id = machine.subscribe(list.as_filters(), Properties::EMPTY, &mut out).unwrap();
+        let suback = Suback { packet_id: id, properties: Properties::EMPTY, reasons };
+        let mut bytes = Vec::new();
+        suback.encode(Version::V5, &mut bytes);
+        assert_eq!(machine.next(&bytes, &mut out).is_ok(), is_fine, "{reasons:?}");
+    }
+}
+
+#[test]
+fn the_server_may_have_no_more_in_flight_than_the_receive_maximum() {
+    let incoming = |machine: &mut Machine<u32>, id| {
+        let (mut bytes, mut out) = (Vec::new(), Vec::new());
+        publish(QoS::AtLeastOnce, id).encode(Version::V5, &mut bytes);
+        machine.next(&bytes, &mut out).map(|_| ()).map_err(|violation| violation.clause)
+    };
+    let mut machine = Machine::new(Version::V5, Acks::Automatic);
+    let options = ConnectOptions { receive_max: Some(2), ..ConnectOptions::default() };
+    machine.connect(&options, 0, &mut Vec::new());
+    let reason = Reason::SUCCESS;
+    let connack = Connack { session_present: false, reason, properties: Properties::EMPTY };
+    feed(&mut machine, &Packet::Connack(connack));
+    assert_eq!((incoming(&mut machine, 1), incoming(&mut machine, 2)), (Ok(()), Ok(())));
+    // The acknowledgements have left.
+    machine.on_sent(1);
+    assert_eq!((incoming(&mut machine, 1), incoming(&mut machine, 2)), (Ok(()), Ok(())));
+    assert_eq!(incoming(&mut machine, 3), Err("MQTT-3.3.4-9"));
+}
+
+#[test]
+fn an_alias_that_was_not_allowed_and_a_pingresp_to_nothing_are_violations() {
+    let mut machine = connected(&[]);
+    let mut properties = codec::PropertyBuf::new();
+    properties.push(Property::TopicAlias(1));
+    let aliased = Publish { properties: properties.as_properties(), ..publish(QoS::AtMostOnce, 0) };
+    let (mut bytes, mut out) = (Vec::new(), Vec::new());
+    aliased.encode(Version::V5, &mut bytes);
+    assert_eq!(machine.next(&bytes, &mut out).unwrap_err().clause, "MQTT-3.1.2-26");
+    let mut machine = connected(&[]);
+    assert_eq!(machine.next(&[0xD0, 0], &mut out).unwrap_err().clause, "MQTT-3.12.4-1");
+}
+
+#[test]
+fn what_pubrec_said_is_told_with_pubcomp() {
+    let mut machine = connected(&[]);
+    machine.publish(&publish(QoS::ExactlyOnce, 0), 5, &mut Vec::new()).unwrap();
+    let reason = Reason::NO_MATCHING_SUBSCRIBERS;
+    let (kind, properties) = (AckKind::Pubrec, Properties::EMPTY);
+    feed(&mut machine, &Packet::Ack(Ack { kind, packet_id: 1, reason, properties }));
+    let (_, event) = feed(&mut machine, &ack(AckKind::Pubcomp, 1));
+    assert!(event.contains("Reason(16)"), "{event}");
 }
