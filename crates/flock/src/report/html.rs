@@ -244,16 +244,15 @@ fn headline_latency(results: &Results) -> Chart {
 }
 
 fn latency_chart(title: &str, results: &Results, of: fn(&Second) -> &LatencyPoint) -> Chart {
-    // From the first latency to the last; a second between them in which nothing arrived, a stall,
-    // say, is a gap.
+    // As far as the charts beside it; a second in which nothing arrived, a stall, say, is a gap.
     let known = |second: &Second| of(second).count > 0;
-    let (first, last) = (
-        results.series.iter().position(known).unwrap_or(0),
-        results.series.iter().rposition(known).map_or(0, |last| last + 1),
-    );
+    let seconds = match results.series.iter().any(known) {
+        true => results.series.as_slice(),
+        false => &[],
+    };
     let line = |name: &str, value: fn(&LatencyPoint) -> u64| Line {
         name: name.to_owned(),
-        points: results.series[first..last]
+        points: seconds
             .iter()
             .map(|second| {
                 let value = if known(second) { value(of(second)) as f64 } else { f64::NAN };

@@ -21,6 +21,11 @@ pub fn count(value: u64) -> String {
     grouped(&value.to_string())
 }
 
+/// With so many digits behind the point.
+pub fn fixed(value: f64, digits: usize) -> String {
+    grouped(&format!("{value:.digits$}"))
+}
+
 fn grouped(text: &str) -> String {
     let (sign, rest) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
     let (whole, fraction) = rest.split_once('.').map_or((rest, None), |(w, f)| (w, Some(f)));
@@ -124,6 +129,13 @@ mod tests {
         let shown: Vec<String> =
             [0.05, 0.015, 0.000_01, 0.000_012_34, 1e-12, -0.002].map(number).to_vec();
         assert_eq!(shown, ["0.05", "0.015", "0.00001", "0.000012", "0", "-0.002"]);
+    }
+
+    #[test]
+    fn a_fixed_number_of_digits_has_its_thousands_apart() {
+        assert_eq!(fixed(2_457_245.4, 0), "2,457,245");
+        assert_eq!(fixed(0.4, 2), "0.40");
+        assert_eq!(fixed(-1_234.5, 1), "-1,234.5");
     }
 
     #[test]

@@ -171,9 +171,9 @@ fn rounds(cells: &[&Cell], link: &dyn Fn(&Cell) -> String, out: &mut String) {
         );
         for column in &COLUMNS {
             let shown = Spread::of(&valid_values(column, &of)).map_or("–".to_owned(), |spread| {
-                let digits = column.digits;
-                let Spread { median, least, most, .. } = spread;
-                format!("{median:.digits$}<br><small>{least:.digits$} to {most:.digits$}</small>")
+                let fixed = |value| text::fixed(value, column.digits);
+                let (least, most) = (fixed(spread.least), fixed(spread.most));
+                format!("{}<br><small>{least} to {most}</small>", fixed(spread.median))
             });
             let _ = write!(out, "<td>{shown}</td>");
         }
@@ -223,7 +223,7 @@ fn row(cell: &Cell, link: &dyn Fn(&Cell) -> String, out: &mut String) {
             );
             for Column { of, digits, .. } in &COLUMNS {
                 let shown =
-                    of(results).map_or("–".to_owned(), |value| format!("{value:.digits$}"));
+                    of(results).map_or("–".to_owned(), |value| text::fixed(value, *digits));
                 let _ = write!(out, "<td>{shown}</td>");
             }
             let _ = write!(out, "<td class=\"text\">{}</td></tr>", escape(&remarks(results)));

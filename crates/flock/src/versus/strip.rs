@@ -75,7 +75,7 @@ impl Strip<'_> {
                 out,
                 "<line class=\"c{colour} median\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{above:.1}\" y2=\"{below:.1}\"/>"
             );
-            let shown = format!("{middle:.digits$}", digits = self.digits);
+            let shown = text::fixed(middle, self.digits);
             let _ = write!(
                 out,
                 "<text class=\"value\" x=\"{WIDTH}\" y=\"{:.1}\">{shown}</text>",
