@@ -181,7 +181,11 @@ pub(super) fn carry_out_one(
     }
     out(format_args!("{}", summary(&results)));
     let judgement = judged(&scenario, &results);
-    keep_all(&results, &path)?;
+    if let Err(error) = keep_all(&results, &path) {
+        // It was run, and what came of it stands above: "not begun" would be wrong.
+        note!("flock: {error:#}");
+        return Ok((FAILED, results));
+    }
     say!("{:<22}{}", "report", path.with_extension("html").display());
     Ok((judgement, results))
 }
