@@ -539,6 +539,23 @@ pub struct Publish {
     pub topic_alias: bool,
     /// MQTT 5, with every message.
     pub user_properties: Vec<(String, String)>,
+    /// MQTT 5, with every message.
+    #[serde(default)]
+    pub content_type: Option<String>,
+    /// MQTT 5, with every message: 0 for bytes, 1 for UTF-8.
+    #[serde(default)]
+    pub payload_format: Option<u8>,
+}
+
+impl Publish {
+    /// Whether its messages have properties that a broker is to forward.
+    pub fn has_properties(&self) -> bool {
+        self.expiry_secs.is_some()
+            || self.reply_to.is_some()
+            || self.content_type.is_some()
+            || self.payload_format.is_some()
+            || !self.user_properties.is_empty()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use crate::measure::{LatencyKind, Outcome, RateSearch, Results};
 use crate::model::Scenario;
 use crate::report::figures::{Verdict, search_words, verdicts};
 use crate::scenario::{Choice, parse};
-use crate::standin::{Damage, Mischief, StandIn};
+use crate::standin::{Damage, Mischief, RetainedMischief, StandIn};
 use std::time::Duration;
 
 /// One thing that a broker may do.
@@ -31,6 +31,8 @@ pub struct Case {
 struct Load {
     qos: u8,
     is_shared: bool,
+    /// Whether subscribers come when all is published.
+    is_late: bool,
     /// The other keys of `publish`.
     publish: &'static str,
     /// Of the stage that publishes, where it has one.
@@ -170,6 +172,19 @@ impl Load {
             false => "topics = \"pairs\"",
         };
         let leave = "steps = [{ disconnect = {} }]";
+        let subscribers = format!(
+            r#"
+[[stage]]
+name = "subscribe"
+[[stage.do]]
+clients = "sub"
+steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {qos} }} }}]"#
+        );
+        let late = "\n[[stage]]\nname = \"hold\"\nduration = \"1100ms\"".to_owned() + &subscribers;
+        let (before, after) = match self.is_late {
+            true => ("", late.as_str()),
+            false => (subscribers.as_str(), ""),
+        };
         let text = format!(
             r#"
 id = "self-test"
@@ -185,12 +200,9 @@ count = 10
 names = "pairs/{{i}}"
 count = 10
 [subscriptions.pairs]
-{subscription}
+{subscription}{before}
 [[stage]]
 name = "connect"
-[[stage.do]]
-clients = "sub"
-steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {qos} }} }}]
 [[stage.do]]
 clients = "pub"
 steps = [{{ connect = {{}} }}]
@@ -199,7 +211,7 @@ name = "publish"
 measured = true
 {duration}[[stage.do]]
 clients = "pub"
-steps = [{{ publish = {{ to = "pairs", qos = {qos}, {publish} }} }}]
+steps = [{{ publish = {{ to = "pairs", qos = {qos}, {publish} }} }}]{after}
 [[stage]]
 name = "disconnect"
 [[stage.do]]
@@ -224,7 +236,12 @@ clients = "sub"
 
 /// Twenty messages from each of ten publishers.
 const fn pairs(qos: u8) -> Load {
-    Load { qos, is_shared: false, publish: TWENTY, duration: "", search_from: None }
+    Load { qos, is_shared: false, is_late: false, publish: TWENTY, duration: "", search_from: None }
+}
+
+/// What is retained, and subscribers who come later.
+const fn retained(qos: u8) -> Load {
+    Load { is_late: true, publish: TWENTY_RETAINED, ..pairs(qos) }
 }
 
 const fn shared(qos: u8) -> Load {
@@ -236,8 +253,11 @@ fn case(title: &'static str, mischief: Mischief, load: Load, sign: Sign) -> Case
 }
 
 fn damage(title: &'static str, what: Damage, load: Load, words: &'static str) -> Case {
-    let mischief = Mischief { damage: Some(what), damage_every: 20, ..Mischief::default() };
-    case(title, mischief, load, Sign::Words(words))
+    case(title, damage_of(what), load, Sign::Words(words))
+}
+
+fn damage_of(what: Damage) -> Mischief {
+    Mischief { damage: Some(what), damage_every: 20, ..Mischief::default() }
 }
 
 /// The whole repertoire.
@@ -246,6 +266,8 @@ pub fn cases() -> Vec<Case> {
     all.extend(losses());
     all.extend(damages());
     all.extend(strays());
+    all.extend(lies());
+    all.extend(lies_of_retained());
     all.extend(standstills());
     all.extend(breakdowns());
     all.push(limited());
@@ -259,6 +281,8 @@ fn honest() -> Vec<Case> {
         honest("honest, QoS 1", pairs(1)),
         honest("honest, QoS 2", pairs(2)),
         honest("honest, a shared group", shared(1)),
+        honest("honest, properties", Load { publish: TWENTY_WITH_PROPERTIES, ..pairs(1) }),
+        honest("honest, retained messages", retained(1)),
     ]
 }
 
@@ -320,6 +344,50 @@ fn strays() -> Vec<Case> {
         case("changes the order", swapped, pairs(1), Sign::Words("out of order")),
         case("sends to others as well", aside, pairs(0), Sign::Words("200 misrouted")),
         in_short(case("sends to others instead", instead, pairs(0), Sign::Words("200 misrouted"))),
+    ]
+}
+
+/// What goes with a message, or is said of it.
+fn lies() -> Vec<Case> {
+    let described = Load { publish: TWENTY_WITH_PROPERTIES, ..pairs(1) };
+    let wrong = "10 with wrong properties";
+    let identifier = "10 with a wrong subscription identifier";
+    let deny = Mischief { deny_every: 20, ..Mischief::default() };
+    let denied = Sign::Words("10 acknowledged as unheard and delivered");
+    let generous = Mischief { grants_more: true, ..Mischief::default() };
+    let broken = Sign::Words("breaches of the protocol");
+    let holding = Mischief { unreleased_every: 20, ..Mischief::default() };
+    let forcing = Mischief { forces: true, ..Mischief::default() };
+    let modest = Mischief { claims_qos_0: true, ..Mischief::default() };
+    let narrow = Mischief { claims_packet_bytes_max: 25, ..Mischief::default() };
+    let unsent = Sign::Words("200 of 200 messages were due and not sent");
+    vec![
+        in_short(damage("drops user properties", Damage::UserProperties, described, wrong)),
+        damage("adds a content type", Damage::ContentType, pairs(0), wrong),
+        damage("lengthens the expiry", Damage::Expiry, described, wrong),
+        damage("makes up a subscription identifier", Damage::Identifier, pairs(1), identifier),
+        damage("raises the QoS", Damage::HigherQos, pairs(1), "10 with a wrong QoS"),
+        case("uses an alias nobody allowed", damage_of(Damage::Alias), pairs(0), broken),
+        in_short(case("says that nobody hears it", deny, pairs(1), denied)),
+        case("grants more than asked for", generous, pairs(1), broken),
+        case("does not release QoS 2", holding, pairs(2), Sign::Words("10 never released")),
+        case("sends to the publishers", forcing, pairs(0), Sign::Words("misrouted")),
+        case("takes QoS 0 only, it says", modest, pairs(1), unsent),
+        case("takes small packets only, it says", narrow, pairs(1), unsent),
+    ]
+}
+
+fn lies_of_retained() -> Vec<Case> {
+    let doing = |retained| Mischief { retained, ..Mischief::default() };
+    let lost = Sign::Words("10 lost in 10 deliveries");
+    let stale = Sign::Words("10 retained and not the latest");
+    let flag = Sign::Words("10 with a wrong retain flag");
+    let twice = Sign::Words("10 duplicated");
+    vec![
+        in_short(case("retains nothing", doing(RetainedMischief::Forgotten), retained(1), lost)),
+        case("retains the first", doing(RetainedMischief::Stale), retained(1), stale),
+        case("hides what was retained", doing(RetainedMischief::Unmarked), retained(1), flag),
+        case("sends what it retained twice", doing(RetainedMischief::Twice), retained(0), twice),
     ]
 }
 
@@ -386,6 +454,9 @@ fn in_short(case: Case) -> Case {
 }
 
 const TWENTY: &str = "rate = \"200/s\", count = 20, payload = 16";
+const TWENTY_RETAINED: &str = "rate = \"200/s\", count = 20, payload = 16, retain = true";
+const TWENTY_WITH_PROPERTIES: &str = "rate = \"200/s\", count = 20, payload = 16, \
+     expiry = \"1h\", content_type = \"a/b\", user_properties = { one = \"1\", two = \"2\" }";
 const TWENTY_LONG: &str = "rate = \"200/s\", count = 20, payload = 300";
 const STEADY: &str = "rate = \"100/s\", payload = 16";
 const UNTIL_THE_END: &str = "rate = \"10/s\", payload = 16";

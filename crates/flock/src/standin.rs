@@ -1,8 +1,8 @@
 //! A broker of a few hundred lines that misbehaves on request, so that the lab can be caught
 //! asleep.
 //!
-//! One thread, exact topics and `$share` groups only, no sessions, no retained messages. Tests use
-//! it, and `flock self-test` does on the user's machine.
+//! One thread, exact topics and `$share` groups only, no sessions, no limits of what is in flight.
+//! Tests use it, and `flock self-test` does on the user's machine.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use codec::{
-    Ack, AckKind, Connack, Packet, Properties, Publish, QoS, Reason, Sender, Suback, Subscribe,
-    Unsuback, Unsubscribe, Version,
+    Ack, AckKind, Connack, Packet, Properties, Property, PropertyBuf, Publish, QoS, Reason, Sender,
+    Suback, Subscribe, Unsuback, Unsubscribe, Version,
 };
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -71,6 +71,32 @@ pub struct Mischief {
     pub refuse_every: u64,
     /// Acknowledges nothing until so many QoS 1 messages have come in.
     pub acknowledge_after: u64,
+    /// Says of a QoS 1 message that nobody had subscribed to it (0x10), and delivers it.
+    pub deny_every: u64,
+    /// Grants QoS 2 to everybody.
+    pub grants_more: bool,
+    /// Takes a PUBREC and does not release the message.
+    pub unreleased_every: u64,
+    pub retained: RetainedMischief,
+    /// Sends each message to clients that have subscribed to nothing, too.
+    pub forces: bool,
+    /// Says in its CONNACK that it takes no more than QoS 0, and then behaves as ever.
+    pub claims_qos_0: bool,
+    /// Says in its CONNACK that it takes no packets above so many bytes. 0: none.
+    pub claims_packet_bytes_max: u32,
+}
+
+/// What becomes of messages that are to be retained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RetainedMischief {
+    #[default]
+    None,
+    Forgotten,
+    /// The first of a topic stays.
+    Stale,
+    /// They come without their flag.
+    Unmarked,
+    Twice,
 }
 
 /// What is done to a delivery before it is written.
@@ -92,6 +118,20 @@ pub enum Damage {
     DueTime,
     /// The highest byte of the number in the stream.
     Sequence,
+    /// QoS 2, whatever was agreed.
+    HigherQos,
+    /// User properties are dropped.
+    UserProperties,
+    /// A content type that nobody sent.
+    ContentType,
+    /// Another byte in the correlation data.
+    Correlation,
+    /// An hour more than was sent.
+    Expiry,
+    /// A subscription identifier that nobody gave.
+    Identifier,
+    /// A topic alias that the client does not allow.
+    Alias,
 }
 
 pub struct StandIn {
@@ -133,17 +173,29 @@ struct Broker {
     peers: HashMap<usize, Peer>,
     next: usize,
     /// By topic: who wants it, at which QoS.
-    plain: HashMap<String, Vec<(usize, QoS)>>,
+    plain: HashMap<String, Vec<Member>>,
     /// By topic: members of the one group, and whose turn it is.
-    shared: HashMap<String, (Vec<(usize, QoS)>, usize)>,
+    shared: HashMap<String, (Vec<Member>, usize)>,
+    /// By topic: a PUBLISH of MQTT 5.
+    retained: HashMap<String, Vec<u8>>,
     deliveries: u64,
     messages: u64,
     connects: u64,
     released: u64,
+    received: u64,
     acknowledged: u64,
+    answered: u64,
     room: Option<Room>,
     /// PUBACKs that are held back: to whom, and for which packet.
     owed: Vec<(usize, u16)>,
+}
+
+/// Who wants a topic, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Member {
+    at: usize,
+    qos: QoS,
+    identifier: Option<u32>,
 }
 
 struct Peer {
@@ -279,7 +331,8 @@ impl Broker {
                 }
                 let reason = if mischief.refuse { Reason::NOT_AUTHORIZED } else { Reason::SUCCESS };
                 let session_present = mischief.claims_sessions;
-                Connack { session_present, reason, properties: Properties::EMPTY }
+                let claims = mischief.claims();
+                Connack { session_present, reason, properties: claims.as_properties() }
                     .encode(peer.version, &mut peer.outbox);
                 true
             }
@@ -304,6 +357,13 @@ impl Broker {
                         return true;
                     }
                 }
+                if ack.kind == AckKind::Pubrec {
+                    self.received += 1;
+                    let every = mischief.unreleased_every;
+                    if every > 0 && self.received.is_multiple_of(every) {
+                        return true;
+                    }
+                }
                 let answer = match ack.kind {
                     AckKind::Pubrec => AckKind::Pubrel,
                     AckKind::Pubrel => AckKind::Pubcomp,
@@ -324,26 +384,58 @@ impl Broker {
 
     fn on_subscribe(&mut self, at: usize, subscribe: &Subscribe<'_>) {
         let mischief = self.mischief;
-        let mut reasons = Vec::new();
+        let (mut reasons, mut stored) = (Vec::new(), Vec::new());
+        let identifier = subscribe.properties.subscription_ids().next();
         for (filter, options) in subscribe.filters.iter() {
             if mischief.refuse_subscriptions {
                 reasons.push(Reason::NOT_AUTHORIZED.0);
                 continue;
             }
             let qos = options.qos.min(mischief.grants_at_most.unwrap_or(options.qos));
-            reasons.push(qos as u8);
+            reasons.push(if mischief.grants_more { 2 } else { qos as u8 });
+            let member = Member { at, qos, identifier };
             let shared = filter.strip_prefix("$share/").and_then(|f| f.split_once('/'));
             match shared {
                 Some((_, topic)) => {
                     let group = self.shared.entry(topic.to_owned()).or_default();
-                    group.0.push((at, qos));
+                    group.0.push(member);
                 }
-                None => self.plain.entry(filter.to_owned()).or_default().push((at, qos)),
+                None => {
+                    self.plain.entry(filter.to_owned()).or_default().push(member);
+                    stored.extend(self.retained.get(filter).cloned().map(|kept| (member, kept)));
+                }
             }
         }
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let (packet_id, properties) = (subscribe.packet_id, Properties::EMPTY);
         Suback { packet_id, properties, reasons: &reasons }.encode(peer.version, &mut peer.outbox);
+        for (member, kept) in stored {
+            self.deliver_stored(member, &kept);
+        }
+    }
+
+    fn deliver_stored(&mut self, to: Member, kept: &[u8]) {
+        let decoded = codec::decode(kept, Version::V5, Sender::Client, 1 << 28);
+        let Ok(Some((Packet::Publish(publish), _))) = decoded else { return };
+        let is_marked = self.mischief.retained != RetainedMischief::Unmarked;
+        self.deliver(to, &publish, is_marked);
+        if self.mischief.retained == RetainedMischief::Twice {
+            self.deliver(to, &publish, is_marked);
+        }
+    }
+
+    fn keep(&mut self, publish: &Publish<'_>) {
+        let is_first = !self.retained.contains_key(publish.topic);
+        let keeps = match self.mischief.retained {
+            RetainedMischief::Forgotten => false,
+            RetainedMischief::Stale => is_first,
+            _ => true,
+        };
+        if keeps {
+            let mut kept = Vec::new();
+            publish.encode(Version::V5, &mut kept);
+            self.retained.insert(publish.topic.to_owned(), kept);
+        }
     }
 
     fn on_unsubscribe(&mut self, at: usize, unsubscribe: &Unsubscribe<'_>) {
@@ -353,7 +445,7 @@ impl Broker {
             if let Some(heard) = self.plain.get_mut(filter)
                 && !self.mischief.keeps_subscriptions
             {
-                heard.retain(|(who, _)| *who != at);
+                heard.retain(|member| member.at != at);
             }
         }
         let Some(peer) = self.peers.get_mut(&at) else { return };
@@ -365,6 +457,13 @@ impl Broker {
     /// Acknowledges, twice where that is the mischief.
     fn answer(&mut self, to: usize, kind: AckKind, packet_id: u16) {
         let Some(peer) = self.peers.get_mut(&to) else { return };
+        self.answered += u64::from(kind == AckKind::Puback);
+        let every = self.mischief.deny_every;
+        if kind == AckKind::Puback && every > 0 && self.answered.is_multiple_of(every) {
+            let (reason, properties) = (Reason::NO_MATCHING_SUBSCRIBERS, Properties::EMPTY);
+            Ack { kind, packet_id, reason, properties }.encode(peer.version, &mut peer.outbox);
+            return;
+        }
         acknowledge(peer, kind, packet_id);
         if self.mischief.acknowledge_twice == Some(kind) {
             self.acknowledged += 1;
@@ -395,6 +494,10 @@ impl Broker {
         if publish.qos == QoS::ExactlyOnce {
             self.answer(at, AckKind::Pubrec, publish.packet_id);
         }
+        if publish.retain {
+            self.keep(publish);
+        }
+        self.force(at, publish);
         let mut targets = self.plain.get(publish.topic).cloned().unwrap_or_default();
         if let Some((members, turn)) = self.shared.get_mut(publish.topic)
             && !members.is_empty()
@@ -406,19 +509,33 @@ impl Broker {
             && let Some(other) = self.plain.values().flatten().find(|o| !targets.contains(o))
         {
             // First, and on its way before the others: no run ends before it was there to be seen.
-            let (to, qos) = *other;
-            self.deliver(to, qos.min(publish.qos), publish);
+            let other = *other;
+            self.deliver(other, publish, false);
             self.flush();
             if self.mischief.misdirect {
                 return;
             }
         }
-        for (to, qos) in targets {
-            self.deliver(to, qos.min(publish.qos), publish);
+        for to in targets {
+            self.deliver(to, publish, false);
         }
     }
 
-    fn deliver(&mut self, to: usize, qos: QoS, publish: &Publish<'_>) {
+    /// Sends it to whoever has subscribed to nothing and is not its publisher.
+    fn force(&mut self, publisher: usize, publish: &Publish<'_>) {
+        if !self.mischief.forces {
+            return;
+        }
+        let asked: Vec<usize> = self.plain.values().flatten().map(|member| member.at).collect();
+        let others = self.peers.keys().filter(|at| **at != publisher && !asked.contains(at));
+        for at in others.copied().collect::<Vec<_>>() {
+            let forced = Member { at, qos: QoS::AtMostOnce, identifier: None };
+            self.deliver(forced, publish, false);
+        }
+    }
+
+    fn deliver(&mut self, to: Member, publish: &Publish<'_>, retain: bool) {
+        let qos = to.qos.min(publish.qos);
         self.deliveries += 1;
         let hits = |every: u64| every > 0 && self.deliveries.is_multiple_of(every);
         if let Some((after, pause)) = self.mischief.stall
@@ -445,7 +562,7 @@ impl Broker {
         let times = 1 + usize::from(hits(self.mischief.repeat_every));
         let hold = hits(self.mischief.swap_every);
         let damage = self.mischief.damage.filter(|_| hits(self.mischief.damage_every));
-        let Some(peer) = self.peers.get_mut(&to) else { return };
+        let Some(peer) = self.peers.get_mut(&to.at) else { return };
         let (mut topic, mut payload) = (Cow::from(publish.topic), Cow::from(publish.payload));
         if let Some(damage) = damage {
             damage.hurt(topic.to_mut(), payload.to_mut());
@@ -453,15 +570,18 @@ impl Broker {
         let qos = match damage {
             Some(Damage::LowerQos) if qos == QoS::ExactlyOnce => QoS::AtLeastOnce,
             Some(Damage::LowerQos) => QoS::AtMostOnce,
+            Some(Damage::HigherQos) => QoS::ExactlyOnce,
             _ => qos,
         };
-        let retain = damage == Some(Damage::RetainFlag);
+        let properties = forwarded(publish.properties, to.identifier, damage);
+        let properties = properties.as_properties();
+        let retain = retain || damage == Some(Damage::RetainFlag);
         let dup = qos != QoS::AtMostOnce && hits(self.mischief.mark_dup_every);
         for _ in 0..copies {
             peer.packet_id = peer.packet_id.checked_add(1).unwrap_or(1);
             let packet_id = if qos == QoS::AtMostOnce { 0 } else { peer.packet_id };
             let (topic, payload) = (&*topic, &*payload);
-            let copy = Publish { qos, dup, packet_id, retain, topic, payload, ..*publish };
+            let copy = Publish { qos, dup, packet_id, retain, topic, payload, properties };
             if hold {
                 let mut held = Vec::new();
                 copy.encode(peer.version, &mut held);
@@ -512,9 +632,57 @@ impl Damage {
             }
             Self::DueTime => flip(payload, STAMP_DUE_AT, 0x01),
             Self::Sequence => flip(payload, STAMP_SEQUENCE_AT, 0xFF),
-            Self::LowerQos | Self::RetainFlag => {}
+            _ => {}
         }
     }
+}
+
+impl Mischief {
+    /// What the CONNACK says.
+    fn claims(&self) -> PropertyBuf {
+        let mut claims = PropertyBuf::new();
+        if self.claims_qos_0 {
+            claims.push(Property::QosMax(0));
+        }
+        if self.claims_packet_bytes_max > 0 {
+            claims.push(Property::PacketBytesMax(self.claims_packet_bytes_max));
+        }
+        claims
+    }
+}
+
+/// The properties of a message as they go to a subscriber, with its identifier, and with what is
+/// done to them.
+fn forwarded(sent: Properties<'_>, identifier: Option<u32>, damage: Option<Damage>) -> PropertyBuf {
+    let mut all = PropertyBuf::new();
+    for property in sent.iter() {
+        match (property, damage) {
+            (Property::TopicAlias(_), _) | (Property::User(..), Some(Damage::UserProperties)) => {}
+            (Property::MessageExpirySecs(secs), Some(Damage::Expiry)) => {
+                all.push(Property::MessageExpirySecs(secs + 3_600));
+            }
+            (Property::CorrelationData(data), Some(Damage::Correlation)) => {
+                let other: Vec<u8> = data.iter().map(|byte| byte ^ 1).collect();
+                all.push(Property::CorrelationData(&other));
+            }
+            (kept, _) => {
+                all.push(kept);
+            }
+        }
+    }
+    match damage {
+        Some(Damage::ContentType) => all.push(Property::ContentType("made/up")),
+        Some(Damage::Alias) => all.push(Property::TopicAlias(1)),
+        _ => &mut all,
+    };
+    let identifier = match damage {
+        Some(Damage::Identifier) => Some(identifier.map_or(99, |own| own + 1)),
+        _ => identifier,
+    };
+    if let Some(identifier) = identifier {
+        all.push(Property::SubscriptionId(identifier));
+    }
+    all
 }
 
 fn acknowledge(peer: &mut Peer, kind: AckKind, packet_id: u16) {

@@ -91,6 +91,8 @@ fn pub_scenario(args: &Pub) -> anyhow::Result<Scenario> {
         reply_to: None,
         topic_alias: false,
         user_properties: Vec::new(),
+        content_type: None,
+        payload_format: None,
     };
     let mut scenario = base("pub", &format!("publishing to {asked}"), bench, Vec::new())?;
     scenario.topics.push(TopicGroup {

@@ -177,6 +177,8 @@ pub(super) fn round(
             reply_to: None,
             topic_alias: false,
             user_properties: Vec::new(),
+            content_type: None,
+            payload_format: None,
         };
         steps.push(Command::Publish(publish).into());
     }

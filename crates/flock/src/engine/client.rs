@@ -51,8 +51,10 @@ pub(super) struct Client {
     pub(super) link_generation: u16,
     /// When the broker last granted a subscription.
     pub(super) subscribed_ns: u64,
-    /// When it had left all its subscriptions; `u64::MAX` while it has one.
-    pub(super) unsubscribed_ns: u64,
+    /// When the present connection was accepted.
+    pub(super) up_ns: u64,
+    /// Whether it has ever unsubscribed from anything.
+    pub(super) has_left: bool,
     /// The lowest QoS that the broker granted where a higher one was asked for.
     pub(super) granted: u8,
     /// The session began with the present connection.
@@ -92,6 +94,8 @@ pub(super) struct Hearing {
     pub(super) since_ns: u64,
     /// `u64::MAX` until left.
     pub(super) until_ns: u64,
+    /// `u64::MAX` until the broker has acknowledged that.
+    pub(super) left_ns: u64,
 }
 
 /// What few clients need.
@@ -131,7 +135,8 @@ impl Client {
             returns: 0,
             link_generation: 0,
             subscribed_ns: 0,
-            unsubscribed_ns: u64::MAX,
+            up_ns: 0,
+            has_left: false,
             granted: u8::MAX,
             is_fresh: false,
             was_up: false,
@@ -352,6 +357,7 @@ impl Client {
         lane.tally.totals.connects_ok += 1;
         lane.tally.connections += 1;
         self.link = Link::Up;
+        self.up_ns = now_ns;
         self.set_keep_alive(lane);
         if self.is_subscribed() {
             self.returns = self.returns.wrapping_add(1);
@@ -484,6 +490,24 @@ impl Client {
         self.link = Link::Silent;
         self.link_at_ns = u64::MAX;
         lane.again.push(self.at);
+    }
+
+    /// How long a broker may take to notice that a client is silent.
+    pub(super) fn silence_max_ns(&self) -> u64 {
+        match self.machine.keep_alive_secs() {
+            0 => SILENCE_MAX.as_nanos() as u64,
+            // One and a half times the keep-alive (MQTT-3.1.2-22).
+            secs => u64::from(secs) * 1_500_000_000 + SILENCE_SLACK_NS,
+        }
+    }
+
+    /// The time is over, and the broker has not closed.
+    pub(super) fn not_missed(&self, lane: &mut Lane) {
+        if self.machine.keep_alive_secs() > 0 {
+            lane.ledger.unnoticed += 1;
+            let told = "the broker kept a silent client beyond its keep-alive (MQTT-3.1.2-22)";
+            lane.tally.error("connection", told, || self.id(&lane.plan));
+        }
     }
 
     /// A fault: the socket is closed under the client's feet.
@@ -624,6 +648,7 @@ impl Client {
                 }
                 Ok(None) => break,
                 Err(violation) => {
+                    lane.ledger.breaches += 1;
                     lane.tally.error("protocol", &violation.to_string(), || self.id(&lane.plan));
                     self.link_lost("the broker broke the protocol", lane);
                     return bytes.len();
@@ -643,6 +668,7 @@ impl Client {
             Event::Connected { session_present: true, .. } if self.asks_for_a_clean_start(lane) => {
                 let told = "a session is said to be there though a clean start was asked for \
                             (MQTT-3.2.2-2)";
+                lane.ledger.breaches += 1;
                 lane.tally.error("protocol", told, || self.id(&lane.plan));
                 self.link_failed("the broker broke the protocol", lane);
             }
@@ -658,7 +684,7 @@ impl Client {
                 self.link_lost(&format!("DISCONNECT: {why}"), lane);
             }
             Event::Subscribed { reasons, .. } => self.on_subscribed(reasons, now_ns, lane),
-            Event::Unsubscribed { .. } => self.on_unsubscribed(now_ns, lane),
+            Event::Unsubscribed { reasons, .. } => self.on_unsubscribed(reasons, now_ns, lane),
             Event::Auth(_) => self.link_lost("the broker asks for enhanced authentication", lane),
             Event::Repeated { .. } => self.on_repeated(lane),
             Event::AckedAgain { kind } => lane.ledger.count_repeated_ack(kind),
@@ -768,5 +794,7 @@ const CUT: &str = "cut on purpose";
 const OUTBOX_BYTES_MAX: usize = 64 * 1024;
 /// Buffers that one client may read before others have their turn.
 const READS_MAX: usize = 8;
-/// A silent client waits so long for the broker to notice, whatever its keep-alive.
-pub(super) const SILENCE_MAX: Duration = Duration::from_secs(3_600);
+/// A silent client without a keep-alive waits so long for the broker to notice.
+const SILENCE_MAX: Duration = Duration::from_secs(3_600);
+/// A broker may look for silent clients so much later.
+const SILENCE_SLACK_NS: u64 = 5_000_000_000;

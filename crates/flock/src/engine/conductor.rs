@@ -83,6 +83,8 @@ pub struct Conductor<'a> {
     is_stage_ended: bool,
     /// Connections that nobody planned to lose, by the second.
     pub(super) lost_by_second: Vec<(u32, u64)>,
+    /// Retained messages that subscribers are owed so far.
+    stored_owed: u64,
 }
 
 #[derive(Default)]
@@ -179,6 +181,7 @@ impl<'a> Conductor<'a> {
             is_endless: false,
             is_stage_ended: false,
             lost_by_second: Vec::new(),
+            stored_owed: 0,
         }
     }
 
@@ -212,6 +215,7 @@ impl<'a> Conductor<'a> {
             if publishes {
                 self.drain();
             }
+            self.await_stored(stage);
             // Otherwise a cool-down came before.
             if measured && self.counting == Counting::Yes {
                 self.marks.measured_to = Some(self.mark());
@@ -357,6 +361,25 @@ impl<'a> Conductor<'a> {
         self.phases.push(Phase { name: DRAIN.into(), from_secs, to_secs, measured: false });
     }
 
+    /// Whoever subscribed in this stage is given the time to get what the broker had retained: as
+    /// long as some of it comes, and a drain longer.
+    fn await_stored(&mut self, stage: usize) {
+        let owed = self.plan.stored_in(stage);
+        self.stored_owed += owed;
+        let mut seen = (u64::MAX, 0);
+        while owed > 0 && !self.is_over() {
+            let (stored, now_ns) = (self.standing().stored, self.clock.now_ns());
+            if stored != seen.0 {
+                seen = (stored, now_ns);
+            }
+            let is_patient = now_ns - seen.1 < self.plan.scenario.drain_us * 1_000;
+            if stored >= self.stored_owed || !is_patient {
+                break;
+            }
+            self.follow(PROBE_PAUSE);
+        }
+    }
+
     /// The length of the next run of a stage.
     pub(super) fn set_stage_duration(&mut self, duration_us: u64) {
         self.duration_us = Some(duration_us);
@@ -383,6 +406,7 @@ impl<'a> Conductor<'a> {
                     sum.published += one.published;
                     sum.connects_ok += one.connects_ok;
                     sum.connections += one.connections;
+                    sum.stored += one.stored;
                 }
                 Some(news) => self.on_news(news),
                 None => {}

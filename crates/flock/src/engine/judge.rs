@@ -3,7 +3,7 @@
 //! Each process judges the subscribers that it ran (`judge_part`); shared groups, whose members may
 //! be anywhere, are judged by the conductor once the parts are together ([`judge_shared_groups`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,8 @@ use super::plan::{Hearer, Plan};
 use super::tally::Measured;
 use super::worker::{Harvest, HeardEntry};
 use crate::measure::ledger::{
-    Heard, Sent, SentTable, ShareKey, SharedTrack, StreamId, Unpromised, Verdict, judge,
-    judge_shared, judge_stored,
+    Heard, Ledger, Sent, SentTable, ShareKey, SharedTrack, StreamId, Track, Unpromised, Verdict,
+    judge, judge_shared, judge_stored,
 };
 use crate::measure::{
     Contention, ErrorCount, Integrity, IntegrityCount, IntegritySample, LatencyHistogram,
@@ -27,6 +27,9 @@ pub struct Part {
     pub integrity: Integrity,
     pub shared: Vec<(ShareKey, StreamId, SharedTrack)>,
     pub shared_heard: Vec<(ShareKey, Heard)>,
+    /// Messages that came though their publisher was told that nobody hears them.
+    #[serde(default)]
+    pub denied: BTreeSet<(StreamId, u32)>,
     pub latencies: Vec<Measured>,
     pub timers: Vec<LatencyHistogram>,
     /// How long messages may have waited for the tool to look.
@@ -60,6 +63,7 @@ impl Part {
         }
         self.receive_lag.merge(&other.receive_lag);
         self.errors.extend(other.errors);
+        self.denied.extend(other.denied);
     }
 }
 
@@ -93,6 +97,14 @@ fn merge_integrity(mine: &mut Integrity, other: Integrity) {
     mine.unacknowledged += other.unacknowledged;
     mine.misrouted += other.misrouted;
     mine.damaged += other.damaged;
+    mine.repeated_pubrels += other.repeated_pubrels;
+    mine.wrong_properties += other.wrong_properties;
+    mine.wrong_identifiers += other.wrong_identifiers;
+    mine.denied += other.denied;
+    mine.stale_retained += other.stale_retained;
+    mine.unreleased += other.unreleased;
+    mine.unnoticed += other.unnoticed;
+    mine.breaches += other.breaches;
     mine.wrong_topic += other.wrong_topic;
     mine.wrong_qos += other.wrong_qos;
     mine.wrong_retain += other.wrong_retain;
@@ -126,27 +138,11 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
     let judge = PartJudge::new(plan, harvests);
     let mut part = Part::default();
     for (&stream, entry) in &sent.streams {
-        judge.judge_stream(stream, (entry, sent.unpromised_of(stream)), &mut part);
+        judge.judge_stream(stream, entry, sent, &mut part);
     }
     keep_worst(&mut part.integrity.worst);
     for harvest in harvests {
-        part.integrity.misrouted += harvest.ledger.misrouted;
-        part.integrity.damaged += harvest.ledger.damaged;
-        part.integrity.wrong_topic += harvest.ledger.wrong_topic;
-        part.integrity.wrong_qos += harvest.ledger.wrong_qos;
-        part.integrity.wrong_retain += harvest.ledger.wrong_retain;
-        part.integrity.wrong_dup += harvest.ledger.wrong_dup;
-        part.integrity.repeated_pubacks += harvest.ledger.repeated_pubacks;
-        part.integrity.repeated_pubrecs += harvest.ledger.repeated_pubrecs;
-        part.integrity.repeated_pubcomps += harvest.ledger.repeated_pubcomps;
-        part.integrity.forgotten_sessions += harvest.ledger.forgotten;
-        part.integrity.unacknowledged += harvest.ledger.uncompleted;
-        if harvest.ledger.repeated > 0 {
-            let duplicated = harvest.ledger.repeated;
-            let repeats = IntegrityCount { qos: 2, duplicated, ..IntegrityCount::default() };
-            add_count(&mut part.integrity.by_qos, &repeats);
-        }
-        part.integrity.reordered_in_groups += harvest.ledger.reordered_in_groups;
+        book_ledger(&harvest.ledger, &mut part.integrity);
         for measured in &harvest.latencies {
             add_latency(&mut part.latencies, measured);
         }
@@ -162,6 +158,34 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
     part.errors = super::tally::merge_errors(part.errors.into_iter());
     gather_shared(plan, harvests, &mut part);
     part
+}
+
+/// What a thread counted as it came.
+fn book_ledger(ledger: &Ledger, all: &mut Integrity) {
+    all.misrouted += ledger.misrouted;
+    all.damaged += ledger.damaged;
+    all.wrong_topic += ledger.wrong_topic;
+    all.wrong_qos += ledger.wrong_qos;
+    all.wrong_retain += ledger.wrong_retain;
+    all.wrong_dup += ledger.wrong_dup;
+    all.wrong_properties += ledger.wrong_properties;
+    all.wrong_identifiers += ledger.wrong_identifiers;
+    all.repeated_pubacks += ledger.repeated_pubacks;
+    all.repeated_pubrecs += ledger.repeated_pubrecs;
+    all.repeated_pubcomps += ledger.repeated_pubcomps;
+    all.repeated_pubrels += ledger.repeated_pubrels;
+    all.unreleased += ledger.unreleased;
+    all.unnoticed += ledger.unnoticed;
+    all.breaches += ledger.breaches;
+    all.forgotten_sessions += ledger.forgotten;
+    all.unacknowledged += ledger.uncompleted;
+    all.reordered_in_groups += ledger.reordered_in_groups;
+    for (qos, duplicated) in [(2, ledger.repeated), (0, ledger.repeated_stored)] {
+        if duplicated > 0 {
+            let repeats = IntegrityCount { qos, duplicated, ..IntegrityCount::default() };
+            add_count(&mut all.by_qos, &repeats);
+        }
+    }
 }
 
 fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
@@ -220,7 +244,9 @@ impl<'a> PartJudge<'a> {
         Self { plan, harvests, heard }
     }
 
-    fn judge_stream(&self, stream: StreamId, sent: SentOn<'_>, part: &mut Part) {
+    fn judge_stream(&self, stream: StreamId, entry: &Sent, table: &SentTable, part: &mut Part) {
+        let sent = (entry, table.unpromised_of(stream));
+        let unheard = table.unheard.get(&stream).map_or(&[][..], Vec::as_slice);
         let Some((topics, index)) = self.plan.topic_of(stream) else { return };
         let mut plain: Vec<(&Hearer, u64)> = Vec::new();
         for hearer in self.plan.listeners() {
@@ -244,7 +270,12 @@ impl<'a> PartJudge<'a> {
                         (other.subscription, *other_filter) != (hearer.subscription, *filter)
                             && other.group == hearer.group
                     });
+                let publisher = self.plan.locate(stream).map(|(family, at, _)| (family.group, at));
+                if hearer.no_local && publisher == Some((hearer.group, client)) {
+                    continue;
+                }
                 self.judge_pair(stream, sent, (hearer, client, repeats), part);
+                self.note_denied(stream, unheard, (hearer.group, client), part);
                 if several {
                     judged.push((hearer.group, client));
                 }
@@ -272,9 +303,19 @@ impl<'a> PartJudge<'a> {
         let heard = Heard { copies_may_repeat: repeats, ..entry.strictness(qos) };
         let is_owed_the_stored = entry.since_ns > sent.last_ns && self.plan.retains_one(stream);
         let mut verdict = match is_owed_the_stored && track.is_none() {
-            true => judge_stored(self.harvests[thread].ledger.has_stored(at, stream), qos),
+            true => {
+                let stored = self.harvests[thread].ledger.stored(at, stream);
+                let has_stayed = entry.stayed_ns >= self.plan.scenario.drain_us * 1_000;
+                judge_stored(sent, unpromised, stored, entry.takes_stored && has_stayed, qos)
+            }
             false => judge(sent, unpromised, track, heard, qos),
         };
+        if let Some(track) = track
+            && *times == 1
+            && !repeats
+        {
+            self.book_late(stream, (sent, entry, track), &mut part.integrity);
+        }
         if *times > 1 {
             // It left and came back, perhaps often: what it missed in between is not known.
             verdict.interrupted = true;
@@ -285,6 +326,42 @@ impl<'a> PartJudge<'a> {
         add_waits(&mut part.latencies, &verdict, routed);
         let subscriber = || client_name(self.plan, hearer.group, client);
         book(self.plan, stream, &verdict, subscriber, &mut part.integrity);
+    }
+
+    /// What was all sent long before the client subscribed can only come from a broker's store, and
+    /// says so.
+    fn book_late(
+        &self,
+        stream: StreamId,
+        (sent, entry, track): (&Sent, &HeardEntry, &Track),
+        all: &mut Integrity,
+    ) {
+        let is_late = entry.since_ns > sent.last_ns.saturating_add(UNDER_WAY_NS_MAX);
+        if !is_late || !entry.is_fresh || entry.as_published {
+            return;
+        }
+        let came = u64::from(track.received());
+        match self.plan.retains(stream) {
+            true => all.wrong_retain += came,
+            false => all.misrouted += came,
+        }
+    }
+
+    /// Notes what the client got though its publisher was told that nobody would.
+    fn note_denied(
+        &self,
+        stream: StreamId,
+        unheard: &[u32],
+        (group, client): (GroupId, u64),
+        part: &mut Part,
+    ) {
+        if unheard.is_empty() {
+            return;
+        }
+        let Some((thread, at)) = self.find(group, client) else { return };
+        let Some(track) = self.harvests[thread].ledger.track(at, stream) else { return };
+        let came = unheard.iter().filter(|&&sequence| track.has(sequence));
+        part.denied.extend(came.map(|&sequence| (stream, sequence)));
     }
 
     /// Where a client ran, if in this process.
@@ -305,6 +382,7 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
     let tracks: HashMap<(ShareKey, StreamId), &SharedTrack> =
         part.shared.iter().map(|(key, stream, track)| ((*key, *stream), track)).collect();
     let heard: HashMap<ShareKey, Heard> = part.shared_heard.iter().copied().collect();
+    let mut denied: Vec<(StreamId, u32)> = Vec::new();
     for (&stream, entry) in &sent.streams {
         let Some((topics, index)) = plan.topic_of(stream) else { continue };
         let mut judged: Vec<ShareKey> = Vec::new();
@@ -319,6 +397,9 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
                 judged.push(key);
                 let qos = entry.qos.min(hearer.qos as u8);
                 let track = tracks.get(&(key, stream)).copied();
+                let unheard = sent.unheard.get(&stream).into_iter().flatten();
+                let came = unheard.filter(|sequence| track.is_some_and(|one| one.has(**sequence)));
+                denied.extend(came.map(|&sequence| (stream, sequence)));
                 let unpromised = sent.unpromised_of(stream);
                 let verdict = judge_shared(entry, unpromised, track, *heard, qos);
                 let group = || {
@@ -331,9 +412,14 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
             });
         }
     }
+    part.denied.extend(denied);
+    part.integrity.denied = part.denied.len() as u64;
     part.integrity.unacknowledged += sent.unpromised_count();
     keep_worst(&mut part.integrity.worst);
 }
+
+/// What was handed to the kernel so long before has reached its broker.
+const UNDER_WAY_NS_MAX: u64 = 1_000_000_000;
 
 /// What was sent on a stream, and what of it nobody promised.
 type SentOn<'a> = (&'a Sent, &'a [Unpromised]);
@@ -364,6 +450,7 @@ fn book(
     all.joined_late += u64::from(verdict.joined_late);
     all.interrupted += u64::from(verdict.interrupted);
     all.damaged += verdict.invented;
+    all.stale_retained += u64::from(verdict.is_stale);
     if count.lost + count.duplicated + count.reordered == 0 {
         return;
     }

@@ -31,6 +31,8 @@ pub(super) struct Lane {
     /// By family, then by slot of the client x stride + topic.
     pub(super) sent: Vec<Vec<Sent>>,
     pub(super) unpromised: Vec<(StreamId, Unpromised)>,
+    /// Messages of which the broker said that nobody had subscribed to them (0x10).
+    pub(super) unheard: Vec<(StreamId, u32)>,
     pub(super) random: Random,
     pub(super) stage: usize,
     pub(super) stage_at_ns: u64,
@@ -69,6 +71,7 @@ impl Lane {
             timers: Timers::default(),
             ledger: Ledger::default(),
             unpromised: Vec::new(),
+            unheard: Vec::new(),
             stage: 0,
             stage_at_ns: 0,
             stage_end_ns: None,
@@ -122,6 +125,13 @@ impl Lane {
         self.unpromised.push((stream, Unpromised { sequence, waited_ns }));
     }
 
+    /// The broker knows of nobody who hears this message. Beyond a limit they are only counted.
+    pub(super) fn note_unheard(&mut self, stream: StreamId, sequence: u32) {
+        if self.unheard.len() < UNHEARD_MAX {
+            self.unheard.push((stream, sequence));
+        }
+    }
+
     /// How many deliveries a message on this topic owes.
     pub(super) fn copies(&mut self, topics: TopicsId, index: u64) -> u32 {
         if let Some(&copies) = self.copies.get(&(topics, index)) {
@@ -170,6 +180,8 @@ impl Timers {
     }
 }
 
+/// Messages without a subscriber that are looked for at the subscribers, for each thread.
+const UNHEARD_MAX: usize = 1 << 20;
 const BUFFER_BYTES: usize = 2 * 1024;
 /// Larger buffers go back to the allocator.
 const BUFFER_BYTES_MAX: usize = 256 * 1024;

@@ -5,6 +5,7 @@
 //! when a stage begins and ends, gathers what they count each second, and judges at the end. All
 //! of it shares one read-only [`plan`] and one [`clock`].
 
+mod check;
 mod client;
 pub mod clock;
 pub mod conductor;

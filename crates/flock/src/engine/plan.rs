@@ -28,6 +28,8 @@ pub struct Plan {
     pub all_stamped: bool,
     /// Whether any is published to be retained.
     pub any_retained: bool,
+    /// Whether any message has properties, or any subscription an identifier.
+    pub any_properties: bool,
     /// Whether any client answers requests.
     pub any_answers: bool,
     /// Whether some publish asks for answers.
@@ -72,6 +74,8 @@ pub struct Hearer {
     pub group: GroupId,
     pub subscription: SubscriptionId,
     pub qos: QoS,
+    /// Nobody hears what it publishes itself.
+    pub no_local: bool,
 }
 
 /// One step of a client's program. Numbers are positions in the plan's lists.
@@ -120,6 +124,7 @@ impl Plan {
             timers: Vec::new(),
             all_stamped: true,
             any_retained: false,
+            any_properties: false,
             any_answers: false,
             any_asks: false,
             taken_over: Vec::new(),
@@ -140,6 +145,9 @@ impl Plan {
         }
         plan.scenario.stages = stages;
         plan.any_retained = plan.families.iter().any(|family| family.retain);
+        let has_properties = |planned: &PublishPlan| planned.command.has_properties();
+        plan.any_properties = plan.publishes.iter().any(has_properties)
+            || plan.subscribes.iter().any(|subscribe| subscribe.identifier.is_some());
         plan.any_asks = plan.publishes.iter().any(|planned| planned.command.reply_to.is_some());
         plan.any_answers = plan.subscribes.iter().any(|subscribe| subscribe.respond.is_some());
         plan.taken_over = taken_over(&plan.scenario);
@@ -247,7 +255,7 @@ impl Plan {
     }
 
     /// Whether the last message of the stream is what a broker has in store for its topic: it is
-    /// retained, does not expire, and nobody else publishes there.
+    /// retained, does not expire soon, and nobody else publishes there.
     pub fn retains_one(&self, stream: StreamId) -> bool {
         let Some((family, ..)) = self.locate(stream) else { return false };
         let is_alone = match family.assign {
@@ -257,14 +265,105 @@ impl Plan {
         };
         let same = self.families.iter().filter(|other| other.topics == family.topics).count() == 1;
         let mut commands = self.publishes.iter().map(|planned| &planned.command);
-        let expires = commands.any(|publish| publish.retain && publish.expiry_secs.is_some());
+        let is_short = |publish: &Publish| publish.expiry_secs.is_some_and(|s| s < EXPIRY_SECS_MIN);
+        let expires = commands.any(|publish| publish.retain && is_short(publish));
         family.retain && is_alone && same && !expires
+    }
+
+    /// How many messages that were retained in the stages before one those who subscribe in it are
+    /// to get, as far as it is known which.
+    pub fn stored_in(&self, stage: usize) -> u64 {
+        if !self.any_retained {
+            return 0;
+        }
+        let published = |family: usize| {
+            let mut ops = self.programs[..stage].iter().flatten().flatten();
+            ops.any(|op| matches!(op, Op::Publish(at) if self.publishes[usize::from(*at)].family == family))
+        };
+        let subscribes = |hearer: &&Hearer| {
+            self.programs[stage][hearer.group.index()].iter().any(|op| {
+                let Op::Subscribe(at) = op else { return false };
+                let subscribe = &self.subscribes[usize::from(*at)];
+                subscribe.retain_handling == 0 && subscribe.to.contains(&hearer.subscription)
+            })
+        };
+        let hearers: Vec<&Hearer> = self.listeners.iter().filter(subscribes).collect();
+        let mut all = 0;
+        let families = self.families.iter().enumerate().filter(|(_, family)| family.retain);
+        for (_, family) in families.filter(|(at, _)| published(*at)) {
+            let numbers = 0..family.stride * family.clients as u32;
+            for stream in numbers.map(|number| family.base + number) {
+                all += self.stored_copies(&hearers, stream);
+            }
+        }
+        all
+    }
+
+    fn stored_copies(&self, hearers: &[&Hearer], stream: StreamId) -> u64 {
+        if !self.retains_one(stream) {
+            return 0;
+        }
+        let Some((topics, index)) = self.topic_of(stream) else { return 0 };
+        let mut copies = 0;
+        for hearer in hearers {
+            let subscription = self.scenario.subscription(hearer.subscription);
+            self.each_match(subscription, topics, index, &mut |filter, shared| {
+                let members = self.clients_of(hearer.group, filter, subscription).len();
+                copies += if shared { 0 } else { members };
+            });
+        }
+        copies
     }
 
     /// Whether other clients of the scenario connect under the ids of this group's, which ends its
     /// connections.
     pub fn is_taken_over(&self, group: GroupId) -> bool {
         self.taken_over[group.index()]
+    }
+
+    /// The commands that publish on a stream.
+    pub fn commands_of(&self, stream: StreamId) -> impl Iterator<Item = &PublishPlan> {
+        let after = self.families.partition_point(|family| family.base <= stream);
+        self.publishes.iter().filter(move |planned| planned.family + 1 == after)
+    }
+
+    /// Whether a client hears a stream by this subscription.
+    pub fn hears(
+        &self,
+        (group, client): (GroupId, u64),
+        subscription: SubscriptionId,
+        stream: StreamId,
+    ) -> bool {
+        let Some((topics, index)) = self.topic_of(stream) else { return false };
+        let model = self.scenario.subscription(subscription);
+        let mut hears = false;
+        self.each_match(model, topics, index, &mut |filter, _| {
+            hears |= self.clients_of(group, filter, model).position(client).is_some();
+        });
+        hears
+    }
+
+    /// Whether filters of the subscription are those of shared groups.
+    pub fn is_shared(&self, subscription: SubscriptionId) -> bool {
+        match &self.scenario.subscription(subscription).filters {
+            Filters::Topics { prefix, .. } => prefix.starts_with(SHARE),
+            Filters::Pattern { pattern, .. } => pattern.source().starts_with(SHARE),
+        }
+    }
+
+    /// Copies of a message on this topic that its publisher does not get because it asked for
+    /// nothing of its own (MQTT-3.8.3-3).
+    pub fn own_copies(&self, (group, client): (GroupId, u64), topics: TopicsId, index: u64) -> u32 {
+        let mut own = 0;
+        let deaf = |hearer: &&Hearer| hearer.no_local && hearer.group == group;
+        for hearer in self.listeners.iter().filter(deaf) {
+            let subscription = self.scenario.subscription(hearer.subscription);
+            self.each_match(subscription, topics, index, &mut |filter, _| {
+                let members = self.clients_of(group, filter, subscription);
+                own += u32::from(members.position(client).is_some());
+            });
+        }
+        own
     }
 
     /// The name of the topic that a stream is published on.
@@ -278,9 +377,13 @@ impl Plan {
             let known =
                 |hearer: &&mut Hearer| (hearer.group, hearer.subscription) == (group, subscription);
             match self.listeners.iter_mut().find(known) {
-                Some(hearer) => hearer.qos = hearer.qos.max(subscribe.qos),
+                Some(hearer) => {
+                    hearer.qos = hearer.qos.max(subscribe.qos);
+                    hearer.no_local &= subscribe.no_local;
+                }
                 None => {
-                    self.listeners.push(Hearer { group, subscription, qos: subscribe.qos });
+                    let Subscribe { qos, no_local, .. } = *subscribe;
+                    self.listeners.push(Hearer { group, subscription, qos, no_local });
                 }
             }
         }
@@ -407,11 +510,13 @@ impl Plan {
 
     /// How a client comes to hear a stream.
     pub fn path(&self, group: GroupId, client: u64, stream: StreamId) -> Path {
-        let Some((family, ..)) = self.locate(stream) else { return Path::Misrouted };
+        let Some((family, publisher, _)) = self.locate(stream) else { return Path::Misrouted };
         let Some((topics, index)) = self.topic_of(stream) else { return Path::Misrouted };
         let sent_at = family.qos as u8;
         let (mut found, mut agreed) = (Path::Misrouted, Agreed { low: u8::MAX, high: 0 });
-        for hearer in self.listeners.iter().filter(|hearer| hearer.group == group) {
+        let is_own = (family.group, publisher) == (group, client);
+        let hears = |hearer: &&Hearer| hearer.group == group && !(hearer.no_local && is_own);
+        for hearer in self.listeners.iter().filter(hears) {
             let subscription = self.scenario.subscription(hearer.subscription);
             let routed = subscription.routed;
             self.each_match(subscription, topics, index, &mut |filter, shared| {
@@ -546,4 +651,6 @@ impl Random {
 }
 
 const SHARE: &str = "$share/";
+/// What is retained for so long is there until the run is over.
+const EXPIRY_SECS_MIN: u32 = 3_600;
 const TEXT: &[u8] = b"the quelea flies in flocks of millions; ";

@@ -17,7 +17,7 @@ use super::stamp::{STAMP_BYTES, Stamp, Stamps, Sum};
 use super::task::{Wait, wire_qos};
 use crate::measure::LatencyKind;
 use crate::measure::ledger::{Sent, StreamId};
-use crate::model::{Content, Members, Order, Phase, Rate};
+use crate::model::{Content, Members, Order, Phase, Publish, Rate};
 
 /// What is remembered of a QoS 1 or 2 message until it is acknowledged, enough to send it again.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,7 @@ struct Head {
     copies: u32,
     topic: Sum,
     bytes: Vec<u8>,
+    payload_bytes: usize,
     /// Where the packet identifier stands; 0 for QoS 0.
     id_at: usize,
     /// Where the correlation data of a request stand; 0 for what is no request.
@@ -74,6 +75,8 @@ enum Pumped {
     Blocked,
     /// Others have their turn first.
     Again,
+    /// The broker said that it does not take such messages.
+    Unfit(&'static str),
 }
 
 impl Client {
@@ -136,6 +139,10 @@ impl Client {
             }
             Pumped::Later(due_ns) => self.wake_at(due_ns, lane),
             Pumped::Again => lane.again.push(self.at),
+            Pumped::Unfit(why) => {
+                self.publishing = Some(publishing);
+                return self.give_up(why, lane);
+            }
             Pumped::Blocked => {
                 publishing.is_blocked = true;
                 if let Some(give_up_ns) = self.task.give_up_ns {
@@ -154,6 +161,9 @@ impl Client {
     ) -> Pumped {
         if publishing.own.is_empty() {
             return Pumped::Done;
+        }
+        if let Some(why) = self.unfit(planned) {
+            return Pumped::Unfit(why);
         }
         let mut now = lane.now_ns();
         if std::mem::take(&mut publishing.is_blocked) {
@@ -175,12 +185,30 @@ impl Client {
                     due_ns
                 }
             };
-            if self.congested() || self.send(publishing, planned, (due_ns, now), lane).is_err() {
+            if self.congested() {
                 return Pumped::Blocked;
             }
-            publishing.next += 1;
+            match self.send(publishing, planned, (due_ns, now), lane) {
+                Ok(()) => publishing.next += 1,
+                Err(NotSent::PacketTooLarge) => return Pumped::Unfit(TOO_LARGE),
+                Err(_) => return Pumped::Blocked,
+            }
         }
         Pumped::Again
+    }
+
+    /// What a broker's CONNACK rules out is not sent (MQTT-3.2.2-11, MQTT-3.2.2-14).
+    fn unfit(&self, planned: &PublishPlan) -> Option<&'static str> {
+        if !self.machine.is_connected() {
+            return None;
+        }
+        let qos = wire_qos(planned.command.qos);
+        let retains = planned.command.retain && !self.machine.peer_retains();
+        match () {
+            () if qos > self.machine.peer_qos_max() => Some(QOS_TOO_HIGH),
+            () if retains => Some(NOT_RETAINED),
+            () => None,
+        }
     }
 
     /// Appends one message. `(due, now)`.
@@ -212,6 +240,10 @@ impl Client {
         publishing.walk += 1;
         let at = self.head_at(publishing, planned, position, lane);
         let head = &mut publishing.heads[at];
+        let bytes = head.bytes.len() + head.payload_bytes;
+        if bytes > self.machine.peer_packet_bytes_max() as usize {
+            return Err(NotSent::PacketTooLarge);
+        }
         if publishing.rate.is_some() && due_ns > publishing.excused_ns {
             lane.tally.latency(LatencyKind::Lateness, 0, now_ns - due_ns);
         }
@@ -335,7 +367,8 @@ impl Client {
         let topic = publishing.own.nth(position);
         let family = &lane.plan.families[planned.family];
         let stream = family.base + self.index as u32 * family.stride + position as u32;
-        let copies = lane.copies(planned.command.topics, topic);
+        let own = lane.plan.own_copies((self.group, self.index), planned.command.topics, topic);
+        let copies = lane.copies(planned.command.topics, topic).saturating_sub(own);
         let random_size = matches!(planned.command.payload.content, Content::RandomSize { .. });
         let payload_bytes = if random_size {
             let sent = &lane.sent[planned.family];
@@ -365,6 +398,7 @@ impl Client {
             copies,
             topic: sum,
             bytes,
+            payload_bytes,
             id_at,
             correlation_at,
             short,
@@ -402,6 +436,7 @@ impl Client {
         lane.tally.totals.acknowledged += 1;
         if reason == Reason::NO_MATCHING_SUBSCRIBERS {
             lane.tally.totals.acknowledged_no_subscribers += 1;
+            lane.note_unheard(flight.stream, flight.sequence);
         }
         lane.tally.message_latency(LatencyKind::PublishAck, qos as u8, flight.due_ns, now_ns);
     }
@@ -459,9 +494,11 @@ impl Client {
         let (bytes, sum) = (self.payload_bytes(planned, flight), Sum::of(topic.as_bytes()));
         write_payload(planned, flight, bytes, sum, stamps, &mut payload);
         let mut properties = PropertyBuf::new();
-        if let Some(reply) = self.reply_topic(plan, flight.command) {
-            properties.push(Property::ResponseTopic(&reply));
-            properties.push(Property::CorrelationData(&flight.correlation().to_be_bytes()));
+        if self.machine.version() == codec::Version::V5 {
+            let (reply, correlation) =
+                (self.reply_topic(plan, flight.command), flight.correlation().to_be_bytes());
+            let reply = reply.as_deref().map(|reply| (reply, &correlation));
+            push_properties(&planned.command, reply, &mut properties);
         }
         let publish = codec::Publish {
             dup,
@@ -571,12 +608,17 @@ impl Flight {
 
     /// The correlation data of a request: no two of a run have the same.
     pub(super) fn correlation(&self) -> u64 {
-        u64::from(self.stream) << 32 | u64::from(self.sequence)
+        correlation(self.stream, self.sequence)
     }
 
     fn stamp(&self) -> Stamp {
         Stamp { due_ns: self.due_ns, stream: self.stream, sequence: self.sequence }
     }
+}
+
+/// The correlation data of the request with this number in its stream.
+pub(super) fn correlation(stream: StreamId, sequence: u32) -> u64 {
+    u64::from(stream) << 32 | u64::from(sequence)
 }
 
 /// Counts what was due by `until_ns` and was never sent. Its latency is what it has waited, or will
@@ -705,19 +747,10 @@ fn encode_head(
     let command = &planned.command;
     let mut properties = PropertyBuf::new();
     if version == codec::Version::V5 {
-        if let Some(secs) = command.expiry_secs {
-            properties.push(Property::MessageExpirySecs(secs));
-        }
         if let Some(alias) = alias {
             properties.push(Property::TopicAlias(alias));
         }
-        if let Some(reply) = reply {
-            properties.push(Property::ResponseTopic(reply));
-            properties.push(Property::CorrelationData(&CORRELATION_PLACE));
-        }
-        for (name, value) in &command.user_properties {
-            properties.push(Property::User(name, value));
-        }
+        push_properties(command, reply.map(|reply| (reply, &CORRELATION_PLACE)), &mut properties);
     }
     let qos = wire_qos(command.qos);
     let publish = codec::Publish {
@@ -736,11 +769,40 @@ fn encode_head(
     (bytes, publish.packet_id_at(version).unwrap_or(0), correlation_at)
 }
 
+/// What goes with every message of a command, but for the alias of its topic.
+fn push_properties(
+    command: &Publish,
+    reply: Option<(&str, &[u8; CORRELATION_BYTES])>,
+    properties: &mut PropertyBuf,
+) {
+    if let Some(format) = command.payload_format {
+        properties.push(Property::PayloadFormat(format));
+    }
+    if let Some(secs) = command.expiry_secs {
+        properties.push(Property::MessageExpirySecs(secs));
+    }
+    if let Some(content_type) = &command.content_type {
+        properties.push(Property::ContentType(content_type));
+    }
+    if let Some((reply, correlation)) = reply {
+        properties.push(Property::ResponseTopic(reply));
+        properties.push(Property::CorrelationData(correlation));
+    }
+    for (name, value) in &command.user_properties {
+        properties.push(Property::User(name, value));
+    }
+}
+
 /// No command has this number.
 const ANSWER: u16 = u16::MAX;
 const CORRELATION_BYTES: usize = 8;
 /// Stands where correlation data go; no text in a packet can have these bytes (RFC 3629).
 const CORRELATION_PLACE: [u8; CORRELATION_BYTES] = [0xFF; CORRELATION_BYTES];
+const QOS_TOO_HIGH: &str =
+    "the broker takes no messages of this QoS (maximum QoS in its CONNACK), nothing was sent";
+const NOT_RETAINED: &str =
+    "the broker retains nothing (retain available in its CONNACK), nothing was sent";
+const TOO_LARGE: &str = "the message is larger than the maximum packet size in the broker's CONNACK, the rest was skipped";
 /// Messages of one client in one go, before others have their turn.
 const BURST_MAX: usize = 2_048;
 /// What was due in a stage and held back may be sent for so long after its end.
@@ -753,7 +815,7 @@ const HEADS_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Assign, Pace, Payload, Publish, TopicsId};
+    use crate::model::{Assign, Pace, Payload, TopicsId};
 
     #[test]
     fn properties_go_with_every_message_of_mqtt_5_only() {
@@ -770,12 +832,14 @@ mod tests {
             reply_to: None,
             topic_alias: false,
             user_properties: vec![("k".into(), "v".into())],
+            content_type: Some("c".into()),
+            payload_format: Some(0),
         };
         let planned = PublishPlan::new(&command, 0, 1);
         let head = |version| encode_head(version, &planned, "t", (None, None), 16).0;
         assert_eq!(head(codec::Version::V311), b"\x30\x13\x00\x01t");
-        let properties = b"\x0c\x02\x00\x00\x00\x3c\x26\x00\x01k\x00\x01v";
-        let expected = [b"\x30\x20\x00\x01t".as_slice(), properties].concat();
+        let properties = b"\x12\x01\x00\x02\x00\x00\x00\x3c\x03\x00\x01c\x26\x00\x01k\x00\x01v";
+        let expected = [b"\x30\x26\x00\x01t".as_slice(), properties].concat();
         assert_eq!(head(codec::Version::V5), expected);
     }
 }

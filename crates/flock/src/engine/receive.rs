@@ -2,6 +2,7 @@
 
 use codec::Publish;
 
+use super::check::CLOCKS_APART_NS_MAX;
 use super::client::Client;
 use super::lane::{Kind, Lane};
 use super::stamp::{Reading, WILL_STREAM};
@@ -33,14 +34,15 @@ impl Client {
             lane.tally.totals.wills_received += 1;
             return;
         }
-        if self.is_retained_copy(publish, stamp.stream, stamp.due_ns, lane) {
-            lane.tally.totals.received_retained += 1;
-            lane.ledger.receive_stored(self.at, stamp.stream);
+        self.check_properties(publish, &stamp, now_ns, lane);
+        if self.is_unasked(&stamp, lane) {
+            lane.ledger.misrouted += 1;
             return;
         }
-        if stamp.due_ns > self.unsubscribed_ns.saturating_add(CLOCKS_APART_NS_MAX) {
-            // Published after the UNSUBACK (MQTT-3.10.4-2).
-            lane.ledger.misrouted += 1;
+        if self.is_retained_copy(publish, stamp.stream, stamp.due_ns, lane) {
+            lane.tally.totals.received_retained += 1;
+            let may_repeat = self.link_generation > 0 || self.hearing.len() > 1;
+            lane.ledger.receive_stored(self.at, stamp.stream, stamp.sequence, may_repeat);
             return;
         }
         lane.tally.totals.received_early += u64::from(is_early);
@@ -49,7 +51,9 @@ impl Client {
             stream: stamp.stream,
             sequence: stamp.sequence,
             dup: publish.dup,
-            may_be_dup: !self.is_fresh,
+            // What is younger than the connection cannot have come over an earlier one.
+            may_be_dup: !self.is_fresh
+                && stamp.due_ns <= self.up_ns.saturating_add(CLOCKS_APART_NS_MAX),
             qos,
             generations: self.generations(),
         };
@@ -84,8 +88,20 @@ impl Client {
         // subscription comes as it is published.
         let is_live = !sent_so || due_ns > self.subscribed_ns;
         let expected = if is_live { as_published && sent_so } else { publish.retain };
-        lane.ledger.wrong_retain += u64::from(publish.retain != expected);
+        // Nor is anything in store for who asks for nothing of it (MQTT-3.3.1-11), or for a member
+        // of a shared group.
+        let is_unwanted = !is_live && publish.retain && !as_published && !self.takes_stored(lane);
+        lane.ledger.wrong_retain += u64::from(publish.retain != expected || is_unwanted);
         publish.retain && !is_live && !as_published
+    }
+
+    /// Whether some subscription of the client's brings what the broker has in store.
+    fn takes_stored(&self, lane: &Lane) -> bool {
+        self.hearing.is_empty()
+            || self.hearing.iter().any(|hearing| {
+                let handling = lane.plan.subscribes[usize::from(hearing.command)].retain_handling;
+                handling < 2 && !lane.plan.is_shared(hearing.subscription)
+            })
     }
 
     fn keeps_retain_flag(&self, lane: &Lane) -> bool {
@@ -124,6 +140,7 @@ fn book_others(read: Reading, publish: &Publish<'_>, lane: &mut Lane) {
     match read {
         Reading::Foreign { age_ns, is_early } => {
             lane.tally.totals.received_foreign += 1;
+            lane.tally.totals.received_foreign_live += u64::from(!publish.retain);
             // A run that only subscribes measures what others publish. What is from a broker's
             // store has the age of its stay there.
             if lane.plan.streams() == 0 && !publish.retain {
@@ -140,6 +157,3 @@ fn book_others(read: Reading, publish: &Publish<'_>, lane: &mut Lane) {
         Reading::Ours { .. } => {}
     }
 }
-
-/// Of a publisher on another machine. What may be its clock is not laid to the broker.
-const CLOCKS_APART_NS_MAX: u64 = 10_000_000;

@@ -106,6 +106,11 @@ impl Client {
         });
         lane.ledger.wrong_qos += u64::from(!is_agreed);
         lane.ledger.wrong_retain += u64::from(answer.retain);
+        // Services send the correlation data and nothing else.
+        let is_known = |property| {
+            matches!(property, Property::CorrelationData(_) | Property::SubscriptionId(_))
+        };
+        lane.ledger.wrong_properties += u64::from(!answer.properties.iter().all(is_known));
     }
 
     /// Answers a request, if that is what the client is there for: the payload goes back.

@@ -260,11 +260,11 @@ macro_rules! each_total {
         $apply! {
             connects_started, connects_ok, connects_failed, reconnects, disconnects,
             connections_lost, connections_cut, subscribes_ok, subscribes_failed, subscribes_lowered,
-            unsubscribes_ok,
+            unsubscribes_ok, unsubscribes_failed,
             publishes_scheduled, published_bytes, publishes_repeated, acknowledged,
             acknowledged_no_subscribers, publishes_refused, publishes_skipped, received_bytes,
             programs_cut_short, receives_failed, received_retained, received_foreign,
-            received_early, wills_received, requests, answers_sent, answers,
+            received_foreign_live, received_early, wills_received, requests, answers_sent, answers,
             answers_unasked, requests_unanswered, bytes_in, bytes_out
         }
     };

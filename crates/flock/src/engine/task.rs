@@ -10,7 +10,7 @@ use client::ConnectOptions;
 use codec::{FilterBuf, Properties, Property, PropertyBuf, Publish, QoS, Reason, RetainHandling};
 use codec::{SubscribeOptions, TopicBuf};
 
-use super::client::{Client, Hearing, Link, SILENCE_MAX};
+use super::client::{Client, Hearing, Link};
 use super::lane::{Kind, Lane};
 use super::plan::{Op, Plan};
 use super::publish::CATCH_UP_NS_MAX;
@@ -142,7 +142,7 @@ impl Client {
         }
     }
 
-    fn give_up(&mut self, why: &str, lane: &mut Lane) {
+    pub(super) fn give_up(&mut self, why: &str, lane: &mut Lane) {
         lane.tally.error("program", why, || self.id(&lane.plan));
         lane.tally.totals.programs_cut_short += 1;
         let from = self.task.pc as usize;
@@ -180,10 +180,13 @@ impl Client {
                 self.task.ready(lane.now_ns());
                 if self.machine.is_pinging() && self.link == Link::Up {
                     self.lost_in_silence(lane);
+                } else {
+                    lane.ledger.unreleased += self.unreleased() as u64;
                 }
                 self.disconnect(how, lane);
             }
             Wait::Silence => {
+                self.not_missed(lane);
                 self.close(lane);
                 self.task.ready(lane.now_ns());
             }
@@ -342,7 +345,13 @@ impl Client {
     }
 
     fn is_unsettled(&self) -> bool {
-        self.in_flight() > 0 || self.machine.is_pinging()
+        self.in_flight() > 0 || self.machine.is_pinging() || self.unreleased() > 0
+    }
+
+    /// QoS 2 messages that came and whose PUBREL did not. Who holds acknowledgements back has not
+    /// asked for all of them.
+    fn unreleased(&self) -> usize {
+        if self.machine.leaves_acks() { 0 } else { self.machine.unreleased() }
     }
 
     /// Something that the client waits for before it leaves may be there.
@@ -368,7 +377,7 @@ impl Client {
             Disconnect::Silent => {
                 self.fall_silent(lane);
                 self.task.wait = Wait::Silence;
-                self.set_task_timer(lane.now_ns() + SILENCE_MAX.as_nanos() as u64, lane);
+                self.set_task_timer(lane.now_ns() + self.silence_max_ns(), lane);
                 return;
             }
         }
@@ -389,7 +398,6 @@ impl Client {
     /// Sends the SUBSCRIBE packets of a command; returns how many.
     fn subscribe(&mut self, command: u16, plan: &Plan, lane: &mut Lane) -> u32 {
         let subscribe = &plan.subscribes[usize::from(command)];
-        self.unsubscribed_ns = u64::MAX;
         let mut asked = 0;
         for &subscription in &subscribe.to {
             let known = self.hearing.iter_mut().find(|hearing| {
@@ -401,6 +409,7 @@ impl Client {
                     subscription,
                     since_ns: u64::MAX,
                     until_ns: u64::MAX,
+                    left_ns: u64::MAX,
                 });
             }
             asked += self.send_subscribe(subscribe, subscription, plan, lane);
@@ -437,6 +446,10 @@ impl Client {
                 let properties = properties.as_properties();
                 let sent = self.machine.subscribe(list.as_filters(), properties, &mut self.outbox);
                 packets += u32::from(sent.is_ok());
+                if let Err(why) = sent {
+                    lane.tally.totals.subscribes_failed += list.as_filters().iter().count() as u64;
+                    lane.tally.error("subscribe", &why.to_string(), || self.id(&lane.plan));
+                }
                 list.clear();
             }
         }
@@ -530,11 +543,23 @@ impl Client {
         asked
     }
 
-    pub(super) fn on_unsubscribed(&mut self, now_ns: u64, lane: &mut Lane) {
+    pub(super) fn on_unsubscribed(&mut self, reasons: &[u8], now_ns: u64, lane: &mut Lane) {
+        let knows = self.hearing.iter().all(|hearing| hearing.since_ns != u64::MAX);
+        let is_wrong = |reason: Reason| {
+            reason.is_error() || (reason == Reason::NO_SUBSCRIPTION_EXISTED && knows)
+        };
+        if let Some(&reason) = reasons.iter().find(|&&reason| is_wrong(Reason(reason))) {
+            let failed = reasons.iter().filter(|&&reason| is_wrong(Reason(reason))).count();
+            lane.tally.totals.unsubscribes_failed += failed as u64;
+            let text = format!("refused: {} (0x{reason:02x})", Reason(reason));
+            lane.tally.error("unsubscribe", &text, || self.id(&lane.plan));
+        }
         lane.tally.totals.unsubscribes_ok += 1;
-        let is_last = matches!(self.task.wait, Wait::Answers(0 | 1));
-        if is_last && self.hearing.iter().all(|hearing| hearing.until_ns != u64::MAX) {
-            self.unsubscribed_ns = now_ns;
+        if matches!(self.task.wait, Wait::Answers(0 | 1)) {
+            for hearing in self.hearing.iter_mut().filter(|one| one.until_ns != u64::MAX) {
+                hearing.left_ns = hearing.left_ns.min(now_ns);
+                self.has_left = true;
+            }
         }
         self.on_answer(now_ns, lane);
     }

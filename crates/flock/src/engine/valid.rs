@@ -128,11 +128,16 @@ fn shortfalls(conductor: &Conductor<'_>) -> Vec<String> {
     let lost = unplanned_losses(&conductor.lost_by_second, &conductor.faults);
     let failed = totals.connects_failed;
     let connects_max = conductor.plan.scenario.expect.connect_failures_max;
+    // A run that only subscribes measures what others send.
+    let publishes = conductor.plan.streams() > 0;
+    let strangers = if publishes { totals.received_foreign_live } else { 0 };
     let counts = [
         ("connections lost that no fault step cut", lost),
         ("connects failed", if failed > connects_max { failed } else { 0 }),
         ("subscriptions refused", totals.subscribes_failed),
         ("subscriptions granted a lower QoS than asked for", totals.subscribes_lowered),
+        ("unsubscriptions refused", totals.unsubscribes_failed),
+        ("messages of another run that came meanwhile", strangers),
         ("clients that could not go on with their stage", totals.programs_cut_short),
         ("receives that waited in vain", totals.receives_failed),
         ("messages that the broker refused", totals.publishes_refused - conductor.excused_refusals),

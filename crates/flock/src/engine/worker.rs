@@ -64,6 +64,9 @@ pub struct Standing {
     pub published: u64,
     pub connects_ok: u64,
     pub connections: u64,
+    /// Retained messages that came because their receivers subscribed.
+    #[serde(default)]
+    pub stored: u64,
 }
 
 /// What is left of a load thread when it ended.
@@ -95,6 +98,13 @@ pub(super) struct HeardEntry {
     /// from.
     pub(super) generation: u16,
     pub(super) returns: u16,
+    /// How long it stayed.
+    pub(super) stayed_ns: u64,
+    /// Whether it asked for what the broker has in store, and to be told so.
+    pub(super) takes_stored: bool,
+    pub(super) as_published: bool,
+    /// The session began in this run, with the latest connection.
+    pub(super) is_fresh: bool,
 }
 
 impl HeardEntry {
@@ -265,6 +275,7 @@ impl Worker {
             published: totals.published_all(),
             connects_ok: totals.connects_ok,
             connections: self.lane.tally.connections,
+            stored: totals.received_retained,
         }
     }
 
@@ -377,7 +388,13 @@ impl Worker {
         let mut heard = Vec::new();
         for client in &self.clients {
             for hearing in &client.hearing {
+                let subscribe = &self.lane.plan.subscribes[usize::from(hearing.command)];
+                let end_ns = hearing.until_ns.min(now);
                 heard.push(HeardEntry {
+                    stayed_ns: end_ns.saturating_sub(hearing.since_ns),
+                    takes_stored: subscribe.retain_handling == 0,
+                    as_published: subscribe.retain_as_published,
+                    is_fresh: client.is_fresh,
                     client: client.at,
                     group: client.group,
                     index: client.index,
@@ -418,6 +435,9 @@ impl Worker {
         }
         for (stream, unpromised) in self.lane.unpromised.drain(..) {
             table.unpromised.entry(stream).or_default().push(unpromised);
+        }
+        for (stream, sequence) in self.lane.unheard.drain(..) {
+            table.unheard.entry(stream).or_default().push(sequence);
         }
         table.sort();
         table

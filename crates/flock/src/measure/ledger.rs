@@ -38,6 +38,9 @@ pub struct SentTable {
     pub streams: BTreeMap<StreamId, Sent>,
     /// QoS 1 and 2 messages that were never acknowledged, or refused: nobody promised them.
     pub unpromised: BTreeMap<StreamId, Vec<Unpromised>>,
+    /// Messages that were acknowledged with "no matching subscribers", by number.
+    #[serde(default)]
+    pub unheard: BTreeMap<StreamId, Vec<u32>>,
 }
 
 /// A message that its publisher has no promise for.
@@ -55,6 +58,9 @@ impl SentTable {
         self.streams.extend(other.streams);
         for (stream, sequences) in other.unpromised {
             self.unpromised.entry(stream).or_default().extend(sequences);
+        }
+        for (stream, sequences) in other.unheard {
+            self.unheard.entry(stream).or_default().extend(sequences);
         }
     }
 
@@ -167,6 +173,17 @@ impl Track {
         }
     }
 
+    /// Distinct messages.
+    pub fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// Whether this one came for certain.
+    pub fn has(&self, sequence: u32) -> bool {
+        let is_missing = self.missing.as_ref().is_some_and(|missing| missing.has(sequence));
+        self.skipped == 0 && (self.first..self.next).contains(&sequence) && !is_missing
+    }
+
     fn missing_count(&self) -> u32 {
         self.missing.as_ref().map_or(0, |missing| missing.count() as u32)
     }
@@ -176,6 +193,13 @@ impl Ranges {
     fn count(&self) -> u64 {
         let listed: u64 = self.ranges.iter().map(|&(from, to)| u64::from(to - from) + 1).sum();
         listed + self.overflowed
+    }
+
+    /// Whether the number is among them, or may be.
+    fn has(&self, sequence: u32) -> bool {
+        let at = self.ranges.partition_point(|range| range.1 < sequence);
+        let is_listed = self.ranges.get(at).is_some_and(|range| range.0 <= sequence);
+        is_listed || (self.overflowed > 0 && at == 0)
     }
 
     fn add(&mut self, from: u32, to: u32) {
@@ -244,7 +268,7 @@ impl SharedTrack {
         }
     }
 
-    fn has(&self, sequence: u32) -> bool {
+    pub fn has(&self, sequence: u32) -> bool {
         let (page, word, bit) = place(sequence);
         self.pages.get(&page).is_some_and(|words| words[word] & bit != 0)
     }
@@ -298,6 +322,8 @@ pub struct Verdict {
     pub interrupted: bool,
     /// Numbers that nobody sent.
     pub invented: u64,
+    /// A retained message came that was not the latest.
+    pub is_stale: bool,
     /// How long those had waited that did not come and were never acknowledged: lower bounds of
     /// their latency.
     pub waited_ns: Vec<u64>,
@@ -402,17 +428,33 @@ pub fn judge(
 }
 
 /// Judges a subscriber that came when all was sent, and is owed the one message that the broker
-/// retained. Nobody waits until all that is retained has come, so what did not is not yet lost.
-pub fn judge_stored(has_come: bool, qos: u8) -> Verdict {
-    let came = u64::from(has_come);
-    let count = IntegrityCount {
-        qos,
-        expected: came,
-        received: came,
-        unjudged: 1 - came,
-        ..IntegrityCount::default()
-    };
-    Verdict { count, joined_late: true, ..Verdict::default() }
+/// retained: the latest that was promised, or a later one. `stored` is the number of what came.
+/// Whoever did not stay for long enough (`has_stayed`) may have left before it.
+pub fn judge_stored(
+    sent: &Sent,
+    unpromised: &[Unpromised],
+    stored: Option<u32>,
+    has_stayed: bool,
+    qos: u8,
+) -> Verdict {
+    let mut verdict = Verdict { joined_late: true, ..Verdict::default() };
+    let count = &mut verdict.count;
+    count.qos = qos;
+    let is_promised = (unpromised.len() as u64) < u64::from(sent.count);
+    match stored {
+        Some(number) => {
+            (count.expected, count.received) = (1, 1);
+            let later = unpromised.iter().filter(|excused| excused.sequence > number).count();
+            verdict.invented = u64::from(number >= sent.count);
+            verdict.is_stale = (later as u64) + u64::from(number) + 1 < u64::from(sent.count);
+        }
+        None if has_stayed && is_promised => {
+            (count.expected, count.lost) = (1, 1);
+            verdict.missing = vec![(sent.count - 1, sent.count - 1)];
+        }
+        None => count.unjudged = 1,
+    }
+    verdict
 }
 
 /// Judges a shared group, by its bitmap. As long as one member is there, the group is owed all.
@@ -519,6 +561,10 @@ pub struct Ledger {
     pub shared: HashMap<(ShareKey, StreamId), SharedTrack>,
     /// By local client: the streams of which it got what the broker had retained, a bit each.
     stored: HashMap<u32, SharedTrack>,
+    /// Their numbers, where they are not the first of their stream.
+    stored_numbers: HashMap<(u32, StreamId), u32>,
+    /// Retained messages that came again to who had asked once.
+    pub repeated_stored: u64,
     pub lost_so_far: i64,
     pub duplicated_so_far: u64,
     pub misrouted: u64,
@@ -531,6 +577,17 @@ pub struct Ledger {
     pub repeated_pubacks: u64,
     pub repeated_pubrecs: u64,
     pub repeated_pubcomps: u64,
+    pub repeated_pubrels: u64,
+    /// Other properties than were published.
+    pub wrong_properties: u64,
+    /// Identifiers of subscriptions that do not match, or none.
+    pub wrong_identifiers: u64,
+    /// QoS 2 messages that came and were not released when their receiver left.
+    pub unreleased: u64,
+    /// Silent clients whose connection the broker kept.
+    pub unnoticed: u64,
+    /// Packets that no broker may send, or not then.
+    pub breaches: u64,
     /// Sessions that the broker was to keep for a client, and had not when it came back.
     pub forgotten: u64,
     /// QoS 2 messages that were sent again on the connection on which they had come.
@@ -615,18 +672,31 @@ impl Ledger {
             AckKind::Puback => self.repeated_pubacks += 1,
             AckKind::Pubrec => self.repeated_pubrecs += 1,
             AckKind::Pubcomp => self.repeated_pubcomps += 1,
-            // Says something of the other direction.
-            AckKind::Pubrel => {}
+            AckKind::Pubrel => self.repeated_pubrels += 1,
         }
     }
 
-    /// A retained message came because the client subscribed.
-    pub fn receive_stored(&mut self, client: u32, stream: StreamId) {
-        self.stored.entry(client).or_default().receive(stream, false);
+    /// A retained message came because the client subscribed. `may_repeat`: it did more than once.
+    pub fn receive_stored(
+        &mut self,
+        client: u32,
+        stream: StreamId,
+        sequence: u32,
+        may_repeat: bool,
+    ) {
+        let receipt = self.stored.entry(client).or_default().receive(stream, false);
+        self.repeated_stored += u64::from(receipt == Receipt::Duplicate && !may_repeat);
+        if sequence > 0 {
+            let latest = self.stored_numbers.entry((client, stream)).or_default();
+            *latest = sequence.max(*latest);
+        }
     }
 
-    pub fn has_stored(&self, client: u32, stream: StreamId) -> bool {
-        self.stored.get(&client).is_some_and(|streams| streams.has(stream))
+    /// The number of the retained message that came of a stream.
+    pub fn stored(&self, client: u32, stream: StreamId) -> Option<u32> {
+        let has_come = self.stored.get(&client).is_some_and(|streams| streams.has(stream));
+        let number = || self.stored_numbers.get(&(client, stream)).copied().unwrap_or(0);
+        has_come.then(number)
     }
 
     pub fn track(&self, client: u32, stream: StreamId) -> Option<&Track> {
@@ -791,6 +861,38 @@ mod tests {
         let verdict = judge(&sent(10), &[], Some(&track), heard, 0);
         assert!(verdict.interrupted);
         assert_eq!((verdict.count.lost, verdict.missing), (2, vec![(1, 1), (8, 8)]));
+    }
+
+    #[test]
+    fn a_retained_message_is_owed_if_any_was_promised_and_is_the_latest_of_those() {
+        let sent = Sent { count: 5, qos: 1, first_ns: 1, last_ns: 2 };
+        let open = |sequence| Unpromised { sequence, waited_ns: 0 };
+        let judge = |unpromised: &[Unpromised], stored, has_stayed| {
+            let verdict = judge_stored(&sent, unpromised, stored, has_stayed, 1);
+            let IntegrityCount { expected, received, lost, unjudged, .. } = verdict.count;
+            (expected, received, lost, unjudged, verdict.is_stale, verdict.invented)
+        };
+        assert_eq!(judge(&[], Some(4), true), (1, 1, 0, 0, false, 0));
+        assert_eq!(judge(&[], Some(3), true), (1, 1, 0, 0, true, 0));
+        assert_eq!(judge(&[open(4)], Some(3), true), (1, 1, 0, 0, false, 0), "nobody promised it");
+        assert_eq!(judge(&[], Some(5), true), (1, 1, 0, 0, false, 1), "nobody sent it");
+        assert_eq!(judge(&[], None, true), (1, 0, 1, 0, false, 0));
+        assert_eq!(judge(&[], None, false), (0, 0, 0, 1, false, 0), "it left early");
+        let none: Vec<Unpromised> = (0..5).map(open).collect();
+        assert_eq!(judge(&none, None, true), (0, 0, 0, 1, false, 0));
+    }
+
+    #[test]
+    fn what_came_is_known_by_its_number_and_what_is_not_known_did_not() {
+        let mut track = Track::default();
+        for sequence in [1, 2, 5] {
+            track.receive(sequence, false, 0);
+        }
+        let came: Vec<u32> = (0..8).filter(|&sequence| track.has(sequence)).collect();
+        assert_eq!(came, [1, 2, 5]);
+        // Over a break it is not known which were skipped.
+        track.receive(9, false, 1);
+        assert!(!track.has(2) && !track.has(7));
     }
 
     #[test]

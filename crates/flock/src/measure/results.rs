@@ -302,6 +302,9 @@ pub struct Totals {
     #[serde(default)]
     pub subscribes_lowered: u64,
     pub unsubscribes_ok: u64,
+    /// Refused, or said not to have existed.
+    #[serde(default)]
+    pub unsubscribes_failed: u64,
     pub publishes_scheduled: u64,
     /// PUBLISH packets sent, by QoS, repeats after a reconnect not included.
     pub published: [u64; 3],
@@ -327,6 +330,9 @@ pub struct Totals {
     pub received_retained: u64,
     /// Of those: of another run.
     pub received_foreign: u64,
+    /// Of those: not from a broker's store, so that somebody else was at work on the same topics.
+    #[serde(default)]
+    pub received_foreign_live: u64,
     /// Of those: due after they arrived, by the clocks of two machines.
     pub received_early: u64,
     pub wills_received: u64,
@@ -460,6 +466,31 @@ pub struct Integrity {
     pub repeated_pubrecs: u64,
     #[serde(default)]
     pub repeated_pubcomps: u64,
+    #[serde(default)]
+    pub repeated_pubrels: u64,
+    /// Deliveries whose properties are not those of their message: user properties, content type,
+    /// response topic, correlation data, payload format, or what is left of an expiry.
+    #[serde(default)]
+    pub wrong_properties: u64,
+    /// Deliveries without the identifier of a subscription that matches, or with another.
+    #[serde(default)]
+    pub wrong_identifiers: u64,
+    /// Messages that were acknowledged with "no matching subscribers" (0x10), and that somebody got.
+    #[serde(default)]
+    pub denied: u64,
+    /// Retained messages that were not the latest of their topic.
+    #[serde(default)]
+    pub stale_retained: u64,
+    /// QoS 2 deliveries that the broker did not release (PUBREL) before their receiver had to leave.
+    #[serde(default)]
+    pub unreleased: u64,
+    /// Clients that fell silent, and whose connection the broker kept for longer than one and a half
+    /// times their keep-alive (MQTT-3.1.2-22) and five seconds.
+    #[serde(default)]
+    pub unnoticed: u64,
+    /// Packets of the broker's that break the protocol. Each ends its connection.
+    #[serde(default)]
+    pub breaches: u64,
     /// Sessions that the broker was to keep while their client was away, and had not when it came
     /// back.
     #[serde(default)]
@@ -493,7 +524,7 @@ impl Integrity {
     }
 
     /// What no broker may ever do, in words, and how often it was done.
-    pub fn wrongs(&self) -> [(&'static str, u64); 10] {
+    pub fn wrongs(&self) -> [(&'static str, u64); 18] {
         [
             ("damaged", self.damaged),
             ("with a wrong topic", self.wrong_topic),
@@ -503,6 +534,14 @@ impl Integrity {
             ("PUBACKs sent twice", self.repeated_pubacks),
             ("PUBRECs sent twice", self.repeated_pubrecs),
             ("PUBCOMPs sent twice", self.repeated_pubcomps),
+            ("PUBRELs sent twice", self.repeated_pubrels),
+            ("with wrong properties", self.wrong_properties),
+            ("with a wrong subscription identifier", self.wrong_identifiers),
+            ("acknowledged as unheard and delivered", self.denied),
+            ("retained and not the latest", self.stale_retained),
+            ("never released", self.unreleased),
+            ("silent clients kept", self.unnoticed),
+            ("breaches of the protocol", self.breaches),
             ("persistent sessions forgotten", self.forgotten_sessions),
             ("misrouted", self.misrouted),
         ]
@@ -695,11 +734,14 @@ pub struct RateSearch {
     /// Highest rate that held and was confirmed, messages per second over all publishers; 0 where
     /// not even the lowest did.
     pub rate_held: f64,
+    /// What was published and delivered in each second, at least, in the steps in which it held: a
+    /// step takes a little longer than its schedule, and some messages are under way at its end.
+    pub rate_delivered: f64,
     /// The lowest that did not hold: the true rate is between the two. Absent where the highest
     /// rate allowed held.
     pub rate_failed: Option<f64>,
-    /// Where it did not hold, the tool or its machine was late as well: the broker's own limit may
-    /// be higher.
+    /// Where it did not hold, the tool or its machine was late: the broker's own limit may be higher.
+    /// A step in which the tool was late never counts as one that held.
     pub limited_by_tool: bool,
     /// The lowest and the highest rate at which the percentile was about the bound, where they lie
     /// far apart: the latency hardly depends on the rate there, and another search may end

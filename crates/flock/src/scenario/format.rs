@@ -346,6 +346,8 @@ pub(super) struct Publish {
     #[serde(default)]
     pub topic_alias: bool,
     pub user_properties: Option<BTreeMap<String, String>>,
+    pub content_type: Option<String>,
+    pub payload_format: Option<Spanned<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -441,6 +441,7 @@ impl<'a> Lowering<'a> {
             }
             (None, None) => None,
         };
+        let payload = self.payload(given.payload.as_ref(), given.to.span())?;
         Ok(Publish {
             topics: TopicsId(self.find(&self.topics, &given.to, "topic group")?),
             assign: assign(given.assign),
@@ -450,7 +451,8 @@ impl<'a> Lowering<'a> {
             },
             qos: given.qos.map_or(QoS::AtMostOnce, |qos| qos.0),
             retain: given.retain,
-            payload: self.payload(given.payload.as_ref(), given.to.span())?,
+            payload_format: self.payload_format(given.payload_format.as_ref(), payload.stamped)?,
+            payload,
             expiry_secs: given.expiry.map(|time| secs(time.0)),
             count: given.count.map(|count| count.0),
             pace: Pace {
@@ -468,7 +470,23 @@ impl<'a> Lowering<'a> {
                 .transpose()?,
             topic_alias: given.topic_alias,
             user_properties: pairs(given.user_properties.as_ref()),
+            content_type: given.content_type.clone(),
         })
+    }
+
+    /// A broker may look whether a payload that claims to be UTF-8 is (MQTT 5, 3.3.2.3.2), and a
+    /// stamp is not.
+    fn payload_format(&self, given: Option<&Spanned<u8>>, stamped: bool) -> Lowered<Option<u8>> {
+        let Some(given) = given else { return Ok(None) };
+        match *given.get_ref() {
+            0 => Ok(Some(0)),
+            1 if !stamped => Ok(Some(1)),
+            1 => Err(self.error(
+                given.span(),
+                "a payload that is UTF-8 cannot have a stamp: add `unstamped = true` to it",
+            )),
+            _ => Err(self.error(given.span(), "`payload_format` is 0 (bytes) or 1 (UTF-8)")),
+        }
     }
 
     fn payload(&self, given: Option<&format::Payload>, span: Range<usize>) -> Lowered<Payload> {

@@ -242,6 +242,8 @@ impl Writer<'_> {
             (publish.order == Order::Random, "topics at random"),
             (publish.pace.phase == Phase::Together, "all clients at the same moment"),
             (!publish.user_properties.is_empty(), "with user properties"),
+            (publish.content_type.is_some(), "with a content type"),
+            (publish.payload_format.is_some(), "with a payload format"),
         ];
         for (_, word) in words.into_iter().filter(|(is, _)| *is) {
             let _ = write!(out, ", {word}");

@@ -625,6 +625,8 @@ impl Commands<'_, '_> {
             reply_to: None,
             topic_alias: false,
             user_properties: Vec::new(),
+            content_type: None,
+            payload_format: None,
         };
         names.take_rest(element);
         Ok(publish)

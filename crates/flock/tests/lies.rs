@@ -1,0 +1,288 @@
+//! Lies about everything that goes with a message: properties, retained messages, what CONNACK,
+//! SUBACK and acknowledgements say. Each is told by its name, and an honest broker is not accused.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Draft, Mosquitto, V5, publish, run_on, total};
+use flock::engine::BrokerAccess;
+use flock::expect::unmet;
+use flock::measure::{Outcome, Results};
+use flock::model::Expect;
+use flock::standin::{Damage, Mischief, RetainedMischief, StandIn};
+
+fn run_with(mischief: Mischief, text: &str) -> Results {
+    let broker = StandIn::start(mischief).unwrap();
+    let results = run_on(text, &broker.address, BrokerAccess::None);
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    results
+}
+
+/// What speaks against the run: what was expected otherwise, and what makes it invalid but for how
+/// busy the machine was.
+fn against(results: &Results) -> Vec<String> {
+    let busy = ["1 % of the messages", "the busiest load thread", " of this machine's cores"];
+    let is_busy = |words: &String| busy.iter().any(|part| words.contains(part));
+    let reasons = results.validity.reasons.iter().filter(|words| !is_busy(words)).cloned();
+    unmet(&Expect::default(), results).into_iter().chain(reasons).collect()
+}
+
+fn is_told(mischief: Mischief, text: &str, words: &str) {
+    let told = against(&run_with(mischief, text));
+    assert!(told.iter().any(|line| line.contains(words)), "{mischief:?}: {told:?}");
+}
+
+fn is_clean(text: &str) {
+    let results = run_with(Mischief::default(), text);
+    assert_eq!(against(&results), Vec::<String>::new());
+    assert!(total(&results).received > 0);
+    let broker = Mosquitto::start();
+    let results = run_on(text, &broker.address, BrokerAccess::None);
+    assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+    assert_eq!(against(&results), Vec::<String>::new(), "mosquitto");
+}
+
+fn damaging(damage: Damage) -> Mischief {
+    Mischief { damage: Some(damage), damage_every: 5, ..Mischief::default() }
+}
+
+fn five(keys: &str) -> String {
+    format!("rate = \"100/s\", count = 5, payload = 16, {keys}")
+}
+
+/// Two pairs, five messages each, and a good-bye.
+fn pairs(keys: &str) -> String {
+    Draft::new(V5, 2).drain("1s").connected("pairs", 1).publishing(&five(keys)).leaving().text()
+}
+
+const PROPERTIES: &str = "qos = 1, expiry = \"60s\", content_type = \"a/b\", payload_format = 0, \
+                          user_properties = { one = \"1\", two = \"2\" }";
+
+#[test]
+fn properties_that_are_not_those_of_the_message_are_told() {
+    let text = pairs(PROPERTIES);
+    is_clean(&text);
+    for damage in [Damage::UserProperties, Damage::Expiry] {
+        is_told(damaging(damage), &text, "2 with wrong properties");
+    }
+    // Nor may any come where none was sent.
+    is_told(damaging(Damage::ContentType), &pairs("qos = 0"), "2 with wrong properties");
+}
+
+#[test]
+fn requests_lose_neither_their_correlation_nor_their_answer() {
+    let asks = publish(&five("qos = 1, reply_to = \"answers\""));
+    let text = format!(
+        "{}\n[topics.answers]\nnames = \"answers/{{i}}\"\ncount = 2\n\
+         [subscriptions.answers]\ntopics = \"answers\"\n",
+        Draft::new(V5, 2)
+            .drain("1s")
+            .stage(
+                "connect",
+                &[
+                    (
+                        "sub",
+                        "{ connect = {} }, { subscribe = { to = \"pairs\", qos = 1, respond = 1 } }",
+                    ),
+                    ("pub", "{ connect = {} }, { subscribe = { to = \"answers\", qos = 1 } }"),
+                ],
+            )
+            .stage("publish", &[("pub", &asks)])
+            .leaving()
+            .text()
+    );
+    is_clean(&text);
+    is_told(damaging(Damage::Correlation), &text, "with wrong properties");
+}
+
+#[test]
+fn a_subscription_identifier_is_the_one_that_was_given() {
+    let subscribe = "{ connect = {} }, { subscribe = { to = \"pairs\", qos = 1, identifier = 7 } }";
+    let text = Draft::new(V5, 2)
+        .drain("1s")
+        .stage("connect", &[("sub", subscribe), ("pub", "{ connect = {} }")])
+        .publishing(&five("qos = 1"))
+        .leaving()
+        .text();
+    is_clean(&text);
+    is_told(damaging(Damage::Identifier), &text, "2 with a wrong subscription identifier");
+    is_told(
+        damaging(Damage::Identifier),
+        &pairs("qos = 1"),
+        "with a wrong subscription identifier",
+    );
+}
+
+#[test]
+fn a_higher_qos_and_an_alias_that_nobody_allowed_are_told() {
+    is_told(damaging(Damage::HigherQos), &pairs("qos = 1"), "2 with a wrong QoS");
+    is_told(damaging(Damage::Alias), &pairs("qos = 0"), "breaches of the protocol");
+}
+
+#[test]
+fn a_broker_that_says_nobody_hears_it_and_delivers_is_told() {
+    let deny = Mischief { deny_every: 5, ..Mischief::default() };
+    is_told(deny, &pairs("qos = 1"), "2 acknowledged as unheard and delivered");
+    let shared = pairs("qos = 1").replace(
+        "[subscriptions.pairs]\ntopics = \"pairs\"",
+        "[subscriptions.pairs]\nfilter = \"$share/g/pairs/{i}\"\ncount = 2",
+    );
+    is_told(deny, &shared, "2 acknowledged as unheard and delivered");
+    is_clean(&shared);
+}
+
+#[test]
+fn a_suback_that_grants_more_than_was_asked_for_breaks_the_protocol() {
+    let more = Mischief { grants_more: true, ..Mischief::default() };
+    is_told(more, &pairs("qos = 1"), "2 breaches of the protocol");
+}
+
+#[test]
+fn what_comes_to_who_has_not_subscribed_is_misrouted() {
+    let text = Draft::new(V5, 1)
+        .drain("300ms")
+        .stage("connect", &[("sub", "{ connect = {} }"), ("pub", "{ connect = {} }")])
+        .publishing(&five("qos = 0"))
+        .stage("subscribe", &[("sub", "{ subscribe = { to = \"pairs\", qos = 0 } }")])
+        .stage("again", &[("pub", &publish(&five("qos = 0")))])
+        .leaving()
+        .text();
+    is_clean(&text);
+    is_told(Mischief { forces: true, ..Mischief::default() }, &text, "5 misrouted");
+}
+
+#[test]
+fn qos_2_messages_that_are_never_released_are_told() {
+    let text = pairs("qos = 2").replace("qos = 1", "qos = 2");
+    is_clean(&text);
+    let endless = Mischief { unreleased_every: 5, ..Mischief::default() };
+    is_told(endless, &text, "2 never released");
+}
+
+/// Five retained messages each, the last of which counts, and subscribers who come later.
+fn retained(keys: &str) -> String {
+    let subscribe = "{ connect = {} }, { subscribe = { to = \"pairs\", qos = 1 } }";
+    let keep = publish(&five(&format!("retain = true, {keys}")));
+    Draft::new(V5, 2)
+        .drain("1s")
+        .stage("fill", &[("pub", &format!("{{ connect = {{}} }}, {keep}"))])
+        .hold("1100ms")
+        .stage("subscribe", &[("sub", subscribe)])
+        .leaving()
+        .text()
+}
+
+#[test]
+fn what_is_retained_is_owed_to_who_subscribes_later() {
+    for keys in ["qos = 0", "qos = 1, expiry = \"1h\", content_type = \"a/b\""] {
+        let text = retained(keys);
+        is_clean(&text);
+        for (retained, words) in [
+            (RetainedMischief::Forgotten, "2 lost"),
+            (RetainedMischief::Stale, "2 retained and not the latest"),
+            (RetainedMischief::Unmarked, "2 with a wrong retain flag"),
+            (RetainedMischief::Twice, "2 duplicated"),
+        ] {
+            is_told(Mischief { retained, ..Mischief::default() }, &text, words);
+        }
+    }
+}
+
+#[test]
+fn who_asks_for_nothing_retained_gets_nothing() {
+    let ask = "to = \"pairs\", qos = 1 }";
+    let text = retained("qos = 1").replace(ask, "to = \"pairs\", qos = 1, retain_handling = 2 }");
+    // The stand-in knows no retain handling.
+    is_told(Mischief::default(), &text, "2 with a wrong retain flag");
+}
+
+#[test]
+fn what_a_connack_rules_out_is_not_sent_and_makes_the_run_invalid() {
+    let no_qos = Mischief { claims_qos_0: true, ..Mischief::default() };
+    let results = run_with(no_qos, &pairs("qos = 1"));
+    assert_eq!(results.totals.published_all(), 0);
+    is_told(no_qos, &pairs("qos = 1"), "clients that could not go on with their stage: 2");
+    is_told(no_qos, &pairs("qos = 1"), "10 of 10 messages were due and not sent");
+
+    let text = pairs("qos = 0").replace("payload = 16", "payload = 500");
+    let small = Mischief { claims_packet_bytes_max: 400, ..Mischief::default() };
+    let results = run_with(small, &text);
+    assert_eq!(results.totals.published_all(), 0);
+    is_told(small, &text, "10 of 10 messages were due and not sent");
+    let large = Mischief { claims_packet_bytes_max: 600, ..small };
+    assert_eq!(against(&run_with(large, &text)), Vec::<String>::new());
+}
+
+#[test]
+fn more_in_flight_than_the_receive_maximum_breaks_the_protocol() {
+    let connect = format!("{V5}\nreceive_max = 2");
+    let subscribe =
+        "{ connect = {} }, { subscribe = { to = \"pairs\", ack_delay = \"200ms\", qos = 1 } }";
+    let text = Draft::new(&connect, 1)
+        .drain("2s")
+        .stage("connect", &[("sub", subscribe), ("pub", "{ connect = {} }")])
+        .publishing(&five("qos = 1"))
+        .leaving()
+        .text();
+    // The stand-in does not look at it. (Nor is mosquitto 2.0.11 an honest example: it sends two for
+    // the first that is acknowledged.)
+    is_told(Mischief::default(), &text, "breaches of the protocol");
+    let prompt = text.replace("ack_delay = \"200ms\", ", "");
+    assert_eq!(against(&run_with(Mischief::default(), &prompt)), Vec::<String>::new());
+}
+
+#[test]
+fn a_silent_client_is_missed_in_time() {
+    let text = Draft::new("version = \"5\"\nkeep_alive = \"1s\"", 1)
+        .drain("1s")
+        .connected("pairs", 1)
+        .publishing(&five("qos = 1"))
+        .stage("leave", &[("pub", "{ disconnect = { how = \"silent\" } }")])
+        .text();
+    // The stand-in knows no keep-alive.
+    is_told(Mischief::default(), &text, "1 silent clients kept");
+    let broker = Mosquitto::start();
+    let results = run_on(&text, &broker.address, BrokerAccess::None);
+    assert_eq!(results.integrity.unnoticed, 0, "{:?}", results.errors);
+}
+
+#[test]
+fn nobody_is_owed_his_own_messages_who_asked_for_none() {
+    let steps = |no_local: bool| {
+        format!(
+            "{{ connect = {{}} }}, {{ subscribe = {{ to = \"pairs\", qos = 1, no_local = {no_local} }} }}"
+        )
+    };
+    for no_local in [false, true] {
+        let text = Draft::new(V5, 2)
+            .drain("300ms")
+            .stage("connect", &[("pub", &steps(no_local)), ("sub", &steps(false))])
+            .publishing(&five("qos = 1"))
+            .leaving()
+            .text();
+        let broker = Mosquitto::start();
+        let results = run_on(&text, &broker.address, BrokerAccess::None);
+        assert_eq!(against(&results), Vec::<String>::new());
+        assert_eq!(total(&results).received, if no_local { 10 } else { 20 });
+        if no_local {
+            // The stand-in does not look at it.
+            is_told(Mischief::default(), &text, "10 misrouted");
+        }
+    }
+}
+
+#[test]
+fn what_is_younger_than_its_connection_was_not_sent_before() {
+    // The stand-in says that it has a session, as an honest broker may that was used before.
+    let text = Draft::new("version = \"5\"\nclean_start = false\nsession_expiry = \"1m\"", 2)
+        .drain("1s")
+        .connected("pairs", 1)
+        .publishing(&five("qos = 1"))
+        .leaving()
+        .text();
+    let lying = Mischief { claims_sessions: true, mark_dup_every: 5, ..Mischief::default() };
+    is_told(lying, &text, "2 marked DUP at their first delivery");
+    let honest = Mischief { claims_sessions: true, ..Mischief::default() };
+    assert_eq!(against(&run_with(honest, &text)), Vec::<String>::new());
+}
