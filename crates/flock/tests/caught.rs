@@ -476,6 +476,10 @@ fn what_a_rate_that_is_too_high_lost_is_not_held_against_those_below() {
     let text = common::drained_for(common::searching(10, keys), "500ms");
     let results = run_on(&text, &broker.address, BrokerAccess::None);
     let found = results.rate_search.clone().unwrap();
+    // On a machine that is late by itself no rate holds.
+    if found.limited_by_tool {
+        return;
+    }
     assert!(found.rate_held >= 600.0, "{found:#?}");
     assert!(found.rate_failed > Some(found.rate_held), "{found:#?}");
     // A step of three seconds takes a little more, as the stand-in had saved some up.

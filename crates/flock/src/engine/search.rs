@@ -62,6 +62,7 @@ impl Conductor<'_> {
         result.rate_failed = found.failed.map(|rate| rate as f64);
         let failed = |step: &&RateStep| !step.held && Some(step.rate) == result.rate_failed;
         result.limited_by_tool = result.steps.iter().filter(failed).any(is_late);
+        result.rate_delivered = delivered(&result.steps, result.rate_held, copies);
         result.blurred = blurred(&result.steps, search.latency_max_us);
         let beyond = result.steps.iter().filter(|step| !step.held);
         result.missing_beyond = beyond.map(|step| step.missing).sum();
@@ -176,7 +177,7 @@ fn why_not(step: &RateStep, search: &Search, open: &Open) -> String {
         "no latency was measured".to_owned()
     } else if step.latency_us > search.latency_max_us {
         format!("p{} was {} us", search.percentile, step.latency_us)
-    } else if step.backlog_per_sec > open.owed_per_sec * BACKLOG_SHARE_MAX {
+    } else if step.backlog_per_sec * step.secs > under_way_max(step, search, open) {
         "messages piled up".to_owned()
     } else if step.published_per_sec < step.rate * PUBLISHED_SHARE_MIN {
         "publishers could not keep the rate".to_owned()
@@ -188,6 +189,10 @@ fn why_not(step: &RateStep, search: &Search, open: &Open) -> String {
         format!("{} messages did not arrive", step.missing)
     } else if (step.samples as f64) < needed {
         format!("only {} latencies were measured", step.samples)
+    } else if is_late(step) {
+        // What was sent late was less than the rate for a while, and what came late is not known to
+        // have been the broker's doing: such a step speaks neither for the rate nor against it.
+        return format!("the tool was {} us late itself", step.lateness_p99_us);
     } else {
         return String::new();
     };
@@ -196,6 +201,23 @@ fn why_not(step: &RateStep, search: &Search, open: &Open) -> String {
     } else {
         why
     }
+}
+
+/// Messages that may be under way at the end of a step in which the latency held: those of the last
+/// bound (Little's law), and the share that may take longer.
+fn under_way_max(step: &RateStep, search: &Search, open: &Open) -> f64 {
+    let longer = (1.0 - search.percentile / 100.0).max(0.0) * step.secs;
+    open.owed_per_sec * (search.latency_max_us as f64 / 1e6 + longer)
+}
+
+/// What was sent and came in each second, at least, in the steps in which this rate held. A little
+/// is under way when a step ends, and a step is a little longer than its schedule.
+fn delivered(steps: &[RateStep], rate: f64, copies: f64) -> f64 {
+    let held = steps.iter().filter(|step| step.held && step.rate == rate);
+    let least = held
+        .map(|step| step.published_per_sec.min(step.received_per_sec / copies.max(COPIES_MIN)))
+        .fold(f64::INFINITY, f64::min);
+    if least.is_finite() { least } else { 0.0 }
 }
 
 /// From where to where the latency was about the bound, if that is too far for a limit.
@@ -277,8 +299,8 @@ const COPIES_MIN: f64 = 0.01;
 const ABOUT: f64 = 1.5;
 /// Rates that are so many times apart are no limit.
 const BLURRED_FROM: f64 = 1.25;
-/// Of the deliveries owed in a step, how many may be outstanding at its end.
-const BACKLOG_SHARE_MAX: f64 = 0.02;
+/// All that was due was sent, or the step does not hold anyhow; its time is up to so much longer than
+/// its schedule, as threads are waited for.
 const PUBLISHED_SHARE_MIN: f64 = 0.95;
 
 #[cfg(test)]
@@ -363,6 +385,37 @@ mod tests {
         assert_eq!(why_not(&step, &search, &unsent), "40 messages were due and not sent");
         let unacknowledged = Open { unacknowledged: 3, ..none };
         assert!(why_not(&step, &search, &unacknowledged).contains("never acknowledged"));
+    }
+
+    #[test]
+    fn a_step_in_which_the_tool_was_late_does_not_hold() {
+        let search = Search {
+            percentile: 90.0,
+            latency_max_us: 10_000,
+            rate_min: 1,
+            rate_max: 1_000,
+            step_us: 1_000_000,
+            precision: 0.05,
+        };
+        let step = RateStep {
+            rate: 1_000.0,
+            secs: 1.0,
+            published_per_sec: 1_000.0,
+            received_per_sec: 990.0,
+            latency_us: 500,
+            samples: 1_000,
+            held: true,
+            ..RateStep::default()
+        };
+        let open = Open { owed_per_sec: 1_000.0, ..Open::default() };
+        let late = RateStep { lateness_p99_us: 1_500, ..step.clone() };
+        assert_eq!(why_not(&late, &search, &open), "the tool was 1500 us late itself");
+        // A tenth may take longer than the bound, and a hundredth of a second's are under way.
+        let piled = |backlog_per_sec| RateStep { backlog_per_sec, ..step.clone() };
+        assert_eq!(why_not(&piled(109.0), &search, &open), "");
+        assert_eq!(why_not(&piled(111.0), &search, &open), "messages piled up");
+        let slower = RateStep { received_per_sec: 1_960.0, ..step.clone() };
+        assert!((delivered(&[step, slower], 1_000.0, 2.0) - 495.0).abs() < 1e-9);
     }
 
     #[test]

@@ -344,16 +344,23 @@ fn starved_words(results: &Results, lost: u64) -> String {
 /// A subscriber that is not read for so long may fill the queues of its broker.
 const STARVED_US_MIN: u64 = 100_000;
 
-/// `48,000/s (50,000/s did not hold)`: the rate, and where the interval that it lies in ends.
+/// `48,000/s (at least 47,800/s delivered) (50,000/s did not hold)`: the rate, and where the interval
+/// that it lies in ends.
 pub fn search_words(search: &RateSearch) -> String {
     let rate = |rate: f64| format!("{}/s", text::number(rate));
     let held = match search.rate_held {
         0.0 => "none".to_owned(),
+        held if search.rate_delivered > 0.0 => {
+            format!("{} (at least {} delivered)", rate(held), rate(search.rate_delivered))
+        }
         held => rate(held),
     };
-    let tools = if search.limited_by_tool { ", with the tool late as well" } else { "" };
     let found = match search.rate_failed {
-        Some(failed) => format!("{held} ({} did not hold{tools})", rate(failed)),
+        Some(failed) if search.limited_by_tool => {
+            let at_least = if search.rate_held > 0.0 { "at least " } else { "" };
+            format!("{at_least}{held}: flock was the limit, late itself at {}", rate(failed))
+        }
+        Some(failed) => format!("{held} ({} did not hold)", rate(failed)),
         None if search.rate_held > 0.0 => format!("{held}, the highest that was allowed"),
         None => held,
     };
