@@ -46,8 +46,8 @@ pub struct Machine<T> {
     pubcomps_extra: u32,
 }
 
-/// What the server has in flight to us on this connection, at least: an acknowledgement that has not
-/// left cannot have freed its place.
+/// What the server has in flight to us on this connection, at least: an acknowledgement that has
+/// not left cannot have freed its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Inbound {
     /// Our receive maximum; 0 stands for none.

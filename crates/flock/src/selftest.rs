@@ -156,6 +156,24 @@ fn is_around(found: &RateSearch, scenario: &Scenario, per_sec: u64) -> bool {
 }
 
 impl Load {
+    /// The stages in which subscribers come, before and after what is published.
+    fn subscribing(self) -> (String, String) {
+        let subscribers = format!(
+            r#"
+[[stage]]
+name = "subscribe"
+[[stage.do]]
+clients = "sub"
+steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {} }} }}]"#,
+            self.qos
+        );
+        let hold = "\n[[stage]]\nname = \"hold\"\nduration = \"1100ms\"";
+        match self.is_late {
+            true => (String::new(), format!("{hold}{subscribers}")),
+            false => (subscribers, String::new()),
+        }
+    }
+
     fn scenario(self, address: &str) -> Result<Scenario, SelfTestError> {
         let Self { qos, publish, .. } = self;
         let duration = match self.duration {
@@ -172,19 +190,7 @@ impl Load {
             false => "topics = \"pairs\"",
         };
         let leave = "steps = [{ disconnect = {} }]";
-        let subscribers = format!(
-            r#"
-[[stage]]
-name = "subscribe"
-[[stage.do]]
-clients = "sub"
-steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {qos} }} }}]"#
-        );
-        let late = "\n[[stage]]\nname = \"hold\"\nduration = \"1100ms\"".to_owned() + &subscribers;
-        let (before, after) = match self.is_late {
-            true => ("", late.as_str()),
-            false => (subscribers.as_str(), ""),
-        };
+        let (before, after) = self.subscribing();
         let text = format!(
             r#"
 id = "self-test"

@@ -225,8 +225,8 @@ fn more_in_flight_than_the_receive_maximum_breaks_the_protocol() {
         .publishing(&five("qos = 1"))
         .leaving()
         .text();
-    // The stand-in does not look at it. (Nor is mosquitto 2.0.11 an honest example: it sends two for
-    // the first that is acknowledged.)
+    // The stand-in does not look at it. (Nor is mosquitto 2.0.11 an honest example: it sends two
+    // for the first that is acknowledged.)
     is_told(Mischief::default(), &text, "breaches of the protocol");
     let prompt = text.replace("ack_delay = \"200ms\", ", "");
     assert_eq!(against(&run_with(Mischief::default(), &prompt)), Vec::<String>::new());

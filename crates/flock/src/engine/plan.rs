@@ -277,8 +277,9 @@ impl Plan {
             return 0;
         }
         let published = |family: usize| {
+            let is_of = |at: u16| self.publishes[usize::from(at)].family == family;
             let mut ops = self.programs[..stage].iter().flatten().flatten();
-            ops.any(|op| matches!(op, Op::Publish(at) if self.publishes[usize::from(*at)].family == family))
+            ops.any(|op| matches!(op, Op::Publish(at) if is_of(*at)))
         };
         let subscribes = |hearer: &&Hearer| {
             self.programs[stage][hearer.group.index()].iter().any(|op| {

@@ -8,16 +8,17 @@
 use std::sync::Arc;
 
 use client::{NotSent, Unacknowledged};
-use codec::{Property, PropertyBuf, QoS, Reason};
+use codec::{PropertyBuf, QoS, Reason};
 
 use super::client::Client;
+use super::head::{CORRELATION_BYTES, encode_head, push_properties};
 use super::lane::Lane;
 use super::plan::PublishPlan;
 use super::stamp::{STAMP_BYTES, Stamp, Stamps, Sum};
 use super::task::{Wait, wire_qos};
 use crate::measure::LatencyKind;
 use crate::measure::ledger::{Sent, StreamId};
-use crate::model::{Content, Members, Order, Phase, Publish, Rate};
+use crate::model::{Content, Members, Order, Phase, Rate};
 
 /// What is remembered of a QoS 1 or 2 message until it is acknowledged, enough to send it again.
 #[derive(Clone, Copy, Debug)]
@@ -226,11 +227,9 @@ impl Client {
         let command = &planned.command;
         let qos = wire_qos(command.qos);
         let window = command.pace.in_flight.unwrap_or(u16::MAX);
-        if qos != QoS::AtMostOnce && !self.machine.has_window(window) {
-            return Err(NotSent::WindowFull);
-        }
+        let is_shut = qos != QoS::AtMostOnce && !self.machine.has_window(window);
         let is_request = command.reply_to.is_some();
-        if is_request && !self.may_ask() {
+        if is_shut || (is_request && !self.may_ask()) {
             return Err(NotSent::WindowFull);
         }
         let position = match command.order {
@@ -240,8 +239,7 @@ impl Client {
         publishing.walk += 1;
         let at = self.head_at(publishing, planned, position, lane);
         let head = &mut publishing.heads[at];
-        let bytes = head.bytes.len() + head.payload_bytes;
-        if bytes > self.machine.peer_packet_bytes_max() as usize {
+        if head.packet_bytes() > self.machine.peer_packet_bytes_max() as usize {
             return Err(NotSent::PacketTooLarge);
         }
         if publishing.rate.is_some() && due_ns > publishing.excused_ns {
@@ -688,6 +686,11 @@ impl Publishing {
 }
 
 impl Head {
+    /// Of the whole packet, at most.
+    fn packet_bytes(&self) -> usize {
+        self.bytes.len() + self.payload_bytes
+    }
+
     /// Appends the head; returns where in it the packet identifier and the correlation data stand.
     #[inline]
     fn write(&mut self, connection: u16, out: &mut Vec<u8>) -> (usize, usize) {
@@ -735,69 +738,8 @@ fn write_payload(
     }
 }
 
-/// A PUBLISH without its payload, and where its packet identifier and its correlation data stand.
-/// `with`: an alias, and where an answer is wanted.
-fn encode_head(
-    version: codec::Version,
-    planned: &PublishPlan,
-    topic: &str,
-    (alias, reply): (Option<u16>, Option<&str>),
-    payload_bytes: usize,
-) -> (Vec<u8>, usize, usize) {
-    let command = &planned.command;
-    let mut properties = PropertyBuf::new();
-    if version == codec::Version::V5 {
-        if let Some(alias) = alias {
-            properties.push(Property::TopicAlias(alias));
-        }
-        push_properties(command, reply.map(|reply| (reply, &CORRELATION_PLACE)), &mut properties);
-    }
-    let qos = wire_qos(command.qos);
-    let publish = codec::Publish {
-        dup: false,
-        qos,
-        retain: command.retain,
-        topic,
-        packet_id: u16::from(qos != QoS::AtMostOnce),
-        properties: properties.as_properties(),
-        payload: &planned.filler[..payload_bytes],
-    };
-    let mut bytes = Vec::new();
-    publish.encode_head(version, &mut bytes);
-    let place = bytes.windows(CORRELATION_BYTES).position(|bytes| bytes == CORRELATION_PLACE);
-    let correlation_at = reply.and(place).unwrap_or(0);
-    (bytes, publish.packet_id_at(version).unwrap_or(0), correlation_at)
-}
-
-/// What goes with every message of a command, but for the alias of its topic.
-fn push_properties(
-    command: &Publish,
-    reply: Option<(&str, &[u8; CORRELATION_BYTES])>,
-    properties: &mut PropertyBuf,
-) {
-    if let Some(format) = command.payload_format {
-        properties.push(Property::PayloadFormat(format));
-    }
-    if let Some(secs) = command.expiry_secs {
-        properties.push(Property::MessageExpirySecs(secs));
-    }
-    if let Some(content_type) = &command.content_type {
-        properties.push(Property::ContentType(content_type));
-    }
-    if let Some((reply, correlation)) = reply {
-        properties.push(Property::ResponseTopic(reply));
-        properties.push(Property::CorrelationData(correlation));
-    }
-    for (name, value) in &command.user_properties {
-        properties.push(Property::User(name, value));
-    }
-}
-
 /// No command has this number.
 const ANSWER: u16 = u16::MAX;
-const CORRELATION_BYTES: usize = 8;
-/// Stands where correlation data go; no text in a packet can have these bytes (RFC 3629).
-const CORRELATION_PLACE: [u8; CORRELATION_BYTES] = [0xFF; CORRELATION_BYTES];
 const QOS_TOO_HIGH: &str =
     "the broker takes no messages of this QoS (maximum QoS in its CONNACK), nothing was sent";
 const NOT_RETAINED: &str =
@@ -811,35 +753,3 @@ pub(super) const CATCH_UP_NS_MAX: u64 = 1_000_000_000;
 const SKIPPED_STEPS: u64 = 1_000;
 /// Topics per client whose packet heads are kept.
 const HEADS_MAX: usize = 16;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{Assign, Pace, Payload, TopicsId};
-
-    #[test]
-    fn properties_go_with_every_message_of_mqtt_5_only() {
-        let command = Publish {
-            topics: TopicsId(0),
-            assign: Assign::Pairwise,
-            order: Order::RoundRobin,
-            qos: crate::model::QoS::AtMostOnce,
-            retain: false,
-            payload: Payload::filler(16),
-            expiry_secs: Some(60),
-            count: None,
-            pace: Pace { rate: None, phase: Phase::Spread, in_flight: None },
-            reply_to: None,
-            topic_alias: false,
-            user_properties: vec![("k".into(), "v".into())],
-            content_type: Some("c".into()),
-            payload_format: Some(0),
-        };
-        let planned = PublishPlan::new(&command, 0, 1);
-        let head = |version| encode_head(version, &planned, "t", (None, None), 16).0;
-        assert_eq!(head(codec::Version::V311), b"\x30\x13\x00\x01t");
-        let properties = b"\x12\x01\x00\x02\x00\x00\x00\x3c\x03\x00\x01c\x26\x00\x01k\x00\x01v";
-        let expected = [b"\x30\x26\x00\x01t".as_slice(), properties].concat();
-        assert_eq!(head(codec::Version::V5), expected);
-    }
-}

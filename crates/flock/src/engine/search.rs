@@ -299,8 +299,8 @@ const COPIES_MIN: f64 = 0.01;
 const ABOUT: f64 = 1.5;
 /// Rates that are so many times apart are no limit.
 const BLURRED_FROM: f64 = 1.25;
-/// All that was due was sent, or the step does not hold anyhow; its time is up to so much longer than
-/// its schedule, as threads are waited for.
+/// All that was due was sent, or the step does not hold anyhow; its time is up to so much longer
+/// than its schedule, as threads are waited for.
 const PUBLISHED_SHARE_MIN: f64 = 0.95;
 
 #[cfg(test)]

@@ -475,17 +475,19 @@ pub struct Integrity {
     /// Deliveries without the identifier of a subscription that matches, or with another.
     #[serde(default)]
     pub wrong_identifiers: u64,
-    /// Messages that were acknowledged with "no matching subscribers" (0x10), and that somebody got.
+    /// Messages that were acknowledged with "no matching subscribers" (0x10), and that somebody
+    /// got.
     #[serde(default)]
     pub denied: u64,
     /// Retained messages that were not the latest of their topic.
     #[serde(default)]
     pub stale_retained: u64,
-    /// QoS 2 deliveries that the broker did not release (PUBREL) before their receiver had to leave.
+    /// QoS 2 deliveries that the broker did not release (PUBREL) before their receiver had to
+    /// leave.
     #[serde(default)]
     pub unreleased: u64,
-    /// Clients that fell silent, and whose connection the broker kept for longer than one and a half
-    /// times their keep-alive (MQTT-3.1.2-22) and five seconds.
+    /// Clients that fell silent, and whose connection the broker kept for longer than one and a
+    /// half times their keep-alive (MQTT-3.1.2-22) and five seconds.
     #[serde(default)]
     pub unnoticed: u64,
     /// Packets of the broker's that break the protocol. Each ends its connection.
@@ -740,8 +742,8 @@ pub struct RateSearch {
     /// The lowest that did not hold: the true rate is between the two. Absent where the highest
     /// rate allowed held.
     pub rate_failed: Option<f64>,
-    /// Where it did not hold, the tool or its machine was late: the broker's own limit may be higher.
-    /// A step in which the tool was late never counts as one that held.
+    /// Where it did not hold, the tool or its machine was late: the broker's own limit may be
+    /// higher. A step in which the tool was late never counts as one that held.
     pub limited_by_tool: bool,
     /// The lowest and the highest rate at which the percentile was about the bound, where they lie
     /// far apart: the latency hardly depends on the rate there, and another search may end

@@ -344,8 +344,8 @@ fn starved_words(results: &Results, lost: u64) -> String {
 /// A subscriber that is not read for so long may fill the queues of its broker.
 const STARVED_US_MIN: u64 = 100_000;
 
-/// `48,000/s (at least 47,800/s delivered) (50,000/s did not hold)`: the rate, and where the interval
-/// that it lies in ends.
+/// `48,000/s (at least 47,800/s delivered) (50,000/s did not hold)`: the rate, and where the
+/// interval that it lies in ends.
 pub fn search_words(search: &RateSearch) -> String {
     let rate = |rate: f64| format!("{}/s", text::number(rate));
     let held = match search.rate_held {
