@@ -9,11 +9,12 @@ use session::Outbox;
 use crate::client::Client;
 use crate::{Ended, Event, Shard};
 
-/// Clients looked at in one go, some 2 ms.
+/// Clients looked at in one go, some 2 ms; and while it is not urgent.
 const LOOKS_MAX: u32 = 20_000;
+const EARLY_LOOKS_MAX: u32 = 5_000;
 
-/// While memory is short no more is kept for a connection that does not read. It has its whole
-/// outbox again when it has read what it is owed.
+/// While memory is short, or much waits in connections, no more is kept for one that does not read.
+/// It has its whole outbox again when it has read what it is owed.
 const UNSENT_BYTES_MAX: usize = 64 * 1024;
 
 /// To cut a connection that holds less frees too little.
@@ -33,13 +34,15 @@ pub(crate) struct GreedWalk {
 }
 
 impl Shard {
-    /// The driver has looked at the memory, and there is not enough: counts what connections hold,
+    /// The driver has looked at the memory, and much of it is used: counts what connections hold,
     /// and cuts those of the largest holders if that is to be ([`crate::Ledger::cut_largest`]).
     pub fn on_memory_look(&mut self, now_ms: u64) {
         let slots_end = self.clients.slots_end();
+        let is_tight = self.shared.memory_is_tight();
+        let looks_max = if is_tight { LOOKS_MAX } else { EARLY_LOOKS_MAX };
         let begin =
             if self.greed_walk.next_slot < slots_end { self.greed_walk.next_slot } else { 0 };
-        let end = slots_end.min(begin.saturating_add(LOOKS_MAX));
+        let end = slots_end.min(begin.saturating_add(looks_max));
         self.greed_walk.next_slot = end;
         for slot in begin..end {
             self.look_at_unsent(slot, now_ms);
@@ -48,10 +51,12 @@ impl Shard {
     }
 
     fn look_at_unsent(&mut self, slot: u32, now_ms: u64) {
-        let is_short = self.shared.memory_is_short();
+        let (is_short, keeps_less) =
+            (self.shared.memory_is_short(), self.shared.keeps_less_unsent());
         let Some(client) = self.clients.get_mut(slot) else { return };
         let bytes = client.unsent_bytes();
-        if bytes >= UNSENT_BYTES_MAX
+        if keeps_less
+            && bytes >= UNSENT_BYTES_MAX
             && let Some(link) = client.session.link_mut()
         {
             let max = link.settings().outbox_bytes_max.min(UNSENT_BYTES_MAX as u32);

@@ -243,6 +243,9 @@ pub struct Settings {
     /// Bytes of all sessions with their wills and subscriptions, parted likewise. Beyond: CONNACK
     /// or SUBACK 0x97. A session that there is can always be resumed.
     pub sessions_bytes_max: u64,
+    /// Bytes that may wait in connections, once they are counted
+    /// ([`crate::Shard::on_memory_look`]). Policy: no more than a little is kept for a connection that does not read.
+    pub unsent_bytes_max: u64,
     pub share_strategy: ShareStrategy,
     /// What may wait for one shared group that has no member able to take a message.
     pub share_queue: QueueLimits,
@@ -280,6 +283,7 @@ impl Default for Settings {
             retained_bytes_per_payer_max: None,
             queues_bytes_max: u64::MAX,
             sessions_bytes_max: u64::MAX,
+            unsent_bytes_max: u64::MAX,
             share_strategy: ShareStrategy::default(),
             share_queue: Limits::default().queue,
             rejects: false,

@@ -31,6 +31,8 @@ pub struct Shared {
     /// A [`Memory`], which the driver sets.
     memory: AtomicU8,
     tells_subscriptions: AtomicBool,
+    /// How often it has come to each stage of a lack of memory, in their order.
+    memory_shortages: [AtomicU64; 3],
     /// As in [`Logs`].
     logs_full: AtomicU64,
     logs_poisoned: AtomicU64,
@@ -102,6 +104,7 @@ impl Shared {
             retained_bytes: AtomicU64::new(0),
             memory: AtomicU8::new(Memory::Enough as u8),
             tells_subscriptions: AtomicBool::new(false),
+            memory_shortages: Default::default(),
             logs_full: AtomicU64::new(0),
             logs_poisoned: AtomicU64::new(0),
             logs_behind: AtomicU64::new(0),
@@ -149,12 +152,26 @@ impl Shared {
         if left < Memory::Short {
             self.ledger.cut_nobody();
         }
-        self.memory.store(left as u8, Ordering::Relaxed);
+        let before = self.memory.swap(left as u8, Ordering::Relaxed);
+        let worse = usize::from(before)..left as usize;
+        for reached in &self.memory_shortages[worse.start.min(worse.end)..worse.end] {
+            reached.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often memory got tight, short, and ran out.
+    pub fn memory_shortages(&self) -> [u64; 3] {
+        self.memory_shortages.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     #[inline]
     pub(crate) fn memory_is_tight(&self) -> bool {
         self.memory.load(Ordering::Relaxed) != Memory::Enough as u8
+    }
+
+    /// Is less to be kept for connections that do not read?
+    pub(crate) fn keeps_less_unsent(&self) -> bool {
+        self.memory_is_tight() || self.ledger.bytes(Held::Unsent) > self.settings.unsent_bytes_max
     }
 
     /// Is what takes memory to be refused?

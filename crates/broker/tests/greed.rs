@@ -40,9 +40,11 @@ struct Town {
 }
 
 const OWED_EACH: u64 = 300_000;
+const UNSENT_BYTES_MAX: u64 = 300_000;
 
 fn town() -> Town {
-    let mut lab = Lab::with(2, Settings::default(), Access::open());
+    let settings = Settings { unsent_bytes_max: UNSENT_BYTES_MAX, ..Settings::default() };
+    let mut lab = Lab::with(2, settings, Access::open());
     let mut greedy = Vec::new();
     for number in 0..3 {
         let version = if number == 2 { Version::V311 } else { Version::V5 };
@@ -137,6 +139,30 @@ fn no_more_is_kept_for_who_does_not_read_while_memory_is_short() {
     flood(&mut lab);
     lab.write_some(greedy[0], usize::MAX);
     assert_eq!(lab.take_all(greedy[0]).len(), 100);
+}
+
+#[test]
+fn no_more_is_kept_for_who_does_not_read_while_much_waits_in_connections() {
+    let Town { mut lab, .. } = town();
+    let sent = |lab: &Lab| lab.total(|m| &m.publishes_sent);
+    // Each time from elsewhere: who publishes to those who are behind is read later.
+    let [first, second] = ["first", "second"].map(|source| lab.open(from(source, source)));
+    let flood = |lab: &mut Lab, filler: Conn| {
+        let before = sent(lab);
+        for _ in 0..100 {
+            lab.send_only(filler, &publish("flood", &[7; 1_000], 0, 0));
+            lab.settle_mail();
+        }
+        look(lab);
+        // The look that finds too much begins before all are counted.
+        look(lab);
+        sent(lab) - before
+    };
+    assert!(flood(&mut lab, first) > 0);
+    assert!(held(&lab, "address greedy", Held::Unsent) > UNSENT_BYTES_MAX);
+    assert_eq!(lab.total(|m| &m.dropped_slow), 0);
+    assert_eq!(flood(&mut lab, second), 0);
+    assert!(lab.total(|m| &m.dropped_slow) > 0);
 }
 
 #[test]

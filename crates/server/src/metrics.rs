@@ -203,6 +203,13 @@ fn write_own(text: &mut String, shared: &Shared, clock: Clock) {
     write_holders(text, shared);
     let help = "Memory that is allocated and not freed: what memory_bytes_max is compared with.";
     write_one(text, "quelea_memory_held_bytes", Kind::Gauge, help, memory::held_bytes());
+    let name = "quelea_memory_shortages_total";
+    let help = "How often memory got tight (those who hold most are slowed), short (they are refused), \
+                and out (everybody is).";
+    head(text, name, Kind::Counter, help);
+    for (stage, count) in ["tight", "short", "out"].into_iter().zip(shared.memory_shortages()) {
+        let _ = writeln!(text, "{name}{{stage=\"{stage}\"}} {count}");
+    }
 }
 
 /// Given to the compiler by who builds a release.

@@ -11,6 +11,9 @@ use crate::config::{
     self, Config, DurabilityLevel, Listener, ListenerLimits, NEVER, QueueOverflow, SharedStrategy,
 };
 
+/// Of the memory, what may wait in connections before less is kept for those that do not read.
+const UNSENT_PART: u64 = 8;
+
 /// The limits of one listener's connections.
 pub(super) fn of_listener(config: &Config, listener: &Listener) -> Arc<Limits> {
     Arc::new(of(config, &listener.limits, &listener.name))
@@ -94,6 +97,7 @@ pub(super) fn of_broker(config: &Config) -> Settings {
         },
         queues_bytes_max: config.limits.queues_bytes_max,
         sessions_bytes_max: config.limits.sessions_bytes_max,
+        unsent_bytes_max: config.limits.memory_bytes_max / UNSENT_PART,
         share_strategy: match config.shared_strategy {
             SharedStrategy::Random => ShareStrategy::Random,
             SharedStrategy::RoundRobin => ShareStrategy::RoundRobin,

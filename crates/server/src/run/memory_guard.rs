@@ -64,6 +64,8 @@ pub(super) struct Change {
     pub(super) bytes: Option<Bytes>,
     /// Freed memory should be given back.
     pub(super) purges: bool,
+    /// So much is used that what waits in connections is to be counted.
+    pub(super) counts: bool,
 }
 
 /// While there is not enough memory.
@@ -124,7 +126,7 @@ impl MemoryGuard {
         };
         let left = (self.left != before).then_some(self.left);
         let bytes = (self.left != Memory::Enough).then(|| self.bytes(now));
-        Change { left, bytes, purges: self.purges(now, at) }
+        Change { left, bytes, purges: self.purges(now, at), counts: self.is_near }
     }
 
     fn bytes(&self, now: Reading) -> Bytes {

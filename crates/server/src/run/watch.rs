@@ -217,6 +217,8 @@ impl Ticker {
                         cut_at = Instant::now();
                         shared.ledger.cut_largest(bytes.to_free);
                     }
+                }
+                if change.counts {
                     mailboxes.iter().for_each(|mailbox| mailbox.put(Item::MemoryLook));
                 }
                 if change.purges {
