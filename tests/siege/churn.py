@@ -94,6 +94,20 @@ def shared_unread(field):
     return {"members": len(peers), "sent_mb": sent / MIB}
 
 
+@case("group-crowd", "a group of 2,000 members of which each takes one message and never answers,"
+      " and a flood for it")  # fmt: skip
+def group_crowd(field):
+    one = b"\x21" + struct.pack(">H", 1)
+    peers = [peer for n in range(field.pick(2_000, 100))
+             if (peer := field.client(1 + n % 20, properties=one))]  # fmt: skip
+    for peer in peers:
+        subscribed(peer, ["$share/crowd/siege-crowd/#"], 1)
+    publisher = field.client(30)
+    read_away(publisher.stream)
+    sent = flat_out(field, publisher.stream, wire.publish("siege-crowd/x", b"x" * 50, 1) * 100)
+    return {"members": len(peers), "sent_mb": sent / MIB}
+
+
 @case("topics-ever-new", "publishes on topics that nobody has seen yet, flat out")
 def topics_ever_new(field):
     peer = field.client()

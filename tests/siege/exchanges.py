@@ -3,7 +3,9 @@
 One case for each such field of MQTT 3.1.1 and 5 that no other file attacks.
 """
 
+import contextlib
 import functools
+import selectors
 import struct
 import threading
 import time
@@ -382,6 +384,24 @@ def half_open(field):
             peers.append(peer)
     facts = repeat(field, wire.publish("siege-half/x", b"x" * 200) * 5)
     return facts | {"clients": len(peers), "cut": sum(is_cut(peer.stream) for peer in peers)}
+
+
+@case("chorus", "300 clients that all want what each of them publishes, one message at a time")
+def chorus(field):
+    peers = [peer for n in range(field.pick(300, 60)) if (peer := field.client(1 + n % 20))]
+    readable = selectors.DefaultSelector()
+    for peer in peers:
+        subscribed(peer, ["siege-chorus/#"])
+        peer.stream.setblocking(False)
+        readable.register(peer.stream, selectors.EVENT_READ)
+    packet, sent = wire.publish("siege-chorus/x", b"x"), 0
+    while field.goes_on():
+        for peer in peers:
+            sent += push(peer.stream, packet)
+        for key, _ in readable.select(0):
+            with contextlib.suppress(OSError):
+                key.fileobj.recv(1 << 18)
+    return {"clients": len(peers), "sent": sent // len(packet)}
 
 
 @case("sys-topics", "clients that ask for `$SYS/#` again and again")

@@ -19,7 +19,7 @@ use crate::group_names::GroupName;
 use crate::groups::{Group, Member, choose};
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
-use crate::work::GROUP_UNITS;
+use crate::work::{GROUP_UNITS, MEMBER_UNITS, MEMBERS_PER_UNIT};
 use crate::{Confirm, GroupText, GroupWay, Mail, SessionKey, Shard};
 
 /// How often a message is passed on before it is parked.
@@ -38,6 +38,7 @@ impl Shard {
         bits: u8,
         identifier: u32,
     ) -> (Listed, bool) {
+        self.work.charge(MEMBER_UNITS * usize::from(self.shared.shard_count));
         let name = self.group_name(GroupText::first(share, filter));
         let key = name.key;
         let member_key = self.key(slot);
@@ -109,6 +110,7 @@ impl Shard {
     pub(crate) fn leave_group(&mut self, number: u32, member: SessionKey) {
         let Some(group) = self.groups.get(number).sure() else { return };
         let key = group.name.key;
+        self.work.charge(MEMBER_UNITS * usize::from(self.shared.shard_count));
         self.send_to_others(&Mail::Leave { group: key, member });
         self.remove_member(number, member);
     }
@@ -358,6 +360,7 @@ impl Shard {
     /// The home's side: deliver what waits as far as members have room, and tell the other shards
     /// whether something is left.
     pub(crate) fn drain_group(&mut self, key: u64, now_ms: u64) {
+        self.work.charge(self.groups.member_count(key) / MEMBERS_PER_UNIT);
         self.give_out_kept(key, now_ms);
         self.give_out_parked(key, now_ms);
         self.tell_waiting(key);

@@ -149,6 +149,10 @@ impl Groups {
         group.is_some_and(|group| group.members.iter().any(|m| m.gauge.is_available()))
     }
 
+    pub(crate) fn member_count(&self, key: u64) -> usize {
+        self.number(key).and_then(|number| self.get(number)).map_or(0, |group| group.members.len())
+    }
+
     /// Chooses a member for a message that the home gives out.
     pub(crate) fn choose_for(
         &mut self,

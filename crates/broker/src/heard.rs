@@ -15,6 +15,9 @@ use crate::{Mail, SessionKey, Shard, ShardId};
 /// Bytes of what waits. Policy: above it no SUBSCRIBE is read.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
+/// What each filter counts for, as other shards may have mail of it that waits.
+const FILTER_BYTES: usize = 64;
+
 /// A SUBACK that waits.
 #[derive(Debug)]
 pub(crate) struct Unheard {
@@ -81,7 +84,7 @@ impl Heard {
 
 impl Unheard {
     fn bytes(&self) -> usize {
-        size_of::<Self>() + self.reasons.len()
+        size_of::<Self>() + FILTER_BYTES * self.reasons.len()
     }
 }
 

@@ -78,19 +78,23 @@ impl Shard {
         }
     }
 
+    /// Do very many SUBSCRIBEs wait until other shards have heard of them? Then this one does, too.
+    pub(crate) fn waits_for_heard(&mut self, slot: u32, now_ms: u64) -> bool {
+        let is_full = self.heard.is_full();
+        if is_full {
+            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
+        }
+        is_full
+    }
+
     /// Has the log of a kept session no room for this SUBSCRIBE yet, though its disk has? It waits
-    /// for the next segment like a publish, and is refused on a full disk only. So it does while
-    /// very many wait for their answers.
+    /// for the next segment like a publish, and is refused on a full disk only.
     pub(crate) fn subscribes_later(
         &mut self,
         slot: u32,
         subscribe: &Subscribe<'_>,
         now_ms: u64,
     ) -> bool {
-        if self.heard.is_full() {
-            self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
-            return true;
-        }
         let bytes = subscribe.filters.iter().map(|(filter, _)| filter.len() + FACT_BYTES_MAX).sum();
         self.fact_waits(slot, bytes, now_ms)
     }

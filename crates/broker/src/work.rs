@@ -16,6 +16,9 @@ use crate::{Ended, Mail, Shard};
 /// Who takes such a part of a turn in a go asks for much.
 const HEAVY_PART: u32 = 8;
 
+/// Who takes less asks for little, however many do.
+const LIGHT_UNITS: u32 = 50;
+
 /// Larger requests are handled in portions. Who brings more at a time waits once nothing is left of
 /// a turn, also one of whom nothing is known: attackers may come with a new connection each time.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024;
@@ -29,6 +32,13 @@ pub(crate) const AUTH_UNITS: usize = 100;
 
 /// What a shared group takes that gets a message.
 pub(crate) const GROUP_UNITS: usize = 10;
+
+/// What a shard takes that hears of a member that joins a group, or leaves it. Who asks for that
+/// is charged for all shards.
+pub(crate) const MEMBER_UNITS: usize = 20;
+
+/// Members of a group that are asked whether they can take a message, for one unit.
+pub(crate) const MEMBERS_PER_UNIT: usize = 16;
 
 /// Steps of a long walk through the wildcard filters, for one unit.
 pub(crate) const STEPS_PER_UNIT: usize = 4;
@@ -50,6 +60,9 @@ pub(crate) struct Work {
     go: u32,
     /// In this turn, of the clients that ask for much.
     heavy: u32,
+    /// Of the others. When they have had as much, who takes more than a little asks for much, too:
+    /// what a thousand ask for is much, though each has sent one message only.
+    light: u32,
     /// In this turn, of mail.
     mail: u32,
     /// In this turn, of mail that went before what was unread.
@@ -62,7 +75,7 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) const fn new(units_max: u32) -> Self {
         let line = VecDeque::new();
-        Self { units_max, is_stopping: false, go: 0, heavy: 0, mail: 0, passing: 0, line }
+        Self { units_max, is_stopping: false, go: 0, heavy: 0, light: 0, mail: 0, passing: 0, line }
     }
 
     pub(crate) const fn begin(&mut self) {
@@ -91,10 +104,10 @@ impl Work {
 
     /// The go of a client is over. Does it ask for much?
     pub(crate) const fn end(&mut self) -> bool {
-        let is_heavy = self.go >= self.units_max / HEAVY_PART;
-        if is_heavy {
-            self.heavy = self.heavy.saturating_add(self.go);
-        }
+        let is_heavy = self.go >= self.units_max / HEAVY_PART
+            || self.light >= self.units_max && self.go >= LIGHT_UNITS;
+        let sum = if is_heavy { &mut self.heavy } else { &mut self.light };
+        *sum = sum.saturating_add(self.go);
         is_heavy
     }
 
@@ -114,8 +127,15 @@ impl Work {
         !self.line.is_empty()
     }
 
+    /// So far in this turn.
+    const fn used(&self) -> u32 {
+        let of_clients = self.heavy.saturating_add(self.light);
+        of_clients.saturating_add(self.mail).saturating_add(self.passing)
+    }
+
     pub(crate) const fn end_turn(&mut self) {
         self.heavy = 0;
+        self.light = 0;
         self.mail = 0;
         self.passing = 0;
     }
@@ -127,6 +147,22 @@ impl Work {
 }
 
 impl Shard {
+    /// The units of work that those who ask for much, and mail, have used up in this turn.
+    pub const fn turn_units_used(&self) -> u32 {
+        self.work.used()
+    }
+
+    /// Have those that ask for much had their part of this turn? Then nobody who may be one of them
+    /// is to be let in with it.
+    pub const fn turn_is_spent(&self) -> bool {
+        self.work.has_no_more()
+    }
+
+    /// The driver knows how long they take: from now on a turn has so many for each of them.
+    pub const fn set_turn_units(&mut self, units: u32) {
+        self.work.units_max = units;
+    }
+
     /// Reads nothing more from a client before those that wait have had their part.
     pub(crate) fn wait_for_turn(&mut self, slot: u32) {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
@@ -162,6 +198,7 @@ impl Shard {
     ) -> bool {
         let is_large = packet_len > REQUEST_BYTES_MAX;
         let outcome = match packet {
+            Packet::Subscribe(_) if self.waits_for_heard(slot, now_ms) => return true,
             Packet::Subscribe(subscribe) if is_large => {
                 self.subscribe_some(slot, subscribe, now_ms)
             }

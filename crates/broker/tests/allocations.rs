@@ -88,6 +88,7 @@ impl Fan {
             let len = self.shard.outbox(slot, conn).map_or(0, |outbox| outbox.len());
             self.shard.on_written(slot, conn, len, self.now_ms);
         }
+        self.shard.end_turn();
         if self.qos == 0 {
             return;
         }

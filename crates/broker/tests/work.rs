@@ -510,6 +510,33 @@ fn those_who_ask_for_much_share_a_turn_and_take_turns() {
     }
 }
 
+#[test]
+fn many_who_each_ask_for_a_little_share_turns_too() {
+    let mut lab = Lab::new(1);
+    let (subscriber, topic) = with_overlapping(&mut lab);
+    let publishers: Vec<Conn> =
+        (0..300).map(|number| lab.open(request(&format!("one-of-many-{number}")))).collect();
+    let light = lab.open(request("light"));
+    let send_all = |lab: &mut Lab| {
+        let before = lab.total(|m| &m.publishes_received);
+        for publisher in &publishers {
+            lab.send_only(*publisher, &publish(&topic, b"x", 0, 0));
+        }
+        lab.send_only(light, &publish("elsewhere", b"x", 0, 0));
+        lab.total(|m| &m.publishes_received) - before
+    };
+    // Nothing is known of them yet: what they bring is small.
+    assert_eq!(send_all(&mut lab), 301);
+    lab.settle();
+    let in_a_turn = 2 * UNITS.div_ceil(512) as u64 + 2;
+    let at_once = send_all(&mut lab);
+    assert!(at_once <= in_a_turn + 1, "{at_once} at once");
+    let unmatched = lab.total(|m| &m.publishes_unmatched);
+    assert_eq!(unmatched, 2, "who asks for little does not wait for them");
+    lab.settle();
+    assert_eq!(lab.received(subscriber).len(), 600);
+}
+
 /// A message of nobody in particular.
 fn message(topic: &str, payload: &str) -> Message {
     Message::new(&MessageParts {
@@ -686,4 +713,54 @@ fn mail_that_waits_for_a_turn_is_dealt_with_before_the_broker_ends() {
     for subscriber in subscribers {
         assert_eq!(lab.payloads(subscriber), numbers);
     }
+}
+
+fn groups(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("$share/g{number}/group/x")).collect()
+}
+
+/// What the first shard mails to the second until it has nothing more to do.
+fn mail_of_first(lab: &mut Lab) -> Vec<Mail> {
+    let mut mails = Vec::new();
+    loop {
+        lab.flush();
+        let has_read_on = lab.read_on();
+        lab.shards[0].on_tick(lab.now_ms);
+        let more = lab.shards[0].take_batch(1);
+        if more.is_empty() && !has_read_on && lab.shards[0].next_deadline_ms() != 0 {
+            return mails;
+        }
+        mails.extend(more);
+    }
+}
+
+#[test]
+fn who_joins_groups_is_charged_for_the_work_of_all_shards() {
+    let first_portion = |shards: u16| {
+        let mut lab = Lab::new(shards);
+        let member = lab.open(request(&lab.id_on(0, "member")));
+        lab.subscribe_all(member, &groups(5_000), 0);
+        let first = lab.total(|m| &m.subscriptions);
+        lab.settle();
+        assert_eq!(lab.take(member), Some(Got::Suback(1, vec![0; 5_000])));
+        first
+    };
+    let (alone, of_eight) = (first_portion(1), first_portion(8));
+    assert!((100..1_000).contains(&alone), "{alone}");
+    assert!(of_eight < alone / 3, "{of_eight} and {alone}");
+}
+
+#[test]
+fn members_of_which_a_shard_has_yet_to_hear_are_not_many() {
+    let mut lab = Lab::new(2);
+    let members: Vec<Conn> =
+        (0..40).map(|n| lab.open(request(&lab.id_on(0, &format!("member-{n}"))))).collect();
+    let groups = groups(1_000);
+    let mut unheard = 0;
+    for member in members {
+        lab.subscribe_all(member, &groups, 0);
+        let joins = mail_of_first(&mut lab);
+        unheard += joins.iter().filter(|mail| matches!(mail, Mail::Join { .. })).count();
+    }
+    assert!((1_000..20_000).contains(&unheard), "{unheard}");
 }

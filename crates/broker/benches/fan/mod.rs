@@ -9,6 +9,9 @@ use broker::Shard;
 use codec::Version;
 use lab::{Lab, of_version, publish};
 
+/// Nobody is to wait for the next turn.
+const UNITS_PER_TURN: u32 = 10_000;
+
 /// One publisher and its subscribers on one shard.
 pub(crate) struct Fan {
     shard: Shard,
@@ -49,6 +52,10 @@ impl Fan {
         while let Some((slot, conn)) = self.shard.take_dirty() {
             let len = self.shard.outbox(slot, conn).map_or(0, |outbox| outbox.len());
             self.shard.on_written(slot, conn, len, self.now_ms);
+        }
+        // As a driver has many messages in a turn.
+        if self.shard.turn_units_used() > UNITS_PER_TURN {
+            self.shard.end_turn();
         }
         if self.qos == 0 {
             return;

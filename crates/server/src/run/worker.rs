@@ -7,6 +7,7 @@ mod coming_and_going;
 mod commands;
 mod incoming;
 mod reading;
+mod work_pace;
 mod writing;
 
 use std::collections::VecDeque;
@@ -39,6 +40,7 @@ use crate::memory;
 use incoming::Incoming;
 pub(super) use incoming::IncomingRoom;
 use reading::BYTES_PER_TURN;
+use work_pace::{UNITS_MEASURED_MIN, WorkPace};
 
 /// The token of the waker. Connections count from 0; just below it are other workers (`drive`).
 pub(super) const WAKER: Token = Token(usize::MAX);
@@ -170,6 +172,7 @@ pub(super) struct Worker {
     reauthentication: Reauthentication,
     logs: Option<Logs>,
     turns: Arc<[Timing]>,
+    work_pace: WorkPace,
     line_pace: Arc<LinePace>,
     life_cycle: Arc<LifeCycle>,
     incoming_room: IncomingRoom,
@@ -206,6 +209,7 @@ impl Worker {
             reauthentication: parts.reauthentication,
             logs: parts.logs,
             turns: parts.turns,
+            work_pace: WorkPace::default(),
             line_pace: parts.line_pace,
             life_cycle: parts.life_cycle,
             incoming_room: parts.incoming_room,
@@ -234,7 +238,7 @@ impl Worker {
         self.has_more_events = events.iter().count() == EVENTS_MAX;
         self.read_on(began);
         self.on_time();
-        self.carry_out();
+        self.carry_out(Some(began));
         self.write_broadcasts();
         self.open_arrivals();
         self.close_some();
@@ -249,7 +253,7 @@ impl Worker {
         let began = Instant::now();
         self.now_ms = self.clock.ms_at(began);
         self.take_mail();
-        self.carry_out();
+        self.carry_out(Some(began));
         self.drive_logs();
         self.turns[self.index].note(began.elapsed());
     }
@@ -472,7 +476,8 @@ impl Worker {
     }
 
     /// Carries out the effects of the turn: mail first, so that others can start; then the sockets.
-    fn carry_out(&mut self) {
+    /// `began`: what has been done since then was work for clients and mail, if that is known.
+    fn carry_out(&mut self, began: Option<Instant>) {
         for _ in 0..MAIL_ROUNDS_MAX {
             self.post();
             if self.local_mail.is_empty() {
@@ -482,6 +487,9 @@ impl Worker {
                 let now_ms = self.now_ms;
                 self.shard(shard).on_batch(mails, now_ms);
             }
+        }
+        if let Some(began) = began {
+            self.measure_work(began);
         }
         for place in 0..self.shards.len() {
             self.write_urgent(place);
@@ -494,6 +502,15 @@ impl Worker {
             self.shards[place].end_turn();
         }
         self.post();
+    }
+
+    /// How long did the work of this turn take? The next ones have as much as fits.
+    fn measure_work(&mut self, began: Instant) {
+        let used = self.shards.iter().map(|shard| u64::from(shard.turn_units_used())).sum();
+        if used >= UNITS_MEASURED_MIN {
+            let units = self.work_pace.units(used, began.elapsed(), self.shards.len());
+            self.shards.iter_mut().for_each(|shard| shard.set_turn_units(units));
+        }
     }
 
     fn post(&mut self) {

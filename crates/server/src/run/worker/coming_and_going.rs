@@ -33,9 +33,14 @@ impl Worker {
         }
         for _ in 0..ARRIVALS_PER_TURN {
             let Some(handover) = self.arrivals.pop_front() else { break };
+            let place = usize::from(handover.shard) / self.mailboxes.len();
             self.on_connection(handover);
+            // What came behind its CONNECT was much.
+            if self.shards[place].turn_is_spent() {
+                break;
+            }
         }
-        self.carry_out();
+        self.carry_out(None);
     }
 
     fn on_connection(&mut self, handover: Handover) {

@@ -23,7 +23,7 @@ impl Worker {
         let ticket = self.askers.insert(answer) as u32 + 1;
         let now_ms = self.now_ms;
         self.shard(shard).on_command(ticket, &command, now_ms);
-        self.carry_out();
+        self.carry_out(None);
     }
 
     /// Tells who asked what a shard has answered.

@@ -34,7 +34,7 @@ impl Worker {
                 self.write(key_of(connection));
             }
         }
-        self.carry_out();
+        self.carry_out(None);
     }
 
     pub(super) fn has_broadcast(&self) -> bool {
