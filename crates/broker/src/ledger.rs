@@ -202,13 +202,15 @@ impl Payers {
         self.charge_known(number, bytes)
     }
 
-    /// The same of who is known by number only: [`NOBODY`] if nobody knows who it was.
-    pub(crate) fn charge_number(&mut self, number: u32, bytes: u64, ledger: &Ledger) -> u32 {
-        if number != NOBODY && !self.by_number.contains_key(&number) {
-            let Some(account) = ledger.by_number(number) else { return NOBODY };
-            self.enter(account);
+    /// The account with this number, if anybody knows who it was.
+    pub(crate) fn account(&mut self, number: u32, ledger: &Ledger) -> Option<Arc<Account>> {
+        if number == NOBODY {
+            return None;
         }
-        self.charge_known(number, bytes)
+        match self.by_number.get(&number) {
+            Some(payer) => Some(payer.account.clone()),
+            None => ledger.by_number(number),
+        }
     }
 
     fn enter(&mut self, account: Arc<Account>) {

@@ -19,7 +19,7 @@ use kept::Kept;
 use crate::access::Action;
 use crate::client::{Extras, Wanted};
 use crate::deliver::{identifiers_of, options};
-use crate::durable::{Class, Deletion, Place, Promise, level_of, unlogged};
+use crate::durable::{Class, Deletion, Place, Promise, level_of, noted, unlogged};
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::news::Subject;
 use crate::room::frees_room;
@@ -50,7 +50,7 @@ impl Shard {
             self.note_of_shard(Subject::RetainedRefused { topic: topic.into() }, 1);
             return Err(Reason::QUOTA_EXCEEDED);
         }
-        let place = match self.write_retained(message, confirm) {
+        let place = match self.write_retained(message, confirm, payer) {
             Ok(place) => place,
             Err(error) => return Err(crate::publish::reason_of(&error)),
         };
@@ -132,6 +132,7 @@ impl Shard {
         &mut self,
         message: &Message,
         confirm: Option<Confirm>,
+        payer: Option<&Arc<Account>>,
     ) -> Result<Place, storage::AppendError> {
         let level = level_of(message.level());
         // So that its repetition after a crash is known, and replaces nothing that came since.
@@ -148,6 +149,7 @@ impl Shard {
             qos: message.qos(),
             retain: true,
             expires_at_ms: message.expires_at_ms(),
+            payer: noted(payer),
             topic: message.topic(),
             properties: message.properties(),
             payload: message.payload(),
@@ -175,8 +177,13 @@ impl Shard {
     }
 
     /// Puts a retained message back as it was in the log.
-    pub(crate) fn insert_retained(&mut self, message: &Message, place: Place) {
-        self.retained.insert(message, place, None, &self.effects);
+    pub(crate) fn insert_retained(
+        &mut self,
+        message: &Message,
+        place: Place,
+        payer: Option<&Arc<Account>>,
+    ) {
+        self.retained.insert(message, place, payer, &self.effects);
     }
 
     /// Removes some of the retained messages that have expired.

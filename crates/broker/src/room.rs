@@ -3,12 +3,13 @@
 use codec::{Publish, QoS, Reason};
 use session::Message;
 
+use crate::durable::PAYER_BYTES_MAX;
 use crate::pace::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
 use crate::sure::Sure;
 use crate::{Name, Shard, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
-const FACT_BYTES_MAX: usize = 1024;
+const FACT_BYTES_MAX: usize = 1024 + PAYER_BYTES_MAX;
 
 impl Shard {
     /// Why a message cannot be written where it has to be, as far as the shards there have said.

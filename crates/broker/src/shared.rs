@@ -40,7 +40,13 @@ pub struct Shared {
     logs_tight: AtomicU64,
     /// What each log has left for messages; [`u64::MAX`] while that is enough.
     logs_left: Box<[AtomicU64]>,
+    /// What each may hold of them.
+    logs_most: Box<[AtomicU64]>,
 }
+
+/// When only this part of a log is left, also those who have less than their share, or have it
+/// alone, leave as much as they have to those who have yet to come.
+const LAST_PART: u64 = 16;
 
 /// How much memory the process has left, as its driver sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,8 +84,23 @@ pub(crate) struct LogState {
     pub(crate) full: bool,
     pub(crate) poisoned: bool,
     pub(crate) behind: bool,
-    /// How many bytes of messages it has left; none while that is enough.
-    pub(crate) left: Option<u64>,
+    /// How many bytes of messages it has left, and may hold; none while that is enough.
+    pub(crate) space: Option<LogSpace>,
+}
+
+/// Bytes of messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogSpace {
+    pub(crate) left: u64,
+    pub(crate) most: u64,
+}
+
+impl LogSpace {
+    /// Would somebody have too much with so many bytes, one of so many who share the log?
+    const fn is_too_much(self, own: u64, sharers: u64) -> bool {
+        let is_last = self.left < self.most / LAST_PART;
+        own > self.left && (is_last || own > self.most / sharers)
+    }
 }
 
 impl Shared {
@@ -110,6 +131,7 @@ impl Shared {
             logs_behind: AtomicU64::new(0),
             logs_tight: AtomicU64::new(0),
             logs_left: (0..shard_count).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            logs_most: (0..shard_count).map(|_| AtomicU64::new(u64::MAX)).collect(),
         })
     }
 
@@ -186,11 +208,13 @@ impl Shared {
     }
 
     pub(crate) fn set_log_state(&self, shard: ShardId, is: LogState) {
-        if let Some(left) = self.logs_left.get(usize::from(shard)) {
-            left.store(is.left.unwrap_or(u64::MAX), Ordering::Relaxed);
-        }
+        let place = usize::from(shard);
+        let enough = LogSpace { left: u64::MAX, most: u64::MAX };
+        let space = is.space.unwrap_or(enough);
+        self.logs_most[place].store(space.most, Ordering::Relaxed);
+        self.logs_left[place].store(space.left, Ordering::Relaxed);
         let all = [
-            (&self.logs_tight, is.left.is_some()),
+            (&self.logs_tight, is.space.is_some()),
             (&self.logs_full, is.full),
             (&self.logs_poisoned, is.poisoned),
             (&self.logs_behind, is.behind),
@@ -220,14 +244,17 @@ impl Shared {
         }
     }
 
-    /// Those of the logs, a bit for each, of which a payer would hold more, with so many bytes
-    /// more, than it leaves to others. What it holds counts as spread over all of them evenly.
+    /// Those of the logs, a bit for each, of which a payer would hold too much with so many bytes
+    /// more: while space is short more than its share and than it leaves to others. What it holds
+    /// counts as spread over all of them evenly.
     #[cold]
     pub(crate) fn logs_lacking(&self, logs: u64, payer: &Account, more: u64) -> u64 {
         let own = payer.bytes(Held::Logged) / u64::from(self.shard_count) + more;
+        let sharers = payer.logging_count();
         let lacks = |shard: &usize| {
-            let left = self.logs_left.get(*shard);
-            left.is_some_and(|left| own > left.load(Ordering::Relaxed))
+            let left = self.logs_left[*shard].load(Ordering::Relaxed);
+            let most = self.logs_most[*shard].load(Ordering::Relaxed);
+            LogSpace { left, most }.is_too_much(own, sharers)
         };
         let of_logs = (0..usize::from(self.shard_count)).filter(|shard| logs & 1 << shard != 0);
         of_logs.filter(lacks).fold(0, |bits, shard| bits | 1 << shard)
@@ -259,5 +286,25 @@ impl Shared {
     /// A counter summed over all shards.
     pub fn total(&self, counter: impl Fn(&Metrics) -> &crate::Counter) -> u64 {
         self.metrics.iter().map(|metrics| counter(metrics).value()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_shares_a_log_with_nobody_has_nearly_all_of_it_and_nobody_has_the_last() {
+        let is_too_much =
+            |left, own, sharers| LogSpace { left, most: 1_600 }.is_too_much(own, sharers);
+        assert!(!is_too_much(110, 1_490, 1), "there is nobody else");
+        assert!(is_too_much(99, 1_501, 1), "the last is for those who come");
+        assert!(!is_too_much(99, 99, 2));
+        assert!(is_too_much(99, 100, 2), "who leave as much to others as they have");
+        // What gets free is for those who have less than their share.
+        assert!(is_too_much(300, 1_200, 2));
+        assert!(!is_too_much(300, 800, 2));
+        assert!(is_too_much(300, 801, 2));
+        assert!(!is_too_much(300, 300, 100), "that is left, whatever the share is");
     }
 }

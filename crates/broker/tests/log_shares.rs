@@ -7,9 +7,10 @@ use codec::{AckKind, Reason};
 use lab::{Conn, Got, Lab, persistent, publish, retained};
 use session::Held;
 use storage::Status;
+use storage::testing::Crash;
 
 const SHARDS: u16 = 2;
-const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+const LOG_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const PAYLOAD: [u8; 4_000] = [b'x'; 4_000];
 
 fn user(name: &str, client_id: &str) -> ConnectRequest {
@@ -64,7 +65,7 @@ fn answer_after_pause(lab: &mut Lab, conn: Conn, packet_id: u16) -> Option<Reaso
 
 /// Publishes until that is refused, or a log is full; returns how often it was taken.
 fn fill(lab: &mut Lab, conn: Conn, topic: &str, qos: u8) -> usize {
-    for number in 0..2_000 {
+    for number in 0..4_000 {
         let packet_id = number as u16 + 1;
         lab.send(conn, &publish(topic, &PAYLOAD, qos, packet_id));
         let reason = answer(lab, conn, packet_id).expect("an answer");
@@ -114,6 +115,76 @@ fn who_fills_the_logs_is_refused_before_they_are_full_and_the_others_go_on() {
     }
 }
 
+/// What may wait in all logs together, as far as reclaiming does not have to hurry.
+fn room() -> u64 {
+    let slack = 2 * u64::from(lab::log_settings().segment_bytes);
+    (LOG_BYTES_MAX - slack) / 2 * u64::from(SHARDS)
+}
+
+#[test]
+fn who_is_alone_has_nearly_all_of_the_logs_and_who_comes_later_still_gets_in() {
+    let Town { mut lab, eve, anna } = town(Settings::default());
+    fill(&mut lab, eve, "eve/x", 1);
+    let alone = logged(&lab, "user eve");
+    assert!(alone > room() / 100 * 92, "{alone} of {}", room());
+    goes_on(&mut lab, anna, "anna/x");
+    assert_eq!(answer_to(&mut lab, eve, "eve/x"), Reason::QUOTA_EXCEEDED);
+}
+
+/// Nobody else has anything in the logs, and there is no third.
+#[test]
+fn two_who_fill_the_logs_have_the_same_in_the_end() {
+    let Town { mut lab, eve, anna } = town(Settings::default());
+    fill(&mut lab, eve, "eve/x", 1);
+    fill(&mut lab, anna, "anna/x", 1);
+    // Some of what waits for eve's session on one shard is taken, again and again.
+    for _ in 0..30 {
+        let away = lab.id_on(0, "eve-away");
+        let reader = lab.open(user("eve", &away));
+        take_some(&mut lab, reader, 60);
+        lab.cut(reader);
+        let away = lab.id_on(1, "eve-away");
+        let reader = lab.open(user("eve", &away));
+        take_some(&mut lab, reader, 60);
+        lab.cut(reader);
+        for packet_id in 1..=60 {
+            lab.send(eve, &publish("eve/x", &PAYLOAD, 1, packet_id));
+            lab.send(anna, &publish("anna/x", &PAYLOAD, 1, packet_id));
+        }
+        lab.take_all(eve);
+        lab.take_all(anna);
+        assert!(!any_is_full(&lab));
+    }
+    let (eves, annas) = (logged(&lab, "user eve"), logged(&lab, "user anna"));
+    assert!(annas > eves / 10 * 7, "{annas} and {eves}");
+    assert!(eves + annas > room() / 100 * 80, "{eves} and {annas} of {}", room());
+}
+
+/// Acknowledges so many of the messages that wait for a session.
+fn take_some(lab: &mut Lab, conn: Conn, count: usize) {
+    let mut taken = 0;
+    while taken < count {
+        let got = lab.take_all(conn);
+        let before = taken;
+        for got in got {
+            if let Got::Publish(received) = got
+                && taken < count
+            {
+                lab.ack(conn, AckKind::Puback, received.packet_id);
+                taken += 1;
+            }
+        }
+        if taken == before {
+            return;
+        }
+    }
+}
+
+fn answer_to(lab: &mut Lab, conn: Conn, topic: &str) -> Reason {
+    lab.send(conn, &publish(topic, &PAYLOAD, 1, 7_000));
+    answer(lab, conn, 7_000).expect("an answer")
+}
+
 #[test]
 fn what_is_taken_out_of_the_logs_is_paid_for_by_nobody() {
     let Town { mut lab, eve, .. } = town(Settings::default());
@@ -129,6 +200,31 @@ fn what_is_taken_out_of_the_logs_is_paid_for_by_nobody() {
     lab.send(eve, &publish("eve/x", &PAYLOAD, 1, 6_000));
     let reason = answer(&mut lab, eve, 6_000).expect("an answer");
     assert!(!reason.is_error(), "{reason:?}");
+}
+
+#[test]
+fn what_waits_is_its_publishers_after_a_restart_too() {
+    let Town { mut lab, eve, .. } = town(Settings::default());
+    for number in 0..10 {
+        lab.send(eve, &retained(&format!("kept/{number}"), &PAYLOAD[..1_000], 1, 1));
+    }
+    fill(&mut lab, eve, "eve/x", 1);
+    let kept = |lab: &Lab| {
+        let all = lab.shared.ledger.largest(usize::MAX);
+        let eve = all.iter().find(|holder| *holder.name == *"user eve");
+        eve.map_or(0, |holder| holder.bytes[Held::Retained as usize])
+    };
+    let before = (logged(&lab, "user eve"), kept(&lab));
+    assert!(before.1 > 0, "something is retained");
+    lab.crash(Crash::Kill);
+    let eves = logged(&lab, "user eve");
+    assert!(eves > before.0 / 100 * 99 && eves <= before.0, "{eves} of {}", before.0);
+    assert_eq!(kept(&lab), before.1);
+    let eve = lab.open(user("eve", &lab.id_on(0, "eve")));
+    let anna = lab.open(user("anna", &lab.id_on(1, "anna")));
+    let reasons = [1, 2].map(|_| answer_to(&mut lab, eve, "eve/x"));
+    assert_eq!(reasons, [Reason::QUOTA_EXCEEDED; 2]);
+    goes_on(&mut lab, anna, "anna/x");
 }
 
 #[test]
@@ -152,7 +248,7 @@ fn who_reads_pays_for_nothing_however_much_comes() {
 fn where_publishers_wait_for_room_those_who_fill_the_logs_do() {
     let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
     let Town { mut lab, eve, anna } = town(settings);
-    let taken = (1..2_000).find(|packet_id| {
+    let taken = (1..4_000).find(|packet_id| {
         lab.send(eve, &publish("eve/x", &PAYLOAD, 1, *packet_id));
         let mut reason = answer(&mut lab, eve, *packet_id);
         if reason.is_none() {

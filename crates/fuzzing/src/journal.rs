@@ -42,11 +42,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         qos: QoS::ExactlyOnce,
         retain: true,
         expires_at_ms: 1_700_000_000_000,
+        payer: "user anna",
         topic: "a/ä",
         properties: b"\x01\x01",
         payload: b"payload",
     };
-    let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, ..message };
+    let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, payer: "", ..message };
     let (progress, in_flight) = lists();
     let session = QueueNumber::MIN;
     let facts = [

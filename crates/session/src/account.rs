@@ -50,6 +50,8 @@ pub struct Pots {
     /// In the order of [`Held::ALL`], like the next.
     bytes_max: [u64; Held::COUNT],
     bytes: [AtomicU64; Held::COUNT],
+    /// Those who have something in the logs.
+    loggers: AtomicU64,
     /// Of the process; [`u64::MAX`] while there is enough.
     memory_left: AtomicU64,
 }
@@ -67,7 +69,8 @@ pub struct Account {
 impl Pots {
     pub fn new(bytes_max: [u64; Held::COUNT]) -> Arc<Self> {
         let memory_left = AtomicU64::new(u64::MAX);
-        Arc::new(Self { bytes_max, bytes: Default::default(), memory_left })
+        let loggers = AtomicU64::new(0);
+        Arc::new(Self { bytes_max, bytes: Default::default(), loggers, memory_left })
     }
 
     pub fn memory_left(&self) -> u64 {
@@ -118,14 +121,26 @@ impl Account {
         self.bytes(held) + more > left || self.lacks_memory(more)
     }
 
+    /// How many share the logs: those who have something there, and it.
+    pub fn logging_count(&self) -> u64 {
+        let others = self.pots.loggers.load(Ordering::Relaxed);
+        others.max(1) + u64::from(self.bytes(Held::Logged) == 0 && others > 0)
+    }
+
     pub fn add(&self, held: Held, bytes: u64) {
-        self.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
+        let before = self.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
         self.pots.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
+        if held == Held::Logged && before == 0 && bytes > 0 {
+            self.pots.loggers.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     pub fn sub(&self, held: Held, bytes: u64) {
-        self.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
         self.pots.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
+        if held == Held::Logged && before == bytes && bytes > 0 {
+            self.pots.loggers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -155,6 +170,27 @@ mod tests {
         assert!(!late.lacks_room(Held::Queued, 50), "who comes last finds room, too");
         greedy.sub(Held::Queued, 500);
         assert!(!others[0].lacks_room(Held::Queued, 100));
+    }
+
+    #[test]
+    fn those_who_have_something_in_the_logs_are_counted() {
+        let pots = Pots::new([u64::MAX; Held::COUNT]);
+        let (one, other) = (Account::new("one", 1, &pots), Account::new("other", 2, &pots));
+        let counts = || (one.logging_count(), other.logging_count());
+        assert_eq!(counts(), (1, 1));
+        one.add(Held::Logged, 10);
+        one.add(Held::Logged, 5);
+        one.add(Held::Queued, 5);
+        assert_eq!(counts(), (1, 2), "who comes counts, too");
+        other.add(Held::Logged, 0);
+        other.add(Held::Logged, 7);
+        assert_eq!(counts(), (2, 2));
+        one.sub(Held::Logged, 10);
+        assert_eq!(counts(), (2, 2));
+        one.sub(Held::Logged, 5);
+        assert_eq!(counts(), (2, 1));
+        other.sub(Held::Logged, 7);
+        assert_eq!(counts(), (1, 1));
     }
 
     #[test]

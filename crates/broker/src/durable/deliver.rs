@@ -55,11 +55,12 @@ impl Shard {
                     && options::qos(subscription.options) >= least
             });
         if is_owed {
-            match store.keep_message(message, |it| Fact::Message(StoredMessage { origin, ..it })) {
-                Ok((serial, position)) => {
-                    store.charge_number(serial, payer, &self.shared.ledger);
-                    return Ok(Some((serial, Some(position))));
-                }
+            let payer = store.payer(payer, &self.shared.ledger);
+            let kept = store.keep_message(message, payer.as_ref(), |it| {
+                Fact::Message(StoredMessage { origin, ..it })
+            });
+            match kept {
+                Ok((serial, position)) => return Ok(Some((serial, Some(position)))),
                 Err(error) if is_awaited => return Err(error),
                 Err(_) => {}
             }

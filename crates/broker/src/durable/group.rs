@@ -121,13 +121,13 @@ impl Shard {
         }
         let Some(queue) = self.open_group_queue(name)?.sure() else { return Ok(false) };
         let Some(store) = self.store.as_mut().sure() else { return Ok(false) };
-        let (serial, position) = store.keep_message(message, |message| {
+        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
+        let payer = store.payer(payer, &self.shared.ledger);
+        let (serial, position) = store.keep_message(message, payer.as_ref(), |message| {
             let queue = Some(queue);
             Fact::Message(StoredMessage { queue, ..message })
         })?;
         let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
-        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
-        store.charge_number(serial, payer, &self.shared.ledger);
         if let Some(confirm) = confirm {
             store.promises.push(position, level_of(message.level()), Promise::Confirm(confirm));
         }

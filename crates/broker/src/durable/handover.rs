@@ -160,11 +160,12 @@ impl Shard {
         let (Some(session), Some(store)) = (session.sure(), self.store.as_mut().sure()) else {
             return Err(AppendError::Closed);
         };
-        let (serial, position) =
-            store.keep_message(message, |message| Fact::Taken { session, packet_id, message })?;
-        if let Some(payer) = self.clients.get(slot).and_then(|client| client.charged.account()) {
-            store.charge(serial, payer);
-        }
+        let payer = self.clients.get(slot).and_then(|client| client.charged.account());
+        let (serial, position) = store.keep_message(message, payer, |message| Fact::Taken {
+            session,
+            packet_id,
+            message,
+        })?;
         // One reference for the handover, which keep_message has counted, one for the packet id.
         store.pin_message(serial);
         let handover = Handover {

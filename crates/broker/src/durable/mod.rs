@@ -42,7 +42,7 @@ pub(crate) use late::Deletion;
 pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored, Unreadable};
 pub(crate) use session::Durable;
-pub(crate) use store::{Class, Store, level_of};
+pub(crate) use store::{Class, PAYER_BYTES_MAX, Store, level_of, noted};
 pub(crate) use track::Place;
 
 use crate::Shard;

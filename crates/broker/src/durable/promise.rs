@@ -206,7 +206,7 @@ impl Shard {
             full: matches!(status, storage::Status::Full(_)),
             poisoned: is_poisoned,
             behind: store.is_behind(),
-            left: store.space_left(),
+            space: store.space_left(),
         };
         self.shared.set_log_state(self.id, state);
         if status == store.told {

@@ -4,7 +4,7 @@
 //! Because reclaiming copies old facts to the end, the facts of one session may come in any order:
 //! what has no owner is only dropped when all have been read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::BuildHasher;
 
@@ -29,11 +29,13 @@ pub struct Replay {
     pub(super) groups: BTreeMap<QueueNumber, GroupFacts>,
     /// By serial.
     pub(super) messages: BTreeMap<u64, MessageFacts>,
-    /// The topics of messages, each once.
+    /// The topics of messages, and the names of those who pay for them, each once.
     pub(super) topics: Vec<Box<str>>,
     topic_numbers: HashTable<u32>,
     topic_hasher: FixedState,
-    pub(super) retained: HashMap<Box<str>, (Message, Place), FixedState>,
+    /// Which of these pay.
+    pub(super) payers: BTreeSet<u32>,
+    pub(super) retained: HashMap<Box<str>, RetainedFacts, FixedState>,
     pub(super) progress: HashMap<QueueId, ProgressFacts, FixedState>,
     /// Serials that this shard took on, of whose session, and whether they are wills.
     pub(super) taken: Vec<(u64, Option<QueueNumber>, bool)>,
@@ -141,6 +143,14 @@ pub(super) struct MessageFacts {
     pub(super) expires_at_ms: u64,
     pub(super) queue: Option<QueueNumber>,
     pub(super) topic: u32,
+    pub(super) payer: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct RetainedFacts {
+    pub(super) message: Message,
+    pub(super) place: Place,
+    pub(super) payer: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -253,9 +263,10 @@ impl Replay {
             }
             Fact::Retained(message) => {
                 self.note_origin(message.origin);
-                let kept = (message_of(&message), place);
+                let payer = self.payer_number(message.payer);
+                let kept = RetainedFacts { message: message_of(&message), place, payer };
                 let old = self.retained.insert(message.topic.into(), kept);
-                release(ledger, old.map(|(_, place)| place));
+                release(ledger, old.map(|old| old.place));
             }
             Fact::Will(will) => self.on_will(will, place, ledger),
             Fact::GroupOpened(group) => self.on_group(group, place, ledger),
@@ -320,7 +331,7 @@ impl Replay {
                 release(ledger, received.map(|received| received.place));
             }
             Fact::RetainedCleared { topic } => {
-                release(ledger, self.retained.remove(topic).map(|(_, place)| place));
+                release(ledger, self.retained.remove(topic).map(|old| old.place));
             }
             Fact::WillCleared { session } => self.clear_will(session, ledger),
             Fact::GroupClosed { queue } => {
@@ -382,12 +393,9 @@ impl Replay {
         self.last_serial = self.last_serial.max(message.serial);
         self.note_origin(message.origin);
         let topic = self.topic_number(message.topic);
-        let facts = MessageFacts {
-            place,
-            expires_at_ms: message.expires_at_ms,
-            queue: message.queue,
-            topic,
-        };
+        let payer = self.payer_number(message.payer);
+        let StoredMessage { expires_at_ms, queue, .. } = message;
+        let facts = MessageFacts { place, expires_at_ms, queue, topic, payer };
         let old = self.messages.insert(message.serial, facts);
         release(ledger, old.map(|old| old.place));
     }
@@ -410,6 +418,15 @@ impl Replay {
         self.topic_numbers.insert_unique(hash, number, |number| hasher.hash_one(text_of(number)));
         self.topics.push(topic.into());
         number
+    }
+
+    fn payer_number(&mut self, payer: &str) -> Option<u32> {
+        if payer.is_empty() {
+            return None;
+        }
+        let number = self.topic_number(payer);
+        self.payers.insert(number);
+        Some(number)
     }
 
     fn on_will(&mut self, stored: StoredWill<'_>, place: Place, ledger: &mut Ledger) {

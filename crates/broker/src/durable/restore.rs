@@ -1,9 +1,10 @@
 //! From the facts of a log to a shard: sessions, subscriptions, retained messages, backlogs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use session::Account;
 use storage::{Log, Recovered};
 use topic::FilterId;
 
@@ -222,13 +223,24 @@ impl Shard {
     }
 
     fn restore_retained(&mut self, replay: &mut Replay, now_ms: u64) {
-        for (message, place) in std::mem::take(&mut replay.retained).into_values() {
-            if message.is_expired(now_ms) {
-                self.release_place(place);
+        let payers = self.accounts_of(replay);
+        for facts in std::mem::take(&mut replay.retained).into_values() {
+            if facts.message.is_expired(now_ms) {
+                self.release_place(facts.place);
             } else {
-                self.insert_retained(&message, place);
+                let payer = facts.payer.and_then(|payer| payers.get(&payer));
+                self.insert_retained(&facts.message, facts.place, payer);
             }
         }
+    }
+
+    /// The accounts of those who pay for messages, by the numbers of their names.
+    fn accounts_of(&self, replay: &Replay) -> BTreeMap<u32, Arc<Account>> {
+        let account = |payer: &u32| {
+            let name = &replay.topics[*payer as usize];
+            (*payer, self.shared.ledger.account(name))
+        };
+        replay.payers.iter().map(account).collect()
     }
 
     /// What the shard itself has taken on and had from others.
@@ -271,6 +283,7 @@ impl Shard {
     fn restore_messages(&mut self, replay: &mut Replay, since: &Since, now_ms: u64) {
         let mut needs = self.pinned_messages(replay);
         let mut owed_by_topic: Vec<Option<Owed>> = vec![None; replay.topics.len()];
+        let payers = self.accounts_of(replay);
         for (serial, facts) in std::mem::take(&mut replay.messages) {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
             if facts.expires_at_ms > now_ms {
@@ -288,10 +301,9 @@ impl Shard {
                 continue;
             }
             if let Some(store) = &mut self.store {
-                store.restore_message(
-                    serial,
-                    Stored { place: facts.place, refs, pins, payer: NOBODY },
-                );
+                let payer = facts.payer.and_then(|payer| payers.get(&payer));
+                let stored = Stored { place: facts.place, refs, pins, payer: NOBODY };
+                store.restore_message(serial, stored, payer);
                 store.note_expiry(serial, facts.expires_at_ms);
             }
         }

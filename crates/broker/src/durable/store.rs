@@ -18,6 +18,7 @@ use super::will::LateWill;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
 use crate::ledger::{Ledger, NOBODY, Payers};
 use crate::room::frees_room;
+use crate::shared::LogSpace;
 use crate::sure::Sure;
 use crate::{Durability, SessionKey, ShardId};
 
@@ -33,6 +34,10 @@ const LIST_BYTES_MAX: usize = 64 * 1024;
 
 /// When only this part of a log's space is left, those who hold most of it are refused more.
 const SCARCE_PART: u64 = 4;
+
+/// Who pays for a message is noted with it, so that it is known after a start. Policy: a longer
+/// name is not.
+pub(crate) const PAYER_BYTES_MAX: usize = 1024;
 
 /// Reads under way. Policy: who needs more waits until one has come back.
 const READINGS_MAX: usize = 64;
@@ -300,53 +305,47 @@ impl Store {
         }
     }
 
-    /// Writes a message as the next serial; it begins with one reference.
+    /// Writes a message as the next serial; it begins with one reference. `payer`: of its place in
+    /// the log, as long as it is needed there.
     pub(crate) fn keep_message(
         &mut self,
         message: &Message,
+        payer: Option<&Arc<Account>>,
         make: impl FnOnce(StoredMessage<'_>) -> Fact<'_>,
     ) -> Result<(u64, Position), AppendError> {
         // What clears a topic frees more than it takes.
         let class = if frees_room(message) { Class::Essential } else { Class::Normal };
-        self.keep_message_as(class, message, make)
+        self.keep_message_as(class, message, payer, make)
     }
 
     pub(crate) fn keep_message_as(
         &mut self,
         class: Class,
         message: &Message,
+        payer: Option<&Arc<Account>>,
         make: impl FnOnce(StoredMessage<'_>) -> Fact<'_>,
     ) -> Result<(u64, Position), AppendError> {
         let serial = self.last_serial + 1;
-        let fact = make(stored_message(message, serial));
+        let fact = make(stored_message(message, serial, payer));
         let place = self.append(class, &fact, level_of(message.level()))?;
         self.last_serial = serial;
-        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, payer: NOBODY });
+        let payer = payer.map_or(NOBODY, |payer| self.payers.charge(payer, place.bytes.into()));
+        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, payer });
         self.note_expiry(serial, message.expires_at_ms());
         Ok((serial, place.position()))
     }
 
-    /// Somebody pays for the place of a message in the log, as long as it is needed there.
-    pub(crate) fn charge(&mut self, serial: u64, payer: &Arc<Account>) {
-        if let Some(stored) = self.messages.get_mut(&serial) {
-            stored.payer = self.payers.charge(payer, stored.place.bytes.into());
-        }
-    }
-
-    /// The same of a payer of another shard.
-    pub(crate) fn charge_number(&mut self, serial: u64, payer: u32, ledger: &Ledger) {
-        if let Some(stored) = self.messages.get_mut(&serial) {
-            let bytes = stored.place.bytes.into();
-            stored.payer = self.payers.charge_number(payer, bytes, ledger);
-        }
+    /// Who pays in another shard, by the number of the account.
+    pub(crate) fn payer(&mut self, number: u32, ledger: &Ledger) -> Option<Arc<Account>> {
+        self.payers.account(number, ledger)
     }
 
     /// What is left for messages, if it gets short: before reclaiming has to hurry, and all wait
     /// for it.
-    pub(crate) fn space_left(&self) -> Option<u64> {
+    pub(crate) fn space_left(&self) -> Option<LogSpace> {
         let most = self.log.live_bytes_max()?;
         let left = most.saturating_sub(self.log.live_bytes());
-        (left < most / SCARCE_PART).then_some(left)
+        (left < most / SCARCE_PART).then_some(LogSpace { left, most })
     }
 
     /// Takes a message up as the next serial without writing it; it begins with one reference.
@@ -393,8 +392,15 @@ impl Store {
         self.expiry_count = self.expiries.values().map(Vec::len).sum();
     }
 
-    pub(crate) fn restore_message(&mut self, serial: u64, stored: Stored) {
-        self.messages.insert(serial, stored);
+    pub(crate) fn restore_message(
+        &mut self,
+        serial: u64,
+        stored: Stored,
+        payer: Option<&Arc<Account>>,
+    ) {
+        let bytes = stored.place.bytes.into();
+        let payer = payer.map_or(NOBODY, |payer| self.payers.charge(payer, bytes));
+        self.messages.insert(serial, Stored { payer, ..stored });
     }
 
     pub(crate) fn stored(&self, serial: u64) -> Option<Stored> {
@@ -639,7 +645,17 @@ pub(crate) fn level_of(durability: u8) -> Level {
     if durability >= Durability::Fsync as u8 { Level::Fsync } else { Level::Disk }
 }
 
-fn stored_message(message: &Message, serial: u64) -> StoredMessage<'_> {
+/// Who pays, as a fact says it.
+pub(crate) fn noted(payer: Option<&Arc<Account>>) -> &str {
+    let name = payer.map_or("", |payer| payer.name());
+    if name.len() > PAYER_BYTES_MAX { "" } else { name }
+}
+
+fn stored_message<'a>(
+    message: &'a Message,
+    serial: u64,
+    payer: Option<&'a Arc<Account>>,
+) -> StoredMessage<'a> {
     StoredMessage {
         serial,
         origin: None,
@@ -647,6 +663,7 @@ fn stored_message(message: &Message, serial: u64) -> StoredMessage<'_> {
         qos: message.qos(),
         retain: message.retain(),
         expires_at_ms: message.expires_at_ms(),
+        payer: noted(payer),
         topic: message.topic(),
         properties: message.properties(),
         payload: message.payload(),

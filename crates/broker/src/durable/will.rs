@@ -6,8 +6,10 @@
 //! publishes with its next connection overtakes it, and stays in the log until every place that
 //! owes it has it in its own. What a crash finds between is passed on again after the start.
 
+use std::sync::Arc;
+
 use codec::QoS;
-use session::{Message, Will};
+use session::{Account, Message, Will};
 use storage::AppendError;
 
 use super::ends::End;
@@ -112,12 +114,10 @@ impl Shard {
         message: &Message,
         now_ms: u64,
     ) -> Result<(), AppendError> {
-        let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
-        let serial = store.take_will(session, message)?;
         let slot = self.clients.find_queue(session);
-        if let Some(payer) = slot.and_then(|slot| self.clients.get(slot)?.charged.account()) {
-            store.charge(serial, payer);
-        }
+        let payer = slot.and_then(|slot| self.clients.get(slot)?.charged.account());
+        let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
+        let serial = store.take_will(session, message, payer)?;
         // From here on it is one of the messages that wait for others.
         if let Some(slot) = self.clients.find_queue(session)
             && let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut())
@@ -169,8 +169,13 @@ impl Store {
     /// Writes a will as the next message, which takes it away from its session.
     ///
     /// It may use the reserve: the will goes for it, and what it takes is given back soon.
-    fn take_will(&mut self, session: QueueNumber, message: &Message) -> Result<u64, AppendError> {
-        let (serial, _) = self.keep_message_as(Class::Essential, message, |message| {
+    fn take_will(
+        &mut self,
+        session: QueueNumber,
+        message: &Message,
+        payer: Option<&Arc<Account>>,
+    ) -> Result<u64, AppendError> {
+        let (serial, _) = self.keep_message_as(Class::Essential, message, payer, |message| {
             Fact::WillTaken { session: Some(session), message }
         })?;
         self.handovers.begin_will(serial, session, message);

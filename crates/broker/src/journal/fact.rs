@@ -120,6 +120,9 @@ pub struct StoredMessage<'a> {
     pub retain: bool,
     /// `u64::MAX`: never.
     pub expires_at_ms: u64,
+    /// Who pays for its place: the name of an account. Empty: nobody, or a program from before this
+    /// was noted has written it.
+    pub payer: &'a str,
     pub topic: &'a str,
     /// Raw MQTT 5 properties.
     pub properties: &'a [u8],
@@ -360,7 +363,8 @@ impl<'a> StoredMessage<'a> {
                 | u8::from(self.retain) << 2
                 | u8::from(expires) << 3
                 | u8::from(self.origin.is_some()) << 4
-                | u8::from(self.queue.is_some()) << 5,
+                | u8::from(self.queue.is_some()) << 5
+                | u8::from(!self.payer.is_empty()) << 6,
         );
         put_number(out, self.serial);
         if let Some(queue) = self.queue {
@@ -373,6 +377,9 @@ impl<'a> StoredMessage<'a> {
             put_number(out, u64::from(origin.source));
             put_number(out, origin.serial);
         }
+        if !self.payer.is_empty() {
+            put_bytes(out, self.payer.as_bytes());
+        }
         put_bytes(out, self.topic.as_bytes());
         put_bytes(out, self.properties);
         self.payload
@@ -380,7 +387,7 @@ impl<'a> StoredMessage<'a> {
 
     fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
         let flags = r.byte()?;
-        if flags >> 6 != 0 {
+        if flags >> 7 != 0 {
             return Err(Malformed("a message has unknown flags"));
         }
         let serial = r.number()?;
@@ -393,6 +400,10 @@ impl<'a> StoredMessage<'a> {
             0 => None,
             _ => Some(Origin { source: r.number_u16()?, serial: r.number()? }),
         };
+        let payer = if flags & 64 == 0 { "" } else { r.text()? };
+        if flags & 64 != 0 && payer.is_empty() {
+            return Err(Malformed("a message has a payer without a name"));
+        }
         Ok(Self {
             serial,
             origin,
@@ -400,6 +411,7 @@ impl<'a> StoredMessage<'a> {
             qos: qos(flags & 3)?,
             retain: flags & 4 != 0,
             expires_at_ms,
+            payer,
             topic: r.text()?,
             properties: r.bytes()?,
             payload: r.rest(),
@@ -461,7 +473,8 @@ mod tests {
         for kind in [0, 20, 127, 255] {
             assert!(Fact::decode(kind, &[]).is_err());
         }
-        assert!(Fact::decode(6, &[0x40, 1, 1, 0, 0]).is_err());
+        assert!(Fact::decode(6, &[0x80, 1, 1, 0, 0]).is_err());
+        assert!(Fact::decode(6, &[0x40, 1, 0, 1, b'a', 0]).is_err());
         assert!(Fact::decode(6, &[0x03, 1, 1, 0, 0]).is_err());
         assert!(Fact::decode(13, &[0x10, 1, 1, 0, 0]).is_err());
         assert!(Fact::decode(1, &[1, 6, 1, 1, 0]).is_err());
@@ -476,6 +489,7 @@ mod tests {
             qos: QoS::AtLeastOnce,
             retain: false,
             expires_at_ms: u64::MAX,
+            payer: "",
             topic: "a/b",
             properties: &[],
             payload: b"payload",
@@ -483,5 +497,17 @@ mod tests {
         let mut front = Vec::new();
         let rest = Fact::Message(message).encode(&mut front);
         assert_eq!((front.len(), rest), (9, &b"payload"[..]));
+        front.clear();
+        let paid = StoredMessage { payer: "user anna", ..message };
+        Fact::Message(paid).encode(&mut front);
+        assert_eq!(front.len(), 9 + 1 + "user anna".len());
+    }
+
+    #[test]
+    fn a_message_of_which_it_was_not_noted_who_pays_is_read() {
+        let before = b"\x01\x07\x01a\x00payload";
+        let Ok(Fact::Message(message)) = Fact::decode(6, before) else { panic!("it is read") };
+        assert_eq!((message.payer, message.serial, message.topic), ("", 7, "a"));
+        assert_eq!(message.payload, b"payload");
     }
 }

@@ -81,6 +81,9 @@ fn of_message(message: &StoredMessage<'_>, bytes: usize) -> String {
     if message.expires_at_ms != u64::MAX {
         let _ = write!(text, " expires at {}", message.expires_at_ms);
     }
+    if !message.payer.is_empty() {
+        let _ = write!(text, " paid by {:?}", message.payer);
+    }
     push_payload(&mut text, message.properties, message.payload, bytes);
     text
 }
@@ -173,13 +176,14 @@ mod tests {
             qos: codec::QoS::AtLeastOnce,
             retain: true,
             expires_at_ms: u64::MAX,
+            payer: "user anna",
             topic: "a/b",
             properties: &[],
             payload: b"ab\ncdef",
         };
         assert_eq!(
             described(Fact::Message(message)),
-            "message: serial 7 topic \"a/b\" qos 1 retain payload of 7 bytes \"ab\\nc\"..."
+            "message: serial 7 topic \"a/b\" qos 1 retain paid by \"user anna\" payload of 7 bytes \"ab\\nc\"..."
         );
     }
 
