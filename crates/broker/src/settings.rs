@@ -244,7 +244,8 @@ pub struct Settings {
     /// or SUBACK 0x97. A session that there is can always be resumed.
     pub sessions_bytes_max: u64,
     /// Bytes that may wait in connections, once they are counted
-    /// ([`crate::Shard::on_memory_look`]). Policy: no more than a little is kept for a connection that does not read.
+    /// ([`crate::Shard::on_memory_look`]). Policy: no more than a little is kept for a connection
+    /// that does not read.
     pub unsent_bytes_max: u64,
     pub share_strategy: ShareStrategy,
     /// What may wait for one shared group that has no member able to take a message.

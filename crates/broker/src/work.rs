@@ -104,6 +104,13 @@ impl Work {
 
     /// The go of a client is over. Does it ask for much?
     pub(crate) const fn end(&mut self) -> bool {
+        if self.go < LIGHT_UNITS && self.go < self.units_max / HEAVY_PART {
+            return false;
+        }
+        self.end_costly()
+    }
+
+    const fn end_costly(&mut self) -> bool {
         let is_heavy = self.go >= self.units_max / HEAVY_PART
             || self.light >= self.units_max && self.go >= LIGHT_UNITS;
         let sum = if is_heavy { &mut self.heavy } else { &mut self.light };
