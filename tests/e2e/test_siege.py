@@ -36,6 +36,8 @@ LONG_ONLY = {
     "wills-denied",
     "http-trickle",
     "tls-trickle",
+    "log-hog",
+    "many-addresses",
     "many-users-56",
     "many-users-160",
     "many-users-240",
