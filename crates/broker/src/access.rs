@@ -228,10 +228,15 @@ impl Access {
         if ordered.is_none() && (self.conditional.is_empty() || grants.is_open) {
             return grants;
         }
+        let is_unknown = principal.is_some_and(|principal| principal.is_unknown);
         let mut own = grants.own.as_deref().cloned().unwrap_or_default();
         own.ordered = ordered;
         let mut latest: Option<(&Arc<Query>, bool)> = None;
         for rule in &*self.conditional {
+            if is_unknown && rule.asks_attributes() {
+                rule.then.add_denied(&mut own);
+                continue;
+            }
             let holds = match (&rule.query, latest) {
                 (None, _) => true,
                 (Some(query), Some((same, held))) if Arc::ptr_eq(query, same) => held,
@@ -711,6 +716,33 @@ mod tests {
         let grants = access.grants_of(NOBODY, Some(&unknown), Place::default());
         assert!(grants.allows(NOBODY, Action::Receive, "x"));
         assert!(!grants.allows(NOBODY, Action::Publish, "x"));
+    }
+
+    #[test]
+    fn who_is_not_known_yet_may_not_publish_what_rules_may_forbid_it() {
+        let of = |query: &str| Who::Matching(Arc::new(Query::parse(query).unwrap()));
+        let access = compiled(&[
+            rule(Who::Everyone, Permission::ReadWrite, "#"),
+            rule(of("attributes.floor = '1'"), Permission::Deny, "floor/#"),
+            rule(of("user = 'anna'"), Permission::Deny, "anna/#"),
+            rule(Who::Everyone, Permission::Deny, "at/x-%{attributes.site}/+/%c"),
+        ]);
+        let unknown = Principal { is_unknown: true, ..Principal::default() };
+        let grants = access.grants_of(NOBODY, Some(&unknown), Place::default());
+        for topic in ["floor/a", "at/berlin/1/c2"] {
+            assert!(!grants.allows(NOBODY, Action::Publish, topic), "{topic}");
+            assert!(grants.allows(NOBODY, Action::Receive, topic), "{topic}");
+        }
+        for topic in ["anna/a", "at/berlin/1/c1", "at/berlin/1"] {
+            assert!(grants.allows(NOBODY, Action::Publish, topic), "{topic}");
+        }
+        let access = compiled(&[
+            rule(of("not attributes.floor = '1'"), Permission::Write, "not-one/#"),
+            rule(of("user = 'anna'"), Permission::Write, "anna/#"),
+        ]);
+        let grants = access.grants_of(ANNA, Some(&unknown), Place::default());
+        assert!(!grants.allows(ANNA, Action::Publish, "not-one/a"));
+        assert!(grants.allows(ANNA, Action::Publish, "anna/a"));
     }
 
     #[test]

@@ -99,6 +99,7 @@ impl Shard {
             next: 0,
             parked: VecDeque::new(),
             parked_bytes: 0,
+            denied: VecDeque::new(),
             kept: None,
             is_told: false,
             is_waiting: false,
@@ -132,9 +133,10 @@ impl Shard {
     fn forget_group(&mut self, number: u32) {
         let Some(group) = self.groups.remove(number).sure() else { return };
         self.router.remove_group(group.filter, number);
-        let lost =
-            group.parked.len() as u64 + group.kept.map_or(0, |kept| self.close_group_queue(*kept));
-        self.remains.add_parked(group.parked);
+        let (mut parked, mut denied) = (group.parked, group.denied);
+        parked.append(&mut denied);
+        let lost = parked.len() as u64 + group.kept.map_or(0, |kept| self.close_group_queue(*kept));
+        self.remains.add_parked(parked);
         if lost > 0 {
             self.note_group_dropped(&group.name, lost);
         }
@@ -192,8 +194,7 @@ impl Shard {
     }
 
     /// A member that may not receive the message gives it to the others, once round in the order of
-    /// their keys, which is the same on all shards. What nobody with room may receive is dropped:
-    /// parked, it would be offered to the same members for ever.
+    /// their keys, which is the same on all shards. What nobody with room may receive is put off.
     fn pass_on_denied(
         &mut self,
         number: u32,
@@ -203,6 +204,8 @@ impl Shard {
     ) {
         let Some(group) = self.groups.get(number).sure() else { return };
         let name = group.name.clone();
+        let skips = group.members.iter().any(|member| !member.gauge.is_available());
+        let way = GroupWay { has_skipped: way.has_skipped || skips, ..way };
         let first = if way.denied_by == SessionKey::NOBODY { denied } else { way.denied_by };
         let ahead = |key: SessionKey| key.as_u64().wrapping_sub(denied.as_u64());
         let members = group.members.iter().filter(|member| member.gauge.is_available());
@@ -210,9 +213,7 @@ impl Shard {
         let next = others.min_by_key(|key| ahead(*key));
         let is_unasked = |key: &SessionKey| first == denied || ahead(*key) < ahead(first);
         let Some(next) = next.filter(is_unasked) else {
-            self.note_group_dropped(&name, 1);
-            self.tell_home(name.key, way.serial, true);
-            return;
+            return self.put_off_denied(number, message, way);
         };
         // By mail also to itself: a group of thousands would go deep.
         let (message, way) = (message.clone(), GroupWay { denied_by: first, ..way });

@@ -49,7 +49,10 @@ pub(crate) struct Group {
     pub(crate) next: usize,
     /// At home: messages that no member could take, bounded by `Settings::share_queue`.
     pub(crate) parked: VecDeque<Message>,
+    /// With those of `denied`.
     pub(crate) parked_bytes: u64,
+    /// At home: messages that no member with room may have (`denied.rs`).
+    pub(crate) denied: VecDeque<Message>,
     /// At home: what the log keeps for the group.
     pub(crate) kept: Option<Box<KeptQueue>>,
     /// At home: the other shards were told that something waits.
@@ -135,6 +138,15 @@ impl Groups {
     pub(crate) fn waiting(&self) -> Vec<u64> {
         let waiting = self.places.iter().filter(|(_, group)| group.has_waiting());
         waiting.map(|(_, group)| group.name.key).collect()
+    }
+
+    /// The keys of those at home with messages that no member with room may have.
+    pub(crate) fn with_denied(&self) -> Vec<u64> {
+        let has_denied = |group: &&Group| {
+            !group.denied.is_empty() || group.kept.as_ref().is_some_and(|kept| kept.has_denied())
+        };
+        let groups = self.places.iter().map(|(_, group)| group);
+        groups.filter(has_denied).map(|group| group.name.key).collect()
     }
 
     /// Messages that a member was chosen for, of those at home.
@@ -292,6 +304,7 @@ mod tests {
             next: 0,
             parked: VecDeque::new(),
             parked_bytes: 0,
+            denied: VecDeque::new(),
             kept: None,
             is_told: false,
             is_waiting: false,

@@ -26,6 +26,7 @@ mod clients;
 pub mod command;
 mod connect;
 mod deliver;
+mod denied;
 mod dirty;
 mod durable;
 mod effects;

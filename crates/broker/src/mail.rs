@@ -91,12 +91,14 @@ pub struct GroupWay {
     pub serial: u64,
     /// The first member that may not receive it, or [`SessionKey::NOBODY`].
     pub denied_by: SessionKey,
+    /// Since then there was a member without room, who was not asked.
+    pub has_skipped: bool,
 }
 
 impl GroupWay {
     /// Nobody may yet have turned it down.
     pub const fn new(hops: u8, serial: u64) -> Self {
-        Self { hops, serial, denied_by: SessionKey::NOBODY }
+        Self { hops, serial, denied_by: SessionKey::NOBODY, has_skipped: false }
     }
 }
 
@@ -133,6 +135,8 @@ pub enum Mail {
     GroupDone { group: u64, serial: u64 },
     /// It could not take it, or is gone.
     GroupReturned { group: u64, serial: u64 },
+    /// No member with room may have it: you are the group's home, keep it until others have room.
+    GroupDenied { group: Arc<GroupName>, serial: u64, message: Message },
     /// A member can take messages again.
     Pull { group: u64 },
     /// So many bytes of messages have been mailed to you by now, since the start.
@@ -160,6 +164,7 @@ impl Mail {
                 | Self::Retain { .. }
                 | Self::Offer { .. }
                 | Self::Park { .. }
+                | Self::GroupDenied { .. }
                 | Self::Seen { .. }
                 | Self::Mark { .. }
                 | Self::QueryRetained(_)
@@ -173,7 +178,8 @@ impl Mail {
             Self::Publish { message, .. }
             | Self::Retain { message, .. }
             | Self::Offer { message, .. }
-            | Self::Park { message, .. } => Some(message),
+            | Self::Park { message, .. }
+            | Self::GroupDenied { message, .. } => Some(message),
             _ => None,
         }
     }

@@ -12,7 +12,8 @@ pub struct Principal {
     /// When the credential ends, in broker time, and the connection with it; None: never.
     pub expires_at_ms: Option<u64>,
     /// Of a session that an earlier process had: what it was is known when its client is back.
-    /// Until then its messages are kept for it, and checked before they are sent.
+    /// Until then its messages are kept for it, and checked before they are sent; its will is not
+    /// published where a rule may forbid that, or only an attribute might allow it.
     pub is_unknown: bool,
     /// Which provider has said so, by a number of the driver's.
     pub provider: Option<u32>,

@@ -70,7 +70,22 @@ enum Value {
     Number(f64),
 }
 
+impl Node {
+    fn asks_attributes(&self) -> bool {
+        match self {
+            Self::Any(nodes) | Self::Every(nodes) => nodes.iter().any(Self::asks_attributes),
+            Self::Not(node) => node.asks_attributes(),
+            Self::Compare(field, _) => matches!(field, Field::Attribute(_)),
+        }
+    }
+}
+
 impl Query {
+    /// Does it ask for what only a credential says?
+    pub(crate) fn asks_attributes(&self) -> bool {
+        self.0.asks_attributes()
+    }
+
     /// # Errors
     ///
     /// The first place at which it does not follow the grammar of this module.

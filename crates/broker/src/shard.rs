@@ -330,7 +330,8 @@ impl Shard {
             Err(reason) => given_up.push(reason),
         });
         let outgoing = &client.session.outgoing;
-        client.rechecks &= outgoing.queued() > 0 || outgoing.has_unsent();
+        let waits = outgoing.queued() > 0 || outgoing.has_unsent() || outgoing.is_held();
+        client.rechecks &= waits;
         let after = client.session.link().map_or(0, |link| link.outbox.len());
         client.publish_gauge();
         if !self.holds.is_empty() {
@@ -350,10 +351,14 @@ impl Shard {
         now_ms: u64,
     ) {
         for (reason, origin) in given_up {
-            if origin.serial != 0 && origin.group == 0 {
+            if reason == Dropped::Denied && self.release_denied(slot, origin) {
+                // It is in flight until the client has answered.
+            } else if origin.serial != 0 && origin.group == 0 {
                 self.finish_delivery(slot, origin.serial);
             } else {
-                self.tell_home(origin.group, origin.serial, true);
+                // What rules keep from one member may be for another.
+                let is_done = reason != Dropped::Denied;
+                self.tell_home(origin.group, origin.serial, is_done);
             }
             self.note_dropped(slot, reason, now_ms);
         }
@@ -447,6 +452,9 @@ impl Shard {
             Mail::GroupReturned { group, serial } => {
                 self.on_group_returned(group, serial, now_ms);
             }
+            Mail::GroupDenied { group, serial, message } => {
+                self.on_group_denied(&group, serial, message);
+            }
             Mail::Waiting { group, any } => self.on_waiting(group, any, now_ms),
             Mail::Pull { group } => self.drain_group(group, now_ms),
             Mail::Mark { from, bytes } => self.effects.lanes().note_mark(from, bytes),
@@ -528,6 +536,7 @@ impl Shard {
         if self.sweeps_at_ms <= now_ms {
             self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
             self.sweep_retained(now_ms);
+            self.offer_denied_again(now_ms);
             self.drain_groups(now_ms);
             self.tell_shard_news();
             self.look_at_load();

@@ -2,9 +2,10 @@
 
 mod lab;
 
-use broker::{Durability, Limits, Settings, WhenFull};
+use broker::access::{Access, Permission, Who};
+use broker::{ConnectRequest, Durability, Limits, Settings, WhenFull};
 use codec::{AckKind, FilterBuf, Packet, Properties, Reason, Subscribe, SubscribeOptions};
-use lab::{Conn, Got, Lab, persistent, read_all, request, with_limits};
+use lab::{Conn, Got, Lab, persistent, read_all, request, rule, with_limits};
 use storage::Status;
 use storage::testing::Crash;
 
@@ -239,5 +240,50 @@ fn what_a_group_has_no_room_for_is_refused_before_anybody_has_it() {
         let refused = Got::Ack(AckKind::Puback, 1, Reason::QUOTA_EXCEEDED);
         assert_eq!(lab.take_all(publisher), [refused], "publisher on shard {shard}");
         assert_eq!(lab.payloads(other), Vec::<String>::new(), "publisher on shard {shard}");
+    }
+}
+
+/// Somebody without the right to what a group is for is there all the time; who has it is away.
+fn nothing_is_lost_to_who_may_not_have_it(mut lab: Lab) {
+    let user = |name: &str, filter| rule(Who::User(name.into()), Permission::ReadWrite, filter);
+    let access = Access::compile(&[user("owner", "#"), user("intruder", "open/#")]);
+    let access = access.expect("sound rules").accepting_all_subscriptions(true);
+    lab.shards.iter_mut().for_each(|shard| shard.set_access(access.clone()));
+    let of = |name: &str, id: &str| ConnectRequest {
+        username: Some(name.into()),
+        is_proved: true,
+        ..persistent(id)
+    };
+    let owner = lab.open(of("owner", "owner"));
+    lab.subscribe(owner, FILTER, 1);
+    lab.cut(owner);
+    let intruder = lab.open(of("intruder", "intruder"));
+    lab.subscribe(intruder, FILTER, 1);
+    let publisher = lab.open(of("owner", "publisher"));
+    for number in 1..=20 {
+        let payload = number.to_string();
+        lab.publish(publisher, "t/a", payload.as_bytes(), 1, number);
+    }
+    lab.pass_secs(3);
+    assert_eq!(lab.payloads(intruder), Vec::<String>::new());
+    let owner = lab.connect(of("owner", "owner"));
+    lab.pass_secs(3);
+    let mut got = read_all(&mut lab, owner);
+    got.sort_by_key(|number| number.parse::<u32>().unwrap_or_default());
+    assert_eq!(got, lab::texts(1..21));
+    assert_eq!(lab.total(|m| &m.dropped_group), 0);
+}
+
+#[test]
+fn a_message_waits_for_the_member_that_may_have_it() {
+    for shard_count in [1, 3] {
+        nothing_is_lost_to_who_may_not_have_it(Lab::new(shard_count));
+    }
+}
+
+#[test]
+fn a_message_in_the_log_waits_for_the_member_that_may_have_it() {
+    for shard_count in [1, 3] {
+        nothing_is_lost_to_who_may_not_have_it(Lab::durable(shard_count));
     }
 }

@@ -230,3 +230,43 @@ fn what_is_in_flight_is_not_sent_again_to_who_may_not_have_it_any_more() {
     assert!(!lab.is_closed(reader));
     assert_eq!(lab.total(|m| &m.dropped_denied), 2);
 }
+
+#[test]
+fn what_waits_for_the_log_is_judged_when_it_leaves() {
+    let mut lab = Lab::durable(1);
+    let reader = lab.open(persistent("reader"));
+    lab.subscribe(reader, "t/#", 2);
+    let publisher = lab.open(request("publisher"));
+    for (packet_id, topic) in [(1, "t/hidden"), (2, "t/ok")] {
+        lab.send_only(publisher, &lab::publish(topic, topic.as_bytes(), 2, packet_id));
+    }
+    // It has its packet id, and waits until the disk has that, too.
+    lab.settle_mail();
+    assert_eq!(lab.payloads(reader), Vec::<String>::new());
+    set_rules(&mut lab, &rules_without("t/hidden"));
+    lab.settle();
+    assert_eq!(lab.payloads(reader), ["t/ok"]);
+    assert_eq!(lab.total(|m| &m.dropped_denied), 1);
+}
+
+#[test]
+fn what_was_let_go_of_because_of_rules_does_not_come_again_after_a_crash() {
+    let mut lab = Lab::durable(1);
+    let reader = lab.open(persistent("reader"));
+    lab.subscribe(reader, "t/#", 2);
+    let publisher = lab.open(request("publisher"));
+    lab.publish(publisher, "t/hidden", b"1", 2, 1);
+    lab.ack(publisher, AckKind::Pubrel, 1);
+    assert_eq!(lab.payloads(reader), ["1"]);
+    lab.cut(reader);
+    set_rules(&mut lab, &rules_without("t/hidden"));
+    let reader = lab.connect(persistent("reader"));
+    let sent = lab.take_all(reader);
+    // The client may use the packet id for something new from here on.
+    assert_eq!(sent[1..], [Got::Ack(AckKind::Pubrel, 1, Reason::SUCCESS)]);
+    lab.crash(Crash::Kill);
+    let reader = lab.connect(persistent("reader"));
+    assert_eq!(lab.take_all(reader)[1..], [Got::Ack(AckKind::Pubrel, 1, Reason::SUCCESS)]);
+    lab.ack(reader, AckKind::Pubcomp, 1);
+    assert!(!lab.is_closed(reader));
+}

@@ -406,7 +406,8 @@ impl Outgoing {
 
     /// Sends again what the present link has not seen, as far as the window goes. True if all is.
     /// `may_have` is asked about each message; `dropped` hears of each delivery that is given up on
-    /// the way.
+    /// the way. One of QoS 2 that has a serial stays in flight, without its message: it is to be
+    /// treated as if its PUBREC had come.
     pub fn resend(
         &mut self,
         link: &mut Link,
@@ -435,6 +436,13 @@ impl Outgoing {
                     dropped(Dropped::Denied, origin);
                     continue;
                 }
+                // The log has to know first that it is released.
+                (Awaits::Pubrec, Some(message)) if is_logged(entry) && !may_have(message) => {
+                    entry.message = None;
+                    dropped(Dropped::Denied, entry.origin());
+                }
+                // It is about to.
+                (Awaits::Pubrec, None) => {}
                 (Awaits::Pubrec, Some(message)) if !may_have(message) => {
                     // Its packet id may be known to the client, so it is done with as if the
                     // PUBREC had come: the next message under it is no repetition then.
@@ -596,4 +604,9 @@ impl Drop for Outgoing {
             account.sub(Held::Queued, self.charged_bytes());
         }
     }
+}
+
+/// Is this in the queue of a session in the log?
+const fn is_logged(entry: &InFlight) -> bool {
+    entry.terms.serial != 0 && entry.terms.group == 0
 }

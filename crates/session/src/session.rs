@@ -406,23 +406,28 @@ impl Session {
     }
 
     /// The packet id of an uncommitted delivery is on disk: the publish may leave, and what was
-    /// held behind it. `report` hears of each, as in [`Session::pump`]. False: it belongs to an
-    /// earlier link, and leaves with what is pumped.
+    /// held behind it, as far as the client still `may_have` it. `report` hears of each, as in
+    /// [`Session::pump`]. False: it belongs to an earlier link, and leaves with what is pumped.
     pub fn commit(
         &mut self,
         packet_id: u16,
         now_ms: u64,
+        may_have: impl Fn(&Message) -> bool,
         mut report: impl FnMut(Result<usize, (Dropped, Origin)>),
     ) -> bool {
         let is_of_this_link = self.outgoing.commit(packet_id);
         let Some(link) = self.link.as_deref_mut() else { return is_of_this_link };
         while let Some((packet_id, message, terms)) = self.outgoing.next_let_go() {
-            if link.write_publish(message, terms, (packet_id, false), now_ms) {
+            let why = if !may_have(message) {
+                Dropped::Denied
+            } else if link.write_publish(message, terms, (packet_id, false), now_ms) {
                 report(Ok(message.payload().len()));
+                continue;
             } else {
-                let origin = self.outgoing.give_up(packet_id).unwrap_or_default();
-                report(Err((Dropped::TooLarge, origin)));
-            }
+                Dropped::TooLarge
+            };
+            let origin = self.outgoing.give_up(packet_id).unwrap_or_default();
+            report(Err((why, origin)));
         }
         is_of_this_link
     }

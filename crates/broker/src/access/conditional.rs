@@ -36,9 +36,31 @@ impl Conditional {
         };
         Ok(Self { query: query.cloned(), then })
     }
+
+    /// Does it depend on what only a credential says?
+    pub(super) fn asks_attributes(&self) -> bool {
+        matches!(self.then, Then::Template(_))
+            || self.query.as_ref().is_some_and(|query| query.asks_attributes())
+    }
 }
 
 impl Then {
+    /// For a client of which nobody knows whether the rule is for it: what it may deny is denied.
+    pub(super) fn add_denied(&self, rules: &mut RuleSet) {
+        match self {
+            Self::Pattern(Permission::Deny, pattern) => {
+                rules.add(Permission::Deny, pattern.clone());
+            }
+            Self::Template(template) if template.permission == Permission::Deny => {
+                // The example was compiled, so this can be.
+                if let Ok(pattern) = Pattern::compile(&template.widest(), true) {
+                    rules.add(Permission::Deny, pattern);
+                }
+            }
+            Self::Pattern(..) | Self::Template(_) => {}
+        }
+    }
+
     pub(super) fn add_to(&self, rules: &mut RuleSet, attributes: &Attributes) {
         match self {
             Self::Pattern(permission, pattern) => rules.add(*permission, pattern.clone()),
@@ -117,6 +139,14 @@ impl Template {
         }
     }
 
+    /// What it is for any client together: an attribute may be any level, or in any.
+    fn widest(&self) -> String {
+        let marks: Vec<String> = vec![ANY.into(); self.parts.len()];
+        let filter = self.filled(&marks);
+        let level = |level: &str| if level.contains(ANY) { "+".into() } else { level.to_owned() };
+        filter.split('/').map(level).collect::<Vec<_>>().join("/")
+    }
+
     fn begins_with_attribute(&self) -> bool {
         self.parts.first().is_some_and(|(text, _)| text.is_empty())
     }
@@ -134,6 +164,9 @@ impl Template {
 fn fits_level(text: &str) -> bool {
     substitute(text).is_some() && !text.contains('%')
 }
+
+/// No filter has it.
+const ANY: &str = "\0";
 
 const ATTRIBUTE: &str = "%{attributes.";
 

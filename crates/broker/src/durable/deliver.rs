@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use codec::QoS;
+use codec::{Ack, AckKind, Properties, QoS, Reason};
 use session::{Delivery, Dropped, Message, Offered, Overflow, Terms};
 use storage::Position;
 use topic::{FilterId, Subscription};
@@ -602,7 +602,7 @@ impl Shard {
 
     /// A PUBREC for a delivery that the log knows: its PUBREL leaves when that is written down.
     /// False: it is like any other.
-    pub(crate) fn keep_pubrec(&mut self, slot: u32, ack: &codec::Ack<'_>) -> bool {
+    pub(crate) fn keep_pubrec(&mut self, slot: u32, ack: &Ack<'_>) -> bool {
         let session = self.key(slot);
         let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let origin = client.session.outgoing.origin_of_qos_2(ack.packet_id);
@@ -621,6 +621,29 @@ impl Shard {
         let then = Some(Promise::Received { session, packet_id });
         let (serial, stage) = (origin.serial, Stage::AwaitsPubcomp);
         store.noted.push(Noted { slot, queue, serial, packet_id, stage, is_aside, level, then });
+        true
+    }
+
+    /// A QoS 2 delivery was not sent again, because its client may not have it any more: it is
+    /// treated as if its PUBREC had come. False: it is none, or was never sent.
+    pub(crate) fn release_denied(&mut self, slot: u32, origin: session::Origin) -> bool {
+        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
+        let Some(durable) = &mut client.durable else { return false };
+        let Some(packet_id) = durable.track.get_mut(origin.serial).map(|out| out.packet_id) else {
+            return false;
+        };
+        if client.session.outgoing.origin_of_qos_2(packet_id) != Some(origin) {
+            return false;
+        }
+        let (kind, reason) = (AckKind::Pubrec, Reason::SUCCESS);
+        let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
+        if !self.keep_pubrec(slot, &ack)
+            && let Some(client) = self.clients.get_mut(slot)
+        {
+            // It awaits this.
+            let _ = client.session.on_ack(&ack);
+            self.mark_dirty(slot);
+        }
         true
     }
 

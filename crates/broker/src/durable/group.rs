@@ -42,6 +42,8 @@ pub(crate) struct KeptQueue {
     memory_bytes: usize,
     /// Given out and come back; they go first.
     returned: BTreeSet<u64>,
+    /// Given out, and no member with room may have them (`denied.rs`).
+    denied: BTreeSet<u64>,
 }
 
 impl KeptQueue {
@@ -54,17 +56,38 @@ impl KeptQueue {
             bytes: 0,
             memory_bytes: 0,
             returned: BTreeSet::new(),
+            denied: BTreeSet::new(),
         }
     }
 
     /// Messages that are not given out.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len() + self.returned.len()
+        self.waiting.len() + self.returned.len() + self.denied.len()
     }
 
     /// Messages that a member was chosen for.
     pub(crate) fn given_out(&self) -> usize {
-        self.track.in_flight().count() - self.returned.len()
+        self.track.in_flight().count() - self.returned.len() - self.denied.len()
+    }
+
+    pub(crate) fn has_denied(&self) -> bool {
+        !self.denied.is_empty()
+    }
+
+    /// One that was given out is offered again later.
+    pub(crate) fn put_off(&mut self, serial: u64) {
+        if self.track.get_mut(serial).is_some() {
+            self.denied.insert(serial);
+        }
+    }
+
+    /// As many of these as that go to members again. Returns how many.
+    pub(crate) fn put_back(&mut self, most: usize) -> usize {
+        let count = self.denied.len().min(most);
+        for _ in 0..count {
+            self.returned.extend(self.denied.pop_first());
+        }
+        count
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -241,6 +264,7 @@ impl Shard {
         // The group may have lost its last member, and its queue, while this was on its way.
         let Some(kept) = self.groups.kept_mut(key) else { return };
         kept.returned.remove(&serial);
+        kept.denied.remove(&serial);
         let was_out = kept.track.finish(serial).is_some();
         let queue = kept.queue;
         if !was_out {

@@ -3,8 +3,11 @@
 use std::collections::VecDeque;
 
 use codec::{Ack, AckKind, Properties, Reason};
+use session::Message;
 use storage::{Level, Log, Position};
 
+use crate::access::{Action, Identity};
+use crate::client::Client;
 use crate::shared::LogState;
 use crate::{Confirm, Ended, Mail, SessionKey, Shard};
 
@@ -144,13 +147,19 @@ impl Shard {
         let Some(slot) = self.clients.slot_of(session) else { return };
         let Some(client) = self.clients.get_mut(slot) else { return };
         let mut given_up = Vec::new();
-        let is_of_this_link = client.session.commit(packet_id, now_ms, |outcome| match outcome {
-            Ok(payload_bytes) => {
-                metrics.publishes_sent.add(1);
-                metrics.publish_bytes_sent.add(payload_bytes as u64);
-            }
-            Err(reason) => given_up.push(reason),
-        });
+        let Client { session, grants, id, username, rechecks, .. } = client;
+        let identity = Identity { client_id: id, username: username.as_deref() };
+        let may_have = |message: &Message| {
+            !*rechecks || grants.allows(identity, Action::Receive, message.topic())
+        };
+        let is_of_this_link =
+            session.commit(packet_id, now_ms, may_have, |outcome| match outcome {
+                Ok(payload_bytes) => {
+                    metrics.publishes_sent.add(1);
+                    metrics.publish_bytes_sent.add(payload_bytes as u64);
+                }
+                Err(reason) => given_up.push(reason),
+            });
         self.mark_dirty(slot);
         if is_of_this_link && given_up.is_empty() {
             return;
