@@ -6,7 +6,6 @@ use storage::{Recovered, Status};
 
 use crate::damage::Damage;
 use crate::disks::SYNC_INTERVAL_MS;
-use crate::node::Node;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::world::World;
@@ -292,6 +291,7 @@ impl World {
             client.read(&mut self.oracle)?;
             client.lose_wire(&mut self.oracle);
         }
+        self.mob.lose_connections();
         Ok(())
     }
 
@@ -318,7 +318,7 @@ impl World {
     }
 
     /// Mail and disks, until nothing moves. True: something did.
-    fn let_move(&mut self) -> bool {
+    pub(crate) fn let_move(&mut self) -> bool {
         let mut has_moved = self.work_disks();
         for _ in 0..WORK_ROUNDS_MAX {
             while !self.node.mail.is_empty() {
@@ -372,6 +372,7 @@ impl World {
             client.fate.on_restart(self.now_ms);
         }
         self.oracle.on_will_start();
+        self.start_steering();
         self.node.sabotage = self.options.sabotage;
         self.note(|| "the broker is up".into());
         Ok(())
@@ -386,7 +387,7 @@ impl World {
         let forgets = self.options.sabotage == Some(Sabotage::ForgetClock);
         let begin_ms = self.wall.begin(self.now_ms, forgets);
         let shard_count = self.node.shards.len() as ShardId;
-        self.node = Node::new(&self.settings, shard_count, self.random.next());
+        self.new_node(shard_count);
         for shard in 0..shard_count {
             let Some(disks) = &mut self.disks else { return Ok(true) };
             let (recovered, replay) =

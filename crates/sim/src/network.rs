@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 
 use broker::admission::{Admission, admit};
-use broker::{Close, Ended, Event, Mail, Shard, ShardId};
+use broker::{Answer, Close, Ended, Event, Mail, Shard, ShardId};
 use codec::{QoS, Reason};
-use session::{Message, NEVER};
+use session::{Dropped, Message, NEVER};
 use storage::{AppendError, Status};
 
+use crate::ledger::HONEST_ADDRESS;
 use crate::node::Place;
 use crate::oracle::Payload;
 use crate::sabotage::Sabotage;
@@ -67,6 +68,13 @@ impl World {
         let shard = self.node.shared.shard_of_client(credentials.request.name());
         let now_ms = self.now_ms;
         let mut request = credentials.request;
+        request.origin = HONEST_ADDRESS.into();
+        if self.steering.is_banned(who) {
+            self.note(|| format!("client {who} is banned, and not admitted"));
+            self.clients[who].lose_wire(&mut self.oracle);
+            return;
+        }
+        self.show_credential(who, &mut request);
         let client = &mut self.clients[who];
         let is_clean = request.clean_start;
         client.fate.on_admitted(arrival, is_clean, client.expiry_secs, now_ms);
@@ -100,6 +108,7 @@ impl World {
         self.note(|| format!("arrival {arrival} of client {who} is connection {connection}"));
         self.collect(shard);
         self.admitting_clean = None;
+        self.oracle.rights.settle();
     }
 
     /// Some bytes of the outbox reach the client, if the shard said that there are any.
@@ -200,7 +209,7 @@ impl World {
 
     /// A driver's duty: mail that was sent before bytes came is delivered before them, so that what
     /// a client says because of what it has seen does not come before that.
-    fn carry_mail_to(&mut self, shard: ShardId) {
+    pub(crate) fn carry_mail_to(&mut self, shard: ShardId) {
         let pairs: Vec<_> = self.node.mail.keys().filter(|(_, to)| *to == shard).copied().collect();
         for pair in pairs {
             while self.node.mail.contains_key(&pair) && !self.keeps_back(pair) {
@@ -285,7 +294,7 @@ impl World {
                 queue.extend(mails.drain(..));
             }
         }
-        let (mut ends, mut refused) = (Vec::new(), Vec::new());
+        let (mut ends, mut refused, mut drops) = (Vec::new(), Vec::new(), Vec::new());
         for event in core.effects.events.drain(..) {
             match event {
                 Event::Disconnected { client_id, ended, .. } => ends.push((client_id, ended)),
@@ -294,6 +303,18 @@ impl World {
                     client.into_iter().for_each(|c| self.oracle.on_will_not_kept(c.number));
                 }
                 Event::NotKept { client_id, error } => refused.push((client_id, error)),
+                Event::Refused { client_id, topic, .. } => {
+                    self.oracle.trace.note(|| format!("{client_id} is refused on {topic}"));
+                }
+                Event::RetainedRefused { topic, count } => {
+                    self.oracle.trace.note(|| format!("{count} not retained, as on {topic}"));
+                }
+                Event::Dropped { client_id, reason, count } => {
+                    drops.push((client_id, reason, count));
+                }
+                Event::GroupDropped { group, count } if group.starts_with("$share/s/g/") => {
+                    self.honest_dropped += count;
+                }
                 _ => {}
             }
         }
@@ -306,14 +327,22 @@ impl World {
             }
         }
         let closes = std::mem::take(&mut core.effects.closes);
+        let mut answers = Vec::new();
+        if self.steering.is_on() {
+            let is_late = |(ticket, _): &(u32, Answer)| *ticket != self.tickets;
+            answers.extend(core.effects.answers.extract_if(.., |a| is_late(a)));
+        }
         let is_full = matches!(core.log_status(), Some(Status::Full(_)));
         refused.iter().for_each(|(client_id, error)| self.judge_refusal(client_id, error, is_full));
+        drops.iter().for_each(|drop| self.judge_drop(drop));
+        answers.iter().for_each(|(ticket, answer)| self.on_answer(*ticket, answer));
         for (close, (client_id, ended)) in closes.iter().zip(ends) {
             let place = Place { shard, slot: close.slot, connection: close.connection };
             let Some(arrival) = self.node.connections.remove(&place) else {
                 self.broken_rule.get_or_insert(format!("{place:?} is closed, and is none"));
                 continue;
             };
+            self.judge_end(arrival, &client_id, &ended);
             self.end_will(arrival, &client_id, &ended);
             self.on_close(place, arrival, close);
         }
@@ -333,6 +362,41 @@ impl World {
         }
     }
 
+    /// Of what is for honest ones only, and where nothing else has a limit, nothing is dropped
+    /// because others have taken the room.
+    fn judge_drop(&mut self, (client_id, reason, count): &(Box<str>, Dropped, u64)) {
+        self.oracle.trace.note(|| format!("{count} for {client_id} dropped: {reason:?}"));
+        let is_honest = self.clients.iter().any(|client| *client.id == **client_id);
+        if !is_honest || !matches!(reason, Dropped::QueueFull | Dropped::Unlogged) {
+            return;
+        }
+        self.honest_dropped += count;
+        if *reason == Dropped::QueueFull && self.mob.is_there() {
+            self.broken_rule.get_or_insert(format!("{count} messages of {client_id} find no room"));
+        }
+    }
+
+    /// Who keeps to the rules and within its share is not cut.
+    /// What is left of a connection that its client has lost cannot wait, and is sent again.
+    fn judge_end(&mut self, arrival: u32, client_id: &str, ended: &Ended) {
+        let terms = &self.oracle.terms;
+        let is_wrong = match ended {
+            Ended::Client(_) | Ended::Network | Ended::TakenOver | Ended::Shutdown => false,
+            Ended::NotKept | Ended::LogFailed | Ended::Refused => !terms.may_refuse,
+            Ended::QueueFull => !terms.is_lossy,
+            _ => true,
+        };
+        let who = self.clients.iter().position(|client| *client.id == *client_id);
+        let Some(who) = who.filter(|_| is_wrong && !self.is_over) else { return };
+        let wire = self.clients[who].wire.as_ref();
+        if wire.is_none_or(|wire| wire.arrival != arrival) {
+            return;
+        }
+        if !self.steering.ends(who, ended, self.now_ms) {
+            self.broken_rule.get_or_insert(format!("{client_id} is cut: {ended:?}"));
+        }
+    }
+
     /// What a connection's end is to its will.
     fn end_will(&mut self, arrival: u32, client_id: &str, ended: &Ended) {
         if *ended == Ended::NotKept {
@@ -341,7 +405,10 @@ impl World {
             return;
         }
         let is_goodbye = *ended == Ended::Client(Reason::NORMAL_DISCONNECTION);
-        let next = self.admitting_clean.filter(|_| *ended == Ended::TakenOver);
+        let next = match self.purging {
+            true => Some(true),
+            false => self.admitting_clean.filter(|_| *ended == Ended::TakenOver),
+        };
         self.oracle.on_will_ended(arrival, is_goodbye, next);
     }
 
@@ -353,6 +420,7 @@ impl World {
         self.node.held.remove(&(shard, connection));
         self.node.paused.retain(|paused| *paused != (shard, connection));
         self.node.worker(shard).close_later(connection);
+        self.on_close_of_hostile(arrival, close);
         for client in &mut self.clients {
             client.fate.on_closed(arrival, self.now_ms);
             let wire = client.wire.as_mut().filter(|wire| wire.arrival == arrival);

@@ -71,11 +71,16 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(settings: &Settings, shard_count: ShardId, seed: u64) -> Self {
+    pub(crate) fn new(
+        settings: &Settings,
+        shard_count: ShardId,
+        seed: u64,
+        access: &Access,
+    ) -> Self {
         let worker_count = 1 + Random::new(seed).below(usize::from(shard_count));
         let shared = Shared::new(settings.clone(), shard_count, seed);
         let shards = (0..shard_count)
-            .map(|number| Shard::new(number, shared.clone(), Access::open()))
+            .map(|number| Shard::new(number, shared.clone(), access.clone()))
             .collect();
         Self {
             shared,

@@ -20,6 +20,28 @@ pub enum Sabotage {
     LoseSession,
     /// Connections have the numbers of those before them.
     ReuseNumbers,
+    /// A charge is not given back.
+    KeepCharge,
+    /// Memory is short, and those who hold most are not told to go.
+    SpareLargest,
+    /// No memory is left to anybody.
+    RefuseAll,
+    /// One client may ask for as much as it likes.
+    IgnoreBudget,
+    /// The access rules of a shard are lost.
+    OpenAccess,
+    /// The end of a connection is not seen.
+    ForgetBroken,
+    /// A shard never hears of new rules.
+    KeepOldRules,
+    /// A client goes on by what its last credential said of it.
+    KeepOldPrincipal,
+    /// Who is banned is not cut.
+    KeepBanned,
+    /// An operator is told that a session is gone, and it is not.
+    ForgetPurge,
+    /// Credentials do not end.
+    KeepCredentials,
     /// Another user passes for the one whose client id it shows.
     IgnoreOwner,
     /// Disks report syncs that they have not done.

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-use broker::{Durability, Limits, Settings, Shard, ShareStrategy, TURN_UNITS, WhenFull};
+use broker::{Durability, Limits, Settings, Shard, ShardId, ShareStrategy, TURN_UNITS, WhenFull};
 use codec::{QoS, Version};
 use session::{Overflow, QueueLimits};
 
 use crate::client::{Draft, Habit, ModelClient, NEVER_SECS};
 use crate::crash::Calamities;
 use crate::disks::Disks;
+use crate::hostile::Mob;
 use crate::node::Node;
 use crate::oracle::{GROUP_KEEPER, Oracle, Terms};
+use crate::policy::Steering;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::wall::Wall;
@@ -33,6 +35,10 @@ pub struct Options {
     pub durable: bool,
     /// They do not crash before the end, and nothing fails.
     pub calm: bool,
+    /// Clients of other users do their worst.
+    pub hostile: bool,
+    /// Access rules, credentials and operators come and go.
+    pub policy: bool,
     /// Lines of its history that a failure shows.
     pub trace_lines: usize,
 }
@@ -45,6 +51,8 @@ impl Default for Options {
             overflow: None,
             durable: false,
             calm: false,
+            hostile: false,
+            policy: false,
             trace_lines: 60,
         }
     }
@@ -75,6 +83,8 @@ pub struct Report {
 pub struct Failure {
     pub seed: u64,
     pub durable: bool,
+    pub hostile: bool,
+    pub policy: bool,
     pub rule: String,
     pub trace: Vec<String>,
 }
@@ -86,7 +96,9 @@ impl fmt::Display for Failure {
             writeln!(f, "  {line}")?;
         }
         let durable = if self.durable { " --durable" } else { "" };
-        write!(f, "run it again: cargo run -p sim -- {}{durable}", self.seed)
+        let hostile = if self.hostile { " --hostile" } else { "" };
+        let policy = if self.policy { " --policy" } else { "" };
+        write!(f, "run it again: cargo run -p sim -- {}{durable}{hostile}{policy}", self.seed)
     }
 }
 
@@ -106,7 +118,8 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
         }),
         Err(rule) => {
             let trace = world.oracle.trace.into_lines();
-            Err(Failure { seed, durable: options.durable, rule, trace })
+            let Options { durable, hostile, policy, .. } = options;
+            Err(Failure { seed, durable, hostile, policy, rule, trace })
         }
     }
 }
@@ -128,10 +141,22 @@ pub(crate) struct World {
     pub(crate) oracle: Oracle,
     /// What another user does, which changes nothing in the world of the others.
     pub(crate) strangers: Random,
+    pub(crate) mob: Mob,
+    /// What the broker has said that it dropped, of what was for honest ones.
+    pub(crate) honest_dropped: u64,
+    pub(crate) steering: Steering,
+    /// An operator is just ending a session.
+    pub(crate) purging: bool,
+    /// When the shards were last told what time it is.
+    pub(crate) looked_ms: u64,
+    /// Of the commands that the operator has given.
+    pub(crate) tickets: u32,
+    /// The world is at its end: from now on an operator tidies up.
+    pub(crate) is_over: bool,
     /// Who comes back while a disk is full.
     pub(crate) crowd: Random,
     /// Bytes of the largest messages.
-    padding_max: usize,
+    pub(crate) padding_max: usize,
     /// How often clients come and go: 100 is very often.
     pub(crate) unrest_percent: usize,
     /// The CONNECT that is being admitted asks for a new session, or not.
@@ -144,29 +169,11 @@ impl World {
     fn new(seed: u64, options: Options) -> Self {
         let (mut random, mut crowd) = (Random::new(seed), Random::new(seed ^ (1 << 62)));
         let shard_count = 1 + random.below(5) as u16;
-        let mut settings = Settings {
-            share_strategy: pick(&STRATEGIES, &mut random),
-            rejects: options.overflow == Some(Overflow::Reject),
-            // From less than a message to more than there is.
-            mail_bytes_max: pick(&[50, 500, 5_000, 500_000], &mut random),
-            // Most have more than anybody asks for.
-            turn_units: pick(&[1, 3, 30, TURN_UNITS, TURN_UNITS, TURN_UNITS], &mut crowd),
-            ..Settings::default()
-        };
-        let mut limits = Limits {
-            in_flight_max: 1 + random.below(20) as u16,
-            outbox_bytes_max: 200 + random.below(2000) as u32,
-            ..Limits::default()
-        };
+        let (mut settings, mut limits) = new_settings(options, &mut random, &mut crowd);
         if let Some(overflow) = options.overflow {
             limits.queue = small_queue(overflow);
         }
-        let mut terms = Terms {
-            is_lossy: options.overflow.is_some(),
-            may_refuse: options.overflow == Some(Overflow::Reject),
-            sees_refusals: !options.durable,
-            ..Terms::default()
-        };
+        let mut terms = new_terms(options);
         let (mut disks, mut calamities) = (None, Calamities::default());
         let (mut padding_max, mut unrest_percent) = (0, 100);
         if options.durable {
@@ -187,8 +194,18 @@ impl World {
             // before it acknowledges what fills its own queue, and so on for ever.
             clients.iter_mut().for_each(|client| client.version = Version::V5);
         }
+        let mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
+        if options.hostile {
+            share_out(&mut settings, padding_max);
+        }
+        if options.sabotage == Some(Sabotage::IgnoreBudget) {
+            settings.turn_units = u32::MAX;
+        }
+        let steering = Steering::new(options.policy, seed);
+        let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
+        oracle.rights = steering.rights(shard_count);
         Self {
-            node: Node::new(&settings, shard_count, random.next()),
+            node: Node::new(&settings, shard_count, random.next(), &mob.access()),
             random,
             options,
             settings,
@@ -200,8 +217,15 @@ impl World {
             arrivals: 0,
             now_ms: BEGIN_MS,
             wall: Wall::new(BEGIN_MS, seed ^ (1 << 63)),
-            oracle: Oracle::new(terms, BEGIN_MS, options.trace_lines),
+            oracle,
             strangers: Random::new(!seed),
+            mob,
+            honest_dropped: 0,
+            steering,
+            purging: false,
+            looked_ms: BEGIN_MS,
+            tickets: 0,
+            is_over: false,
             crowd,
             padding_max,
             unrest_percent,
@@ -216,10 +240,16 @@ impl World {
 
     fn live(&mut self) -> Result<(), String> {
         self.note_kind();
+        if self.steering.is_on() {
+            self.set_first_policy();
+        }
         self.start()?;
         for _ in 0..self.options.steps {
             self.step()?;
             self.intrude()?;
+            self.tell_memory_left();
+            self.step_hostile()?;
+            self.steer()?;
             self.crowd_in()?;
             self.broken_rule.take().map_or(Ok(()), Err)?;
         }
@@ -230,8 +260,30 @@ impl World {
             self.come_to_rest()?;
             self.judge()?;
         }
+        if self.mob.is_there() {
+            self.part_from_hostile()?;
+        }
+        self.end_steering();
         self.judge_retained()?;
-        self.judge_gauges()
+        self.judge_gauges()?;
+        self.is_over = true;
+        self.judge_ledger()
+    }
+
+    /// The hostile ones go, and their sessions end with the time.
+    fn part_from_hostile(&mut self) -> Result<(), String> {
+        self.dismiss_hostile();
+        self.come_to_rest()?;
+        self.now_ms += PARTING_MS;
+        self.tick();
+        self.come_to_rest()?;
+        self.judge_mob()
+    }
+
+    /// A new process, and nothing in it.
+    pub(crate) fn new_node(&mut self, shard_count: ShardId) {
+        let access = self.access();
+        self.node = Node::new(&self.settings, shard_count, self.random.next(), &access);
     }
 
     fn note_kind(&mut self) {
@@ -332,6 +384,7 @@ impl World {
     /// The shards are told what time it is.
     pub(crate) fn tick(&mut self) {
         self.oracle.now_ms = self.now_ms;
+        self.looked_ms = self.now_ms;
         for shard in 0..self.node.shards.len() {
             self.node.shards[shard].on_tick(self.now_ms);
             self.collect(shard as u16);
@@ -342,6 +395,7 @@ impl World {
     fn come_to_rest(&mut self) -> Result<(), String> {
         self.node.sabotage = None;
         self.end_calamities();
+        self.pardon_all();
         let mut quiet_rounds = 0;
         for _ in 0..REST_ROUNDS_MAX {
             while !self.node.broken.is_empty() {
@@ -362,13 +416,15 @@ impl World {
             }
             (0..self.node.shards.len()).for_each(|shard| self.end_turn(shard));
             self.read_on();
+            self.tell_memory_left();
             self.work_disks();
             self.restart_poisoned()?;
             if !self.is_at_rest() {
                 quiet_rounds = 0;
                 let waits = |shard: &Shard| !shard.waits().are_over();
                 let has_waiting = self.node.shards.iter().any(waits);
-                if self.disks.is_some() || !self.node.held.is_empty() || has_waiting {
+                let may_wait = self.disks.is_some() || !self.mob.has_left();
+                if may_wait || !self.node.held.is_empty() || has_waiting {
                     // Disks that were full are tried again after a time, and answers may wait.
                     self.pass_time(20);
                 }
@@ -386,7 +442,24 @@ impl World {
 
     fn is_at_rest(&self) -> bool {
         let is_quiet = self.clients.iter().all(|client| client.is_ready() && client.is_quiet());
-        is_quiet && self.node.is_quiet() && self.disks.as_ref().is_none_or(Disks::is_idle)
+        is_quiet && self.is_node_quiet() && self.disks.as_ref().is_none_or(Disks::is_idle)
+    }
+
+    /// Who does not read keeps nobody else from coming to rest.
+    fn is_node_quiet(&self) -> bool {
+        if self.mob.has_left() {
+            return self.node.is_quiet();
+        }
+        let of_honest = |shard: ShardId, connection: u64| {
+            let mut places = self.clients.iter().filter_map(|c| c.wire.as_ref()?.place);
+            places.any(|place| place.shard == shard && place.connection == connection)
+        };
+        let Node { paused, held, dirty, mail, door, .. } = &self.node;
+        mail.is_empty()
+            && door.is_empty()
+            && self.node.shards.iter().all(|shard| shard.next_deadline_ms() > 0)
+            && !paused.iter().chain(held).any(|(shard, connection)| of_honest(*shard, *connection))
+            && !dirty.iter().any(|place| of_honest(place.shard, place.connection))
     }
 
     fn unrest(&self) -> String {
@@ -405,9 +478,14 @@ impl World {
     }
 
     fn judge(&mut self) -> Result<(), String> {
-        self.oracle.dropped = self.node.shared.total(|metrics| &metrics.dropped_queue_full)
-            + self.node.shared.total(|metrics| &metrics.dropped_group)
-            + self.node.shared.total(|metrics| &metrics.dropped_unlogged);
+        self.oracle.dropped = match self.mob.is_there() {
+            true => self.honest_dropped,
+            false => {
+                self.node.shared.total(|metrics| &metrics.dropped_queue_full)
+                    + self.node.shared.total(|metrics| &metrics.dropped_group)
+                    + self.node.shared.total(|metrics| &metrics.dropped_unlogged)
+            }
+        };
         self.oracle.judge()?;
         self.broken_rule.take().map_or(Ok(()), Err)
     }
@@ -440,10 +518,45 @@ impl World {
     }
 }
 
+fn new_settings(options: Options, random: &mut Random, crowd: &mut Random) -> (Settings, Limits) {
+    let settings = Settings {
+        share_strategy: pick(&STRATEGIES, random),
+        rejects: options.overflow == Some(Overflow::Reject),
+        // From less than a message to more than there is.
+        mail_bytes_max: pick(&[50, 500, 5_000, 500_000], random),
+        // Most have more than anybody asks for.
+        turn_units: pick(&[1, 3, 30, TURN_UNITS, TURN_UNITS, TURN_UNITS], crowd),
+        ..Settings::default()
+    };
+    let limits = Limits {
+        in_flight_max: 1 + random.below(20) as u16,
+        outbox_bytes_max: 200 + random.below(2000) as u32,
+        ..Limits::default()
+    };
+    (settings, limits)
+}
+
+fn new_terms(options: Options) -> Terms {
+    Terms {
+        is_lossy: options.overflow.is_some(),
+        may_refuse: options.overflow == Some(Overflow::Reject),
+        sees_refusals: !options.durable,
+        ..Terms::default()
+    }
+}
+
 fn small_queue(overflow: Overflow) -> QueueLimits {
     // Who is cut off for what is retained would come back for it for ever.
     let messages_max = if overflow == Overflow::Disconnect { RETAINED_MAX } else { 5 };
     QueueLimits { messages_max, bytes_max: 10_000, overflow, keeps_qos0: false }
+}
+
+/// Room for all, of which the hostile ones take what they can: a user who keeps to the rules needs
+/// less than an eighth of it.
+fn share_out(settings: &mut Settings, padding_max: usize) {
+    let largest = 1_000 + padding_max as u64;
+    settings.sessions_bytes_max = 8 * HONEST_SESSIONS_BYTES;
+    settings.retained_bytes_max = 8 * 2 * u64::from(RETAINED_MAX) * largest;
 }
 
 /// How firmly things are kept in a durable world.
@@ -534,6 +647,12 @@ const BEGIN_MS: u64 = 1_700_000_000_000;
 
 /// Each client has one topic on which it retains.
 const RETAINED_MAX: u32 = 10;
+
+/// What the sessions of all honest clients may count for.
+const HONEST_SESSIONS_BYTES: u64 = 64 * 1024;
+
+/// After so long no session of a hostile client is left.
+const PARTING_MS: u64 = 60_000;
 
 /// Messages that durable worlds may keep at a level of their own.
 const ODD_TOPICS: &str = "t/+/2";

@@ -44,6 +44,16 @@ fn what_was_promised_outlives_one_end_after_much_traffic() {
 }
 
 #[test]
+fn what_was_promised_to_honest_clients_outlives_every_end_beside_hostile_ones() {
+    keep_promises(Options { hostile: true, ..Options::durable() }, seeds() / 8);
+}
+
+#[test]
+fn no_start_gives_a_message_to_who_may_not_have_it() {
+    keep_promises(Options { policy: true, ..Options::durable() }, seeds() / 4);
+}
+
+#[test]
 fn one_seed_is_one_durable_world() {
     let once = run(7, Options::durable()).expect("it keeps its promises");
     let again = run(7, Options::durable()).expect("it keeps its promises");

@@ -85,3 +85,83 @@ fn the_oracle_sees_a_session_that_goes_to_another_user() {
 fn the_oracle_sees_a_lost_session() {
     is_caught(Sabotage::LoseSession);
 }
+
+/// Worlds with clients that do their worst, with this planted bug.
+fn is_caught_beside_the_hostile(sabotage: Sabotage) {
+    let options = Options { sabotage: Some(sabotage), hostile: true, ..Options::default() };
+    let caught = (0..400).find(|seed| run(*seed, options).is_err());
+    assert!(caught.is_some(), "the oracle does not see {sabotage:?}");
+}
+
+#[test]
+fn honest_clients_are_served_beside_hostile_ones() {
+    run_all(0, 600, Options { hostile: true, ..Options::default() });
+}
+
+#[test]
+fn the_oracle_sees_a_charge_that_is_not_given_back() {
+    is_caught_beside_the_hostile(Sabotage::KeepCharge);
+}
+
+#[test]
+fn the_oracle_sees_who_holds_most_and_is_spared() {
+    is_caught_beside_the_hostile(Sabotage::SpareLargest);
+}
+
+#[test]
+fn the_oracle_sees_that_others_pay_for_what_hostile_ones_hold() {
+    is_caught_beside_the_hostile(Sabotage::RefuseAll);
+}
+
+#[test]
+fn the_oracle_sees_work_without_a_budget() {
+    is_caught_beside_the_hostile(Sabotage::IgnoreBudget);
+}
+
+#[test]
+fn the_oracle_sees_rules_that_are_lost() {
+    is_caught_beside_the_hostile(Sabotage::OpenAccess);
+}
+
+#[test]
+fn the_oracle_sees_connections_whose_end_is_not_seen() {
+    is_caught_beside_the_hostile(Sabotage::ForgetBroken);
+}
+
+/// Worlds with rules that change, with this planted bug.
+fn is_caught_by_rules(sabotage: Sabotage) {
+    let options = Options { sabotage: Some(sabotage), policy: true, ..Options::default() };
+    let caught = (0..200).find(|seed| run(*seed, options).is_err());
+    assert!(caught.is_some(), "the oracle does not see {sabotage:?}");
+}
+
+#[test]
+fn no_message_reaches_who_may_not_have_it() {
+    run_all(0, 600, Options { policy: true, ..Options::default() });
+    run_all(0, 200, Options { policy: true, hostile: true, ..Options::default() });
+}
+
+#[test]
+fn the_oracle_sees_a_shard_that_keeps_old_rules() {
+    is_caught_by_rules(Sabotage::KeepOldRules);
+}
+
+#[test]
+fn the_oracle_sees_a_client_that_keeps_an_old_credential() {
+    is_caught_by_rules(Sabotage::KeepOldPrincipal);
+}
+
+#[test]
+fn the_oracle_sees_who_is_banned_and_not_cut() {
+    is_caught_by_rules(Sabotage::KeepBanned);
+}
+
+#[test]
+fn the_oracle_sees_a_session_that_is_there_after_it_was_purged() {
+    is_caught_by_rules(Sabotage::ForgetPurge);
+}
+
+#[test]
+fn the_oracle_sees_a_credential_that_does_not_end() {
+    is_caught_by_rules(Sabotage::KeepCredentials);
+}

@@ -123,6 +123,12 @@ impl Fate {
         self.gone_ms.get_or_insert(now_ms);
     }
 
+    /// An operator has ended its session, which may be back if the broker ends now.
+    pub(crate) fn on_purged(&mut self) {
+        self.is_unsure = true;
+        self.is_promised = false;
+    }
+
     /// The end of its session, as the client wants it or has to.
     pub(crate) fn begin_anew(&mut self) {
         self.begins_anew = true;

@@ -34,6 +34,8 @@ pub struct Wire {
     /// The number of the connection at the door: none is given twice.
     pub arrival: u32,
     pub opened_ms: u64,
+    /// Bytes of the broker that the client has looked at.
+    pub read_bytes: u64,
     /// As the broker knows it, once admitted.
     pub(crate) place: Option<Place>,
     /// Written by the client, not yet taken by the broker.
@@ -166,6 +168,7 @@ impl ModelClient {
         self.wire = Some(Wire {
             arrival,
             opened_ms: oracle.now_ms,
+            read_bytes: 0,
             place: None,
             to_broker,
             to_client: Vec::new(),
@@ -245,11 +248,13 @@ impl ModelClient {
     pub fn read(&mut self, oracle: &mut Oracle) -> Result<(), String> {
         let Some(wire) = &mut self.wire else { return Ok(()) };
         let bytes = std::mem::take(&mut wire.to_client);
+        let read_bytes = wire.read_bytes;
         let mut taken = 0;
         while taken < bytes.len() {
             let decoded = codec::decode(&bytes[taken..], self.version, Sender::Server, u32::MAX);
             match decoded {
                 Ok(Some((packet, len))) => {
+                    oracle.reading_at = read_bytes + taken as u64;
                     taken += len;
                     self.on_packet(&packet, oracle)?;
                 }
@@ -259,6 +264,7 @@ impl ModelClient {
         }
         if let Some(wire) = &mut self.wire {
             wire.to_client = bytes[taken..].to_vec();
+            wire.read_bytes += taken as u64;
         }
         Ok(())
     }
@@ -274,7 +280,7 @@ impl ModelClient {
                 self.on_unsuback(unsuback.packet_id, unsuback.reasons, oracle)
             }
             Packet::Ack(ack) => self.on_ack(ack, oracle),
-            Packet::Disconnect(_) | Packet::Pingresp => Ok(()),
+            Packet::Disconnect(_) | Packet::Pingresp | Packet::Auth(_) => Ok(()),
             other => Err(format!("{}: unexpected {other:?}", self.id)),
         }
     }

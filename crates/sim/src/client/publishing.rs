@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use codec::{Ack, AckKind, Packet, Property, PropertyBuf, Publish, QoS, Version};
+use codec::{Ack, AckKind, Packet, Property, PropertyBuf, Publish, QoS, Reason, Version};
 
 use super::{ModelClient, Sequences};
 use crate::oracle::{Oracle, Payload};
@@ -149,11 +149,22 @@ impl ModelClient {
                 return Ok(());
             }
             AckKind::Puback if !is_refusal => oracle.on_acknowledged(&sent.publish),
+            AckKind::Puback | AckKind::Pubrec if !may_be_refused(ack.reason, oracle, sent) => {
+                return Err(format!("{}: {} is refused: {:?}", self.id, sent.publish, ack.reason));
+            }
             AckKind::Puback | AckKind::Pubrec => oracle.on_refused(&sent.publish),
             _ => {}
         }
         self.publishing.in_flight.remove(&ack.packet_id);
         self.publishing.in_flight_order.retain(|id| *id != ack.packet_id);
         Ok(())
+    }
+}
+
+/// For lack of room, where there may be none, or of a right.
+fn may_be_refused(reason: Reason, oracle: &Oracle, sent: &Sent) -> bool {
+    match reason {
+        Reason::NOT_AUTHORIZED => oracle.may_be_forbidden(&sent.publish),
+        _ => oracle.terms.may_refuse,
     }
 }

@@ -140,7 +140,7 @@ impl ModelClient {
                     oracle.on_will_firm(wire.arrival);
                 }
                 oracle.on_subscribed(self.number, &filter.name);
-            } else if !oracle.terms.may_refuse {
+            } else if !oracle.may_refuse_filter(Reason(*reason)) {
                 return Err(format!("{}: subscription refused", self.id));
             }
         }

@@ -2,18 +2,20 @@
 
 mod payload;
 mod retained;
+mod rights;
 mod session;
 mod wills;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use broker::Durability;
-use codec::{Publish, QoS};
+use codec::{Publish, QoS, Reason};
 
 use crate::client::OwnedPublish;
 use crate::trace::Trace;
 pub use payload::Payload;
 use retained::Retained;
+pub(crate) use rights::Rights;
 use session::Session;
 pub use wills::Offer;
 use wills::Wills;
@@ -39,6 +41,10 @@ struct Message {
     may_repeat: bool,
     /// It may come for the first time after later ones of another QoS.
     may_be_late: bool,
+    /// Its publisher may have had the right to send it when it came.
+    was_allowed: bool,
+    /// It may have had none.
+    was_forbidden: bool,
 }
 
 /// What is promised in a world.
@@ -81,6 +87,9 @@ pub struct Oracle {
     group_seen: BTreeSet<MessageId>,
     retained: Retained,
     wills: Wills,
+    pub(crate) rights: Rights,
+    /// Where what is being read stands among the bytes of its connection.
+    pub reading_at: u64,
     /// Deliveries that the broker has said it dropped.
     pub dropped: u64,
     pub received: u64,
@@ -160,10 +169,13 @@ impl Oracle {
         let mut owed = BTreeMap::new();
         // Those who get what clears a topic cannot tell which of them it is.
         for (number, session) in self.sessions.iter().filter(|_| !publish.is_clear) {
-            if let Some(granted) = session.granted(topic, self.now) {
+            if let Some(granted) = session.granted(topic, self.now)
+                && self.rights.may_receive(*number, topic)
+            {
                 owed.insert(*number, granted.min(publish.qos));
             }
         }
+        let is_allowed = self.rights.may_publish(publish.payload.publisher, topic);
         let has_group = topic::matches(GROUP_FILTER, topic)
             && self.sessions.get(&GROUP_KEEPER).is_some_and(|keeper| keeper.is_member(self.now));
         if publish.retain {
@@ -179,6 +191,8 @@ impl Oracle {
             owed,
             may_repeat: false,
             may_be_late: false,
+            was_allowed: is_allowed,
+            was_forbidden: !is_allowed,
         };
         self.messages.insert((topic.clone(), publish.payload), message);
     }
@@ -187,15 +201,36 @@ impl Oracle {
     pub fn on_acknowledged(&mut self, publish: &OwnedPublish) {
         self.trace.note(|| format!("acknowledged: {publish}"));
         let id = (publish.topic.clone(), publish.payload);
-        if publish.retain {
+        let was_forbidden = self.messages.get(&id).is_some_and(|message| message.was_forbidden);
+        if publish.retain && was_forbidden {
+            // To some versions nobody can say no.
+            self.retained.on_maybe_refused(&publish.topic, publish.payload.sequence);
+        } else if publish.retain {
             self.retained.on_acknowledged(&publish.topic, publish.payload.sequence);
         }
         if let Some(message) = self.messages.get_mut(&id) {
             message.acknowledged_ms.get_or_insert(self.now_ms);
-            if message.has_group {
+            if message.has_group && !was_forbidden {
                 self.group_owed.insert(id);
             }
         }
+    }
+
+    /// For lack of room, where there may be none, or of a right.
+    pub fn may_refuse_filter(&self, reason: Reason) -> bool {
+        match reason {
+            // Of older versions it is the only word.
+            Reason::NOT_AUTHORIZED | Reason::UNSPECIFIED_ERROR if self.rights.are_in_force() => {
+                true
+            }
+            _ => self.terms.may_refuse,
+        }
+    }
+
+    /// May the publisher have been told that it has no right to this?
+    pub fn may_be_forbidden(&self, publish: &OwnedPublish) -> bool {
+        let message = self.messages.get(&(publish.topic.clone(), publish.payload));
+        message.is_some_and(|message| message.was_forbidden)
     }
 
     /// The publisher was told that the message is not held: nothing is owed.
@@ -272,6 +307,12 @@ impl Oracle {
             return Err(format!("{name}: nobody sent it"));
         };
         let is_will = self.judge_will(&id).map_err(|rule| format!("{name}: {rule}"))?;
+        if !message.was_allowed {
+            return Err(format!("{name}: its publisher had no right to send it"));
+        }
+        if !self.rights.may_have_received(session, publish.topic, self.reading_at) {
+            return Err(format!("{name}: the rules forbid it"));
+        }
         if publish.qos > message.qos {
             return Err(format!("{name}: a higher QoS than published"));
         }
@@ -378,7 +419,7 @@ impl Oracle {
 
 impl Message {
     fn is_promised(&self, now_ms: u64) -> bool {
-        self.acknowledged_ms.is_some() && !self.may_be_discarded(now_ms)
+        self.acknowledged_ms.is_some() && !self.was_forbidden && !self.may_be_discarded(now_ms)
     }
 
     /// It may be older than its publisher wanted it to become.

@@ -69,6 +69,8 @@ impl Oracle {
             owed: BTreeMap::new(),
             may_repeat: false,
             may_be_late: false,
+            was_allowed: true,
+            was_forbidden: false,
         };
         let id = (publish.topic.clone(), publish.payload);
         self.messages.insert(id.clone(), message);
@@ -150,6 +152,13 @@ impl Oracle {
         }
     }
 
+    /// An operator has ended the session of a client: its will comes at once.
+    pub fn on_purged(&mut self, client: u32) {
+        if let Some(connection) = self.wills.admitted.get(&client).copied() {
+            self.return_within(connection, true);
+        }
+    }
+
     /// From now on it may be published at any time after its delay: for whoever is subscribed.
     fn make_due(&mut self, connection: u32, delay_ms: u64) {
         let Some(will) = self.wills.by_connection.get_mut(&connection) else { return };
@@ -157,8 +166,13 @@ impl Oracle {
         (will.state, will.is_settled) = (State::Due { min_ms: due_ms, max_ms: due_ms }, false);
         let Some(message) = self.messages.get_mut(&will.id) else { return };
         self.now += 1;
+        // Rules are asked when it is published.
+        message.was_allowed = self.rights.may_leave(will.offer.client, &will.id.0);
+        message.was_forbidden = !message.was_allowed;
         for (number, session) in &self.sessions {
-            if let Some(granted) = session.granted(&will.id.0, self.now) {
+            if let Some(granted) = session.granted(&will.id.0, self.now)
+                && self.rights.may_receive(*number, &will.id.0)
+            {
                 message.owed.insert(*number, granted.min(message.qos));
             }
         }
@@ -238,6 +252,14 @@ impl Oracle {
     pub fn on_will_start(&mut self) {
         let now_ms = self.now_ms;
         for will in self.wills.by_connection.values_mut() {
+            // What credentials say is not known yet: who may publish only because of that leaves
+            // none.
+            if let Some(message) = self.messages.get_mut(&will.id)
+                && self.rights.are_in_force()
+                && will.state != State::Published
+            {
+                message.was_forbidden = true;
+            }
             if let State::Due { max_ms, .. } = &mut will.state {
                 *max_ms = (*max_ms).max(now_ms + will.offer.delay_ms);
             }
@@ -252,7 +274,8 @@ impl Oracle {
                 continue;
             }
             will.is_settled = true;
-            let is_sure = will.offer.is_kept || !may_refuse;
+            let was_forbidden = self.messages.get(&will.id).is_some_and(|m| m.was_forbidden);
+            let is_sure = (will.offer.is_kept || !may_refuse) && !was_forbidden;
             if will.state == State::Published && is_sure && will.retain {
                 self.retained.on_acknowledged(&will.id.0, will.id.1.sequence);
             } else if will.retain {

@@ -1,0 +1,369 @@
+//! How they come, send, read and go; and what is seen of it.
+
+use broker::access::Access;
+use broker::admission::{Admission, admit};
+use broker::{Close, ConnectRequest, Memory, Reauthenticated, ShardId};
+use codec::{Connect, Packet, Properties, Property, PropertyBuf, Reason, Sender, Version, Will};
+use codec::{QoS, decode};
+use session::Held;
+
+use super::kinds::{FILTERS_PER_PACKET, Kind, METHOD};
+use super::pressure::Pressure;
+use super::{Hostile, Wire};
+use crate::node::Place;
+use crate::sabotage::Sabotage;
+use crate::world::World;
+
+/// A worker reads no more of a connection at a time.
+pub(crate) const BYTES_PER_READ_MAX: usize = 16 * 1024;
+
+/// What one of them writes ahead.
+const PENDING_BYTES_MAX: usize = 100_000;
+
+/// Above its limit an outbox may have the answers to what one read brought, and the largest packet.
+const OUTBOX_BYTES_BEYOND: usize = 128 * 1024;
+
+/// Sessions of a world that one message may be for.
+const FAN_OUT_MAX: u64 = 64;
+
+/// What a filter takes at least (`crates/broker/src/work.rs`).
+const FILTER_UNITS: u64 = 20;
+
+impl World {
+    /// One of them does something.
+    pub(crate) fn step_hostile(&mut self) -> Result<(), String> {
+        if self.mob.has_left || !self.mob.random.chance(STEPS_PERCENT) {
+            return Ok(());
+        }
+        self.plant();
+        let who = self.mob.random.below(self.mob.members.len());
+        self.judge_outbox(who)?;
+        match self.mob.random.below(100) {
+            0..=34 => self.act(who)?,
+            35..=74 => self.carry_from_hostile(who)?,
+            75..=94 => self.read_hostile(who)?,
+            _ => self.feel_pressure()?,
+        }
+        Ok(())
+    }
+
+    /// Bugs of the broker's own.
+    fn plant(&mut self) {
+        if !self.mob.random.chance(2) {
+            return;
+        }
+        match self.node.sabotage {
+            Some(Sabotage::KeepCharge) => {
+                let account = self.node.shared.ledger.account("user x0");
+                account.add(Held::Queued, 100);
+            }
+            Some(Sabotage::OpenAccess) => {
+                let shard = self.mob.random.below(self.node.shards.len());
+                self.node.shards[shard].set_access(Access::open());
+            }
+            _ => {}
+        }
+    }
+
+    fn act(&mut self, who: usize) -> Result<(), String> {
+        let mob = &mut self.mob;
+        let member = &mut mob.members[who];
+        let Some(wire) = &member.wire else { return self.connect_hostile(who) };
+        if mob.random.chance(member.kind.breaks_percent()) {
+            if member.kind == Kind::Taker && mob.random.chance(70) {
+                // Over the connection that it has.
+                member.wire = None;
+                return self.connect_hostile(who);
+            }
+            self.break_hostile(who);
+            return Ok(());
+        }
+        if wire.to_broker.len() < PENDING_BYTES_MAX && member.tail_bytes == 0 {
+            let version = member.version();
+            let bytes = member.write(version, &mut mob.random);
+            if let Some(wire) = &mut member.wire {
+                wire.to_broker.extend(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The network connection breaks; the broker learns of it later.
+    fn break_hostile(&mut self, who: usize) {
+        if let Some(wire) = self.mob.members[who].wire.take()
+            && self.options.sabotage != Some(Sabotage::ForgetBroken)
+        {
+            self.node.broken.push(wire.place);
+        }
+    }
+
+    fn connect_hostile(&mut self, who: usize) -> Result<(), String> {
+        let Some(request) = self.request_of_hostile(who) else {
+            return Err("a sound CONNECT is not admitted".into());
+        };
+        let version = request.version;
+        let shard = self.node.shared.shard_of_client(request.name());
+        let worker = self.node.worker(shard);
+        worker.close_some(&mut self.mob.random);
+        let connection = worker.open(None);
+        let core = &mut self.node.shards[usize::from(shard)];
+        let outcome = core.on_connect(connection, request, self.now_ms);
+        self.arrivals += 1;
+        let (arrival, name) = (self.arrivals, self.mob.members[who].name());
+        match outcome {
+            Ok(slot) => {
+                let place = Place { shard, slot, connection };
+                self.node.connections.insert(place, arrival);
+                let (to_broker, unread) = (Vec::new(), Vec::new());
+                let wire = Wire { arrival, place, to_broker, unread };
+                let member = &mut self.mob.members[who];
+                (member.wire, member.tail_bytes) = (Some(wire), 0);
+                self.note(|| format!("{name} connects, arrival {arrival}, {place:?}"));
+            }
+            Err(answer) => {
+                self.node.worker(shard).close_later(connection);
+                self.note(|| format!("{name} is refused"));
+                judge_refusal(&answer, version).map_err(|rule| format!("{name}: {rule}"))?;
+            }
+        }
+        self.collect(shard);
+        Ok(())
+    }
+
+    fn request_of_hostile(&mut self, who: usize) -> Option<ConnectRequest> {
+        let mob = &mut self.mob;
+        let (random, member) = (&mut mob.random, &mob.members[who]);
+        let version = member.version();
+        let expiry_secs = member.kind.expiry_secs(random);
+        let id = format!("h{}-{}", member.number, random.below(member.kind.ids()));
+        let mut properties = PropertyBuf::new();
+        if version == Version::V5 {
+            properties.push(Property::SessionExpirySecs(expiry_secs));
+            if member.kind == Kind::Authenticator {
+                properties.push(Property::AuthMethod(METHOD));
+            }
+        }
+        let (topic, payload) = (format!("x/{}/will", member.user), vec![b'w'; random.below(5_000)]);
+        let will = random.chance(40).then_some(Will {
+            topic: &topic,
+            payload: &payload,
+            qos: QoS::AtLeastOnce,
+            retain: random.chance(50),
+            properties: Properties::EMPTY,
+        });
+        let connect = Connect {
+            version,
+            clean_start: version != Version::V5 || random.chance(10),
+            keep_alive_secs: 0,
+            client_id: &id,
+            properties: properties.as_properties(),
+            will,
+            username: Some(&member.user),
+            password: None,
+            bridge: false,
+        };
+        let mut bytes = Vec::new();
+        Packet::Connect(connect).encode(version, &mut bytes);
+        match admit(&bytes, &mob.limits, "10.6.6.6:6", || "assigned".into()) {
+            Admission::Connect(credentials, _) => Some(credentials.request),
+            _ => None,
+        }
+    }
+
+    /// What one of them has written reaches the broker, which reads nothing of who has to wait.
+    fn carry_from_hostile(&mut self, who: usize) -> Result<(), String> {
+        let Some(place) = self.place_of_hostile(who) else { return Ok(()) };
+        let key = (place.shard, place.connection);
+        if self.node.held.contains(&key) || self.node.paused.contains(&key) {
+            return Ok(());
+        }
+        self.carry_mail_to(place.shard);
+        let mob = &mut self.mob;
+        let Some(wire) = &mut mob.members[who].wire else { return Ok(()) };
+        if wire.to_broker.is_empty() {
+            return Ok(());
+        }
+        let len = wire.to_broker.len().min(BYTES_PER_READ_MAX);
+        let count = if mob.random.chance(60) { len } else { 1 + mob.random.below(len) };
+        let bytes: Vec<u8> = wire.to_broker.drain(..count).collect();
+        let before = Seen::of(self, place.shard);
+        let core = &mut self.node.shards[usize::from(place.shard)];
+        core.on_bytes(place.slot, place.connection, &bytes, self.now_ms);
+        let after = Seen::of(self, place.shard);
+        self.judge_work(who, &before, &after)?;
+        self.answer_authentication(place.shard)?;
+        self.collect(place.shard);
+        Ok(())
+    }
+
+    fn place_of_hostile(&self, who: usize) -> Option<Place> {
+        self.mob.members[who].wire.as_ref().map(|wire| wire.place)
+    }
+
+    /// What came of one read is bounded by the budget of work.
+    fn judge_work(&self, who: usize, before: &Seen, after: &Seen) -> Result<(), String> {
+        let member = &self.mob.members[who];
+        let units = u64::from(self.mob.turn_units);
+        let (most, what, seen) = match member.kind {
+            Kind::Flooder => {
+                let packets = after.packets - before.packets;
+                let deliveries = after.deliveries - before.deliveries;
+                (units + FAN_OUT_MAX + packets, "deliveries", deliveries)
+            }
+            // Those of one packet at the least, if it is the rest of one.
+            Kind::Subscriber if FILTERS_PER_PACKET as u64 * FILTER_UNITS > units => {
+                let filters = after.subscriptions.saturating_sub(before.subscriptions);
+                (units / FILTER_UNITS + 1, "filters", filters)
+            }
+            _ => return Ok(()),
+        };
+        match seen > most {
+            true => Err(format!("{}: {seen} {what} in one go of {units} units", member.name())),
+            false => Ok(()),
+        }
+    }
+
+    /// What waits for one that does not read has a limit, and so has what it may ask for then.
+    fn judge_outbox(&mut self, who: usize) -> Result<(), String> {
+        let Some(place) = self.place_of_hostile(who) else { return Ok(()) };
+        let max = self.mob.outbox_bytes_max as usize + OUTBOX_BYTES_BEYOND;
+        let core = &mut self.node.shards[usize::from(place.shard)];
+        let unsent = core.outbox(place.slot, place.connection).map_or(0, |outbox| outbox.len());
+        match unsent > max {
+            true => Err(format!(
+                "{}: {unsent} bytes wait to be read, of {max}",
+                self.mob.members[who].name()
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The back-end says yes, no, or go on.
+    fn answer_authentication(&mut self, shard: ShardId) -> Result<(), String> {
+        let core = &mut self.node.shards[usize::from(shard)];
+        for ask in std::mem::take(&mut core.effects.reauthentications) {
+            let answer = match self.mob.random.below(10) {
+                0 => Reauthenticated::Failure(Reason::NOT_AUTHORIZED),
+                1..=4 => Reauthenticated::Continue(b"and then?".to_vec()),
+                _ => Reauthenticated::Success(Vec::new()),
+            };
+            if ask.method.as_ref() != METHOD || !ask.client_id.starts_with('h') {
+                return Err(format!("{} authenticates for a hostile one", ask.client_id));
+            }
+            core.on_reauthenticated(ask.slot, ask.connection, &answer, self.now_ms);
+        }
+        Ok(())
+    }
+
+    fn read_hostile(&mut self, who: usize) -> Result<(), String> {
+        let Some(place) = self.place_of_hostile(who) else { return Ok(()) };
+        let member = &mut self.mob.members[who];
+        if !member.kind.reads() {
+            return Ok(());
+        }
+        let core = &mut self.node.shards[usize::from(place.shard)];
+        let Some(outbox) = core.outbox(place.slot, place.connection) else { return Ok(()) };
+        let bytes: Vec<u8> = outbox.slices().flatten().copied().collect();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let count = 1 + self.mob.random.below(bytes.len());
+        core.on_written(place.slot, place.connection, count, self.now_ms);
+        let told = self.mob.members[who].read(&bytes[..count]);
+        self.collect(place.shard);
+        told
+    }
+
+    /// The broker has ended a connection of theirs.
+    pub(crate) fn on_close_of_hostile(&mut self, arrival: u32, close: &Close) {
+        let Some(who) = self.mob.member_of(arrival) else { return };
+        let member = &mut self.mob.members[who];
+        let farewell: Vec<u8> = close.farewell.slices().flatten().copied().collect();
+        if member.kind.reads()
+            && let Err(rule) = member.read(&farewell)
+        {
+            self.broken_rule.get_or_insert(rule);
+        }
+        self.mob.members[who].wire = None;
+    }
+
+    /// They go, all of them, and do not come back.
+    pub(crate) fn dismiss_hostile(&mut self) {
+        self.mob.has_left = true;
+        self.mob.pressure = Pressure::default();
+        self.node.shared.set_memory(Memory::Enough);
+        (0..self.mob.members.len()).for_each(|who| self.break_hostile(who));
+        while !self.node.broken.is_empty() {
+            self.notice_broken();
+        }
+    }
+}
+
+impl Hostile {
+    pub(super) fn name(&self) -> String {
+        format!("hostile {} ({:?})", self.number, self.kind)
+    }
+
+    /// Err: it got what is none of its business.
+    fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let (version, name, own) = (self.version(), self.name(), format!("x/{}", self.user));
+        let Some(wire) = &mut self.wire else { return Ok(()) };
+        wire.unread.extend_from_slice(bytes);
+        let unread = std::mem::take(&mut wire.unread);
+        let mut rest = unread.as_slice();
+        loop {
+            match decode(rest, version, Sender::Server, u32::MAX) {
+                Ok(Some((packet, len))) => {
+                    if let Packet::Publish(publish) = &packet
+                        && self.is_guarded
+                        && !topic::matches(&format!("{own}/#"), publish.topic)
+                    {
+                        return Err(format!("{name} got a message on {}", publish.topic));
+                    }
+                    rest = &rest[len..];
+                }
+                Ok(None) => break,
+                Err(violation) => return Err(format!("{name} got {violation}")),
+            }
+        }
+        if let Some(wire) = &mut self.wire {
+            wire.unread = rest.to_vec();
+        }
+        Ok(())
+    }
+}
+
+/// Who is refused is told why, and no more.
+fn judge_refusal(answer: &[u8], version: Version) -> Result<(), String> {
+    match decode(answer, version, Sender::Server, u32::MAX) {
+        Ok(Some((Packet::Connack(connack), len)))
+            if len == answer.len() && connack.reason.is_error() && !connack.session_present =>
+        {
+            Ok(())
+        }
+        other => Err(format!("refused with {other:?}")),
+    }
+}
+
+/// What a shard has done so far.
+struct Seen {
+    packets: u64,
+    deliveries: u64,
+    subscriptions: u64,
+}
+
+impl Seen {
+    fn of(world: &World, shard: ShardId) -> Self {
+        let metrics = &world.node.shared.metrics[usize::from(shard)];
+        let deliveries =
+            [&metrics.publishes_sent, &metrics.publishes_queued, &metrics.dropped_slow];
+        Self {
+            packets: metrics.packets_received.value(),
+            deliveries: deliveries.iter().map(|counter| counter.value()).sum(),
+            subscriptions: metrics.subscriptions.value(),
+        }
+    }
+}
+
+/// Of a hundred steps of the world, those in which one of them does something.
+const STEPS_PERCENT: usize = 25;

@@ -1,0 +1,131 @@
+//! Memory that gets short, as the guard of the server tells it.
+//!
+//! How much is left is always some more than any honest user holds: they keep within their share,
+//! whatever the hostile ones do.
+
+use broker::{Memory, ShardId};
+use session::Held;
+
+use super::accounts;
+use crate::sabotage::Sabotage;
+use crate::world::World;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pressure {
+    level: Memory,
+}
+
+/// What honest users may take between two looks, beside their largest messages.
+const MARGIN_BYTES: u64 = 64 * 1024;
+
+/// Messages that may come for one user between two looks.
+const MARGIN_MESSAGES: u64 = 150;
+
+/// Each cuts those who have half as much as the first, or more: none is left of 64 bits.
+const CUT_ROUNDS: usize = 64;
+
+/// A connection that holds less is not worth it (`crates/broker/src/greed.rs`), with what a packet
+/// may have more than its bytes.
+const CUT_BYTES_MIN: usize = 17 * 1024;
+
+impl World {
+    /// Memory gets short, or is looked at, or is enough again.
+    pub(super) fn feel_pressure(&mut self) -> Result<(), String> {
+        let mob = &mut self.mob;
+        let was = mob.pressure.level;
+        mob.pressure.level = match (was, mob.random.below(10)) {
+            (Memory::Enough, 0..=2) => Memory::Tight,
+            (Memory::Enough | Memory::Tight, 3..=5) => Memory::Short,
+            (Memory::Tight | Memory::Short, 0) => Memory::Enough,
+            (level, _) => level,
+        };
+        let is = mob.pressure.level;
+        if was != is {
+            self.note(|| format!("memory is {is:?}"));
+        }
+        self.tell_memory_left();
+        match is {
+            Memory::Enough => {
+                self.node.shared.set_memory(is);
+                Ok(())
+            }
+            Memory::Short if self.mob.random.chance(20) => self.cut_all_greedy(),
+            _ => {
+                self.look_at_memory();
+                Ok(())
+            }
+        }
+    }
+
+    /// The guard of the server looks twenty times a second.
+    pub(crate) fn tell_memory_left(&mut self) {
+        let level = self.mob.pressure.level;
+        if level == Memory::Enough {
+            return;
+        }
+        let left = self.memory_left();
+        self.node.shared.set_memory_left(level, left);
+    }
+
+    /// More than any honest user holds, and than it may take before the next look.
+    fn memory_left(&self) -> u64 {
+        if self.node.sabotage == Some(Sabotage::RefuseAll) {
+            return 0;
+        }
+        let margin = MARGIN_BYTES + MARGIN_MESSAGES * self.padding_max as u64;
+        let honest = self.honest_accounts();
+        let ledger = &self.node.shared.ledger;
+        let totals = honest.iter().map(|name| ledger.account(name).total());
+        2 * totals.max().unwrap_or_default() + margin
+    }
+
+    fn look_at_memory(&mut self) {
+        let ledger = &self.node.shared.ledger;
+        if self.mob.pressure.level == Memory::Short {
+            match self.node.sabotage {
+                Some(Sabotage::SpareLargest) => ledger.cut_nobody(),
+                _ => ledger.cut_largest(ledger.bytes(Held::Unsent) / 2 + 1),
+            }
+        }
+        for shard in 0..self.node.shards.len() {
+            self.node.shards[shard].on_memory_look(self.now_ms);
+            self.collect(shard as ShardId);
+        }
+    }
+
+    /// So much has to be freed that none is spared who holds more than it leaves to others.
+    fn cut_all_greedy(&mut self) -> Result<(), String> {
+        for _ in 0..CUT_ROUNDS {
+            self.look_at_memory();
+        }
+        let ledger = &self.node.shared.ledger;
+        let most = ledger
+            .largest_of(Held::Unsent, 1)
+            .first()
+            .map_or(0, |h| h.bytes[Held::Unsent as usize]);
+        let left = self.memory_left();
+        let is_greedy = |name: &String| {
+            let account = ledger.account(name);
+            account.total() > left && account.bytes(Held::Unsent) >= most / 2
+        };
+        let greedy: Vec<String> = accounts().into_iter().filter(is_greedy).collect();
+        for who in 0..self.mob.members.len() {
+            let member = &self.mob.members[who];
+            let (name, account) = (member.name(), format!("user {}", member.user));
+            let Some(wire) = member.wire.as_ref().filter(|_| greedy.contains(&account)) else {
+                continue;
+            };
+            let unfinished = member.tail_bytes.saturating_sub(wire.to_broker.len());
+            let place = wire.place;
+            let core = &mut self.node.shards[usize::from(place.shard)];
+            let outbox = core.outbox(place.slot, place.connection);
+            let unsent = outbox.map_or(0, |outbox| outbox.len()) + unfinished;
+            if unsent >= CUT_BYTES_MIN {
+                return Err(format!(
+                    "{name} holds most, {unsent} bytes in one connection, and is spared"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! What is charged to whom, when all is over: every byte is given back.
+
+use broker::command::Publication;
+use broker::{Answer, Command, Durability, ShardId};
+use codec::QoS;
+use session::Held;
+
+use crate::hostile;
+use crate::world::World;
+
+/// The address of all honest clients.
+pub(crate) const HONEST_ADDRESS: &str = "10.1.1.1";
+
+/// Rounds in which everything that was retained has to be gone.
+const CLEAR_ROUNDS_MAX: usize = 1000;
+
+impl World {
+    /// The accounts of those who keep to the rules; `without a name` is what a start makes of those
+    /// who have none.
+    pub(crate) fn honest_accounts(&self) -> Vec<String> {
+        let of_users = self.clients.iter().filter_map(|client| client.username.as_ref());
+        let mut names: Vec<String> = of_users.map(|name| format!("user {name}")).collect();
+        names.push(format!("address {HONEST_ADDRESS}"));
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// The hostile ones have gone, and their sessions have expired: what is retained of them is all
+    /// that is charged to them.
+    pub(crate) fn judge_mob(&mut self) -> Result<(), String> {
+        let ledger = &self.node.shared.ledger;
+        for name in hostile::accounts() {
+            let account = ledger.account(&name);
+            for held in Held::ALL.into_iter().filter(|held| *held != Held::Retained) {
+                let bytes = account.bytes(held);
+                if bytes > 0 {
+                    return Err(format!("{name} has gone, and pays for {bytes} bytes {held:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An operator ends all sessions and clears all that is retained: nobody pays for anything.
+    pub(crate) fn judge_ledger(&mut self) -> Result<(), String> {
+        let ids: Vec<String> = self.clients.iter().map(|client| client.id.clone()).collect();
+        for id in ids {
+            self.command(self.shard_of(&id), &Command::Purge(id.as_str().into()));
+        }
+        self.let_move();
+        for _ in 0..CLEAR_ROUNDS_MAX {
+            if !self.clear_some_retained()? {
+                break;
+            }
+            self.let_move();
+        }
+        let shared = &self.node.shared;
+        for held in Held::ALL {
+            let bytes = shared.ledger.bytes(held);
+            if bytes > 0 {
+                let who = shared.ledger.largest_of(held, 3);
+                return Err(format!(
+                    "all is over, and {bytes} bytes {held:?} are charged: {who:?}"
+                ));
+            }
+        }
+        let counts = [
+            ("sessions", shared.total(|metrics| &metrics.sessions)),
+            ("subscriptions", shared.total(|metrics| &metrics.subscriptions)),
+            ("retained messages", shared.total(|metrics| &metrics.retained)),
+            ("retained bytes", shared.total(|metrics| &metrics.retained_bytes)),
+        ];
+        match counts.iter().find(|(_, count)| *count > 0) {
+            Some((what, count)) => Err(format!("all is over, and {count} {what} are counted")),
+            None => Ok(()),
+        }
+    }
+
+    fn shard_of(&self, client_id: &str) -> ShardId {
+        self.node.shared.shard_of_client(broker::Name::first(client_id))
+    }
+
+    /// Asks a shard, and returns what it answers at once.
+    pub(crate) fn command(&mut self, shard: ShardId, command: &Command) -> Option<Answer> {
+        self.tickets += 1;
+        let core = &mut self.node.shards[usize::from(shard)];
+        core.on_command(self.tickets, command, self.now_ms);
+        let is_it = |(ticket, _): &(u32, Answer)| *ticket == self.tickets;
+        let answers = &mut core.effects.answers;
+        let answer = answers.iter().position(is_it).map(|at| answers.remove(at).1);
+        self.collect(shard);
+        answer
+    }
+
+    /// False: there was nothing any more.
+    fn clear_some_retained(&mut self) -> Result<bool, String> {
+        let mut any = false;
+        for shard in 0..self.node.shards.len() as ShardId {
+            let page = Command::Retained { filter: "#".into(), after: None, max: 100 };
+            let Some(Answer::Retained { messages, .. }) = self.command(shard, &page) else {
+                return Err("a page of retained messages is not answered".into());
+            };
+            for message in messages {
+                any = true;
+                self.command(shard, &Command::Publish(clearing(message.topic())));
+            }
+        }
+        Ok(any)
+    }
+}
+
+fn clearing(topic: &str) -> Publication {
+    Publication {
+        topic: topic.into(),
+        properties: Box::default(),
+        payload: Box::default(),
+        qos: QoS::AtLeastOnce,
+        retain: true,
+        expiry_secs: None,
+        durability: Durability::Fsync,
+    }
+}

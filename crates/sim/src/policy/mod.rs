@@ -1,0 +1,349 @@
+//! Rules that change while the broker runs, credentials that say what clients are, and operators
+//! who end what they like.
+//!
+//! Each shard hears of new rules at a time of its own; a start has the newest. What a credential
+//! says of a client is not in the log, so a new process knows it when the client is back.
+
+mod model;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use broker::access::Access;
+use broker::command::Publication;
+use broker::{Answer, Command, ConnectRequest, Ended, Principal, Reauthenticated, ShardId};
+use codec::{QoS, Version};
+
+use crate::client::OwnedPublish;
+use crate::oracle::{GROUP_KEEPER, Payload, Rights};
+use crate::random::Random;
+use crate::sabotage::Sabotage;
+use crate::world::World;
+pub(crate) use model::{Person, Policy};
+
+/// Who steers the broker of a world, if anybody does.
+#[derive(Debug)]
+pub(crate) struct Steering {
+    is_on: bool,
+    random: Random,
+    /// The newest rules.
+    policy: Policy,
+    /// Shards that have yet to hear of them.
+    untold: Vec<ShardId>,
+    banned: BTreeSet<usize>,
+    /// When the credential of a client ends.
+    expires_ms: BTreeMap<usize, u64>,
+    /// Publishes of operators that are not answered.
+    pub(crate) publications: BTreeMap<u32, OwnedPublish>,
+    published: u32,
+}
+
+/// Operators publish under numbers from this one on: each message is in no order with others.
+const OPERATORS: u32 = 900;
+
+/// Of a hundred steps of the world, those in which something is steered.
+const STEPS_PERCENT: usize = 3;
+
+/// After the end of its credential a connection may be there until the next look.
+const EXPIRY_SLACK_MS: u64 = 2000;
+
+impl Steering {
+    pub(crate) fn new(is_on: bool, seed: u64) -> Self {
+        let mut random = Random::new(seed ^ (1 << 59));
+        let policy = if is_on { Policy::choose(&mut random) } else { Policy::open() };
+        Self {
+            is_on,
+            random,
+            policy,
+            untold: Vec::new(),
+            banned: BTreeSet::new(),
+            expires_ms: BTreeMap::new(),
+            publications: BTreeMap::new(),
+            published: 0,
+        }
+    }
+
+    pub(crate) const fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// What the oracle knows of it at the beginning.
+    pub(crate) fn rights(&self, shard_count: ShardId) -> Rights {
+        match self.is_on {
+            true => Rights::new(vec![self.policy.clone(); usize::from(shard_count)]),
+            false => Rights::default(),
+        }
+    }
+
+    pub(crate) fn is_banned(&self, who: usize) -> bool {
+        self.banned.contains(&who)
+    }
+
+    /// May the broker end a connection for this?
+    pub(crate) fn ends(&self, who: usize, ended: &Ended, now_ms: u64) -> bool {
+        match ended {
+            Ended::Administrative | Ended::Banned => self.is_on,
+            Ended::CredentialExpired => self.expires_ms.get(&who).is_some_and(|at| *at <= now_ms),
+            _ => false,
+        }
+    }
+}
+
+impl World {
+    /// The rules of the broker.
+    pub(crate) fn access(&self) -> Access {
+        match self.steering.is_on {
+            true => model::compile(&[self.steering.policy.rules(), self.mob.rules()].concat()),
+            false => self.mob.access(),
+        }
+    }
+
+    /// The rules that there are from the beginning.
+    pub(crate) fn set_first_policy(&mut self) {
+        let access = self.access();
+        self.node.shards.iter_mut().for_each(|shard| shard.set_access(access.clone()));
+    }
+
+    /// A new process has the newest rules.
+    pub(crate) fn start_steering(&mut self) {
+        if !self.steering.is_on {
+            return;
+        }
+        self.steering.untold.clear();
+        self.steering.publications.clear();
+        for shard in 0..self.node.shards.len() {
+            self.oracle.on_policy(shard as ShardId, self.steering.policy.clone());
+        }
+    }
+
+    /// Something is changed, asked or ended.
+    pub(crate) fn steer(&mut self) -> Result<(), String> {
+        if !self.steering.is_on {
+            return Ok(());
+        }
+        self.judge_credentials()?;
+        if !self.steering.untold.is_empty() && self.steering.random.chance(20) {
+            self.tell_policy();
+        }
+        if !self.steering.random.chance(STEPS_PERCENT) {
+            return Ok(());
+        }
+        let who = self.steering.random.below(self.clients.len());
+        match self.steering.random.below(10) {
+            0..=1 if self.steering.untold.is_empty() => {
+                let policy = Policy::choose(&mut self.steering.random);
+                self.change_policy(policy);
+            }
+            2..=4 => self.renew(who),
+            5 => self.kick(who),
+            6 => self.ban_or_pardon(who),
+            7 => self.purge(who),
+            _ => self.publish_as_operator(),
+        }
+        Ok(())
+    }
+
+    fn change_policy(&mut self, policy: Policy) {
+        self.note(|| format!("new rules: {policy:?}"));
+        self.steering.policy = policy;
+        self.steering.untold = (0..self.node.shards.len() as ShardId).collect();
+    }
+
+    /// One of the shards hears of the newest rules.
+    fn tell_policy(&mut self) {
+        let steering = &mut self.steering;
+        let shard = steering.untold.swap_remove(steering.random.below(steering.untold.len()));
+        for who in 0..self.clients.len() {
+            self.note_written(who);
+        }
+        if self.node.sabotage != Some(Sabotage::KeepOldRules) {
+            let access = self.access();
+            self.node.shards[usize::from(shard)].set_access(access);
+        }
+        self.note(|| format!("shard {shard} has the new rules"));
+        self.oracle.on_policy(shard, self.steering.policy.clone());
+        self.collect(shard);
+    }
+
+    /// What is written to a client by now was written by the rules of until now.
+    fn note_written(&mut self, who: usize) {
+        let Some(wire) = &self.clients[who].wire else { return };
+        let Some(place) = wire.place else { return };
+        let core = &mut self.node.shards[usize::from(place.shard)];
+        // Also what may not be told yet.
+        let unsent = core.outbox(place.slot, place.connection).map_or(0, |outbox| outbox.len());
+        let until = wire.read_bytes + (wire.to_client.len() + unsent) as u64;
+        self.oracle.on_written_so_far(self.clients[who].number, until);
+    }
+
+    /// A client is about to be admitted: who is it?
+    pub(crate) fn show_credential(&mut self, who: usize, request: &mut ConnectRequest) {
+        if !self.steering.is_on {
+            return;
+        }
+        let random = &mut self.steering.random;
+        let person = Person::choose(self.clients[who].username.clone(), random);
+        let lives_ms = 5_000 + random.below(60_000) as u64;
+        let expires_at_ms = random.chance(15).then_some(self.now_ms + lives_ms);
+        let attributes = person.attributes();
+        let keeps = self.node.sabotage == Some(Sabotage::KeepCredentials);
+        let principal = Principal {
+            attributes,
+            expires_at_ms: expires_at_ms.filter(|_| !keeps),
+            ..Principal::default()
+        };
+        request.principal = Some(Box::new(principal));
+        self.note_expiry(who, expires_at_ms);
+        let shard = self.node.shared.shard_of_client(request.name());
+        self.oracle.on_person(self.clients[who].number, shard, person, true);
+    }
+
+    fn note_expiry(&mut self, who: usize, expires_at_ms: Option<u64>) {
+        match expires_at_ms {
+            Some(at_ms) => self.steering.expires_ms.insert(who, at_ms),
+            None => self.steering.expires_ms.remove(&who),
+        };
+    }
+
+    /// A client authenticates anew, and is something else by then.
+    fn renew(&mut self, who: usize) {
+        let Some(wire) = &self.clients[who].wire else { return };
+        let is_there = wire.is_acknowledged && self.clients[who].version == Version::V5;
+        let Some(place) = wire.place.filter(|_| is_there) else { return };
+        if self.node.broken.contains(&place) || !self.node.connections.contains_key(&place) {
+            return;
+        }
+        self.note_written(who);
+        let random = &mut self.steering.random;
+        let person = Person::choose(self.clients[who].username.clone(), random);
+        let expires_at_ms = random.chance(30).then_some(self.now_ms + 20_000);
+        let attributes = person.attributes();
+        let principal = Principal { attributes, expires_at_ms, ..Principal::default() };
+        self.note_expiry(who, expires_at_ms);
+        let answer = Reauthenticated::Renewed(Box::new(principal));
+        if self.node.sabotage != Some(Sabotage::KeepOldPrincipal) {
+            let core = &mut self.node.shards[usize::from(place.shard)];
+            core.on_reauthenticated(place.slot, place.connection, &answer, self.now_ms);
+        }
+        self.oracle.on_person(self.clients[who].number, place.shard, person, false);
+        self.collect(place.shard);
+    }
+
+    fn shard_of_client(&self, who: usize) -> ShardId {
+        self.node.shared.shard_of_client(broker::Name::first(&self.clients[who].id))
+    }
+
+    fn kick(&mut self, who: usize) {
+        self.note(|| format!("an operator ends the connection of client {who}"));
+        let command = Command::Kick(self.clients[who].id.as_str().into());
+        self.command(self.shard_of_client(who), &command);
+    }
+
+    /// Who is banned is cut, and not admitted again before that is taken back.
+    fn ban_or_pardon(&mut self, who: usize) {
+        if self.steering.banned.remove(&who) {
+            return self.note(|| format!("client {who} is banned no more"));
+        }
+        self.note(|| format!("client {who} is banned"));
+        self.steering.banned.insert(who);
+        self.note_written(who);
+        self.oracle.on_banned(self.clients[who].number);
+        let (shard, now_ms) = (self.shard_of_client(who), self.now_ms);
+        if self.node.sabotage != Some(Sabotage::KeepBanned) {
+            let id = self.clients[who].id.clone();
+            let core = &mut self.node.shards[usize::from(shard)];
+            core.on_bans(|client_id, _, _| client_id == id, now_ms);
+            self.collect(shard);
+        }
+    }
+
+    /// An operator ends a session, with all that waits for it.
+    fn purge(&mut self, who: usize) {
+        if self.clients[who].number == GROUP_KEEPER || !self.clients[who].is_persistent() {
+            return;
+        }
+        self.note(|| format!("an operator ends the session of client {who}"));
+        self.purging = true;
+        let command = Command::Purge(self.clients[who].id.as_str().into());
+        let answer = match self.node.sabotage {
+            Some(Sabotage::ForgetPurge) => Some(Answer::Done(true)),
+            _ => self.command(self.shard_of_client(who), &command),
+        };
+        self.purging = false;
+        if !matches!(answer, Some(Answer::Done(true))) {
+            return;
+        }
+        let number = self.clients[who].number;
+        self.oracle.on_purged(number);
+        self.clients[who].fate.on_purged();
+        self.oracle.on_session_start(number);
+    }
+
+    fn publish_as_operator(&mut self) {
+        let steering = &mut self.steering;
+        steering.published += 1;
+        let topic = format!("t/{}/{}", steering.random.below(3), steering.random.below(3));
+        let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][steering.random.below(2)];
+        let payload = Payload { publisher: OPERATORS + steering.published, sequence: 1 };
+        let shard = steering.random.below(self.node.shards.len()) as ShardId;
+        let (retain, is_clear, expiry_secs, padding) = (false, false, None, 0);
+        let publish = OwnedPublish { topic, qos, retain, is_clear, expiry_secs, payload, padding };
+        let command = Command::Publish(Publication {
+            topic: publish.topic.as_str().into(),
+            properties: Box::default(),
+            payload: payload.to_bytes(0).into(),
+            qos,
+            retain: false,
+            expiry_secs: None,
+            durability: self.limits.durability,
+        });
+        self.oracle.on_sent(&publish);
+        self.steering.publications.insert(self.tickets + 1, publish);
+        if let Some(answer) = self.command(shard, &command) {
+            self.on_answer(self.tickets, &answer);
+        }
+    }
+
+    /// A command is answered: a publish that is accepted is a promise.
+    pub(crate) fn on_answer(&mut self, ticket: u32, answer: &Answer) {
+        let Some(publish) = self.steering.publications.remove(&ticket) else { return };
+        match answer {
+            Answer::Published(reason) if !reason.is_error() => {
+                self.oracle.on_acknowledged(&publish);
+            }
+            // While memory is short an operator stands behind everybody.
+            Answer::Published(reason) if !self.oracle.terms.may_refuse && self.mob.has_left() => {
+                let rule = format!("a publish of an operator is refused: {reason:?}");
+                self.broken_rule.get_or_insert(rule);
+            }
+            _ => self.oracle.on_refused(&publish),
+        }
+    }
+
+    /// No connection outlives the credential that it was opened with.
+    fn judge_credentials(&self) -> Result<(), String> {
+        for (who, expires_ms) in &self.steering.expires_ms {
+            let wire = self.clients[*who].wire.as_ref();
+            let Some(place) = wire.and_then(|wire| wire.place) else { continue };
+            let is_open = self.node.connections.contains_key(&place);
+            if is_open && self.looked_ms > expires_ms + EXPIRY_SLACK_MS {
+                return Err(format!("client {who} is connected after its credential has ended"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody is banned any more.
+    pub(crate) fn pardon_all(&mut self) {
+        self.steering.banned.clear();
+    }
+
+    /// From here on everybody may do everything.
+    pub(crate) fn end_steering(&mut self) {
+        if self.steering.is_on {
+            self.change_policy(Policy::open());
+            while !self.steering.untold.is_empty() {
+                self.tell_policy();
+            }
+        }
+    }
+}
