@@ -10,7 +10,7 @@ use codec::{
 };
 use session::Will;
 
-use crate::{ConnectRequest, Limits};
+use crate::{ConnectRequest, Limits, Scope};
 
 /// The type of a CONNECT, in the upper half of its first byte.
 const CONNECT: u8 = 1;
@@ -216,6 +216,7 @@ fn check(
     };
     let request = ConnectRequest {
         version: connect.version,
+        scope: Scope::FIRST,
         clean_start: connect.clean_start,
         keep_alive_secs: connect.keep_alive_secs,
         client_id: if is_assigned { assigned_id().into() } else { connect.client_id.into() },

@@ -12,9 +12,10 @@ use crate::durable::Durable;
 use crate::ledger::Charged;
 use crate::news::ClientNews;
 use crate::pace::{CONGESTION_PAUSE_MS, CONGESTION_PAUSE_MS_MAX, OVERRUN_MS_MAX, OVERRUN_MS_MIN};
+use crate::rules::Rules;
 use crate::subscribe::Done;
 use crate::subscriptions::Subscriptions;
-use crate::{Access, Limits, NO_CONNECTION, Name, Principal, RetainedQuery};
+use crate::{Limits, NO_CONNECTION, Name, Principal, RetainedQuery, Scope};
 
 /// Where a client connects from, without its port. None: not from a network.
 pub(crate) fn address_of(peer: &str) -> Option<IpAddr> {
@@ -156,6 +157,8 @@ impl Pace {
 
 #[derive(Debug)]
 pub(crate) struct Client {
+    /// Where its id, its topics and its groups mean what they mean.
+    pub(crate) scope: Scope,
     pub(crate) id: Box<str>,
     pub(crate) username: Option<Box<str>>,
     /// Of its latest connection, as long as the process runs.
@@ -185,9 +188,10 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(id: Box<str>, limits: Arc<Limits>) -> Self {
+    pub(crate) fn new(name: Name<'_>, limits: Arc<Limits>) -> Self {
         Self {
-            id,
+            scope: name.scope(),
+            id: name.text().into(),
             username: None,
             principal: None,
             grants: Grants::default(),
@@ -210,11 +214,17 @@ impl Client {
 
     /// What the session is found by.
     pub(crate) fn name(&self) -> Name<'_> {
-        Name::first(&self.id)
+        Name::new(self.scope, &self.id)
     }
 
     pub(crate) fn identity(&self) -> Identity<'_> {
         Identity { client_id: &self.id, username: self.username.as_deref() }
+    }
+
+    /// What it has logged in as.
+    pub(crate) fn login(&self) -> Option<&str> {
+        let whole = self.principal.as_ref().and_then(|principal| principal.login.as_deref());
+        whole.or(self.username.as_deref())
     }
 
     pub(crate) fn extras(&mut self) -> &mut Extras {
@@ -227,7 +237,8 @@ impl Client {
         Place { address, listener: &self.limits.listener }
     }
 
-    pub(crate) fn grants_by(&self, access: &Access) -> Grants {
+    pub(crate) fn grants_by(&self, rules: &Rules) -> Grants {
+        let access = rules.of(self.scope);
         access.grants_of(self.identity(), self.principal.as_deref(), self.place())
     }
 

@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_client_id_of_another_scope_is_another_client() {
         let mut clients = Clients::new(3, 0);
-        let slot = clients.insert(Client::new("one".into(), Default::default()));
+        let slot = clients.insert(Client::new(Name::first("one"), Default::default()));
         assert_eq!(clients.find(Name::first("one")), Some(slot));
         assert_eq!(clients.find(Name::new(Scope::SECOND, "one")), None);
     }
@@ -190,7 +190,7 @@ mod tests {
         let mut clients = Clients::new(3, 0);
         let mut last = SessionKey::NOBODY;
         for _ in 0..=u32::from(u16::MAX) + 1 {
-            let slot = clients.insert(Client::new("one".into(), Default::default()));
+            let slot = clients.insert(Client::new(Name::first("one"), Default::default()));
             let key = clients.key(slot);
             // Keys grow: by generations, then by places.
             assert!((key.slot(), key.generation()) > (last.slot(), last.generation()));

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
 use session::{Held, LinkSettings, NEVER, Rates, Will};
 
-use crate::access::{Identity, Place};
+use crate::access::{Grants, Identity, Place};
 use crate::client::{self, Client, address_of};
-use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Principal, Shard, admission};
+use crate::rules::Rules;
+use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Principal, Scope, Shard, admission};
 
 /// Numbers of connections that go with each millisecond of broker time.
 const SEQUENCES_PER_MS: u64 = 1000;
@@ -20,6 +21,8 @@ const PACKET_BYTES_MAX: u32 = 268_435_455 + 5;
 #[derive(Clone, Debug)]
 pub struct ConnectRequest {
     pub version: Version,
+    /// Of its namespace.
+    pub scope: Scope,
     pub clean_start: bool,
     pub keep_alive_secs: u16,
     /// As sent, or as assigned.
@@ -54,7 +57,7 @@ pub struct ConnectRequest {
 impl ConnectRequest {
     /// What its session is found by.
     pub fn name(&self) -> Name<'_> {
-        Name::first(&self.client_id)
+        Name::new(self.scope, &self.client_id)
     }
 
     /// The user name, if it counts.
@@ -62,10 +65,17 @@ impl ConnectRequest {
         self.username.as_deref().filter(|_| self.is_proved)
     }
 
+    fn grants_by(&self, rules: &Rules) -> Grants {
+        let identity = Identity { client_id: &self.client_id, username: self.proved_username() };
+        let listener = &self.limits.listener;
+        let place = Place { address: address_of(&self.peer), listener };
+        rules.of(self.scope).grants_of(identity, self.principal.as_deref(), place)
+    }
+
     /// Who pays for what it makes the broker hold.
     fn payer(&self) -> Option<String> {
         match self.proved_username() {
-            Some(name) => Some(user_account(name)),
+            Some(name) => Some(user_account(Name::new(self.scope, name))),
             None if self.origin.is_empty() => None,
             None => Some(format!("address {}", self.origin)),
         }
@@ -84,6 +94,9 @@ impl Shard {
         request: ConnectRequest,
         now_ms: u64,
     ) -> Result<u32, Vec<u8>> {
+        if self.is_shut(request.scope) {
+            return Err(admission::refuse(&request, Reason::BANNED));
+        }
         let existing = self.clients.find(request.name());
         if let Some(slot) = existing {
             if !self.is_owner(slot, &request, now_ms) {
@@ -95,7 +108,7 @@ impl Shard {
             Some(slot) => (slot, true),
             None if self.lacks_room_for(&request) => return Err(self.refuse_session_of(request)),
             None => {
-                let client = Client::new(request.client_id.clone(), request.limits.clone());
+                let client = Client::new(request.name(), request.limits.clone());
                 let slot = self.clients.insert(client);
                 self.metrics().sessions.add(1);
                 (slot, false)
@@ -117,6 +130,11 @@ impl Shard {
         let owner = client.username.as_deref();
         client.expires_at_ms <= now_ms
             || self.shared.settings.session_owner.admits(owner, request.proved_username())
+    }
+
+    /// The namespace was closed or deleted while the connection was on its way here.
+    fn is_shut(&self, scope: Scope) -> bool {
+        !scope.is_first() && self.shared.spaces.get(scope).is_none_or(|space| space.is_closed())
     }
 
     fn charge_payer(&mut self, slot: u32, request: &ConnectRequest) {
@@ -163,9 +181,9 @@ impl Shard {
         Some((client.username.as_deref(), &client.session.link()?.peer))
     }
 
-    /// The connection that a client id has now.
-    pub fn connection_of(&self, client_id: &str) -> Option<u64> {
-        let client = self.clients.get(self.clients.find(Name::first(client_id))?)?;
+    /// The connection that a client has now.
+    pub fn connection_of(&self, client: Name<'_>) -> Option<u64> {
+        let client = self.clients.get(self.clients.find(client)?)?;
         Some(client.connection).filter(|connection| *connection != NO_CONNECTION)
     }
 
@@ -198,9 +216,7 @@ impl Shard {
         let settings = link_settings(&request);
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
-        let identity = Identity { client_id: &request.client_id, username };
-        let place = Place { address: address_of(&request.peer), listener: &limits.listener };
-        let grants = self.access.grants_of(identity, request.principal.as_deref(), place);
+        let grants = request.grants_by(&self.rules);
         self.charge_payer(slot, &request);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
@@ -283,8 +299,11 @@ impl Shard {
 }
 
 /// The account of a user, whatever address it comes from.
-pub(crate) fn user_account(name: &str) -> String {
-    format!("user {name}")
+pub(crate) fn user_account(name: Name<'_>) -> String {
+    match name.scope() {
+        Scope::FIRST => format!("user {}", name.text()),
+        scope => format!("user {} of namespace {}", name.text(), scope.number()),
+    }
 }
 
 fn link_settings(request: &ConnectRequest) -> LinkSettings {

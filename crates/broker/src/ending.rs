@@ -75,9 +75,9 @@ impl Shard {
         }
     }
 
-    /// An operator ends the connection of a client id. False if there is none.
-    pub fn on_kick(&mut self, client_id: &str, now_ms: u64) -> bool {
-        let found = self.clients.find(Name::first(client_id));
+    /// An operator ends the connection of a client. False if there is none.
+    pub fn on_kick(&mut self, client: Name<'_>, now_ms: u64) -> bool {
+        let found = self.clients.find(client);
         let Some(slot) = found.filter(|s| self.clients.get(*s).is_some_and(|c| c.is_connected()))
         else {
             return false;
@@ -212,7 +212,7 @@ impl Shard {
             Some(_) => self.shared.settings.level_of(&will.topic, client.limits.durability),
             None => 0,
         };
-        let message = Message::new(&will.parts(key.as_u64(), level, now_ms));
+        let message = Message::new(&will.parts(key.as_u64(), client.scope.number(), level, now_ms));
         self.metrics().wills.add(1);
         if !self.publish_kept_will(slot, &message, now_ms) {
             self.route_will(slot, &message, now_ms);
@@ -303,7 +303,7 @@ impl Shard {
             connection: client.connection,
             is_start: auth.reason == Reason::RE_AUTHENTICATE,
             client_id: client.id.clone(),
-            username: client.username.clone(),
+            username: client.login().map(Into::into),
             provider: client.principal.as_ref().and_then(|principal| principal.provider),
             method: method.unwrap_or_default().into(),
             data: data.unwrap_or_default().into(),
@@ -329,8 +329,12 @@ impl Shard {
             Reauthenticated::Continue(data) => (Reason::CONTINUE_AUTHENTICATION, data),
             Reauthenticated::Success(data) => (Reason::SUCCESS, data),
             Reauthenticated::Renewed(principal) => {
-                client.principal = Some(principal.clone());
-                client.grants = client.grants_by(&self.access);
+                if !client.principal.get_or_insert_default().renew(*principal.clone()) {
+                    self.end(slot, Ended::NotAuthorized, now_ms);
+                    self.finish(now_ms);
+                    return;
+                }
+                client.grants = client.grants_by(&self.rules);
                 client.rechecks |= !client.grants.is_open();
                 (Reason::SUCCESS, &[])
             }

@@ -39,7 +39,7 @@ impl Shard {
         identifier: u32,
     ) -> (Listed, bool) {
         self.work.charge(MEMBER_UNITS * usize::from(self.shared.shard_count));
-        let name = self.group_name(GroupText::first(share, filter));
+        let name = self.group_name(GroupText::new(self.scope_of(slot), share, filter));
         let key = name.key;
         let member_key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot).sure() else {

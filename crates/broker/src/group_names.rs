@@ -21,7 +21,7 @@ pub struct GroupName {
     /// Its remainder by the number of shards is the home, which is the same in every life of the
     /// broker: the home's log keeps the queue. The key itself is another in each. Never 0.
     pub key: u64,
-    scope: Scope,
+    pub(crate) scope: Scope,
     pub share: Box<str>,
     pub filter: Box<str>,
     /// Of the text. Others may have the same.

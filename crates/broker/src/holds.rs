@@ -36,7 +36,7 @@ pub(crate) struct Holds {
 #[derive(Debug)]
 struct Hold {
     subscriber: SessionKey,
-    /// What it subscribed to. Empty: the hold is over, and who waits is to be read on.
+    /// What it subscribed to, as keys. Empty: the hold is over, and who waits is to be read on.
     filters: Vec<Arc<str>>,
     /// Payloads of fewer bytes do not wait.
     bytes_min: usize,
@@ -138,7 +138,8 @@ impl Shard {
         now_ms: u64,
     ) -> bool {
         let subscriber = self.key(slot);
-        let topic = message.topic();
+        let name = Name::topic_of(message);
+        let topic = &*Name::of(message).key();
         let bytes_min = if all { 0 } else { LARGE_BYTES_MIN };
         if self.holds.are_for(subscriber, topic, bytes_min) {
             return true;
@@ -146,7 +147,7 @@ impl Shard {
         if self.holds.filter_count() >= HELD_FILTERS_MAX {
             return false;
         }
-        let (index, filters) = self.router.filters_of(Name::first(topic.as_bytes()));
+        let (index, filters) = self.router.filters_of(name);
         let own = filters.iter().find(|filter| index.subscription(**filter, slot).is_some());
         let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
         let Some(filter) = filter.sure() else { return false };
@@ -225,7 +226,8 @@ impl Shard {
             }
             _ => publish.topic,
         };
-        self.holds.subscriber_of(self.key(slot), topic, publish.payload.len())
+        let topic = Name::new(self.scope_of(slot), topic).key();
+        self.holds.subscriber_of(self.key(slot), &topic, publish.payload.len())
     }
 
     /// Reads nothing from a publisher before the subscriber's queue is short.

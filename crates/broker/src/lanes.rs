@@ -150,12 +150,12 @@ impl Shard {
             return None;
         }
         if !publish.topic.is_empty() && self.groups.is_empty() {
+            let topic = Name::new(self.scope_of(slot), publish.topic);
             let home = match publish.retain {
-                true => 1 << self.shared.shard_of_topic(Name::first(publish.topic)),
+                true => 1 << self.shared.shard_of_topic(topic),
                 false => 0,
             };
-            let topic = Name::first(publish.topic.as_bytes());
-            full &= self.router.interested(topic).wants | home;
+            full &= self.router.interested(topic.as_bytes()).wants | home;
         }
         let passes = full != 0
             && is_alone

@@ -56,9 +56,11 @@ mod remains;
 mod retain;
 mod room;
 mod router;
+mod rules;
 mod settings;
 mod shard;
 mod shared;
+mod space;
 mod subscribe;
 mod subscriptions;
 mod sure;
@@ -83,10 +85,12 @@ pub use mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use metrics::{Counter, Description, Kind, Metrics};
 pub use name::{GroupText, Name, Scope};
 pub use numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
-pub use principal::{Attribute, Attributes, Principal};
+pub use principal::{Attribute, Attributes, NAMESPACE, Principal};
+pub use rules::Rules;
 pub use settings::{
     Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, TURN_UNITS, WhenFull,
 };
 pub use shard::{Rest, Shard};
 pub use shared::{Memory, Shared};
+pub use space::{Space, Spaces};
 pub use waits::Waits;

@@ -6,6 +6,7 @@ use codec::{QoS, Reason};
 use session::{Account, LARGE_BYTES_MIN, Message};
 use topic::Cursor;
 
+use crate::Scope;
 use crate::group_names::GroupName;
 use crate::groups::Member;
 
@@ -74,6 +75,8 @@ pub struct RetainedQuery {
     pub subscriber: SessionKey,
     /// The shard that is asked.
     pub home: ShardId,
+    /// Of the subscriber, and thus of the filter.
+    pub scope: Scope,
     pub filter: Arc<str>,
     pub options: u8,
     pub identifier: u32,
@@ -148,7 +151,7 @@ pub enum Mail {
     /// The answer.
     Heard { by: ShardId, number: u64 },
     /// The queue of this subscriber of mine is long: take no publish of QoS 1 or 2 for it whose
-    /// payload has so many bytes.
+    /// payload has so many bytes. The filter is its key.
     Hold { subscriber: SessionKey, filter: Arc<str>, bytes_min: usize },
     /// Take them again.
     LetGo { subscriber: SessionKey },

@@ -2,9 +2,14 @@
 //!
 //! A name means something within its scope: what two scopes call the same is not the same. All
 //! tables that are asked for a name are asked with its scope, and the homes of names follow from
-//! both. So far there is one scope, which [`Name::first`] and [`GroupText::first`] stand for:
-//! whoever makes names of several has to say there which.
+//! both. Each namespace is a scope; the first one is of everybody who has no other.
+//!
+//! Trees and the log know names by one text, the [key](Name::key): in the first scope it is the
+//! name itself, in others the scope stands before it, as a level that no client can write and no
+//! wildcard matches.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::FixedState;
@@ -13,8 +18,8 @@ use session::Message;
 use crate::ShardId;
 
 /// Where a name means what it means.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Scope(u32);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Scope(u16);
 
 /// A client id, a topic or a filter, with its scope. Topics that are looked up for each message
 /// come as bytes, which need not be proved to be text again.
@@ -38,6 +43,29 @@ impl Scope {
 
     #[cfg(test)]
     pub(crate) const SECOND: Self = Self(1);
+
+    pub const fn new(number: u16) -> Self {
+        Self(number)
+    }
+
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Of a message's topic.
+    #[inline(always)]
+    pub fn of(message: &Message) -> Self {
+        Self(message.scope())
+    }
+
+    /// Filters of keys that match all topics of a scope but the first.
+    pub(crate) fn filters(self) -> [String; 2] {
+        [front_of(self, false) + "#", front_of(self, true) + "#"]
+    }
+
+    pub const fn is_first(self) -> bool {
+        self.0 == 0
+    }
 }
 
 impl<T: ?Sized> Clone for Name<'_, T> {
@@ -60,11 +88,11 @@ impl<'a, T: ?Sized> Name<'a, T> {
         Self::new(Scope::FIRST, text)
     }
 
-    /// By what the trees of a shard know it: the index, the interest summary, the retained store.
-    /// They hold one scope.
-    #[inline(always)]
-    pub(crate) fn in_trees(self) -> &'a T {
-        debug_assert!(self.scope == Scope::FIRST, "no tree has names of {:?}", self.scope);
+    pub const fn scope(self) -> Scope {
+        self.scope
+    }
+
+    pub const fn text(self) -> &'a T {
         self.text
     }
 }
@@ -72,7 +100,7 @@ impl<'a, T: ?Sized> Name<'a, T> {
 impl<'a> Name<'a> {
     /// The topic of a message.
     pub(crate) fn of(message: &'a Message) -> Self {
-        Self::first(message.topic())
+        Self::new(Scope::of(message), message.topic())
     }
 
     /// The shard that keeps what has this name.
@@ -84,15 +112,78 @@ impl<'a> Name<'a> {
     pub(crate) fn hash(self, hasher: &FixedState) -> u64 {
         hash_of(hasher, self.scope, &[self.text.as_bytes()])
     }
+
+    /// By what the trees of a shard know it: the index, the interest summary, the retained store;
+    /// and the log.
+    #[inline(always)]
+    pub fn key(self) -> Cow<'a, str> {
+        match self.scope {
+            Scope::FIRST => Cow::Borrowed(self.text),
+            scope => Cow::Owned(front_of(scope, self.text.starts_with('$')) + self.text),
+        }
+    }
+
+    /// The name of a key. Stored keys do not change their meaning: what is not like one of another
+    /// scope is a name of the first.
+    pub fn of_key(key: &'a str) -> Self {
+        split_key(key).unwrap_or(Self::first(key))
+    }
+
+    pub(crate) fn as_bytes(self) -> Name<'a, [u8]> {
+        Name::new(self.scope, self.text.as_bytes())
+    }
 }
 
 impl<'a> Name<'a, [u8]> {
     /// The topic of a message, to be looked up.
     #[inline(always)]
     pub(crate) fn topic_of(message: &'a Message) -> Self {
-        Self::first(message.topic_bytes())
+        Self::new(Scope::of(message), message.topic_bytes())
+    }
+
+    /// As [`Name::key`].
+    pub(crate) fn key(self) -> Cow<'a, [u8]> {
+        match self.scope {
+            Scope::FIRST => Cow::Borrowed(self.text),
+            _ => {
+                let mut key = Vec::new();
+                self.write_key(&mut key);
+                Cow::Owned(key)
+            }
+        }
+    }
+
+    /// The same, in place of what stands there.
+    pub(crate) fn write_key(self, key: &mut Vec<u8>) {
+        key.clear();
+        if !self.scope.is_first() {
+            key.extend_from_slice(front_of(self.scope, self.text.starts_with(b"$")).as_bytes());
+        }
+        key.extend_from_slice(self.text);
     }
 }
+
+/// What stands before a name of another scope than the first. It begins with a `$`, so wildcards in
+/// the first level of a filter do not match it (MQTT-4.7.2-1), and has a character that no client
+/// may send (MQTT-1.5.4-2). A second `$` is for names that begin with one themselves, which the
+/// wildcards in the first level of their own scope must not match either.
+fn front_of(scope: Scope, is_of_server: bool) -> String {
+    let mut front = String::with_capacity(FRONT_BYTES_MAX);
+    // A string takes all that is written.
+    let _ = write!(front, "{FRONT}{}{}", scope.0, if is_of_server { "$/" } else { "/" });
+    front
+}
+
+fn split_key(key: &str) -> Option<Name<'_>> {
+    let (front, text) = key.strip_prefix(FRONT)?.split_once('/')?;
+    let number = front.strip_suffix('$').unwrap_or(front).parse().ok()?;
+    Some(Name::new(Scope(number), text))
+}
+
+const FRONT: &str = "$\u{0}";
+
+/// A number of 16 bits, and what is around it.
+pub(crate) const FRONT_BYTES_MAX: usize = FRONT.len() + 5 + 2;
 
 impl<'a> GroupText<'a> {
     pub(crate) const fn new(scope: Scope, share: &'a str, filter: &'a str) -> Self {
@@ -131,7 +222,7 @@ fn home_of(scope: Scope, parts: &[&[u8]], shard_count: ShardId) -> ShardId {
     parts.iter().for_each(|part| add(part));
     if scope != Scope::FIRST {
         add(&[0]);
-        add(&scope.0.to_le_bytes());
+        add(&u32::from(scope.0).to_le_bytes());
     }
     hash ^= hash >> 32;
     hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -141,7 +232,7 @@ fn home_of(scope: Scope, parts: &[&[u8]], shard_count: ShardId) -> ShardId {
 fn hash_of(hasher: &FixedState, scope: Scope, parts: &[&[u8]]) -> u64 {
     let mut state = hasher.build_hasher();
     parts.iter().for_each(|part| state.write(part));
-    state.write_u32(scope.0);
+    state.write_u32(scope.0.into());
     state.finish()
 }
 
@@ -168,6 +259,34 @@ mod tests {
             ["", "client-1", "site/4/meter", "\u{fc}/ber"].map(|text| Name::first(text).home(64));
         assert_eq!(homes, [33, 54, 24, 3]);
         assert_eq!(GroupText::first("g", "jobs/#").home(64), 14);
+    }
+
+    #[test]
+    fn keys_are_read_back_and_no_wildcard_leaves_its_scope() {
+        let scopes = [Scope::FIRST, Scope::SECOND, Scope::new(10), Scope::new(u16::MAX)];
+        let topics = ["a", "a/b", "/", "$SYS/x", "$", "\u{fc}/b"];
+        let filters = ["#", "+/#", "+", "a/#", "$SYS/#", "$SYS/+", "+/x", "/+"];
+        for (scope, topic) in scopes.iter().flat_map(|scope| topics.map(|topic| (*scope, topic))) {
+            let name = Name::new(scope, topic);
+            let key = name.key().into_owned();
+            assert!(key.len() <= FRONT_BYTES_MAX + topic.len());
+            assert_eq!(Name::of_key(&key), name);
+            assert_eq!(*name.as_bytes().key(), *key.as_bytes());
+            for (other, filter) in scopes.iter().flat_map(|s| filters.map(|f| (*s, f))) {
+                let matches = topic::matches(&Name::new(other, filter).key(), &key);
+                assert_eq!(matches, scope == other && topic::matches(filter, topic));
+            }
+        }
+    }
+
+    /// Stored data depends on these bytes.
+    #[test]
+    fn keys_are_what_they_always_were() {
+        let second = |text: &'static str| Name::new(Scope::SECOND, text).key();
+        assert_eq!(Name::first("a/b").key(), "a/b");
+        assert_eq!(second("a/b"), "$\01/a/b");
+        assert_eq!(second("$SYS/a"), "$\01$/$SYS/a");
+        assert_eq!(Name::new(Scope::SECOND, "client-1").home(64), 46);
     }
 
     #[test]

@@ -19,9 +19,16 @@ pub struct Principal {
     pub provider: Option<u32>,
     /// Access rules do not apply to it. Topics of the broker's own stay the broker's.
     pub is_superuser: bool,
+    /// What it logged in as, where its user name is only a part of that.
+    pub login: Option<Box<str>>,
+    /// Its attribute [`NAMESPACE`] has put it where it is.
+    pub is_placed: bool,
     /// Access rules of its own, which come before those that are for others, too.
     pub rules: Arc<[OrderedRule]>,
 }
+
+/// The attribute that says where a client belongs.
+pub const NAMESPACE: &str = "namespace";
 
 /// Named values, in the order of their names.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,6 +40,17 @@ pub enum Attribute {
     Text(Box<str>),
     Number(f64),
     List(Box<[Self]>),
+}
+
+impl Principal {
+    /// Takes another credential of the same client. False: it says that it belongs elsewhere.
+    pub(crate) fn renew(&mut self, fresh: Self) -> bool {
+        let (login, is_placed) = (self.login.take(), self.is_placed);
+        let namespace = |of: &Self| of.attributes.get(NAMESPACE).cloned();
+        let stays = !is_placed || namespace(self) == namespace(&fresh);
+        *self = Self { login, is_placed, ..fresh };
+        stays
+    }
 }
 
 impl Attributes {

@@ -673,7 +673,7 @@ fn check(
 ) -> Result<Checked, Ended> {
     check_offered(client, publish).map_err(Ended::Violation)?;
     let is_undone = publish.retain && client.has_undone(publish.packet_id);
-    let Client { id, username, grants, limits, session, .. } = client;
+    let Client { scope, id, username, grants, limits, session, .. } = client;
     let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
     let (publishing, is_repeat) = match inbound {
         Inbound::Accept(publishing) => (publishing, false),
@@ -725,6 +725,7 @@ fn check(
             Some(settings) => settings.level_of(topic, limits.durability),
             None => 0,
         },
+        scope: scope.number(),
     };
     let message = match memory {
         Some(memory) => Message::of_packet(&parts, memory),

@@ -55,7 +55,7 @@ impl Shard {
             Err(error) => return Err(crate::publish::reason_of(&error)),
         };
         if let Some(old) = self.retained.insert(message, place, payer, &self.effects) {
-            self.unwrite_retained(topic, old, place.is_some());
+            self.unwrite_retained(&Name::of(message).key(), old, place.is_some());
         }
         Ok(place.is_some() && confirm.is_some())
     }
@@ -96,7 +96,7 @@ impl Shard {
         message: &Message,
         confirm: Option<Confirm>,
     ) -> Result<bool, Reason> {
-        let topic = message.topic();
+        let topic = &*Name::of(message).key();
         let is_written = self.retained.place_of(Name::of(message)).is_some_and(Place::is_some);
         let is_kept = is_written || message.level() > 0;
         let level = level_of(message.level());
@@ -142,6 +142,7 @@ impl Shard {
         let Some(store) = self.store.as_mut().filter(|_| message.level() > 0) else {
             return Ok(Place::NOWHERE);
         };
+        let topic = Name::of(message).key();
         let fact = Fact::Retained(StoredMessage {
             serial: 0,
             origin,
@@ -150,7 +151,7 @@ impl Shard {
             retain: true,
             expires_at_ms: message.expires_at_ms(),
             payer: noted(payer),
-            topic: message.topic(),
+            topic: &topic,
             properties: message.properties(),
             payload: message.payload(),
         });
@@ -161,7 +162,8 @@ impl Shard {
         Ok(place)
     }
 
-    /// What is written of a topic is void. Unless something is written of it since, that is said.
+    /// What is written of a topic, by its key, is void. Unless something is written of it since,
+    /// that is said.
     fn unwrite_retained(&mut self, topic: &str, place: Place, is_superseded: bool) {
         let Some(store) = self.store.as_mut().filter(|_| place.is_some()) else { return };
         store.release(place);
@@ -191,7 +193,7 @@ impl Shard {
         for message in self.retained.look_for_expired(now_ms) {
             if let Some(old) = self.retained.remove(Name::of(&message), &self.effects) {
                 // It is expired in the next life, too, so nothing has to say so.
-                self.unwrite_retained(message.topic(), old, true);
+                self.unwrite_retained(&Name::of(&message).key(), old, true);
             }
         }
     }
@@ -209,11 +211,13 @@ impl Shard {
         let subscriber = self.key(slot);
         let Wanted { options: bits, identifier } = wanted;
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        let scope = client.scope;
         let extras = client.extras();
         extras.retained_asks = extras.retained_asks.wrapping_add(1);
         let query = RetainedQuery {
             subscriber,
             home: 0,
+            scope,
             filter: filter.into(),
             options: bits,
             identifier,
@@ -227,7 +231,7 @@ impl Shard {
             }
         } else {
             extras.retained_asked += 1;
-            let home = self.shared.shard_of_topic(Name::first(filter));
+            let home = self.shared.shard_of_topic(Name::new(scope, filter));
             self.query(RetainedQuery { home, ..query });
         }
     }

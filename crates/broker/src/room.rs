@@ -94,18 +94,19 @@ impl Shard {
         if level == 0 && publish.qos != QoS::ExactlyOnce {
             return 0;
         }
-        let mut keepers = self.router.interested(Name::first(topic.as_bytes())).promises;
+        let name = Name::new(client.scope, topic);
+        let mut keepers = self.router.interested(name.as_bytes()).promises;
         if publish.qos == QoS::ExactlyOnce && client.durable.is_some() {
             keepers |= 1 << self.id;
         }
         if publish.retain {
-            keepers |= 1 << self.shared.shard_of_topic(Name::first(topic));
+            keepers |= 1 << self.shared.shard_of_topic(name);
         }
         if self.groups.is_empty() {
             return keepers;
         }
-        let topic = topic.to_owned();
-        keepers | self.homes_of_kept_groups(Name::first(topic.as_bytes()))
+        let (scope, topic) = (name.scope(), topic.to_owned());
+        keepers | self.homes_of_kept_groups(Name::new(scope, topic.as_bytes()))
     }
 
     /// Where groups with a kept member have what is published on the topic written down.

@@ -32,7 +32,10 @@ pub(crate) struct Router {
 /// Who wants a topic, as far as it was asked. Versions are 0 for what is not known.
 #[derive(Debug, Default)]
 pub(crate) struct Audience {
+    /// Its key.
     topic: Vec<u8>,
+    /// For the keys of other scopes than the first; used again.
+    buffer: Vec<u8>,
     interest_version: u64,
     interested: Interested,
     index_version: u64,
@@ -56,15 +59,25 @@ impl Audience {
     }
 
     #[inline]
-    fn look_at(&mut self, topic: &[u8]) {
-        if self.topic != topic {
+    fn look_at(&mut self, topic: Name<'_, [u8]>) {
+        // No name of the first scope is a key of another.
+        if !topic.scope().is_first() {
+            self.look_at_scoped(topic);
+        } else if self.topic != topic.text() {
             self.look_at_another(topic);
         }
     }
 
-    fn look_at_another(&mut self, topic: &[u8]) {
-        self.topic.clear();
-        self.topic.extend_from_slice(topic);
+    #[inline(never)]
+    fn look_at_scoped(&mut self, topic: Name<'_, [u8]>) {
+        topic.write_key(&mut self.buffer);
+        if self.topic != self.buffer {
+            self.look_at_another(topic);
+        }
+    }
+
+    fn look_at_another(&mut self, topic: Name<'_, [u8]>) {
+        topic.write_key(&mut self.topic);
         self.interest_version = 0;
         self.index_version = 0;
     }
@@ -115,7 +128,7 @@ impl Router {
     #[inline(always)]
     pub(crate) fn audience(&mut self, topic: Name<'_, [u8]>, work: &mut Work) -> Box<Audience> {
         let mut audience = self.latest.take().unwrap_or_default();
-        audience.look_at(topic.in_trees());
+        audience.look_at(topic);
         let interested = audience.ask(&self.shared);
         if interested.wants & self.own != 0 || self.group_count > 0 {
             audience.find(&mut self.index, work);
@@ -132,7 +145,7 @@ impl Router {
         work: &mut Work,
     ) -> Box<Audience> {
         let mut audience = self.latest.take().unwrap_or_default();
-        audience.look_at(topic.in_trees());
+        audience.look_at(topic);
         audience.find(&mut self.index, work);
         audience
     }
@@ -146,22 +159,33 @@ impl Router {
     /// The shards that may want the topic.
     pub(crate) fn interested(&mut self, topic: Name<'_, [u8]>) -> Interested {
         let audience = self.latest.get_or_insert_default();
-        audience.look_at(topic.in_trees());
+        audience.look_at(topic);
         audience.ask(&self.shared)
     }
 
     /// The filters that match the topic, and the index in which they stand.
     pub(crate) fn filters_of(&mut self, topic: Name<'_, [u8]>) -> (&Index, &[FilterId]) {
-        self.index.matching_filters(topic.in_trees(), &mut self.filters);
+        self.index.matching_filters(&topic.key(), &mut self.filters);
         (&self.index, &self.filters)
     }
 
     pub(crate) fn find(&self, filter: Name<'_>) -> Option<FilterId> {
-        self.index.find(filter.in_trees())
+        self.index.find(&filter.key())
     }
 
-    pub(crate) fn text(&self, filter: FilterId) -> &str {
+    /// What a filter is called, and where.
+    pub(crate) fn name(&self, filter: FilterId) -> Name<'_> {
+        Name::of_key(self.index.text(filter))
+    }
+
+    /// The same as one text.
+    pub(crate) fn key(&self, filter: FilterId) -> &str {
         self.index.text(filter)
+    }
+
+    /// What a filter is called in its scope.
+    pub(crate) fn text(&self, filter: FilterId) -> &str {
+        self.name(filter).text()
     }
 
     pub(crate) fn subscription(&self, filter: FilterId, slot: u32) -> Option<Subscription> {
@@ -170,7 +194,7 @@ impl Router {
 
     /// Puts a subscription into the index, and claims what follows from it.
     pub(crate) fn subscribe(&mut self, filter: Name<'_>, subscription: Subscription) -> Subscribed {
-        let filter = filter.in_trees();
+        let filter = &*filter.key();
         let subscribed = self.index.subscribe(filter, subscription);
         // Groups stand on the filter on every shard and need no claim, so only subscribers count.
         let is_first = subscribed.is_new_subscription
@@ -204,7 +228,7 @@ impl Router {
 
     pub(crate) fn add_group(&mut self, filter: Name<'_>, number: u32) -> FilterId {
         self.group_count += 1;
-        self.index.add_group(filter.in_trees(), number).filter
+        self.index.add_group(&filter.key(), number).filter
     }
 
     pub(crate) fn remove_group(&mut self, filter: FilterId, number: u32) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, Dropped, Link, Message, NEVER, Outbox};
 
-use crate::access::{Access, Action, Identity};
+use crate::access::{Action, Identity};
 use crate::buffers::Buffers;
 use crate::client::{Client, Pace};
 use crate::clients::Clients;
@@ -29,10 +29,11 @@ use crate::pace::Taken;
 use crate::remains::Remains;
 use crate::retain::Home;
 use crate::router::Router;
+use crate::rules::Rules;
 use crate::sure::Sure;
 use crate::wheel::Wheel;
 use crate::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX, Work};
-use crate::{Ended, Event, Mail, Metrics, RetainedQuery, SessionKey, ShardId, Shared};
+use crate::{Ended, Event, Mail, Metrics, RetainedQuery, Scope, SessionKey, ShardId, Shared};
 
 /// How often expired retained messages are looked for, and groups that nobody speaks of.
 const SWEEP_EVERY_MS: u64 = 1000;
@@ -44,7 +45,7 @@ const SWEEP_EVERY_MS: u64 = 1000;
 pub struct Shard {
     pub(crate) id: ShardId,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) access: Access,
+    pub(crate) rules: Rules,
     pub(crate) clients: Clients,
     pub(crate) router: Router,
     pub(crate) groups: Groups,
@@ -74,11 +75,11 @@ pub struct Shard {
 }
 
 impl Shard {
-    pub fn new(id: ShardId, shared: Arc<Shared>, access: Access) -> Self {
+    pub fn new(id: ShardId, shared: Arc<Shared>, rules: impl Into<Rules>) -> Self {
         let seed = shared.seed ^ u64::from(id);
         Self {
             id,
-            access,
+            rules: rules.into(),
             clients: Clients::new(id, seed),
             router: Router::new(id, &shared, seed),
             groups: Groups::new(shared.seed),
@@ -556,11 +557,11 @@ impl Shard {
     }
 
     /// New rules; they hold for what comes from now on, also on sessions that are open.
-    pub fn set_access(&mut self, access: Access) {
-        self.access = access;
+    pub fn set_access(&mut self, rules: impl Into<Rules>) {
+        self.rules = rules.into();
         for slot in self.clients.slots() {
             if let Some(client) = self.clients.get_mut(slot) {
-                client.grants = client.grants_by(&self.access);
+                client.grants = client.grants_by(&self.rules);
                 client.rechecks = !client.grants.is_open();
             }
             self.recheck_receiving(slot);
@@ -634,6 +635,12 @@ impl Shard {
 
     pub(crate) fn key(&self, slot: u32) -> SessionKey {
         self.clients.key(slot)
+    }
+
+    /// Where what a session names means what it means.
+    #[inline]
+    pub(crate) fn scope_of(&self, slot: u32) -> Scope {
+        self.clients.get(slot).map_or(Scope::FIRST, |client| client.scope)
     }
 
     pub(crate) fn query(&mut self, query: RetainedQuery) {

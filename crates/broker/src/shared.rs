@@ -8,7 +8,7 @@ use session::{Account, Held};
 use topic::{Interest, SHARDS_MAX};
 
 use crate::group_names::GroupNames;
-use crate::{Ledger, Metrics, Name, Settings, ShardId};
+use crate::{Ledger, Metrics, Name, Settings, ShardId, Spaces};
 
 /// Buckets of the interest table, as a power of two. Memory is only taken for those in use.
 const INTEREST_BUCKETS_LOG2: u8 = 20;
@@ -26,6 +26,8 @@ pub struct Shared {
     /// A number clients cannot guess, for hashes.
     pub(crate) seed: u64,
     pub(crate) group_names: GroupNames,
+    /// The namespaces beside the default one.
+    pub spaces: Spaces,
     retained_messages: AtomicU64,
     retained_bytes: AtomicU64,
     /// A [`Memory`], which the driver sets.
@@ -121,6 +123,7 @@ impl Shared {
             metrics: (0..shard_count).map(|_| Metrics::default()).collect(),
             seed,
             group_names: GroupNames::new(shard_count, seed),
+            spaces: Spaces::default(),
             retained_messages: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
             memory: AtomicU8::new(Memory::Enough as u8),

@@ -320,9 +320,10 @@ impl Shard {
 
     /// The subscription with this filter, as the session lists it.
     fn find_listed(&self, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
-        let found = self.router.find(Name::first(filter.filter))?;
+        let scope = self.scope_of(slot);
+        let found = self.router.find(Name::new(scope, filter.filter))?;
         let group = match filter.group {
-            Some(name) => self.groups.find(GroupText::first(name, filter.filter))? + 1,
+            Some(name) => self.groups.find(GroupText::new(scope, name, filter.filter))? + 1,
             None => 0,
         };
         let wanted = Listed::new(found, group);
@@ -338,15 +339,15 @@ impl Shard {
     /// Option bits and identifier of a subscription that the session has. They stand in the index,
     /// so there is no need to look through what the session lists.
     fn subscription_of(&self, slot: u32, filter: &Filter<'_>) -> Option<(u8, u32)> {
+        let scope = self.scope_of(slot);
         match filter.group {
             Some(share) => {
-                let group = self.groups.find(GroupText::first(share, filter.filter))?;
+                let group = self.groups.find(GroupText::new(scope, share, filter.filter))?;
                 self.groups.member_bits(group, self.key(slot))
             }
             None => {
-                let found = self
-                    .router
-                    .subscription(self.router.find(Name::first(filter.filter))?, slot)?;
+                let known = self.router.find(Name::new(scope, filter.filter))?;
+                let found = self.router.subscription(known, slot)?;
                 Some((found.options, found.identifier))
             }
         }
@@ -360,7 +361,7 @@ impl Shard {
             }
             (Some((options, identifier)), None) => {
                 let old = Subscription { subscriber: slot, options, identifier };
-                self.router.subscribe(Name::first(filter.filter), old);
+                self.router.subscribe(Name::new(self.scope_of(slot), filter.filter), old);
             }
             (Some((bits, identifier)), Some(share)) => {
                 self.join_group(slot, share, filter.filter, bits, identifier);
@@ -452,7 +453,8 @@ impl Shard {
         let filter = request.filter.filter;
         let subscription =
             Subscription { subscriber: slot, options: bits, identifier: request.identifier };
-        let subscribed = self.router.subscribe(Name::first(filter), subscription);
+        let filter = Name::new(self.scope_of(slot), filter);
+        let subscribed = self.router.subscribe(filter, subscription);
         if subscribed.is_new_subscription
             && let Some(client) = self.clients.get_mut(slot)
         {
@@ -594,13 +596,14 @@ impl Shard {
     pub(crate) fn recheck_receiving(&mut self, slot: u32) {
         let Some(client) = self.clients.get(slot).sure() else { return };
         let listed: Vec<Listed> = client.subscriptions.iter().collect();
-        let key = self.key(slot);
+        let member = self.key(slot);
         for Listed { filter, group, .. } in listed {
-            let text = self.router.text(filter).to_owned();
+            let key = self.router.key(filter).to_owned();
+            let name = Name::of_key(&key);
             let Some(client) = self.clients.get(slot).sure() else { return };
-            let is_covered = client.grants.covers(client.identity(), &text);
+            let is_covered = client.grants.covers(client.identity(), name.text());
             if group != 0 {
-                self.groups.set_check_receive(group - 1, key, !is_covered);
+                self.groups.set_check_receive(group - 1, member, !is_covered);
                 continue;
             }
             let Some(mut subscription) = self.router.subscription(filter, slot) else { continue };
@@ -610,7 +613,7 @@ impl Shard {
                 subscription.options |= options::CHECK_RECEIVE;
             }
             if subscription.options != before {
-                self.router.subscribe(Name::first(&text), subscription);
+                self.router.subscribe(name, subscription);
             }
         }
     }

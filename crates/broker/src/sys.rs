@@ -170,6 +170,7 @@ pub fn message(topic: &str, payload: &[u8], retain: bool) -> Message {
         expires_at_ms: NEVER,
         publisher: 0,
         level: 0,
+        scope: 0,
     })
 }
 

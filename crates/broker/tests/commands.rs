@@ -8,7 +8,7 @@ use broker::access::{Permission, Who};
 use broker::command::{
     Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView, Wanted, Whom,
 };
-use broker::{Access, Durability, Event, Memory, Settings};
+use broker::{Access, Durability, Event, Memory, Scope, Settings};
 use codec::{QoS, Reason};
 use lab::{Got, Lab, persistent, request, retained, rule};
 use storage::testing::Crash;
@@ -18,7 +18,7 @@ const TICKET: u32 = 7;
 impl Lab {
     /// Gives a command to a shard; the mail stays where it is.
     fn order(&mut self, shard: usize, command: &Command) {
-        self.shards[shard].on_command(TICKET, command, self.now_ms);
+        self.shards[shard].on_command(TICKET, Scope::FIRST, command, self.now_ms);
     }
 
     fn answer(&mut self, shard: usize) -> Option<Answer> {

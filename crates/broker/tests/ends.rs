@@ -2,7 +2,7 @@
 
 mod lab;
 
-use broker::{ConnectRequest, Durability, Limits};
+use broker::{ConnectRequest, Durability, Limits, Name};
 use codec::{AckKind, Disconnect, Packet, Reason, Version};
 use lab::{Conn, Got, Lab, of_version, persistent, publish, request};
 use storage::Status;
@@ -151,7 +151,7 @@ fn mqtt_3_14_0_1_who_waits_for_its_connack_is_not_sent_a_disconnect() {
             if *reason == Reason::SERVER_UNAVAILABLE)
     };
     assert!(lab.is_closed(first) && is_refused(&got), "{got:?}");
-    lab.shards[0].on_kick("client", lab.now_ms);
+    lab.shards[0].on_kick(Name::first("client"), lab.now_ms);
     lab.settle();
     let got = lab.take_all(second);
     assert!(lab.is_closed(second) && is_refused(&got), "{got:?}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use broker::access::{Permission, Who};
 use broker::{
-    Access, Attribute, Attributes, ConnectRequest, Ended, Event, Limits, Memory, Principal,
+    Access, Attribute, Attributes, ConnectRequest, Ended, Event, Limits, Memory, Name, Principal,
     Reauthenticated, Settings,
 };
 use codec::{
@@ -162,8 +162,8 @@ fn shutdown_and_kick_say_why() {
     let first = lab.open(request("first"));
     let second = lab.open(of_version(Version::V311, "second"));
     let now_ms = lab.now_ms;
-    assert!(lab.shards[0].on_kick("first", now_ms));
-    assert!(!lab.shards[0].on_kick("nobody", now_ms));
+    assert!(lab.shards[0].on_kick(Name::first("first"), now_ms));
+    assert!(!lab.shards[0].on_kick(Name::first("nobody"), now_ms));
     lab.settle();
     assert_eq!(lab.take_all(first), [Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)]);
     let third = lab.open(request("third"));

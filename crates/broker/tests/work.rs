@@ -548,6 +548,7 @@ fn message(topic: &str, payload: &str) -> Message {
         expires_at_ms: NEVER,
         publisher: SessionKey::NOBODY.as_u64(),
         level: 0,
+        scope: 0,
     })
 }
 
@@ -600,6 +601,7 @@ fn message_of(slot: u32, topic: &str, payload: &str) -> Mail {
         expires_at_ms: NEVER,
         publisher: 1 << 48 | u64::from(slot),
         level: 0,
+        scope: 0,
     });
     Mail::Publish { message, confirm: None }
 }

@@ -18,6 +18,7 @@ use clap::Args;
 use crate::cli::complain;
 use crate::disk::{DataDir, DataDirError, LogFiles, sync_entry};
 use crate::log_tool;
+use crate::namespaces::NAMES_FILE;
 use crate::run::{CLOCK_FILE, control};
 
 /// Copies a data directory, also while a broker runs on it. To restore, start a broker on the copy.
@@ -130,8 +131,8 @@ fn clear(partial: &Path) -> io::Result<()> {
         let name = name.to_string_lossy();
         if name.starts_with("shard-") {
             clear_log(&partial.join(&*name))?;
-        } else if name == CLOCK_FILE {
-            std::fs::remove_file(partial.join(CLOCK_FILE))?;
+        } else if FILES.contains(&&*name) {
+            std::fs::remove_file(partial.join(&*name))?;
         } else if name != "lock" {
             return Err(io::Error::other(format!("no backup has made '{name}' there: remove it")));
         }
@@ -248,13 +249,18 @@ fn copy_all(from: &Path, to: &DataDir, pieces: &[Piece]) -> anyhow::Result<u64> 
     for log in &logs {
         File::open(log.path())?.sync_all()?;
     }
-    copy_clock(from, to.path())?;
+    for name in FILES {
+        copy_file(from, to.path(), name)?;
+    }
     Ok(bytes)
 }
 
-/// How the clock was set, which a broker on the copy has to know.
-fn copy_clock(from: &Path, to: &Path) -> anyhow::Result<()> {
-    let (source, target) = (from.join(CLOCK_FILE), to.join(CLOCK_FILE));
+/// What a broker on the copy has to know beside the logs: how the clock was set, and what
+/// namespaces are called. Copied behind them: no log speaks of a namespace that has no name yet.
+const FILES: [&str; 2] = [CLOCK_FILE, NAMES_FILE];
+
+fn copy_file(from: &Path, to: &Path, name: &str) -> anyhow::Result<()> {
+    let (source, target) = (from.join(name), to.join(name));
     let fail = || format!("{} to {}", source.display(), target.display());
     let text = match std::fs::read(&source) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

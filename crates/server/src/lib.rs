@@ -18,6 +18,7 @@ pub mod logging;
 pub mod memory;
 pub mod metrics;
 mod moment;
+pub mod namespaces;
 pub mod origin;
 pub mod process;
 pub mod run;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use server::cli::{self, Command};
+use server::cli::{self, Command, serve::ServeArgs};
 use server::config::Loaded;
 use server::logging::Logging;
 use server::memory::Counting;
@@ -19,14 +19,14 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Serve(args) => match args.prepare() {
-            Ok(loaded) => serve(loaded),
+            Ok(loaded) => serve(loaded, &args),
             Err(code) => code,
         },
         tool => cli::run_tool(tool),
     }
 }
 
-fn serve(loaded: Loaded) -> ExitCode {
+fn serve(loaded: Loaded, args: &ServeArgs) -> ExitCode {
     let logging = match Logging::install(&loaded.config.log) {
         Ok(logging) => logging,
         Err(error) => {
@@ -34,7 +34,7 @@ fn serve(loaded: Loaded) -> ExitCode {
             return ExitCode::from(cli::EXIT_USAGE);
         }
     };
-    let served = server::run::serve(loaded);
+    let served = server::run::serve(loaded, &|| args.reread());
     if let Err(error) = &served {
         logging.tell_in_file(error);
     }

@@ -72,6 +72,7 @@ fn each_value_has_a_valid_default_and_fits_its_type_at_both_ends() {
             }
             for number in [min, max] {
                 let rest = match section.name {
+                    "namespaces" => "\nname = \"x\"",
                     "authentication" => "\nname = \"x\"\nkind = \"jwt\"\nkey_file = \"k\"",
                     _ => "",
                 };

@@ -212,6 +212,7 @@ mod tests {
             expires_at_ms: 5_000,
             publisher: 0,
             level: 0,
+            scope: 0,
         });
         let terms = Terms {
             identifiers: Identifiers::None,

@@ -48,8 +48,9 @@ const EXPIRES_AT_MS: usize = 0;
 const PUBLISHER: usize = 8;
 const FRONT_LEN: usize = 16;
 const QOS: usize = 20;
-const RETAIN: usize = 21;
-const LEVEL: usize = 22;
+/// The RETAIN flag is the lowest bit, the level stands above it.
+const RETAIN_AND_LEVEL: usize = 21;
+const SCOPE: usize = 22;
 
 /// What a message is made of.
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +66,10 @@ pub struct MessageParts<'a> {
     pub expires_at_ms: u64,
     /// An opaque key of the publishing session, for No Local (MQTT-3.8.3-3). 0: nobody.
     pub publisher: u64,
-    /// How firmly the message is to be kept, as an opaque number.
+    /// How firmly the message is to be kept, as an opaque number, below 128.
     pub level: u8,
+    /// Where the topic means what it means, as an opaque number.
+    pub scope: u16,
 }
 
 impl Message {
@@ -185,11 +188,16 @@ impl Message {
 
     /// The RETAIN flag as the publisher set it.
     pub fn retain(&self) -> bool {
-        self.head()[RETAIN] != 0
+        self.head()[RETAIN_AND_LEVEL] & 1 != 0
     }
 
     pub fn level(&self) -> u8 {
-        self.head()[LEVEL]
+        self.head()[RETAIN_AND_LEVEL] >> 1
+    }
+
+    #[inline]
+    pub fn scope(&self) -> u16 {
+        u16::from_le_bytes(field(self.head(), SCOPE))
     }
 
     pub fn publisher(&self) -> u64 {
@@ -275,8 +283,9 @@ impl MessageParts<'_> {
         head[PUBLISHER..][..8].copy_from_slice(&self.publisher.to_le_bytes());
         head[FRONT_LEN..][..4].copy_from_slice(&(self.front_len() as u32).to_le_bytes());
         head[QOS] = self.qos as u8;
-        head[RETAIN] = u8::from(self.retain);
-        head[LEVEL] = self.level;
+        debug_assert!(self.level < 128, "a level shares its byte with a flag");
+        head[RETAIN_AND_LEVEL] = u8::from(self.retain) | self.level << 1;
+        head[SCOPE..][..2].copy_from_slice(&self.scope.to_le_bytes());
         head
     }
 }
@@ -300,6 +309,7 @@ mod tests {
             expires_at_ms: 2_001,
             publisher: 7,
             level: 2,
+            scope: 0x0102,
         }
     }
 
@@ -307,6 +317,7 @@ mod tests {
         assert_eq!(message.topic(), parts.topic);
         assert_eq!((message.qos(), message.retain()), (QoS::AtLeastOnce, true));
         assert_eq!((message.publisher(), message.level()), (7, 2));
+        assert_eq!(message.scope(), 0x0102);
         assert_eq!(message.expires_at_ms(), 2_001);
         let length = (parts.topic.len() as u16).to_be_bytes();
         assert_eq!(message.topic_on_wire(), [&length, parts.topic.as_bytes()].concat());

@@ -165,6 +165,7 @@ mod tests {
             expires_at_ms: NEVER,
             publisher: 0,
             level: 0,
+            scope: 0,
         })
     }
 

@@ -106,6 +106,7 @@ fn message(number: u64) -> Message {
         expires_at_ms: NEVER,
         publisher: 0,
         level: 0,
+        scope: 0,
     })
 }
 

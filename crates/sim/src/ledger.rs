@@ -85,7 +85,7 @@ impl World {
     pub(crate) fn command(&mut self, shard: ShardId, command: &Command) -> Option<Answer> {
         self.tickets += 1;
         let core = &mut self.node.shards[usize::from(shard)];
-        core.on_command(self.tickets, command, self.now_ms);
+        core.on_command(self.tickets, broker::Scope::FIRST, command, self.now_ms);
         let is_it = |(ticket, _): &(u32, Answer)| *ticket == self.tickets;
         let answers = &mut core.effects.answers;
         let answer = answers.iter().position(is_it).map(|at| answers.remove(at).1);

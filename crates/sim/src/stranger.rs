@@ -1,7 +1,7 @@
 //! Somebody who knows the client ids of others and is another user.
 
-use broker::ConnectRequest;
 use broker::admission::{Admission, admit};
+use broker::{ConnectRequest, Name};
 use codec::{Connect, Packet, Properties, Reason, Sender, Version};
 
 use crate::node::Place;
@@ -26,11 +26,11 @@ impl World {
         let shard = self.node.shared.shard_of_client(request.name());
         let connection = self.node.worker(shard).open(None);
         let core = &mut self.node.shards[usize::from(shard)];
-        let before = core.connection_of(&client_id);
+        let before = core.connection_of(Name::first(&client_id));
         let version = request.version;
         let told = match core.on_connect(connection, request, now_ms) {
             Err(answer) => {
-                if core.connection_of(&client_id) != before {
+                if core.connection_of(Name::first(&client_id)) != before {
                     return Err(format!("{client_id}: lost its connection to a stranger"));
                 }
                 self.node.worker(shard).close_later(connection);

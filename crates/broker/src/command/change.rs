@@ -8,7 +8,7 @@ use session::{Message, MessageParts, NEVER};
 use crate::client::{Client, address_of};
 use crate::ledger::NOBODY;
 use crate::room::frees_room;
-use crate::{Confirm, Ended, Event, Name, SessionKey, Shard};
+use crate::{Confirm, Ended, Event, GroupText, Name, Scope, SessionKey, Shard};
 
 use super::{Answer, Command, PAGE_LOOKS, Publication, Whom, rows_of};
 
@@ -43,54 +43,73 @@ impl Whom {
 }
 
 impl Shard {
-    /// A command of an operator's. It is answered by [`crate::Effects::answers`], most at once,
-    /// under its ticket: not 0, and no other's before that.
-    pub fn on_command(&mut self, ticket: u32, command: &Command, now_ms: u64) {
+    /// A command of an operator's, about one scope. It is answered by [`crate::Effects::answers`],
+    /// most at once, under its ticket: not 0, and no other's before that.
+    pub fn on_command(&mut self, ticket: u32, scope: Scope, command: &Command, now_ms: u64) {
         let answer = match command {
             Command::Sessions { from, max, wanted } => {
-                Answer::Sessions(self.look_at_sessions(*from, rows_of(*max), wanted))
+                Answer::Sessions(self.look_at_sessions(scope, *from, rows_of(*max), wanted))
             }
-            Command::Session(client_id) => Answer::Session(self.look_at_session(client_id)),
+            Command::Session(client_id) => {
+                Answer::Session(self.look_at_session(Name::new(scope, client_id)))
+            }
             Command::Subscriptions { client_id, from, max } => {
-                Answer::Subscriptions(self.look_at_subscriptions(client_id, *from, rows_of(*max)))
+                let client = Name::new(scope, &**client_id);
+                Answer::Subscriptions(self.look_at_subscriptions(client, *from, rows_of(*max)))
             }
             Command::Receivers { topic, from, max } => {
+                let topic = Name::new(scope, &**topic);
                 Answer::Receivers(self.look_at_receivers(topic, *from, rows_of(*max)))
             }
             Command::Groups { from, max } => {
-                Answer::Groups(self.look_at_groups(*from, rows_of(*max)))
+                Answer::Groups(self.look_at_groups(scope, *from, rows_of(*max)))
             }
             Command::Members { share, filter, from, max } => {
-                Answer::Members(self.look_at_members((share, filter), *from, rows_of(*max)))
+                let group = GroupText::new(scope, share, filter);
+                Answer::Members(self.look_at_members(group, *from, rows_of(*max)))
             }
-            Command::Names(keys) => self.look_at_names(keys),
+            Command::Names(keys) => self.look_at_names(scope, keys),
             Command::Retained { filter, after, max } => {
-                let max = rows_of(*max) as usize;
+                let (filter, max) = (Name::new(scope, &**filter), rows_of(*max) as usize);
                 let (messages, after) = self.retained.page(filter, after.clone(), max);
                 Answer::Retained { messages, after }
             }
-            Command::Kick(client_id) => Answer::Done(self.on_kick(client_id, now_ms)),
-            Command::Purge(client_id) => Answer::Done(self.on_purge(client_id, now_ms)),
+            Command::Kick(client_id) => {
+                Answer::Done(self.on_kick(Name::new(scope, client_id), now_ms))
+            }
+            Command::Purge(client_id) => {
+                Answer::Done(self.on_purge(Name::new(scope, client_id), now_ms))
+            }
             Command::EndBanned { from, whom } => {
                 Answer::Ended(self.end_banned(*from, whom, now_ms))
             }
+            Command::CutOff { from } => {
+                let swept = self.cut_off(scope, *from, now_ms);
+                self.finish(now_ms);
+                Answer::Swept(swept)
+            }
+            Command::Empty { from } => {
+                let swept = self.empty(scope, *from, now_ms);
+                self.finish(now_ms);
+                Answer::Swept(swept)
+            }
             Command::Publish(publication) => {
-                return self.on_publication(ticket, publication, now_ms);
+                return self.on_publication(ticket, scope, publication, now_ms);
             }
         };
         self.effects.answers.push((ticket, answer));
     }
 
     /// An operator ends a session, and its connection. Its will is due. False if there is none.
-    pub fn on_purge(&mut self, client_id: &str, now_ms: u64) -> bool {
-        let Some(slot) = self.clients.find(Name::first(client_id)) else { return false };
+    pub fn on_purge(&mut self, client: Name<'_>, now_ms: u64) -> bool {
+        let Some(slot) = self.clients.find(client) else { return false };
         if self.clients.get(slot).is_some_and(|client| client.is_connected()) {
             self.end(slot, Ended::Administrative, now_ms);
         }
         // It may have ended with its connection.
-        if let Some(slot) = self.clients.find(Name::first(client_id)) {
+        if let Some(slot) = self.clients.find(client) {
             let username = self.clients.get(slot).and_then(|client| client.username.clone());
-            self.tell(Event::SessionPurged { client_id: client_id.into(), username });
+            self.tell(Event::SessionPurged { client_id: client.text().into(), username });
             self.end_session(slot, now_ms);
         }
         self.finish(now_ms);
@@ -119,8 +138,14 @@ impl Shard {
         next
     }
 
-    fn on_publication(&mut self, ticket: u32, publication: &Publication, now_ms: u64) {
-        let message = self.message_of(publication, now_ms);
+    fn on_publication(
+        &mut self,
+        ticket: u32,
+        scope: Scope,
+        publication: &Publication,
+        now_ms: u64,
+    ) {
+        let message = self.message_of(scope, publication, now_ms);
         let is_short = self.shared.memory_is_short() && !frees_room(&message);
         if is_short || self.publications.pending.len() >= PUBLICATIONS_MAX {
             let answer = Answer::Published(Reason::QUOTA_EXCEEDED);
@@ -156,7 +181,7 @@ impl Shard {
         self.finish(now_ms);
     }
 
-    fn message_of(&self, publication: &Publication, now_ms: u64) -> Message {
+    fn message_of(&self, scope: Scope, publication: &Publication, now_ms: u64) -> Message {
         let Publication { topic, properties, payload, qos, retain, expiry_secs, durability } =
             publication;
         let level = match self.store {
@@ -172,6 +197,7 @@ impl Shard {
             expires_at_ms: expiry_secs.map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
             publisher: SessionKey::NOBODY.as_u64(),
             level,
+            scope: scope.number(),
         })
     }
 

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::deliver::options;
 use crate::groups::{Group, Member};
 use crate::subscriptions::Listed;
-use crate::{GroupText, Name, SessionKey, Shard};
+use crate::{GroupText, Name, Scope, SessionKey, Shard};
 
 use super::{
     Answer, ConnectionView, GroupView, MemberView, PAGE_LOOKS, PAGE_ROWS, Page, ReceiverView,
@@ -15,6 +15,7 @@ use super::{
 impl Shard {
     pub(super) fn look_at_sessions(
         &self,
+        scope: Scope,
         from: u32,
         max: u32,
         wanted: &Wanted,
@@ -24,25 +25,26 @@ impl Shard {
         let mut slot = from;
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         while slot < looks_end && rows.len() < max as usize {
-            let client = self.clients.get(slot).filter(|client| wanted.admits(client));
+            let own = self.clients.get(slot).filter(|client| client.scope == scope);
+            let client = own.filter(|client| wanted.admits(client));
             rows.extend(client.map(view_of));
             slot += 1;
         }
         Page::of(rows, (slot < end).then_some(slot))
     }
 
-    pub(super) fn look_at_session(&self, client_id: &str) -> Option<Box<SessionView>> {
-        let client = self.clients.get(self.clients.find(Name::first(client_id))?)?;
+    pub(super) fn look_at_session(&self, client: Name<'_>) -> Option<Box<SessionView>> {
+        let client = self.clients.get(self.clients.find(client)?)?;
         Some(Box::new(view_of(client)))
     }
 
     pub(super) fn look_at_subscriptions(
         &self,
-        client_id: &str,
+        client: Name<'_>,
         from: u32,
         max: u32,
     ) -> Option<Page<SubscriptionView>> {
-        let slot = self.clients.find(Name::first(client_id))?;
+        let slot = self.clients.find(client)?;
         let client = self.clients.get(slot)?;
         let count = client.subscriptions.len();
         let listed = client.subscriptions.iter().skip(from as usize).take(max as usize);
@@ -75,28 +77,29 @@ impl Shard {
     /// Of groups only those are told that have their home here, though all shards know all.
     pub(super) fn look_at_receivers(
         &mut self,
-        topic: &str,
+        topic: Name<'_>,
         from: u32,
         max: u32,
     ) -> Page<ReceiverView> {
         let mut rows = Vec::new();
         let mut place = 0;
-        let (index, filters) = self.router.filters_of(Name::first(topic.as_bytes()));
+        let (index, filters) = self.router.filters_of(topic.as_bytes());
         let last = from.saturating_add(max);
         for filter in filters {
-            let text = index.text(*filter);
+            let text = Name::of_key(index.text(*filter)).text();
             let subscriptions = index.subscriptions(*filter);
             let begin = (from.max(place) - place).min(subscriptions.len() as u32);
             let end = (last.max(place) - place).min(subscriptions.len() as u32);
             for subscription in &subscriptions[begin as usize..end as usize] {
                 let Some(client) = self.clients.get(subscription.subscriber) else { continue };
+                let (identity, topic) = (client.identity(), topic.text());
                 rows.push(ReceiverView {
                     client_id: client.id.clone(),
                     share: None,
                     filter: text.into(),
                     qos: options::qos(subscription.options) as u8,
                     connected: client.is_connected(),
-                    allowed: client.grants.allows(client.identity(), Action::Receive, topic),
+                    allowed: client.grants.allows(identity, Action::Receive, topic),
                 });
             }
             place += subscriptions.len() as u32;
@@ -113,14 +116,16 @@ impl Shard {
         Page::of(rows, (place > last).then_some(last))
     }
 
-    pub(super) fn look_at_groups(&self, from: u32, max: u32) -> Page<GroupView> {
+    pub(super) fn look_at_groups(&self, scope: Scope, from: u32, max: u32) -> Page<GroupView> {
         let end = self.groups.numbers_end();
         let mut rows = Vec::new();
         let mut number = from;
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         while number < looks_end && rows.len() < max as usize {
             let group = self.groups.get(number);
-            let own = group.filter(|group| self.shared.shard_of_group(group.name.key) == self.id);
+            let own = group.filter(|group| {
+                group.name.scope == scope && self.shared.shard_of_group(group.name.key) == self.id
+            });
             rows.extend(own.map(group_view));
             number += 1;
         }
@@ -129,11 +134,11 @@ impl Shard {
 
     pub(super) fn look_at_members(
         &self,
-        (share, filter): (&str, &str),
+        group: GroupText<'_>,
         from: u32,
         max: u32,
     ) -> Option<Page<MemberView>> {
-        let group = self.groups.get(self.groups.find(GroupText::first(share, filter))?)?;
+        let group = self.groups.get(self.groups.find(group)?)?;
         let rows: Vec<_> =
             group.members.iter().skip(from as usize).take(max as usize).map(member_view).collect();
         let next = from as usize + rows.len();
@@ -141,10 +146,10 @@ impl Shard {
     }
 
     /// Who asks for more names than a page has rows gets those of the first.
-    pub(super) fn look_at_names(&self, keys: &[SessionKey]) -> Answer {
+    pub(super) fn look_at_names(&self, scope: Scope, keys: &[SessionKey]) -> Answer {
         let name = |key: &SessionKey| {
             let client = self.clients.get(self.clients.slot_of(*key)?)?;
-            Some(client.id.clone())
+            (client.scope == scope).then(|| client.id.clone())
         };
         Answer::Names(keys.iter().take(PAGE_ROWS as usize).map(name).collect())
     }

@@ -9,6 +9,7 @@
 
 mod change;
 mod look;
+mod sweep;
 
 use core::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -54,6 +55,10 @@ pub enum Command {
     EndBanned { from: u32, whom: Whom },
     /// Publishes a message, which may be retained.
     Publish(Publication),
+    /// Ends connections of the namespace.
+    CutOff { from: u32 },
+    /// Deletes sessions and retained messages of the namespace.
+    Empty { from: u32 },
 }
 
 /// Which sessions are wanted: those that meet all that is set.
@@ -115,6 +120,16 @@ pub enum Answer {
     Ended(Option<u32>),
     /// What an acknowledgement would say.
     Published(Reason),
+    Swept(Swept),
+}
+
+/// What a part of a sweep came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swept {
+    /// Connections, sessions and retained messages that there were.
+    pub found: u32,
+    /// Where the next part begins. None: this was the last.
+    pub next: Option<u32>,
 }
 
 /// Some rows, and where the next are.

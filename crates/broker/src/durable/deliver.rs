@@ -476,7 +476,7 @@ impl Shard {
 
     /// How the session gets a message of its backlog, by the subscriptions it has now.
     fn delivery_of(&mut self, slot: u32, serial: u64, message: &Message) -> Option<Delivery> {
-        let own = self.own_subscriptions(slot, message.topic());
+        let own = self.own_subscriptions(slot, Name::of(message));
         let client = self.clients.get(slot)?;
         let mut terms = terms_of((message, Traits::of(message)), &own, false, client)?;
         if self.store.as_ref().is_some_and(|store| store.is_unwritten(serial)) {
@@ -488,20 +488,21 @@ impl Shard {
 
     /// Is a message that waited in the backlog still subscribed to, but not allowed any more?
     fn has_lost_right(&mut self, slot: u32, message: &Message) -> bool {
-        let own = self.own_subscriptions(slot, message.topic());
+        let own = self.own_subscriptions(slot, Name::of(message));
         let client = self.clients.get(slot);
         !own.is_empty() && client.is_some_and(|client| !may_receive(client, message))
     }
 
-    fn own_subscriptions(&mut self, slot: u32, topic: &str) -> Vec<Subscription> {
+    fn own_subscriptions(&mut self, slot: u32, topic: Name<'_>) -> Vec<Subscription> {
         let Some(client) = self.clients.get(slot).sure() else { return Vec::new() };
         if client.subscriptions.len() > OWN_FILTERS_MAX {
-            let (index, filters) = self.router.filters_of(Name::first(topic.as_bytes()));
+            let (index, filters) = self.router.filters_of(topic.as_bytes());
             return filters.iter().filter_map(|f| index.subscription(*f, slot)).collect();
         }
         let plain = client.subscriptions.plain();
+        let key = topic.key();
         plain
-            .filter(|listed| topic::matches(self.router.text(listed.filter), topic))
+            .filter(|listed| topic::matches(self.router.key(listed.filter), &key))
             .filter_map(|listed| self.router.subscription(listed.filter, slot))
             .collect()
     }

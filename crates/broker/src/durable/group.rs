@@ -17,7 +17,7 @@ use crate::group_names::GroupName;
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
 use crate::ledger::NOBODY;
 use crate::sure::Sure;
-use crate::{Confirm, GroupText, GroupWay, Mail, Shard};
+use crate::{Confirm, GroupText, GroupWay, Mail, Name, Shard};
 
 /// Bytes of waiting messages that a group keeps in memory beside the log. Policy: later ones are
 /// read back from the disk.
@@ -178,7 +178,7 @@ impl Shard {
             queue,
             from_serial,
             name: &name.share,
-            filter: &name.filter,
+            filter: &name.filter_name().key(),
         });
         let place = store.append(Class::Normal, &fact, storage::Level::Fsync)?;
         store.groups.insert(queue, name.key);
@@ -333,7 +333,8 @@ impl Shard {
         track: Track,
         now_ms: u64,
     ) {
-        let name = self.group_name(GroupText::first(&facts.name, &facts.filter));
+        let filter = Name::of_key(&facts.filter);
+        let name = self.group_name(GroupText::new(filter.scope(), &facts.name, filter.text()));
         self.know_restored_group(&name, now_ms);
         if let Some(store) = &mut self.store {
             store.groups.insert(queue, name.key);

@@ -20,6 +20,7 @@ use crate::journal::{
     Fact, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened, Stage,
     StoredMessage, StoredWill, Subscribed,
 };
+use crate::{Name, Scope};
 
 /// What recovery read, collected until the shard can be rebuilt from it.
 #[derive(Debug, Default)]
@@ -44,6 +45,8 @@ pub struct Replay {
     pub(super) last_serial: u64,
     /// The newest time in the log, in milliseconds since the Unix epoch.
     newest_ms: u64,
+    /// That any record speaks of.
+    scopes: BTreeSet<Scope>,
     unreadable: Option<Unreadable>,
 }
 
@@ -230,6 +233,18 @@ impl Replay {
         self.newest_ms
     }
 
+    /// The scopes that it has data of.
+    pub fn scopes(&self) -> &BTreeSet<Scope> {
+        &self.scopes
+    }
+
+    fn note_scope(&mut self, key: &str) {
+        let scope = Name::of_key(key).scope();
+        if !scope.is_first() {
+            self.scopes.insert(scope);
+        }
+    }
+
     fn on_fact(&mut self, fact: &Fact<'_>, place: Place, ledger: &mut Ledger) {
         match *fact {
             Fact::SessionOpened(opened) => self.on_opened(opened, place, ledger),
@@ -263,6 +278,7 @@ impl Replay {
             }
             Fact::Retained(message) => {
                 self.note_origin(message.origin);
+                self.note_scope(message.topic);
                 let payer = self.payer_number(message.payer);
                 let kept = RetainedFacts { message: message_of(&message), place, payer };
                 let old = self.retained.insert(message.topic.into(), kept);
@@ -353,6 +369,7 @@ impl Replay {
 
     fn on_opened(&mut self, opened: SessionOpened<'_>, place: Place, ledger: &mut Ledger) {
         self.newest_ms = self.newest_ms.max(opened.opened_at_ms);
+        self.note_scope(opened.client_id);
         let facts = self.session(opened.session);
         let opened = Opened {
             opened_at_ms: opened.opened_at_ms,
@@ -392,6 +409,7 @@ impl Replay {
     fn on_message(&mut self, message: StoredMessage<'_>, place: Place, ledger: &mut Ledger) {
         self.last_serial = self.last_serial.max(message.serial);
         self.note_origin(message.origin);
+        self.note_scope(message.topic);
         let topic = self.topic_number(message.topic);
         let payer = self.payer_number(message.payer);
         let StoredMessage { expires_at_ms, queue, .. } = message;

@@ -108,14 +108,16 @@ impl Shard {
         let Found { queue, mut facts, progress } = found;
         let Some(opened) = facts.opened.take().sure() else { return Ok(()) };
         let mut rare = facts.take_rare();
-        let mut client = Client::new(opened.client_id, limits.clone());
+        let name = Name::of_key(&opened.client_id);
+        let mut client = Client::new(name, limits.clone());
         client.username = Some(opened.username).filter(|name| !name.is_empty());
-        if self.access.heeds_principals() {
+        if self.rules.of(name.scope()).heeds_principals() {
             let unknown = Principal { is_unknown: true, ..Principal::default() };
             client.principal = Some(Box::new(unknown));
         }
-        client.grants = client.grants_by(&self.access);
-        let payer = client.username.as_deref().map_or(NAMELESS.to_owned(), user_account);
+        client.grants = client.grants_by(&self.rules);
+        let user = client.username.as_deref().map(|user| Name::new(name.scope(), user));
+        let payer = user.map_or(NAMELESS.to_owned(), user_account);
         let account = self.shared.ledger.account(&payer);
         client.session.outgoing.charge_to(account.clone());
         client.charged.move_to(account);
@@ -274,7 +276,7 @@ impl Shard {
             let topic = replay.messages.get(serial).map(|facts| facts.topic as usize);
             let slot = session.and_then(|session| self.clients.find_queue(session));
             if let (Some(slot), Some(topic)) = (slot, topic) {
-                self.enter_line(slot, Name::first(&replay.topics[topic]));
+                self.enter_line(slot, Name::of_key(&replay.topics[topic]));
             }
         }
     }
@@ -335,7 +337,7 @@ impl Shard {
             let Some(rare) = durable.and_then(|durable| durable.rare.as_ref()) else { continue };
             let topic_of = |received: &Received| {
                 let facts = replay.messages.get(&received.serial)?;
-                Some(self.topic_mark(Name::first(&replay.topics[facts.topic as usize])))
+                Some(self.topic_mark(Name::of_key(&replay.topics[facts.topic as usize])))
             };
             let marks: Vec<Option<u64>> = rare.received.iter().map(topic_of).collect();
             let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
@@ -371,7 +373,8 @@ impl Shard {
     }
 
     fn owed_on(&mut self, topic: &str, since: &Since) -> Owed {
-        let (index, filters) = self.router.filters_of(Name::first(topic.as_bytes()));
+        let topic = Name::of_key(topic).as_bytes();
+        let (index, filters) = self.router.filters_of(topic);
         let mut owed = Owed::new();
         for filter in filters {
             for subscription in index.subscriptions(*filter) {

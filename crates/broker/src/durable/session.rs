@@ -169,7 +169,8 @@ impl Shard {
         let Some(store) = &mut self.store else { return Ok(()) };
         // What it has asked for already, at level `memory`, does not wait.
         let may_wait = store.is_ready() && client.subscriptions.len() == 0;
-        let opened = session_opened(client, store.new_queue(), version, now_ms);
+        let client_key = client.name().key();
+        let opened = session_opened(client, &client_key, store.new_queue(), version, now_ms);
         let queue = opened.session;
         // It may not use up what acknowledgements and deletions need.
         let written =
@@ -243,7 +244,8 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(()) };
         let Some(durable) = client.durable.as_ref().sure() else { return Ok(()) };
         let (queue, level) = (durable.queue, durable.log_level());
-        let opened = session_opened(client, queue, version, opened_at_ms);
+        let client_key = client.name().key();
+        let opened = session_opened(client, &client_key, queue, version, opened_at_ms);
         let place = store.append(class, &Fact::SessionOpened(opened), level)?;
         let Some(durable) = client.durable.as_mut().sure() else { return Ok(()) };
         store.release(std::mem::replace(&mut durable.opened, place));
@@ -294,8 +296,8 @@ impl Shard {
             return;
         }
         subscription.options |= options::DURABLE | options::PROMISES;
-        let text = self.router.text(listed.filter).to_owned();
-        self.router.subscribe(Name::first(&text), subscription);
+        let key = self.router.key(listed.filter).to_owned();
+        self.router.subscribe(Name::of_key(&key), subscription);
     }
 
     /// The filter as the client wrote it.
@@ -521,18 +523,19 @@ fn is_refusal(packet: &Packet<'_>) -> bool {
     !reasons.is_empty() && reasons.iter().all(|reason| Reason(*reason).is_error())
 }
 
-fn session_opened(
-    client: &Client,
+fn session_opened<'a>(
+    client: &'a Client,
+    client_id: &'a str,
     session: QueueNumber,
     version: Version,
     opened_at_ms: u64,
-) -> SessionOpened<'_> {
+) -> SessionOpened<'a> {
     SessionOpened {
         session,
         version,
         opened_at_ms,
         expiry_secs: client.session_expiry_secs,
-        client_id: &client.id,
+        client_id,
         username: client.username.as_deref().unwrap_or_default(),
     }
 }

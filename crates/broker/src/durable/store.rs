@@ -20,7 +20,7 @@ use crate::ledger::{Ledger, NOBODY, Payers};
 use crate::room::frees_room;
 use crate::shared::LogSpace;
 use crate::sure::Sure;
-use crate::{Durability, SessionKey, ShardId};
+use crate::{Durability, Name, SessionKey, ShardId};
 
 /// Bytes of messages read back from the disk and kept for those that asked. Policy: they are
 /// forgotten, the oldest first, before more are read.
@@ -326,7 +326,8 @@ impl Store {
         make: impl FnOnce(StoredMessage<'_>) -> Fact<'_>,
     ) -> Result<(u64, Position), AppendError> {
         let serial = self.last_serial + 1;
-        let fact = make(stored_message(message, serial, payer));
+        let topic = Name::of(message).key();
+        let fact = make(stored_message(message, &topic, serial, payer));
         let place = self.append(class, &fact, level_of(message.level()))?;
         self.last_serial = serial;
         let payer = payer.map_or(NOBODY, |payer| self.payers.charge(payer, place.bytes.into()));
@@ -653,6 +654,7 @@ pub(crate) fn noted(payer: Option<&Arc<Account>>) -> &str {
 
 fn stored_message<'a>(
     message: &'a Message,
+    topic: &'a str,
     serial: u64,
     payer: Option<&'a Arc<Account>>,
 ) -> StoredMessage<'a> {
@@ -664,7 +666,7 @@ fn stored_message<'a>(
         retain: message.retain(),
         expires_at_ms: message.expires_at_ms(),
         payer: noted(payer),
-        topic: message.topic(),
+        topic,
         properties: message.properties(),
         payload: message.payload(),
     }
@@ -672,8 +674,9 @@ fn stored_message<'a>(
 
 /// A message as it was kept. Who published it is forgotten: No Local was settled when it came.
 pub(crate) fn message_of(stored: &StoredMessage<'_>) -> Message {
+    let topic = Name::of_key(stored.topic);
     Message::new(&MessageParts {
-        topic: stored.topic,
+        topic: topic.text(),
         properties: stored.properties,
         payload: stored.payload,
         qos: stored.qos,
@@ -681,6 +684,7 @@ pub(crate) fn message_of(stored: &StoredMessage<'_>) -> Message {
         expires_at_ms: stored.expires_at_ms,
         publisher: 0,
         level: Durability::Fsync as u8,
+        scope: topic.scope().number(),
     })
 }
 

@@ -336,7 +336,7 @@ impl Shard {
         let copied = store.append_raw(record.kind, record.bytes)?;
         debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
         if let Fact::Retained(message) = fact {
-            self.retained.set_place(Name::first(message.topic), copied);
+            self.retained.set_place(Name::of_key(message.topic), copied);
         } else if let Some(place) = self.place_of_mut(fact) {
             *place = copied;
         }
@@ -345,7 +345,7 @@ impl Shard {
 
     fn place_of(&mut self, fact: &Fact<'_>) -> Option<Place> {
         match fact {
-            Fact::Retained(message) => self.retained.place_of(Name::first(message.topic)),
+            Fact::Retained(message) => self.retained.place_of(Name::of_key(message.topic)),
             _ => self.place_of_mut(fact).copied(),
         }
     }

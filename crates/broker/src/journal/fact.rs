@@ -44,6 +44,7 @@ pub enum Fact<'a> {
     /// The retained message of its topic. The serial is that of the publish.
     Retained(StoredMessage<'a>),
     RetainedCleared {
+        /// As a key, like those of messages.
         topic: &'a str,
     },
     /// The session's will, to be published when it is detached long enough.
@@ -88,6 +89,7 @@ pub struct SessionOpened<'a> {
     pub opened_at_ms: u64,
     /// `u32::MAX`: never.
     pub expiry_secs: u32,
+    /// As a key, with its scope ([`crate::Name::key`]).
     pub client_id: &'a str,
     /// Who may resume it; empty when anonymous.
     pub username: &'a str,
@@ -123,6 +125,7 @@ pub struct StoredMessage<'a> {
     /// Who pays for its place: the name of an account. Empty: nobody, or a program from before this
     /// was noted has written it.
     pub payer: &'a str,
+    /// As a key.
     pub topic: &'a str,
     /// Raw MQTT 5 properties.
     pub properties: &'a [u8],
@@ -160,6 +163,7 @@ pub struct GroupOpened<'a> {
     /// Messages up to this serial are none of its business.
     pub from_serial: u64,
     pub name: &'a str,
+    /// As a key.
     pub filter: &'a str,
 }
 

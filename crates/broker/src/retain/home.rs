@@ -45,11 +45,11 @@ impl Home {
 
     /// Where the message of a topic stands in the log, if there is one.
     pub(crate) fn place_of(&self, topic: Name<'_>) -> Option<Place> {
-        self.kept.get(topic.in_trees()).map(|kept| kept.place)
+        self.kept.get(&topic.key()).map(|kept| kept.place)
     }
 
     pub(crate) fn set_place(&mut self, topic: Name<'_>, place: Place) {
-        self.kept.change(topic.in_trees(), |kept| kept.place = place);
+        self.kept.change(&topic.key(), |kept| kept.place = place);
     }
 
     /// False: it would go beyond the limit. What takes the place of an older one needs room for
@@ -64,7 +64,7 @@ impl Home {
             return true;
         }
         let bytes = message.heap_bytes() as u64;
-        let old = self.kept.get(Name::of(message).in_trees());
+        let old = self.kept.get(&Name::of(message).key());
         if let Some(payer) = payer {
             let old = old.filter(|old| old.payer == payer.number());
             let more = bytes.saturating_sub(old.map_or(0, |old| old.bytes() as u64));
@@ -106,10 +106,9 @@ impl Home {
 
     /// Forgets the message of a topic. Returns where it stood.
     pub(super) fn remove(&mut self, topic: Name<'_>, effects: &Effects) -> Option<Place> {
-        let topic = topic.in_trees();
-        let old = self.kept.remove(topic)?;
+        let old = self.kept.remove(&topic.key())?;
         self.payers.release(old.payer, old.bytes() as u64);
-        count(topic, -1, -old.bytes(), effects);
+        count(topic.text(), -1, -old.bytes(), effects);
         Some(old.place)
     }
 
@@ -128,15 +127,22 @@ impl Home {
     /// A page for an operator, and where the next one begins.
     pub(crate) fn page(
         &self,
-        filter: &str,
+        filter: Name<'_>,
         after: Option<Cursor>,
         max: usize,
     ) -> (Vec<Message>, Option<Cursor>) {
         let mut messages = Vec::new();
-        let next = self.kept.walk(filter, after, max, &mut |kept| {
+        let next = self.kept.walk(&filter.key(), after, max, &mut |kept| {
             messages.push(kept.message());
         });
         (messages, next)
+    }
+
+    /// The first of those whose keys a filter matches.
+    pub(crate) fn page_of_key(&self, filter: &str, max: usize) -> Vec<Message> {
+        let mut messages = Vec::new();
+        self.kept.walk(filter, None, max, &mut |kept| messages.push(kept.message()));
+        messages
     }
 
     /// A page, now or in a later turn.
@@ -166,12 +172,13 @@ impl Home {
     fn give_page(&mut self, mut query: Box<RetainedQuery>, effects: &mut Effects) {
         let mut messages = Vec::new();
         let after = query.after.take();
-        if has_wildcard(&query.filter) {
-            query.after = self.kept.walk(&query.filter, after, PAGE_MESSAGES, &mut |kept| {
+        let key = Name::new(query.scope, &*query.filter).key();
+        if has_wildcard(&key) {
+            query.after = self.kept.walk(&key, after, PAGE_MESSAGES, &mut |kept| {
                 messages.push(kept.message());
             });
         } else {
-            messages.extend(self.kept.get(&query.filter).map(Kept::message));
+            messages.extend(self.kept.get(&key).map(Kept::message));
         }
         let is_last = query.after.is_none();
         let subscriber = query.subscriber.shard();

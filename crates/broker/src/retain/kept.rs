@@ -6,6 +6,7 @@ use topic::Retainable;
 
 use crate::durable::Place;
 use crate::ledger::NOBODY;
+use crate::{Name, Scope};
 
 /// A retained message, and where it stands in the log.
 ///
@@ -25,9 +26,16 @@ pub(crate) struct Kept {
 #[derive(Debug)]
 enum Body {
     /// QoS and flags, level, publisher, then what the flags say: when it expires, and how many
-    /// bytes of properties there are; topic with its length, properties, payload.
+    /// bytes of properties there are; the key of the topic with its length, properties, payload.
     Packed(Box<[u8]>),
-    Shared(Box<Message>),
+    Shared(Box<Shared>),
+}
+
+#[derive(Debug)]
+struct Shared {
+    message: Message,
+    /// Of the topic, if it is of another scope than the first; else it is the topic.
+    key: Box<[u8]>,
 }
 
 impl Kept {
@@ -35,7 +43,7 @@ impl Kept {
         let is_small = message.heap_bytes() <= PACKED_BYTES_MAX;
         let body = match is_small {
             true => Body::Packed(pack(message)),
-            false => Body::Shared(Box::new(message.clone())),
+            false => Body::Shared(Box::new(Shared::new(message))),
         };
         Self { body, place, payer: NOBODY }
     }
@@ -43,22 +51,22 @@ impl Kept {
     pub(crate) fn message(&self) -> Message {
         match &self.body {
             Body::Packed(bytes) => Packed::read(bytes).message(),
-            Body::Shared(message) => Message::clone(message),
+            Body::Shared(shared) => shared.message.clone(),
         }
     }
 
     pub(crate) fn expires_at_ms(&self) -> u64 {
         match &self.body {
             Body::Packed(bytes) => Packed::read(bytes).expires_at_ms,
-            Body::Shared(message) => message.expires_at_ms(),
+            Body::Shared(shared) => shared.message.expires_at_ms(),
         }
     }
 
     /// For the limit on bytes: what the message takes as a [`Message`], however it lies here.
     pub(crate) fn bytes(&self) -> i64 {
         let bytes = match &self.body {
-            Body::Packed(bytes) => Message::OVERHEAD_BYTES + Packed::read(bytes).rest.len(),
-            Body::Shared(message) => message.heap_bytes(),
+            Body::Packed(bytes) => Packed::read(bytes).heap_bytes(),
+            Body::Shared(shared) => shared.message.heap_bytes(),
         };
         bytes as i64
     }
@@ -66,15 +74,25 @@ impl Kept {
 
 impl Retainable for Kept {
     fn topic(&self) -> &[u8] {
-        let on_wire = match &self.body {
+        match &self.body {
             Body::Packed(bytes) => {
                 let bytes = &bytes[topic_at(bytes[0])..];
                 let len = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
-                &bytes[..2 + len]
+                &bytes[2..2 + len]
             }
-            Body::Shared(message) => message.topic_on_wire(),
+            Body::Shared(shared) if shared.key.is_empty() => shared.message.topic_bytes(),
+            Body::Shared(shared) => &shared.key,
+        }
+    }
+}
+
+impl Shared {
+    fn new(message: &Message) -> Self {
+        let key = match Scope::of(message) {
+            Scope::FIRST => Box::default(),
+            _ => Name::topic_of(message).key().into(),
         };
-        &on_wire[2..]
+        Self { message: message.clone(), key }
     }
 }
 
@@ -85,7 +103,7 @@ struct Packed<'a> {
     publisher: u64,
     expires_at_ms: u64,
     properties_len: usize,
-    /// Topic with its length, properties, payload.
+    /// The key of the topic with its length, properties, payload.
     rest: &'a [u8],
 }
 
@@ -104,13 +122,25 @@ impl<'a> Packed<'a> {
         Self { first, level, publisher, expires_at_ms, properties_len, rest }
     }
 
+    /// The name of the topic, and what stands behind its key.
+    fn split_topic(&self) -> (Name<'a>, &'a [u8]) {
+        let key_len = usize::from(u16::from_be_bytes([self.rest[0], self.rest[1]]));
+        let (key, rest) = self.rest[2..].split_at(key_len);
+        // It came from a `str`.
+        (Name::of_key(std::str::from_utf8(key).unwrap_or_default()), rest)
+    }
+
+    /// What the message takes.
+    fn heap_bytes(&self) -> usize {
+        let (topic, rest) = self.split_topic();
+        Message::OVERHEAD_BYTES + 2 + topic.text().len() + rest.len()
+    }
+
     fn message(&self) -> Message {
-        let topic_len = usize::from(u16::from_be_bytes([self.rest[0], self.rest[1]]));
-        let (topic, rest) = self.rest[2..].split_at(topic_len);
+        let (topic, rest) = self.split_topic();
         let (properties, payload) = rest.split_at(self.properties_len);
         Message::new(&MessageParts {
-            // It came from a `str`.
-            topic: std::str::from_utf8(topic).unwrap_or_default(),
+            topic: topic.text(),
             properties,
             payload,
             qos: match self.first & QOS {
@@ -122,6 +152,7 @@ impl<'a> Packed<'a> {
             expires_at_ms: self.expires_at_ms,
             publisher: self.publisher,
             level: self.level,
+            scope: topic.scope().number(),
         })
     }
 }
@@ -132,7 +163,10 @@ fn pack(message: &Message) -> Box<[u8]> {
     let flags = [(EXPIRES, expires), (HAS_PROPERTIES, has_properties), (RETAIN, message.retain())];
     let flags = flags.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag).sum::<u8>();
     let first = message.qos() as u8 | flags;
-    let parts = [message.topic_on_wire(), message.properties(), message.payload()];
+    let key = Name::topic_of(message).key();
+    // A small message has a short topic.
+    let key_len = (key.len() as u16).to_be_bytes();
+    let parts = [&key_len[..], &key, message.properties(), message.payload()];
     let rest = parts.iter().map(|part| part.len()).sum::<usize>();
     let mut bytes = Vec::with_capacity(topic_at(first) + rest);
     bytes.extend_from_slice(&[first, message.level()]);
@@ -175,7 +209,8 @@ mod tests {
         let kept = Kept::new(&message, Place::NOWHERE);
         let is_packed = matches!(kept.body, Body::Packed(_));
         assert_eq!(is_packed, message.heap_bytes() <= PACKED_BYTES_MAX);
-        assert_eq!(kept.topic(), parts.topic.as_bytes());
+        let scope = Scope::new(parts.scope);
+        assert_eq!(kept.topic(), Name::new(scope, parts.topic).key().as_bytes());
         assert_eq!(kept.expires_at_ms(), parts.expires_at_ms);
         assert_eq!(kept.bytes(), message.heap_bytes() as i64);
         let again = kept.message();
@@ -186,7 +221,7 @@ mod tests {
             (again.qos(), again.retain(), again.level()),
             (parts.qos, parts.retain, parts.level)
         );
-        assert_eq!(again.publisher(), parts.publisher);
+        assert_eq!((again.publisher(), again.scope()), (parts.publisher, parts.scope));
         assert_eq!(again.expires_at_ms(), parts.expires_at_ms);
     }
 
@@ -195,7 +230,7 @@ mod tests {
         for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
             for (properties, payload_len) in [(&[][..], 1), (&[1, 1][..], 64), (&[1, 1][..], 5000)]
             {
-                for expires_at_ms in [session::NEVER, 0, 77_000] {
+                for (scope, expires_at_ms) in [(0, session::NEVER), (7, 0), (0, 0), (9, 77_000)] {
                     check(&MessageParts {
                         topic: "a/\u{fc}",
                         properties,
@@ -205,6 +240,7 @@ mod tests {
                         expires_at_ms,
                         publisher: u64::MAX - 5,
                         level: payload_len as u8 % 3,
+                        scope,
                     });
                 }
             }
@@ -224,6 +260,7 @@ mod tests {
             expires_at_ms: session::NEVER,
             publisher: 1,
             level: 2,
+            scope: 0,
         });
         assert_eq!(pack(&message).len(), 2 + 8 + 2 + 27 + 64);
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use broker::access::{Permission, Rule, Who};
 use broker::admission::{self, Admission, Refusal};
 use broker::{
-    Access, ConnectRequest, Counter, Event, Limits, Metrics, Name, Reauthenticate, Replay,
+    Access, ConnectRequest, Counter, Event, Limits, Metrics, Name, Reauthenticate, Replay, Scope,
     Settings, Shard, Shared,
 };
 use codec::{
@@ -95,6 +95,7 @@ impl Lab {
 
     pub(crate) fn with(shard_count: u16, settings: Settings, access: Access) -> Self {
         let shared = Shared::new(settings, shard_count, 7);
+        open_scopes(&shared);
         let shards =
             (0..shard_count).map(|id| Shard::new(id, shared.clone(), access.clone())).collect();
         Self {
@@ -146,6 +147,7 @@ impl Lab {
     pub(crate) fn restart(&mut self) {
         let count = self.shared.shard_count;
         self.shared = Shared::new(self.shared.settings.clone(), count, 11);
+        open_scopes(&self.shared);
         self.shards =
             (0..count).map(|id| Shard::new(id, self.shared.clone(), Access::open())).collect();
         self.peers.clear();
@@ -544,6 +546,15 @@ impl Lab {
             .into_iter()
             .map(|received| String::from_utf8(received.payload).expect("text"))
             .collect()
+    }
+}
+
+/// Beside the first scope there are these.
+pub(crate) const SCOPES: [Scope; 2] = [Scope::new(1), Scope::new(300)];
+
+fn open_scopes(shared: &Shared) {
+    for scope in SCOPES {
+        shared.spaces.open(scope);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use broker::admission::{self, Admission, AuthStep, Credentials};
 use broker::{
     Close, Command, Limits, Memory, Metrics, Numbers, Reauthenticate, Reauthenticated, Replay,
-    Settings, Shard, Shared, TURN_UNITS, key_of, settle,
+    Scope, Settings, Shard, Shared, TURN_UNITS, key_of, settle,
 };
 use codec::{Packet, Reason, Sender, Version};
 use session::{Held, NEVER, Overflow, QueueLimits};
@@ -304,7 +304,7 @@ impl World {
             true => {
                 let looks = looks_at(&client_id);
                 for (ticket, command) in (1..).zip(looks.into_iter().chain([kick(&client_id)])) {
-                    core.on_command(ticket, &command, self.now_ms);
+                    core.on_command(ticket, Scope::FIRST, &command, self.now_ms);
                 }
                 let answers = std::mem::take(&mut core.effects.answers);
                 assert_eq!(answers.len(), LOOKS + 1, "each is answered at once");

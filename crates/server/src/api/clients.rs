@@ -52,7 +52,7 @@ pub(crate) async fn show(api: &Api, call: &Call) -> Outcome {
 
 pub(crate) async fn subscriptions(api: &Api, call: &Call) -> Outcome {
     let client_id = call.needed("client_id");
-    let shard = api.shards.shared.shard_of_client(Name::first(client_id));
+    let shard = api.shards.shared.shard_of_client(Name::new(api.shards.scope, client_id));
     let command = |from, max| Command::Subscriptions { client_id: client_id.into(), from, max };
     let rows = api.collect_one(call, shard, command, |answer| match answer {
         Answer::Subscriptions(Some(page)) => Ok(page),
@@ -91,7 +91,10 @@ pub(crate) async fn purge(api: &Api, call: &Call) -> Outcome {
 }
 
 async fn ask(api: &Api, client_id: &str, command: Command) -> Result<Answer, Problem> {
-    Ok(api.shards.ask(api.shards.shared.shard_of_client(Name::first(client_id)), command).await?)
+    Ok(api
+        .shards
+        .ask(api.shards.shared.shard_of_client(Name::new(api.shards.scope, client_id)), command)
+        .await?)
 }
 
 pub(crate) async fn receivers(api: &Api, call: &Call) -> Outcome {

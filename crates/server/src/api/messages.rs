@@ -70,7 +70,7 @@ pub(crate) async fn list_retained(api: &Api, call: &Call) -> Outcome {
 pub(crate) async fn show_retained(api: &Api, call: &Call) -> Outcome {
     let topic = call.needed("topic");
     check_topic(api, "query parameter topic", topic)?;
-    let home = api.shards.shared.shard_of_topic(Name::first(topic));
+    let home = api.shards.shared.shard_of_topic(Name::new(api.shards.scope, topic));
     let command = Command::Retained { filter: topic.into(), after: None, max: 1 };
     match api.shards.ask(home, command).await? {
         Answer::Retained { messages, .. } => match messages.first() {
@@ -123,7 +123,7 @@ fn empty(topic: &str) -> Publish {
 
 /// Messages on one topic go through one shard, in their order.
 async fn send(api: &Api, publication: Publication) -> Result<Reason, Problem> {
-    let shard = api.shards.shared.shard_of_topic(Name::first(&publication.topic));
+    let shard = api.shards.shared.shard_of_topic(Name::new(api.shards.scope, &publication.topic));
     match api.shards.ask(shard, Command::Publish(publication)).await? {
         Answer::Published(reason) => Ok(reason),
         _ => Err(other_answer()),

@@ -253,10 +253,9 @@ pub(super) fn principal(proof: &Proof, expires_at_ms: Option<u64>) -> Option<Box
         Box::new(Principal {
             attributes: proof.attributes.clone(),
             expires_at_ms,
-            is_unknown: false,
-            provider: None,
             is_superuser: proof.is_superuser,
             rules: proof.rules.clone(),
+            ..Principal::default()
         })
     })
 }

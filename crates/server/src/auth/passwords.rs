@@ -114,7 +114,7 @@ impl PasswordFile {
                 continue;
             }
             let fail = |detail| (index + 1, detail);
-            let (name, secret) = line.split_once(':').ok_or(fail("write user:secret"))?;
+            let (name, secret) = split_line(line).ok_or(fail("write user:secret"))?;
             check_username(name).map_err(fail)?;
             let user = file.users.entry(name.into()).or_default();
             let is_second = match secret.strip_prefix(SCRAM_PREFIX) {
@@ -316,8 +316,7 @@ impl fmt::Display for Hash {
 /// The text of a file with the lines of one user replaced by `lines`, or taken out if there are
 /// none. Everything else stays as it is, comments included.
 pub fn with_user(text: &str, username: &str, lines: &[String]) -> String {
-    let prefix = format!("{username}:");
-    let is_other = |line: &&str| !line.starts_with(&prefix);
+    let is_other = |line: &&str| !is_of(line, username);
     let mut kept: Vec<&str> = Vec::new();
     let mut at = None;
     for line in text.lines() {
@@ -330,6 +329,19 @@ pub fn with_user(text: &str, username: &str, lines: &[String]) -> String {
     let at = at.unwrap_or(kept.len());
     kept.splice(at..at, lines.iter().map(String::as_str));
     kept.iter().map(|line| format!("{line}\n")).collect()
+}
+
+/// Is the line of a file about this user?
+pub fn is_of(line: &str, username: &str) -> bool {
+    split_line(line).is_some_and(|(name, _)| name == username)
+}
+
+/// User name and secret. A name may have colons in it, as those with a namespace do: a secret
+/// begins with a sign that does not follow a colon in a name.
+fn split_line(line: &str) -> Option<(&str, &str)> {
+    let at = SECRET_BEGINS.iter().filter_map(|begin| line.find(begin)).min();
+    let at = at.or_else(|| line.find(':'))?;
+    Some((&line[..at], &line[at + 1..]))
 }
 
 /// The secrets of a new or changed user as lines of the file.
@@ -350,8 +362,11 @@ pub fn user_lines(username: &str, password: &[u8], with_scram: bool) -> Vec<Stri
 pub fn check_username(name: &str) -> Result<(), &'static str> {
     match name {
         "" => Err("the user name is empty"),
-        _ if name.contains([':', '\n', '\r', '\0']) => {
-            Err("a user name cannot contain a colon, a line break or U+0000")
+        _ if name.contains(['\n', '\r', '\0']) => {
+            Err("a user name cannot contain a line break or U+0000")
+        }
+        _ if name.ends_with(':') || SECRET_BEGINS.iter().any(|begin| name.contains(begin)) => {
+            Err("a user name cannot end with a colon, or have $ or { behind one")
         }
         _ if name.starts_with('#') => {
             Err("a user name cannot begin with #, which begins a comment")
@@ -414,6 +429,9 @@ fn decode_pair(salt: &str, hash: &str) -> Option<(Vec<u8>, Vec<u8>)> {
     let hash = STANDARD.decode(hash).ok().filter(|hash| hash.len() == SHA512_BYTES)?;
     Some((STANDARD.decode(salt).ok()?, hash))
 }
+
+/// What stands between a name and its secret, and how that begins.
+const SECRET_BEGINS: [&str; 2] = [":$", ":{"];
 
 const SCRAM_PREFIX: &str = "{SCRAM-SHA-256}";
 const SALT_BYTES: usize = 16;
@@ -527,11 +545,14 @@ mod tests {
         assert_eq!(changed, "# people\nanna:9\nbob:2\nannabel:4\n");
         assert_eq!(with_user(text, "anna", &[]), "# people\nbob:2\nannabel:4\n");
         assert_eq!(with_user("", "eve", &["eve:1".into()]), "eve:1\n");
+        let text = "red:$1\nred:anna:$2\nred:anna:{SCRAM-SHA-256}3\n";
+        assert_eq!(with_user(text, "red", &[]), "red:anna:$2\nred:anna:{SCRAM-SHA-256}3\n");
+        assert_eq!(with_user(text, "red:anna", &["red:anna:$4".into()]), "red:$1\nred:anna:$4\n");
     }
 
     #[test]
     fn names_that_a_line_cannot_hold_are_refused() {
-        for name in ["", "a:b", "a\nb", "#a"] {
+        for name in ["", "a:", "a:$b", "a:{b", "a\nb", "#a"] {
             assert!(check_username(name).is_err(), "{name:?}");
         }
         assert!(check_username("anna maria").is_ok());

@@ -1,13 +1,15 @@
 //! What is in force: the rules of the access file and of the policy file, together.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use broker::Access;
 use broker::access::{OrderedRule, Rule, RuleError};
+use broker::{Access, Rules};
 
 use super::acl_file::{self, AclFileError};
 use super::policy_file::{self, PolicyFileError};
 use crate::config::Config;
+use crate::namespaces::Namespaces;
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,8 +29,40 @@ pub enum RulesError {
 ///
 /// When a file cannot be read, or at the first thing in it that is not understood. And at the first
 /// rule for user names where nothing proves them.
-pub fn load(config: &Config) -> Result<Access, RulesError> {
-    let access = match rules_of(config)? {
+pub fn load(config: &Config) -> Result<BrokerRules, RulesError> {
+    let access = &config.access;
+    let default = compile(config, (&access.acl_file, &access.policy_file))?;
+    let mut others = BTreeMap::new();
+    for own in &config.namespaces {
+        let files = (&own.acl_file, &own.policy_file);
+        others.insert(own.name.clone(), compile(config, files)?);
+    }
+    Ok(BrokerRules { default, others })
+}
+
+/// Of the default namespace, and of those of the configuration by their names.
+pub struct BrokerRules {
+    default: Access,
+    others: BTreeMap<String, Access>,
+}
+
+impl BrokerRules {
+    /// Are there any?
+    pub fn are_some(&self) -> bool {
+        !self.default.is_open() || self.others.values().any(|access| !access.is_open())
+    }
+
+    /// The same for shards, which know namespaces by number.
+    pub fn of_scopes(&self, namespaces: &Namespaces) -> Rules {
+        let others = self.others.iter();
+        let others = others.filter_map(|(name, own)| Some((namespaces.scope_of(name)?, own)));
+        let others = others.map(|(scope, own)| (scope, own.clone()));
+        Rules::new(self.default.clone(), others.collect())
+    }
+}
+
+fn compile(config: &Config, files: Files<'_>) -> Result<Access, RulesError> {
+    let access = match rules_of(config, files)? {
         Some((rules, ordered)) => {
             let access = Access::compile(&rules).map_err(RulesError::Together)?;
             access.in_order(&ordered).map_err(RulesError::Together)?
@@ -40,11 +74,16 @@ pub fn load(config: &Config) -> Result<Access, RulesError> {
         .heeding_principals(!config.authentication.is_empty()))
 }
 
+/// An access file and a policy file.
+type Files<'a> = (&'a Option<PathBuf>, &'a Option<PathBuf>);
+
+/// Rules, and those that go by their order.
+type Read = (Vec<Rule>, Vec<OrderedRule>);
+
 /// None: there is no file.
-fn rules_of(config: &Config) -> Result<Option<(Vec<Rule>, Vec<OrderedRule>)>, RulesError> {
+fn rules_of(config: &Config, (listed, policy): Files<'_>) -> Result<Option<Read>, RulesError> {
     let unproved = config.why_names_are_unproved();
     let unproved = unproved.as_deref();
-    let (listed, policy) = (&config.access.acl_file, &config.access.policy_file);
     if listed.is_none() && policy.is_none() {
         return Ok(None);
     }

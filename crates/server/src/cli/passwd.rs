@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::auth::passwords::{PasswordFile, check_username, user_lines, with_user};
+use crate::auth::passwords::{PasswordFile, check_username, is_of, user_lines, with_user};
 
 use super::{EXIT_FAILURE, EXIT_OK, complain};
 
@@ -82,8 +82,7 @@ fn change(
         detail,
     })?;
     let lines = if args.delete {
-        let prefix = format!("{}:", args.user);
-        if !text.lines().any(|line| line.starts_with(&prefix)) {
+        if !text.lines().any(|line| is_of(line, &args.user)) {
             return Err(PasswdError::Unknown { user: args.user.clone(), path: path() });
         }
         Vec::new()
@@ -231,7 +230,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).unwrap(), "anna:plain\n");
         fs::write(&file, "").unwrap();
         assert!(matches!(set(&delete, ""), Err(PasswdError::Unknown { .. })));
-        assert!(matches!(set(&args(&file, "a:b"), "x"), Err(PasswdError::Username(_))));
+        assert!(matches!(set(&args(&file, "a:$b"), "x"), Err(PasswdError::Username(_))));
         assert!(matches!(set(&args(&file, "anna"), ""), Err(PasswdError::Empty)));
         let nowhere = dir.0.join("no/such/file");
         assert!(matches!(set(&args(&nowhere, "anna"), "x"), Err(PasswdError::Write { .. })));

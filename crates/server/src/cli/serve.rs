@@ -1,11 +1,12 @@
 //! `quelea serve`: from arguments to a checked configuration.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::config::{ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
+use crate::config::{Config, ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
 use crate::run::{self, Addresses};
 use crate::security;
 
@@ -68,10 +69,7 @@ impl ServeArgs {
     /// The exit code when there is nothing to serve: the configuration is wrong, or was only to be
     /// checked or printed. What there is to say has been said.
     pub fn prepare(&self) -> Result<Loaded, ExitCode> {
-        let env = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        let loaded = self.load(env.collect(), &Machine::here()).map_err(|error| {
+        let loaded = self.load(environment(), &Machine::here()).map_err(|error| {
             complain(&error);
             ExitCode::from(EXIT_USAGE)
         })?;
@@ -148,6 +146,15 @@ impl ServeArgs {
         load(&Sources { file, env, flags: self.flags(), listen, port }, machine)
     }
 
+    /// The configuration as it is now, for what may change while the broker runs.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ServeArgs::load`].
+    pub fn reread(&self) -> Result<Config, ConfigError> {
+        self.load(environment(), &Machine::here()).map(|loaded| loaded.config)
+    }
+
     fn flags(&self) -> Vec<Flag> {
         let anonymous = self.allow_anonymous.then(|| "true".to_owned());
         let flags = [
@@ -165,6 +172,13 @@ impl ServeArgs {
         });
         given.collect()
     }
+}
+
+fn environment() -> Vec<(String, String)> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
 }
 
 fn read(path: &PathBuf) -> Result<SourceFile, ConfigError> {

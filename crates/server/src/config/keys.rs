@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::namespaces::{RawNamespace, UnknownNamespace};
 use super::schema::{
     Kind, Section, Unit, bytes, bytes_or, count, count_or, secs, secs_or, settings, words,
 };
@@ -17,6 +18,7 @@ pub const SECTIONS: &[Section] = &[
     Auth::SECTION,
     RawProvider::SECTION,
     AccessFile::SECTION,
+    RawNamespace::SECTION,
     Shared::SECTION,
     Http::SECTION,
     Api::SECTION,
@@ -234,6 +236,17 @@ settings! {
         /// `[[authentication]]`, and `file` for the password file. Empty: all of them, the password
         /// file last.
         authentication: Vec<String> = Kind::List("names of providers"), "";
+        /// The namespace of clients of whom nothing in `namespace_from` says another one. Not set:
+        /// `default`.
+        namespace: Option<String> = Kind::Text("a name of [[namespaces]]"), "";
+        /// What else says to which namespace a client belongs: `host`, the host name that it asked
+        /// for (TLS), as `namespaces.hosts` has it; `username`, what stands before the first colon
+        /// of its user name, which it is not called by then; `attribute`, the attribute `namespace`
+        /// of its credential. A client of which two of them say different things is refused.
+        namespace_from: Vec<String> = Kind::List("\"host\", \"username\" and \"attribute\""), "";
+        /// What becomes of clients of a namespace that there is not: they are refused (0x87), or
+        /// the namespace is made, without limits of its own.
+        namespace_unknown: UnknownNamespace = Kind::OneOf(UnknownNamespace::WORDS), "refuse";
         /// Expects a PROXY protocol header (v1 or v2) before anything else, and takes the client's
         /// address from it. Needs `trusted_proxies`.
         proxy_protocol: bool = Kind::Flag, "false";

@@ -10,6 +10,7 @@ pub mod endpoint;
 mod identity;
 pub mod keys;
 pub mod machine;
+pub mod namespaces;
 pub mod print;
 pub mod schema;
 pub mod source;
@@ -30,6 +31,7 @@ pub use keys::{
     TlsVersion, WhenFull,
 };
 pub use machine::Machine;
+pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
 
 use derived::Deriving;
@@ -55,6 +57,8 @@ pub struct Config {
     /// In the order of the configuration.
     pub authentication: Vec<Provider>,
     pub access: AccessFile,
+    /// Beside the default one.
+    pub namespaces: Vec<Namespace>,
     pub shared_strategy: SharedStrategy,
     /// Where the HTTP server listens; `None`: it is off.
     pub http: Option<SocketAddr>,
@@ -76,6 +80,7 @@ pub struct Listener {
     pub allow_anonymous: bool,
     /// Who is asked, by name. Empty: everybody there is.
     pub authentication: Vec<String>,
+    pub placing: Placing,
     /// `Some`: a PROXY header is required, and believed from these networks only.
     pub trusted_proxies: Option<Vec<Network>>,
     /// 0: no limit.
@@ -334,6 +339,7 @@ fn lower(
         auth,
         authentication,
         access,
+        namespaces: namespaces::lower(settings, problems)?,
         shared_strategy: shared.strategy,
         http,
         api,
@@ -517,10 +523,15 @@ impl Listeners<'_> {
         let asks_password =
             !allow_anonymous && tls.as_ref().is_none_or(|tls| tls.client_auth == ClientAuth::None);
         let websocket = self.lower_websocket(own, &endpoint, websocket, asks_password);
+        let (placing, misplaced) = Placing::lower(&raw, endpoint.transport.is_tls());
+        for (key, detail) in misplaced {
+            self.problem(&format!("{own}.{key}"), detail);
+        }
         Some(Some(Listener {
             name: raw.name.clone().unwrap_or_else(|| endpoint.to_string()),
             allow_anonymous,
             authentication: raw.authentication.clone(),
+            placing,
             trusted_proxies: self.trusted_proxies(own, &raw),
             connections_max: raw.connections_max.unwrap_or(0),
             connections_per_second_max: raw.connections_per_second_max.unwrap_or(0),

@@ -330,7 +330,7 @@ fn is_section(general: &str) -> bool {
 }
 
 /// Sections of which there may be many.
-const LISTS: [&str; 2] = ["listeners", "authentication"];
+const LISTS: [&str; 3] = ["listeners", "authentication", "namespaces"];
 
 pub(super) fn is_list(section: &str) -> bool {
     LISTS.contains(&section)

@@ -16,7 +16,7 @@ mod files;
 mod thread;
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -247,6 +247,17 @@ pub(crate) fn sync_entry(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// The old content of a file or the new one, whatever happens.
+pub(crate) fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = OpenOptions::new();
+    let mut file = file.create(true).truncate(true).write(true).open(&fresh)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)?;
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 #[cfg(test)]

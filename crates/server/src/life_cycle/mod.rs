@@ -122,6 +122,7 @@ impl LifeCycle {
             expires_at_ms: NEVER,
             publisher: 0,
             level: 0,
+            scope: 0,
         };
         self.is_published.then(|| Message::new(&parts))
     }

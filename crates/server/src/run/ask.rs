@@ -4,7 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use broker::{Answer, Command, ShardId, Shared};
+use broker::{Answer, Command, Scope, ShardId, Shared};
 use session::Message;
 use tokio::sync::oneshot;
 
@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct Shards {
     pub(crate) shared: Arc<Shared>,
+    /// What they are asked about.
+    pub(crate) scope: Scope,
     mailboxes: Arc<OnceLock<Arc<[Arc<Mailbox>]>>>,
 }
 
@@ -32,7 +34,7 @@ pub(crate) enum NoAnswer {
 
 impl Shards {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: shared.clone(), mailboxes: Arc::default() }
+        Self { shared: shared.clone(), scope: Scope::FIRST, mailboxes: Arc::default() }
     }
 
     /// From now on they answer.
@@ -72,7 +74,7 @@ impl Shards {
         let mailboxes = self.mailboxes.get().ok_or(NoAnswer::Absent)?;
         let (answer, given) = oneshot::channel();
         let mailbox = &mailboxes[usize::from(shard) % mailboxes.len()];
-        mailbox.put(Item::Command(Box::new(Asked { shard, command, answer })));
+        mailbox.put(Item::Command(Box::new(Asked { shard, scope: self.scope, command, answer })));
         match tokio::time::timeout(patience, given).await {
             Ok(given) => given.map_err(|_| NoAnswer::Absent),
             Err(_) => Err(NoAnswer::Late),
@@ -115,7 +117,8 @@ mod tests {
         let (mut workers, mailboxes) = idle_workers(1);
         let ask = || {
             let (answer, given) = oneshot::channel();
-            let asked = Asked { shard: 0, command: session("nobody"), answer };
+            let (scope, command) = (Scope::FIRST, session("nobody"));
+            let asked = Asked { shard: 0, scope, command, answer };
             mailboxes[0].put(Item::Command(Box::new(asked)));
             given
         };

@@ -4,8 +4,6 @@
 //! that (`CLOCK_BOOTTIME`). What the wall clock is set by is noted in the data directory, for the
 //! next start ([`Calendar`]).
 
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -116,7 +114,7 @@ impl ClockWatch {
         self.noted = Instant::now();
         let Some(path) = &self.path else { return };
         let text = self.calendar.note(self.clock.now_ms()).to_text();
-        if let Err(error) = write_whole(path, &text) {
+        if let Err(error) = crate::disk::write_whole(path, text.as_bytes()) {
             let path = path.display();
             tracing::error!(
                 %path,
@@ -147,16 +145,6 @@ fn read_note(path: &Path) -> anyhow::Result<Option<CalendarNote>> {
         )
     })?;
     Ok(Some(note))
-}
-
-/// The old text or the new one, whatever happens.
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&fresh, path)?;
-    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 fn wall_ms() -> u64 {

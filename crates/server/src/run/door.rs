@@ -34,6 +34,7 @@ use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Step, TOKEN_METHOD, Verdict};
 use crate::logging::shown;
 use crate::memory;
+use crate::namespaces::{Misplaced, Namespaces};
 use crate::origin::Origin;
 use reading::{Outcome, read_packet};
 use stage::{Arrival, Stage, ip, refusal};
@@ -115,6 +116,7 @@ pub(super) struct DoorContext {
     pub(super) shared: Arc<Shared>,
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(super) authenticator: Arc<Authenticator>,
+    pub(super) namespaces: Arc<Namespaces>,
     pub(super) clock: Clock,
     pub(super) connect_timeout_ms: u64,
     pub(super) connections_per_second_max: u32,
@@ -348,6 +350,7 @@ impl Door {
             generation: self.generation,
             is_watched: false,
             charge,
+            host: None,
         });
         self.advance(key);
         self.watch(key);
@@ -469,6 +472,8 @@ impl Door {
         credentials: Box<Credentials>,
         rest: Vec<u8>,
     ) {
+        let Some(arrival) = self.arrivals.get_mut(key) else { return };
+        arrival.host = host_of(peer).map(Into::into);
         let Some(arrival) = self.arrivals.get(key) else { return };
         if let Some((reason, detail)) = self.bars(arrival, peer, &credentials) {
             let refusal = refusal(&credentials, reason, "", detail);
@@ -670,7 +675,7 @@ impl Door {
         let bans = &arrival.entrance.gate.bans;
         let visitor = Visitor { username: request.proved_username(), ..Visitor::default() };
         bans.keeps_out(visitor, self.context.clock.wall_secs())
-            || bans.keeps_off(&request.client_id, Instant::now())
+            || bans.keeps_off(&request.name().key(), Instant::now())
     }
 
     /// Admitted: from here on the connection belongs to the worker of its session's shard.
@@ -678,9 +683,18 @@ impl Door {
         &mut self,
         key: usize,
         mut stream: Stream,
-        credentials: Credentials,
+        mut credentials: Credentials,
         rest: Vec<u8>,
     ) {
+        if let Some(arrival) = self.arrivals.get(key) {
+            let (host, request) = (arrival.host.as_deref(), &mut credentials.request);
+            let belonging = &arrival.entrance.belonging;
+            let placed = belonging.place(&self.context.namespaces, request, host);
+            if let Err(Misplaced { reason, detail }) = placed {
+                let refusal = refusal(&credentials, reason, "", detail);
+                return self.refuse_connect(key, stream, &credentials, &refusal);
+            }
+        }
         if self.is_kept_out(key, &credentials.request) {
             let refusal = refusal(&credentials, Reason::BANNED, "", BANNED);
             return self.refuse_connect(key, stream, &credentials, &refusal);
@@ -704,6 +718,13 @@ impl Door {
             arrival.stage = stage;
         }
     }
+}
+
+/// The host name that a client has asked for: of the TLS that ends here, or at a proxy that we
+/// trust.
+fn host_of(peer: &PeerInfo) -> Option<&str> {
+    let own = peer.tls.as_ref().and_then(|tls| tls.server_name.as_deref());
+    own.or(peer.proxy_authority.as_deref())
 }
 
 /// What a client is told when there is no room for it at the door.

@@ -10,6 +10,7 @@ use codec::Reason;
 use crate::auth::Chain;
 use crate::auth::bans::Bans;
 use crate::config::CertificateIdentity;
+use crate::namespaces::Belonging;
 
 /// Counts of the whole broker.
 #[derive(Debug, Default)]
@@ -58,6 +59,8 @@ pub(super) struct Entrance {
     /// Who is asked about its clients.
     pub(super) chain: Chain,
     pub(super) identity: CertificateIdentity,
+    /// To which namespaces they belong.
+    pub(super) belonging: Belonging,
     /// TLS or WebSocket.
     pub(super) has_layers: bool,
     /// 0: no limit.
@@ -192,6 +195,7 @@ mod tests {
             allow_anonymous: true,
             chain: Arc::default(),
             identity: CertificateIdentity::None,
+            belonging: Belonging::default(),
             has_layers: false,
             connections_max: 0,
             counts: gate.add_listener("one"),

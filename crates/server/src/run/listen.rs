@@ -14,6 +14,7 @@ use super::gate::{Entrance, Gate};
 use super::limits;
 use crate::auth::Authenticator;
 use crate::config::{self, ApiAddress, Config, Transport};
+use crate::namespaces::Belonging;
 
 /// All listeners, bound.
 pub(super) struct Listeners {
@@ -50,6 +51,7 @@ pub(super) fn bind_all(
                 .tls
                 .as_ref()
                 .map_or(config::CertificateIdentity::None, |tls| tls.identity),
+            belonging: Belonging { placing: listener.placing.clone() },
             has_layers: listener.tls.is_some() || listener.websocket.is_some(),
             connections_max: listener.connections_max,
             counts: gate.add_listener(&listener.name),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use broker::{Access, Answer, Command, ConnectRequest, Mail, ShardId};
+use broker::{Answer, Command, ConnectRequest, Mail, Rules, Scope, ShardId};
 use net::Stream;
 use session::Message;
 use storage::Completion;
@@ -30,6 +30,8 @@ pub(super) struct Handover {
 /// What an operator asks of a shard.
 pub(crate) struct Asked {
     pub(crate) shard: ShardId,
+    /// What it is about.
+    pub(crate) scope: Scope,
     pub(crate) command: Command,
     /// Dropped: there will be none.
     pub(crate) answer: oneshot::Sender<Answer>,
@@ -51,7 +53,7 @@ pub(super) enum Item {
     Command(Box<Asked>),
     /// Publish a message of the broker's own through this shard.
     Publish(ShardId, Message),
-    Access(Access),
+    Access(Rules),
     /// Keeps out who comes from a door that has not seen these bans. `ends`: the connections of
     /// those whom they mean end, too.
     Bans {

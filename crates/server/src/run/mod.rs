@@ -14,6 +14,7 @@ mod door;
 mod drive;
 mod gate;
 mod identity;
+mod keeper;
 mod limits;
 mod line_pace;
 mod listen;
@@ -38,14 +39,16 @@ use broker::Shared;
 use signal_hook::iterator::Signals;
 
 use crate::api::{self, Api, Facts, Gatekeeper};
+use crate::auth::Authenticator;
 use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
-use crate::auth::{Authenticator, rules};
-use crate::config::{ApiAddress, Config, Loaded, print};
+use crate::auth::rules::{self, BrokerRules};
+use crate::config::{ApiAddress, Config, ConfigError, Loaded, print};
 use crate::http::{self, Health, Metrics, State};
 use crate::life_cycle::LifeCycle;
 use crate::logging::Logging;
 use crate::memory;
+use crate::namespaces::Namespaces;
 pub(crate) use ask::{NoAnswer, Shards};
 pub use certificates::Certificates;
 pub(crate) use clock::CLOCK_FILE;
@@ -61,30 +64,36 @@ pub use watch::resident_bytes;
 use allowance::Allowance;
 use control::Control;
 use door::{Bell, Door, DoorContext};
+use keeper::Keeper;
 use mailbox::Item;
-use store::Store;
+use store::{Restoration, Store};
 use workers::{Told as WorkersTold, Workers};
+
+/// Reads the configuration again, from where it came.
+pub type Reread<'a> = dyn Fn() -> Result<Config, ConfigError> + 'a;
 
 /// Runs the broker until it is told to stop.
 ///
 /// # Errors
 ///
 /// What cannot be made at the start: files that cannot be used, addresses that cannot be bound.
-pub fn serve(loaded: Loaded) -> anyhow::Result<()> {
+pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let settings = print::rows(&loaded);
     let config = loaded.config;
     let clock = Clock::start();
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit(config.limits.connections_max);
-    let access = rules::load(&config)?;
+    let rules = rules::load(&config)?;
     let store = Store::open(&config)?;
-    let clock_watch = clock.resume(store.as_ref().map(|store| store.data().path()))?;
+    let directory = store.as_ref().map(|store| store.data().path());
+    let clock_watch = clock.resume(directory)?;
     let decoy_secret = store.as_ref().and_then(kept_secret);
     let authenticator =
         Arc::new(Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?);
     let shards = store.as_ref().map_or(config.server.shards, Store::shards);
     let seed = u64::from_le_bytes(crate::auth::random());
     let shared = Shared::new(limits::of_broker(&config), shards, seed);
+    let namespaces = Arc::new(Namespaces::open(directory, &shared, &config.namespaces)?);
     let gate = Arc::new(open_gate(&config)?);
     let health = Health::new();
     let board = Arc::new(LogBoard::new(store.as_ref().map_or(0, Store::shards), health.clone()));
@@ -110,10 +119,7 @@ pub fn serve(loaded: Loaded) -> anyhow::Result<()> {
             move || crate::metrics::exposition(&shared, &gate, &board, &turns, &own, &told, clock);
         start_http(&config, Arc::new(metrics), &shards_asked, facts)?
     };
-    let restored = match &store {
-        Some(store) => store.restore(&config, &shared, &access, clock)?,
-        None => workers::empty_shards(&shared, &access),
-    };
+    let restored = restore(store.as_ref(), &config, &shared, &rules, &namespaces, clock)?;
     let told = WorkersTold { board: &board, turns: &turns, life_cycle: &life_cycle };
     let workers = Workers::start(&config, restored, told, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
@@ -128,11 +134,12 @@ pub fn serve(loaded: Loaded) -> anyhow::Result<()> {
         board,
         certificates,
         authenticator,
+        namespaces,
         http,
         health,
         life_cycle,
     };
-    let served = running.serve(&workers, signals, clock_watch);
+    let served = running.serve(&workers, signals, clock_watch, reread);
     running.health.set(State::Stopping);
     drop(control);
     workers.stop();
@@ -146,6 +153,22 @@ fn open_gate(config: &Config) -> anyhow::Result<Gate> {
     Ok(Gate::with_bans(config.limits.connections_max, bans))
 }
 
+/// The shards as they were, or empty ones where nothing is kept.
+fn restore(
+    store: Option<&Store>,
+    config: &Config,
+    shared: &Arc<Shared>,
+    rules: &BrokerRules,
+    namespaces: &Namespaces,
+    clock: Clock,
+) -> anyhow::Result<Vec<Restoration>> {
+    let rules = rules.of_scopes(namespaces);
+    match store {
+        Some(store) => store.restore(config, shared, &rules, namespaces, clock),
+        None => Ok(workers::empty_shards(shared, &rules)),
+    }
+}
+
 /// The parts behind the listeners.
 struct Running {
     config: Config,
@@ -155,6 +178,7 @@ struct Running {
     board: Arc<LogBoard>,
     certificates: Arc<Certificates>,
     authenticator: Arc<Authenticator>,
+    namespaces: Arc<Namespaces>,
     http: HttpServers,
     health: Health,
     life_cycle: Arc<LifeCycle>,
@@ -167,6 +191,7 @@ impl Running {
         workers: &Workers,
         signals: Signals,
         clock_watch: ClockWatch,
+        reread: &Reread<'_>,
     ) -> anyhow::Result<()> {
         let config = &self.config;
         watch::catch_stops(&signals)?;
@@ -176,6 +201,7 @@ impl Running {
             shared: self.shared.clone(),
             mailboxes: workers.mailboxes.clone(),
             authenticator: self.authenticator.clone(),
+            namespaces: self.namespaces.clone(),
             clock: self.clock,
             connect_timeout_ms: u64::from(config.limits.connect_timeout_secs) * 1000,
             connections_per_second_max: config.limits.connections_per_second_max,
@@ -203,14 +229,20 @@ impl Running {
             durability = config.durability.level.as_str(),
             "ready"
         );
+        let (namespaces, mailboxes) = (&self.namespaces, &workers.mailboxes);
+        let keeper = Keeper::start(namespaces, mailboxes, self.shared.shard_count)?;
         let watch = watch::Watch {
             config,
+            reread,
+            keeper,
             shared: &self.shared,
             gate: &self.gate,
             mailboxes: &workers.mailboxes,
             board: &self.board,
             certificates: &self.certificates,
             authenticator: &self.authenticator,
+            namespaces: &self.namespaces,
+            namespaces_in_force: config.namespaces.clone().into(),
             line_pace: &workers.line_pace,
             life_cycle: &self.life_cycle,
             gatekeeper: self.http.gatekeeper.as_deref(),

@@ -1,19 +1,20 @@
 //! The data directory of a running broker: read back at the start, before any listener opens.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use broker::{Access, Limits, Replay, Restored, Shard, ShardId, Shared};
+use broker::{Limits, Replay, Restored, Rules, Scope, Shard, ShardId, Shared};
 use storage::{Identity, Record, Report};
 
 use super::clock::Clock;
 use super::limits;
 use crate::config::Config;
 use crate::disk::{DataDir, LogFiles};
+use crate::namespaces::{NAMES_FILE, Namespaces};
 
 /// How often a start that takes long says how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -36,13 +37,15 @@ struct ReadBack {
     report: Report,
     /// The newest time that a session's record tells.
     newest_ms: u64,
+    /// The namespaces that it speaks of.
+    scopes: BTreeSet<Scope>,
 }
 
 /// What the reading of all logs needs.
 struct Reading<'a> {
     store: &'a Store,
     shared: &'a Arc<Shared>,
-    access: &'a Access,
+    rules: &'a Rules,
     limits: Arc<Limits>,
     now_ms: u64,
     waiting: Mutex<VecDeque<ShardId>>,
@@ -87,14 +90,15 @@ impl Store {
         &self,
         config: &Config,
         shared: &Arc<Shared>,
-        access: &Access,
+        rules: &Rules,
+        namespaces: &Namespaces,
         clock: Clock,
     ) -> anyhow::Result<Vec<Restoration>> {
         let began = Instant::now();
         let reading = Reading {
             store: self,
             shared,
-            access,
+            rules,
             limits: limits::of_restored(config),
             now_ms: clock.now_ms(),
             waiting: Mutex::new((0..self.shards).collect()),
@@ -112,6 +116,16 @@ impl Store {
         })?;
         read.sort_by_key(|log| log.shard.id());
         self.data.check_together(read.iter().map(|log| (log.shard.id(), &log.report)))?;
+        let scopes = read.iter().flat_map(|log| log.scopes.iter().copied()).collect();
+        if let Some(scope) = namespaces.lacks_name(&scopes) {
+            let path = self.data.path().join(NAMES_FILE);
+            anyhow::bail!(
+                "the logs have data of namespace number {}, of which {} does not say the name; \
+                 restore that file from a backup",
+                scope.number(),
+                path.display()
+            );
+        }
         let bytes_read = reading.bytes_read.load(Ordering::Relaxed);
         report(&read, bytes_read, began.elapsed(), reading.now_ms);
         let (mut shards, files): (Vec<_>, Vec<_>) =
@@ -154,11 +168,12 @@ impl Reading<'_> {
         };
         let recovered = data.recover(&files, fresh, settings, &mut sink, &progress)?;
         let (report, newest_ms) = (recovered.report, replay.newest_ms());
-        let mut shard = Shard::new(id, self.shared.clone(), self.access.clone());
+        let scopes = replay.scopes().clone();
+        let mut shard = Shard::new(id, self.shared.clone(), self.rules.clone());
         let restored = shard
             .open_log(recovered, settings.clone(), replay, &self.limits, self.now_ms)
             .with_context(|| files.path().display().to_string())?;
-        Ok(ReadBack { shard, files, restored, report, newest_ms })
+        Ok(ReadBack { shard, files, restored, report, newest_ms, scopes })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The control plane: signals, `$SYS`, memory.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use broker::sys::{self, SysTopics};
@@ -11,18 +11,21 @@ use session::Message;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::Reread;
 use super::certificates::Certificates;
 use super::clock::{Clock, ClockWatch};
 use super::gate::Gate;
+use super::keeper::Keeper;
 use super::line_pace::LinePace;
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use crate::api::Gatekeeper;
 use crate::auth::{Authenticator, rules};
-use crate::config::Config;
+use crate::config::{Config, Namespace};
 use crate::life_cycle::LifeCycle;
 use crate::logging::{Logging, shown};
+use crate::namespaces::Namespaces;
 
 /// How often the clock is looked at, and withheld lines of the log are told.
 const LOOK_INTERVAL: Duration = Duration::from_millis(400);
@@ -50,18 +53,23 @@ pub(super) fn catch_stops(signals: &Signals) -> std::io::Result<()> {
 
 pub(super) struct Watch<'a> {
     pub(super) config: &'a Config,
+    pub(super) reread: &'a Reread<'a>,
+    pub(super) keeper: Keeper,
     pub(super) shared: &'a Arc<Shared>,
     pub(super) gate: &'a Arc<Gate>,
     pub(super) mailboxes: &'a Arc<[Arc<Mailbox>]>,
     pub(super) board: &'a Arc<LogBoard>,
     pub(super) certificates: &'a Arc<Certificates>,
     pub(super) authenticator: &'a Arc<Authenticator>,
+    pub(super) namespaces: &'a Arc<Namespaces>,
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
     /// Of the API, if it is on.
     pub(super) gatekeeper: Option<&'a Gatekeeper>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
+    /// Those of the configuration, as it was read last.
+    pub(super) namespaces_in_force: Mutex<Vec<Namespace>>,
     /// Has all threads give back what is free of their memory.
     pub(super) purge: Arc<dyn Fn() + Send + Sync>,
 }
@@ -108,12 +116,14 @@ impl Watch<'_> {
             }
         }
         self.reload_api_users();
-        match rules::load(self.config) {
-            Ok(access) => {
+        let namespaces = self.reload_namespaces();
+        match rules::load(&Config { namespaces, ..self.config.clone() }) {
+            Ok(read) => {
+                let rules = read.of_scopes(self.namespaces);
                 for mailbox in self.mailboxes.iter() {
-                    mailbox.put(Item::Access(access.clone()));
+                    mailbox.put(Item::Access(rules.clone()));
                 }
-                if !access.is_open() {
+                if read.are_some() {
                     tracing::info!("access rules read again");
                 }
             }
@@ -130,6 +140,29 @@ impl Watch<'_> {
             }
         }
         self.note_certificates();
+    }
+
+    /// Takes namespaces as the configuration has them now. Returns those that are in force.
+    fn reload_namespaces(&self) -> Vec<Namespace> {
+        let mut in_force = self.namespaces_in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = (self.reread)().map_err(anyhow::Error::from);
+        let taken = read.and_then(|config| {
+            self.namespaces.configure(&config.namespaces)?;
+            Ok(config.namespaces)
+        });
+        match taken {
+            Ok(fresh) if fresh.is_empty() && in_force.is_empty() => {}
+            Ok(fresh) => {
+                tracing::info!(namespaces = fresh.len(), "namespaces taken over");
+                *in_force = fresh;
+                self.keeper.look();
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(error, "namespaces not read again; the old ones stay in force");
+            }
+        }
+        in_force.clone()
     }
 
     fn reload_api_users(&self) {

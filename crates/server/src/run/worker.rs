@@ -369,9 +369,9 @@ impl Worker {
             Item::Publish(shard, message) => {
                 self.shard(shard).on_publish_command(&message, now_ms);
             }
-            Item::Access(access) => {
+            Item::Access(rules) => {
                 for shard in &mut self.shards {
-                    shard.set_access(access.clone());
+                    shard.set_access(rules.clone());
                 }
             }
             Item::Bans { listed, ends } => self.on_bans(listed, ends),

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use broker::{Access, Shard, ShardId, Shared};
+use broker::{Rules, Shard, ShardId, Shared};
 
 use super::clock::Clock;
 use super::drive::Crew;
@@ -48,8 +48,8 @@ pub(super) struct Told<'a> {
 }
 
 /// Shards that begin with nothing.
-pub(super) fn empty_shards(shared: &Arc<Shared>, access: &Access) -> Vec<Restoration> {
-    let shard = |shard: ShardId| (Shard::new(shard, shared.clone(), access.clone()), None);
+pub(super) fn empty_shards(shared: &Arc<Shared>, rules: &Rules) -> Vec<Restoration> {
+    let shard = |shard: ShardId| (Shard::new(shard, shared.clone(), rules.clone()), None);
     (0..shared.shard_count).map(shard).collect()
 }
 
@@ -251,7 +251,10 @@ pub(super) mod tests {
         let authenticator =
             Arc::new(Authenticator::start(&config.auth, &[], None, Clock::start()).unwrap());
         let (polls, mailboxes) = make_mailboxes(usize::from(count)).unwrap();
-        let shares = deal_out(empty_shards(&shared, &Access::open()), usize::from(count));
+        let shares = deal_out(
+            empty_shards(&shared, &Rules::from(broker::Access::open())),
+            usize::from(count),
+        );
         let turns: Arc<[Timing]> = (0..count).map(|_| Timing::default()).collect();
         let parts = polls.into_iter().zip(shares).enumerate();
         let worker = |(index, (poll, (shards, _)))| {

@@ -23,6 +23,8 @@ pub(super) struct Arrival {
     pub(super) is_watched: bool,
     /// What it takes of that which there is for those at the door.
     pub(super) charge: Charge<Origin>,
+    /// That it asked for.
+    pub(super) host: Option<Box<str>>,
 }
 
 pub(super) enum Stage {

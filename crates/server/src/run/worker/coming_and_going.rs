@@ -48,7 +48,7 @@ impl Worker {
             return;
         }
         let place = usize::from(handover.shard) / self.mailboxes.len();
-        if let Some(old) = self.shards[place].connection_of(&handover.request.client_id) {
+        if let Some(old) = self.shards[place].connection_of(handover.request.name()) {
             self.read_before_takeover(key_of(old));
         }
         let entry = self.connections.vacant_entry();

@@ -14,7 +14,7 @@ impl Worker {
 
     /// Carries out the oldest command.
     pub(super) fn answer_one(&mut self) {
-        let Some(Asked { shard, command, answer }) = self.asked.pop_front() else { return };
+        let Some(Asked { shard, scope, command, answer }) = self.asked.pop_front() else { return };
         // Who has gone away meanwhile gets nothing done.
         if answer.is_closed() {
             return;
@@ -22,7 +22,7 @@ impl Worker {
         // Ticket 0 is nobody's.
         let ticket = self.askers.insert(answer) as u32 + 1;
         let now_ms = self.now_ms;
-        self.shard(shard).on_command(ticket, &command, now_ms);
+        self.shard(shard).on_command(ticket, scope, &command, now_ms);
         self.carry_out(None);
     }
 

@@ -17,6 +17,7 @@ use crate::run::workers::tests::{idle_workers, idle_workers_with};
 fn request(client_id: String) -> ConnectRequest {
     ConnectRequest {
         version: Version::V5,
+        scope: broker::Scope::FIRST,
         clean_start: true,
         keep_alive_secs: 0,
         client_id: client_id.into(),
@@ -56,6 +57,7 @@ impl Entry {
             allow_anonymous: true,
             chain: Arc::default(),
             identity: CertificateIdentity::None,
+            belonging: crate::namespaces::Belonging::default(),
             has_layers: false,
             connections_max: 0,
             counts: gate.add_listener("test"),

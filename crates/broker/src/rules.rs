@@ -1,0 +1,35 @@
+//! The access rules of all scopes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::{Access, Scope};
+
+/// Rules for the first scope, and for those others that have some. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    first: Access,
+    others: Arc<BTreeMap<Scope, Access>>,
+    /// For scopes without rules: within one of its own, everybody may do everything.
+    open: Access,
+}
+
+impl Rules {
+    pub fn new(first: Access, others: BTreeMap<Scope, Access>) -> Self {
+        Self { first, others: Arc::new(others), open: Access::open() }
+    }
+
+    pub fn of(&self, scope: Scope) -> &Access {
+        match scope {
+            Scope::FIRST => &self.first,
+            scope => self.others.get(&scope).unwrap_or(&self.open),
+        }
+    }
+}
+
+/// There is one scope.
+impl From<Access> for Rules {
+    fn from(first: Access) -> Self {
+        Self::new(first, BTreeMap::new())
+    }
+}

@@ -1,0 +1,163 @@
+//! `[[namespaces]]`: tenants who know nothing of each other, and how a client comes to one.
+
+use std::path::PathBuf;
+
+use super::keys::RawListener;
+use super::schema::{Kind, Section, settings, words};
+use super::source::Settings;
+use super::{Problem, values};
+
+/// What everybody is in who is in no other.
+pub const DEFAULT: &str = "default";
+
+/// A name in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+words! {
+    /// Whether a namespace takes clients.
+    NamespaceState {
+        /// It does.
+        Open = "open",
+        /// Its clients are cut off and kept out, and what it has is kept.
+        Suspended = "suspended",
+        /// The same, and what it has is deleted.
+        Deleted = "deleted",
+    }
+}
+
+words! {
+    /// What becomes of who asks for a namespace that there is not.
+    UnknownNamespace {
+        /// It is refused.
+        Refuse = "refuse",
+        /// The namespace is made.
+        Create = "create",
+    }
+}
+
+words! {
+    /// What may say where a client belongs.
+    NamespaceSource {
+        /// The host name that it asked for (TLS).
+        Host = "host",
+        /// What its user name begins with, before the first colon.
+        Username = "username",
+        /// The attribute `namespace` of its credential.
+        Attribute = "attribute",
+    }
+}
+
+settings! {
+    /// Namespaces, each with topics, client ids, sessions, retained messages and groups of its own.
+    /// See `docs/namespaces.md`. Read again on SIGHUP.
+    "namespaces" => RawNamespace {
+        /// What it is called: letters, digits, `.`, `_` and `-`, 64 at most. `default` is the
+        /// namespace of all who are in no other.
+        name: Option<String> = Kind::Text("a name"), "";
+        /// `open`; `suspended`: its clients are cut off and kept out (0x8A), and what it has is
+        /// kept; `deleted`: the same, and what it has is deleted while the broker runs.
+        state: NamespaceState = Kind::OneOf(NamespaceState::WORDS), "open";
+        /// Host names of clients that belong here, for listeners with `host` in `namespace_from`.
+        hosts: Vec<String> = Kind::List("host names"), "";
+        /// As in `[access]`, for its clients. Without rules of its own all of them may do
+        /// everything within it.
+        acl_file: Option<PathBuf> = Kind::Path, "";
+        /// As in `[access]`, for its clients.
+        policy_file: Option<PathBuf> = Kind::Path, "";
+    }
+}
+
+/// One namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    pub name: String,
+    pub state: NamespaceState,
+    /// In lower case.
+    pub hosts: Vec<String>,
+    pub acl_file: Option<PathBuf>,
+    pub policy_file: Option<PathBuf>,
+}
+
+/// How clients of a listener come to their namespaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placing {
+    /// Of who says nothing else. None: the default one.
+    pub own: Option<String>,
+    pub from: Vec<NamespaceSource>,
+    pub creates: bool,
+}
+
+/// May this be what a namespace is called?
+pub fn is_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(is_plain)
+}
+
+/// Lowers all of them. A contradiction becomes a problem with the place of the key to change.
+pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Vec<Namespace>> {
+    let mut all: Vec<Namespace> = Vec::new();
+    for index in 0..settings.count_of(SECTION.name) {
+        let own = format!("{}.{index}", SECTION.name);
+        let raw = RawNamespace::lower(values(settings, SECTION, &own))?;
+        let mut problem = |key: &str, detail: String| {
+            let key = format!("{own}.{key}");
+            problems.push(Problem { place: settings.place(&key), key, detail });
+        };
+        let name = raw.name.unwrap_or_default();
+        if !is_name(&name) {
+            problem("name", NAME_RULE.into());
+        } else if name == DEFAULT {
+            let detail = "is there without being written, and has the settings of the broker";
+            problem("name", detail.into());
+        } else if all.iter().any(|other| other.name == name) {
+            problem("name", "another one has this name".into());
+        }
+        let hosts: Vec<String> = raw.hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
+        if let Some(host) =
+            hosts.iter().find(|host| all.iter().any(|other| other.hosts.contains(host)))
+        {
+            problem("hosts", format!("'{host}' leads to another namespace already"));
+        }
+        let (acl_file, policy_file) = (raw.acl_file, raw.policy_file);
+        all.push(Namespace { name, state: raw.state, hosts, acl_file, policy_file });
+    }
+    Some(all)
+}
+
+impl Placing {
+    /// How a listener does it, and what is wrong with that, by the key.
+    pub(super) fn lower(raw: &RawListener, is_tls: bool) -> (Self, Vec<(&'static str, String)>) {
+        let mut problems = Vec::new();
+        let mut from = Vec::new();
+        for word in &raw.namespace_from {
+            let source =
+                [NamespaceSource::Host, NamespaceSource::Username, NamespaceSource::Attribute];
+            match source.into_iter().find(|source| source.as_str() == word) {
+                Some(NamespaceSource::Host) if !is_tls && !raw.proxy_protocol => {
+                    let detail = "host names come with TLS: use tls:// or wss://, or a proxy that tells them";
+                    problems.push(("namespace_from", detail.into()));
+                }
+                Some(source) => from.push(source),
+                None => {
+                    let words = NamespaceSource::WORDS.join("', '");
+                    let detail = format!("'{word}' is none of '{words}'");
+                    problems.push(("namespace_from", detail));
+                }
+            }
+        }
+        if raw.namespace.as_deref().is_some_and(|name| !is_name(name)) {
+            problems.push(("namespace", NAME_RULE.into()));
+        }
+        let own = raw.namespace.clone().filter(|name| name != DEFAULT);
+        (Self { own, from, creates: raw.namespace_unknown == UnknownNamespace::Create }, problems)
+    }
+
+    /// Can a client be in another namespace than the default one?
+    pub fn is_used(&self) -> bool {
+        self.own.is_some() || !self.from.is_empty()
+    }
+}
+
+const NAME_RULE: &str = "a name has letters, digits, '.', '_' and '-', 64 at most";
+
+const SECTION: Section = RawNamespace::SECTION;

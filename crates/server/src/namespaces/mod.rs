@@ -1,0 +1,218 @@
+//! The namespaces of a running broker: what they are called, which number each is known by inside
+//! and in the logs, and who belongs to which.
+//!
+//! A number is given once. With a data directory it stands in a file there before anything is
+//! written under it, so that the logs mean the same after a restart ([`names`]).
+
+mod names;
+mod placing;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use broker::{Scope, Shared, Space};
+
+use crate::config::{Namespace, NamespaceState, namespaces::DEFAULT};
+
+pub(crate) use names::NAMES_FILE;
+use names::{Maker, Names};
+pub(crate) use placing::{Belonging, Misplaced};
+
+/// The most namespaces that clients may make by asking for them.
+const MADE_BY_CLIENTS_MAX: usize = 10_000;
+
+/// All of them. Doors ask for each client, so a look is short.
+#[derive(Debug)]
+pub struct Namespaces {
+    table: RwLock<Table>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Table {
+    names: Names,
+    by_name: BTreeMap<Box<str>, Scope>,
+    /// By the host names that lead there.
+    hosts: BTreeMap<String, Scope>,
+    /// Of deleted ones, found at the start.
+    remains: BTreeSet<Scope>,
+}
+
+/// One as others see it.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub name: Box<str>,
+    pub scope: Scope,
+    pub state: NamespaceState,
+    pub space: Arc<Space>,
+}
+
+impl Namespaces {
+    /// Those of a data directory, and those of the configuration.
+    ///
+    /// # Errors
+    ///
+    /// When the file of names cannot be read or written.
+    pub fn open(
+        directory: Option<&Path>,
+        shared: &Arc<Shared>,
+        configured: &[Namespace],
+    ) -> anyhow::Result<Self> {
+        let names = Names::open(directory)?;
+        let by_name = names.iter().map(|entry| (entry.name.clone(), entry.scope)).collect();
+        for entry in names.iter() {
+            set_state(&shared.spaces.open(entry.scope), entry.state);
+        }
+        let table = Table { names, by_name, hosts: BTreeMap::new(), remains: BTreeSet::new() };
+        let namespaces = Self { table: RwLock::new(table), shared: shared.clone() };
+        namespaces.configure(configured)?;
+        Ok(namespaces)
+    }
+
+    /// Takes what the configuration says now. Namespaces that it had and has no more are closed;
+    /// what they have stays.
+    ///
+    /// # Errors
+    ///
+    /// When the file of names cannot be written. Then nothing has changed.
+    pub fn configure(&self, configured: &[Namespace]) -> anyhow::Result<()> {
+        let mut table = self.write();
+        let mut names = table.names.clone();
+        let listed: BTreeSet<&str> = configured.iter().map(|own| &*own.name).collect();
+        for entry in names.iter_mut() {
+            let is_gone = entry.maker == Maker::Configuration && !listed.contains(&*entry.name);
+            if is_gone && entry.state == NamespaceState::Open {
+                entry.state = NamespaceState::Suspended;
+            }
+        }
+        for own in configured {
+            let is_known = names.iter().any(|entry| *entry.name == *own.name);
+            // There is nothing to delete of one that has never been, or is gone.
+            if is_known || own.state != NamespaceState::Deleted {
+                names.put(&own.name, Maker::Configuration, own.state)?;
+            }
+        }
+        table.take(names)?;
+        table.hosts.clear();
+        for own in configured {
+            if let Some(scope) = table.by_name.get(&*own.name).copied() {
+                table.hosts.extend(own.hosts.iter().map(|host| (host.clone(), scope)));
+            }
+        }
+        for entry in table.names.iter() {
+            set_state(&self.shared.spaces.open(entry.scope), entry.state);
+        }
+        Ok(())
+    }
+
+    /// The number behind a name.
+    pub fn scope_of(&self, name: &str) -> Option<Scope> {
+        match name {
+            DEFAULT => Some(Scope::FIRST),
+            name => self.read().by_name.get(name).copied(),
+        }
+    }
+
+    pub fn name_of(&self, scope: Scope) -> Box<str> {
+        match scope {
+            Scope::FIRST => DEFAULT.into(),
+            scope => {
+                let table = self.read();
+                let found = table.names.iter().find(|entry| entry.scope == scope);
+                found.map_or_else(|| "?".into(), |entry| entry.name.clone())
+            }
+        }
+    }
+
+    /// All but the default one, by their numbers.
+    pub fn all(&self) -> Vec<View> {
+        let table = self.read();
+        let views = table.names.iter().map(|entry| View {
+            name: entry.name.clone(),
+            scope: entry.scope,
+            state: entry.state,
+            space: self.shared.spaces.open(entry.scope),
+        });
+        views.collect()
+    }
+
+    /// Those of which nothing is to stay.
+    pub fn deleted(&self) -> Vec<Scope> {
+        let table = self.read();
+        let deleted = table.names.iter().filter(|entry| entry.state == NamespaceState::Deleted);
+        deleted.map(|entry| entry.scope).chain(table.remains.iter().copied()).collect()
+    }
+
+    /// Nothing is left of one that was to be deleted: its name is free, its number is not.
+    ///
+    /// # Errors
+    ///
+    /// When the file of names cannot be written.
+    pub fn forget(&self, scope: Scope) -> anyhow::Result<()> {
+        let mut table = self.write();
+        let mut names = table.names.clone();
+        names.remove(scope);
+        table.take(names)?;
+        table.hosts.retain(|_, own| *own != scope);
+        table.remains.remove(&scope);
+        self.shared.spaces.close(scope);
+        Ok(())
+    }
+
+    /// Does any log speak of a namespace that never got a number here? Then the file of names is
+    /// lost, and nobody could come to what is there. Of those that were deleted something may be
+    /// back after a crash: it is deleted again.
+    pub fn lacks_name(&self, used: &BTreeSet<Scope>) -> Option<Scope> {
+        let mut table = self.write();
+        let mut known: BTreeSet<Scope> = table.names.iter().map(|entry| entry.scope).collect();
+        known.insert(Scope::FIRST);
+        table.remains = used.difference(&known).copied().collect();
+        let last = table.names.last();
+        table.remains.iter().copied().find(|scope| *scope > last)
+    }
+
+    fn make_for_client(&self, name: &str) -> anyhow::Result<Scope> {
+        let mut table = self.write();
+        if let Some(scope) = table.by_name.get(name) {
+            return Ok(*scope);
+        }
+        let made = table.names.iter().filter(|entry| entry.maker == Maker::Client).count();
+        anyhow::ensure!(made < MADE_BY_CLIENTS_MAX, "clients have made {made} namespaces already");
+        let mut names = table.names.clone();
+        let scope = names.put(name, Maker::Client, NamespaceState::Open)?;
+        table.take(names)?;
+        self.shared.spaces.open(scope);
+        tracing::info!(namespace = name, number = scope.number(), "namespace made for a client");
+        Ok(scope)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        // Each change is whole, whoever panicked behind it.
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Writes new names down, and then goes by them.
+    fn take(&mut self, names: Names) -> anyhow::Result<()> {
+        if names != self.names {
+            names.write()?;
+            self.names = names;
+            let entries = self.names.iter();
+            self.by_name = entries.map(|entry| (entry.name.clone(), entry.scope)).collect();
+        }
+        Ok(())
+    }
+}
+
+fn set_state(space: &Space, state: NamespaceState) {
+    space.set_closed(state != NamespaceState::Open);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use std::sync::Arc;
+
+use broker::{Attribute, Attributes, ConnectRequest, Principal, Scope, Settings, Shared};
+use codec::Reason;
+
+use super::*;
+use crate::config::{NamespaceSource, Placing};
+
+fn shared() -> Arc<Shared> {
+    Shared::new(Settings::default(), 1, 1)
+}
+
+fn open(name: &str) -> Namespace {
+    Namespace {
+        name: name.into(),
+        state: NamespaceState::Open,
+        hosts: vec![format!("{name}.example.com")],
+        acl_file: None,
+        policy_file: None,
+    }
+}
+
+fn of_state(name: &str, state: NamespaceState) -> Namespace {
+    Namespace { state, ..open(name) }
+}
+
+/// Where a client comes, by what it shows, and what it is called there.
+fn place(
+    namespaces: &Namespaces,
+    placing: &Placing,
+    username: Option<&str>,
+    attribute: Option<Attribute>,
+    host: Option<&str>,
+) -> Result<(Scope, Option<Box<str>>), Reason> {
+    let values = attribute.map(|value| ("namespace".into(), value));
+    let principal = Principal { attributes: Attributes::new(values), ..Principal::default() };
+    let mut request = ConnectRequest {
+        username: username.map(Into::into),
+        principal: Some(Box::new(principal)),
+        ..request()
+    };
+    let placed = Belonging { placing: placing.clone() }.place(namespaces, &mut request, host);
+    placed.map(|()| (request.scope, request.username)).map_err(|misplaced| misplaced.reason)
+}
+
+fn request() -> ConnectRequest {
+    let connect = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00";
+    match broker::admission::admit(connect, &Arc::default(), "peer", || "assigned".into()) {
+        broker::admission::Admission::Connect(credentials, _) => credentials.request,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn by(sources: &[NamespaceSource]) -> Placing {
+    Placing { from: sources.to_vec(), ..Placing::default() }
+}
+
+#[test]
+fn clients_come_to_where_listener_host_name_or_credential_say() {
+    let namespaces = Namespaces::open(None, &shared(), &[open("a"), open("b")]).unwrap();
+    let [a, b] = ["a", "b"].map(|name| namespaces.scope_of(name).unwrap());
+    let text = |name: &str| Some(Attribute::Text(name.into()));
+    let nothing = Placing::default();
+    let here = |placing: &Placing, username, attribute, host| {
+        place(&namespaces, placing, username, attribute, host)
+    };
+    let first = Ok((Scope::FIRST, Some("a:x".into())));
+    assert_eq!(here(&nothing, Some("a:x"), text("a"), Some("a.example.com")), first);
+    let of_listener = Placing { own: Some("b".into()), ..nothing.clone() };
+    assert_eq!(here(&of_listener, Some("a:x"), None, None), Ok((b, Some("a:x".into()))));
+    let by_name = by(&[NamespaceSource::Username]);
+    assert_eq!(here(&by_name, Some("a:x"), None, None), Ok((a, Some("x".into()))));
+    assert_eq!(here(&by_name, Some("a:x:y"), None, None), Ok((a, Some("x:y".into()))));
+    assert_eq!(here(&by_name, Some("a:"), None, None), Ok((a, None)));
+    assert_eq!(here(&by_name, Some("x"), None, None), Ok((Scope::FIRST, Some("x".into()))));
+    assert_eq!(here(&by_name, Some("c:x"), None, None), Err(Reason::NOT_AUTHORIZED));
+    assert_eq!(here(&by_name, Some(":x"), None, None), Err(Reason::NOT_AUTHORIZED));
+    let by_host = by(&[NamespaceSource::Host]);
+    let asked = here(&by_host, Some("a:x"), None, Some("B.example.COM"));
+    assert_eq!(asked, Ok((b, Some("a:x".into()))));
+    let of_none = here(&by_host, None, None, Some("c.example.com"));
+    assert_eq!(of_none, Ok((Scope::FIRST, None)));
+    let by_attribute = by(&[NamespaceSource::Attribute]);
+    assert_eq!(here(&by_attribute, None, text("b"), None), Ok((b, None)));
+    assert_eq!(here(&by_attribute, None, text("c"), None), Err(Reason::NOT_AUTHORIZED));
+    let list = Attribute::List([Attribute::Text("a".into())].into());
+    assert_eq!(here(&by_attribute, None, Some(list), None), Err(Reason::NOT_AUTHORIZED));
+}
+
+#[test]
+fn who_says_two_different_namespaces_is_refused() {
+    let namespaces = Namespaces::open(None, &shared(), &[open("a"), open("b")]).unwrap();
+    let a = namespaces.scope_of("a").unwrap();
+    use NamespaceSource::{Attribute as Claim, Host, Username};
+    let all = by(&[Host, Username, Claim]);
+    let said = |name: &str| Some(Attribute::Text(name.into()));
+    let host = Some("a.example.com");
+    let same = place(&namespaces, &all, Some("a:x"), said("a"), host);
+    assert_eq!(same, Ok((a, Some("x".into()))));
+    for (username, attribute, host) in [
+        ("b:x", said("a"), host),
+        ("a:x", said("b"), host),
+        ("a:x", said("a"), Some("b.example.com")),
+        ("a:x", said("default"), None),
+    ] {
+        let placed = place(&namespaces, &all, Some(username), attribute, host);
+        assert_eq!(placed, Err(Reason::NOT_AUTHORIZED), "{username}");
+    }
+}
+
+#[test]
+fn an_unknown_namespace_is_made_where_that_is_allowed() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = shared();
+    let namespaces = Namespaces::open(Some(dir.path()), &shared, &[]).unwrap();
+    let creating = Placing { creates: true, ..by(&[NamespaceSource::Username]) };
+    let (scope, _) = place(&namespaces, &creating, Some("new:x"), None, None).unwrap();
+    assert_eq!(place(&namespaces, &creating, Some("new:y"), None, None).unwrap().0, scope);
+    assert!(place(&namespaces, &creating, Some("no name:x"), None, None).is_err());
+    drop(namespaces);
+    let again = Namespaces::open(Some(dir.path()), &shared, &[]).unwrap();
+    assert_eq!(again.scope_of("new"), Some(scope));
+}
+
+#[test]
+fn who_is_suspended_or_no_longer_configured_is_kept_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = shared();
+    let namespaces = Namespaces::open(Some(dir.path()), &shared, &[open("a")]).unwrap();
+    let by_name = by(&[NamespaceSource::Username]);
+    let come = |namespaces: &Namespaces| place(namespaces, &by_name, Some("a:x"), None, None);
+    let a = come(&namespaces).unwrap().0;
+    namespaces.configure(&[of_state("a", NamespaceState::Suspended)]).unwrap();
+    assert_eq!(come(&namespaces), Err(Reason::BANNED));
+    namespaces.configure(&[open("a")]).unwrap();
+    assert_eq!(come(&namespaces).unwrap().0, a);
+    namespaces.configure(&[]).unwrap();
+    assert_eq!(come(&namespaces), Err(Reason::BANNED));
+    drop(namespaces);
+    let again = Namespaces::open(Some(dir.path()), &shared, &[]).unwrap();
+    assert_eq!(come(&again), Err(Reason::BANNED));
+}
+
+#[test]
+fn a_deleted_one_stays_closed_until_nothing_is_left_and_begins_anew_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = shared();
+    let namespaces = Namespaces::open(Some(dir.path()), &shared, &[open("a")]).unwrap();
+    let old = namespaces.scope_of("a").unwrap();
+    let deleted = of_state("a", NamespaceState::Deleted);
+    namespaces.configure(std::slice::from_ref(&deleted)).unwrap();
+    assert_eq!(namespaces.deleted(), [old]);
+    // Whoever wants it back meanwhile would find half of it.
+    namespaces.configure(&[open("a")]).unwrap();
+    assert_eq!(namespaces.deleted(), [old]);
+    namespaces.forget(old).unwrap();
+    namespaces.configure(&[deleted]).unwrap();
+    assert_eq!((namespaces.scope_of("a"), namespaces.deleted()), (None, vec![]));
+    namespaces.configure(&[open("a")]).unwrap();
+    assert_ne!(namespaces.scope_of("a"), Some(old));
+}
+
+#[test]
+fn data_of_a_namespace_that_never_had_a_number_is_not_overlooked() {
+    let namespaces = Namespaces::open(None, &shared(), &[open("a"), open("b")]).unwrap();
+    let [a, b] = ["a", "b"].map(|name| namespaces.scope_of(name).unwrap());
+    namespaces.forget(a).unwrap();
+    assert_eq!(namespaces.lacks_name(&[Scope::FIRST, b].into()), None);
+    assert_eq!(namespaces.deleted(), []);
+    assert_eq!(namespaces.lacks_name(&[a, b].into()), None);
+    assert_eq!(namespaces.deleted(), [a], "what a crash has brought back goes again");
+    let stranger = Scope::new(b.number() + 1);
+    assert_eq!(namespaces.lacks_name(&[stranger].into()), Some(stranger));
+}

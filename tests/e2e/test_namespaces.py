@@ -1,0 +1,344 @@
+"""Namespaces: tenants on one broker who know nothing of each other."""
+
+import queue
+import ssl
+import subprocess
+import threading
+
+import paho.mqtt.client as paho
+import pytest
+
+from broker import QUELEA, eventually
+from tokens import SECRET, claims, hs256
+
+BANNED, NOT_AUTHORIZED = "Banned", "Not authorized"
+
+TENANTS = """
+[durability]
+level = "fsync"
+
+[[namespaces]]
+name = "red"
+
+[[namespaces]]
+name = "blue"
+"""
+
+BY_USERNAME = (
+    TENANTS
+    + """
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+namespace_from = ["username"]
+"""
+)
+
+
+class Client:
+    """A paho client of MQTT 5, and what it got."""
+
+    def __init__(self, broker, client_id, user=None, password=None, port=None, tls=None, **connect):
+        self.got = queue.Queue()
+        self.answers = queue.Queue()
+        self.over = threading.Event()
+        paho_client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
+        if user is not None:
+            paho_client.username_pw_set(user, password)
+        if tls:
+            paho_client.tls_set_context(tls)
+        will = connect.pop("will", None)
+        if will:
+            paho_client.will_set(*will)
+        keeps = connect.pop("keeps", False)
+        paho_client.on_connect = self._on_connect
+        paho_client.on_disconnect = lambda *_: self.over.set()
+        paho_client.on_subscribe = lambda _, __, mid, codes, ___: self.answers.put(mid)
+        paho_client.on_message = lambda _, __, m: self.got.put((m.topic, m.payload.decode(), m.retain))
+        self.paho = paho_client
+        self.connected = queue.Queue()
+        properties = paho.Properties(paho.PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 3600 if keeps else 0
+        host = connect.pop("host", "127.0.0.1")
+        paho_client.connect(
+            host, port or broker.port(), clean_start=not keeps, properties=properties
+        )
+        paho_client.loop_start()
+        self.present, self.reason = self.connected.get(timeout=20)
+
+    def _on_connect(self, _, __, flags, reason, ___):
+        self.connected.put((flags.session_present, str(reason)))
+
+    def subscribe(self, *filters):
+        for each in filters:
+            self.paho.subscribe(each, 1)
+            self.answers.get(timeout=20)
+        return self
+
+    def publish(self, topic, text, retain=False, qos=1):
+        self.paho.publish(topic, text, qos, retain).wait_for_publish(20)
+
+    def next(self):
+        return self.got.get(timeout=20)
+
+    def fenced(self, fence="fence"):
+        """All that came before a message that it sends to itself now."""
+        self.subscribe(fence)
+        self.publish(fence, "fence")
+        before = []
+        while (message := self.next())[0] != fence:
+            before.append(message)
+        return before
+
+    def leave(self):
+        self.paho.disconnect()
+        self.over.wait(20)
+        self.paho.loop_stop()
+
+    def break_off(self):
+        """Without a DISCONNECT."""
+        self.paho.loop_stop()
+        self.paho._sock_close()
+
+
+def total(broker, name):
+    """The sum of a metric over its labels."""
+    found = broker.metrics().items()
+    return sum(value for key, value in found if key.split("{")[0] == name)
+
+
+@pytest.fixture
+def join():
+    made = []
+
+    def make(*arguments, **options):
+        made.append(Client(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.paho.disconnect()
+        one.paho.loop_stop()
+
+
+def test_two_tenants_on_one_port_have_the_same_ids_and_topics_and_share_nothing(start, join):
+    broker = start(BY_USERNAME)
+    red, blue, nobody = (join(broker, "phone", user) for user in ("red:anna", "blue:anna", None))
+    for one in (red, blue, nobody):
+        assert one.reason == "Success"
+        one.subscribe("#", "+/x", "$share/g/#", "site/x")
+    red.publish("site/x", "for red", retain=True)
+    # Once for each of #, +/x and site/x together, and once for the group.
+    assert {red.next(), red.next()} == {("site/x", "for red", False)}
+    assert red.fenced("fence/red") == []
+    assert blue.fenced("fence/blue") == [] and nobody.fenced("fence/nobody") == []
+    assert not any(one.over.is_set() for one in (red, blue, nobody)), "nobody was taken over"
+    late = join(broker, "late", "blue:bea").subscribe("#")
+    assert late.fenced() == [], "a retained message of another tenant"
+    own = join(broker, "late", "red:bea").subscribe("#")
+    assert own.next() == ("site/x", "for red", True)
+
+
+def test_what_tenants_have_is_theirs_after_a_crash(start, join):
+    broker = start(BY_USERNAME)
+    for tenant in ("red:", "blue:", ""):
+        away = join(broker, "away", tenant + "anna", keeps=True)
+        away.subscribe("t/#", "$share/g/jobs/+")
+        away.break_off()
+        eventually(lambda: total(broker, "quelea_connections") == 0)
+        with_name = tenant or "default"
+        publisher = join(broker, "publisher", tenant + "bea")
+        publisher.publish("t/a", f"queued {with_name}")
+        publisher.publish("jobs/1", f"job {with_name}")
+        publisher.publish("kept", f"kept {with_name}", retain=True)
+        publisher.leave()
+    broker.restart("kill")
+    for tenant in ("red:", "blue:", ""):
+        with_name = tenant or "default"
+        away = join(broker, "away", tenant + "anna", keeps=True)
+        assert away.present
+        assert {away.next()[1], away.next()[1]} == {f"queued {with_name}", f"job {with_name}"}
+        assert away.fenced(f"t-fence/{with_name[:-1]}") == []
+        reader = join(broker, "reader", tenant + "carl").subscribe("#")
+        assert reader.next() == ("kept", f"kept {with_name}", True)
+        assert all(text.endswith(("fence",)) for _, text, _ in reader.fenced())
+        away.leave()
+        reader.leave()
+
+
+def test_a_will_is_heard_by_its_tenant_only(start, join):
+    broker = start(BY_USERNAME)
+    red, blue = (join(broker, "listener", f"{tenant}:a") for tenant in ("red", "blue"))
+    red.subscribe("will/#"), blue.subscribe("will/#")
+    dying = join(broker, "dying", "red:b", will=("will/x", "gone", 1, False))
+    dying.break_off()
+    assert red.next() == ("will/x", "gone", False)
+    assert blue.fenced() == []
+
+
+def test_a_listener_has_the_namespace_that_it_names(start, join):
+    config = TENANTS
+    for tenant in ("red", "blue"):
+        config += f"""
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+namespace = "{tenant}"
+"""
+    broker = start(config)
+    red, blue = (join(broker, "c", port=broker.port(nth=nth)).subscribe("#") for nth in (0, 1))
+    red.publish("t", "to red")
+    assert red.next() == ("t", "to red", False)
+    assert blue.fenced() == []
+
+
+def test_a_host_name_leads_to_its_namespace(start, join, certs):
+    config = TENANTS.replace('name = "red"', 'name = "red"\nhosts = ["LocalHost"]') + f"""
+[[listeners]]
+url = "tls://127.0.0.1:0"
+allow_anonymous = true
+namespace_from = ["host"]
+[listeners.tls]
+certificate = "{certs / "server.crt"}"
+key = "{certs / "server.key"}"
+"""
+    broker = start(config)
+    trusting = ssl.create_default_context(cafile=certs / "ca.crt")
+    port = broker.port("tls")
+    red, other = (
+        join(broker, "c", port=port, tls=trusting, host=host).subscribe("#")
+        for host in ("localhost", "127.0.0.1")
+    )
+    red.publish("t", "to red")
+    assert red.next() == ("t", "to red", False)
+    assert other.fenced() == []
+
+
+def test_a_claim_decides_and_no_other_word_goes_against_it(start, join):
+    config = TENANTS + """
+[[authentication]]
+name = "tokens"
+kind = "jwt"
+secret_file = "{dir}/secret"
+attributes = ["namespace=${claims.tenant}"]
+
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+namespace_from = ["attribute", "username"]
+"""
+    broker = start(config, {"secret": SECRET})
+
+    def enter(sub, tenant):
+        token = hs256(claims(sub=sub, tenant=tenant))
+        return join(broker, "c", "x", token)
+
+    red, blue = enter("anna", "red").subscribe("#"), enter("blue:anna", "blue").subscribe("#")
+    red.publish("t", "to red")
+    assert red.next() == ("t", "to red", False) and blue.fenced() == []
+    assert enter("blue:anna", "red").reason == NOT_AUTHORIZED
+    assert enter("anna", "green").reason == NOT_AUTHORIZED
+    assert enter("anna", ["red", "blue"]).reason == NOT_AUTHORIZED
+
+
+def test_unknown_namespaces_are_refused_or_made(start, join):
+    broker = start(BY_USERNAME)
+    assert join(broker, "c", "green:a").reason == NOT_AUTHORIZED
+    broker.wait_for_log(lambda event: "no such namespace" in str(event))
+    broker = start(BY_USERNAME + 'namespace_unknown = "create"\n')
+    green = join(broker, "away", "green:a", keeps=True).subscribe("t")
+    green.leave()
+    other = join(broker, "away", "yellow:a", keeps=True)
+    assert (other.present, other.reason) == (False, "Success")
+    other.leave()
+    broker.restart("kill")
+    assert join(broker, "away", "green:a", keeps=True).present
+
+
+def test_suspending_cuts_off_and_keeps_what_there_is(start, join):
+    broker = start(BY_USERNAME)
+    red, blue = (join(broker, "c", f"{name}:a", keeps=True) for name in ("red", "blue"))
+    red.subscribe("t")
+    whole = broker.config.read_text()
+    suspended = whole.replace('name = "red"\n', 'name = "red"\nstate = "suspended"\n')
+    broker.config.write_text(suspended)
+    broker.reload()
+    assert red.over.wait(20)
+    red.paho.loop_stop()
+    assert join(broker, "c", "red:a", keeps=True).reason == BANNED
+    assert blue.fenced() == [], "nobody else notices"
+    broker.config.write_text(whole)
+    broker.reload()
+    eventually(lambda: join(broker, "d", "red:a").reason == "Success")
+    assert join(broker, "c", "red:a", keeps=True).present
+
+
+def test_deleting_removes_everything_and_nothing_comes_back(start, join):
+    broker = start(BY_USERNAME)
+    red = join(broker, "away", "red:a", keeps=True).subscribe("t/#")
+    red.publish("kept", "of red", retain=True)
+    red.publish("$odd/kept", "of red", retain=True)
+    red.leave()
+    blue = join(broker, "away", "blue:a", keeps=True).subscribe("t/#")
+    blue.publish("kept", "of blue", retain=True)
+    blue.leave()
+    whole = broker.config.read_text()
+    broker.config.write_text(whole.replace('name = "red"\n', 'name = "red"\nstate = "deleted"\n'))
+    broker.reload()
+    broker.wait_for_log(lambda event: event["message"] == "namespace deleted")
+    assert (total(broker, "quelea_sessions"), total(broker, "quelea_retained_messages")) == (1, 1)
+    # A crash right behind it brings nothing back.
+    broker.restart("kill")
+    assert total(broker, "quelea_sessions") == 1
+    broker.config.write_text(whole)
+    broker.restart("kill")
+    again = join(broker, "away", "red:a", keeps=True)
+    assert not again.present
+    again.subscribe("#", "$odd/#")
+    assert again.fenced() == []
+    assert join(broker, "away", "blue:a", keeps=True).present
+
+
+def test_users_and_rules_of_a_namespace_are_its_own(start, join, tmp_path):
+    users = tmp_path / "users"
+    for name in ("red:anna", "blue:anna", "blue:bruno"):
+        command = [QUELEA, "passwd", "-b", str(users), name, name + "-pw"]
+        subprocess.run(command, check=True)
+    red_rules = 'name = "red"\nacl_file = "{dir}/red.acl"'
+    config = BY_USERNAME.replace('name = "red"', red_rules).replace("allow_anonymous = true\n", "")
+    config += '[auth]\npassword_file = "{dir}/users"\n'
+    acl = "user anna\ntopic readwrite home/#\n"
+    broker = start(config, {"users": users.read_text(), "red.acl": acl})
+    red = join(broker, "c", "red:anna", "red:anna-pw").subscribe("home/#")
+    red.publish("home/a", "1")
+    assert red.next() == ("home/a", "1", False)
+    red.publish("other", "denied")
+    broker.wait_for_log(lambda event: "not allowed" in event["message"])
+    blue = join(broker, "c", "blue:anna", "blue:anna-pw").subscribe("#")
+    blue.publish("other", "fine")
+    assert blue.next() == ("other", "fine", False)
+    for user, password in [("red:bruno", "blue:bruno-pw"), ("anna", "red:anna-pw")]:
+        assert join(broker, "d", user, password).reason == NOT_AUTHORIZED
+    # A session is its user's, and the user of another tenant is somebody else.
+    kept = join(broker, "kept", "blue:anna", "blue:anna-pw", keeps=True)
+    kept.leave()
+    assert join(broker, "kept", "blue:bruno", "blue:bruno-pw", keeps=True).reason == NOT_AUTHORIZED
+    assert not join(broker, "kept", "red:anna", "red:anna-pw", keeps=True).present
+
+
+def test_a_broker_does_not_start_without_the_names_of_what_its_logs_have(start, join):
+    broker = start(BY_USERNAME)
+    join(broker, "away", "blue:a", keeps=True).leave()
+    broker.terminate()
+    broker.wait()
+    names = broker.data / "namespaces"
+    lines = names.read_text().splitlines()
+    assert lines == [
+        "quelea namespaces 1", "last 2", "1 configuration open red", "2 configuration open blue",
+    ]
+    names.unlink()
+    broker.config.write_text(broker.config.read_text().replace('[[namespaces]]\nname = "blue"', ""))
+    with pytest.raises(AssertionError, match="namespace number 2"):
+        broker._launch()
+    names.write_text("\n".join(lines) + "\n")
+    broker._launch()
+    assert join(broker, "away", "blue:a", keeps=True).reason == BANNED, "it is not configured"
