@@ -325,6 +325,26 @@ def test_users_and_rules_of_a_namespace_are_its_own(start, join, tmp_path):
     assert not join(broker, "kept", "red:anna", "red:anna-pw", keeps=True).present
 
 
+def test_a_tenant_above_its_limits_waits_or_is_refused_and_loses_nothing(start, join):
+    limits = 'name = "red"\nmessages_in_per_second_max = 20\nconnections_max = 2\n'
+    broker = start(BY_USERNAME.replace('name = "red"\n', limits))
+    reader = join(broker, "reader", "red:a").subscribe("t")
+    writer = join(broker, "writer", "red:a")
+    assert join(broker, "third", "red:a").reason == "Quota exceeded"
+    assert join(broker, "third", "blue:a").reason == "Success"
+    texts = [str(number) for number in range(60)]
+    for text in texts:
+        last = writer.paho.publish("t", text, 1)
+    last.wait_for_publish(20)
+    assert [reader.next()[1] for _ in texts] == texts
+    metrics = broker.metrics()
+    red = 'namespace="red"'
+    assert metrics[f"quelea_namespace_messages_in_total{{{red}}}"] == len(texts)
+    assert metrics[f"quelea_namespace_connections{{{red}}}"] == 2
+    for limit in ("messages_in", "connections"):
+        assert metrics[f'quelea_namespace_refused_total{{{red},limit="{limit}"}}'] > 0, limit
+
+
 def test_a_broker_does_not_start_without_the_names_of_what_its_logs_have(start, join):
     broker = start(BY_USERNAME)
     join(broker, "away", "blue:a", keeps=True).leave()

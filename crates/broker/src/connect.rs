@@ -8,7 +8,7 @@ use session::{Held, LinkSettings, NEVER, Rates, Will};
 use crate::access::{Grants, Identity, Place};
 use crate::client::{self, Client, address_of};
 use crate::rules::Rules;
-use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Principal, Scope, Shard, admission};
+use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Principal, Quota, Scope, Shard, admission};
 
 /// Numbers of connections that go with each millisecond of broker time.
 const SEQUENCES_PER_MS: u64 = 1000;
@@ -94,8 +94,8 @@ impl Shard {
         request: ConnectRequest,
         now_ms: u64,
     ) -> Result<u32, Vec<u8>> {
-        if self.is_shut(request.scope) {
-            return Err(admission::refuse(&request, Reason::BANNED));
+        if let Some(reason) = self.bars(&request, now_ms) {
+            return Err(admission::refuse(&request, reason));
         }
         let existing = self.clients.find(request.name());
         if let Some(slot) = existing {
@@ -111,6 +111,7 @@ impl Shard {
                 let client = Client::new(request.name(), request.limits.clone());
                 let slot = self.clients.insert(client);
                 self.metrics().sessions.add(1);
+                self.count_in_space(request.scope, Quota::Sessions, 1);
                 (slot, false)
             }
         };
@@ -132,9 +133,26 @@ impl Shard {
             || self.shared.settings.session_owner.admits(owner, request.proved_username())
     }
 
-    /// The namespace was closed or deleted while the connection was on its way here.
-    fn is_shut(&self, scope: Scope) -> bool {
-        !scope.is_first() && self.shared.spaces.get(scope).is_none_or(|space| space.is_closed())
+    /// Why its namespace does not take a connection: it was closed or deleted while that was on its
+    /// way here, or has as much as it may have.
+    fn bars(&mut self, request: &ConnectRequest, now_ms: u64) -> Option<Reason> {
+        if request.scope.is_first() {
+            return None;
+        }
+        let known = self.clients.find(request.name());
+        let is_connected =
+            known.and_then(|slot| self.clients.get(slot)).is_some_and(Client::is_connected);
+        let Some(space) = self.space(request.scope).filter(|space| !space.is_closed()) else {
+            return Some(Reason::BANNED);
+        };
+        if space.wait(Quota::Connects, now_ms).is_some() {
+            space.note_refused(Quota::Connects);
+            return Some(Reason::CONNECTION_RATE_EXCEEDED);
+        }
+        space.charge(Quota::Connects, 1, now_ms);
+        let lacks_place = !is_connected && space.lacks(Quota::Connections, 1)
+            || known.is_none() && space.lacks(Quota::Sessions, 1);
+        lacks_place.then_some(Reason::QUOTA_EXCEEDED)
     }
 
     fn charge_payer(&mut self, slot: u32, request: &ConnectRequest) {
@@ -227,6 +245,7 @@ impl Shard {
         let sequence = self.sequence;
         if let Some(link) = client.session.link_mut() {
             link.peer = request.peer.clone();
+            link.is_metered = !request.scope.is_first();
             link.sequence = sequence;
             link.auth_method = request.auth_method.clone();
         }
@@ -261,6 +280,7 @@ impl Shard {
         self.tell(event);
         self.metrics().connections.add(1);
         self.metrics().connections_opened.add(1);
+        self.count_in_space(self.scope_of(slot), Quota::Connections, 1);
         self.mark_dirty(slot);
         if has_rules {
             self.recheck_receiving(slot);

@@ -13,7 +13,7 @@ use crate::journal::Origin;
 use crate::ledger::NOBODY;
 use crate::news::Kind;
 use crate::sure::Sure;
-use crate::{Confirm, Ended, Metrics, Name, SessionKey, Shard};
+use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey, Shard};
 
 /// Bits of `Subscription::options`.
 pub(crate) mod options {
@@ -92,6 +92,7 @@ pub(crate) struct Traits {
     qos: QoS,
     retain: bool,
     payload_bytes: usize,
+    scope: Scope,
 }
 
 impl Traits {
@@ -101,6 +102,7 @@ impl Traits {
             qos: message.qos(),
             retain: message.retain(),
             payload_bytes: message.payload_len(),
+            scope: Scope::of(message),
         }
     }
 }
@@ -215,6 +217,9 @@ impl Shard {
         }
         if found.len() > BROADCAST_MIN {
             self.dirty.set_apart(already_dirty);
+        }
+        if !traits.scope.is_first() {
+            self.charge_sent(message, found.len() as u64, now_ms);
         }
         self.end_delivery(message, keeping, serial, fan_out.is_left_behind);
         delivered.pace = fan_out.pace;

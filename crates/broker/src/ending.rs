@@ -9,7 +9,8 @@ use crate::access::{Action, Manner};
 use crate::news::Kind;
 use crate::work::AUTH_UNITS;
 use crate::{
-    Close, Ended, Event, NO_CONNECTION, Name, Reauthenticate, Reauthenticated, SessionKey, Shard,
+    Close, Ended, Event, NO_CONNECTION, Name, Quota, Reauthenticate, Reauthenticated, SessionKey,
+    Shard,
 };
 
 /// A session expiry interval that means never (section 3.1.2.11.2).
@@ -136,6 +137,7 @@ impl Shard {
         };
         self.effects.closes.push(Close { slot, connection, farewell });
         self.count_end(&ended);
+        self.count_in_space(self.scope_of(slot), Quota::Connections, -1);
         self.tell(event);
         self.after_end(slot, &ended, now_ms);
     }

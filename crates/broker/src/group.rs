@@ -20,7 +20,7 @@ use crate::groups::{Group, Member, choose};
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
 use crate::work::{GROUP_UNITS, MEMBER_UNITS, MEMBERS_PER_UNIT};
-use crate::{Confirm, GroupText, GroupWay, Mail, SessionKey, Shard};
+use crate::{Confirm, GroupText, GroupWay, Mail, Scope, SessionKey, Shard};
 
 /// How often a message is passed on before it is parked.
 const HOPS_MAX: u8 = 3;
@@ -152,6 +152,9 @@ impl Shard {
         now_ms: u64,
     ) -> u16 {
         self.work.charge(GROUP_UNITS);
+        if !Scope::of(message).is_first() {
+            self.charge_sent(message, 1, now_ms);
+        }
         if !self.group_keeps(number, message) {
             self.pass_on(number, message, 0, now_ms);
             return 0;

@@ -92,5 +92,5 @@ pub use settings::{
 };
 pub use shard::{Rest, Shard};
 pub use shared::{Memory, Shared};
-pub use space::{Space, Spaces};
+pub use space::{Quota, Space, Spaces};
 pub use waits::Waits;

@@ -1,8 +1,9 @@
 //! When a publisher has to wait, and for how long it is not read.
 
 use crate::client::Pace;
-use crate::{SessionKey, Shard};
+use crate::{Quota, Scope, SessionKey, Shard};
 use codec::{Packet, Publish, Subscribe};
+use session::Message;
 
 /// How long a publisher waits for a slow subscriber before it is read on.
 pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
@@ -133,17 +134,61 @@ impl Shard {
         if is_burst {
             link.note_burst(now_ms);
         }
+        let is_metered = link.is_metered;
         let until = link.charge(taken.publishes, taken.bytes as u64, now_ms);
         if let Some(until) = until {
             link.pause_until(until);
             self.effects.pause(connection, until);
         }
+        let waits = is_metered && self.meter(slot, taken, until, now_ms);
         if is_spent {
             self.wait_for_turn(slot);
         }
         let is_slowed =
             self.shared.memory_is_tight() && taken.publishes > 0 && self.slow_greedy(slot, now_ms);
-        until.is_some() || is_spent || is_slowed
+        until.is_some() || waits || is_spent || is_slowed
+    }
+
+    /// Counts what was taken for the namespace. True: that has used up what it may take in or send
+    /// out, and who publishes is read on later, and not before `own_ms`.
+    #[inline(never)]
+    fn meter(&mut self, slot: u32, taken: &Taken, own_ms: Option<u64>, now_ms: u64) -> bool {
+        let until = self.charge_scope(self.scope_of(slot), taken, now_ms);
+        let Some(until) = until.max(own_ms).filter(|_| until.is_some()) else { return false };
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let connection = client.connection;
+        if let Some(link) = client.session.link_mut() {
+            link.pause_until(until);
+            self.effects.pause(connection, until);
+        }
+        true
+    }
+
+    fn charge_scope(&mut self, scope: Scope, taken: &Taken, now_ms: u64) -> Option<u64> {
+        let space = self.space(scope)?;
+        let waits = [
+            (Quota::MessagesIn, space.charge(Quota::MessagesIn, taken.publishes.into(), now_ms)),
+            (Quota::BytesIn, space.charge(Quota::BytesIn, taken.bytes as u64, now_ms)),
+            (Quota::MessagesOut, space.wait(Quota::MessagesOut, now_ms)),
+            (Quota::BytesOut, space.wait(Quota::BytesOut, now_ms)),
+        ];
+        // Who acknowledges or subscribes does not wait for those who publish.
+        let longest = waits.into_iter().max_by_key(|(_, until)| *until)?;
+        let (quota, until) = Some(longest).filter(|_| taken.publishes > 0)?;
+        if until.is_some() {
+            space.note_refused(quota);
+        }
+        until
+    }
+
+    /// A message goes out to so many subscribers of its namespace.
+    #[cold]
+    pub(crate) fn charge_sent(&mut self, message: &Message, receivers: u64, now_ms: u64) {
+        if let Some(space) = self.space(Scope::of(message)) {
+            space.charge(Quota::MessagesOut, receivers, now_ms);
+            let bytes = message.topic_bytes().len() + message.payload().len();
+            space.charge(Quota::BytesOut, receivers * bytes as u64, now_ms);
+        }
     }
 
     /// A subscriber on another shard is behind.

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use session::{Message, Outgoing};
 
-use crate::Shard;
 use crate::subscriptions::Leaving;
 use crate::sure::Sure;
+use crate::{Quota, Shard};
 
 /// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
 const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
@@ -93,6 +93,9 @@ impl Shard {
         let metrics = self.metrics();
         metrics.sessions.sub(1);
         metrics.subscriptions.sub(leaving.len() as u64);
+        let scope = client.scope;
+        self.count_in_space(scope, Quota::Sessions, -1);
+        self.count_in_space(scope, Quota::Subscriptions, -(leaving.len() as i64));
         if leaving.len() > SUBSCRIPTIONS_AT_ONCE {
             self.remains.subscriptions.push_back((slot, leaving));
         } else {

@@ -5,6 +5,8 @@ mod gather;
 pub use gather::Rest;
 pub(crate) use gather::{Input, OwnMemory};
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use codec::{AckKind, Packet, Reason, Sender, Violation};
@@ -33,7 +35,9 @@ use crate::rules::Rules;
 use crate::sure::Sure;
 use crate::wheel::Wheel;
 use crate::work::{OUTBOX_BYTES_LEAST, REQUEST_BYTES_MAX, Work};
-use crate::{Ended, Event, Mail, Metrics, RetainedQuery, Scope, SessionKey, ShardId, Shared};
+use crate::{
+    Ended, Event, Mail, Metrics, Quota, RetainedQuery, Scope, SessionKey, ShardId, Shared, Space,
+};
 
 /// How often expired retained messages are looked for, and groups that nobody speaks of.
 const SWEEP_EVERY_MS: u64 = 1000;
@@ -72,6 +76,8 @@ pub struct Shard {
     pub(crate) publications: Publications,
     /// Of the latest connection.
     pub(crate) sequence: u64,
+    /// Those that a client of this shard has been of.
+    spaces: BTreeMap<Scope, Arc<Space>>,
 }
 
 impl Shard {
@@ -102,6 +108,7 @@ impl Shard {
             heard: Heard::new(shared.shard_count),
             publications: Publications::default(),
             sequence: 0,
+            spaces: BTreeMap::new(),
             shared,
         }
     }
@@ -641,6 +648,23 @@ impl Shard {
     #[inline]
     pub(crate) fn scope_of(&self, slot: u32) -> Scope {
         self.clients.get(slot).map_or(Scope::FIRST, |client| client.scope)
+    }
+
+    /// What there is to know of a scope. None: of the first, or of one that is gone.
+    pub(crate) fn space(&mut self, scope: Scope) -> Option<&Space> {
+        if scope.is_first() {
+            return None;
+        }
+        if let Entry::Vacant(vacant) = self.spaces.entry(scope) {
+            vacant.insert(self.shared.spaces.get(scope)?);
+        }
+        self.spaces.get(&scope).map(|space| &**space)
+    }
+
+    pub(crate) fn count_in_space(&mut self, scope: Scope, quota: Quota, more: i64) {
+        if let Some(space) = self.space(scope) {
+            space.add(quota, more);
+        }
     }
 
     pub(crate) fn query(&mut self, query: RetainedQuery) {

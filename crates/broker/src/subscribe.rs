@@ -12,7 +12,7 @@ use crate::event::Told;
 use crate::news::Kind;
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
-use crate::{Ended, Event, GroupText, Name, Shard, ShardId};
+use crate::{Ended, Event, GroupText, Name, Quota, Shard, ShardId};
 
 /// For filters that were checked when they were subscribed.
 pub(crate) const UNLIMITED: topic::TopicLimits =
@@ -308,8 +308,12 @@ impl Shard {
             || bytes > limits.subscription_bytes_max.saturating_sub(client.subscription_bytes)
             || client.charged.lacks_room(bytes.into())
             || self.shared.memory_is_short() && self.lacks_memory(slot, bytes as usize);
-        if are_too_many && !self.is_subscribed(slot, &filter) {
-            return Ok(Err(Reason::QUOTA_EXCEEDED));
+        let scope = client.scope;
+        if (are_too_many || !scope.is_first()) && !self.is_subscribed(slot, &filter) {
+            let space = self.shared.spaces.of(scope);
+            if are_too_many || space.is_some_and(|space| space.lacks(Quota::Subscriptions, 1)) {
+                return Ok(Err(Reason::QUOTA_EXCEEDED));
+            }
         }
         Ok(Ok(Request { filter, options, identifier }))
     }
@@ -439,6 +443,7 @@ impl Shard {
         };
         if is_new {
             self.metrics().subscriptions.add(1);
+            self.count_in_space(self.scope_of(slot), Quota::Subscriptions, 1);
             if let Some(client) = self.clients.get_mut(slot) {
                 let bytes = bytes_of(&request.filter, self.shared.shard_count);
                 client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
@@ -575,6 +580,7 @@ impl Shard {
             client.recharge();
         }
         self.metrics().subscriptions.sub(1);
+        self.count_in_space(self.scope_of(slot), Quota::Subscriptions, -1);
         self.let_go(slot, listed);
         true
     }

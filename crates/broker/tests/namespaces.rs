@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use broker::command::PAGE_ROWS;
 use broker::journal::{Fact, GroupOpened, QueueNumber, SessionOpened, StoredMessage};
-use broker::{Answer, Command, ConnectRequest, Name, Scope};
+use broker::{Answer, Command, ConnectRequest, Name, Quota, Scope};
 use codec::{AckKind, Reason, Version};
 use lab::{Conn, Got, Lab, SCOPES, level, persistent, request, retained};
 use proptest::prelude::*;
@@ -236,6 +236,7 @@ fn stored(topic: &str) -> StoredMessage<'_> {
         qos: level(1),
         retain: false,
         expires_at_ms: u64::MAX,
+        payer: "",
         topic,
         properties: b"",
         payload: b"x",
@@ -316,6 +317,131 @@ fn sweep(lab: &mut Lab, scope: Scope, command: impl Fn(u32) -> Command) -> (u32,
         }
     }
     (parts, found)
+}
+
+fn refusal(lab: &mut Lab, conn: Conn) -> Reason {
+    match lab.take(conn) {
+        Some(Got::Connack { reason, .. }) => reason,
+        other => panic!("expected a CONNACK, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_namespace_with_as_many_clients_as_it_may_have_refuses_more_and_no_other_does() {
+    let mut lab = Lab::new(3);
+    let space = lab.shared.spaces.open(SCOPES[0]);
+    space.set_limit(Quota::Connections, Some(2));
+    space.set_limit(Quota::Sessions, Some(3));
+    let connect = |lab: &mut Lab, scope, id: &str| {
+        let conn = lab.connect(of(scope, persistent(id)));
+        (conn, refusal(lab, conn))
+    };
+    for id in ["a", "b"] {
+        assert_eq!(connect(&mut lab, SCOPES[0], id).1, Reason::SUCCESS);
+    }
+    assert_eq!(connect(&mut lab, SCOPES[0], "c").1, Reason::QUOTA_EXCEEDED);
+    for scope in [FIRST, SCOPES[1]] {
+        for id in ["a", "b", "c", "d"] {
+            assert_eq!(connect(&mut lab, scope, id).1, Reason::SUCCESS);
+        }
+    }
+    // Who comes again takes no place.
+    let (again, reason) = connect(&mut lab, SCOPES[0], "b");
+    assert_eq!(reason, Reason::SUCCESS);
+    lab.cut(again);
+    let (third, reason) = connect(&mut lab, SCOPES[0], "c");
+    assert_eq!(reason, Reason::SUCCESS);
+    lab.cut(third);
+    assert_eq!(connect(&mut lab, SCOPES[0], "d").1, Reason::QUOTA_EXCEEDED, "a fourth session");
+    assert_eq!((space.count(Quota::Connections), space.count(Quota::Sessions)), (1, 3));
+    assert_eq!((space.refused(Quota::Connections), space.refused(Quota::Sessions)), (1, 1));
+}
+
+#[test]
+fn connects_faster_than_the_limit_are_refused_until_there_is_time() {
+    let mut lab = Lab::new(2);
+    let space = lab.shared.spaces.open(SCOPES[0]);
+    space.set_limit(Quota::Connects, Some(2));
+    let reasons: Vec<Reason> = (0..20)
+        .map(|number| {
+            let conn = lab.connect(of(SCOPES[0], request(&format!("c{number}"))));
+            refusal(&mut lab, conn)
+        })
+        .collect();
+    let is_late = |reason: &&Reason| **reason == Reason::CONNECTION_RATE_EXCEEDED;
+    let late = reasons.iter().filter(is_late).count();
+    assert!((16..=17).contains(&late), "{reasons:?}");
+    let other = lab.connect(of(SCOPES[1], request("c")));
+    assert_eq!(refusal(&mut lab, other), Reason::SUCCESS);
+    lab.pass_secs(2);
+    lab.open(of(SCOPES[0], request("later")));
+}
+
+#[test]
+fn subscriptions_and_retained_messages_of_a_namespace_have_a_limit_together() {
+    let mut lab = Lab::new(2);
+    let space = lab.shared.spaces.open(SCOPES[0]);
+    space.set_limit(Quota::Subscriptions, Some(3));
+    space.set_limit(Quota::RetainedMessages, Some(2));
+    let full = Reason::QUOTA_EXCEEDED.0;
+    let conns = ["a", "b"].map(|id| lab.open(of(SCOPES[0], request(id))));
+    assert_eq!(conns.map(|conn| lab.subscribe(conn, "t/1", 1)), [1, 1]);
+    assert_eq!(conns.map(|conn| lab.subscribe(conn, "t/2", 1)), [1, full]);
+    assert_eq!(lab.subscribe(conns[1], "t/1", 0), 0, "it is there already");
+    lab.unsubscribe(conns[0], "t/2");
+    assert_eq!(lab.subscribe(conns[1], "t/2", 1), 1);
+    lab.take_all(conns[0]);
+    let mut reasons = Vec::new();
+    for (id, topic, payload) in
+        [(1, "r/1", "x"), (2, "r/2", "x"), (3, "r/3", "x"), (4, "r/1", ""), (5, "r/3", "x")]
+    {
+        lab.send(conns[0], &retained(topic, payload.as_bytes(), 1, id));
+        let answer = lab.take_all(conns[0]).into_iter().find_map(|got| match got {
+            Got::Ack(AckKind::Puback, _, reason) => Some(reason.0),
+            _ => None,
+        });
+        reasons.extend(answer);
+    }
+    let none = Reason::NO_MATCHING_SUBSCRIBERS.0;
+    assert_eq!(reasons, [none, none, full, none, none]);
+    assert_eq!(space.count(Quota::RetainedMessages), 2);
+    assert_eq!(space.refused(Quota::RetainedMessages), 1);
+    let other = lab.open(request("other"));
+    for id in 1..10 {
+        lab.send(other, &retained(&format!("r/{id}"), b"x", 1, id));
+    }
+    assert_eq!(space.count(Quota::RetainedMessages), 2);
+}
+
+#[test]
+fn who_publishes_too_fast_for_its_namespace_is_read_later_and_loses_nothing() {
+    for quota in [Quota::MessagesIn, Quota::BytesIn, Quota::MessagesOut, Quota::BytesOut] {
+        let mut lab = Lab::new(2);
+        let space = lab.shared.spaces.open(SCOPES[0]);
+        let amount = if matches!(quota, Quota::BytesIn | Quota::BytesOut) { 1_000 } else { 10 };
+        space.set_limit(quota, Some(amount));
+        let (publisher, subscriber, other) = (
+            lab.open(of(SCOPES[0], request("publisher"))),
+            lab.open(of(SCOPES[0], request("subscriber"))),
+            lab.open(of(SCOPES[1], request("publisher"))),
+        );
+        lab.subscribe(subscriber, "t", 1);
+        lab.pauses.clear();
+        for id in 1..=30 {
+            lab.publish(other, "t", &[b'x'; 90], 1, id);
+        }
+        assert!(lab.pauses.is_empty(), "nobody of another namespace waits");
+        for id in 1..=30 {
+            lab.publish(publisher, "t", &[b'x'; 90], 1, id);
+        }
+        let until = lab.pauses.iter().map(|(_, until_ms)| *until_ms).max();
+        let wait_ms = until.expect("it waits") - lab.now_ms;
+        assert!((1_500..3_000).contains(&wait_ms), "{quota:?}: {wait_ms} ms");
+        assert!(lab.pauses.iter().all(|(conn, _)| *conn == publisher));
+        assert!(space.refused(quota) > 0, "{quota:?}");
+        // What it had sent is delivered.
+        assert_eq!(lab.received(subscriber).len(), 30);
+    }
 }
 
 /// What a tenant does. Clients, topics and filters are numbers into short lists.

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
 
-use broker::{Kind, Metrics, Shared};
+use broker::{Kind, Metrics, Quota, Shared};
 use session::Held;
 
 use crate::auth::bans;
@@ -41,6 +41,7 @@ pub fn exposition(
     write_certificates(&mut text, certificates);
     write_listeners(&mut text, gate);
     write_events(&mut text, life_cycle);
+    write_namespaces(&mut text, shared);
     write_own(&mut text, shared, clock);
     if let Some(process) = Process::now() {
         write_process(&mut text, &process);
@@ -139,6 +140,59 @@ fn write_events(text: &mut String, life_cycle: &LifeCycle) {
     let help = "Readers of the stream of events that were cut, because they did not read.";
     write_one(text, "quelea_event_readers_cut_total", Kind::Counter, help, life_cycle.cut());
 }
+
+/// Nothing where there is none but the default one.
+fn write_namespaces(text: &mut String, shared: &Shared) {
+    let all = shared.spaces.all();
+    if all.is_empty() {
+        return;
+    }
+    let help = "Namespaces beside the default one. Those of the lowest numbers, 200 of them, have \
+                metrics of their own.";
+    write_one(text, "quelea_namespaces", Kind::Gauge, help, all.len());
+    let shown = &all[..all.len().min(NAMESPACES_MAX)];
+    for quota in Quota::ALL {
+        let (kind, end, help) = describe(quota);
+        let name = format!("quelea_namespace_{}{end}", quota.as_str());
+        head(text, &name, kind, help);
+        for space in shown {
+            let namespace = space.name();
+            let _ = writeln!(text, "{name}{{namespace=\"{namespace}\"}} {}", space.count(quota));
+        }
+    }
+    let name = "quelea_namespace_refused_total";
+    let help = "How often clients of a namespace were refused, or read later, because of a limit \
+                of the namespace, by the limit.";
+    head(text, name, Kind::Counter, help);
+    for space in shown {
+        let namespace = space.name();
+        for quota in Quota::ALL {
+            let (limit, count) = (quota.as_str(), space.refused(quota));
+            let labels = format!("namespace=\"{namespace}\",limit=\"{limit}\"");
+            let _ = writeln!(text, "{name}{{{labels}}} {count}");
+        }
+    }
+}
+
+const fn describe(quota: Quota) -> (Kind, &'static str, &'static str) {
+    match quota {
+        Quota::Connections => (Kind::Gauge, "", "Connections of a namespace."),
+        Quota::Sessions => (Kind::Gauge, "", "Sessions of a namespace, connected or not."),
+        Quota::Subscriptions => (Kind::Gauge, "", "Subscriptions of a namespace."),
+        Quota::RetainedMessages => (Kind::Gauge, "", "Retained messages of a namespace."),
+        Quota::RetainedBytes => (Kind::Gauge, "", "Bytes of retained messages of a namespace."),
+        Quota::Connects => (Kind::Counter, "_total", "Connects to a namespace."),
+        Quota::MessagesIn => (Kind::Counter, "_total", "Publishes from clients of a namespace."),
+        Quota::BytesIn => (Kind::Counter, "_total", "Bytes of packets from its clients."),
+        Quota::MessagesOut => {
+            (Kind::Counter, "_total", "Deliveries to clients of a namespace, as they are made out.")
+        }
+        Quota::BytesOut => (Kind::Counter, "_total", "Bytes of their topics and payloads."),
+    }
+}
+
+/// More would make a page of metrics that nobody reads in time.
+const NAMESPACES_MAX: usize = 200;
 
 fn write_bans(text: &mut String, gate: &Gate) {
     let name = "quelea_bans_enforced_total";

@@ -9,7 +9,7 @@ use broker::access::{Permission, Rule, Who};
 
 use crate::auth::passwords::PasswordFile;
 use crate::auth::{acl_file, policy_file};
-use crate::config::{Address, Config, Listener, Machine, Method, Origins};
+use crate::config::{Address, Config, Listener, Machine, Method, NamespaceSource, Origins};
 
 /// What is open, one line each, the gravest first.
 pub fn findings(config: &Config, machine: &Machine) -> Vec<String> {
@@ -28,6 +28,12 @@ fn look_at_listener(listener: &Listener, config: &Config, found: &mut Vec<String
     if listener.allow_anonymous && is_remote {
         found.push(format!(
             "listener '{name}' admits everybody from other machines; set allow_anonymous = false"
+        ));
+    }
+    if listener.placing.from.contains(&NamespaceSource::Username) && !config.proves_names() {
+        found.push(format!(
+            "listener '{name}' takes namespaces from user names that nothing proves, so everybody \
+             may choose one; set auth.password_file"
         ));
     }
     let takes_secrets = config.auth.password_file.is_some() || !config.authentication.is_empty();
@@ -264,12 +270,14 @@ mod tests {
         let directory = directory();
         let found = found(
             directory.path(),
-            "[[listeners]]\nurl = \"tcp://*:1\"\nallow_anonymous = true\n[http]\nlisten = \
+            "[[listeners]]\nurl = \"tcp://*:1\"\nallow_anonymous = true\n\
+             namespace_from = [\"username\"]\n[http]\nlisten = \
              \"0.0.0.0:1\"\n[limits]\nmemory_bytes_max = \"8GiB\"\nretained_bytes_max = \"9GiB\"\n\
              connections_max = \"unlimited\"\n",
         );
         for text in [
             "admits everybody from other machines",
+            "everybody may choose one",
             "nothing proves user names",
             "read and write all topics",
             "http.listen",

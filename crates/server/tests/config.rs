@@ -4,11 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
+use broker::Quota;
 use server::config::keys::SECTIONS;
 use server::config::schema::{Kind, Value};
 use server::config::{
-    Address, Config, ConfigError, DurabilityLevel, Flag, LogTarget, Machine, NEVER, QueueOverflow,
-    SourceFile, Sources, Transport, WhenFull, load, print,
+    Address, Config, ConfigError, DurabilityLevel, Flag, LogTarget, Machine, NEVER,
+    NamespaceSource, NamespaceState, QueueOverflow, SourceFile, Sources, Transport, WhenFull, load,
+    print,
 };
 
 const MACHINE: Machine =
@@ -503,5 +505,45 @@ fn limits_follow_from_the_memory_there_is_and_say_why() {
         "workers = \"auto\" # default: 8, one for each of 8 cores",
     ] {
         assert!(printed.contains(line), "{line} not in {printed}");
+    }
+}
+
+#[test]
+fn namespaces_are_named_once_and_units_set_what_is_not_set() {
+    let read = config(
+        "[[namespaces]]\nname = \"a\"\nthroughput_units = 2\nsessions_max = 7\n\
+         connections_max = \"unlimited\"\nhosts = [\"A.example\"]\n\
+         [[namespaces]]\nname = \"b\"\nstate = \"suspended\"\n\
+         [[listeners]]\nurl = \"tcp://127.0.0.1\"\nnamespace = \"a\"\n\
+         namespace_from = [\"username\"]\nnamespace_unknown = \"create\"\n",
+    );
+    let [a, b] = &read.namespaces[..] else { panic!("{:?}", read.namespaces) };
+    let max = |quota| a.limits.iter().find(|(own, _)| *own == quota).map(|(_, max)| *max);
+    assert_eq!(max(Quota::MessagesIn), Some(2_000));
+    assert_eq!(max(Quota::BytesOut), Some(2_000_000));
+    assert_eq!(max(Quota::Connects), Some(400));
+    assert_eq!(max(Quota::RetainedBytes), Some(1_280_000_000));
+    assert_eq!(max(Quota::Subscriptions), Some(1_000_000));
+    assert_eq!((max(Quota::Sessions), max(Quota::Connections)), (Some(7), None));
+    assert_eq!((&a.hosts[..], b.state), (&["a.example".into()][..], NamespaceState::Suspended));
+    assert!(b.limits.is_empty());
+    let placing = &read.listeners[0].placing;
+    assert_eq!((placing.own.as_deref(), placing.creates), (Some("a"), true));
+    assert_eq!(placing.from, [NamespaceSource::Username]);
+    let named = |name: &str| format!("[[namespaces]]\nname = \"{name}\"\n");
+    let listener = |text: &str| format!("[[listeners]]\nurl = \"tcp://127.0.0.1\"\n{text}\n");
+    for (text, told) in [
+        (named("a b"), "letters, digits"),
+        (named(""), "letters, digits"),
+        (named("default"), "is there without being written"),
+        (named("a") + &named("a"), "another one has this name"),
+        (named("a") + "hosts = [\"x\"]\n" + &named("b") + "hosts = [\"X\"]\n", "another namespace"),
+        (named("a") + "state = \"shut\"\n", "none of them"),
+        (listener("namespace = \"a/b\""), "letters, digits"),
+        (listener("namespace_from = [\"user\"]"), "none of"),
+        (listener("namespace_from = [\"host\"]"), "host names come with TLS"),
+    ] {
+        let why = error(&text);
+        assert!(why.contains(told), "{told} not in {why}");
     }
 }

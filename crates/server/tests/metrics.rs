@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use broker::{Settings, Shared};
+use broker::{Scope, Settings, Shared};
 use server::config::{Config, Machine};
 use server::http::Health;
 use server::life_cycle::LifeCycle;
@@ -84,6 +84,7 @@ fn shown(logs: u16) -> String {
         counts.refuse(codec::Reason::NOT_AUTHORIZED);
         counts.refuse(codec::Reason::SERVER_BUSY);
     }
+    shared.spaces.open(Scope::new(1)).set_name("tenant");
     let _payer = shared.ledger.account("user anna");
     let events = Config::defaults(&Machine::UNKNOWN).events;
     let told = LifeCycle::new(&events, &shared, Clock::start());

@@ -22,7 +22,7 @@ use crate::deliver::options;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
 use crate::ledger::NOBODY;
 use crate::sure::Sure;
-use crate::{Durability, Limits, Mail, Name, Principal, Shard, ShardId};
+use crate::{Durability, Limits, Mail, Name, Principal, Quota, Shard, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -153,9 +153,11 @@ impl Shard {
         client.session.mark_resumed();
         client.recharge();
         let is_undetached = !durable.detached.is_some();
+        let scope = client.scope;
         let slot = self.clients.insert(client);
         self.clients.set_durable(slot, durable);
         self.metrics().sessions.add(1);
+        self.count_in_space(scope, Quota::Sessions, 1);
         if let Some(store) = self.store.as_mut().filter(|_| is_undetached) {
             store.undetached.push(slot);
         }

@@ -10,7 +10,7 @@ use super::{Kept, has_wildcard};
 use crate::durable::Place;
 use crate::effects::Effects;
 use crate::ledger::{NOBODY, Payers};
-use crate::{Mail, Name, RetainedQuery};
+use crate::{Mail, Name, Quota, RetainedQuery, Scope};
 
 /// Retained messages in one page.
 pub(super) const PAGE_MESSAGES: usize = 100;
@@ -65,6 +65,13 @@ impl Home {
         }
         let bytes = message.heap_bytes() as u64;
         let old = self.kept.get(&Name::of(message).key());
+        if let Some(space) = effects.shared().spaces.of(Scope::of(message)) {
+            let more_bytes = bytes.saturating_sub(old.map_or(0, |old| old.bytes() as u64));
+            let lacks_messages = old.is_none() && space.lacks(Quota::RetainedMessages, 1);
+            if lacks_messages || more_bytes > 0 && space.lacks(Quota::RetainedBytes, more_bytes) {
+                return false;
+            }
+        }
         if let Some(payer) = payer {
             let old = old.filter(|old| old.payer == payer.number());
             let more = bytes.saturating_sub(old.map_or(0, |old| old.bytes() as u64));
@@ -100,7 +107,7 @@ impl Home {
             Some(old) => (0, bytes - old.bytes()),
             None => (1, bytes),
         };
-        count(message.topic(), more, more_bytes, effects);
+        count(Name::of(message), more, more_bytes, effects);
         old.map(|old| old.place)
     }
 
@@ -108,7 +115,7 @@ impl Home {
     pub(super) fn remove(&mut self, topic: Name<'_>, effects: &Effects) -> Option<Place> {
         let old = self.kept.remove(&topic.key())?;
         self.payers.release(old.payer, old.bytes() as u64);
-        count(topic.text(), -1, -old.bytes(), effects);
+        count(topic, -1, -old.bytes(), effects);
         Some(old.place)
     }
 
@@ -187,9 +194,13 @@ impl Home {
 }
 
 /// What the broker says of itself is nobody's, and counts to no limit.
-fn count(topic: &str, messages: i64, bytes: i64, effects: &Effects) {
-    if is_own(topic) {
+fn count(topic: Name<'_>, messages: i64, bytes: i64, effects: &Effects) {
+    if is_own(topic.text()) {
         return;
+    }
+    if let Some(space) = effects.shared().spaces.of(topic.scope()) {
+        space.add(Quota::RetainedMessages, messages);
+        space.add(Quota::RetainedBytes, bytes);
     }
     effects.shared().add_retained(messages, bytes);
     let metrics = effects.metrics();

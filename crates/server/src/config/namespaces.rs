@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use broker::Quota;
+
 use super::keys::RawListener;
-use super::schema::{Kind, Section, settings, words};
+use super::schema::{Kind, Section, bytes_or, count_or, settings, words};
 use super::source::Settings;
 use super::{Problem, values};
 
@@ -64,6 +66,33 @@ settings! {
         acl_file: Option<PathBuf> = Kind::Path, "";
         /// As in `[access]`, for its clients.
         policy_file: Option<PathBuf> = Kind::Path, "";
+        /// Sets the limits that follow, where they are not set, to what Azure Event Grid gives for
+        /// so many units: for each unit 10,000 sessions and connections, 200 connects per second,
+        /// 1,000 messages and 1 MB per second in and as much out, and 10,000 retained messages of
+        /// 640 MB in all; and 1,000,000 subscriptions, however many units there are.
+        throughput_units: u32 = count_or("unlimited", 10_000), "unlimited";
+        /// The most connections. A further one is refused with 0x97.
+        connections_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        /// The most connects per second. Further ones are refused with 0x9F.
+        connects_per_second_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        /// The most messages per second from its clients. Above it they are read later.
+        messages_in_per_second_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        /// The most bytes of packets per second from its clients. Above it those who publish are
+        /// read later.
+        bytes_in_per_second_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        /// The most messages per second to its clients. Above it those who publish are read later.
+        messages_out_per_second_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        /// The most bytes of topics and payloads per second to its clients. Above it those who
+        /// publish are read later.
+        bytes_out_per_second_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        /// The most sessions, with or without a connection. A further one is refused with 0x97.
+        sessions_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        /// The most subscriptions. A further one is refused with 0x97.
+        subscriptions_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        /// The most retained messages. A further one is refused with 0x97.
+        retained_messages_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        /// The most bytes of retained messages.
+        retained_bytes_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
     }
 }
 
@@ -76,6 +105,17 @@ pub struct Namespace {
     pub hosts: Vec<String>,
     pub acl_file: Option<PathBuf>,
     pub policy_file: Option<PathBuf>,
+    /// Those that are set.
+    pub limits: Vec<(Quota, u64)>,
+}
+
+impl Namespace {
+    /// One of which nothing else is said.
+    pub fn open(name: &str) -> Self {
+        let (name, state) = (name.into(), NamespaceState::Open);
+        let (hosts, limits) = (Vec::new(), Vec::new());
+        Self { name, state, hosts, acl_file: None, policy_file: None, limits }
+    }
 }
 
 /// How clients of a listener come to their namespaces.
@@ -103,6 +143,7 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
             let key = format!("{own}.{key}");
             problems.push(Problem { place: settings.place(&key), key, detail });
         };
+        let limits = limits_of(&raw);
         let name = raw.name.unwrap_or_default();
         if !is_name(&name) {
             problem("name", NAME_RULE.into());
@@ -118,10 +159,29 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
         {
             problem("hosts", format!("'{host}' leads to another namespace already"));
         }
-        let (acl_file, policy_file) = (raw.acl_file, raw.policy_file);
-        all.push(Namespace { name, state: raw.state, hosts, acl_file, policy_file });
+        let (state, acl_file, policy_file) = (raw.state, raw.acl_file, raw.policy_file);
+        all.push(Namespace { name, state, hosts, acl_file, policy_file, limits });
     }
     Some(all)
+}
+
+/// What is set by itself goes before what units set; 0 is no limit.
+fn limits_of(raw: &RawNamespace) -> Vec<(Quota, u64)> {
+    let units = u64::from(raw.throughput_units);
+    let all = [
+        (Quota::Connections, raw.connections_max, 10_000 * units),
+        (Quota::Sessions, raw.sessions_max, 10_000 * units),
+        (Quota::Connects, raw.connects_per_second_max, 200 * units),
+        (Quota::MessagesIn, raw.messages_in_per_second_max, 1_000 * units),
+        (Quota::BytesIn, raw.bytes_in_per_second_max, 1_000_000 * units),
+        (Quota::MessagesOut, raw.messages_out_per_second_max, 1_000 * units),
+        (Quota::BytesOut, raw.bytes_out_per_second_max, 1_000_000 * units),
+        (Quota::Subscriptions, raw.subscriptions_max, if units > 0 { 1_000_000 } else { 0 }),
+        (Quota::RetainedMessages, raw.retained_messages_max, 10_000 * units),
+        (Quota::RetainedBytes, raw.retained_bytes_max, 640_000_000 * units),
+    ];
+    let set = all.map(|(quota, own, of_units)| (quota, own.unwrap_or(of_units)));
+    set.into_iter().filter(|(_, max)| *max > 0).collect()
 }
 
 impl Placing {

@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use broker::{Scope, Shared, Space};
+use broker::{Quota, Scope, Shared, Space};
 
 use crate::config::{Namespace, NamespaceState, namespaces::DEFAULT};
 
 pub(crate) use names::NAMES_FILE;
-use names::{Maker, Names};
+use names::{Entry, Maker, Names};
 pub(crate) use placing::{Belonging, Misplaced};
 
 /// The most namespaces that clients may make by asking for them.
@@ -62,7 +62,7 @@ impl Namespaces {
         let names = Names::open(directory)?;
         let by_name = names.iter().map(|entry| (entry.name.clone(), entry.scope)).collect();
         for entry in names.iter() {
-            set_state(&shared.spaces.open(entry.scope), entry.state);
+            set_state(&open_space(shared, entry), entry.state);
         }
         let table = Table { names, by_name, hosts: BTreeMap::new(), remains: BTreeSet::new() };
         let namespaces = Self { table: RwLock::new(table), shared: shared.clone() };
@@ -101,7 +101,14 @@ impl Namespaces {
             }
         }
         for entry in table.names.iter() {
-            set_state(&self.shared.spaces.open(entry.scope), entry.state);
+            let space = open_space(&self.shared, entry);
+            set_state(&space, entry.state);
+            let own = configured.iter().find(|own| *own.name == *entry.name);
+            let limits = own.map_or(&[][..], |own| &own.limits);
+            for quota in Quota::ALL {
+                let set = limits.iter().find(|(limited, _)| *limited == quota);
+                space.set_limit(quota, set.map(|(_, max)| *max));
+            }
         }
         Ok(())
     }
@@ -182,7 +189,7 @@ impl Namespaces {
         let mut names = table.names.clone();
         let scope = names.put(name, Maker::Client, NamespaceState::Open)?;
         table.take(names)?;
-        self.shared.spaces.open(scope);
+        self.shared.spaces.open(scope).set_name(name);
         tracing::info!(namespace = name, number = scope.number(), "namespace made for a client");
         Ok(scope)
     }
@@ -208,6 +215,12 @@ impl Table {
         }
         Ok(())
     }
+}
+
+fn open_space(shared: &Shared, entry: &Entry) -> Arc<Space> {
+    let space = shared.spaces.open(entry.scope);
+    space.set_name(&entry.name);
+    space
 }
 
 fn set_state(space: &Space, state: NamespaceState) {

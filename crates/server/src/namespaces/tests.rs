@@ -17,6 +17,7 @@ fn open(name: &str) -> Namespace {
         hosts: vec![format!("{name}.example.com")],
         acl_file: None,
         policy_file: None,
+        limits: Vec::new(),
     }
 }
 
