@@ -213,15 +213,18 @@ impl Message {
         self.expires_at_ms() <= now_ms
     }
 
-    /// Seconds left until expiry, rounded up; None when the message does not expire
+    /// Seconds left until expiry, to the nearest; None when the message does not expire
     /// (MQTT-3.3.2-6).
     pub fn expiry_secs_left(&self, now_ms: u64) -> Option<u32> {
         let expires_at_ms = self.expires_at_ms();
         if expires_at_ms == NEVER {
             return None;
         }
+        // The clock of who asks may be a moment behind that of who took the message: rounded up,
+        // more would be left than was published. And 0 would say that it is over.
         let left_ms = expires_at_ms.saturating_sub(now_ms);
-        Some(u32::try_from(left_ms.div_ceil(1000)).unwrap_or(u32::MAX))
+        let secs = (left_ms.saturating_add(500) / 1000).max(u64::from(left_ms > 0));
+        Some(u32::try_from(secs).unwrap_or(u32::MAX))
     }
 
     /// Bytes this message keeps on the heap, for the limits that count bytes.
@@ -327,7 +330,11 @@ mod tests {
         assert_eq!(message.topic_bytes(), parts.topic.as_bytes());
         let on_wire = (message.topic_on_wire(), message.properties(), message.payload());
         assert!(message.parts_on_wire() == on_wire);
-        assert_eq!(message.expiry_secs_left(1_000), Some(2));
+        let left = |now_ms| message.expiry_secs_left(now_ms);
+        assert_eq!(
+            (left(0), left(1_000), left(2_000), left(2_001)),
+            (Some(2), Some(1), Some(1), Some(0))
+        );
         assert!(!message.is_expired(2_000));
         assert!(message.is_expired(2_001));
     }
