@@ -404,8 +404,9 @@ def test_a_shared_group_queues_across_a_restart(start):
     assert sorted(got) == sorted([*payloads, "last"])
 
 
-# Full logs: one publisher alone may fill three eighths of `log_bytes_max` (decision 45). The others,
-# and disks that are full, are for the tests of the broker and the simulator.
+# Full logs: one publisher alone may fill nearly half of `log_bytes_max` (decision 46), which is
+# more than this. The others, and disks that are full, are for the tests of the broker and the
+# simulator.
 
 SHARE_BYTES = 3 * 1024 * 1024 // 8
 
