@@ -328,8 +328,8 @@ fn a_ban_ends_those_whom_it_means_page_by_page() {
     };
     lab.settle();
     conns.iter().for_each(|conn| drop(lab.take_all(*conn)));
-    assert_eq!(ban(&mut lab, Whom::Client("c7".into())), (vec![7], 1));
-    assert_eq!(ban(&mut lab, Whom::Client("nobody".into())), (vec![], 1));
+    assert_eq!(ban(&mut lab, Whom::Client("c7".into())), (vec![7], 2));
+    assert_eq!(ban(&mut lab, Whom::Client("nobody".into())), (vec![], 2));
     let (first, last) = ("10.0.4.0".parse().unwrap(), "10.0.4.2".parse().unwrap());
     assert_eq!(ban(&mut lab, Whom::Addresses(first..=last)), (vec![1024, 1025, 1026], 2));
     assert!(lab.session("c1000").is_some_and(|session| session.connection.is_some()));
@@ -339,6 +339,26 @@ fn a_ban_ends_those_whom_it_means_page_by_page() {
         (0..count as usize).filter(|at| at % 2 == 1 && ![7, 1025].contains(at)).collect();
     assert_eq!(odd, wanted);
     assert_eq!(ban(&mut lab, Whom::User("odd".into())), (vec![], 2));
+}
+
+#[test]
+fn a_ban_of_a_client_id_means_it_in_each_scope() {
+    let mut lab = Lab::new(1);
+    let conns: Vec<_> = [Scope::FIRST, lab::SCOPES[0], lab::SCOPES[1]]
+        .into_iter()
+        .map(|scope| {
+            let mut one = request("one");
+            one.scope = scope;
+            lab.open(one)
+        })
+        .collect();
+    let ban = Command::EndBanned { from: 0, whom: Whom::Client("one".into()) };
+    assert!(matches!(lab.ask(0, &ban), Answer::Ended(None)));
+    lab.settle();
+    for conn in conns {
+        let told = lab.take_all(conn);
+        assert_eq!(told.last(), Some(&Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)));
+    }
 }
 
 #[test]

@@ -116,26 +116,18 @@ impl Shard {
         true
     }
 
-    /// Looks at a page of sessions. Who connects from now on is the driver's to keep out.
+    /// Looks at a page of sessions, of all scopes: a client id is banned in each of them. Who
+    /// connects from now on is the driver's to keep out.
     fn end_banned(&mut self, from: u32, whom: &Whom, now_ms: u64) -> Option<u32> {
         let end = self.clients.slots_end();
-        let (looks, next) = match whom {
-            Whom::Client(client_id) => {
-                let slot = self.clients.find(Name::first(client_id));
-                (slot.map_or(0..0, |slot| slot..slot + 1), None)
-            }
-            Whom::User(_) | Whom::Addresses(_) => {
-                let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
-                (from..looks_end, (looks_end < end).then_some(looks_end))
-            }
-        };
-        for slot in looks {
+        let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
+        for slot in from..looks_end {
             if self.clients.get(slot).is_some_and(|client| whom.means(client)) {
                 self.end(slot, Ended::Banned, now_ms);
             }
         }
         self.finish(now_ms);
-        next
+        (looks_end < end).then_some(looks_end)
     }
 
     fn on_publication(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use broker::command::Whom;
-use broker::{Answer, Command, Name};
+use broker::{Answer, Command};
 use serde_json::json;
 use web::axum::http::StatusCode;
 
@@ -195,14 +195,7 @@ async fn change(
 
 /// A page of sessions at a time, as in lists.
 async fn end_connections(api: &Api, whom: Whom) -> Result<(), Problem> {
-    let shards = match &whom {
-        Whom::Client(client_id) => {
-            let shard = api.shards.shared.shard_of_client(Name::first(client_id));
-            shard..shard + 1
-        }
-        Whom::User(_) | Whom::Addresses(_) => 0..api.shards.count(),
-    };
-    for shard in shards {
+    for shard in 0..api.shards.count() {
         let mut next = Some(0);
         while let Some(from) = next {
             let command = Command::EndBanned { from, whom: whom.clone() };
