@@ -21,6 +21,9 @@ use crate::wall::Wall;
 /// Rounds in which the world has to come to rest at the end.
 const REST_ROUNDS_MAX: usize = 5000;
 
+/// Shards look through their groups and what is retained as often.
+const SWEEP_MS: u64 = 1000;
+
 /// Quiet rounds, each with a tick after it, that make rest.
 const QUIET_ROUNDS: usize = 4;
 
@@ -430,11 +433,12 @@ impl World {
                 }
                 continue;
             }
-            // What only time moves must move in a few seconds.
+            // What only time moves must move in a few seconds; some of it once in a second.
             quiet_rounds += 1;
             if quiet_rounds == QUIET_ROUNDS {
                 return Ok(());
             }
+            self.now_ms += SWEEP_MS;
             self.pass_time(3000);
         }
         Err(format!("the world does not come to rest: {}", self.unrest()))
