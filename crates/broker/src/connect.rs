@@ -245,7 +245,6 @@ impl Shard {
         let sequence = self.sequence;
         if let Some(link) = client.session.link_mut() {
             link.peer = request.peer.clone();
-            link.is_metered = !request.scope.is_first();
             link.sequence = sequence;
             link.auth_method = request.auth_method.clone();
         }

@@ -134,12 +134,12 @@ impl Shard {
         if is_burst {
             link.note_burst(now_ms);
         }
-        let is_metered = link.is_metered;
         let until = link.charge(taken.publishes, taken.bytes as u64, now_ms);
         if let Some(until) = until {
             link.pause_until(until);
             self.effects.pause(connection, until);
         }
+        let is_metered = !self.scope_of(slot).is_first();
         let waits = is_metered && self.meter(slot, taken, until, now_ms);
         if is_spent {
             self.wait_for_turn(slot);

@@ -108,8 +108,6 @@ pub struct Link {
     pub asks_for_much: bool,
     /// The connection is gone, but not all that came over it is handled.
     pub is_lost: bool,
-    /// What comes over it is counted for more than the connection, too.
-    pub is_metered: bool,
     pub last_packet_ms: u64,
     /// Since when the client has been behind; [`NEVER`] once it has caught up.
     pub(crate) behind_since_ms: u64,
@@ -151,7 +149,6 @@ impl Link {
             waits_to_be_read: false,
             asks_for_much: false,
             is_lost: false,
-            is_metered: false,
             last_packet_ms: now_ms,
             behind_since_ms: NEVER,
             taken_bytes: 0,

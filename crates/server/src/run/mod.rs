@@ -197,21 +197,7 @@ impl Running {
         watch::catch_stops(&signals)?;
         let listeners = listen::bind_all(config, &self.gate, &self.authenticator)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let context = Arc::new(DoorContext {
-            shared: self.shared.clone(),
-            mailboxes: workers.mailboxes.clone(),
-            authenticator: self.authenticator.clone(),
-            namespaces: self.namespaces.clone(),
-            clock: self.clock,
-            connect_timeout_ms: u64::from(config.limits.connect_timeout_secs) * 1000,
-            connections_per_second_max: config.limits.connections_per_second_max,
-            line_pace: workers.line_pace.clone(),
-            allowance: Arc::new(Allowance::new(
-                config.limits.arrivals_bytes_max,
-                config.limits.arrivals_bytes_per_address_max,
-            )),
-            is_stopping: is_stopping.clone(),
-        });
+        let context = self.door_context(workers, &is_stopping);
         let tls = listeners.tls.clone();
         let urls = listeners.urls.clone();
         let doors = start_doors(config, listeners.portals, &context)?;
@@ -256,6 +242,26 @@ impl Running {
         is_stopping.store(true, Ordering::Release);
         doors.stop();
         Ok(())
+    }
+
+    /// What all doors know.
+    fn door_context(&self, workers: &Workers, is_stopping: &Arc<AtomicBool>) -> Arc<DoorContext> {
+        let limits = &self.config.limits;
+        Arc::new(DoorContext {
+            shared: self.shared.clone(),
+            mailboxes: workers.mailboxes.clone(),
+            authenticator: self.authenticator.clone(),
+            namespaces: self.namespaces.clone(),
+            clock: self.clock,
+            connect_timeout_ms: u64::from(limits.connect_timeout_secs) * 1000,
+            connections_per_second_max: limits.connections_per_second_max,
+            line_pace: workers.line_pace.clone(),
+            allowance: Arc::new(Allowance::new(
+                limits.arrivals_bytes_max,
+                limits.arrivals_bytes_per_address_max,
+            )),
+            is_stopping: is_stopping.clone(),
+        })
     }
 
     /// Has all threads that allocate much give back what is free.
