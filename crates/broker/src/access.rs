@@ -223,12 +223,13 @@ impl Access {
         let none = Attributes::default();
         let attributes = principal.map_or(&none, |principal| &principal.attributes);
         let personal = principal.map(|principal| &*principal.rules).unwrap_or_default();
-        let ordered = self.ordered.of(personal, identity, attributes, place);
+        let is_unknown = principal.is_some_and(|principal| principal.is_unknown);
+        let known = (!is_unknown).then_some(attributes);
+        let ordered = self.ordered.of(personal, identity, known, place);
         grants.receives_all |= self.ordered.is_in_doubt(personal, place);
         if ordered.is_none() && (self.conditional.is_empty() || grants.is_open) {
             return grants;
         }
-        let is_unknown = principal.is_some_and(|principal| principal.is_unknown);
         let mut own = grants.own.as_deref().cloned().unwrap_or_default();
         own.ordered = ordered;
         let mut latest: Option<(&Arc<Query>, bool)> = None;

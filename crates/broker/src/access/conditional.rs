@@ -52,8 +52,7 @@ impl Then {
                 rules.add(Permission::Deny, pattern.clone());
             }
             Self::Template(template) if template.permission == Permission::Deny => {
-                // The example was compiled, so this can be.
-                if let Ok(pattern) = Pattern::compile(&template.widest(), true) {
+                if let Some(pattern) = template.widest_pattern() {
                     rules.add(Permission::Deny, pattern);
                 }
             }
@@ -140,11 +139,13 @@ impl Template {
     }
 
     /// What it is for any client together: an attribute may be any level, or in any.
-    fn widest(&self) -> String {
+    pub(super) fn widest_pattern(&self) -> Option<Pattern> {
         let marks: Vec<String> = vec![ANY.into(); self.parts.len()];
         let filter = self.filled(&marks);
         let level = |level: &str| if level.contains(ANY) { "+".into() } else { level.to_owned() };
-        filter.split('/').map(level).collect::<Vec<_>>().join("/")
+        let filter = filter.split('/').map(level).collect::<Vec<_>>().join("/");
+        // The example was compiled, so this can be.
+        Pattern::compile(&filter, true).ok()
     }
 
     fn begins_with_attribute(&self) -> bool {

@@ -108,12 +108,13 @@ impl OrderedRules {
         self.common.is_none()
     }
 
-    /// Those for a client, behind its own. None: it has what everybody has.
+    /// Those for a client, behind its own. None: it has what everybody has. Without attributes
+    /// nobody knows what it has been given.
     pub(super) fn of(
         &self,
         own: &[OrderedRule],
         identity: Identity<'_>,
-        attributes: &Attributes,
+        attributes: Option<&Attributes>,
         place: Place<'_>,
     ) -> Option<Active> {
         if own.is_empty() && (self.common.is_some() || self.rules.is_empty()) {
@@ -124,6 +125,10 @@ impl OrderedRules {
         let mut latest: Option<(&Arc<Query>, bool)> = None;
         let mut own = Vec::new();
         for compiled in personal.rules.iter().chain(&*self.rules) {
+            let Some(attributes) = attributes else {
+                own.extend(compiled.rule_in_doubt(identity).filter(|_| compiled.holds_at(place)));
+                continue;
+            };
             let holds = match (&compiled.query, latest) {
                 (None, _) => true,
                 (Some(query), Some((same, held))) if Arc::ptr_eq(query, same) => held,
@@ -208,6 +213,26 @@ impl Compiled {
             listener => self.listeners.iter().any(|own| **own == *listener),
         };
         is_there && is_by
+    }
+
+    /// For a client whose attributes nobody knows: what may be allowed to it is not, and what may
+    /// be denied is.
+    fn rule_in_doubt(&self, identity: Identity<'_>) -> Option<Rule> {
+        let none = Attributes::default();
+        let holds = match &self.query {
+            Some(query) if query.asks_attributes() => !self.rule.allows,
+            Some(query) => query.holds(identity, &none),
+            None => true,
+        };
+        match holds {
+            false => None,
+            true if self.rule.allows => self.rule_of(&none),
+            true => {
+                let widest = self.templates.iter().filter_map(Template::widest_pattern);
+                let patterns = self.rule.patterns.iter().cloned().chain(widest).collect();
+                Some(Rule { patterns, ..self.rule.clone() })
+            }
+        }
     }
 
     /// With the attributes of a client put in. None: it lacks what all its filters ask for.
@@ -358,6 +383,36 @@ mod tests {
         assert!(may(&grants, Action::Receive, "a/b") && may(&grants, Action::Publish, "anna/c1"));
         assert!(!may(&grants, Action::Publish, "elsewhere"), "what nothing grants is denied");
         assert!(!may(&grants, Action::Publish, "$SYS/x"));
+    }
+
+    #[test]
+    fn of_whom_nobody_knows_the_attributes_what_may_be_denied_is() {
+        let of = |text: &str, rule: OrderedRule| OrderedRule {
+            query: Some(Arc::new(Query::parse(text).unwrap())),
+            ..rule
+        };
+        let rules = [
+            of("attributes.floor = '1'", rule(false, "all", &["floor/#"])),
+            of("user = 'bob'", rule(false, "all", &["bob/#"])),
+            rule(false, "all", &["at/%{attributes.site}/x"]),
+            of("not attributes.floor = '1'", rule(true, "all", &["granted/#"])),
+            rule(false, "all", &["granted/#"]),
+            rule(true, "all", &["#"]),
+        ];
+        let access = Access::compile(&[]).unwrap().in_order(&rules).unwrap();
+        let unknown = Principal { is_unknown: true, ..Principal::default() };
+        let grants = access.grants_of(ANNA, Some(&unknown), NEAR);
+        for topic in ["floor/a", "at/berlin/x", "granted/a"] {
+            assert!(!may(&grants, Action::Publish, topic), "{topic}");
+            assert!(may(&grants, Action::Receive, topic), "{topic}");
+        }
+        for topic in ["bob/a", "at/berlin/y"] {
+            assert!(may(&grants, Action::Publish, topic), "{topic}");
+        }
+        let known = access.grants_of(ANNA, Some(&Principal::default()), NEAR);
+        assert!(
+            may(&known, Action::Publish, "floor/a") && may(&known, Action::Publish, "granted/a")
+        );
     }
 
     #[test]
