@@ -246,7 +246,7 @@ impl Shard {
         if let Some(link) = client.session.link_mut() {
             link.peer = request.peer.clone();
             link.sequence = sequence;
-            link.auth_method = request.auth_method.clone();
+            link.set_auth_method(request.auth_method.clone());
         }
         client.connection = connection;
         client.session_expiry_secs =

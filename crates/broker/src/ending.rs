@@ -288,7 +288,7 @@ impl Shard {
             Property::AuthMethod(method) => Some(method),
             _ => None,
         });
-        let agreed = client.session.link().and_then(|link| link.auth_method.as_deref());
+        let agreed = client.session.link().and_then(|link| link.auth_method());
         if agreed.is_none() || method != agreed {
             return Err(Ended::Violation(Violation {
                 reason: Reason::PROTOCOL_ERROR,
@@ -325,8 +325,8 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot).filter(|c| c.connection == connection) else {
             return;
         };
-        let agreed = client.session.link().and_then(|link| link.auth_method.clone());
-        let method = agreed.unwrap_or_default();
+        let agreed = client.session.link().and_then(|link| link.auth_method());
+        let method: Box<str> = agreed.unwrap_or_default().into();
         let (reason, data): (_, &[u8]) = match answer {
             Reauthenticated::Continue(data) => (Reason::CONTINUE_AUTHENTICATION, data),
             Reauthenticated::Success(data) => (Reason::SUCCESS, data),

@@ -75,8 +75,9 @@ pub struct Link {
     pub peer: Box<str>,
     /// Which of the connections of its client it is: later ones have higher numbers.
     pub sequence: u64,
-    /// The authentication method that the CONNECT named (MQTT-4.12.1-1).
-    pub auth_method: Option<Box<str>>,
+    /// The authentication method that the CONNECT named (MQTT-4.12.1-1). Few have one: it takes no
+    /// more room in the others than a pointer.
+    auth_method: Option<Box<Box<str>>>,
     pub outbox: Outbox,
     /// The part of a packet that has arrived so far. Empty, and without memory, between packets.
     pub inbox: Vec<u8>,
@@ -157,6 +158,15 @@ impl Link {
             paused_until_ms: 0,
             rates: limited.then(|| Box::new((messages, bytes))),
         }
+    }
+
+    /// The authentication method that the CONNECT named.
+    pub fn auth_method(&self) -> Option<&str> {
+        self.auth_method.as_deref().map(|method| &**method)
+    }
+
+    pub fn set_auth_method(&mut self, method: Option<Box<str>>) {
+        self.auth_method = method.map(Box::new);
     }
 
     /// Keeps bytes of which no whole packet could be made yet, or that have to wait.
