@@ -374,7 +374,13 @@ def bytes_one_by_one(field):
     return {"clients": len(peers)}
 
 
-@case("half-open", "1,000 clients without a keep alive that never read, and a flood for them")
+# What waits in connections may be an eighth of the memory, and as much again in the kernel and on its
+# way there: below the goal of 800 MB, and more than others of its kind.
+@case(
+    "half-open",
+    "1,000 clients without a keep alive that never read, and a flood for them",
+    peak_mib=700,
+)
 def half_open(field):
     peers = []
     for number in range(field.pick(1_000, 40)):
