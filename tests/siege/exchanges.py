@@ -374,8 +374,8 @@ def bytes_one_by_one(field):
     return {"clients": len(peers)}
 
 
-# What waits in connections may be an eighth of the memory, and as much again in the kernel and on its
-# way there: below the goal of 800 MB, and more than others of its kind.
+# Only from half of the memory on, what waits in connections is held to an eighth of it: below the
+# goal of 800 MB, and more than others of its kind.
 @case(
     "half-open",
     "1,000 clients without a keep alive that never read, and a flood for them",
