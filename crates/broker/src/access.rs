@@ -21,7 +21,7 @@ mod pattern;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use conditional::{Conditional, Template};
+use conditional::{Asked, Conditional, Template};
 use ordered::{Active, OrderedRules};
 pub use ordered::{Manner, OrderedRule, Place};
 use pattern::Pattern;
@@ -232,21 +232,13 @@ impl Access {
         }
         let mut own = grants.own.as_deref().cloned().unwrap_or_default();
         own.ordered = ordered;
-        let mut latest: Option<(&Arc<Query>, bool)> = None;
+        let mut asked = Asked::default();
         for rule in &*self.conditional {
             if is_unknown && rule.asks_attributes() {
                 rule.then.add_denied(&mut own);
                 continue;
             }
-            let holds = match (&rule.query, latest) {
-                (None, _) => true,
-                (Some(query), Some((same, held))) if Arc::ptr_eq(query, same) => held,
-                (Some(query), _) => {
-                    let holds = query.holds(identity, attributes);
-                    latest = Some((query, holds));
-                    holds
-                }
-            };
+            let holds = asked.holds(rule.query.as_ref(), identity, attributes);
             if holds {
                 rule.then.add_to(&mut own, attributes);
             }

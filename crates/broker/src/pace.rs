@@ -167,7 +167,7 @@ impl Shard {
     fn charge_scope(&mut self, scope: Scope, taken: &Taken, now_ms: u64) -> Option<u64> {
         let space = self.space(scope)?;
         let waits = [
-            (Quota::MessagesIn, space.charge(Quota::MessagesIn, taken.publishes.into(), now_ms)),
+            (Quota::MessagesIn, space.charge(Quota::MessagesIn, taken.publishes, now_ms)),
             (Quota::BytesIn, space.charge(Quota::BytesIn, taken.bytes as u64, now_ms)),
             (Quota::MessagesOut, space.wait(Quota::MessagesOut, now_ms)),
             (Quota::BytesOut, space.wait(Quota::BytesOut, now_ms)),

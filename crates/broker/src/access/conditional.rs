@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::pattern::{Pattern, substitute};
-use super::{Permission, Rule, RuleSet, Who};
+use super::{Identity, Permission, Rule, RuleSet, Who};
 use crate::Attributes;
 use crate::query::Query;
 
@@ -21,6 +21,32 @@ pub(super) enum Then {
     /// The same for all. Cheap to clone.
     Pattern(Permission, Pattern),
     Template(Template),
+}
+
+/// The query that a client was last asked for: rules of one group follow each other.
+#[derive(Default)]
+pub(super) struct Asked<'a> {
+    latest: Option<(&'a Arc<Query>, bool)>,
+}
+
+impl<'a> Asked<'a> {
+    /// No query is for everyone.
+    pub(super) fn holds(
+        &mut self,
+        query: Option<&'a Arc<Query>>,
+        identity: Identity<'_>,
+        attributes: &Attributes,
+    ) -> bool {
+        match (query, self.latest) {
+            (None, _) => true,
+            (Some(query), Some((same, held))) if Arc::ptr_eq(query, same) => held,
+            (Some(query), _) => {
+                let holds = query.holds(identity, attributes);
+                self.latest = Some((query, holds));
+                holds
+            }
+        }
+    }
 }
 
 impl Conditional {

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::conditional::Template;
+use super::conditional::{Asked, Template};
 use super::pattern::Pattern;
 use super::{Identity, Permission, RuleError, contains, overlaps, without_share};
 use crate::Attributes;
@@ -122,22 +122,14 @@ impl OrderedRules {
         }
         // Who took them has checked them.
         let personal = Self::compile(own).unwrap_or_default();
-        let mut latest: Option<(&Arc<Query>, bool)> = None;
+        let mut asked = Asked::default();
         let mut own = Vec::new();
         for compiled in personal.rules.iter().chain(&*self.rules) {
             let Some(attributes) = attributes else {
                 own.extend(compiled.rule_in_doubt(identity).filter(|_| compiled.holds_at(place)));
                 continue;
             };
-            let holds = match (&compiled.query, latest) {
-                (None, _) => true,
-                (Some(query), Some((same, held))) if Arc::ptr_eq(query, same) => held,
-                (Some(query), _) => {
-                    let holds = query.holds(identity, attributes);
-                    latest = Some((query, holds));
-                    holds
-                }
-            };
+            let holds = asked.holds(compiled.query.as_ref(), identity, attributes);
             if holds && compiled.holds_at(place) {
                 own.extend(compiled.rule_of(attributes));
             }
