@@ -19,7 +19,6 @@ pub mod memory;
 pub mod metrics;
 mod moment;
 pub mod namespaces;
-pub mod origin;
 pub mod process;
 pub mod run;
 pub mod security;

@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use codec::Reason;
+use driver::Origin;
 use server::auth::passwords::user_lines;
 use server::auth::scram::ScramError;
 use server::auth::{Answer, AuthError, AuthRequest, Authenticator, Verdict};
 use server::config::{Auth, Config, Machine};
-use server::origin::Origin;
 use server::run::Clock;
 
 /// A password file that goes away with the test.

@@ -20,7 +20,7 @@ use super::routes::Role;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::random;
 use crate::config::ApiConfig;
-use crate::origin::Origin;
+use driver::Origin;
 
 /// Wrong passwords of an address in [`WINDOW`] before others of it are checked no more, and of all
 /// together: each takes tens of milliseconds. Who is known to be right, or has the token, is not

@@ -42,8 +42,8 @@ use views::Caller;
 use crate::config::{ApiConfig, Config, print};
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
-use crate::origin::Origin;
 use crate::run::{Certificates, Clock, Gate, LogBoard, Shards};
+use driver::Origin;
 
 /// Where all routes are.
 pub(crate) const PREFIX: &str = "/api/v1";

@@ -16,7 +16,7 @@ use super::scram::{Credentials, Exchange, ScramError, Success};
 use super::{AuthRequest, Later, Opinion, Proof, lock};
 use crate::config::Auth;
 use crate::memory;
-use crate::origin::Origin;
+use driver::Origin;
 
 /// Checks passwords.
 #[derive(Clone)]

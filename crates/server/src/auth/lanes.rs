@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use super::pace::{Due, Pace};
-use crate::origin::Origin;
+use driver::Origin;
 
 /// What can wait.
 pub(super) trait Asks {

@@ -36,8 +36,8 @@ use broker::{Attributes, Principal, Reauthenticate};
 use codec::Reason;
 
 use crate::config::{Auth, FILE, Method, Provider};
-use crate::origin::Origin;
 use crate::run::Clock;
+use driver::Origin;
 use fetch::Net;
 pub use fetch::Url;
 use files::Passwords;

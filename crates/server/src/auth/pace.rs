@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::origin::Origin;
+use driver::Origin;
 
 /// Wrong log-ins of an origin that are checked at once. Also the most checks of one that are under
 /// way, so not fewer than there may be threads.

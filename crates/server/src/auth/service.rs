@@ -20,8 +20,8 @@ use super::pace::Pace;
 use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, acl_claim, lock};
 use crate::config::{Auth, BodyForm, HttpConfig};
-use crate::origin::Origin;
 use crate::run::Clock;
+use driver::Origin;
 
 /// Faults in a row after which the service is left alone, and for how long.
 const FAULTS_MAX: u32 = 8;

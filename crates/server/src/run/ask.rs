@@ -9,6 +9,7 @@ use session::Message;
 use tokio::sync::oneshot;
 
 use super::mailbox::{Asked, Item, Mailbox};
+use super::worker::Order;
 use crate::auth::bans::Lists;
 
 /// How long a shard may take for an answer. A publish waits for the disks in it.
@@ -49,7 +50,7 @@ impl Shards {
     /// Tells all workers who is banned: who is in already stays.
     pub(crate) fn put_bans(&self, listed: &Arc<Lists>) {
         for mailbox in self.mailboxes.get().into_iter().flat_map(|all| all.iter()) {
-            mailbox.put(Item::Bans { listed: listed.clone(), ends: false });
+            mailbox.put(Item::Order(Order::Bans { listed: listed.clone(), ends: false }));
         }
     }
 

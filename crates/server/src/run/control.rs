@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use super::mailbox::{Item, Mailbox, Pinned};
+use super::mailbox::{Item, Mailbox};
+use super::worker::{Order, Pinned};
 
 /// The name of the socket in the data directory.
 pub(crate) const SOCKET: &str = "control";
@@ -91,7 +92,7 @@ struct Pin<'a>(&'a [Arc<Mailbox>]);
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
         for mailbox in self.0 {
-            mailbox.put(Item::Unpin);
+            mailbox.put(Item::Order(Order::Unpin));
         }
     }
 }
@@ -147,7 +148,7 @@ pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
 fn pin_all(shards: usize, mailboxes: &[Arc<Mailbox>]) -> io::Result<Vec<Pinned>> {
     let (sender, answers) = channel();
     for mailbox in mailboxes {
-        mailbox.put(Item::Pin(sender.clone()));
+        mailbox.put(Item::Order(Order::Pin(sender.clone())));
     }
     let mut logs = Vec::new();
     while logs.len() < shards {
@@ -163,6 +164,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+    use crate::run::worker::EventWaker;
 
     /// A worker with two shards, which only knows how to pin.
     struct Pinner {
@@ -175,7 +177,7 @@ mod tests {
         fn new() -> Self {
             let poll = mio::Poll::new().unwrap();
             let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
-            let mailboxes = Arc::new([Arc::new(Mailbox::new(waker))]);
+            let mailboxes = Arc::new([Arc::new(Mailbox::new(EventWaker(waker)))]);
             Self { mailboxes, pins: Arc::default(), poll }
         }
 
@@ -194,7 +196,7 @@ mod tests {
                 self.mailboxes[0].wake_up();
                 for item in self.mailboxes[0].take() {
                     match item {
-                        Item::Pin(answer) => {
+                        Item::Order(Order::Pin(answer)) => {
                             self.pins.fetch_add(1, Ordering::SeqCst);
                             for shard in [1, 0] {
                                 let segments = vec![(7, 4096), (8, 10)];
@@ -202,7 +204,7 @@ mod tests {
                                 answer.send(Pinned { shard, segments, manifest }).unwrap();
                             }
                         }
-                        Item::Unpin => {
+                        Item::Order(Order::Unpin) => {
                             self.pins.fetch_sub(1, Ordering::SeqCst);
                             ended += 1;
                         }

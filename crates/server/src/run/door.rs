@@ -23,21 +23,22 @@ use session::{Bucket, Rate};
 use slab::Slab;
 
 use super::accepting::{Complaint, Eager};
-use super::allowance::{Allowance, Purpose, Short};
 use super::clock::Clock;
 use super::gate::{Entrance, TurnedAway};
 use super::identity;
 use super::line_pace::{About, LinePace};
 use super::mailbox::{Handover, Item, Mailbox};
+use super::worker::Line;
 use crate::auth::bans::Visitor;
 use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Step, TOKEN_METHOD, Verdict};
 use crate::logging::shown;
 use crate::memory;
 use crate::namespaces::{Misplaced, Namespaces};
-use crate::origin::Origin;
+use driver::Origin;
+use driver::{Allowance, Purpose, Short};
 use reading::{Outcome, read_packet};
-use stage::{Arrival, Stage, ip, refusal};
+use stage::{Arrival, Stage, ip, origin_of, refusal};
 
 /// Connections that are not admitted yet, per door. At the limit the door accepts no more until
 /// some are through; the kernel's backlog holds the others.
@@ -342,7 +343,7 @@ impl Door {
         self.deadlines.push_back((deadline_ms, key, self.generation));
         let seat = entrance.sit();
         let bytes = if entrance.has_layers { LAYERED_ARRIVAL_BYTES } else { ARRIVAL_BYTES };
-        let charge = self.context.allowance.begin((&handshake.peer().address).into(), bytes);
+        let charge = self.context.allowance.begin(origin_of(&handshake.peer().address), bytes);
         entry.insert(Arrival {
             stage: Stage::Handshake(Box::new(handshake)),
             entrance,
@@ -437,7 +438,7 @@ impl Door {
         let entrance = arrival.entrance.clone();
         let limits = &entrance.limits;
         let bytes_max = limits.connect_bytes_max.min(limits.packet_bytes_max);
-        arrival.charge.move_to((&peer.address).into());
+        arrival.charge.move_to(origin_of(&peer.address));
         let charge = &mut arrival.charge;
         let outcome = read_packet(&mut stream, &mut bytes, &mut self.scratch, charge, bytes_max);
         let peer_name = peer.address.to_string();
@@ -709,7 +710,8 @@ impl Door {
         request.origin = arrival.charge.sharer().to_string().into();
         let shard = self.context.shared.shard_of_client(request.name());
         let worker = usize::from(shard) % self.context.mailboxes.len();
-        let handover = Handover { stream, shard, request, rest, seat, charge: arrival.charge };
+        let (socket, permit, charge) = (Line(stream), seat, arrival.charge);
+        let handover = Handover { socket, shard, request, rest, permit, charge };
         self.context.mailboxes[worker].put(Item::Connection(Box::new(handover)));
     }
 

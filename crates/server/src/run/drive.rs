@@ -408,6 +408,7 @@ impl Meter {
 mod tests {
     use super::*;
     use crate::run::mailbox::Item;
+    use crate::run::worker::Order;
     use crate::run::workers::tests::idle_workers;
 
     #[test]
@@ -510,7 +511,7 @@ mod tests {
         lead.sleep().unwrap();
         lead.take_inbox().unwrap();
         assert_eq!(lead.workers.len(), 2);
-        mailboxes[1].put(Item::Unpin);
+        mailboxes[1].put(Item::Order(Order::Unpin));
         lead.sleep().unwrap();
         lead.take_turns().unwrap();
         assert!(!lead.workers[1].has_mail());
@@ -526,7 +527,7 @@ mod tests {
         lead.let_go().unwrap();
         assert_eq!(lead.workers.iter().map(Worker::index).collect::<Vec<_>>(), [1, 2]);
         lead.workers.iter().for_each(|worker| assert_ne!(worker.fall_asleep(), 0));
-        mailboxes[2].put(Item::Unpin);
+        mailboxes[2].put(Item::Order(Order::Unpin));
         worker::poll(lead.workers[0].queue(), &mut lead.signals, 1000).unwrap();
         let signals: Vec<_> = lead.signals.iter().map(Event::token).collect();
         assert_eq!(signals, [token(&lead.workers[1])]);

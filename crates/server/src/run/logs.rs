@@ -365,6 +365,7 @@ pub const FIGURES: &[Figure] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::worker::EventWaker;
 
     #[test]
     fn a_log_that_is_full_again_and_again_is_told_now_and_then() {
@@ -406,7 +407,7 @@ mod tests {
     fn a_turn_too_early_for_figures_is_followed_by_one_that_shows_them() {
         let poll = mio::Poll::new().unwrap();
         let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
-        let mailbox = Arc::new(Mailbox::new(waker));
+        let mailbox = Arc::new(Mailbox::new(EventWaker(waker)));
         let board = Arc::new(LogBoard::new(0, Health::new()));
         let (phases, _ends) = std::sync::mpsc::channel();
         let mut logs = Logs::start([], &mailbox, &board, &phases).unwrap();

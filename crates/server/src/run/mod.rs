@@ -5,7 +5,6 @@
 //! signals and does what is due each second.
 
 mod accepting;
-mod allowance;
 mod ask;
 mod certificates;
 mod clock;
@@ -61,9 +60,9 @@ pub use report::SYS_EVENTS;
 pub use timing::Timing;
 pub use watch::resident_bytes;
 
-use allowance::Allowance;
 use control::Control;
 use door::{Bell, Door, DoorContext};
+use driver::Allowance;
 use keeper::Keeper;
 use mailbox::Item;
 use store::{Restoration, Store};
@@ -270,7 +269,7 @@ impl Running {
         let (bells, authenticator) = (doors.bells.clone(), self.authenticator.clone());
         Arc::new(move || {
             memory::ask_to_purge();
-            mailboxes.iter().for_each(|mailbox| mailbox.put(Item::Purge));
+            mailboxes.iter().for_each(|mailbox| mailbox.put(Item::Order(worker::Order::Purge)));
             crew.wake_idle();
             bells.iter().for_each(|bell| bell.wake());
             authenticator.wake();

@@ -20,6 +20,7 @@ use super::line_pace::LinePace;
 use super::logs::{FIGURES, LogBoard, LogState};
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
+use super::worker::Order;
 use crate::api::Gatekeeper;
 use crate::auth::{Authenticator, rules};
 use crate::config::{Config, Namespace};
@@ -107,7 +108,7 @@ impl Watch<'_> {
             Ok(None) => {}
             Ok(Some(listed)) => {
                 for mailbox in self.mailboxes.iter() {
-                    mailbox.put(Item::Bans { listed: listed.clone(), ends: true });
+                    mailbox.put(Item::Order(Order::Bans { listed: listed.clone(), ends: true }));
                 }
                 tracing::info!(bans = listed.file.len(), "bans read again");
             }

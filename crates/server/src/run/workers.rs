@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use broker::{Rules, Shard, ShardId, Shared};
+use driver::{DriverParts, IncomingRoom};
 
 use super::clock::Clock;
 use super::drive::Crew;
@@ -16,7 +17,7 @@ use super::mailbox::{Item, Mailbox};
 use super::reauthentication::Reauthentication;
 use super::store::Restoration;
 use super::timing::Timing;
-use super::worker::{self, IncomingRoom, Worker, WorkerParts};
+use super::worker::{self, EventWaker, Os, OsParts, Worker};
 use super::{join, spawn};
 use crate::auth::Authenticator;
 use crate::config::Config;
@@ -78,21 +79,24 @@ impl Workers {
         let parts = polls.into_iter().zip(deal_out(shards, count)).enumerate();
         for (index, (poll, (shards, files))) in parts {
             let logs = start_logs(files, &mailboxes[index], board, &phase_sender)?;
-            let parts = WorkerParts {
+            let host = Os::new(OsParts {
                 poll,
-                mailboxes: mailboxes.clone(),
                 index,
-                shards,
                 clock,
-                shutdown_grace_ms: shutdown_grace.as_millis() as u64,
                 reauthentication: Reauthentication::new(authenticator.clone()),
                 logs,
                 turns: turns.clone(),
                 line_pace: line_pace.clone(),
                 life_cycle: life_cycle.clone(),
+            });
+            workers.push(Worker::new(DriverParts {
+                host,
+                mailboxes: mailboxes.clone(),
+                index,
+                shards,
+                shutdown_grace_ms: shutdown_grace.as_millis() as u64,
                 incoming_room: incoming_room.clone(),
-            };
-            workers.push(Worker::new(parts));
+            }));
         }
         let crew = Arc::new(Crew::new(&mailboxes));
         let threads = start_threads(config, workers, &crew)?;
@@ -197,7 +201,8 @@ fn make_mailboxes(count: usize) -> anyhow::Result<Mailboxes> {
     let mut mailboxes = Vec::new();
     for _ in 0..count {
         let poll = mio::Poll::new().context("cannot make an event queue")?;
-        mailboxes.push(Arc::new(Mailbox::new(mio::Waker::new(poll.registry(), worker::WAKER)?)));
+        let waker = mio::Waker::new(poll.registry(), worker::WAKER)?;
+        mailboxes.push(Arc::new(Mailbox::new(EventWaker(waker))));
         polls.push(poll);
     }
     Ok((polls, mailboxes.into()))
@@ -258,18 +263,22 @@ pub(super) mod tests {
         let turns: Arc<[Timing]> = (0..count).map(|_| Timing::default()).collect();
         let parts = polls.into_iter().zip(shares).enumerate();
         let worker = |(index, (poll, (shards, _)))| {
-            Worker::new(WorkerParts {
+            let host = Os::new(OsParts {
                 poll,
-                mailboxes: mailboxes.clone(),
                 index,
-                shards,
                 clock: Clock::start(),
-                shutdown_grace_ms: 0,
                 reauthentication: Reauthentication::new(authenticator.clone()),
                 logs: None,
                 turns: turns.clone(),
                 line_pace: Arc::default(),
                 life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, Clock::start())),
+            });
+            Worker::new(DriverParts {
+                host,
+                mailboxes: mailboxes.clone(),
+                index,
+                shards,
+                shutdown_grace_ms: 0,
                 incoming_room: IncomingRoom::new(1 << 30, 1 << 28),
             })
         };

@@ -2,8 +2,8 @@
 
 use net::{Read, Stream};
 
-use crate::origin::Origin;
-use crate::run::allowance::{Charge, Purpose, Short};
+use driver::Origin;
+use driver::{Charge, Purpose, Short};
 
 /// Almost every CONNECT comes whole with the first read, so that nothing has to be kept of it but
 /// what it says. What may lie behind it is bounded by this, too.

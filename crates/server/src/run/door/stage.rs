@@ -9,9 +9,9 @@ use mio::event::Source;
 use net::{Handshake, PeerAddress, PeerInfo, Stream};
 
 use crate::auth::scram::Exchange;
-use crate::origin::Origin;
-use crate::run::allowance::Charge;
 use crate::run::gate::{Entrance, Seat};
+use driver::Charge;
+use driver::Origin;
 
 /// A connection between accept and admission.
 pub(super) struct Arrival {
@@ -76,6 +76,10 @@ impl Stage {
             Self::Refused(_) | Self::Moving => "-".into(),
         }
     }
+}
+
+pub(super) fn origin_of(peer: &PeerAddress) -> Origin {
+    ip(peer).map_or(Origin::Local, Origin::of)
 }
 
 pub(super) fn ip(peer: &PeerAddress) -> Option<IpAddr> {

@@ -3,10 +3,11 @@
 use std::io::{self, IoSlice};
 
 use broker::{Shard, key_of};
-use net::Stream;
 use session::Outbox;
 
-use super::{State, Worker};
+use super::{Driver, State};
+use crate::host::Host;
+use crate::socket::Socket;
 
 /// Connections of a shard that get their part of a broadcast in one turn; the rest follows with the
 /// next. A write takes some microseconds, and there may be many thousands.
@@ -15,7 +16,7 @@ pub(super) const BROADCAST_WRITES_PER_TURN: usize = 64;
 /// Slices of one write; the rest follows with the next.
 const SLICES_MAX: usize = 64;
 
-impl Worker {
+impl<H: Host> Driver<H> {
     /// Writing makes room, and room may make a connection dirty again.
     pub(super) fn write_urgent(&mut self, place: usize) {
         while let Some((_, connection)) = self.shards[place].take_urgent() {
@@ -51,9 +52,9 @@ impl Worker {
             let (place, slot) = (usize::from(connection.shard), connection.slot);
             let number = connection.number;
             let written = match &mut connection.state {
-                State::Leaving { farewell, .. } => write_outbox(&mut connection.stream, farewell),
+                State::Leaving { farewell, .. } => write_outbox(&mut connection.socket, farewell),
                 _ => match self.shards[place].outbox(slot, number) {
-                    Some(outbox) => write_outbox(&mut connection.stream, outbox),
+                    Some(outbox) => write_outbox(&mut connection.socket, outbox),
                     None => return,
                 },
             };
@@ -62,7 +63,7 @@ impl Worker {
             if let State::Leaving { farewell, .. } = &mut connection.state {
                 farewell.advance(written);
                 if farewell.is_empty() {
-                    let _ = connection.stream.shutdown();
+                    let _ = connection.socket.shutdown();
                     return;
                 }
             } else if written > 0 {
@@ -77,14 +78,14 @@ impl Worker {
     /// Sends what the transport itself has to say, such as a WebSocket pong.
     pub(super) fn write_own(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.stream.wants_write() && connection.stream.flush().is_err() {
+        if connection.socket.wants_write() && connection.socket.flush().is_err() {
             self.on_lost(key);
         }
     }
 }
 
 /// One write call. Returns the bytes written and those offered.
-fn write_outbox(stream: &mut Stream, outbox: &Outbox) -> io::Result<(usize, usize)> {
+fn write_outbox(socket: &mut impl Socket, outbox: &Outbox) -> io::Result<(usize, usize)> {
     let mut slices = [IoSlice::new(&[]); SLICES_MAX];
     let mut count = 0;
     let mut wanted = 0;
@@ -96,5 +97,5 @@ fn write_outbox(stream: &mut Stream, outbox: &Outbox) -> io::Result<(usize, usiz
     if wanted == 0 {
         return Ok((0, 0));
     }
-    Ok((stream.write(&slices[..count])?, wanted))
+    Ok((socket.write(&slices[..count])?, wanted))
 }

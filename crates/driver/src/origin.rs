@@ -43,15 +43,6 @@ impl fmt::Display for Origin {
     }
 }
 
-impl From<&net::PeerAddress> for Origin {
-    fn from(peer: &net::PeerAddress) -> Self {
-        match peer {
-            net::PeerAddress::Inet(address) => Self::from(*address),
-            net::PeerAddress::Unix => Self::Local,
-        }
-    }
-}
-
 impl From<SocketAddr> for Origin {
     fn from(address: SocketAddr) -> Self {
         Self::of_socket(address)

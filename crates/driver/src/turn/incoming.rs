@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use broker::Shard;
 
-use super::{Connection, State, Worker};
+use super::{Connection, Driver, State};
+use crate::allowance::{Allowance, Charge, Payer, Purpose};
+use crate::host::Host;
 use crate::origin::Origin;
-use crate::run::allowance::{Allowance, Charge, Payer, Purpose};
 
 /// Not charged: what any connection may have of a small packet that came in two pieces.
 const FREE_BYTES: usize = 4 * 1024;
@@ -30,7 +31,7 @@ const PACE_BYTES_PER_MS: u64 = 16;
 
 /// The room that all connections of all workers share, in two halves.
 #[derive(Clone, Debug)]
-pub(in crate::run) struct IncomingRoom {
+pub struct IncomingRoom {
     /// For whole packets. Those who have room here can always end.
     packets: Arc<Allowance<Payer>>,
     /// For what has come of those that wait for it, and of what has to wait for another reason.
@@ -38,7 +39,7 @@ pub(in crate::run) struct IncomingRoom {
 }
 
 impl IncomingRoom {
-    pub(in crate::run) fn new(bytes_max: u64, share_bytes_max: u64) -> Self {
+    pub fn new(bytes_max: u64, share_bytes_max: u64) -> Self {
         let half = || Arc::new(Allowance::new(bytes_max / 2, share_bytes_max / 2));
         Self { packets: half(), waiting: half() }
     }
@@ -146,7 +147,7 @@ fn reach(charge: &mut Charge<Payer>, bytes: u64) -> bool {
     more == 0 || charge.raise(more, Purpose::Whole).is_ok()
 }
 
-impl Worker {
+impl<H: Host> Driver<H> {
     /// After bytes were given to the shard of a connection: some of them lie there, or did before.
     #[inline(never)]
     pub(super) fn settle_incoming(&mut self, key: usize) {
@@ -208,7 +209,7 @@ impl Worker {
         if !self.incoming_room.packets.has_any() {
             return;
         }
-        let dawdles = |connection: &Connection| {
+        let dawdles = |connection: &Connection<H>| {
             connection.incoming.as_ref().is_some_and(|incoming| incoming.dawdles(self.now_ms))
         };
         let open = self.connections.iter().filter(|(_, connection)| {

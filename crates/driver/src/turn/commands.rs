@@ -1,12 +1,13 @@
 //! Commands of operators: one in a turn, behind the messages, so that nobody waits for who asks
 //! much.
 
-use super::Worker;
-use crate::run::mailbox::Asked;
+use super::Driver;
+use crate::host::Host;
+use crate::mailbox::Asked;
 
-impl Worker {
+impl<H: Host> Driver<H> {
     /// Takes a command in; once the broker stops, who asked is told that there is no answer.
-    pub(super) fn on_asked(&mut self, asked: Asked) {
+    pub(super) fn on_asked(&mut self, asked: Asked<H::Asker>) {
         if self.ends_at_ms.is_none() {
             self.asked.push_back(asked);
         }
@@ -16,7 +17,7 @@ impl Worker {
     pub(super) fn answer_one(&mut self) {
         let Some(Asked { shard, scope, command, answer }) = self.asked.pop_front() else { return };
         // Who has gone away meanwhile gets nothing done.
-        if answer.is_closed() {
+        if self.host.has_gone(&answer) {
             return;
         }
         // Ticket 0 is nobody's.
@@ -30,8 +31,7 @@ impl Worker {
     pub(super) fn give_answers(&mut self, place: usize) {
         for (ticket, answer) in std::mem::take(&mut self.shards[place].effects.answers) {
             if let Some(asker) = self.askers.try_remove(ticket as usize - 1) {
-                // It may have gone away.
-                let _ = asker.send(answer);
+                self.host.answer(asker, answer);
             }
         }
     }

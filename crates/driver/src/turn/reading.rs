@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::{Driver, State};
+use crate::host::Host;
+use crate::socket::{Read, Socket};
 use broker::Rest;
-use net::Read;
-
-use super::{State, Worker};
 
 /// Reads of one connection before the others get their turn, beside those of a large packet.
 pub(super) const READS_PER_TURN: usize = 1;
@@ -24,12 +24,12 @@ const LARGE_READ_BYTES: usize = 4 * 1024;
 /// one has dealt with their mail, do not stand still meanwhile.
 pub(super) const BYTES_PER_TURN: usize = 256 * 1024;
 
-impl Worker {
+impl<H: Host> Driver<H> {
     /// Goes on with connections that had more to read than one turn gave them.
     pub(super) fn read_on(&mut self, began: Instant) {
         self.bytes_left = BYTES_PER_TURN;
         let mut not_yet = self.unread.len();
-        while not_yet > 0 || began.elapsed() < TURN_MIN {
+        while not_yet > 0 || self.took_since(began) < TURN_MIN {
             not_yet = not_yet.saturating_sub(1);
             if self.bytes_left == 0 {
                 // Those that are left come first in the next turn.
@@ -66,10 +66,10 @@ impl Worker {
                 return self.read_later(key);
             }
             let room = if connection.sends_large { LARGE_READ_BYTES } else { self.buffer.len() };
-            let read = connection.stream.read(&mut self.buffer[..room]);
+            let read = connection.socket.read(&mut self.buffer[..room]);
             match read {
                 Ok(Read::Bytes(count)) => {
-                    let is_drained = connection.stream.is_drained(count, room);
+                    let is_drained = connection.socket.is_drained(count, room);
                     connection.sends_much = !is_drained;
                     self.bytes_left = self.bytes_left.saturating_sub(count);
                     if matches!(connection.state, State::Open) {
@@ -107,7 +107,7 @@ impl Worker {
                 return true;
             };
             let room = inbox.capacity() - inbox.len();
-            match connection.stream.read_onto(inbox) {
+            match connection.socket.read_onto(inbox) {
                 Ok(Read::Bytes(count)) => {
                     self.bytes_left = self.bytes_left.saturating_sub(count);
                     self.feed(key, 0);
@@ -145,7 +145,7 @@ impl Worker {
     /// What is left of the last `count` bytes, and those before.
     pub(super) fn note_rest(&mut self, key: usize, rest: Rest, count: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        connection.gathers = rest == Rest::Large && !connection.stream.has_layers();
+        connection.gathers = rest == Rest::Large && !connection.socket.has_layers();
         if count > 0 {
             connection.sends_large = connection.gathers;
         }

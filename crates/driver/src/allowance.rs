@@ -21,7 +21,7 @@ const UNFINISHED_PART: u64 = 2;
 
 /// Shared by all threads that read from clients.
 #[derive(Debug)]
-pub(super) struct Allowance<K> {
+pub struct Allowance<K> {
     bytes_max: u64,
     share_bytes_max: u64,
     used: Mutex<Used<K>>,
@@ -55,14 +55,14 @@ struct Share {
 }
 
 /// Who shares a limit.
-pub(super) trait Sharer: Clone + Eq + Hash {}
+pub trait Sharer: Clone + Eq + Hash {}
 
 impl Sharer for Origin {}
 impl Sharer for Payer {}
 
 /// Who is charged for what a client makes the broker hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Payer {
+pub enum Payer {
     /// All clients with a proved name.
     User(Box<str>),
     /// All others of an address.
@@ -71,7 +71,7 @@ pub(super) enum Payer {
 
 /// What one connection has; dropping it gives it back.
 #[derive(Debug)]
-pub(super) struct Charge<K: Sharer> {
+pub struct Charge<K: Sharer> {
     allowance: Arc<Allowance<K>>,
     sharer: K,
     bytes: u64,
@@ -81,7 +81,7 @@ pub(super) struct Charge<K: Sharer> {
 
 /// Which limit has been reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Short {
+pub enum Short {
     /// Its own, or it would have more than it leaves to others.
     Share,
     All,
@@ -89,7 +89,7 @@ pub(super) enum Short {
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub enum Purpose {
     /// To wait for the rest of a packet.
     Unfinished,
     /// To keep what is complete, as while a password is checked; or a whole packet at once, where
@@ -98,7 +98,7 @@ pub(super) enum Purpose {
 }
 
 impl<K: Sharer> Allowance<K> {
-    pub(super) fn new(bytes_max: u64, share_bytes_max: u64) -> Self {
+    pub fn new(bytes_max: u64, share_bytes_max: u64) -> Self {
         let (shares, line) = (HashMap::new(), VecDeque::new());
         let used = Used { bytes: 0, is_wanted: false, shares, line, places_made: 0 };
         Self { bytes_max, share_bytes_max, used: Mutex::new(used) }
@@ -106,24 +106,24 @@ impl<K: Sharer> Allowance<K> {
 
     /// What a connection takes by being there is not refused: the door accepts no more instead,
     /// see [`Allowance::is_full`].
-    pub(super) fn begin(self: &Arc<Self>, sharer: K, bytes: u64) -> Charge<K> {
+    pub fn begin(self: &Arc<Self>, sharer: K, bytes: u64) -> Charge<K> {
         let mut charge = Charge { allowance: self.clone(), sharer, bytes: 0, place: None };
         charge.add(&mut self.used(), bytes);
         charge
     }
 
     /// Is half of it used, so that those who dawdle should go?
-    pub(super) fn is_short(&self) -> bool {
+    pub fn is_short(&self) -> bool {
         self.used().bytes > self.bytes_max / UNFINISHED_PART
     }
 
     /// Is all of it used, so that nobody more should come in?
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.used().bytes >= self.bytes_max
     }
 
     /// Has anybody something of it?
-    pub(super) fn has_any(&self) -> bool {
+    pub fn has_any(&self) -> bool {
         self.used().bytes > 0
     }
 
@@ -134,7 +134,7 @@ impl<K: Sharer> Allowance<K> {
 
 impl<K: Sharer> Charge<K> {
     /// Takes `bytes` more, or nothing.
-    pub(super) fn raise(&mut self, bytes: u64, purpose: Purpose) -> Result<(), Short> {
+    pub fn raise(&mut self, bytes: u64, purpose: Purpose) -> Result<(), Short> {
         let allowance = self.allowance.clone();
         let mut used = allowance.used();
         let part = match purpose {
@@ -161,7 +161,7 @@ impl<K: Sharer> Charge<K> {
 
     /// So many bytes are kept for it before others get any, once it is the first of those who have
     /// nothing and found no room. It leaves the line when it, or another of its sharer, has room.
-    pub(super) fn stand_in_line(&mut self, bytes: u64) {
+    pub fn stand_in_line(&mut self, bytes: u64) {
         let allowance = self.allowance.clone();
         let mut used = allowance.used();
         let stands = used.line.iter().any(|place| place.sharer == self.sharer);
@@ -175,38 +175,38 @@ impl<K: Sharer> Charge<K> {
     }
 
     /// Takes `bytes` more, whatever the limits.
-    pub(super) fn force(&mut self, bytes: u64) {
+    pub fn force(&mut self, bytes: u64) {
         let allowance = self.allowance.clone();
         self.add(&mut allowance.used(), bytes);
     }
 
-    pub(super) fn release(&mut self) {
+    pub fn release(&mut self) {
         let allowance = self.allowance.clone();
         self.give_back(&mut allowance.used());
     }
 
-    pub(super) fn sharer(&self) -> &K {
+    pub fn sharer(&self) -> &K {
         &self.sharer
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Does somebody else who has nothing stand in line?
-    pub(super) fn keeps_others_waiting(&self) -> bool {
+    pub fn keeps_others_waiting(&self) -> bool {
         let used = self.allowance.used();
         used.line.iter().any(|place| place.sharer != self.sharer)
     }
 
     /// Does somebody wait for room of which this is a part?
-    pub(super) fn is_in_the_way(&self) -> bool {
+    pub fn is_in_the_way(&self) -> bool {
         let used = self.allowance.used();
         used.is_wanted || used.shares.get(&self.sharer).is_some_and(|share| share.is_wanted)
     }
 
     /// The client turns out to be behind a proxy.
-    pub(super) fn move_to(&mut self, sharer: K) {
+    pub fn move_to(&mut self, sharer: K) {
         if sharer != self.sharer {
             let allowance = self.allowance.clone();
             let mut used = allowance.used();

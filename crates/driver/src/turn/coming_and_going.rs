@@ -1,19 +1,16 @@
 //! Connections come and go: a few in each turn, behind the messages, so that nobody waits for a
 //! storm of them.
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::io;
 
-use broker::{Close, ConnectRequest, admission, key_of};
-use codec::Reason;
-use mio::{Interest, Token};
-use net::Read;
+use broker::{Close, admission, key_of};
 use session::Outbox;
 
 use super::reading::READS_PER_TURN;
-use super::{Connection, State, Worker};
-use crate::auth::bans::{Lists, Visitor};
-use crate::run::mailbox::Handover;
+use super::{Connection, Driver, State};
+use crate::host::Host;
+use crate::mailbox::Handover;
+use crate::socket::{Read, Socket};
 
 /// Connections that are opened in one turn, and as many sockets are closed; the others follow with
 /// the next. Either takes some 20 us, and 10 us more for the answer.
@@ -26,7 +23,7 @@ const NO_SLOT: u32 = u32::MAX;
 /// How long a connection that was told why it ends may take to read it.
 const FAREWELL_MS: u64 = 2000;
 
-impl Worker {
+impl<H: Host> Driver<H> {
     pub(super) fn open_arrivals(&mut self) {
         if self.arrivals.is_empty() {
             return;
@@ -43,7 +40,7 @@ impl Worker {
         self.carry_out(None);
     }
 
-    fn on_connection(&mut self, handover: Handover) {
+    fn on_connection(&mut self, handover: Handover<H>) {
         if self.ends_at_ms.is_some() {
             return;
         }
@@ -54,29 +51,26 @@ impl Worker {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         let Some(number) = self.numbers.give(key) else {
-            tracing::warn!(client = %handover.request.client_id,
-                "a worker has as many connections as it can; another one is closed");
-            return;
+            let error = io::Error::other("a worker has as many connections as it can");
+            return self.host.on_untaken(&handover.request.client_id, &error);
         };
-        let mut stream = handover.stream;
-        let interests = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(&mut stream, Token(key), interests) {
-            tracing::warn!(%error, "cannot watch a connection; it is closed");
-            return;
+        let mut socket = handover.socket;
+        if let Err(error) = self.host.watch(&mut socket, key) {
+            return self.host.on_untaken(&handover.request.client_id, &error);
         }
         let now_ms = self.now_ms;
-        let has_layers = stream.has_layers();
+        let has_layers = socket.has_layers();
         let shard = &mut self.shards[place];
-        let connected = match self.bans.means(visitor(&handover.request), self.clock.wall_secs()) {
+        let connected = match self.host.refuses(&handover.request) {
             None => shard.on_connect(number, handover.request, now_ms),
-            Some(_) => Err(admission::refuse(&handover.request, Reason::BANNED)),
+            Some(reason) => Err(admission::refuse(&handover.request, reason)),
         };
         let (slot, state, is_refused) = match connected {
             Ok(slot) => (slot, State::Open, false),
             Err(answer) => (NO_SLOT, leaving(answer, now_ms), true),
         };
         entry.insert(Connection {
-            stream,
+            socket,
             number,
             shard: place as u16,
             slot,
@@ -87,7 +81,7 @@ impl Worker {
             sends_large: false,
             sends_much: false,
             incoming: None,
-            _seat: handover.seat,
+            _permit: handover.permit,
         });
         drop(handover.charge);
         if is_refused {
@@ -104,24 +98,6 @@ impl Worker {
         }
     }
 
-    /// Lists may come in another order than they were made in.
-    pub(super) fn on_bans(&mut self, listed: Arc<Lists>, ends: bool) {
-        if listed.serial > self.bans.serial {
-            self.bans = listed;
-        }
-        if !ends {
-            return;
-        }
-        let (now_ms, wall_secs) = (self.now_ms, self.clock.wall_secs());
-        let is_banned = |client_id: &str, username: Option<&str>, peer: &str| {
-            let visitor = Visitor { client_id: Some(client_id), username, address: ip(peer) };
-            self.bans.means(visitor, wall_secs).is_some()
-        };
-        for shard in &mut self.shards {
-            shard.on_bans(is_banned, now_ms);
-        }
-    }
-
     /// A client connects anew while the worker still knows an older connection of it. What it sent
     /// there comes first: a DISCONNECT that waits in the socket decides about its will.
     fn read_before_takeover(&mut self, key: usize) {
@@ -130,7 +106,7 @@ impl Worker {
             if !matches!(connection.state, State::Open) {
                 return;
             }
-            match connection.stream.read(&mut self.buffer) {
+            match connection.socket.read(&mut self.buffer) {
                 Ok(Read::Bytes(count)) => self.give(key, count),
                 Ok(Read::WouldBlock) => return,
                 Ok(Read::Closed) | Err(_) => return self.on_lost(key),
@@ -158,7 +134,7 @@ impl Worker {
         };
         // The layers have a farewell of their own, and so does the client: one whose own cannot be
         // written any more takes the end for a fault.
-        let says_farewell = !close.farewell.is_empty() || connection.stream.has_layers();
+        let says_farewell = !close.farewell.is_empty() || connection.socket.has_layers();
         if matches!(connection.state, State::Lost) || !says_farewell {
             return self.close_later(key);
         }
@@ -182,23 +158,11 @@ impl Worker {
         let count = self.closing.len().min(CLOSINGS_PER_TURN);
         for key in self.closing.drain(..count) {
             let mut connection = self.connections.remove(key);
-            if connection.stream.has_layers() {
-                let _ = connection.stream.shutdown();
+            if connection.socket.has_layers() {
+                let _ = connection.socket.shutdown();
             }
         }
     }
-}
-
-fn visitor(request: &ConnectRequest) -> Visitor<'_> {
-    Visitor {
-        client_id: Some(&request.client_id),
-        username: request.proved_username(),
-        address: ip(&request.peer),
-    }
-}
-
-fn ip(peer: &str) -> Option<IpAddr> {
-    peer.parse().ok().map(|address: SocketAddr| address.ip())
 }
 
 /// Of a connection that no shard knows: these bytes are all that it gets.

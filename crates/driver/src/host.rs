@@ -1,0 +1,71 @@
+//! What a driver stands on, beside its shards: a clock, sockets, disks, and those who are told of
+//! what happens and asked what to do. The threads of the server are one host, the simulator is the
+//! other.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use broker::{
+    Answer, Close, ConnectRequest, Event, Reauthenticate, Reauthenticated, Shard, ShardId,
+};
+use codec::Reason;
+
+use super::socket::Socket;
+
+/// Wakes who sleeps on a mailbox.
+pub trait Waker {
+    fn wake(&self);
+}
+
+pub trait Host {
+    type Socket: Socket;
+    /// Held as long as a connection is there: its place within the limits.
+    type Permit;
+    /// Held until a connection is opened: what it takes before.
+    type Charge;
+    type Waker: Waker;
+    /// Who waits for the answer to a command.
+    type Asker;
+    /// What a mailbox brings of which the driver knows nothing.
+    type Order;
+
+    fn now(&self) -> Instant;
+
+    /// Broker time.
+    fn ms_at(&self, time: Instant) -> u64;
+
+    /// A turn has taken so long.
+    fn note_turn(&mut self, took: Duration);
+
+    /// From now on edges of the socket are told by this key.
+    fn watch(&mut self, socket: &mut Self::Socket, key: usize) -> io::Result<()>;
+
+    /// Why a client that was admitted is not let in after all, if it is not.
+    fn refuses(&self, request: &ConnectRequest) -> Option<Reason>;
+
+    /// A connection that was admitted cannot be taken over from who admitted it: it is closed.
+    fn on_untaken(&mut self, client_id: &str, error: &io::Error);
+
+    fn on_event(&mut self, shard: &mut Shard, event: &Event, now_ms: u64);
+
+    fn reauthenticate(&mut self, shard: ShardId, ask: &Reauthenticate) -> Reauthenticated;
+
+    /// A shard has ended a connection, and what went with it ends, too.
+    fn on_close(&mut self, shard: ShardId, close: &Close);
+
+    /// Nobody waits for the answer any more.
+    fn has_gone(&self, asker: &Self::Asker) -> bool;
+
+    fn answer(&mut self, asker: Self::Asker, answer: Answer);
+
+    fn on_order(&mut self, order: Self::Order, shards: &mut [Shard], now_ms: u64);
+
+    /// Hands over what the disks have to do. Once per turn, at its end, and once before the first.
+    fn drive_logs(&mut self, shards: &mut [Shard], now_ms: u64);
+
+    /// When it wants to be asked to do so, should nothing else happen.
+    fn logs_deadline_ms(&self) -> Option<u64>;
+
+    /// No connection is left after the order to stop. True: no log has anything left to write.
+    fn have_logs_ended(&mut self) -> bool;
+}

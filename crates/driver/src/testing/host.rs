@@ -1,0 +1,184 @@
+//! A host that keeps what it is told, for who made it to look at.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use broker::{
+    Answer, Close, ConnectRequest, Event, Reauthenticate, Reauthenticated, Shard, ShardId,
+};
+use codec::Reason;
+
+use super::pipe::{Pipe, Watched};
+use crate::{Host, Ready, Waker};
+
+/// The one clock of a world.
+#[derive(Debug)]
+pub struct Clock {
+    began: Instant,
+    began_ms: u64,
+    micros: Cell<u64>,
+}
+
+impl Clock {
+    pub fn new(now_ms: u64) -> Rc<Self> {
+        Rc::new(Self { began: Instant::now(), began_ms: now_ms, micros: Cell::new(0) })
+    }
+
+    pub fn now_ms(&self) -> u64 {
+        self.began_ms + self.micros.get() / 1000
+    }
+
+    pub fn pass(&self, time: Duration) {
+        self.micros.set(self.micros.get() + time.as_micros() as u64);
+    }
+}
+
+/// What a driver has told its host.
+#[derive(Debug, Default)]
+pub struct Told {
+    pub events: Vec<(ShardId, Event)>,
+    pub answers: Vec<(u32, Answer)>,
+    pub commands: Vec<(ShardId, storage::Command)>,
+}
+
+/// Whether a driver was woken.
+#[derive(Clone, Debug, Default)]
+pub struct Alarm(Rc<Cell<bool>>);
+
+impl Alarm {
+    /// Was it woken since it was asked last?
+    pub fn take(&self) -> bool {
+        self.0.take()
+    }
+}
+
+impl Waker for Alarm {
+    fn wake(&self) {
+        self.0.set(true);
+    }
+}
+
+/// Each look at the clock takes so long, so that turns come to an end.
+const LOOK: Duration = Duration::from_micros(7);
+
+pub struct MemoryHost {
+    clock: Rc<Clock>,
+    watched: Vec<Watched>,
+    told: Rc<RefCell<Told>>,
+    /// Clients that are not let in.
+    banned: Rc<RefCell<BTreeSet<String>>>,
+}
+
+impl MemoryHost {
+    pub fn new(clock: &Rc<Clock>) -> Self {
+        let (watched, told, banned) = (Vec::new(), Rc::default(), Rc::default());
+        Self { clock: clock.clone(), watched, told, banned }
+    }
+
+    /// What it was told, now and later.
+    pub fn told(&self) -> Rc<RefCell<Told>> {
+        self.told.clone()
+    }
+
+    pub fn banned(&self) -> Rc<RefCell<BTreeSet<String>>> {
+        self.banned.clone()
+    }
+
+    /// Some of what has become of the sockets, so many of them at most, and whether there is more.
+    /// `choose`: which of so many is looked at next.
+    pub fn ready(
+        &mut self,
+        count_max: usize,
+        mut choose: impl FnMut(usize) -> usize,
+    ) -> (Vec<Ready>, bool) {
+        let (mut ready, mut looked_at) = (Vec::new(), Vec::new());
+        while ready.len() < count_max && !self.watched.is_empty() {
+            let watched = self.watched.swap_remove(choose(self.watched.len()));
+            if let Some(edge) = watched.take_edge() {
+                ready.extend(edge);
+                looked_at.push(watched);
+            }
+        }
+        self.watched.append(&mut looked_at);
+        let has_more = ready.len() == count_max;
+        (ready, has_more)
+    }
+
+    pub fn has_ready(&self) -> bool {
+        self.watched.iter().any(Watched::has_edge)
+    }
+}
+
+impl Host for MemoryHost {
+    type Socket = Pipe;
+    type Permit = ();
+    type Charge = ();
+    type Waker = Alarm;
+    type Asker = u32;
+    type Order = ();
+
+    fn now(&self) -> Instant {
+        self.clock.pass(LOOK);
+        self.clock.began + Duration::from_micros(self.clock.micros.get())
+    }
+
+    fn ms_at(&self, time: Instant) -> u64 {
+        let passed = time.saturating_duration_since(self.clock.began);
+        self.clock.began_ms + passed.as_millis() as u64
+    }
+
+    fn note_turn(&mut self, _took: Duration) {}
+
+    fn watch(&mut self, socket: &mut Pipe, key: usize) -> io::Result<()> {
+        self.watched.retain(|watched| watched.key != key);
+        self.watched.push(socket.watch(key));
+        Ok(())
+    }
+
+    fn refuses(&self, request: &ConnectRequest) -> Option<Reason> {
+        let is_banned = self.banned.borrow().contains(&*request.client_id);
+        is_banned.then_some(Reason::BANNED)
+    }
+
+    fn on_untaken(&mut self, _client_id: &str, _error: &io::Error) {}
+
+    fn on_event(&mut self, shard: &mut Shard, event: &Event, _now_ms: u64) {
+        self.told.borrow_mut().events.push((shard.id(), event.clone()));
+    }
+
+    fn reauthenticate(&mut self, _shard: ShardId, _ask: &Reauthenticate) -> Reauthenticated {
+        Reauthenticated::Failure(Reason::NOT_AUTHORIZED)
+    }
+
+    fn on_close(&mut self, _shard: ShardId, _close: &Close) {}
+
+    fn has_gone(&self, _asker: &u32) -> bool {
+        false
+    }
+
+    fn answer(&mut self, asker: u32, answer: Answer) {
+        self.told.borrow_mut().answers.push((asker, answer));
+    }
+
+    fn on_order(&mut self, (): (), _shards: &mut [Shard], _now_ms: u64) {}
+
+    fn drive_logs(&mut self, shards: &mut [Shard], now_ms: u64) {
+        let mut commands = Vec::new();
+        for shard in shards {
+            shard.take_disk_commands(&mut commands, now_ms);
+            let of_shard = commands.drain(..).map(|command| (shard.id(), command));
+            self.told.borrow_mut().commands.extend(of_shard);
+        }
+    }
+
+    fn logs_deadline_ms(&self) -> Option<u64> {
+        None
+    }
+
+    fn have_logs_ended(&mut self) -> bool {
+        true
+    }
+}

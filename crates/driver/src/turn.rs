@@ -1,0 +1,495 @@
+//! The driver of some shards: their connections, and what a turn does with both.
+//!
+//! One turn: take what is ready, feed the shards, let mail flow, write each dirty connection once.
+//! No connection owns a read buffer; the driver has one. It knows sockets, clocks, disks and other
+//! drivers by their interfaces only ([`Host`], [`Socket`], [`Mailbox`]).
+
+mod coming_and_going;
+mod commands;
+mod incoming;
+mod reading;
+mod work_pace;
+mod writing;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use broker::{Mail, Numbers, Shard, ShardId, key_of};
+use session::{NEVER, Outbox};
+use slab::Slab;
+
+use crate::host::Host;
+use crate::mailbox::{Asked, Handover, Item, Mailbox};
+use crate::socket::Socket;
+use incoming::Incoming;
+pub use incoming::IncomingRoom;
+use reading::BYTES_PER_TURN;
+use work_pace::{UNITS_MEASURED_MIN, WorkPace};
+
+const READ_BUFFER_BYTES: usize = 64 * 1024;
+
+/// Rounds of mail between the shards of this driver in one turn; the rest follows with the next.
+const MAIL_ROUNDS_MAX: usize = 64;
+
+/// The longest sleep: shards sweep once a second.
+pub const SLEEP_MS_MAX: u64 = 1000;
+
+/// What has become of a socket since the last turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Of the connection, as its socket was given to be watched.
+    pub key: usize,
+    pub is_readable: bool,
+    pub is_writable: bool,
+    /// The peer sends no more, or the connection is lost.
+    pub is_ending: bool,
+}
+
+struct Connection<H: Host> {
+    socket: H::Socket,
+    /// What its shard knows it by.
+    number: u64,
+    /// The place of its shard in `Driver::shards`.
+    shard: u16,
+    slot: u32,
+    state: State,
+    /// A write took less than it was given: wait for a writable event.
+    is_blocked: bool,
+    /// It is among `Driver::unread`.
+    is_unread: bool,
+    /// A large packet is under way: it is read right to where its shard gathers it.
+    gathers: bool,
+    /// The last packet was a large one.
+    sends_large: bool,
+    /// The last read left something behind.
+    sends_much: bool,
+    /// Present while more than a little of what it sent waits here.
+    incoming: Option<Box<Incoming>>,
+    _permit: H::Permit,
+}
+
+#[derive(Debug)]
+enum State {
+    Open,
+    /// Read nothing before the time; [`NEVER`]: before the shard says so.
+    Paused(u64),
+    /// The shard is done with it; the client may still read its farewell until the time.
+    Leaving {
+        farewell: Box<Outbox>,
+        until_ms: u64,
+    },
+    /// Nothing is read or written any more: the shard's `Close` is on its way, or the connection
+    /// is among `Driver::closing`.
+    Lost,
+}
+
+/// Connections that wait for a time: paused or leaving.
+struct Waiting {
+    keys: Vec<usize>,
+    /// When the first of them has waited long enough, unless it waits no more.
+    until_ms: u64,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { keys: Vec::new(), until_ms: NEVER }
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, key: usize, until_ms: u64) {
+        self.keys.push(key);
+        self.until_ms = self.until_ms.min(until_ms);
+    }
+
+    /// All of them, once one has waited long enough: who still has to wait is to be added anew.
+    fn take_if_due(&mut self, now_ms: u64) -> Vec<usize> {
+        if now_ms < self.until_ms { Vec::new() } else { std::mem::take(self).keys }
+    }
+}
+
+/// What a driver needs to start.
+pub struct DriverParts<H: Host> {
+    pub host: H,
+    pub mailboxes: Arc<[Arc<Mailbox<H>>]>,
+    /// Which of them is its own.
+    pub index: usize,
+    pub shards: Vec<Shard>,
+    pub shutdown_grace_ms: u64,
+    /// For packets under way.
+    pub incoming_room: IncomingRoom,
+}
+
+pub struct Driver<H: Host> {
+    host: H,
+    index: usize,
+    mailbox: Arc<Mailbox<H>>,
+    mailboxes: Arc<[Arc<Mailbox<H>>]>,
+    /// Shard `n` lives on driver `n % drivers`, as its shard `n / drivers`.
+    shards: Vec<Shard>,
+    connections: Slab<Connection<H>>,
+    numbers: Numbers,
+    buffer: Box<[u8]>,
+    now_ms: u64,
+    /// Connections with more to read than one turn gave them.
+    unread: VecDeque<usize>,
+    /// Bytes that may still be read in this part of the turn from those that send much.
+    bytes_left: usize,
+    waiting: Waiting,
+    local_mail: Vec<(ShardId, Vec<Mail>)>,
+    /// The last turn was not told of all that was ready.
+    has_more_ready: bool,
+    /// Admitted connections. They are opened between reads, because opening one may read another
+    /// into the buffer.
+    arrivals: VecDeque<Handover<H>>,
+    /// Connections that nobody needs any more.
+    closing: VecDeque<usize>,
+    /// Commands of operators, and those who wait for the answers to what has begun.
+    asked: VecDeque<Asked<H::Asker>>,
+    askers: Slab<H::Asker>,
+    work_pace: WorkPace,
+    incoming_room: IncomingRoom,
+    shutdown_grace_ms: u64,
+    /// When the shards are ticked at the latest.
+    ticks_at_ms: u64,
+    /// Set once the broker stops: when to give up on the last connections.
+    ends_at_ms: Option<u64>,
+}
+
+impl<H: Host> Driver<H> {
+    pub fn new(parts: DriverParts<H>) -> Self {
+        let mut driver = Self {
+            index: parts.index,
+            mailbox: parts.mailboxes[parts.index].clone(),
+            mailboxes: parts.mailboxes,
+            shards: parts.shards,
+            connections: Slab::new(),
+            numbers: Numbers::default(),
+            buffer: vec![0; READ_BUFFER_BYTES].into(),
+            now_ms: parts.host.ms_at(parts.host.now()),
+            host: parts.host,
+            unread: VecDeque::new(),
+            bytes_left: 0,
+            waiting: Waiting::default(),
+            local_mail: Vec::new(),
+            has_more_ready: false,
+            arrivals: VecDeque::new(),
+            closing: VecDeque::new(),
+            asked: VecDeque::new(),
+            askers: Slab::new(),
+            work_pace: WorkPace::default(),
+            incoming_room: parts.incoming_room,
+            shutdown_grace_ms: parts.shutdown_grace_ms,
+            ticks_at_ms: 0,
+            ends_at_ms: None,
+        };
+        // Opening the logs does not wait for the first event.
+        driver.drive_logs();
+        driver
+    }
+
+    /// One turn: what is ready, mail, what is due; then the effects. Who comes and who goes is
+    /// last: in a storm of connections messages do not wait for them. `has_more`: there may be
+    /// others that are ready, and each is told of once.
+    pub fn turn(&mut self, ready: impl Iterator<Item = Ready>, has_more: bool) {
+        let began = self.host.now();
+        self.now_ms = self.host.ms_at(began);
+        self.take_mail();
+        self.bytes_left = BYTES_PER_TURN;
+        for ready in ready {
+            self.on_ready(ready);
+        }
+        self.has_more_ready = has_more;
+        self.read_on(began);
+        self.on_time();
+        self.carry_out(Some(began));
+        self.write_broadcasts();
+        self.open_arrivals();
+        self.close_some();
+        self.answer_one();
+        self.drive_logs();
+        self.note_turn(began);
+    }
+
+    /// A turn without a look at the sockets, without those who come and go, and without a portion
+    /// of a broadcast: the lead makes several of these before it looks at the sockets again.
+    pub fn turn_for_mail(&mut self) {
+        let began = self.host.now();
+        self.now_ms = self.host.ms_at(began);
+        self.take_mail();
+        self.carry_out(Some(began));
+        self.drive_logs();
+        self.note_turn(began);
+    }
+
+    fn note_turn(&mut self, began: Instant) {
+        let took = self.took_since(began);
+        self.host.note_turn(took);
+    }
+
+    fn took_since(&self, began: Instant) -> Duration {
+        self.host.now().saturating_duration_since(began)
+    }
+
+    fn drive_logs(&mut self) {
+        self.host.drive_logs(&mut self.shards, self.now_ms);
+    }
+
+    /// Has it come to its end after the order to stop?
+    pub fn is_over(&mut self) -> bool {
+        let Some(end) = self.ends_at_ms else { return false };
+        let has_ended = self.connections.is_empty() && self.host.have_logs_ended();
+        has_ended || self.now_ms >= end
+    }
+
+    pub const fn is_stopping(&self) -> bool {
+        self.ends_at_ms.is_some()
+    }
+
+    pub const fn index(&self) -> usize {
+        self.index
+    }
+
+    pub const fn host(&self) -> &H {
+        &self.host
+    }
+
+    pub const fn host_mut(&mut self) -> &mut H {
+        &mut self.host
+    }
+
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    pub fn has_mail(&self) -> bool {
+        self.mailbox.has_items()
+    }
+
+    /// Announces sleep, and says for how many milliseconds there is nothing to do.
+    pub fn fall_asleep(&self) -> u64 {
+        let may_sleep = !self.has_leftovers() && self.mailbox.fall_asleep();
+        if may_sleep { self.idle_ms() } else { 0 }
+    }
+
+    /// Is there something to do beside what its event queue may have?
+    pub fn has_work(&self) -> bool {
+        self.has_leftovers() || self.has_mail() || self.idle_ms() == 0
+    }
+
+    fn has_leftovers(&self) -> bool {
+        let is_done = self.unread.is_empty()
+            && self.arrivals.is_empty()
+            && self.closing.is_empty()
+            && self.asked.is_empty()
+            && self.local_mail.is_empty()
+            && !self.has_more_ready
+            && !self.has_broadcast();
+        !is_done
+    }
+
+    pub fn wake_up(&self) {
+        self.mailbox.wake_up();
+    }
+
+    /// How long nothing is due.
+    fn idle_ms(&self) -> u64 {
+        let now_ms = self.host.ms_at(self.host.now());
+        let shards = self.shards.iter().map(Shard::next_deadline_ms);
+        let logs = self.host.logs_deadline_ms();
+        let others = self.ends_at_ms.into_iter().chain(logs);
+        let next_ms = shards.chain(others).fold(self.waiting.until_ms, u64::min);
+        next_ms.saturating_sub(now_ms).min(SLEEP_MS_MAX)
+    }
+
+    fn take_mail(&mut self) {
+        if !self.mailbox.has_items() {
+            return;
+        }
+        for item in self.mailbox.take() {
+            self.on_item(item);
+        }
+    }
+
+    fn on_item(&mut self, item: Item<H>) {
+        let now_ms = self.now_ms;
+        match item {
+            Item::Mail(shard, mails) => {
+                self.shard(shard).on_batch(mails, now_ms);
+            }
+            Item::Connection(handover) => self.arrivals.push_back(*handover),
+            Item::Command(asked) => self.on_asked(*asked),
+            Item::Publish(shard, message) => {
+                self.shard(shard).on_publish_command(&message, now_ms);
+            }
+            Item::Access(rules) => {
+                for shard in &mut self.shards {
+                    shard.set_access(rules.clone());
+                }
+            }
+            Item::Disk(shard, completion) => self.shard(shard).on_disk(*completion, now_ms),
+            Item::MemoryLook => {
+                self.shards.iter_mut().for_each(|shard| shard.on_memory_look(now_ms));
+            }
+            Item::Shutdown => {
+                self.ends_at_ms = Some(now_ms + self.shutdown_grace_ms);
+                self.asked.clear();
+                for shard in &mut self.shards {
+                    shard.on_shutdown(now_ms);
+                }
+            }
+            Item::CloseLogs => self.shards.iter_mut().for_each(Shard::close_log),
+            Item::Order(order) => self.host.on_order(order, &mut self.shards, now_ms),
+        }
+    }
+
+    fn shard(&mut self, shard: ShardId) -> &mut Shard {
+        let place = usize::from(shard) / self.mailboxes.len();
+        &mut self.shards[place]
+    }
+
+    fn on_ready(&mut self, ready: Ready) {
+        let Some(connection) = self.connections.get_mut(ready.key) else { return };
+        if ready.is_writable && (connection.is_blocked || connection.socket.wants_write()) {
+            connection.is_blocked = false;
+            self.write(ready.key);
+        }
+        if ready.is_readable || ready.is_ending {
+            self.read(ready.key, ready.is_ending);
+        }
+    }
+
+    fn take_pauses(&mut self, place: usize) {
+        for (paused, until_ms) in self.shards[place].effects.pauses.drain(..) {
+            let key = key_of(paused);
+            if let Some(connection) = self.connections.get_mut(key)
+                && connection.number == paused
+                && matches!(connection.state, State::Open | State::Paused(NEVER))
+            {
+                connection.state = State::Paused(until_ms);
+                if until_ms != NEVER {
+                    self.waiting.add(key, until_ms);
+                }
+            }
+        }
+    }
+
+    /// What is due: shards' timers, pauses, farewells.
+    fn on_time(&mut self) {
+        for shard in &mut self.shards {
+            if shard.next_deadline_ms() <= self.now_ms || self.ticks_at_ms <= self.now_ms {
+                shard.on_tick(self.now_ms);
+            }
+        }
+        if self.ticks_at_ms <= self.now_ms {
+            self.ticks_at_ms = self.now_ms + SLEEP_MS_MAX;
+            self.cut_dawdlers();
+        }
+        for place in 0..self.shards.len() {
+            self.take_pauses(place);
+        }
+        for key in self.waiting.take_if_due(self.now_ms) {
+            let Some(connection) = self.connections.get(key) else { continue };
+            match connection.state {
+                State::Paused(until_ms) if until_ms <= self.now_ms => self.go_on(key),
+                State::Leaving { until_ms, .. } if until_ms <= self.now_ms => {
+                    self.close_later(key);
+                }
+                State::Paused(until_ms) | State::Leaving { until_ms, .. } => {
+                    self.waiting.add(key, until_ms);
+                }
+                State::Open | State::Lost => {}
+            }
+        }
+    }
+
+    /// The pause of a connection is over.
+    fn go_on(&mut self, key: usize) {
+        if !self.may_be_read(key) {
+            return;
+        }
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.state = State::Open;
+        }
+        self.give(key, 0);
+        self.read_later(key);
+    }
+
+    /// Carries out the effects of the turn: mail first, so that others can start; then the sockets.
+    /// `began`: what has been done since then was work for clients and mail, if that is known.
+    fn carry_out(&mut self, began: Option<Instant>) {
+        for _ in 0..MAIL_ROUNDS_MAX {
+            self.post();
+            if self.local_mail.is_empty() {
+                break;
+            }
+            for (shard, mails) in std::mem::take(&mut self.local_mail) {
+                let now_ms = self.now_ms;
+                self.shard(shard).on_batch(mails, now_ms);
+            }
+        }
+        if let Some(began) = began {
+            self.measure_work(began);
+        }
+        for place in 0..self.shards.len() {
+            self.write_urgent(place);
+            self.close_and_report(place);
+            // An answer to a re-authentication.
+            self.write_urgent(place);
+            if !self.shards[place].effects.answers.is_empty() {
+                self.give_answers(place);
+            }
+            self.shards[place].end_turn();
+        }
+        self.post();
+    }
+
+    /// How long did the work of this turn take? The next ones have as much as fits.
+    fn measure_work(&mut self, began: Instant) {
+        let used = self.shards.iter().map(|shard| u64::from(shard.turn_units_used())).sum();
+        if used >= UNITS_MEASURED_MIN {
+            let units = self.work_pace.units(used, self.took_since(began), self.shards.len());
+            self.shards.iter_mut().for_each(|shard| shard.set_turn_units(units));
+        }
+    }
+
+    fn post(&mut self) {
+        let workers = self.mailboxes.len();
+        for shard in &mut self.shards {
+            for to in 0..shard.effects.mail.len() {
+                let mails = shard.take_batch(to as ShardId);
+                if mails.is_empty() {
+                    continue;
+                }
+                let mailbox = &self.mailboxes[to % workers];
+                if Arc::ptr_eq(mailbox, &self.mailbox) {
+                    self.local_mail.push((to as ShardId, mails));
+                } else {
+                    mailbox.put(Item::Mail(to as ShardId, mails));
+                }
+            }
+        }
+    }
+
+    fn close_and_report(&mut self, place: usize) {
+        self.take_pauses(place);
+        let shard = &mut self.shards[place];
+        let shard_id = shard.id();
+        let closes = std::mem::take(&mut shard.effects.closes);
+        for event in std::mem::take(&mut shard.effects.events) {
+            self.host.on_event(shard, &event, self.now_ms);
+        }
+        for ask in std::mem::take(&mut shard.effects.reauthentications) {
+            let answer = self.host.reauthenticate(shard_id, &ask);
+            shard.on_reauthenticated(ask.slot, ask.connection, &answer, self.now_ms);
+        }
+        for close in closes {
+            self.host.on_close(shard_id, &close);
+            self.close(close);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+use std::iter;
+
+use broker::{Access, ConnectRequest, Counter, Metrics, Settings, Shared};
+use codec::Version;
+
+use super::coming_and_going::{ARRIVALS_PER_TURN, CLOSINGS_PER_TURN};
+use super::writing::BROADCAST_WRITES_PER_TURN;
+use super::*;
+use crate::testing::{Alarm, Clock, Flaws, MemoryHost, Pipe, PipeEnd};
+
+type TestDriver = Driver<MemoryHost>;
+type Mailboxes = Arc<[Arc<Mailbox<MemoryHost>>]>;
+
+const BEGIN_MS: u64 = 1_700_000_000_000;
+
+/// Much room for what is written.
+const ROOM: usize = 1 << 24;
+
+fn request(client_id: String) -> ConnectRequest {
+    ConnectRequest {
+        version: Version::V5,
+        scope: broker::Scope::FIRST,
+        clean_start: true,
+        keep_alive_secs: 0,
+        client_id: client_id.into(),
+        is_assigned: false,
+        username: None,
+        is_proved: true,
+        principal: None,
+        will: None,
+        session_expiry_secs: 0,
+        receive_max: 1,
+        packet_bytes_max: u32::MAX,
+        alias_max: 0,
+        problem_info: false,
+        response_info: false,
+        auth_method: None,
+        auth_data: None,
+        limits: Arc::default(),
+        peer: Box::default(),
+        origin: Box::default(),
+    }
+}
+
+/// So many drivers with a shard each.
+#[expect(clippy::arc_with_non_send_sync, reason = "a host in memory stays on its thread")]
+fn drivers_with(count: u16, settings: Settings) -> (Vec<TestDriver>, Mailboxes) {
+    let shared = Shared::new(settings, count, 1);
+    let clock = Clock::new(BEGIN_MS);
+    let mailboxes: Mailboxes =
+        (0..count).map(|_| Arc::new(Mailbox::new(Alarm::default()))).collect();
+    let driver = |index: u16| {
+        Driver::new(DriverParts {
+            host: MemoryHost::new(&clock),
+            mailboxes: mailboxes.clone(),
+            index: usize::from(index),
+            shards: vec![Shard::new(index, shared.clone(), Access::open())],
+            shutdown_grace_ms: 1000,
+            incoming_room: IncomingRoom::new(1 << 30, 1 << 28),
+        })
+    };
+    ((0..count).map(driver).collect(), mailboxes)
+}
+
+fn drivers(count: u16) -> (Vec<TestDriver>, Mailboxes) {
+    drivers_with(count, Settings::default())
+}
+
+/// A client's end of a connection, and what the driver gets of it.
+fn connect(shard: ShardId, client_id: String) -> (PipeEnd, Handover<MemoryHost>) {
+    let (socket, client) = Pipe::new(ROOM, 0, Flaws::default());
+    let (request, rest) = (request(client_id), Vec::new());
+    (client, Handover { socket, shard, request, rest, permit: (), charge: () })
+}
+
+/// So many clients of the first driver, connected.
+fn crowd(count: usize, mailboxes: &Mailboxes, rest: &[u8]) -> Vec<PipeEnd> {
+    let client = |number| {
+        let (client, mut handover) = connect(0, format!("client-{number}"));
+        handover.rest = rest.to_vec();
+        mailboxes[0].put(Item::Connection(Box::new(handover)));
+        client
+    };
+    (0..count).map(client).collect()
+}
+
+fn turn(driver: &mut TestDriver) {
+    let (ready, has_more) = driver.host_mut().ready(usize::MAX, |_| 0);
+    driver.turn(ready.into_iter(), has_more);
+}
+
+fn turn_without_sockets(driver: &mut TestDriver) {
+    driver.turn(iter::empty(), false);
+}
+
+/// Turns of a driver until something is so, but not for ever.
+fn drive_until(driver: &mut TestDriver, is_so: impl Fn(&TestDriver) -> bool) {
+    for _ in 0..10_000 {
+        if is_so(driver) {
+            return;
+        }
+        turn(driver);
+    }
+    panic!("it does not come to that");
+}
+
+fn count(driver: &TestDriver, counter: impl Fn(&Metrics) -> &Counter) -> u64 {
+    driver.shards[0].shared().total(counter)
+}
+
+#[test]
+fn a_storm_of_connections_is_opened_over_several_turns() {
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let _clients = crowd(ARRIVALS_PER_TURN + 1, &mailboxes, &[]);
+    turn_without_sockets(driver);
+    assert_eq!(driver.connections.len(), ARRIVALS_PER_TURN);
+    assert!(driver.has_work(), "one more is left");
+    turn_without_sockets(driver);
+    assert_eq!(driver.connections.len(), ARRIVALS_PER_TURN + 1);
+}
+
+#[test]
+fn a_storm_of_farewells_is_closed_over_several_turns() {
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let count = CLOSINGS_PER_TURN * 2 + 1;
+    let clients = crowd(count, &mailboxes, &[]);
+    drive_until(driver, |driver| driver.connections.len() == count);
+    clients.iter().for_each(|client| client.send(b"\xe0\x00"));
+    let mut turns_that_closed = 0;
+    while !driver.connections.is_empty() {
+        let before = driver.connections.len();
+        turn(driver);
+        let closed = before - driver.connections.len();
+        assert!(closed <= CLOSINGS_PER_TURN);
+        turns_that_closed += usize::from(closed > 0);
+        assert!(driver.closing.is_empty() || driver.has_leftovers());
+    }
+    assert!(turns_that_closed > 2);
+    assert!(clients.iter().all(PipeEnd::is_closed));
+}
+
+#[test]
+fn mail_between_drivers_opens_no_connections() {
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let _clients = crowd(1, &mailboxes, &[]);
+    driver.turn_for_mail();
+    assert!(!driver.has_mail() && driver.connections.is_empty());
+    assert!(driver.has_work());
+    turn_without_sockets(driver);
+    assert_eq!(driver.connections.len(), 1);
+}
+
+#[test]
+fn a_driver_sleeps_until_the_first_of_its_pauses_is_over() {
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let _clients = crowd(3, &mailboxes, &[]);
+    drive_until(driver, |driver| driver.connections.len() == 3);
+    let until_ms = |ms| driver.now_ms + ms;
+    let number = |key: usize| driver.connections[key].number;
+    let pauses = [(number(0), until_ms(60_000)), (number(1), until_ms(30_000)), (number(2), NEVER)];
+    driver.shards[0].effects.pauses.extend(pauses);
+    driver.take_pauses(0);
+    assert_eq!(driver.waiting.until_ms, pauses[1].1);
+    driver.now_ms = pauses[1].1 - 1;
+    driver.on_time();
+    assert!(matches!(driver.connections[1].state, State::Paused(_)));
+    driver.now_ms = pauses[1].1;
+    driver.on_time();
+    assert!(matches!(driver.connections[1].state, State::Open));
+    assert_eq!((driver.waiting.until_ms, driver.waiting.keys.len()), (pauses[0].1, 1));
+}
+
+#[test]
+fn a_turn_for_mail_forgets_no_sockets_that_it_was_not_told_of() {
+    let (mut drivers, _) = drivers(1);
+    let driver = &mut drivers[0];
+    driver.turn(iter::empty(), true);
+    driver.turn_for_mail();
+    assert_eq!(driver.fall_asleep(), 0);
+    turn_without_sockets(driver);
+    assert_ne!(driver.fall_asleep(), 0);
+}
+
+#[test]
+fn when_much_is_read_who_sends_more_waits_for_the_next_turn_and_who_sends_little_does_not() {
+    const ROOM: usize = 1024;
+    let publish = [b"\x30\x80\x02\x00\x01t\x00".as_slice(), &[7; 252]].concat();
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let clients = crowd(2, &mailboxes, &[]);
+    drive_until(driver, |driver| driver.connections.len() == 2);
+    let taken = |driver: &TestDriver| count(driver, |m| &m.publishes_received);
+    // Connections are numbered in the order in which they are opened.
+    let [much, little] = [0, 1];
+    driver.buffer = vec![0; ROOM].into();
+    driver.bytes_left = ROOM;
+
+    clients[0].send(&publish.repeat(8));
+    driver.read(much, false);
+    assert_eq!((taken(driver), driver.bytes_left), (3, 0));
+    driver.read(much, false);
+    assert_eq!(taken(driver), 3, "it waits");
+    clients[1].send(&publish);
+    driver.read(little, false);
+    assert_eq!(taken(driver), 4);
+    assert!(driver.has_work(), "there is more to read");
+    drive_until(driver, |driver| taken(driver) == 9);
+}
+
+#[test]
+fn a_broadcast_is_written_over_several_turns() {
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let size = BROADCAST_WRITES_PER_TURN.max(broker::BROADCAST_MIN) + 2;
+    let clients = crowd(size, &mailboxes, b"\x82\x07\x00\x01\x00\x00\x01t\x00");
+    drive_until(driver, |driver| {
+        count(driver, |m| &m.subscriptions) == size as u64 && !driver.has_work()
+    });
+    clients[0].send(b"\x30\x05\x00\x01t\x00x");
+    drive_until(driver, |driver| count(driver, |m| &m.publishes_received) == 1);
+    let mut turns = 1;
+    while driver.has_broadcast() {
+        assert!(driver.has_work());
+        turn_without_sockets(driver);
+        turns += 1;
+    }
+    // The publisher's own copy comes by itself.
+    let others = size - 1;
+    assert_eq!(turns, others.div_ceil(BROADCAST_WRITES_PER_TURN));
+    assert!(clients.iter().all(|client| client.take(usize::MAX).ends_with(b"t\x00x")));
+}
+
+#[test]
+fn a_publisher_is_not_read_while_much_of_its_mail_lies_before_a_busy_driver() {
+    /// Less in all than an outbox takes, so that nothing is dropped.
+    const MESSAGES: u64 = 1500;
+    let settings = Settings { mail_bytes_max: 64 * 1024, ..Settings::default() };
+    let (mut drivers, mailboxes) = drivers_with(2, settings);
+    let [subscriber, publisher] = [1, 0].map(|shard| {
+        let (client, handover) = connect(shard, format!("client-{shard}"));
+        mailboxes[usize::from(shard)].put(Item::Connection(Box::new(handover)));
+        client
+    });
+    subscriber.send(b"\x82\x07\x00\x01\x00\x00\x01t\x00");
+    drive_until(&mut drivers[1], |driver| count(driver, |m| &m.subscriptions) == 1);
+    let message = [b"\x30\x84\x04\x00\x01t\x00", [7; 512].as_slice()].concat();
+    publisher.send(&message.repeat(MESSAGES as usize));
+
+    // The other driver does nothing, and the publisher is not read for long.
+    drive_until(&mut drivers[0], |driver| count(driver, |m| &m.mail_waits) == 1);
+    let taken = count(&drivers[0], |m| &m.publishes_received);
+    (0..20).for_each(|_| turn_without_sockets(&mut drivers[0]));
+    assert_eq!(count(&drivers[0], |m| &m.publishes_received), taken);
+    assert!(taken * 512 < 64 * 1024, "{taken} messages are more than the limit");
+    assert_eq!(drivers[0].fall_asleep(), SLEEP_MS_MAX, "and it waits without being busy");
+    drivers[0].wake_up();
+
+    let mut received = 0;
+    for _ in 0..10_000 {
+        drivers.iter_mut().for_each(turn);
+        let bytes = subscriber.take(usize::MAX);
+        received += bytes.iter().filter(|byte| **byte == 7).count() as u64;
+        if received == MESSAGES * 512 {
+            break;
+        }
+    }
+    assert_eq!(received, MESSAGES * 512);
+}

@@ -1,0 +1,273 @@
+//! What a driver stands on in this process: the sockets and clocks of the system, the threads of
+//! the logs, the authenticator, the log of lines.
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use broker::{
+    Answer, Close, ConnectRequest, Event, Reauthenticate, Reauthenticated, Shard, ShardId,
+};
+use codec::Reason;
+use driver::{Charge, Host, Origin, Read, Socket, Waker};
+use mio::{Interest, Poll, Registry, Token};
+use net::Stream;
+use tokio::sync::oneshot;
+
+use crate::auth::bans::{Lists, Visitor};
+use crate::life_cycle::LifeCycle;
+use crate::memory;
+use crate::run::clock::Clock;
+use crate::run::gate::Seat;
+use crate::run::line_pace::LinePace;
+use crate::run::logs::Logs;
+use crate::run::reauthentication::Reauthentication;
+use crate::run::report;
+use crate::run::timing::Timing;
+
+/// What a worker's host needs to start.
+pub(in crate::run) struct OsParts {
+    pub(in crate::run) poll: Poll,
+    /// Of the worker.
+    pub(in crate::run) index: usize,
+    pub(in crate::run) clock: Clock,
+    pub(in crate::run) reauthentication: Reauthentication,
+    /// None: nothing is kept.
+    pub(in crate::run) logs: Option<Logs>,
+    /// Of all workers: how long their turns take.
+    pub(in crate::run) turns: Arc<[Timing]>,
+    pub(in crate::run) line_pace: Arc<LinePace>,
+    pub(in crate::run) life_cycle: Arc<LifeCycle>,
+}
+
+pub(in crate::run) struct Os {
+    parts: OsParts,
+    /// As they were read again last.
+    bans: Arc<Lists>,
+}
+
+/// What only this host understands.
+pub(in crate::run) enum Order {
+    /// Keeps out who comes from a door that has not seen these bans. `ends`: the connections of
+    /// those whom they mean end, too.
+    Bans {
+        listed: Arc<Lists>,
+        ends: bool,
+    },
+    /// Keep the files of all logs as they are until `Unpin`, and say which they are.
+    Pin(Sender<Pinned>),
+    Unpin,
+    /// Give back what is free in the heap of the thread that drives it.
+    Purge,
+}
+
+/// The log of a shard as it is pinned for a backup: segments, and bytes of each that belong to it;
+/// and the manifest.
+pub(in crate::run) struct Pinned {
+    pub(in crate::run) shard: ShardId,
+    pub(in crate::run) segments: Vec<(u32, u64)>,
+    pub(in crate::run) manifest: Option<Vec<u8>>,
+}
+
+/// Wakes the thread that drives a worker.
+pub(in crate::run) struct EventWaker(pub(in crate::run) mio::Waker);
+
+/// A stream as a driver knows it.
+pub(in crate::run) struct Line(pub(in crate::run) Stream);
+
+impl Os {
+    pub(in crate::run) fn new(parts: OsParts) -> Self {
+        Self { parts, bans: Arc::default() }
+    }
+
+    pub(in crate::run) const fn queue(&mut self) -> &mut Poll {
+        &mut self.parts.poll
+    }
+
+    pub(in crate::run) fn registry(&self) -> &Registry {
+        self.parts.poll.registry()
+    }
+
+    /// Lists may come in another order than they were made in.
+    fn on_bans(&mut self, listed: Arc<Lists>, ends: bool, shards: &mut [Shard], now_ms: u64) {
+        if listed.serial > self.bans.serial {
+            self.bans = listed;
+        }
+        if !ends {
+            return;
+        }
+        let wall_secs = self.parts.clock.wall_secs();
+        let is_banned = |client_id: &str, username: Option<&str>, peer: &str| {
+            let visitor = Visitor { client_id: Some(client_id), username, address: ip(peer) };
+            self.bans.means(visitor, wall_secs).is_some()
+        };
+        for shard in shards {
+            shard.on_bans(is_banned, now_ms);
+        }
+    }
+}
+
+impl Host for Os {
+    type Socket = Line;
+    type Permit = Seat;
+    type Charge = Charge<Origin>;
+    type Waker = EventWaker;
+    type Asker = oneshot::Sender<Answer>;
+    type Order = Order;
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn ms_at(&self, time: Instant) -> u64 {
+        self.parts.clock.ms_at(time)
+    }
+
+    fn note_turn(&mut self, took: Duration) {
+        self.parts.turns[self.parts.index].note(took);
+    }
+
+    fn watch(&mut self, socket: &mut Line, key: usize) -> io::Result<()> {
+        let interests = Interest::READABLE | Interest::WRITABLE;
+        self.registry().register(&mut socket.0, Token(key), interests)
+    }
+
+    fn refuses(&self, request: &ConnectRequest) -> Option<Reason> {
+        let visitor = Visitor {
+            client_id: Some(&request.client_id),
+            username: request.proved_username(),
+            address: ip(&request.peer),
+        };
+        self.bans.means(visitor, self.parts.clock.wall_secs()).map(|_| Reason::BANNED)
+    }
+
+    fn on_untaken(&mut self, client_id: &str, error: &io::Error) {
+        tracing::warn!(client = %client_id, %error, "a worker cannot take a connection; it is closed");
+    }
+
+    fn on_event(&mut self, shard: &mut Shard, event: &Event, now_ms: u64) {
+        report::log(event, &self.parts.line_pace, now_ms);
+        if let Some(message) = report::message(event)
+            && shard.shared().interest.shards(message.topic_bytes()).wants != 0
+        {
+            shard.on_publish_command(&message, now_ms);
+        }
+        self.parts.life_cycle.on_event(event, now_ms, |message| {
+            shard.on_publish_command(&message, now_ms);
+        });
+    }
+
+    fn reauthenticate(&mut self, shard: ShardId, ask: &Reauthenticate) -> Reauthenticated {
+        self.parts.reauthentication.answer(shard, ask)
+    }
+
+    fn on_close(&mut self, shard: ShardId, close: &Close) {
+        self.parts.reauthentication.forget(shard, close.slot, close.connection);
+    }
+
+    fn has_gone(&self, asker: &oneshot::Sender<Answer>) -> bool {
+        asker.is_closed()
+    }
+
+    fn answer(&mut self, asker: oneshot::Sender<Answer>, answer: Answer) {
+        // It may have gone away.
+        let _ = asker.send(answer);
+    }
+
+    fn on_order(&mut self, order: Order, shards: &mut [Shard], now_ms: u64) {
+        match order {
+            Order::Bans { listed, ends } => self.on_bans(listed, ends, shards, now_ms),
+            Order::Pin(answer) => pin_logs(shards, &answer),
+            Order::Unpin => shards.iter_mut().for_each(Shard::unpin_log),
+            Order::Purge => memory::purge_if_asked(),
+        }
+    }
+
+    fn drive_logs(&mut self, shards: &mut [Shard], now_ms: u64) {
+        if let Some(logs) = &mut self.parts.logs {
+            logs.carry_out(shards, now_ms);
+        }
+    }
+
+    fn logs_deadline_ms(&self) -> Option<u64> {
+        self.parts.logs.as_ref().and_then(Logs::next_deadline_ms)
+    }
+
+    fn have_logs_ended(&mut self) -> bool {
+        self.parts.logs.as_mut().is_none_or(|logs| {
+            logs.tell_quiet();
+            logs.have_ended()
+        })
+    }
+}
+
+fn pin_logs(shards: &mut [Shard], answer: &Sender<Pinned>) {
+    for shard in shards {
+        // Who asked may be gone; it takes its pin back all the same.
+        let (segments, manifest) = shard.pin_log();
+        let _ = answer.send(Pinned { shard: shard.id(), segments, manifest });
+    }
+}
+
+fn ip(peer: &str) -> Option<IpAddr> {
+    peer.parse().ok().map(|address: SocketAddr| address.ip())
+}
+
+impl Waker for EventWaker {
+    fn wake(&self) {
+        if let Err(error) = self.0.wake() {
+            tracing::error!(%error, "cannot wake a worker");
+        }
+    }
+}
+
+impl Socket for Line {
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<Read> {
+        self.0.read(buffer).map(found)
+    }
+
+    #[inline]
+    fn read_onto(&mut self, bytes: &mut Vec<u8>) -> io::Result<Read> {
+        self.0.read_onto(bytes).map(found)
+    }
+
+    #[inline]
+    fn is_drained(&self, count: usize, room: usize) -> bool {
+        self.0.is_drained(count, room)
+    }
+
+    #[inline]
+    fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.write(slices)
+    }
+
+    #[inline]
+    fn wants_write(&self) -> bool {
+        self.0.wants_write()
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        self.0.flush()
+    }
+
+    fn shutdown(&mut self) -> io::Result<()> {
+        self.0.shutdown()
+    }
+
+    #[inline]
+    fn has_layers(&self) -> bool {
+        self.0.has_layers()
+    }
+}
+
+#[inline]
+const fn found(read: net::Read) -> Read {
+    match read {
+        net::Read::Bytes(count) => Read::Bytes(count),
+        net::Read::WouldBlock => Read::WouldBlock,
+        net::Read::Closed => Read::Closed,
+    }
+}
