@@ -108,7 +108,7 @@ impl Shard {
     fn fact_waits(&mut self, slot: u32, bytes: usize, now_ms: u64) -> bool {
         let is_kept = self.clients.get(slot).is_some_and(|client| client.durable.is_some());
         let Some(store) = self.store.as_ref().filter(|_| is_kept) else { return false };
-        let waits = store.would_wait(bytes);
+        let waits = store.would_wait(bytes, 1);
         if waits {
             self.pause(slot, CONGESTION_PAUSE_MS.into(), now_ms);
         }

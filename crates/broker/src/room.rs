@@ -3,6 +3,7 @@
 use codec::{Publish, QoS, Reason};
 use session::Message;
 
+use crate::client::Client;
 use crate::durable::PAYER_BYTES_MAX;
 use crate::pace::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
 use crate::sure::Sure;
@@ -59,17 +60,22 @@ impl Shard {
     /// space for it.
     pub(crate) fn wait_for_disk_ms(&mut self, slot: u32, publish: &Publish<'_>) -> Option<u64> {
         let store = self.store.as_ref().filter(|_| publish.qos != QoS::AtMostOnce)?;
-        let bytes = publish.topic.len() + publish.payload.len() + FACT_BYTES_MAX;
+        let client = self.clients.get(slot).sure()?;
+        let topic = topic_of(client, publish);
+        let properties = publish.properties.raw().len();
+        let bytes = topic.len() + properties + publish.payload.len() + FACT_BYTES_MAX;
+        // For whom it is owed, and as the retained message of its topic.
+        let records = 1 + usize::from(publish.retain);
         let logs = self.shared.logs();
         let is_clear = publish.retain && publish.payload.is_empty();
-        let lacking = match self.clients.get(slot).and_then(|client| client.charged.account()) {
+        let lacking = match client.charged.account() {
             Some(payer) if logs.tight != 0 => {
                 self.shared.logs_lacking(logs.tight, payer, bytes as u64)
             }
             _ => 0,
         };
         let full = if self.waits_when_full() && !is_clear { logs.full | lacking } else { 0 };
-        let behind = logs.behind | u64::from(store.would_wait(bytes)) << self.id;
+        let behind = logs.behind | u64::from(store.would_wait(bytes, records)) << self.id;
         if full | behind == 0 {
             return None;
         }
@@ -83,12 +89,7 @@ impl Shard {
     /// The shards that may have to write this publish down, a bit for each.
     fn keepers(&mut self, slot: u32, publish: &Publish<'_>) -> u64 {
         let Some(client) = self.clients.get(slot).sure() else { return 0 };
-        let topic = match publish.properties.topic_alias() {
-            Some(alias) if publish.topic.is_empty() => {
-                client.session.link().and_then(|link| link.topic_of(alias)).unwrap_or_default()
-            }
-            _ => publish.topic,
-        };
+        let topic = topic_of(client, publish);
         let level = self.shared.settings.level_of(topic, client.limits.durability);
         // For QoS 2 the packet ids of its deliveries are, whatever its level.
         if level == 0 && publish.qos != QoS::ExactlyOnce {
@@ -125,6 +126,16 @@ impl Shard {
         }
         self.router.keep(audience);
         homes
+    }
+}
+
+/// The topic of a PUBLISH, which may be that of an alias.
+fn topic_of<'a>(client: &'a Client, publish: &Publish<'a>) -> &'a str {
+    match publish.properties.topic_alias() {
+        Some(alias) if publish.topic.is_empty() => {
+            client.session.link().and_then(|link| link.topic_of(alias)).unwrap_or_default()
+        }
+        _ => publish.topic,
     }
 }
 

@@ -3,7 +3,7 @@
 mod lab;
 
 use broker::{Settings, WhenFull};
-use codec::{AckKind, Packet, Reason};
+use codec::{AckKind, Packet, Property, PropertyBuf, Reason};
 use lab::{Conn, Got, Lab, persistent, retained};
 use storage::Status;
 
@@ -150,4 +150,45 @@ fn a_subscription_waits_for_a_disk_that_is_only_behind() {
         lab.bytes(subscriber, &[]);
     }
     assert_eq!(lab.take_all(subscriber), vec![Got::Suback(1, vec![1]); 100]);
+}
+
+/// A PUBLISH with so many bytes of user property.
+fn with_property<'a>(packet: Packet<'a>, properties: &'a PropertyBuf) -> Packet<'a> {
+    match packet {
+        Packet::Publish(publish) => {
+            Packet::Publish(codec::Publish { properties: properties.as_properties(), ..publish })
+        }
+        other => other,
+    }
+}
+
+/// Each of them is written for the subscriber and as the retained message of its topic, with all
+/// its properties: room for one of both is not enough.
+#[test]
+fn a_retained_publish_waits_for_a_disk_that_is_only_behind() {
+    let mut lab = Lab::durable(1);
+    let away = lab.open(persistent("away"));
+    lab.subscribe(away, "r/#", 1);
+    lab.cut(away);
+    let publisher = lab.open(persistent("publisher"));
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::User("name", &"x".repeat(4000)));
+    lab.disks_stand_still = true;
+    for packet_id in 1..=40 {
+        let topic = format!("r/{packet_id}");
+        let packet = retained(&topic, &[b'x'; 2000 + 97], 1, packet_id);
+        lab.send(publisher, &with_property(packet, &properties));
+    }
+    assert_eq!(lab.take_all(publisher), []);
+    assert!(!lab.pauses.is_empty());
+    lab.disks_stand_still = false;
+    for _ in 0..100 {
+        lab.pass_secs(1);
+        lab.bytes(publisher, &[]);
+    }
+    let answers = lab.take_all(publisher);
+    assert_eq!(answers.len(), 40);
+    for got in answers {
+        assert!(matches!(got, Got::Ack(AckKind::Puback, _, Reason::SUCCESS)), "{got:?}");
+    }
 }

@@ -419,9 +419,10 @@ impl Log {
         self.pending_bytes > self.settings.pending_bytes_max / 4
     }
 
-    /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
-    /// One that is too large is refused for good.
-    pub fn would_wait(&self, record_bytes: usize) -> bool {
+    /// Would one of so many records of so many bytes each be refused for now, though the disk is
+    /// not known to be full? One that is too large is refused for good. No more than
+    /// `record_bytes_max` in all is waited for: more may never be free at one time.
+    pub fn would_wait(&self, record_bytes: usize, records: usize) -> bool {
         let is_refused = self.poison.is_some()
             || self.space.full.is_some()
             || self.phase >= Phase::Closing
@@ -429,12 +430,13 @@ impl Log {
         if is_refused {
             return false;
         }
+        let bytes = (record_bytes * records).min(self.settings.record_bytes_max as usize);
         if self.phase == Phase::Unopened
-            || self.pending_bytes + record_bytes > self.settings.pending_bytes_max
+            || self.pending_bytes + bytes > self.settings.pending_bytes_max
         {
             return true;
         }
-        let framed = weight(record_bytes);
+        let framed = weight(bytes);
         let (rest, spares) = (self.rest_bytes(), self.spare_bytes());
         if framed <= rest {
             rest - framed + spares < self.left_alone(Class::Normal, self.ledger.len())

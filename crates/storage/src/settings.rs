@@ -68,7 +68,6 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Small sizes that keep the proportions of the default: for tests and tiny devices.
     /// What may live in a log that reclaiming lets grow to its limit: see `space_percent`.
     pub(crate) fn live_bytes_max(&self) -> Option<u64> {
         let slack = u64::from(self.segment_bytes) * u64::from(self.slack_segments);
@@ -77,6 +76,7 @@ impl Settings {
         is_limited.then_some(bytes)
     }
 
+    /// Small sizes that keep the proportions of the default: for tests and tiny devices.
     pub fn with_segment_bytes(segment_bytes: u32) -> Self {
         Self {
             segment_bytes,

@@ -284,7 +284,7 @@ impl Shard {
             will.topic.len() + will.properties.len() + will.payload.len() + FACT_BYTES_MAX
         });
         let bytes = client.id.len() + username + will + FACT_BYTES_MAX;
-        !store.log.would_wait(bytes)
+        !store.log.would_wait(bytes, 1)
     }
 
     /// False: some have to wait on.

@@ -598,8 +598,8 @@ impl Store {
     }
 
     /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
-    pub(crate) fn would_wait(&self, bytes: usize) -> bool {
-        self.log.would_wait(bytes) || self.late.goes_first() && self.is_ready()
+    pub(crate) fn would_wait(&self, bytes: usize, records: usize) -> bool {
+        self.log.would_wait(bytes, records) || self.late.goes_first() && self.is_ready()
     }
 
     /// May what finds no room now find some when the next segment is there?
