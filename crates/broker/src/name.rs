@@ -284,8 +284,8 @@ mod tests {
     fn keys_are_what_they_always_were() {
         let second = |text: &'static str| Name::new(Scope::SECOND, text).key();
         assert_eq!(Name::first("a/b").key(), "a/b");
-        assert_eq!(second("a/b"), "$\01/a/b");
-        assert_eq!(second("$SYS/a"), "$\01$/$SYS/a");
+        assert_eq!(second("a/b"), "$\u{0}1/a/b");
+        assert_eq!(second("$SYS/a"), "$\u{0}1$/$SYS/a");
         assert_eq!(Name::new(Scope::SECOND, "client-1").home(64), 46);
     }
 

@@ -15,17 +15,22 @@ use crate::run::{
     Certificates, Clock, Counts, FIGURES, Gate, LogBoard, LogState, Timing, TurnedAway,
 };
 
+/// What the metrics are read from.
+#[derive(Clone, Copy)]
+pub struct Sources<'a> {
+    pub shared: &'a Shared,
+    pub gate: &'a Gate,
+    pub board: &'a LogBoard,
+    pub turns: &'a [Timing],
+    pub certificates: &'a Certificates,
+    pub life_cycle: &'a LifeCycle,
+    pub clock: Clock,
+}
+
 /// All metrics: each of the core's, per shard, those of the logs where there are any, those of the
 /// listeners, then the process's own.
-pub fn exposition(
-    shared: &Shared,
-    gate: &Gate,
-    board: &LogBoard,
-    turns: &[Timing],
-    certificates: &Certificates,
-    life_cycle: &LifeCycle,
-    clock: Clock,
-) -> String {
+pub fn exposition(sources: &Sources<'_>) -> String {
+    let Sources { shared, gate, board, turns, certificates, life_cycle, clock } = *sources;
     let mut text = String::new();
     write_shards(&mut text, shared);
     if board.log_count() > 0 {

@@ -10,7 +10,7 @@ use broker::{Scope, Settings, Shared};
 use server::config::{Config, Machine};
 use server::http::Health;
 use server::life_cycle::LifeCycle;
-use server::metrics::exposition;
+use server::metrics::{Sources, exposition};
 use server::run::{Certificates, Clock, FIGURES, Gate, LogBoard, SYS_EVENTS, Timing};
 
 const SYS_INTRODUCTION: &str = "\
@@ -87,8 +87,15 @@ fn shown(logs: u16) -> String {
     shared.spaces.open(Scope::new(1)).set_name("tenant");
     let _payer = shared.ledger.account("user anna");
     let events = Config::defaults(&Machine::UNKNOWN).events;
-    let told = LifeCycle::new(&events, &shared, Clock::start());
-    exposition(&shared, &gate, &board, &turns, &certificates, &told, Clock::start())
+    exposition(&Sources {
+        shared: &shared,
+        gate: &gate,
+        board: &board,
+        turns: &turns,
+        certificates: &certificates,
+        life_cycle: &LifeCycle::new(&events, &shared, Clock::start()),
+        clock: Clock::start(),
+    })
 }
 
 /// One metric: everything below its HELP line.

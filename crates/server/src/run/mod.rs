@@ -47,6 +47,7 @@ use crate::http::{self, Health, Metrics, State};
 use crate::life_cycle::LifeCycle;
 use crate::logging::Logging;
 use crate::memory;
+use crate::metrics::Sources;
 use crate::namespaces::Namespaces;
 pub(crate) use ask::{NoAnswer, Shards};
 pub use certificates::Certificates;
@@ -111,12 +112,8 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
             certificates: certificates.clone(),
             life_cycle: life_cycle.clone(),
         };
-        let (shared, gate, board, turns) =
-            (shared.clone(), gate.clone(), board.clone(), turns.clone());
-        let (own, told) = (certificates.clone(), life_cycle.clone());
-        let metrics =
-            move || crate::metrics::exposition(&shared, &gate, &board, &turns, &own, &told, clock);
-        start_http(&config, Arc::new(metrics), &shards_asked, facts)?
+        let metrics = metrics_of(&shared, &turns, &facts);
+        start_http(&config, metrics, &shards_asked, facts)?
     };
     let restored = restore(store.as_ref(), &config, &shared, &rules, &namespaces, clock)?;
     let told = WorkersTold { board: &board, turns: &turns, life_cycle: &life_cycle };
@@ -338,6 +335,23 @@ impl HttpServers {
         let all = self.pages.as_ref().map(|server| (server, "")).into_iter().chain(own_path);
         all.map(|(server, path)| format!("http://{}{path}", server.address()))
     }
+}
+
+fn metrics_of(shared: &Arc<Shared>, turns: &Arc<[Timing]>, facts: &Facts) -> Metrics {
+    let (shared, turns, clock) = (shared.clone(), turns.clone(), facts.clock);
+    let (gate, board) = (facts.gate.clone(), facts.board.clone());
+    let (certificates, life_cycle) = (facts.certificates.clone(), facts.life_cycle.clone());
+    Arc::new(move || {
+        crate::metrics::exposition(&Sources {
+            shared: &shared,
+            gate: &gate,
+            board: &board,
+            turns: &turns,
+            certificates: &certificates,
+            life_cycle: &life_cycle,
+            clock,
+        })
+    })
 }
 
 fn start_http(

@@ -246,11 +246,10 @@ impl Ticker {
                 }
                 let bytes = change.bytes.unwrap_or(Bytes { left: u64::MAX, to_free: 0 });
                 shared.set_memory_left(memory, bytes.left);
-                if memory != Memory::Enough {
-                    if bytes.to_free > 0 && cut_at.elapsed() >= CUT_INTERVAL {
-                        cut_at = Instant::now();
-                        shared.ledger.cut_largest(bytes.to_free);
-                    }
+                let is_due = bytes.to_free > 0 && cut_at.elapsed() >= CUT_INTERVAL;
+                if memory != Memory::Enough && is_due {
+                    cut_at = Instant::now();
+                    shared.ledger.cut_largest(bytes.to_free);
                 }
                 if change.counts {
                     mailboxes.iter().for_each(|mailbox| mailbox.put(Item::MemoryLook));
