@@ -204,6 +204,6 @@ def enter(mib, expect=honest_go_on):
         return hogs(field, ALL)
 
 
-enter(56, honest_go_on_under_pressure)
+enter(64, honest_go_on_under_pressure)
 for mib in (96, 160, 240):
     enter(mib)

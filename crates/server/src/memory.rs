@@ -22,6 +22,8 @@ const OWN_BYTES_MAX: i64 = 64 * 1024;
 
 static HELD: AtomicI64 = AtomicI64::new(0);
 static PURGES: AtomicU64 = AtomicU64::new(0);
+static SET_APART: AtomicU64 = AtomicU64::new(0);
+static LENT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static OWN: Cell<i64> = const { Cell::new(0) };
@@ -91,6 +93,36 @@ unsafe impl GlobalAlloc for Counting {
 /// Bytes that are allocated and not freed, in a program with this allocator.
 pub fn held_bytes() -> u64 {
     u64::try_from(HELD.load(Ordering::Relaxed)).unwrap_or(0)
+}
+
+/// Bytes that are needed for a moment, again and again, are set apart: whoever looks at the memory
+/// counts them all the time, and not as something that comes and goes.
+pub fn set_apart(bytes: u64) {
+    SET_APART.store(bytes, Ordering::Relaxed);
+}
+
+/// What is set apart, and how much of it is in use. Of what was set apart until a moment ago all
+/// may still be.
+pub fn apart_bytes() -> (u64, u64) {
+    let lent = LENT.load(Ordering::Relaxed);
+    (SET_APART.load(Ordering::Relaxed).max(lent), lent)
+}
+
+/// Somebody uses bytes of what is set apart as long as it lives.
+#[derive(Debug)]
+pub struct Loan(u64);
+
+impl Loan {
+    pub fn of(bytes: u64) -> Self {
+        LENT.fetch_add(bytes, Ordering::Relaxed);
+        Self(bytes)
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        LENT.fetch_sub(self.0, Ordering::Relaxed);
+    }
 }
 
 /// What the allocator has taken from the system, at most: what it has given back while its place

@@ -1,6 +1,7 @@
 //! The password file as a provider: passwords are hashed on threads of its own.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use super::random::random;
 use super::scram::{Credentials, Exchange, ScramError, Success};
 use super::{AuthRequest, Later, Opinion, Proof, lock};
 use crate::config::Auth;
-use crate::memory;
+use crate::memory::{self, Loan};
 use driver::Origin;
 
 /// Checks passwords.
@@ -26,6 +27,10 @@ pub(super) struct Passwords {
 
 /// The threads that do, to be ended in order.
 pub(super) struct Threads(Vec<JoinHandle<()>>);
+
+/// So many bytes of memory are for password checks, as a part of `memory_bytes_max`: where each
+/// takes much, fewer are done at a time, and one in any case.
+const CHECKS_PART: u64 = 8;
 
 struct Shared {
     /// Makes the decoys of users that do not exist, see [`Credentials::decoy`]. `None`: the digest
@@ -38,11 +43,16 @@ struct Shared {
     wake: Condvar,
     /// Makes numbers of user names.
     users: RandomState,
+    threads: usize,
+    memory_bytes_max: AtomicU64,
 }
 
 struct Queue {
     questions: Lanes<Question>,
     is_closed: bool,
+    /// Checks under way, and how many there may be at a time.
+    checks: usize,
+    checks_max: usize,
 }
 
 /// One password to check.
@@ -71,13 +81,21 @@ impl Passwords {
         let cache = VerdictCache::new(config.cache_entries_max as usize, lifetime, Instant::now());
         let pace = Pace::new(config.failures_per_second_max);
         let questions = Lanes::new(config.queue_max as usize, pace);
+        let threads = usize::from(config.threads);
         let shared = Arc::new(Shared {
             decoy_secret,
             passwords: RwLock::new(passwords),
             cache: Mutex::new(cache),
-            queue: Mutex::new(Queue { questions, is_closed: false }),
+            queue: Mutex::new(Queue {
+                questions,
+                is_closed: false,
+                checks: 0,
+                checks_max: threads,
+            }),
             wake: Condvar::new(),
             users: RandomState::new(),
+            threads,
+            memory_bytes_max: AtomicU64::new(u64::MAX),
         });
         let spawn = |index| {
             let shared = Arc::clone(&shared);
@@ -97,7 +115,14 @@ impl Passwords {
         let passwords = load(config)?;
         *self.shared.passwords.write().unwrap_or_else(PoisonError::into_inner) = passwords;
         lock(&self.shared.cache).clear();
+        self.shared.set_memory_apart();
         Ok(())
+    }
+
+    /// So much memory there is in all, for checks and everything else.
+    pub(super) fn fit_into(&self, memory_bytes_max: u64) {
+        self.shared.memory_bytes_max.store(memory_bytes_max, Ordering::Relaxed);
+        self.shared.set_memory_apart();
     }
 
     /// Where another provider comes behind this one, users that are not in the file are left to it.
@@ -221,10 +246,14 @@ fn work(shared: &Shared) {
         let Question { request, digest, later, .. } = question;
         let username = request.username.as_deref().unwrap_or_default();
         let password = request.password.as_deref().unwrap_or_default();
-        let is_right = passwords
-            .as_ref()
-            .is_some_and(|file| file.verify(username, password, &shared.decoy_secret(file)));
-        lock(&shared.queue).questions.pace.end(origin, is_right, Instant::now());
+        let is_right = passwords.as_ref().is_some_and(|file| {
+            let _loan = Loan::of(file.check_bytes_max());
+            file.verify(username, password, &shared.decoy_secret(file))
+        });
+        let mut queue = lock(&shared.queue);
+        queue.questions.pace.end(origin, is_right, Instant::now());
+        queue.checks -= 1;
+        drop(queue);
         // Another of this origin may have waited for it.
         shared.wake.notify_one();
         if is_right {
@@ -242,6 +271,17 @@ impl Shared {
         self.decoy_secret.unwrap_or_else(|| file.digest())
     }
 
+    /// Sets memory apart for as many checks at a time as may be.
+    fn set_memory_apart(&self) {
+        let passwords = self.passwords.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let each = passwords.map_or(0, |file| file.check_bytes_max());
+        let all = self.memory_bytes_max.load(Ordering::Relaxed) / CHECKS_PART;
+        let checks_max = checks_at_a_time(all, each, self.threads);
+        memory::set_apart(each * checks_max as u64);
+        lock(&self.queue).checks_max = checks_max;
+        self.wake.notify_all();
+    }
+
     /// Unless a reload came in between, which may have changed this very password.
     fn remember(&self, digest: Digest, checked_with: Option<&Arc<PasswordFile>>) {
         let passwords = self.passwords.read().unwrap_or_else(PoisonError::into_inner);
@@ -255,6 +295,12 @@ impl Shared {
     }
 }
 
+/// Of so many bytes, of which each takes so many.
+fn checks_at_a_time(all: u64, each: u64, threads: usize) -> usize {
+    let fit = all.checked_div(each).and_then(|checks| usize::try_from(checks).ok());
+    fit.unwrap_or(threads).clamp(1, threads)
+}
+
 fn next_question(shared: &Shared) -> Option<(Origin, Question)> {
     loop {
         memory::purge_if_asked();
@@ -262,9 +308,16 @@ fn next_question(shared: &Shared) -> Option<(Origin, Question)> {
         if queue.is_closed {
             return None;
         }
+        if queue.checks >= queue.checks_max {
+            drop(shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner));
+            continue;
+        }
         let now = Instant::now();
         drop(match queue.questions.take(now) {
-            Next::Item(origin, question) => return Some((origin, question)),
+            Next::Item(origin, question) => {
+                queue.checks += 1;
+                return Some((origin, question));
+            }
             Next::Later(None) => shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
             Next::Later(Some(due)) => {
                 let wait = due.saturating_duration_since(now).max(Duration::from_millis(1));
@@ -278,3 +331,18 @@ fn next_question(shared: &Shared) -> Option<(Origin, Question)> {
 /// Printable and without a comma, as RFC 5802 asks.
 const NONCE_ALPHABET: &[u8; 64] =
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_take_a_part_of_the_memory_and_one_is_always_done() {
+        let argon2 = 19 << 20;
+        assert_eq!(checks_at_a_time((1 << 30) / CHECKS_PART, argon2, 2), 2);
+        assert_eq!(checks_at_a_time((200 << 20) / CHECKS_PART, argon2, 2), 1);
+        assert_eq!(checks_at_a_time((56 << 20) / CHECKS_PART, argon2, 2), 1, "more than its part");
+        assert_eq!(checks_at_a_time((16 << 30) / CHECKS_PART, argon2, 4), 4, "as many as threads");
+        assert_eq!(checks_at_a_time((56 << 20) / CHECKS_PART, 0, 4), 4, "they take none");
+    }
+}

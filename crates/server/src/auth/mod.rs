@@ -216,6 +216,11 @@ impl Authenticator {
         Ok(Self { parts, passwords: threads, offers_scram: config.scram, _net: net })
     }
 
+    /// So much memory there is in all: password checks take no more than a part of it at a time.
+    pub fn fit_into(&self, memory_bytes_max: u64) {
+        self.parts.passwords.fit_into(memory_bytes_max);
+    }
+
     /// Reads the files of all providers again and forgets remembered verdicts. Each is replaced
     /// whole or not at all.
     ///

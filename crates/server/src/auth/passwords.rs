@@ -195,6 +195,12 @@ impl PasswordFile {
         self.users.get(username)?.scram.as_ref()
     }
 
+    /// The most memory that one check takes, in bytes: that of the costliest hash.
+    pub fn check_bytes_max(&self) -> u64 {
+        let of_users = self.users.values().filter_map(|user| user.hash.as_ref());
+        of_users.map(Hash::check_bytes).max().unwrap_or(0)
+    }
+
     pub fn knows(&self, username: &str) -> bool {
         self.users.contains_key(username)
     }
@@ -220,6 +226,14 @@ impl Hash {
             *hash = computed;
         }
         new
+    }
+
+    /// What a check takes of memory, beside a few bytes.
+    fn check_bytes(&self) -> u64 {
+        match self {
+            Self::Argon2id { memory_kib, .. } => u64::from(*memory_kib) * 1024,
+            Self::Pbkdf2Sha512 { .. } | Self::Sha512 { .. } => 0,
+        }
     }
 
     /// Reads the text after `user:`.

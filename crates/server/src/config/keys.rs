@@ -556,7 +556,10 @@ settings! {
         /// Offers SCRAM-SHA-256 (MQTT 5 enhanced authentication) to users of the password file that
         /// have SCRAM credentials.
         scram: bool = Kind::Flag, "true";
-        /// Threads that check passwords. One check takes tens of milliseconds of one core.
+        /// Threads that check passwords. One check takes tens of milliseconds of one core, and what
+        /// its hash says of memory (argon2id: 19 MiB). That memory is set apart: it counts for
+        /// `limits.memory_bytes_max` all the time. Where the checks of all threads would take more
+        /// than an eighth of that, fewer are done at a time, but one always.
         threads: u16 = count(1, 64), "2";
         /// The most password checks that wait. Addresses take turns. At the limit the address that
         /// has the most waiting is answered with 0x89 (server busy).

@@ -47,7 +47,14 @@ impl Reading {
     pub(super) fn take() -> Option<Self> {
         let resident = resident_bytes()?;
         let others = resident.saturating_sub(memory::taken_bytes());
-        Some(Self { resident, held: (memory::held_bytes() + others).min(resident) })
+        let held = (memory::held_bytes() + others).min(resident);
+        Some(Self { resident, held }.with_apart(memory::apart_bytes()))
+    }
+
+    /// What is set apart counts as held whether it is in use or not.
+    fn with_apart(self, (bytes, lent): (u64, u64)) -> Self {
+        let counted = |one: u64| one.saturating_sub(lent) + bytes;
+        Self { resident: counted(self.resident), held: counted(self.held) }
     }
 
     fn free(self) -> u64 {
@@ -232,6 +239,13 @@ mod tests {
         assert_eq!(judge(20, 870), None);
         assert_eq!(judge(20, 850), Some(Memory::Short));
         assert_eq!(judge(20, 800), Some(Memory::Enough));
+    }
+
+    #[test]
+    fn a_password_check_makes_no_difference() {
+        let idle = reading(300, 340).with_apart((40 * MIB, 0));
+        let one_check = reading(320, 360).with_apart((40 * MIB, 20 * MIB));
+        assert_eq!((idle, one_check), (reading(340, 380), reading(340, 380)));
     }
 
     #[test]

@@ -90,6 +90,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let decoy_secret = store.as_ref().and_then(kept_secret);
     let authenticator =
         Arc::new(Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?);
+    authenticator.fit_into(config.limits.memory_bytes_max);
     let shards = store.as_ref().map_or(config.server.shards, Store::shards);
     let seed = u64::from_le_bytes(crate::auth::random());
     let shared = Shared::new(limits::of_broker(&config), shards, seed);
