@@ -66,6 +66,7 @@ pub struct Effects {
     pub answers: Vec<(u32, Answer)>,
     id: ShardId,
     shared: Arc<Shared>,
+    metrics: Arc<Metrics>,
     lanes: Lanes,
     /// The publisher that was told last in this turn that it is too fast.
     slowed_last: SessionKey,
@@ -84,6 +85,7 @@ impl Effects {
             answers: Vec::new(),
             id,
             shared: shared.clone(),
+            metrics: Arc::clone(&shared.metrics[usize::from(id)]),
             lanes: Lanes::new(shared),
             slowed_last: SessionKey::NOBODY,
             spare_batches: Vec::new(),
@@ -91,7 +93,7 @@ impl Effects {
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
-        &self.shared.metrics[usize::from(self.id)]
+        &self.metrics
     }
 
     pub(crate) fn shared(&self) -> &Shared {

@@ -397,7 +397,7 @@ impl Shard {
             group.parked.pop_front();
             group.parked_bytes -= message.heap_bytes() as u64;
             if place.is_none() {
-                self.shared.metrics[usize::from(self.id)].dropped_expired.add(1);
+                self.metrics.dropped_expired.add(1);
             }
             if let Some(member) = place.and_then(|place| group.members.get(place)) {
                 member.gauge.assign();

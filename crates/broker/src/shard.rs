@@ -49,6 +49,8 @@ const SWEEP_EVERY_MS: u64 = 1000;
 pub struct Shard {
     pub(crate) id: ShardId,
     pub(crate) shared: Arc<Shared>,
+    /// Those of this shard among the shared ones.
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) rules: Rules,
     pub(crate) clients: Clients,
     pub(crate) router: Router,
@@ -109,6 +111,7 @@ impl Shard {
             publications: Publications::default(),
             sequence: 0,
             spaces: BTreeMap::new(),
+            metrics: Arc::clone(&shared.metrics[usize::from(id)]),
             shared,
         }
     }
@@ -122,7 +125,7 @@ impl Shard {
     }
 
     pub fn metrics(&self) -> &Metrics {
-        &self.shared.metrics[usize::from(self.id)]
+        &self.metrics
     }
 
     /// Bytes came from a connection. They may hold any part of any number of packets. After a
@@ -321,7 +324,7 @@ impl Shard {
 
     /// Moves on what the session itself has: resends and its queue.
     fn pump_session(&mut self, slot: u32, now_ms: u64) {
-        let metrics = &self.shared.metrics[usize::from(self.id)];
+        let metrics = &self.metrics;
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
         let before = client.session.link().map_or(0, |link| link.outbox.len());

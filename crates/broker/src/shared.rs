@@ -20,7 +20,7 @@ pub struct Shared {
     pub shard_count: ShardId,
     /// Which shards may want a topic.
     pub interest: Interest,
-    pub metrics: Box<[Metrics]>,
+    pub metrics: Box<[Arc<Metrics>]>,
     /// Who makes the broker hold how much.
     pub ledger: Ledger,
     /// A number clients cannot guess, for hashes.
@@ -120,7 +120,7 @@ impl Shared {
             shard_count,
             interest: Interest::new(shard_count, INTEREST_BUCKETS_LOG2, seed),
             ledger: Ledger::new(pots),
-            metrics: (0..shard_count).map(|_| Metrics::default()).collect(),
+            metrics: (0..shard_count).map(|_| Arc::default()).collect(),
             seed,
             group_names: GroupNames::new(shard_count, seed),
             spaces: Spaces::default(),

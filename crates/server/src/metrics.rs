@@ -56,7 +56,7 @@ pub fn exposition(sources: &Sources<'_>) -> String {
 
 /// Metrics that differ in a label only are one to Prometheus.
 fn write_shards(text: &mut String, shared: &Shared) {
-    let shards: Vec<Vec<u64>> = shared.metrics.iter().map(Metrics::values).collect();
+    let shards: Vec<Vec<u64>> = shared.metrics.iter().map(|own| own.values()).collect();
     let mut last = "";
     for (number, metric) in Metrics::DESCRIPTIONS.iter().enumerate() {
         if metric.name != last {

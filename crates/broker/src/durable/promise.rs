@@ -143,7 +143,7 @@ impl Shard {
 
     /// The packet id of a QoS 2 delivery is kept: it may leave, and what was held behind it.
     fn send_committed(&mut self, session: SessionKey, packet_id: u16, now_ms: u64) {
-        let metrics = &self.shared.metrics[usize::from(self.id)];
+        let metrics = &self.metrics;
         let Some(slot) = self.clients.slot_of(session) else { return };
         let Some(client) = self.clients.get_mut(slot) else { return };
         let mut given_up = Vec::new();

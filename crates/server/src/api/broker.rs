@@ -42,7 +42,7 @@ fn dropped(api: &Api) -> u64 {
             .map(|(_, value)| value)
             .sum::<u64>()
     };
-    api.shards.shared.metrics.iter().map(of_shard).sum()
+    api.shards.shared.metrics.iter().map(|own| of_shard(own)).sum()
 }
 
 pub(crate) fn listeners(api: &Api) -> Outcome {
