@@ -12,11 +12,13 @@ the instruction set that the baseline names; elsewhere they are not compared, an
 
 import argparse
 import json
+import os
 import platform
 import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,14 +72,21 @@ def measure(work, count):
         return instructions_of(Path(out.name).read_text(), str(BINARY))
 
 
+def build():
+    command = ["cargo", "build", "--profile", PROFILE, "-p", "broker", "--example", "instructions"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return 0
+
+
 def measure_all():
-    build = ["cargo", "build", "--profile", PROFILE, "-p", "broker", "--example", "instructions"]
-    subprocess.run(build, cwd=ROOT, check=True)
-    counts = {}
-    for _, work, count in WORKS:
-        once, twice = measure(work, count), measure(work, 2 * count)
-        counts[work] = round((twice - once) / count)
-    return counts
+    build()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [(work, count, times) for _, work, count in WORKS for times in (1, 2)]
+        sums = pool.map(lambda job: measure(job[0], job[1] * job[2]), jobs)
+        found = {(work, times): total for (work, _, times), total in zip(jobs, sums, strict=True)}
+    return {
+        work: round((found[work, 2] - found[work, 1]) / count) for _, work, count in WORKS
+    }
 
 
 def surroundings():
@@ -151,8 +160,11 @@ def main():
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--check", action="store_true", help="fail above +3 %% of the baseline")
     choice.add_argument("--bless", action="store_true", help="write the baseline anew")
+    choice.add_argument("--build", action="store_true", help="build what is measured, and no more")
     arguments = parser.parse_args()
     try:
+        if arguments.build:
+            return build()
         return check() if arguments.check else bless() if arguments.bless else table()
     except FileNotFoundError as error:
         if error.filename == "valgrind":
