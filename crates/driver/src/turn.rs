@@ -263,6 +263,17 @@ impl<H: Host> Driver<H> {
         &self.shards
     }
 
+    /// Those that it has, with those that are leaving.
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// A planted bug: numbers that were given are given again.
+    #[cfg(feature = "testing")]
+    pub fn forget_numbers(&mut self) {
+        self.numbers = Numbers::default();
+    }
+
     pub fn has_mail(&self) -> bool {
         self.mailbox.has_items()
     }
@@ -353,6 +364,8 @@ impl<H: Host> Driver<H> {
         let Some(connection) = self.connections.get_mut(ready.key) else { return };
         if ready.is_writable && (connection.is_blocked || connection.socket.wants_write()) {
             connection.is_blocked = false;
+            // What the layers have taken goes on though there is nothing more to write.
+            self.write_own(ready.key);
             self.write(ready.key);
         }
         if ready.is_readable || ready.is_ending {

@@ -39,7 +39,8 @@ impl Clock {
 /// What a driver has told its host.
 #[derive(Debug, Default)]
 pub struct Told {
-    pub events: Vec<(ShardId, Event)>,
+    /// With the time of the turn.
+    pub events: Vec<(u64, Event)>,
     pub answers: Vec<(u32, Answer)>,
     pub commands: Vec<(ShardId, storage::Command)>,
 }
@@ -145,8 +146,8 @@ impl Host for MemoryHost {
 
     fn on_untaken(&mut self, _client_id: &str, _error: &io::Error) {}
 
-    fn on_event(&mut self, shard: &mut Shard, event: &Event, _now_ms: u64) {
-        self.told.borrow_mut().events.push((shard.id(), event.clone()));
+    fn on_event(&mut self, _shard: &mut Shard, event: &Event, now_ms: u64) {
+        self.told.borrow_mut().events.push((now_ms, event.clone()));
     }
 
     fn reauthenticate(&mut self, _shard: ShardId, _ask: &Reauthenticate) -> Reauthenticated {

@@ -37,9 +37,10 @@ struct Wire {
     portion: usize,
     /// Read by the layers, and not handed on.
     inner: Vec<u8>,
-    /// Words of the layers' own that are still to be sent, and that were.
+    /// What the layers have taken, and the socket has not.
+    outer: Vec<u8>,
+    /// Words of the layers' own that are still to be sent.
     own_unsent: usize,
-    own_sent: usize,
     /// A write has fallen short since the client last took something.
     is_full: bool,
     /// Something has changed since it was told.
@@ -129,10 +130,19 @@ impl PipeEnd {
         self.0.borrow().driver_is_gone
     }
 
-    /// Words of the layers' own that wait to be sent, and those that were.
-    pub fn own_words(&self) -> (usize, usize) {
+    /// From now on so much may lie before the client.
+    pub fn widen(&self, room: usize) {
+        let mut wire = self.0.borrow_mut();
+        wire.room = room;
+        if std::mem::take(&mut wire.is_full) {
+            wire.has_edge |= !wire.flaws.stays_full;
+        }
+    }
+
+    /// Do layers have something that they should have sent?
+    pub fn has_unsent(&self) -> bool {
         let wire = self.0.borrow();
-        (wire.own_unsent, wire.own_sent)
+        wire.own_unsent > 0 || !wire.outer.is_empty()
     }
 }
 
@@ -181,11 +191,36 @@ impl Wire {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
-        let took = wanted.min(self.room.saturating_sub(self.to_client.len()));
-        let bytes = slices.iter().flat_map(|slice| slice.iter().copied());
+        let mut bytes = slices.iter().flat_map(|slice| slice.iter().copied());
+        if self.portion > 0 {
+            // As a layer of TLS, which takes whole records while they can be sent.
+            let mut took = 0;
+            while self.flush() && took < wanted {
+                self.outer.extend(bytes.by_ref().take(self.portion));
+                took = wanted.min(took + self.portion);
+            }
+            return Ok(took);
+        }
+        let took = wanted.min(self.room_left());
         self.to_client.extend(bytes.take(took));
         self.is_full |= took < wanted;
         Ok(if self.flaws.forgets_rest && took > 0 { wanted } else { took })
+    }
+
+    fn room_left(&self) -> usize {
+        self.room.saturating_sub(self.to_client.len())
+    }
+
+    /// True: nothing waits any more.
+    fn flush(&mut self) -> bool {
+        let count = self.outer.len().min(self.room_left());
+        self.to_client.extend(self.outer.drain(..count));
+        if self.outer.is_empty() && self.room_left() > 0 {
+            self.own_unsent = 0;
+        }
+        let is_done = self.outer.is_empty() && self.own_unsent == 0;
+        self.is_full |= !is_done;
+        is_done
     }
 }
 
@@ -219,7 +254,7 @@ impl Socket for Pipe {
 
     fn wants_write(&self) -> bool {
         let wire = self.0.borrow();
-        wire.own_unsent > 0 && !wire.flaws.hides_own
+        (wire.own_unsent > 0 || !wire.outer.is_empty()) && !wire.flaws.hides_own
     }
 
     fn flush(&mut self) -> io::Result<bool> {
@@ -227,12 +262,7 @@ impl Socket for Pipe {
         if wire.is_broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        if wire.to_client.len() >= wire.room {
-            wire.is_full = true;
-        } else {
-            wire.own_sent += std::mem::take(&mut wire.own_unsent);
-        }
-        Ok(wire.own_unsent == 0)
+        Ok(wire.flush())
     }
 
     fn shutdown(&mut self) -> io::Result<()> {

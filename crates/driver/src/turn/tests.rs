@@ -235,6 +235,27 @@ fn a_broadcast_is_written_over_several_turns() {
 }
 
 #[test]
+fn what_the_layers_of_a_socket_have_taken_is_sent_when_there_is_room_though_nobody_says_more() {
+    const PAYLOAD: usize = 100;
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let (socket, subscriber) = Pipe::new(30, 1000, Flaws::default());
+    let (request, rest) = (request("slow".into()), b"\x82\x07\x00\x01\x00\x00\x01t\x00".to_vec());
+    let handover = Handover { socket, shard: 0, request, rest, permit: (), charge: () };
+    mailboxes[0].put(Item::Connection(Box::new(handover)));
+    let publisher = crowd(1, &mailboxes, &[]).remove(0);
+    drive_until(driver, |driver| count(driver, |m| &m.subscriptions) == 1);
+    publisher.send(&[b"\x30\x68\x00\x01t\x00".as_slice(), &[7; PAYLOAD]].concat());
+    drive_until(driver, |driver| count(driver, |m| &m.publishes_sent) == 1);
+    let mut received = Vec::new();
+    for _ in 0..20 {
+        received.extend(subscriber.take(usize::MAX));
+        turn(driver);
+    }
+    assert!(received.ends_with(&[7; PAYLOAD]), "{} bytes came", received.len());
+}
+
+#[test]
 fn a_publisher_is_not_read_while_much_of_its_mail_lies_before_a_busy_driver() {
     /// Less in all than an outbox takes, so that nothing is dropped.
     const MESSAGES: u64 = 1500;
