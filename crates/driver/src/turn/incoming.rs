@@ -94,14 +94,16 @@ impl Incoming {
         self.arrived = arrived;
         let packet_len = codec::packet_len(inbox).ok().flatten().unwrap_or_default();
         let lacks_some = packet_len > arrived;
-        let wanted = inbox.capacity().max(packet_len) as u64;
-        if self.packet.bytes() >= wanted || lacks_some && reach(&mut self.packet, wanted) {
-            self.waiting.release();
-            (self.is_open, self.lacks_room_for) = (lacks_some, 0);
+        if self.has_room_for(inbox.capacity().max(packet_len), lacks_some) {
             return Verdict::GoOn;
         }
+        // Of what lay before it the packet needs nothing.
         inbox.shrink_to_fit();
         let held = inbox.capacity() as u64;
+        let wanted = held.max(packet_len as u64);
+        if self.has_room_for(wanted as usize, lacks_some) {
+            return Verdict::GoOn;
+        }
         self.is_open = false;
         if !lacks_some {
             // It is complete, and waits for others: that is not its sender's doing.
@@ -113,6 +115,17 @@ impl Incoming {
         self.packet.stand_in_line(wanted);
         self.lacks_room_for = wanted;
         if reach(&mut self.waiting, held) { Verdict::Wait } else { Verdict::Cut }
+    }
+
+    fn has_room_for(&mut self, wanted: usize, lacks_some: bool) -> bool {
+        let wanted = wanted as u64;
+        let has_room =
+            self.packet.bytes() >= wanted || lacks_some && reach(&mut self.packet, wanted);
+        if has_room {
+            self.waiting.release();
+            (self.is_open, self.lacks_room_for) = (lacks_some, 0);
+        }
+        has_room
     }
 
     /// May it be read on?
@@ -282,6 +295,18 @@ mod tests {
         drop(first);
         assert!(second.finds_room());
         assert!(goes_on(&mut second, &mut inbox, 0));
+    }
+
+    #[test]
+    fn a_packet_does_not_wait_for_the_room_of_what_lay_before_it() {
+        let room = room();
+        let mut held = incoming(&room, "one");
+        let mut inbox = part(5 * KIB);
+        // Many small packets have been in it, more than a user may ever have.
+        inbox.reserve_exact(100 * KIB);
+        assert!(goes_on(&mut held, &mut inbox, 0));
+        assert_eq!(held.packet.bytes(), 64 * KIB as u64);
+        assert!(inbox.capacity() < 10 * KIB);
     }
 
     #[test]
