@@ -117,6 +117,8 @@ pub(crate) enum Keeping {
     New { is_awaited: bool, may_refuse: bool, payer: u32, origin: Option<Origin> },
     /// It is there, with this serial.
     Kept(u64),
+    /// It is not for these, who get it later than others (`broadcast.rs`).
+    Late,
 }
 
 impl Keeping {
@@ -196,17 +198,16 @@ impl Shard {
                 return delivered;
             }
         }
-        let is_for_many = found.len() > 1;
-        if is_for_many {
-            self.work.charge(found.len());
-            if !found.is_sorted_by_key(|s| s.subscriber) {
-                found.sort_unstable_by_key(|subscription| subscription.subscriber);
-            }
-        }
+        let all = found.len();
+        let is_late = matches!(keeping, Keeping::Late);
+        let found = match (all > 1 || !self.broadcasts.is_empty()) && !is_late {
+            true => self.at_once(message, found, serial, now_ms),
+            false => found,
+        };
         let traits = Traits::of(message);
         let already_dirty = self.dirty.urgent();
         let mut fan_out = FanOut::default();
-        if is_for_many {
+        if all > 1 {
             fan_out.template = Some(self.buffers.take_template());
         }
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
@@ -218,13 +219,65 @@ impl Shard {
         if found.len() > BROADCAST_MIN {
             self.dirty.set_apart(already_dirty);
         }
-        if !traits.scope.is_first() {
-            self.charge_sent(message, found.len() as u64, now_ms);
+        if !traits.scope.is_first() && !is_late {
+            self.charge_sent(message, all as u64, now_ms);
         }
         self.end_delivery(message, keeping, serial, fan_out.is_left_behind);
         delivered.pace = fan_out.pace;
         delivered.own = fan_out.own;
         delivered
+    }
+
+    /// Those who get a message at once, sorted by client; others get it in later turns.
+    #[inline(never)]
+    fn at_once<'a>(
+        &mut self,
+        message: &Message,
+        found: &'a mut [Subscription],
+        serial: u64,
+        now_ms: u64,
+    ) -> &'a [Subscription] {
+        if !found.is_sorted_by_key(|subscription| subscription.subscriber) {
+            found.sort_unstable_by_key(|subscription| subscription.subscriber);
+        }
+        let is_behind = !self.broadcasts.is_empty() && self.broadcasts.hold_up_message(message);
+        let found = match is_behind || found.len() > self.work.broadcast_max() {
+            true => self.put_some_off(message, found, (serial, is_behind), now_ms),
+            false => found,
+        };
+        self.work.charge(found.len());
+        found
+    }
+
+    /// `is_behind`: behind a broadcast that has not reached everybody nobody gets it at once. But
+    /// what the log owes is owed now, and a publisher's own copy comes with its acknowledgement.
+    #[cold]
+    fn put_some_off<'a>(
+        &mut self,
+        message: &Message,
+        found: &'a mut [Subscription],
+        (serial, is_behind): (u64, bool),
+        now_ms: u64,
+    ) -> &'a [Subscription] {
+        if self.work.is_stopping() || self.shared.settings.rejects {
+            self.finish_broadcasts(now_ms);
+            return found;
+        }
+        let first = if is_behind { 0 } else { self.work.broadcast_max() };
+        let first = found.get(first).map_or(u32::MAX, |subscription| subscription.subscriber);
+        let publisher = self.clients.slot_of(SessionKey::from_u64(message.publisher()));
+        let is_owed = |slot: u32| {
+            serial != 0 && self.clients.get(slot).is_some_and(|client| client.durable.is_some())
+        };
+        let comes_later =
+            |s: &Subscription| s.subscriber >= first && Some(s.subscriber) != publisher;
+        found.sort_by_key(|s| comes_later(s) && !is_owed(s.subscriber));
+        let now = found.partition_point(|s| !comes_later(s) || is_owed(s.subscriber));
+        let (now, later) = found.split_at(now);
+        if !later.is_empty() {
+            self.put_off_broadcast(message, later.iter().copied(), now_ms);
+        }
+        now
     }
 
     fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {

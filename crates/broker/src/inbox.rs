@@ -44,6 +44,10 @@ impl Inbox {
             && !marks_of(message).iter().any(|mark| self.marked.contains_key(mark))
     }
 
+    pub(crate) fn first_unread(&self) -> Option<&Mail> {
+        self.unread.front()
+    }
+
     /// The oldest, if there is any.
     pub(crate) fn next_unread(&mut self) -> Option<Mail> {
         let next = self.unread.pop_front();

@@ -19,6 +19,7 @@
 
 pub mod access;
 pub mod admission;
+mod broadcast;
 mod buffers;
 mod calendar;
 mod client;

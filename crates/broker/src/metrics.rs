@@ -174,6 +174,8 @@ metrics! {
         "Times that publishers were paused because the queue of a subscriber was too long.";
     unread_waits: Counter "quelea_unread_waits_total",
         "Times that a client was paused until it had read more of what it was sent.";
+    broadcasts_put_off: Counter "quelea_broadcasts_put_off_total",
+        "Messages for more subscribers than a turn has time for; the others got them in later ones.";
     work_waits: Counter "quelea_work_waits_total",
         "Times that a client was paused for a turn because it had asked for much.";
     subscriptions_refused: Counter "quelea_subscriptions_refused_total",

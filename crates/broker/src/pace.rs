@@ -58,6 +58,10 @@ impl Shard {
         (publish, is_alone): (&Publish<'_>, bool),
         now_ms: u64,
     ) -> bool {
+        if !self.broadcasts.is_empty() && self.waits_for_broadcast(slot, publish) {
+            self.wait_for_turn(slot);
+            return true;
+        }
         if let Some(pause_ms) = self.wait_for_disk_ms(slot, publish) {
             self.pause(slot, pause_ms, now_ms);
             return true;

@@ -89,6 +89,7 @@ impl Shard {
     /// Takes a session out of all tables. What is large goes in later turns.
     pub(crate) fn bury(&mut self, slot: u32) {
         let Some(mut client) = self.clients.take(slot).sure() else { return };
+        self.broadcasts.forget(slot);
         let mut leaving = std::mem::take(&mut client.subscriptions).into_iter();
         let metrics = self.metrics();
         metrics.sessions.sub(1);

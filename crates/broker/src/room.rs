@@ -130,7 +130,7 @@ impl Shard {
 }
 
 /// The topic of a PUBLISH, which may be that of an alias.
-fn topic_of<'a>(client: &'a Client, publish: &Publish<'a>) -> &'a str {
+pub(crate) fn topic_of<'a>(client: &'a Client, publish: &Publish<'a>) -> &'a str {
     match publish.properties.topic_alias() {
         Some(alias) if publish.topic.is_empty() => {
             client.session.link().and_then(|link| link.topic_of(alias)).unwrap_or_default()

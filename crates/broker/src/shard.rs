@@ -13,6 +13,7 @@ use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, Dropped, Link, Message, NEVER, Outbox};
 
 use crate::access::{Action, Identity};
+use crate::broadcast::Broadcasts;
 use crate::buffers::Buffers;
 use crate::client::{Client, Pace};
 use crate::clients::Clients;
@@ -73,6 +74,7 @@ pub struct Shard {
     pub(crate) greed_walk: GreedWalk,
     pub(crate) buffers: Buffers,
     pub(crate) work: Work,
+    pub(crate) broadcasts: Broadcasts,
     pub(crate) holds: Holds,
     pub(crate) heard: Heard,
     pub(crate) publications: Publications,
@@ -106,6 +108,7 @@ impl Shard {
             greed_walk: GreedWalk::default(),
             buffers: Buffers::default(),
             work: Work::new(shared.settings.turn_units),
+            broadcasts: Broadcasts::default(),
             holds: Holds::default(),
             heard: Heard::new(shared.shard_count),
             publications: Publications::default(),
@@ -241,7 +244,7 @@ impl Shard {
             Packet::Ack(ack) if ack.kind == AckKind::Pubrel => self.on_pubrel(slot, ack.packet_id),
             Packet::Ack(ack) => self.on_ack(slot, ack, now_ms)?,
             Packet::Subscribe(subscribe) => self.on_subscribe(slot, subscribe, now_ms)?,
-            Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(slot, unsubscribe)?,
+            Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(slot, unsubscribe, now_ms)?,
             Packet::Pingreq => {
                 if let Some(client) = self.clients.get_mut(slot)
                     && let Some(link) = client.session.link_mut()
@@ -557,7 +560,8 @@ impl Shard {
 
     /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
     pub fn next_deadline_ms(&self) -> u64 {
-        if !self.remains.is_empty() || self.inbox.has_unread() || self.work.has_line() {
+        let has_portions = !self.remains.is_empty() || !self.broadcasts.is_empty();
+        if has_portions || self.inbox.has_unread() || self.work.has_line() {
             return 0;
         }
         let log = self.store.as_ref().and_then(|store| store.log.next_deadline());

@@ -482,8 +482,10 @@ impl Shard {
         &mut self,
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
+        now_ms: u64,
     ) -> Result<(), Ended> {
-        let done = self.unsubscribe_portion(slot, unsubscribe, !self.is_lost(slot))?;
+        let is_rest = !self.is_lost(slot);
+        let done = self.unsubscribe_portion(slot, unsubscribe, is_rest, now_ms)?;
         let unsuback = Unsuback {
             packet_id: unsubscribe.packet_id,
             properties: Properties::EMPTY,
@@ -499,8 +501,9 @@ impl Shard {
         &mut self,
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
+        now_ms: u64,
     ) -> Result<bool, Ended> {
-        let done = self.unsubscribe_portion(slot, unsubscribe, false)?;
+        let done = self.unsubscribe_portion(slot, unsubscribe, false, now_ms)?;
         Ok(self.put_off(slot, done, unsubscribe.filters.iter().count()))
     }
 
@@ -509,7 +512,11 @@ impl Shard {
         slot: u32,
         unsubscribe: &Unsubscribe<'_>,
         is_rest: bool,
+        now_ms: u64,
     ) -> Result<Done, Ended> {
+        if !self.broadcasts.is_empty() {
+            self.broadcast_before_end(slot, now_ms);
+        }
         let done = self.take_done(slot);
         let mut portion = self.portion(done, is_rest);
         let outcome = self.unsubscribe_all(slot, unsubscribe, &mut portion);

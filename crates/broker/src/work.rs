@@ -67,6 +67,8 @@ pub(crate) struct Work {
     mail: u32,
     /// In this turn, of mail that went before what was unread.
     passing: u32,
+    /// In this turn, of messages that have not reached all their subscribers.
+    broadcasts: u32,
     /// Slots and connections that have had their part, and those that found nothing left of the
     /// turn. One entry for each connection, and for some that have ended.
     line: VecDeque<(u32, u64)>,
@@ -75,7 +77,9 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) const fn new(units_max: u32) -> Self {
         let line = VecDeque::new();
-        Self { units_max, is_stopping: false, go: 0, heavy: 0, light: 0, mail: 0, passing: 0, line }
+        let is_stopping = false;
+        let (go, heavy, light, mail, passing, broadcasts) = (0, 0, 0, 0, 0, 0);
+        Self { units_max, is_stopping, go, heavy, light, mail, passing, broadcasts, line }
     }
 
     pub(crate) const fn begin(&mut self) {
@@ -137,7 +141,8 @@ impl Work {
     /// So far in this turn.
     const fn used(&self) -> u32 {
         let of_clients = self.heavy.saturating_add(self.light);
-        of_clients.saturating_add(self.mail).saturating_add(self.passing)
+        let of_mail = self.mail.saturating_add(self.passing);
+        of_clients.saturating_add(of_mail).saturating_add(self.broadcasts)
     }
 
     pub(crate) const fn end_turn(&mut self) {
@@ -145,6 +150,27 @@ impl Work {
         self.light = 0;
         self.mail = 0;
         self.passing = 0;
+        self.broadcasts = 0;
+    }
+
+    /// No turn comes any more.
+    pub(crate) const fn is_stopping(&self) -> bool {
+        self.is_stopping
+    }
+
+    /// So many subscriptions of a shard get a message at once.
+    #[inline]
+    pub(crate) const fn broadcast_max(&self) -> usize {
+        self.units_max as usize
+    }
+
+    /// What is left of this turn for messages that have not reached all their subscribers.
+    pub(crate) const fn left_for_broadcasts(&self) -> usize {
+        self.units_max.saturating_sub(self.broadcasts) as usize
+    }
+
+    pub(crate) const fn charge_broadcast(&mut self, units: usize) {
+        self.broadcasts = self.broadcasts.saturating_add(units as u32);
     }
 
     /// Is something left for mail that goes before what is unread?
@@ -182,15 +208,19 @@ impl Shard {
         }
     }
 
-    /// Goes on with clients that wait for their part of a turn; false if none does, or nothing is
-    /// left of this one.
+    /// Goes on with messages that have not reached everybody, and with clients that wait for their
+    /// part of a turn; false if there are none, or nothing is left of this one.
     pub fn read_line_on(&mut self, now_ms: u64) -> bool {
-        let mut any = false;
-        while !self.work.has_no_more()
-            && let Some((slot, connection)) = self.work.line.pop_front()
-        {
-            self.read_on(slot, connection, now_ms);
-            any = true;
+        let mut any = self.broadcast_on(now_ms);
+        // Who has to wait on, for a broadcast that others are still to get, comes behind them.
+        for _ in 0..self.work.line.len() {
+            if self.work.has_no_more() {
+                break;
+            }
+            if let Some((slot, connection)) = self.work.line.pop_front() {
+                self.read_on(slot, connection, now_ms);
+                any = true;
+            }
         }
         any
     }
@@ -211,7 +241,7 @@ impl Shard {
             }
             Packet::Subscribe(subscribe) => return self.subscribes_later(slot, subscribe, now_ms),
             Packet::Unsubscribe(unsubscribe) if is_large => {
-                self.unsubscribe_some(slot, unsubscribe)
+                self.unsubscribe_some(slot, unsubscribe, now_ms)
             }
             _ => return false,
         };
@@ -266,6 +296,7 @@ impl Shard {
     /// From now on mail is dealt with as it comes, and first what has waited.
     pub(crate) fn put_off_no_mail(&mut self, now_ms: u64) {
         self.work.is_stopping = true;
+        self.finish_broadcasts(now_ms);
         self.read_mail_on(now_ms);
     }
 
@@ -273,10 +304,11 @@ impl Shard {
     pub fn on_batch(&mut self, mut mails: Vec<Mail>, now_ms: u64) {
         self.work.begin_mail();
         for mail in mails.drain(..) {
-            let is_late = self.work.mail_is_spent() || self.inbox.has_unread();
+            let is_held_up = self.broadcasts.hold_up_mail(&mail);
+            let is_late = self.work.mail_is_spent() || self.inbox.has_unread() || is_held_up;
             if !is_late || !mail.keeps_order() {
                 self.on_mail(mail, now_ms);
-            } else if self.lets_pass(&mail) {
+            } else if !is_held_up && self.lets_pass(&mail) {
                 self.let_pass(mail, now_ms);
             } else {
                 self.inbox.push_unread(mail);
@@ -307,6 +339,7 @@ impl Shard {
         }
         self.work.begin_mail();
         while !self.work.mail_is_spent()
+            && !self.inbox.first_unread().is_some_and(|mail| self.broadcasts.hold_up_mail(mail))
             && let Some(mail) = self.inbox.next_unread()
         {
             self.on_mail(mail, now_ms);

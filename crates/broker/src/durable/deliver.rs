@@ -43,6 +43,7 @@ impl Shard {
     ) -> Result<Option<(u64, Option<Position>)>, storage::AppendError> {
         let (origin, is_awaited, payer) = match keeping {
             Keeping::Kept(serial) => return Ok(Some((serial, None))),
+            Keeping::Late => return Ok(None),
             Keeping::New { origin, is_awaited, payer, .. } => (origin, is_awaited, payer),
         };
         // A packet id of QoS 2 that is forgotten with the process would later be taken for a
