@@ -1,0 +1,67 @@
+//! What was sent, stream by stream, and what of it nobody promised.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::StreamId;
+
+/// What was sent on one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// Messages so far, which is also the next sequence number.
+    pub count: u32,
+    pub qos: u8,
+    /// When the first and the last message were handed to the kernel, nanoseconds of the run's
+    /// clock.
+    pub first_ns: u64,
+    pub last_ns: u64,
+}
+
+/// Everything that was sent in a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SentTable {
+    pub streams: BTreeMap<StreamId, Sent>,
+    /// QoS 1 and 2 messages that were never acknowledged, or refused: nobody promised them.
+    pub unpromised: BTreeMap<StreamId, Vec<Unpromised>>,
+    /// Messages that were acknowledged with "no matching subscribers", by number.
+    #[serde(default)]
+    pub unheard: BTreeMap<StreamId, Vec<u32>>,
+}
+
+/// A message that its publisher has no promise for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Unpromised {
+    pub sequence: u32,
+    /// How long it had waited, since it was due, when the run ended or it was refused; 0 where that
+    /// is no latency of the measured stages.
+    pub waited_ns: u64,
+}
+
+impl SentTable {
+    pub fn merge(&mut self, other: Self) {
+        // Each stream has one publisher, which runs in one place: keys never meet.
+        self.streams.extend(other.streams);
+        for (stream, sequences) in other.unpromised {
+            self.unpromised.entry(stream).or_default().extend(sequences);
+        }
+        for (stream, sequences) in other.unheard {
+            self.unheard.entry(stream).or_default().extend(sequences);
+        }
+    }
+
+    pub fn sort(&mut self) {
+        for sequences in self.unpromised.values_mut() {
+            sequences.sort_unstable();
+            sequences.dedup_by_key(|unpromised| unpromised.sequence);
+        }
+    }
+
+    pub fn unpromised_of(&self, stream: StreamId) -> &[Unpromised] {
+        self.unpromised.get(&stream).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn unpromised_count(&self) -> u64 {
+        self.unpromised.values().map(|sequences| sequences.len() as u64).sum()
+    }
+}

@@ -1,0 +1,85 @@
+//! What a shared group received of one stream.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::track::Receipt;
+
+/// What a shared group received of one stream: a bit per message, in pages, so that a number out of
+/// all proportion costs one page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedTrack {
+    /// By number of the page; [`PAGE_WORDS`] each.
+    pub(super) pages: BTreeMap<u32, Vec<u64>>,
+    pub(super) duplicated: u32,
+    pub(super) duplicated_marked: u32,
+}
+
+impl SharedTrack {
+    pub fn receive(&mut self, sequence: u32, dup: bool) -> Receipt {
+        let (page, word, bit) = place(sequence);
+        let words = self.pages.entry(page).or_insert_with(|| vec![0; PAGE_WORDS]);
+        if words[word] & bit != 0 {
+            self.duplicated += 1;
+            self.duplicated_marked += u32::from(dup);
+            return Receipt::Duplicate;
+        }
+        words[word] |= bit;
+        Receipt::InOrder
+    }
+
+    /// Joins what another thread saw of the same group and stream.
+    pub fn merge(&mut self, other: &Self) {
+        self.duplicated += other.duplicated;
+        self.duplicated_marked += other.duplicated_marked;
+        for (&page, theirs) in &other.pages {
+            let words = self.pages.entry(page).or_insert_with(|| vec![0; PAGE_WORDS]);
+            for (mine, theirs) in words.iter_mut().zip(theirs) {
+                self.duplicated += (*mine & theirs).count_ones();
+                *mine |= theirs;
+            }
+        }
+    }
+
+    pub fn has(&self, sequence: u32) -> bool {
+        let (page, word, bit) = place(sequence);
+        self.pages.get(&page).is_some_and(|words| words[word] & bit != 0)
+    }
+
+    pub(super) fn first(&self) -> Option<u32> {
+        self.numbers().next()
+    }
+
+    /// The last one below `end`.
+    pub(super) fn last_below(&self, end: u32) -> Option<u32> {
+        (0..end).rev().find(|&sequence| self.has(sequence))
+    }
+
+    /// All numbers received, rising.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.pages.iter().flat_map(|(&page, words)| {
+            let bits = words.iter().enumerate().flat_map(|(at, &word)| {
+                (0..64_u32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| (at, bit))
+            });
+            bits.map(move |(at, bit)| page * PAGE_NUMBERS + at as u32 * 64 + bit)
+        })
+    }
+}
+
+/// Page, word in it, bit in that.
+fn place(sequence: u32) -> (u32, usize, u64) {
+    let within = sequence % PAGE_NUMBERS;
+    (sequence / PAGE_NUMBERS, within as usize / 64, 1 << (within % 64))
+}
+
+/// Which shared group: the subscription and the position of its filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ShareKey {
+    pub subscription: u32,
+    pub filter: u32,
+}
+
+/// A page has so many words of 64 numbers.
+const PAGE_WORDS: usize = 64;
+const PAGE_NUMBERS: u32 = PAGE_WORDS as u32 * 64;
