@@ -337,6 +337,15 @@ mod tests {
         assert!((even[0] - 777.0).abs() < 0.01, "{even:?}");
     }
 
+    const SEARCH: Search = Search {
+        percentile: 90.0,
+        latency_max_us: 10_000,
+        rate_min: 1,
+        rate_max: 1_000,
+        step_us: 1_000_000,
+        precision: 0.05,
+    };
+
     fn steps(all: &[(u64, u64)]) -> Vec<RateStep> {
         let step = |&(rate, latency_us): &(u64, u64)| RateStep {
             rate: rate as f64,
@@ -363,14 +372,6 @@ mod tests {
 
     #[test]
     fn a_step_does_not_hold_by_what_stands_in_no_latency() {
-        let search = Search {
-            percentile: 90.0,
-            latency_max_us: 10_000,
-            rate_min: 1,
-            rate_max: 1_000,
-            step_us: 1_000_000,
-            precision: 0.05,
-        };
         let step = RateStep {
             rate: 1_000.0,
             published_per_sec: 960.0,
@@ -379,24 +380,16 @@ mod tests {
             ..RateStep::default()
         };
         let none = Open { owed_per_sec: 960.0, ..Open::default() };
-        assert_eq!(why_not(&step, &search, &none), "");
+        assert_eq!(why_not(&step, &SEARCH, &none), "");
         // A window that was shut at the end of the step.
         let unsent = Open { unsent: 40, ..none };
-        assert_eq!(why_not(&step, &search, &unsent), "40 messages were due and not sent");
+        assert_eq!(why_not(&step, &SEARCH, &unsent), "40 messages were due and not sent");
         let unacknowledged = Open { unacknowledged: 3, ..none };
-        assert!(why_not(&step, &search, &unacknowledged).contains("never acknowledged"));
+        assert!(why_not(&step, &SEARCH, &unacknowledged).contains("never acknowledged"));
     }
 
     #[test]
     fn a_step_in_which_the_tool_was_late_does_not_hold() {
-        let search = Search {
-            percentile: 90.0,
-            latency_max_us: 10_000,
-            rate_min: 1,
-            rate_max: 1_000,
-            step_us: 1_000_000,
-            precision: 0.05,
-        };
         let step = RateStep {
             rate: 1_000.0,
             secs: 1.0,
@@ -409,11 +402,11 @@ mod tests {
         };
         let open = Open { owed_per_sec: 1_000.0, ..Open::default() };
         let late = RateStep { lateness_p99_us: 1_500, ..step.clone() };
-        assert_eq!(why_not(&late, &search, &open), "the tool was 1500 us late itself");
+        assert_eq!(why_not(&late, &SEARCH, &open), "the tool was 1500 us late itself");
         // A tenth may take longer than the bound, and a hundredth of a second's are under way.
         let piled = |backlog_per_sec| RateStep { backlog_per_sec, ..step.clone() };
-        assert_eq!(why_not(&piled(109.0), &search, &open), "");
-        assert_eq!(why_not(&piled(111.0), &search, &open), "messages piled up");
+        assert_eq!(why_not(&piled(109.0), &SEARCH, &open), "");
+        assert_eq!(why_not(&piled(111.0), &SEARCH, &open), "messages piled up");
         let slower = RateStep { received_per_sec: 1_960.0, ..step.clone() };
         assert!((delivered(&[step, slower], 1_000.0, 2.0) - 495.0).abs() < 1e-9);
     }
