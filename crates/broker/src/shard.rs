@@ -542,6 +542,12 @@ impl Shard {
     /// Time has passed, or a turn was not enough for what has ended. Once a second at least.
     pub fn on_tick(&mut self, now_ms: u64) {
         self.fire_timers(now_ms);
+        self.on_tick_unheard(now_ms);
+    }
+
+    /// The same while there is more that clients have said than was looked at: the timers of
+    /// clients wait.
+    pub fn on_tick_unheard(&mut self, now_ms: u64) {
         self.clear_remains();
         self.read_mail_on(now_ms);
         self.read_line_on(now_ms);

@@ -35,6 +35,9 @@ const MAIL_ROUNDS_MAX: usize = 64;
 /// The longest sleep: shards sweep once a second.
 pub const SLEEP_MS_MAX: u64 = 1000;
 
+/// How long timers may wait after a standstill until all that has come meanwhile is looked at.
+const UNHEARD_MS_MAX: u64 = 2000;
+
 /// What has become of a socket since the last turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
@@ -153,6 +156,10 @@ pub struct Driver<H: Host> {
     shutdown_grace_ms: u64,
     /// When the shards are ticked at the latest.
     ticks_at_ms: u64,
+    /// When the last turn with a look at the sockets was, and since when there is more to look at
+    /// than a turn has.
+    looked_ms: u64,
+    unheard_since_ms: Option<u64>,
     /// Set once the broker stops: when to give up on the last connections.
     ends_at_ms: Option<u64>,
 }
@@ -182,6 +189,8 @@ impl<H: Host> Driver<H> {
             incoming_room: parts.incoming_room,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             ticks_at_ms: 0,
+            looked_ms: 0,
+            unheard_since_ms: None,
             ends_at_ms: None,
         };
         // Opening the logs does not wait for the first event.
@@ -390,9 +399,14 @@ impl<H: Host> Driver<H> {
 
     /// What is due: shards' timers, pauses, farewells.
     fn on_time(&mut self) {
+        let has_heard_all = self.has_heard_all();
         for shard in &mut self.shards {
-            if shard.next_deadline_ms() <= self.now_ms || self.ticks_at_ms <= self.now_ms {
-                shard.on_tick(self.now_ms);
+            if shard.next_deadline_ms() > self.now_ms && self.ticks_at_ms > self.now_ms {
+                continue;
+            }
+            match has_heard_all {
+                true => shard.on_tick(self.now_ms),
+                false => shard.on_tick_unheard(self.now_ms),
             }
         }
         if self.ticks_at_ms <= self.now_ms {
@@ -415,6 +429,20 @@ impl<H: Host> Driver<H> {
                 State::Open | State::Lost => {}
             }
         }
+    }
+
+    /// Has all been looked at that clients have said while the process stood still? Before that
+    /// nobody is silent; but there may always be more.
+    fn has_heard_all(&mut self) -> bool {
+        let last_ms = std::mem::replace(&mut self.looked_ms, self.now_ms);
+        if !self.has_more_ready && self.unread.is_empty() {
+            self.unheard_since_ms = None;
+            return true;
+        }
+        let stood_still = self.now_ms > last_ms + SLEEP_MS_MAX;
+        let since_ms = self.unheard_since_ms.filter(|_| !stood_still).unwrap_or(self.now_ms);
+        self.unheard_since_ms = Some(since_ms);
+        self.now_ms >= since_ms + UNHEARD_MS_MAX
     }
 
     /// The pause of a connection is over.

@@ -79,6 +79,10 @@ impl MemoryHost {
         Self { clock: clock.clone(), watched, told, banned }
     }
 
+    pub fn clock(&self) -> &Rc<Clock> {
+        &self.clock
+    }
+
     /// What it was told, now and later.
     pub fn told(&self) -> Rc<RefCell<Told>> {
         self.told.clone()

@@ -154,6 +154,37 @@ fn mail_between_drivers_opens_no_connections() {
 }
 
 #[test]
+fn nobody_is_taken_for_silent_before_all_that_has_come_is_looked_at() {
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let clients: Vec<PipeEnd> = ["one", "other"]
+        .into_iter()
+        .map(|name| {
+            let (client, mut handover) = connect(0, name.into());
+            handover.request.keep_alive_secs = 10;
+            mailboxes[0].put(Item::Connection(Box::new(handover)));
+            client
+        })
+        .collect();
+    drive_until(driver, |driver| driver.connections.len() == 2 && !driver.host().has_ready());
+    // The process stood still, and both have said meanwhile that they are there.
+    clients.iter().for_each(|client| client.send(b"\xc0\x00"));
+    driver.host().clock().pass(Duration::from_secs(20));
+    let (first, has_more) = driver.host_mut().ready(1, |_| 0);
+    assert!(has_more);
+    driver.turn(first.into_iter(), has_more);
+    turn(driver);
+    assert_eq!(count(driver, |m| &m.keep_alive_timeouts), 0);
+    // Who says nothing goes, however much there is to look at.
+    driver.host().clock().pass(Duration::from_secs(20));
+    for _ in 0..10 {
+        driver.turn(iter::empty(), true);
+        driver.host().clock().pass(Duration::from_millis(UNHEARD_MS_MAX / 5));
+    }
+    assert_eq!(count(driver, |m| &m.keep_alive_timeouts), 2);
+}
+
+#[test]
 fn a_driver_sleeps_until_the_first_of_its_pauses_is_over() {
     let (mut drivers, mailboxes) = drivers(1);
     let driver = &mut drivers[0];
