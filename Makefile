@@ -33,6 +33,12 @@ conformance: ## the raw-bytes clause suite; MQTT_ADDRESS=host:port runs it again
 	$(CARGO) build -p server --bin quelea
 	$(CARGO) test -p conformance
 
+.PHONY: sim-long
+sim-long: ## SEEDS worlds (default 100000) of each kind of the simulator, from SEED on; tells each failure in one line
+	$(CARGO) build --release -p sim
+	@for kind in --driven --durable --hostile --policy; do echo "sim $$kind"; \
+		target/release/sim $(or $(SEED),0) $(or $(SEEDS),100000) $$kind --all || exit 1; done
+
 .PHONY: torture
 torture: ## SIGKILL under load, KILLS times (default 50) at each durable level, and a judgement
 	$(CARGO) build --profile quick -p server --bin quelea

@@ -18,6 +18,7 @@ pub mod client;
 mod crash;
 mod damage;
 mod disks;
+mod driven;
 mod hostile;
 mod ledger;
 mod many;
@@ -33,6 +34,7 @@ mod wall;
 mod world;
 
 pub use crash::Toll;
+pub use driven::Toll as DrivenToll;
 pub use many::run_many;
 pub use sabotage::{Sabotage, fact};
 pub use world::{Failure, Options, Report, run};

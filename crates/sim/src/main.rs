@@ -1,16 +1,17 @@
-//! Runs worlds by seed: `cargo run -p sim -- SEED [COUNT] [--durable] [--hostile] [--policy]`.
+//! Runs worlds by seed: `cargo run -p sim -- SEED [COUNT] [KIND]...`.
 
 use std::process::ExitCode;
 
 use sim::{Options, Toll, run_many};
 
-const USAGE: &str = "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy]
+const USAGE: &str = "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven]
 
   sim 17                    one world
   sim 0 10000               many
   sim 0 10000 --durable     many, with disks and crashes
   sim 0 10000 --hostile     many, with clients that do their worst
   sim 0 10000 --policy      many, with access rules and credentials that change
+  sim 0 10000 --driven      many, driven by the code that drives the server
   sim 17 --durable --trace 900    with more of its history
   sim 0 10000 --durable --all     go on after failures, and tell each in one line";
 
@@ -51,13 +52,14 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Arguments> {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--durable" => {
-                let Options { trace_lines, hostile, policy, .. } = options;
-                options = Options { trace_lines, hostile, policy, ..Options::durable() };
+                let Options { trace_lines, hostile, policy, driven, .. } = options;
+                options = Options { trace_lines, hostile, policy, driven, ..Options::durable() };
             }
             "--trace" => options.trace_lines = arguments.next()?.parse().ok()?,
             "--calm" => options.calm = true,
             "--hostile" => options.hostile = true,
             "--policy" => options.policy = true,
+            "--driven" => options.driven = true,
             "--all" => is_all = true,
             number => numbers.push(number.parse::<u64>().ok()?),
         }

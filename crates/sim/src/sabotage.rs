@@ -4,6 +4,18 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     LoseMail,
+    /// What a write did not take is forgotten.
+    ForgetRest,
+    /// A read that left something is taken for one that did not.
+    HideRest,
+    /// What a transport itself has to say is not sent.
+    HideOwn,
+    /// Nobody hears that a full socket has room again.
+    StayFull,
+    /// What was put into a mailbox second is taken first.
+    SwapItems,
+    /// Who is woken sleeps on.
+    SleepOn,
     DoubleMail,
     SwapMail,
     /// A live message overtakes one of QoS 2 of its publisher and topic.
@@ -64,6 +76,13 @@ pub enum Sabotage {
     ForgetAll,
     /// A segment is not read at a start.
     SkipSegment,
+}
+
+impl Sabotage {
+    /// It is there as long as the connection.
+    pub(crate) const fn is_of_sockets(self) -> bool {
+        matches!(self, Self::ForgetRest | Self::HideRest | Self::HideOwn | Self::StayFull)
+    }
 }
 
 /// Record kinds of the journal, by what they say.

@@ -42,6 +42,8 @@ pub struct Options {
     pub hostile: bool,
     /// Access rules, credentials and operators come and go.
     pub policy: bool,
+    /// The broker is driven by the code that drives it in the server.
+    pub driven: bool,
     /// Lines of its history that a failure shows.
     pub trace_lines: usize,
 }
@@ -56,6 +58,7 @@ impl Default for Options {
             calm: false,
             hostile: false,
             policy: false,
+            driven: false,
             trace_lines: 60,
         }
     }
@@ -79,6 +82,7 @@ pub struct Report {
     /// Wills that somebody was owed.
     pub wills: u64,
     pub durable: crate::crash::Toll,
+    pub driven: crate::driven::Toll,
 }
 
 /// A broken promise.
@@ -88,6 +92,7 @@ pub struct Failure {
     pub durable: bool,
     pub hostile: bool,
     pub policy: bool,
+    pub driven: bool,
     pub rule: String,
     pub trace: Vec<String>,
 }
@@ -101,7 +106,9 @@ impl fmt::Display for Failure {
         let durable = if self.durable { " --durable" } else { "" };
         let hostile = if self.hostile { " --hostile" } else { "" };
         let policy = if self.policy { " --policy" } else { "" };
-        write!(f, "run it again: cargo run -p sim -- {}{durable}{hostile}{policy}", self.seed)
+        let driven = if self.driven { " --driven" } else { "" };
+        let seed = self.seed;
+        write!(f, "run it again: cargo run -p sim -- {seed}{durable}{hostile}{policy}{driven}")
     }
 }
 
@@ -109,6 +116,12 @@ impl std::error::Error for Failure {}
 
 /// Runs one world from its seed to its end.
 pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
+    if options.driven {
+        return crate::driven::run(seed, options).map_err(|(rule, trace)| {
+            let Options { durable, hostile, policy, driven, .. } = options;
+            Failure { seed, durable, hostile, policy, driven, rule, trace }
+        });
+    }
     let mut world = World::new(seed, options);
     match world.live() {
         Ok(()) => Ok(Report {
@@ -118,11 +131,12 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
             mail_waits: world.node.shared.total(|metrics| &metrics.mail_waits),
             wills: world.oracle.wills_owed(),
             durable: world.toll,
+            ..Report::default()
         }),
         Err(rule) => {
             let trace = world.oracle.trace.into_lines();
-            let Options { durable, hostile, policy, .. } = options;
-            Err(Failure { seed, durable, hostile, policy, rule, trace })
+            let Options { durable, hostile, policy, driven, .. } = options;
+            Err(Failure { seed, durable, hostile, policy, driven, rule, trace })
         }
     }
 }
@@ -522,7 +536,11 @@ impl World {
     }
 }
 
-fn new_settings(options: Options, random: &mut Random, crowd: &mut Random) -> (Settings, Limits) {
+pub(crate) fn new_settings(
+    options: Options,
+    random: &mut Random,
+    crowd: &mut Random,
+) -> (Settings, Limits) {
     let settings = Settings {
         share_strategy: pick(&STRATEGIES, random),
         rejects: options.overflow == Some(Overflow::Reject),
@@ -540,7 +558,7 @@ fn new_settings(options: Options, random: &mut Random, crowd: &mut Random) -> (S
     (settings, limits)
 }
 
-fn new_terms(options: Options) -> Terms {
+pub(crate) fn new_terms(options: Options) -> Terms {
     Terms {
         is_lossy: options.overflow.is_some(),
         may_refuse: options.overflow == Some(Overflow::Reject),
@@ -549,7 +567,7 @@ fn new_terms(options: Options) -> Terms {
     }
 }
 
-fn small_queue(overflow: Overflow) -> QueueLimits {
+pub(crate) fn small_queue(overflow: Overflow) -> QueueLimits {
     // Who is cut off for what is retained would come back for it for ever.
     let messages_max = if overflow == Overflow::Disconnect { RETAINED_MAX } else { 5 };
     QueueLimits { messages_max, bytes_max: 10_000, overflow, keeps_qos0: false }
@@ -583,7 +601,7 @@ fn set_levels(
     terms.level = limits.durability;
 }
 
-fn new_clients(seed: u64, is_durable: bool, random: &mut Random) -> Vec<ModelClient> {
+pub(crate) fn new_clients(seed: u64, is_durable: bool, random: &mut Random) -> Vec<ModelClient> {
     let mut clients: Vec<ModelClient> =
         (0..3 + random.below(8) as u32).map(|n| new_client(n, is_durable, random)).collect();
     clients.iter_mut().for_each(|client| leave_wills(client, random));
@@ -643,11 +661,11 @@ fn read_retained(client: &mut ModelClient, random: &mut Random) {
     }
 }
 
-fn pick<T: Copy>(choices: &[T], random: &mut Random) -> T {
+pub(crate) fn pick<T: Copy>(choices: &[T], random: &mut Random) -> T {
     choices[random.below(choices.len())]
 }
 
-const BEGIN_MS: u64 = 1_700_000_000_000;
+pub(crate) const BEGIN_MS: u64 = 1_700_000_000_000;
 
 /// Each client has one topic on which it retains.
 const RETAINED_MAX: u32 = 10;

@@ -1,5 +1,6 @@
 //! A model client: correct, but slow and moody.
 
+mod aliases;
 mod fate;
 mod publishing;
 mod subscribing;
@@ -14,6 +15,7 @@ use codec::{
 
 use crate::node::Place;
 use crate::oracle::{Oracle, Payload};
+use aliases::Aliases;
 use fate::Fate;
 use publishing::Publishing;
 pub use publishing::{Draft, OwnedPublish};
@@ -44,9 +46,10 @@ pub struct Wire {
     pub to_client: Vec<u8>,
     pub is_acknowledged: bool,
     /// Its CONNECT asked for a new session.
-    is_clean: bool,
+    pub(crate) is_clean: bool,
     /// DISCONNECT was written: nothing else matters any more.
     is_leaving: bool,
+    aliases: Aliases,
 }
 
 #[derive(Debug)]
@@ -59,6 +62,10 @@ pub struct ModelClient {
     /// How long the broker keeps its session without a connection. 0: it always starts clean.
     pub expiry_secs: u32,
     pub receive_max: u16,
+    /// 0: it may be silent for ever.
+    pub keep_alive_secs: u16,
+    /// Topic aliases that it takes, and as many it uses where it may. Only MQTT 5 knows them.
+    pub alias_max: u16,
     pub wire: Option<Wire>,
     /// Reads nothing while set.
     pub is_deaf: bool,
@@ -85,6 +92,8 @@ impl ModelClient {
             version,
             expiry_secs,
             receive_max,
+            keep_alive_secs: 0,
+            alias_max: 0,
             wire: None,
             is_deaf: false,
             fate: Fate::default(),
@@ -136,6 +145,9 @@ impl ModelClient {
         let mut properties = PropertyBuf::new();
         if self.version == Version::V5 {
             properties.push(Property::ReceiveMax(self.receive_max));
+            if self.alias_max > 0 {
+                properties.push(Property::TopicAliasMax(self.alias_max));
+            }
             if self.is_persistent() {
                 properties.push(Property::SessionExpirySecs(self.expiry_secs));
             }
@@ -149,7 +161,7 @@ impl ModelClient {
         let connect = Connect {
             version: self.version,
             clean_start: is_clean,
-            keep_alive_secs: 0,
+            keep_alive_secs: self.keep_alive_secs,
             client_id: &self.id,
             properties: properties.as_properties(),
             will: will.as_ref().map(|will| Will {
@@ -175,6 +187,7 @@ impl ModelClient {
             is_acknowledged: false,
             is_clean,
             is_leaving: false,
+            aliases: Aliases::default(),
         });
     }
 
@@ -195,6 +208,15 @@ impl ModelClient {
         if let Some(wire) = &mut self.wire {
             packet.encode(self.version, &mut wire.to_broker);
         }
+    }
+
+    /// It has not said that it goes: it may say that it is still there, also before it is answered.
+    pub fn may_ping(&self) -> bool {
+        self.wire.as_ref().is_some_and(|wire| !wire.is_leaving)
+    }
+
+    pub fn ping(&mut self) {
+        self.write(&Packet::Pingreq);
     }
 
     pub fn disconnect(&mut self) {
@@ -296,6 +318,11 @@ impl ModelClient {
             };
         }
         wire.is_acknowledged = true;
+        let aliases_max = connack.properties.find(|property| match property {
+            Property::TopicAliasMax(max) => Some(max),
+            _ => None,
+        });
+        wire.aliases.allow(aliases_max.unwrap_or_default().min(self.alias_max));
         let (is_clean, opened_ms) = (wire.is_clean, wire.opened_ms);
         let keeps = self.is_persistent() && (self.version == Version::V5 || !is_clean);
         let was_renewal = self.fate.begins_anew;
@@ -327,6 +354,11 @@ impl ModelClient {
     }
 
     fn on_publish(&mut self, publish: &Publish<'_>, oracle: &mut Oracle) -> Result<(), String> {
+        let aliases = self.wire.as_mut().map(|wire| &mut wire.aliases);
+        let topic = aliases.map_or(Ok(publish.topic.to_owned()), |aliases| {
+            aliases.topic_of(publish, self.alias_max).map_err(|rule| format!("{}: {rule}", self.id))
+        })?;
+        let publish = &Publish { topic: &topic, ..*publish };
         let payload = Payload::from_bytes(publish.payload);
         if payload.is_none() && !publish.payload.is_empty() {
             return Err(format!("{}: a payload that nobody sent", self.id));

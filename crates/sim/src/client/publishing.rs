@@ -113,11 +113,17 @@ impl ModelClient {
         if let Some(secs) = publish.expiry_secs {
             properties.push(Property::MessageExpirySecs(secs));
         }
+        let aliases = self.wire.as_mut().map(|wire| &mut wire.aliases);
+        let alias = aliases.and_then(|aliases| aliases.of_topic(&publish.topic));
+        if let Some((alias, _)) = alias {
+            properties.push(Property::TopicAlias(alias));
+        }
+        let is_known = alias.is_some_and(|(_, is_known)| is_known);
         self.write(&Packet::Publish(Publish {
             dup,
             qos: publish.qos,
             retain: publish.retain,
-            topic: &publish.topic,
+            topic: if is_known { "" } else { &publish.topic },
             packet_id,
             properties: properties.as_properties(),
             payload: &payload,

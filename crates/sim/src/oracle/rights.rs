@@ -46,6 +46,13 @@ impl Rights {
         known.is_none_or(|known| self.policy_of(known).may_receive(&known.person, topic))
     }
 
+    /// The same, also if it is just becoming somebody else.
+    pub(super) fn may_receive_at_once(&self, client: u32, topic: &str) -> bool {
+        let before = self.admitting.as_ref().filter(|(who, ..)| *who == client);
+        self.may_receive(client, topic)
+            && before.is_none_or(|(_, policy, person)| policy.may_receive(person, topic))
+    }
+
     /// May the bytes from `at` on of its connection be a message on the topic?
     pub(super) fn may_have_received(&self, client: u32, topic: &str, at: u64) -> bool {
         let Some(known) = self.persons.get(&client) else { return true };

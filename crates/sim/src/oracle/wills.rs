@@ -171,7 +171,7 @@ impl Oracle {
         message.was_forbidden = !message.was_allowed;
         for (number, session) in &self.sessions {
             if let Some(granted) = session.granted(&will.id.0, self.now)
-                && self.rights.may_receive(*number, &will.id.0)
+                && self.rights.may_receive_at_once(*number, &will.id.0)
             {
                 message.owed.insert(*number, granted.min(message.qos));
             }

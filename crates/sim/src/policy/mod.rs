@@ -18,7 +18,7 @@ use crate::oracle::{GROUP_KEEPER, Payload, Rights};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::world::World;
-pub(crate) use model::{Person, Policy};
+pub(crate) use model::{Person, Policy, compile};
 
 /// Who steers the broker of a world, if anybody does.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl World {
     /// The rules of the broker.
     pub(crate) fn access(&self) -> Access {
         match self.steering.is_on {
-            true => model::compile(&[self.steering.policy.rules(), self.mob.rules()].concat()),
+            true => compile(&[self.steering.policy.rules(), self.mob.rules()].concat()),
             false => self.mob.access(),
         }
     }
