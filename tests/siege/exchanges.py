@@ -410,6 +410,28 @@ def chorus(field):
     return {"clients": len(peers), "sent": sent // len(packet)}
 
 
+@case("audience", "4,000 connections that all want what a few of them publish flat out")
+def audience(field):
+    peers = []
+    for number in range(field.pick(4_000, 60)):
+        peer = field.client(1 + number % 20)
+        if peer is not None:
+            peer.send(wire.subscribe("siege-audience/#", 0))
+            peers.append(peer)
+    readable = selectors.DefaultSelector()
+    for peer in peers:
+        peer.stream.setblocking(False)
+        readable.register(peer.stream, selectors.EVENT_READ)
+    packet, sent = wire.publish("siege-audience/x", b"x") * 10, 0
+    while field.goes_on():
+        for peer in peers[:20]:
+            sent += push(peer.stream, packet)
+        for key, _ in readable.select(0):
+            with contextlib.suppress(OSError):
+                key.fileobj.recv(1 << 18)
+    return {"clients": len(peers), "sent": sent // (len(packet) // 10)}
+
+
 @case("sys-topics", "clients that ask for `$SYS/#` again and again")
 def sys_topics(field):
     both = wire.subscribe("$SYS/#", 1) + unsubscribe_all(["$SYS/#"])
