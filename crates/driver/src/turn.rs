@@ -212,11 +212,14 @@ impl<H: Host> Driver<H> {
         self.has_more_ready = has_more;
         self.read_on(began);
         self.on_time();
-        self.carry_out(Some(began));
+        self.take_local_mail();
+        self.measure_work(began);
+        self.write_and_close();
         self.write_broadcasts();
         self.open_arrivals();
         self.close_some();
         self.answer_one();
+        self.end_turn();
         self.drive_logs();
         self.note_turn(began);
     }
@@ -227,7 +230,10 @@ impl<H: Host> Driver<H> {
         let began = self.host.now();
         self.now_ms = self.host.ms_at(began);
         self.take_mail();
-        self.carry_out(Some(began));
+        self.take_local_mail();
+        self.measure_work(began);
+        self.write_and_close();
+        self.end_turn();
         self.drive_logs();
         self.note_turn(began);
     }
@@ -457,9 +463,8 @@ impl<H: Host> Driver<H> {
         self.read_later(key);
     }
 
-    /// Carries out the effects of the turn: mail first, so that others can start; then the sockets.
-    /// `began`: what has been done since then was work for clients and mail, if that is known.
-    fn carry_out(&mut self, began: Option<Instant>) {
+    /// Mail between its own shards, and what comes of that.
+    fn take_local_mail(&mut self) {
         for _ in 0..MAIL_ROUNDS_MAX {
             self.post();
             if self.local_mail.is_empty() {
@@ -470,9 +475,16 @@ impl<H: Host> Driver<H> {
                 self.shard(shard).on_batch(mails, now_ms);
             }
         }
-        if let Some(began) = began {
-            self.measure_work(began);
-        }
+    }
+
+    /// Carries out what has come of a part of the turn: mail first, so that others can start; then
+    /// the sockets.
+    fn carry_out(&mut self) {
+        self.take_local_mail();
+        self.write_and_close();
+    }
+
+    fn write_and_close(&mut self) {
         for place in 0..self.shards.len() {
             self.write_urgent(place);
             self.close_and_report(place);
@@ -481,12 +493,17 @@ impl<H: Host> Driver<H> {
             if !self.shards[place].effects.answers.is_empty() {
                 self.give_answers(place);
             }
-            self.shards[place].end_turn();
         }
+    }
+
+    /// The turn is over, for all that was done in it: the next has its own budget of work.
+    fn end_turn(&mut self) {
+        self.shards.iter_mut().for_each(Shard::end_turn);
         self.post();
     }
 
-    /// How long did the work of this turn take? The next ones have as much as fits.
+    /// How long did the work take that was done since the turn began? The next ones have as much as
+    /// fits.
     fn measure_work(&mut self, began: Instant) {
         let used = self.shards.iter().map(|shard| u64::from(shard.turn_units_used())).sum();
         if used >= UNITS_MEASURED_MIN {

@@ -31,13 +31,14 @@ impl<H: Host> Driver<H> {
         for _ in 0..ARRIVALS_PER_TURN {
             let Some(handover) = self.arrivals.pop_front() else { break };
             let place = usize::from(handover.shard) / self.mailboxes.len();
+            let was_spent = self.shards[place].turn_is_spent();
             self.on_connection(handover);
-            // What came behind its CONNECT was much.
-            if self.shards[place].turn_is_spent() {
+            // What came behind its CONNECT was much. If nothing was left before, it waits.
+            if !was_spent && self.shards[place].turn_is_spent() {
                 break;
             }
         }
-        self.carry_out(None);
+        self.carry_out();
     }
 
     fn on_connection(&mut self, handover: Handover<H>) {

@@ -24,7 +24,7 @@ impl<H: Host> Driver<H> {
         let ticket = self.askers.insert(answer) as u32 + 1;
         let now_ms = self.now_ms;
         self.shard(shard).on_command(ticket, scope, &command, now_ms);
-        self.carry_out(None);
+        self.carry_out();
     }
 
     /// Tells who asked what a shard has answered.

@@ -287,6 +287,29 @@ fn what_the_layers_of_a_socket_have_taken_is_sent_when_there_is_room_though_nobo
 }
 
 #[test]
+fn who_comes_in_a_turn_that_has_no_more_work_to_give_gets_none_of_it() {
+    const SUBSCRIBERS: usize = 20;
+    const PUBLISHES: u64 = 20;
+    let units = SUBSCRIBERS as u32 * PUBLISHES as u32;
+    let settings = Settings { turn_units: units, ..Settings::default() };
+    let (mut drivers, mailboxes) = drivers_with(1, settings);
+    let driver = &mut drivers[0];
+    let _crowd = crowd(SUBSCRIBERS, &mailboxes, b"\x82\x07\x00\x01\x00\x00\x01t\x00");
+    let (publisher, handover) = connect(0, "publisher".into());
+    mailboxes[0].put(Item::Connection(Box::new(handover)));
+    drive_until(driver, |driver| driver.connections.len() == SUBSCRIBERS + 1 && !driver.has_work());
+    let flood = b"\x30\x05\x00\x01t\x00x".repeat(1000);
+    let (_other, mut handover) = connect(0, "other".into());
+    handover.rest = flood.clone();
+    mailboxes[0].put(Item::Connection(Box::new(handover)));
+    publisher.send(&flood);
+    turn(driver);
+    let taken = count(driver, |m| &m.publishes_received);
+    assert!(taken <= PUBLISHES + 1, "{taken} in a turn that has {PUBLISHES}");
+    drive_until(driver, |driver| count(driver, |m| &m.publishes_received) == 2000);
+}
+
+#[test]
 fn a_publisher_is_not_read_while_much_of_its_mail_lies_before_a_busy_driver() {
     /// Less in all than an outbox takes, so that nothing is dropped.
     const MESSAGES: u64 = 1500;

@@ -35,7 +35,7 @@ impl<H: Host> Driver<H> {
                 self.write(key_of(connection));
             }
         }
-        self.carry_out(None);
+        self.carry_out();
     }
 
     pub(super) fn has_broadcast(&self) -> bool {
