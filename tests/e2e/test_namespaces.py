@@ -9,6 +9,7 @@ import paho.mqtt.client as paho
 import pytest
 
 from broker import QUELEA, eventually
+from test_api import Api, ctl
 from tokens import SECRET, claims, hs256
 
 BANNED, NOT_AUTHORIZED = "Banned", "Not authorized"
@@ -362,3 +363,59 @@ def test_a_broker_does_not_start_without_the_names_of_what_its_logs_have(start, 
     names.write_text("\n".join(lines) + "\n")
     broker._launch()
     assert join(broker, "away", "blue:a", keeps=True).reason == BANNED, "it is not configured"
+
+
+def counts(namespace):
+    return {quota["name"]: quota["count"] for quota in namespace["quotas"]}
+
+
+def test_an_operator_sees_what_each_namespace_may_have_and_has(start, join):
+    limits = 'name = "red"\nmessages_in_per_second_max = 50\nconnections_max = 2\n'
+    config = BY_USERNAME.replace('name = "red"\n', limits) + '[api]\nlisten = "http"\n'
+    broker = start(config)
+    api = Api(broker)
+    one, other = join(broker, "a", "red:anna"), join(broker, "b", "red:anna")
+    assert join(broker, "c", "red:anna").reason != "Success", "one too many"
+    one.subscribe("site/#")
+    for number in range(3):
+        other.publish(f"site/{number}", "x", retain=True)
+    assert [one.next()[1] for _ in range(3)] == ["x"] * 3
+    red = api("GET", "/namespaces/red")
+    assert (red["name"], red["state"], red["maker"]) == ("red", "open", "configuration")
+    has = counts(red)
+    assert {name: has[name] for name in ("connections", "sessions", "subscriptions")} == {
+        "connections": 2, "sessions": 2, "subscriptions": 1,
+    }  # fmt: skip
+    assert (has["messages_in"], has["messages_out"], has["retained_messages"]) == (3, 3, 3)
+    by_name = {quota["name"]: quota for quota in red["quotas"]}
+    assert (by_name["connections"]["max"], by_name["sessions"]["max"]) == (2, None)
+    assert (by_name["connections"]["refused"], by_name["sessions"]["refused"]) == (1, 0)
+    assert [row["name"] for row in api.all("/namespaces", limit=1)] == ["blue", "red"]
+    assert set(counts(api("GET", "/namespaces/blue")).values()) == {0}
+    for unknown in ("green", "default"):
+        assert unknown in api("GET", f"/namespaces/{unknown}", status=404)["detail"]
+    api("GET", "/namespaces?cursor=%25", status=400)
+    head, blue, row = ctl(broker, "ns", "list").splitlines()
+    assert head.split()[:3] == ["NAME", "STATE", "CONNECTIONS"]
+    assert (blue.split()[:2], row.split()[:3]) == (["blue", "open"], ["red", "open", "2"])
+    shown = ctl(broker, "ns", "show", "red")
+    assert "maker  configuration" in shown
+    assert ["connections", "2", "2", "1"] in [line.split() for line in shown.splitlines()]
+    ctl(broker, "ns", "show", "green", code=5)
+
+
+def test_a_namespace_that_is_suspended_or_gone_is_told_as_such(start, join):
+    config = BY_USERNAME + '[api]\nlisten = "http"\n'
+    broker = start(config)
+    api = Api(broker)
+    join(broker, "a", "red:anna").publish("site/x", "kept", retain=True)
+    whole = broker.config.read_text()
+    suspended = whole.replace('name = "red"\n', 'name = "red"\nstate = "suspended"\n')
+    broker.config.write_text(suspended)
+    broker.reload()
+    eventually(lambda: api("GET", "/namespaces/red")["state"] == "suspended")
+    eventually(lambda: counts(api("GET", "/namespaces/red"))["connections"] == 0)
+    assert counts(api("GET", "/namespaces/red"))["retained_messages"] == 1
+    broker.config.write_text(suspended.replace("suspended", "deleted"))
+    broker.reload()
+    eventually(lambda: [row["name"] for row in api.all("/namespaces")] == ["blue"])

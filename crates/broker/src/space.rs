@@ -142,6 +142,12 @@ impl Space {
         self.limits[quota as usize].store(max.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
+    /// None: there is none.
+    pub fn limit(&self, quota: Quota) -> Option<u64> {
+        let max = self.limits[quota as usize].load(Ordering::Relaxed);
+        (max != u64::MAX).then_some(max)
+    }
+
     pub fn count(&self, quota: Quota) -> u64 {
         self.counts[quota as usize].load(Ordering::Relaxed)
     }

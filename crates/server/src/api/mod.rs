@@ -2,7 +2,7 @@
 //!
 //! One table, `routes.rs`, has all that can be asked; router, checks and the OpenAPI document come
 //! from it. A request passes `gatekeeper.rs` (who asks), `call.rs` (what is asked), and a handler
-//! (`bans.rs`, `broker.rs`, `clients.rs`, `events.rs`, `messages.rs`), which asks the shards by
+//! (`bans.rs`, `broker.rs`, `clients.rs` and so on), which asks the shards by
 //! `run/ask.rs`.
 
 mod bans;
@@ -12,6 +12,7 @@ mod clients;
 mod events;
 mod gatekeeper;
 mod messages;
+mod namespaces;
 pub mod openapi;
 mod paging;
 mod problem;
@@ -42,6 +43,7 @@ use views::Caller;
 use crate::config::{ApiConfig, Config, print};
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
+use crate::namespaces::Namespaces;
 use crate::run::{Certificates, Clock, Gate, LogBoard, Shards};
 use driver::Origin;
 
@@ -73,6 +75,7 @@ pub(crate) struct Facts {
     pub(crate) board: Arc<LogBoard>,
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) life_cycle: Arc<LifeCycle>,
+    pub(crate) namespaces: Arc<Namespaces>,
 }
 
 impl Api {

@@ -13,10 +13,10 @@ use super::call::Call;
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
 use super::views::{
-    Ban, Broker, Caller, Client, Group, Listener, Log, Member, NewBan, Publish, PublishBatch,
-    Published, PublishedBatch, Receiver, Retain, Retained, Setting, Subscription,
+    Ban, Broker, Caller, Client, Group, Listener, Log, Member, Namespace, NewBan, Publish,
+    PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting, Subscription,
 };
-use super::{Api, bans, broker, clients, events, messages};
+use super::{Api, bans, broker, clients, events, messages, namespaces};
 
 /// What is done for whom.
 #[derive(Debug)]
@@ -163,6 +163,8 @@ const CLIENT_ID: Param = Param {
     is_required: true,
     ..text("client_id", "The client id, percent-encoded: '/' is %2F.")
 };
+const NAMESPACE: Param =
+    Param { place: Place::Path, is_required: true, ..text("name", "The name of a namespace.") };
 const LIMIT: Param = Param {
     kind: Kind::Number { min: 1, max: LIMIT_MAX },
     ..text("limit", "The most rows of the answer, 1 to 1000; 100 if left out.")
@@ -314,6 +316,22 @@ pub(crate) const ROUTES: &[Route] = &[
             some_text("client_id", "The client id, whole."),
         ],
         stream: Some(events::stream),
+        ..GET
+    },
+    Route {
+        path: "/namespaces",
+        about: "The namespaces but the default one, by their names, with what each may have and has.",
+        params: &[LIMIT, CURSOR],
+        answer: Some(Rows::<Namespace>::schema),
+        run: |api, call| Box::pin(async move { namespaces::list(&api, &call) }),
+        ..GET
+    },
+    Route {
+        path: "/namespaces/{name}",
+        about: "One namespace.",
+        params: &[NAMESPACE],
+        answer: Some(Namespace::schema),
+        run: |api, call| Box::pin(async move { namespaces::show(&api, &call) }),
         ..GET
     },
     Route {

@@ -51,6 +51,37 @@ record! {
 }
 
 record! {
+    /// A namespace: what it may have, and what it has.
+    Namespace {
+        /// What it is called.
+        name: String,
+        /// open; suspended: its clients are kept out; deleted: what it has is being deleted.
+        state: String,
+        /// Who wanted it: configuration, client or operator.
+        maker: String,
+        /// The host names that lead there.
+        hosts: Vec<String>,
+        /// What it may have, and has.
+        quotas: Vec<NamespaceQuota>,
+    }
+}
+
+record! {
+    /// Something that a namespace may have so much of.
+    NamespaceQuota {
+        /// connections, sessions, subscriptions, retained_messages, retained_bytes; per second
+        /// connects, messages_in, bytes_in, messages_out, bytes_out.
+        name: String,
+        /// The most, at a time or per second; null: no limit.
+        max: Option<u64>,
+        /// What it has; of what has a limit per second, what it has had since the start.
+        count: u64,
+        /// How often more was refused, or had to wait.
+        refused: u64,
+    }
+}
+
+record! {
     /// Somebody who is kept out.
     Ban {
         /// What is banned: client, user or address.

@@ -8,6 +8,7 @@ mod names;
 mod placing;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -45,6 +46,8 @@ pub struct View {
     pub name: Box<str>,
     pub scope: Scope,
     pub state: NamespaceState,
+    /// Who wanted it.
+    pub maker: &'static str,
     pub space: Arc<Space>,
 }
 
@@ -135,13 +138,40 @@ impl Namespaces {
     /// All but the default one, by their numbers.
     pub fn all(&self) -> Vec<View> {
         let table = self.read();
-        let views = table.names.iter().map(|entry| View {
+        table.names.iter().map(|entry| self.view(entry)).collect()
+    }
+
+    /// The first so many behind a name, by their names; but the default one.
+    pub(crate) fn behind(&self, name: Option<&str>, count: usize) -> Vec<View> {
+        let table = self.read();
+        let first = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let names = table.by_name.range::<str, _>((first, Bound::Unbounded));
+        let entries = names.filter_map(|(_, scope)| table.names.get(*scope));
+        entries.take(count).map(|entry| self.view(entry)).collect()
+    }
+
+    /// The one of this name, if it is not the default one.
+    pub(crate) fn get(&self, name: &str) -> Option<View> {
+        let table = self.read();
+        let entry = table.names.get(*table.by_name.get(name)?)?;
+        Some(self.view(entry))
+    }
+
+    /// The host names that lead to these, each with where it leads.
+    pub(crate) fn hosts_of(&self, scopes: &BTreeSet<Scope>) -> Vec<(Scope, String)> {
+        let table = self.read();
+        let own = table.hosts.iter().filter(|(_, scope)| scopes.contains(scope));
+        own.map(|(host, scope)| (*scope, host.clone())).collect()
+    }
+
+    fn view(&self, entry: &Entry) -> View {
+        View {
             name: entry.name.clone(),
             scope: entry.scope,
             state: entry.state,
+            maker: entry.maker.as_str(),
             space: self.shared.spaces.open(entry.scope),
-        });
-        views.collect()
+        }
     }
 
     /// Those of which nothing is to stay.

@@ -106,6 +106,11 @@ impl Names {
         self.entries.iter()
     }
 
+    pub(super) fn get(&self, scope: Scope) -> Option<&Entry> {
+        let place = self.entries.binary_search_by_key(&scope, |entry| entry.scope);
+        self.entries.get(place.ok()?)
+    }
+
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
         self.entries.iter_mut()
     }
@@ -155,7 +160,7 @@ impl Entry {
 }
 
 impl Maker {
-    const fn as_str(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Configuration => "configuration",
             Self::Client => "client",

@@ -112,6 +112,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
             board: board.clone(),
             certificates: certificates.clone(),
             life_cycle: life_cycle.clone(),
+            namespaces: namespaces.clone(),
         };
         let metrics = metrics_of(&shared, &turns, &facts);
         start_http(&config, metrics, &shards_asked, facts)?

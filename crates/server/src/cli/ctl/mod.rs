@@ -6,6 +6,7 @@
 mod ban;
 mod events;
 mod http;
+mod ns;
 mod table;
 mod top;
 
@@ -19,6 +20,7 @@ use crate::config::schema::secs_of_text;
 use ban::BanCommand;
 use events::EventsArgs;
 use http::{Credentials, Http, percent_encoded};
+use ns::NsCommand;
 use table::Column;
 use top::TopArgs;
 
@@ -64,6 +66,9 @@ enum CtlCommand {
     /// Who is kept out.
     #[command(subcommand)]
     Ban(BanCommand),
+    /// Namespaces: what each may have, and what it has.
+    #[command(subcommand)]
+    Ns(NsCommand),
     /// Life-cycle events as they happen, until interrupted.
     Events(EventsArgs),
     /// What a client is subscribed to.
@@ -271,6 +276,7 @@ impl Ctl {
             CtlCommand::Top(args) => self.top(args),
             CtlCommand::Clients(command) => self.clients(command),
             CtlCommand::Ban(command) => self.ban(command),
+            CtlCommand::Ns(command) => self.ns(command),
             CtlCommand::Events(args) => self.events(args),
             CtlCommand::Subs { client_id } => {
                 let path = format!("/clients/{}/subscriptions", percent_encoded(client_id));

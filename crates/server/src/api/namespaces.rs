@@ -1,0 +1,66 @@
+//! Namespaces: what each may have, and what it has.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use broker::{Quota, Scope};
+
+use super::call::Call;
+use super::problem::Problem;
+use super::routes::Outcome;
+use super::schema::Rows;
+use super::views::{Namespace, NamespaceQuota};
+use super::{Api, json};
+use crate::namespaces::View;
+
+/// By their names.
+pub(crate) fn list(api: &Api, call: &Call) -> Outcome {
+    let after = call.text("cursor").map(read_cursor).transpose()?;
+    let mut views = api.facts.namespaces.behind(after.as_deref(), call.limit() + 1);
+    let has_more = views.len() > call.limit();
+    views.truncate(call.limit());
+    let last = views.last().filter(|_| has_more);
+    let cursor = last.map(|view| BASE64_URL_SAFE_NO_PAD.encode(&*view.name));
+    json(&Rows { items: shown(api, &views), cursor })
+}
+
+pub(crate) fn show(api: &Api, call: &Call) -> Outcome {
+    let name = call.needed("name");
+    let view = api.facts.namespaces.get(name).ok_or_else(|| Problem::missing("namespace", name))?;
+    json(&shown(api, &[view]).remove(0))
+}
+
+fn shown(api: &Api, views: &[View]) -> Vec<Namespace> {
+    let scopes = views.iter().map(|view| view.scope).collect();
+    let hosts = api.facts.namespaces.hosts_of(&scopes);
+    let mut by_scope: BTreeMap<Scope, Vec<String>> = BTreeMap::new();
+    for (scope, host) in hosts {
+        by_scope.entry(scope).or_default().push(host);
+    }
+    let shown = views.iter().map(|view| Namespace {
+        name: view.name.to_string(),
+        state: view.state.as_str().to_owned(),
+        maker: view.maker.to_owned(),
+        hosts: by_scope.remove(&view.scope).unwrap_or_default(),
+        quotas: Quota::ALL.into_iter().map(|quota| quota_of(view, quota)).collect(),
+    });
+    shown.collect()
+}
+
+fn quota_of(view: &View, quota: Quota) -> NamespaceQuota {
+    NamespaceQuota {
+        name: quota.as_str().to_owned(),
+        max: view.space.limit(quota),
+        count: view.space.count(quota),
+        refused: view.space.refused(quota),
+    }
+}
+
+fn read_cursor(text: &str) -> Result<String, Problem> {
+    let name = BASE64_URL_SAFE_NO_PAD.decode(text).ok();
+    name.and_then(|name| String::from_utf8(name).ok()).ok_or_else(|| {
+        let fix = "give back the cursor of an answer to the same question, or leave it out";
+        Problem::bad("query parameter cursor", format!("'{text}' is no cursor")).fix(fix)
+    })
+}

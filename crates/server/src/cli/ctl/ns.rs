@@ -1,0 +1,73 @@
+//! `quelea ctl ns`: namespaces.
+
+use clap::Subcommand;
+use serde_json::{Map, Value};
+
+use super::http::percent_encoded;
+use super::table::{Column, table};
+use super::{Ctl, Failure, print};
+
+#[derive(Clone, Debug, Subcommand)]
+pub(super) enum NsCommand {
+    /// List all but the default one, with what they have.
+    List,
+    /// Show what one may have, what it has, and how often it was refused more.
+    Show { name: String },
+}
+
+impl Ctl {
+    pub(super) fn ns(&self, command: &NsCommand) -> Result<(), Failure> {
+        match command {
+            NsCommand::List if self.json => self.list("/namespaces", &[], 0, &[]),
+            NsCommand::List => {
+                let (mut rows, _) = self.rows("/namespaces", &[], 0)?;
+                rows.iter_mut().for_each(put_counts);
+                print(table(&rows, NAMESPACES).as_bytes());
+                Ok(())
+            }
+            NsCommand::Show { name } => {
+                let path = format!("/namespaces/{}", percent_encoded(name));
+                let one = self.http.call("GET", &path, None)?;
+                if self.json {
+                    return self.tell(&one);
+                }
+                let mut fields = one.as_object().cloned().unwrap_or_default();
+                let quotas = fields.remove("quotas");
+                self.tell(&Value::Object(fields))?;
+                let quotas = quotas.as_ref().and_then(Value::as_array);
+                print(format!("\n{}", table(quotas.map_or(&[], Vec::as_slice), QUOTAS)).as_bytes());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What it has becomes columns.
+fn put_counts(row: &mut Value) {
+    let quotas = row["quotas"].as_array().cloned().unwrap_or_default();
+    let counts: Map<String, Value> = quotas
+        .iter()
+        .filter_map(|quota| Some((quota["name"].as_str()?.to_owned(), quota["count"].clone())))
+        .collect();
+    if let Some(fields) = row.as_object_mut() {
+        fields.extend(counts);
+    }
+}
+
+const NAMESPACES: &[Column] = &[
+    Column("NAME", "name"),
+    Column("STATE", "state"),
+    Column("CONNECTIONS", "connections"),
+    Column("SESSIONS", "sessions"),
+    Column("SUBSCRIPTIONS", "subscriptions"),
+    Column("RETAINED", "retained_messages"),
+    Column("MESSAGES IN", "messages_in"),
+    Column("MESSAGES OUT", "messages_out"),
+];
+
+const QUOTAS: &[Column] = &[
+    Column("OF", "name"),
+    Column("MOST", "max"),
+    Column("NOW", "count"),
+    Column("REFUSED", "refused"),
+];
