@@ -122,6 +122,7 @@ pub enum Event<'a, T> {
     /// A QoS 2 message again that was handed out before: acknowledged, to be ignored.
     Repeated {
         packet_id: u16,
+        dup: bool,
     },
     /// An answer to a message of ours of which nothing is left to answer: it came before. PUBREC
     /// had its PUBREL all the same.
@@ -567,7 +568,7 @@ impl<T> Machine<T> {
             if self.unreleased.contains(&publish.packet_id) {
                 self.ack(AckKind::Pubrec, publish.packet_id, Reason::SUCCESS, out);
                 self.inbound.pubrels_extra = self.inbound.pubrels_extra.saturating_add(1);
-                return Ok(Event::Repeated { packet_id: publish.packet_id });
+                return Ok(Event::Repeated { packet_id: publish.packet_id, dup: publish.dup });
             }
             self.unreleased.push(publish.packet_id);
             self.inbound.unreleased = self.inbound.unreleased.saturating_add(1);

@@ -11,7 +11,7 @@ use crate::measure::{LatencyKind, Outcome, RateSearch, Results};
 use crate::model::Scenario;
 use crate::report::figures::{Verdict, search_words, verdicts};
 use crate::scenario::{Choice, parse};
-use crate::standin::{Damage, Mischief, RetainedMischief, StandIn};
+use crate::standin::{Damage, Mischief, RetainedMischief, StandIn, WillMischief};
 use std::time::Duration;
 
 /// One thing that a broker may do.
@@ -33,6 +33,8 @@ struct Load {
     is_shared: bool,
     /// Whether subscribers come when all is published.
     is_late: bool,
+    /// How publishers leave that have a will, on their own topics, if they do.
+    wills: Option<&'static str>,
     /// The other keys of `publish`.
     publish: &'static str,
     /// Of the stage that publishes, where it has one.
@@ -190,7 +192,12 @@ steps = [{{ connect = {{}} }}, {{ subscribe = {{ to = "pairs", qos = {} }} }}]"#
             false => "topics = \"pairs\"",
         };
         let leave = "steps = [{ disconnect = {} }]";
-        let (before, after) = self.subscribing();
+        let (before, mut after) = self.subscribing();
+        let mut connect = String::new();
+        if let Some(how) = self.wills {
+            connect = format!("will = {{ topics = \"pairs\", qos = {qos}, payload = 16 }}");
+            after += &leaving_early(how);
+        }
         let text = format!(
             r#"
 id = "self-test"
@@ -211,7 +218,7 @@ count = 10
 name = "connect"
 [[stage.do]]
 clients = "pub"
-steps = [{{ connect = {{}} }}]
+steps = [{{ connect = {{ {connect} }} }}]
 [[stage]]
 name = "publish"
 measured = true
@@ -240,9 +247,31 @@ clients = "sub"
     }
 }
 
+/// The stage in which publishers go, and the time that their wills have.
+fn leaving_early(how: &str) -> String {
+    let steps = format!("steps = [{{ disconnect = {{ how = \"{how}\" }} }}]");
+    format!(
+        "\n[[stage]]\nname = \"leave\"\n[[stage.do]]\nclients = \"pub\"\n{steps}\n\
+         [[stage]]\nname = \"hold\"\nduration = \"2200ms\""
+    )
+}
+
+/// Publishers that have a will, and leave so.
+const fn leaving(how: &'static str) -> Load {
+    Load { wills: Some(how), ..pairs(1) }
+}
+
 /// Twenty messages from each of ten publishers.
 const fn pairs(qos: u8) -> Load {
-    Load { qos, is_shared: false, is_late: false, publish: TWENTY, duration: "", search_from: None }
+    Load {
+        qos,
+        is_shared: false,
+        is_late: false,
+        wills: None,
+        publish: TWENTY,
+        duration: "",
+        search_from: None,
+    }
 }
 
 /// What is retained, and subscribers who come later.
@@ -274,6 +303,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(strays());
     all.extend(lies());
     all.extend(lies_of_retained());
+    all.extend(lies_of_wills());
     all.extend(standstills());
     all.extend(breakdowns());
     all.push(limited());
@@ -289,6 +319,7 @@ fn honest() -> Vec<Case> {
         honest("honest, a shared group", shared(1)),
         honest("honest, properties", Load { publish: TWENTY_WITH_PROPERTIES, ..pairs(1) }),
         honest("honest, retained messages", retained(1)),
+        honest("honest, wills", leaving("close")),
     ]
 }
 
@@ -394,6 +425,19 @@ fn lies_of_retained() -> Vec<Case> {
         case("retains the first", doing(RetainedMischief::Stale), retained(1), stale),
         case("hides what was retained", doing(RetainedMischief::Unmarked), retained(1), flag),
         case("sends what it retained twice", doing(RetainedMischief::Twice), retained(0), twice),
+    ]
+}
+
+fn lies_of_wills() -> Vec<Case> {
+    let doing = |will| Mischief { will, ..Mischief::default() };
+    let lost = Sign::Words("10 wills that never came");
+    let again = Sign::Words("10 wills that came again");
+    let unasked = Sign::Words("10 wills of clients that said good-bye");
+    let (close, polite) = ("close", "message");
+    vec![
+        in_short(case("sends no wills", doing(WillMischief::Forgotten), leaving(close), lost)),
+        case("sends wills twice", doing(WillMischief::Twice), leaving(close), again),
+        case("sends wills after a good-bye", doing(WillMischief::Always), leaving(polite), unasked),
     ]
 }
 

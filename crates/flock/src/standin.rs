@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use codec::{
-    Ack, AckKind, Connack, Packet, Properties, Property, PropertyBuf, Publish, QoS, Reason, Sender,
-    Suback, Subscribe, Unsuback, Unsubscribe, Version,
+    Ack, AckKind, Connack, Connect, Packet, Properties, Property, PropertyBuf, Publish, QoS,
+    Reason, Sender, Suback, Subscribe, Unsuback, Unsubscribe, Version,
 };
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -78,6 +78,9 @@ pub struct Mischief {
     /// Takes a PUBREC and does not release the message.
     pub unreleased_every: u64,
     pub retained: RetainedMischief,
+    pub will: WillMischief,
+    /// Sends a client that comes back its last QoS 2 message again, marked DUP or not.
+    pub sends_again: Option<Dup>,
     /// Sends each message to clients that have subscribed to nothing, too.
     pub forces: bool,
     /// Says in its CONNACK that it takes no more than QoS 0, and then behaves as ever.
@@ -97,6 +100,24 @@ pub enum RetainedMischief {
     /// They come without their flag.
     Unmarked,
     Twice,
+}
+
+/// What becomes of wills.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WillMischief {
+    #[default]
+    None,
+    Forgotten,
+    Twice,
+    /// They are sent whatever the client said.
+    Always,
+}
+
+/// Whether what is sent again says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dup {
+    Marked,
+    Unmarked,
 }
 
 /// What is done to a delivery before it is written.
@@ -178,6 +199,8 @@ struct Broker {
     shared: HashMap<String, (Vec<Member>, usize)>,
     /// By topic: a PUBLISH of MQTT 5.
     retained: HashMap<String, Vec<u8>>,
+    /// By client id: the last QoS 2 PUBLISH.
+    last: HashMap<String, Vec<u8>>,
     deliveries: u64,
     messages: u64,
     connects: u64,
@@ -205,6 +228,9 @@ struct Peer {
     outbox: Vec<u8>,
     held: Option<Vec<u8>>,
     packet_id: u16,
+    client_id: String,
+    /// A PUBLISH of MQTT 5.
+    will: Option<Vec<u8>>,
 }
 
 /// What may still be delivered, of a rate.
@@ -270,6 +296,8 @@ impl Broker {
                 outbox: Vec::new(),
                 held: None,
                 packet_id: 0,
+                client_id: String::new(),
+                will: None,
             };
             self.peers.insert(self.next, peer);
         }
@@ -281,7 +309,7 @@ impl Broker {
             let Some(peer) = self.peers.get_mut(&at) else { return };
             match peer.stream.read(&mut scratch) {
                 Ok(0) => {
-                    self.peers.remove(&at);
+                    self.part(at);
                     return;
                 }
                 Ok(n) => {
@@ -294,10 +322,27 @@ impl Broker {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => {
-                    self.peers.remove(&at);
+                    self.part(at);
                     return;
                 }
             }
+        }
+    }
+
+    /// A connection is over, and what is left of its will is sent.
+    fn part(&mut self, at: usize) {
+        let Some(peer) = self.peers.remove(&at) else { return };
+        let Some(will) = peer.will else { return };
+        let decoded = codec::decode(&will, Version::V5, Sender::Client, 1 << 28);
+        let Ok(Some((Packet::Publish(publish), _))) = decoded else { return };
+        let times = match self.mischief.will {
+            WillMischief::Forgotten => 0,
+            WillMischief::Twice => 2,
+            WillMischief::None | WillMischief::Always => 1,
+        };
+        let targets = self.plain.get(publish.topic).cloned().unwrap_or_default();
+        for to in targets.iter().flat_map(|to| std::iter::repeat_n(*to, times)) {
+            self.deliver(to, &publish, false);
         }
     }
 
@@ -308,7 +353,7 @@ impl Broker {
             let Ok(Some((packet, len))) = decoded else { break };
             taken += len;
             if !self.on_packet(at, &packet) {
-                self.peers.remove(&at);
+                self.part(at);
             }
         }
         taken
@@ -334,6 +379,7 @@ impl Broker {
                 let claims = mischief.claims();
                 Connack { session_present, reason, properties: claims.as_properties() }
                     .encode(peer.version, &mut peer.outbox);
+                self.welcome(at, connect);
                 true
             }
             Packet::Subscribe(_) if mischief.ignore_subscribes => true,
@@ -377,8 +423,33 @@ impl Broker {
                 peer.outbox.extend_from_slice(&[0xD0, 0]);
                 true
             }
-            Packet::Disconnect(_) => false,
+            Packet::Disconnect(disconnect) => {
+                peer.will.take_if(|_| mischief.forgets_will(disconnect.reason));
+                false
+            }
             _ => true,
+        }
+    }
+
+    /// Keeps the will, and goes on with what the session has.
+    fn welcome(&mut self, at: usize, connect: &Connect<'_>) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        peer.client_id = connect.client_id.to_owned();
+        peer.will = connect.will.as_ref().map(|will| {
+            // No packet id is 0, and this one is on no wire.
+            let packet_id = u16::from(will.qos != QoS::AtMostOnce);
+            let (topic, payload, properties) = (will.topic, will.payload, Properties::EMPTY);
+            let (qos, retain, dup) = (will.qos, will.retain, false);
+            let mut kept = Vec::new();
+            Publish { qos, dup, packet_id, retain, topic, payload, properties }
+                .encode(Version::V5, &mut kept);
+            kept
+        });
+        let Some(dup) = self.mischief.sends_again else { return };
+        if let Some(last) = self.last.get(connect.client_id) {
+            let start = peer.outbox.len();
+            peer.outbox.extend_from_slice(last);
+            peer.outbox[start] |= if dup == Dup::Marked { DUP_BIT } else { 0 };
         }
     }
 
@@ -587,8 +658,13 @@ impl Broker {
                 copy.encode(peer.version, &mut held);
                 peer.held = Some(held);
             } else {
+                let start = peer.outbox.len();
                 for _ in 0..times {
                     copy.encode(peer.version, &mut peer.outbox);
+                }
+                if qos == QoS::ExactlyOnce && self.mischief.sends_again.is_some() {
+                    let sent = peer.outbox[start..].to_vec();
+                    self.last.insert(peer.client_id.clone(), sent);
                 }
                 if let Some(held) = peer.held.take() {
                     peer.outbox.extend_from_slice(&held);
@@ -638,6 +714,11 @@ impl Damage {
 }
 
 impl Mischief {
+    /// Whether a client's will is over once it says that it goes, and why.
+    fn forgets_will(&self, reason: Reason) -> bool {
+        reason != Reason::DISCONNECT_WITH_WILL && self.will != WillMischief::Always
+    }
+
     /// What the CONNACK says.
     fn claims(&self) -> PropertyBuf {
         let mut claims = PropertyBuf::new();
@@ -696,5 +777,7 @@ const STAMP_DUE_AT: usize = 5;
 const STAMP_SEQUENCE_AT: usize = 12;
 /// Of its rate, what may come at once.
 const BURST_SECS: f64 = 0.2;
+/// Of the first byte of a PUBLISH.
+const DUP_BIT: u8 = 0x08;
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);

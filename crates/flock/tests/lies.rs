@@ -10,7 +10,7 @@ use flock::engine::BrokerAccess;
 use flock::expect::unmet;
 use flock::measure::{Outcome, Results};
 use flock::model::Expect;
-use flock::standin::{Damage, Mischief, RetainedMischief, StandIn};
+use flock::standin::{Damage, Dup, Mischief, RetainedMischief, StandIn, WillMischief};
 
 fn run_with(mischief: Mischief, text: &str) -> Results {
     let broker = StandIn::start(mischief).unwrap();
@@ -285,4 +285,77 @@ fn what_is_younger_than_its_connection_was_not_sent_before() {
     is_told(lying, &text, "2 marked DUP at their first delivery");
     let honest = Mischief { claims_sessions: true, ..Mischief::default() };
     assert_eq!(against(&run_with(honest, &text)), Vec::<String>::new());
+}
+
+/// Two clients with a will, who leave so, and subscribers who stay for longer.
+fn with_wills(how: &str) -> String {
+    let connect = "{ connect = { will = { topics = \"wills\", qos = 1, payload = 16 } } }";
+    Draft::new(V5, 2)
+        .drain("500ms")
+        .stage(
+            "connect",
+            &[
+                ("sub", "{ connect = {} }, { subscribe = { to = \"wills\", qos = 1 } }"),
+                ("pub", connect),
+            ],
+        )
+        .stage("leave", &[("pub", how)])
+        .hold("1100ms")
+        .stage("disconnect", &[("sub", "{ disconnect = {} }")])
+        .text()
+        + "[topics.wills]\nnames = \"wills/{i}\"\ncount = 2\n\
+           [subscriptions.wills]\nfilter = \"wills/{i}\"\ncount = 2\n"
+}
+
+#[test]
+fn a_will_comes_once_and_only_of_who_did_not_say_good_bye() {
+    let doing = |will| Mischief { will, ..Mischief::default() };
+    let broken = [
+        "{ disconnect = { how = \"close\" } }",
+        "{ disconnect = { how = \"message-with-will\" } }",
+    ];
+    for how in broken {
+        let text = with_wills(how);
+        is_clean_of_wills(&text, 2);
+        is_told(doing(WillMischief::Forgotten), &text, "2 wills that never came");
+        is_told(doing(WillMischief::Twice), &text, "2 wills that came again");
+    }
+    let text = with_wills("{ disconnect = {} }");
+    is_clean_of_wills(&text, 0);
+    is_told(doing(WillMischief::Always), &text, "2 wills of clients that said good-bye");
+}
+
+fn is_clean_of_wills(text: &str, wills: u64) {
+    let broker = Mosquitto::start();
+    let honest = StandIn::start(Mischief::default()).unwrap();
+    for address in [&broker.address, &honest.address] {
+        let results = run_on(text, address, BrokerAccess::None);
+        assert_eq!(results.run.outcome, Outcome::Completed, "{:?}", results.errors);
+        assert_eq!(against(&results), Vec::<String>::new(), "{address}");
+        assert_eq!(results.totals.wills_received, wills);
+    }
+}
+
+#[test]
+fn what_is_sent_again_says_so() {
+    let connect = "version = \"5\"\nclean_start = false\nsession_expiry = \"1m\"\nreconnect = true";
+    let text = Draft::new(connect, 1)
+        .drain("500ms")
+        .connected("pairs", 2)
+        .publishing(&five("qos = 2"))
+        .stage(
+            "cut",
+            &[("", "{ fault = { cut = { clients = \"sub\", share = 1.0 } } }, { delay = \"1s\" }")],
+        )
+        .leaving()
+        .text();
+    let again = |dup| Mischief {
+        sends_again: Some(dup),
+        claims_sessions: true,
+        unreleased_every: 5,
+        ..Mischief::default()
+    };
+    is_told(again(Dup::Unmarked), &text, "1 sent again without DUP");
+    let told = against(&run_with(again(Dup::Marked), &text));
+    assert!(!told.iter().any(|line| line.contains("DUP")), "{told:?}");
 }

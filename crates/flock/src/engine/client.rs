@@ -1,15 +1,14 @@
 //! One simulated client: its connection, and what comes over it.
 //!
 //! A [`Client`] is about four hundred bytes with everything, and owns no buffer while idle. Its
-//! parts are spread over four files: the connection here, the program in `task.rs`, publishing in
-//! `publish.rs`, what arrives in `receive.rs`.
+//! parts are spread over several files: the connection here, its end in `leave.rs`, the program in
+//! `task.rs`, publishing in `publish.rs`, what arrives in `receive.rs`, its will in `wills.rs`.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::time::Duration;
 
 use client::{Acks, Event, Machine, Read, Wire};
-use codec::{Properties, QoS, Reason};
+use codec::QoS;
 use mio::{Interest, Token};
 
 use super::lane::{Kind, Lane};
@@ -17,6 +16,7 @@ use super::plan::Plan;
 use super::publish::{Flight, Publishing};
 use super::request::Dialogue;
 use super::task::{Task, Wait, described, wire_version};
+use super::wills::Ending;
 use crate::measure::LatencyKind;
 use crate::model::{Connect, GroupId, SubscriptionId, Version};
 
@@ -30,7 +30,7 @@ pub(super) struct Client {
     pub(super) index: u64,
     pub(super) machine: Machine<Flight>,
     pub(super) link: Link,
-    wire: Option<Wire>,
+    pub(super) wire: Option<Wire>,
     partial: Vec<u8>,
     pub(super) outbox: Vec<u8>,
     /// Bytes of the outbox that are sent.
@@ -62,11 +62,11 @@ pub(super) struct Client {
     was_up: bool,
     stalled: bool,
     link_since_ns: u64,
-    link_at_ns: u64,
+    pub(super) link_at_ns: u64,
     /// When the last connection ended.
     down_ns: u64,
     /// When the broker last said something.
-    heard_ns: u64,
+    pub(super) heard_ns: u64,
     /// Messages received that no `receive` command has claimed.
     pub(super) unclaimed: u64,
     pub(super) extra: Option<Box<Extra>>,
@@ -234,6 +234,7 @@ impl Client {
     /// The connection attempt failed: again after a while, or not.
     fn link_failed(&mut self, reason: &str, lane: &mut Lane) {
         self.drop_wire(lane);
+        self.end_attempt(lane);
         self.link = Link::Down;
         let what = if self.was_up { "reconnect" } else { "connect" };
         lane.tally.error(what, reason, || self.id(&lane.plan));
@@ -263,6 +264,13 @@ impl Client {
                 }
                 self.on_link_hopeless(lane);
             }
+        }
+    }
+
+    /// The broker may have taken the CONNECT, and the will with it.
+    pub(super) fn end_attempt(&self, lane: &mut Lane) {
+        if self.link == Link::Opening {
+            self.end_will(Ending::Unknown, lane);
         }
     }
 
@@ -298,6 +306,7 @@ impl Client {
         let is_planned = reason == CUT || lane.plan.is_taken_over(self.group);
         lane.tally.totals.connections_cut += u64::from(is_planned);
         lane.tally.error("connection", reason, || self.id(&lane.plan));
+        self.end_will(if reason == CUT { Ending::Broken } else { Ending::Unknown }, lane);
         self.link_down(lane);
         let policy = self.connect_command(lane).and_then(|command| command.reconnect);
         match policy {
@@ -314,7 +323,7 @@ impl Client {
     }
 
     /// Books the end of a connection that was up.
-    fn link_down(&mut self, lane: &mut Lane) {
+    pub(super) fn link_down(&mut self, lane: &mut Lane) {
         self.drop_wire(lane);
         lane.tally.connections -= 1;
         self.link = Link::Down;
@@ -323,7 +332,7 @@ impl Client {
         self.machine.on_closed();
     }
 
-    fn drop_wire(&mut self, lane: &mut Lane) {
+    pub(super) fn drop_wire(&mut self, lane: &mut Lane) {
         if let Some(mut wire) = self.wire.take() {
             // A socket that is closed leaves the poll by itself; this is for the lower layers.
             let _ = lane.registry.deregister(&mut wire);
@@ -344,6 +353,7 @@ impl Client {
     }
 
     fn send_connect(&mut self, lane: &mut Lane) {
+        self.note_will(lane);
         let options = self.connect_options(lane);
         lane.lend(&mut self.outbox);
         let now_ms = lane.now_ns() / 1_000_000;
@@ -417,12 +427,12 @@ impl Client {
     }
 
     /// Whether a subscription of an earlier connection is still to be heard.
-    fn is_subscribed(&self) -> bool {
+    pub(super) fn is_subscribed(&self) -> bool {
         self.hearing.iter().any(|hearing| hearing.until_ns == u64::MAX)
     }
 
     /// Whether the session outlives its connection.
-    fn is_lasting(&self, lane: &Lane) -> bool {
+    pub(super) fn is_lasting(&self, lane: &Lane) -> bool {
         let version = lane.plan.scenario.group(self.group).version;
         self.connect_command(lane).is_some_and(|command| match version {
             Version::V5 => command.session_expiry_secs > 0,
@@ -435,95 +445,6 @@ impl Client {
             self.set_link_timer(at_ms * 1_000_000, lane);
         } else {
             self.link_at_ns = u64::MAX;
-        }
-    }
-
-    // --- Leaving
-
-    /// Sends DISCONNECT with this reason and closes.
-    pub(super) fn leave(&mut self, reason: Reason, lane: &mut Lane) {
-        self.end_hearing(lane);
-        lane.lend(&mut self.outbox);
-        self.machine.disconnect(reason, Properties::EMPTY, &mut self.outbox);
-        self.flush(lane);
-        if let Some(wire) = &mut self.wire {
-            // The broker may have closed before us.
-            let _ = wire.shutdown();
-        }
-        self.close(lane);
-    }
-
-    /// Whoever has heard nothing for a while asks before it leaves: a broker that stands still has
-    /// its connections open, too.
-    pub(super) fn ask_whether_it_is_there(&mut self, lane: &mut Lane) {
-        let now_ns = lane.now_ns();
-        if now_ns.saturating_sub(self.heard_ns) > SILENCE_NS_MAX {
-            lane.lend(&mut self.outbox);
-            self.machine.ping(now_ns / 1_000_000, &mut self.outbox);
-        }
-    }
-
-    /// The broker did not answer although it was asked and waited for.
-    pub(super) fn lost_in_silence(&mut self, lane: &mut Lane) {
-        lane.tally.totals.connections_lost += 1;
-        lane.tally.error("connection", "no answer to PINGREQ", || self.id(&lane.plan));
-        self.end_hearing(lane);
-        self.link_down(lane);
-    }
-
-    /// Closes the socket as it is.
-    pub(super) fn close(&mut self, lane: &mut Lane) {
-        if matches!(self.link, Link::Up | Link::Silent) {
-            self.end_hearing(lane);
-            lane.tally.totals.disconnects += 1;
-            self.link_down(lane);
-        } else {
-            self.drop_wire(lane);
-            self.link = Link::Down;
-            self.machine.on_closed();
-        }
-    }
-
-    /// Goes silent; [`Wait::Silence`] ends when the broker closes.
-    pub(super) fn fall_silent(&mut self, lane: &mut Lane) {
-        self.end_hearing(lane);
-        self.link = Link::Silent;
-        self.link_at_ns = u64::MAX;
-        lane.again.push(self.at);
-    }
-
-    /// How long a broker may take to notice that a client is silent.
-    pub(super) fn silence_max_ns(&self) -> u64 {
-        match self.machine.keep_alive_secs() {
-            0 => SILENCE_MAX.as_nanos() as u64,
-            // One and a half times the keep-alive (MQTT-3.1.2-22).
-            secs => u64::from(secs) * 1_500_000_000 + SILENCE_SLACK_NS,
-        }
-    }
-
-    /// The time is over, and the broker has not closed.
-    pub(super) fn not_missed(&self, lane: &mut Lane) {
-        if self.machine.keep_alive_secs() > 0 {
-            lane.ledger.unnoticed += 1;
-            let told = "the broker kept a silent client beyond its keep-alive (MQTT-3.1.2-22)";
-            lane.tally.error("connection", told, || self.id(&lane.plan));
-        }
-    }
-
-    /// A fault: the socket is closed under the client's feet.
-    pub(super) fn cut(&mut self, lane: &mut Lane) {
-        if self.link == Link::Up {
-            self.link_lost(CUT, lane);
-        }
-    }
-
-    /// Subscriptions of a session that ends with the connection are over.
-    fn end_hearing(&mut self, lane: &Lane) {
-        if !self.is_lasting(lane) {
-            let now = lane.now_ns();
-            for hearing in &mut self.hearing {
-                hearing.until_ns = hearing.until_ns.min(now);
-            }
         }
     }
 
@@ -595,6 +516,7 @@ impl Client {
     fn on_closed(&mut self, reason: &str, lane: &mut Lane) {
         if self.link == Link::Silent {
             lane.tally.totals.disconnects += 1;
+            self.end_will(Ending::Broken, lane);
             self.link_down(lane);
             let now = lane.now_ns();
             if self.task.wait == Wait::Silence {
@@ -686,7 +608,7 @@ impl Client {
             Event::Subscribed { reasons, .. } => self.on_subscribed(reasons, now_ns, lane),
             Event::Unsubscribed { reasons, .. } => self.on_unsubscribed(reasons, now_ns, lane),
             Event::Auth(_) => self.link_lost("the broker asks for enhanced authentication", lane),
-            Event::Repeated { .. } => self.on_repeated(lane),
+            Event::Repeated { dup, .. } => self.on_repeated(dup, lane),
             Event::AckedAgain { kind } => lane.ledger.count_repeated_ack(kind),
             Event::Nothing => self.on_settled(now_ns, lane),
         }
@@ -785,16 +707,10 @@ impl Client {
 
 /// Counts what cannot be laid to the account of any message of this run.
 const NO_CONNECT: u16 = u16::MAX;
-/// What is silent for longer may stand still.
-const SILENCE_NS_MAX: u64 = 1_000_000_000;
 const TIMED_OUT: &str = "timed out";
 /// Why a connection ended that a fault of the scenario cut.
-const CUT: &str = "cut on purpose";
+pub(super) const CUT: &str = "cut on purpose";
 /// Unsent bytes at which a client holds back further messages: they keep their due time.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024;
 /// Buffers that one client may read before others have their turn.
 const READS_MAX: usize = 8;
-/// A silent client without a keep-alive waits so long for the broker to notice.
-const SILENCE_MAX: Duration = Duration::from_secs(3_600);
-/// A broker may look for silent clients so much later.
-const SILENCE_SLACK_NS: u64 = 5_000_000_000;

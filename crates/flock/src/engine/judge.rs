@@ -109,6 +109,10 @@ fn merge_integrity(mine: &mut Integrity, other: Integrity) {
     mine.wrong_qos += other.wrong_qos;
     mine.wrong_retain += other.wrong_retain;
     mine.wrong_dup += other.wrong_dup;
+    mine.missing_dup += other.missing_dup;
+    mine.wills_lost += other.wills_lost;
+    mine.wills_repeated += other.wills_repeated;
+    mine.wills_unasked += other.wills_unasked;
     mine.repeated_pubacks += other.repeated_pubacks;
     mine.repeated_pubrecs += other.repeated_pubrecs;
     mine.repeated_pubcomps += other.repeated_pubcomps;
@@ -140,6 +144,7 @@ pub(super) fn judge_part(plan: &Plan, harvests: &[Harvest], sent: &SentTable) ->
     for (&stream, entry) in &sent.streams {
         judge.judge_stream(stream, entry, sent, &mut part);
     }
+    judge.judge_wills(sent, &mut part.integrity);
     keep_worst(&mut part.integrity.worst);
     for harvest in harvests {
         book_ledger(&harvest.ledger, &mut part.integrity);
@@ -168,6 +173,7 @@ fn book_ledger(ledger: &Ledger, all: &mut Integrity) {
     all.wrong_qos += ledger.wrong_qos;
     all.wrong_retain += ledger.wrong_retain;
     all.wrong_dup += ledger.wrong_dup;
+    all.missing_dup += ledger.missing_dup;
     all.wrong_properties += ledger.wrong_properties;
     all.wrong_identifiers += ledger.wrong_identifiers;
     all.repeated_pubacks += ledger.repeated_pubacks;
@@ -218,11 +224,11 @@ fn gather_shared(plan: &Plan, harvests: &[Harvest], part: &mut Part) {
     part.shared_heard = heard.into_iter().collect();
 }
 
-struct PartJudge<'a> {
-    plan: &'a Plan,
-    harvests: &'a [Harvest],
+pub(super) struct PartJudge<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) harvests: &'a [Harvest],
     /// By thread: client and subscription to how it listened, and how often it began to.
-    heard: Vec<HashMap<(u32, SubscriptionId), (HeardEntry, u32)>>,
+    pub(super) heard: Vec<HashMap<(u32, SubscriptionId), (HeardEntry, u32)>>,
 }
 
 impl<'a> PartJudge<'a> {
@@ -365,7 +371,7 @@ impl<'a> PartJudge<'a> {
     }
 
     /// Where a client ran, if in this process.
-    fn find(&self, group: GroupId, client: u64) -> Option<(usize, u32)> {
+    pub(super) fn find(&self, group: GroupId, client: u64) -> Option<(usize, u32)> {
         let here = self.plan.scenario.group(group).here;
         let offset = client.checked_sub(here.first)?;
         if offset % here.step != 0 || offset / here.step >= here.count {

@@ -13,7 +13,7 @@ use super::crew::StagePace;
 use super::plan::{Plan, Random};
 use super::stamp::Stamps;
 use super::tally::Tally;
-use crate::measure::ledger::{Ledger, Sent, StreamId, Unpromised};
+use crate::measure::ledger::{Ledger, Sent, StreamId, Unpromised, Wills};
 use crate::model::{FOR_EVER_US, TopicsId};
 
 /// See the module's text. Passed to every call on a client.
@@ -33,6 +33,8 @@ pub(super) struct Lane {
     pub(super) unpromised: Vec<(StreamId, Unpromised)>,
     /// Messages of which the broker said that nobody had subscribed to them (0x10).
     pub(super) unheard: Vec<(StreamId, u32)>,
+    /// By the number of their client.
+    pub(super) wills: HashMap<u32, Wills>,
     pub(super) random: Random,
     pub(super) stage: usize,
     pub(super) stage_at_ns: u64,
@@ -72,6 +74,7 @@ impl Lane {
             ledger: Ledger::default(),
             unpromised: Vec::new(),
             unheard: Vec::new(),
+            wills: HashMap::new(),
             stage: 0,
             stage_at_ns: 0,
             stage_end_ns: None,

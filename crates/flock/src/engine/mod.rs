@@ -16,6 +16,7 @@ pub mod host;
 mod hunt;
 pub mod judge;
 mod lane;
+mod leave;
 pub mod plan;
 pub mod preflight;
 mod publish;
@@ -29,6 +30,7 @@ pub mod surroundings;
 pub mod tally;
 mod task;
 mod valid;
+mod wills;
 mod worker;
 
 pub use conductor::{DRAIN, Progress};

@@ -32,6 +32,9 @@ impl Client {
         };
         if stamp.stream == WILL_STREAM {
             lane.tally.totals.wills_received += 1;
+            // What was in store, and what is sent again, is no further one.
+            let is_live = !publish.retain && !publish.dup;
+            *lane.ledger.wills.entry((self.at, stamp.sequence)).or_default() += u32::from(is_live);
             return;
         }
         self.check_properties(publish, &stamp, now_ns, lane);
@@ -112,8 +115,10 @@ impl Client {
 
     /// A QoS 2 message came again under a number that is still taken. On the connection on which it
     /// came first nobody may send it again (MQTT-4.4.0-1); after another, it is known anyway.
-    pub(super) fn on_repeated(&self, lane: &mut Lane) {
-        lane.ledger.repeated += u64::from(self.link_generation == 0);
+    pub(super) fn on_repeated(&self, dup: bool, lane: &mut Lane) {
+        let is_first = self.link_generation == 0;
+        lane.ledger.repeated += u64::from(is_first);
+        lane.ledger.missing_dup += u64::from(!is_first && !dup);
     }
 
     fn hold_ack(&mut self, publish: &Publish<'_>, now_ns: u64, lane: &mut Lane) {

@@ -14,9 +14,8 @@ use super::client::{Client, Hearing, Link};
 use super::lane::{Kind, Lane};
 use super::plan::{Op, Plan};
 use super::publish::CATCH_UP_NS_MAX;
-use super::stamp::{STAMP_BYTES, Stamp, Sum, WILL_STREAM};
 use crate::measure::LatencyKind;
-use crate::model::{Content, Disconnect, Rate, Receive, Subscribe, SubscriptionId, Version, Will};
+use crate::model::{Disconnect, Rate, Receive, Subscribe, SubscriptionId, Version};
 
 /// Where a client stands in its program.
 #[derive(Debug, Default)]
@@ -652,37 +651,6 @@ impl Client {
             will: command.will.as_ref().map(|will| self.will_options(will, lane)),
             user_properties: command.user_properties.clone(),
             ..ConnectOptions::default()
-        }
-    }
-
-    fn will_options(&self, will: &Will, lane: &Lane) -> client::WillOptions {
-        let scenario = &lane.plan.scenario;
-        let clients = scenario.group(self.group).count;
-        let count = scenario.topic_group(will.topics).count;
-        let own = will.assign.topics_of(self.index, clients, count);
-        let index = if own.is_empty() { 0 } else { own.nth(0) };
-        let topic = scenario.topic_name(will.topics, index);
-        let mut payload = match &will.payload.content {
-            Content::Fixed(bytes) | Content::Timed { bytes, .. } => bytes.clone(),
-            _ => vec![b'w'; will.payload.bytes_max() as usize],
-        };
-        if will.payload.stamped && payload.len() >= STAMP_BYTES {
-            let sequence = self.index as u32 & lane.stamps.sequences_max();
-            let stamp = Stamp { due_ns: lane.now_ns(), stream: WILL_STREAM, sequence };
-            let (sum, rest) = (Sum::of(topic.as_bytes()), Sum::of(&payload[STAMP_BYTES..]));
-            payload[..STAMP_BYTES].copy_from_slice(&lane.stamps.write(stamp, sum, rest));
-        }
-        let mut properties = PropertyBuf::new();
-        if let Some(secs) = will.expiry_secs {
-            properties.push(Property::MessageExpirySecs(secs));
-        }
-        client::WillOptions {
-            topic,
-            payload,
-            qos: wire_qos(will.qos),
-            retain: will.retain,
-            delay_secs: will.delay_secs,
-            properties,
         }
     }
 }

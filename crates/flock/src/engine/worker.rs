@@ -439,6 +439,7 @@ impl Worker {
         for (stream, sequence) in self.lane.unheard.drain(..) {
             table.unheard.entry(stream).or_default().push(sequence);
         }
+        table.wills.extend(self.lane.wills.drain());
         table.sort();
         table
     }

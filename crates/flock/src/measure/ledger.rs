@@ -13,6 +13,7 @@ mod sent;
 mod shared;
 mod track;
 mod verdict;
+mod wills;
 
 use codec::AckKind;
 use hashbrown::HashMap;
@@ -21,6 +22,7 @@ pub use sent::{Sent, SentTable, Unpromised};
 pub use shared::{ShareKey, SharedTrack};
 pub use track::{Receipt, Track};
 pub use verdict::{Heard, Verdict, judge, judge_shared, judge_stored};
+pub use wills::{Wills, judge_wills};
 
 /// Number of a stream, unique in a run: see [`crate::engine::plan`].
 pub type StreamId = u32;
@@ -106,6 +108,10 @@ pub struct Ledger {
     pub forgotten: u64,
     /// QoS 2 messages that were sent again on the connection on which they had come.
     pub repeated: u64,
+    /// By subscriber and by client whose will it is, those that came live.
+    pub wills: HashMap<(u32, u32), u32>,
+    /// Sent again on another connection, and not marked DUP.
+    pub missing_dup: u64,
     /// QoS 2 messages of ours that the broker took, and whose exchange it did not end.
     pub uncompleted: u64,
     /// Not what was sent.

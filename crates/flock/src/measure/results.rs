@@ -459,6 +459,19 @@ pub struct Integrity {
     /// the session (MQTT-3.3.1-3). Shared groups are left out: another member may have had it.
     #[serde(default)]
     pub wrong_dup: u64,
+    /// Deliveries that were sent again on another connection under a number that was still taken,
+    /// without the DUP flag (MQTT-3.3.1-1).
+    #[serde(default)]
+    pub missing_dup: u64,
+    /// Wills that did not come though their client's connection ended without a good-bye.
+    #[serde(default)]
+    pub wills_lost: u64,
+    /// Wills that came more often than connections of their client had ended.
+    #[serde(default)]
+    pub wills_repeated: u64,
+    /// Wills of clients that were connected, or had said good-bye (MQTT-3.1.2-10).
+    #[serde(default)]
+    pub wills_unasked: u64,
     /// Acknowledgements for which there was nothing left to acknowledge: sent twice for one packet.
     #[serde(default)]
     pub repeated_pubacks: u64,
@@ -526,13 +539,17 @@ impl Integrity {
     }
 
     /// What no broker may ever do, in words, and how often it was done.
-    pub fn wrongs(&self) -> [(&'static str, u64); 18] {
+    pub fn wrongs(&self) -> [(&'static str, u64); 22] {
         [
             ("damaged", self.damaged),
             ("with a wrong topic", self.wrong_topic),
             ("with a wrong QoS", self.wrong_qos),
             ("with a wrong retain flag", self.wrong_retain),
             ("marked DUP at their first delivery", self.wrong_dup),
+            ("sent again without DUP", self.missing_dup),
+            ("wills that never came", self.wills_lost),
+            ("wills that came again", self.wills_repeated),
+            ("wills of clients that said good-bye", self.wills_unasked),
             ("PUBACKs sent twice", self.repeated_pubacks),
             ("PUBRECs sent twice", self.repeated_pubrecs),
             ("PUBCOMPs sent twice", self.repeated_pubcomps),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::StreamId;
+use super::{StreamId, Wills};
 
 /// What was sent on one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct SentTable {
     /// Messages that were acknowledged with "no matching subscribers", by number.
     #[serde(default)]
     pub unheard: BTreeMap<StreamId, Vec<u32>>,
+    /// Wills, by the number of their client.
+    #[serde(default)]
+    pub wills: BTreeMap<u32, Wills>,
 }
 
 /// A message that its publisher has no promise for.
@@ -48,6 +51,8 @@ impl SentTable {
         for (stream, sequences) in other.unheard {
             self.unheard.entry(stream).or_default().extend(sequences);
         }
+        // Nor does any client run in two places.
+        self.wills.extend(other.wills);
     }
 
     pub fn sort(&mut self) {
