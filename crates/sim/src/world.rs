@@ -363,17 +363,7 @@ impl World {
             return;
         }
         let number = self.clients[who].number;
-        let qos = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][self.random.below(3)];
-        let (topic, qos, retain) = match self.random.below(10) {
-            0..=5 => (format!("t/{number}/{}", self.random.below(3)), qos, false),
-            6..=7 => (format!("r/{number}"), qos, true),
-            _ => (format!("g/{number}"), QoS::AtLeastOnce, false),
-        };
-        let is_clear = retain && self.random.chance(20);
-        let expires = !retain && self.random.chance(20);
-        let expiry_secs = expires.then(|| pick(&[2, 20, 1_000_000], &mut self.random));
-        let padding = self.random.below(self.padding_max + 1);
-        let draft = Draft { topic, qos, retain, is_clear, expiry_secs, padding };
+        let draft = Draft::any(number, true, self.padding_max, &mut self.random);
         self.clients[who].publish(draft, &mut self.oracle);
     }
 

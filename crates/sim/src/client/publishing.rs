@@ -7,6 +7,8 @@ use codec::{Ack, AckKind, Packet, Property, PropertyBuf, Publish, QoS, Reason, V
 
 use super::{ModelClient, Sequences};
 use crate::oracle::{Oracle, Payload};
+use crate::random::Random;
+use crate::world::pick;
 
 /// Publishes under way, of QoS 1 and 2: well below the broker's receive maximum.
 const IN_FLIGHT_MAX: usize = 20;
@@ -35,6 +37,28 @@ pub struct Draft {
     /// Only MQTT 5 can say it.
     pub expiry_secs: Option<u32>,
     pub padding: usize,
+}
+
+impl Draft {
+    /// Something that the client of this number may publish. `may_expire`: some of it does.
+    pub(crate) fn any(
+        number: u32,
+        may_expire: bool,
+        padding_max: usize,
+        random: &mut Random,
+    ) -> Self {
+        let qos = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][random.below(3)];
+        let (topic, qos, retain) = match random.below(10) {
+            0..=5 => (format!("t/{number}/{}", random.below(3)), qos, false),
+            6..=7 => (format!("r/{number}"), qos, true),
+            _ => (format!("g/{number}"), QoS::AtLeastOnce, false),
+        };
+        let is_clear = retain && random.chance(20);
+        let expires = may_expire && !retain && random.chance(20);
+        let expiry_secs = expires.then(|| pick(&[2, 20, 1_000_000], random));
+        let padding = random.below(padding_max + 1);
+        Self { topic, qos, retain, is_clear, expiry_secs, padding }
+    }
 }
 
 impl fmt::Display for OwnedPublish {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use broker::admission::{Admission, admit};
 use broker::{Ended, Event, Principal};
-use codec::{QoS, Reason};
+use codec::Reason;
 use driver::testing::{Flaws, Pipe};
 use driver::{Handover, Item};
 
@@ -183,15 +183,7 @@ impl DrivenWorld {
             return;
         }
         let number = self.clients[who].number;
-        let qos = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][self.random.below(3)];
-        let (topic, qos, retain) = match self.random.below(10) {
-            0..=5 => (format!("t/{number}/{}", self.random.below(3)), qos, false),
-            6..=7 => (format!("r/{number}"), qos, true),
-            _ => (format!("g/{number}"), QoS::AtLeastOnce, false),
-        };
-        let is_clear = retain && self.random.chance(20);
-        let padding = self.random.below(self.padding_max + 1);
-        let draft = Draft { topic, qos, retain, is_clear, expiry_secs: None, padding };
+        let draft = Draft::any(number, false, self.padding_max, &mut self.random);
         self.oracle.now_ms = self.now_ms();
         self.clients[who].publish(draft, &mut self.oracle);
     }
