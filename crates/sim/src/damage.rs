@@ -98,8 +98,12 @@ impl Disks {
         after: &[Found],
         may_lose: bool,
     ) -> Result<Damage, String> {
-        // Without the word that older segments are void those are read, too, before all others.
-        if after.ends_with(before) {
+        let Some((first, ..)) = before.first() else { return Ok(Damage::Harmless) };
+        // Without the word that older segments are void those are read, too, before all others;
+        // it stands in a batch of the end, which may be lost itself.
+        let void = after.iter().take_while(|(at, ..)| at < first).count();
+        let after = &after[void..];
+        if after == before {
             return Ok(Damage::Harmless);
         }
         let manifest = self.disks[shard].manifest().and_then(|file| Manifest::read(file).ok());
