@@ -173,6 +173,8 @@ async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_time_max)
         .keep_alive(false)
+        // Who has asked and shuts its writing side is still owed what it asked for.
+        .half_close(true)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), answer);
     let mut connection = std::pin::pin!(connection);
@@ -261,6 +263,55 @@ mod tests {
         }
         let two = "GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
         assert!(body(two).ends_with("GET /a "), "one request for each connection");
+    }
+
+    #[test]
+    fn who_has_asked_and_writes_no_more_is_answered() {
+        let (release, held) = oneshot::channel::<()>();
+        let (began, begins) = std::sync::mpsc::channel();
+        let held = Arc::new(tokio::sync::Mutex::new(Some(held)));
+        let answer = move || {
+            let (began, held) = (began.clone(), held.clone());
+            async move {
+                began.send(()).expect("a test that waits");
+                let held = held.lock().await.take();
+                if let Some(held) = held {
+                    let _ = held.await;
+                }
+                "late"
+            }
+        };
+        let router = Router::new().fallback(answer);
+        let server = Server::start("127.0.0.1:0", Limits::default(), router).expect("a server");
+        let stream = send(&server, "GET / HTTP/1.1\r\n\r\n");
+        stream.shutdown(std::net::Shutdown::Write).expect("a half");
+        begins.recv().expect("a request");
+        // The server has seen the end of the requests before it answers.
+        let other = send(&server, "GET / HTTP/1.1\r\n\r\n");
+        begins.recv().expect("a second request");
+        assert!(read(other).ends_with("late"));
+        release.send(()).expect("a request that waits");
+        assert!(read(stream).ends_with("late"));
+    }
+
+    #[test]
+    fn who_writes_no_more_before_it_has_asked_is_gone() {
+        let hour = Duration::from_secs(3_600);
+        let limits = Limits { head_time_max: hour, connection_time_max: hour, ..Limits::default() };
+        let server = start(limits);
+        for half in ["", "GET / HT", "GET / HTTP/1.1\r\nx: y"] {
+            let stream = send(&server, half);
+            stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time-out");
+            stream.shutdown(std::net::Shutdown::Write).expect("a half");
+            let mut answer = Vec::new();
+            let end = (&stream).read_to_end(&mut answer);
+            // Closed, by an answer of an error or without one.
+            assert!(end.is_ok(), "{half:?}: {end:?}");
+            assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"), "{half:?}");
+        }
+        let stream = send(&server, "POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf");
+        stream.shutdown(std::net::Shutdown::Write).expect("a half");
+        assert!(!read(stream).contains(" 200 "), "half a body is none");
     }
 
     #[test]

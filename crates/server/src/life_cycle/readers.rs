@@ -15,8 +15,9 @@ pub(crate) const READERS_MAX: usize = 8;
 /// Events that a reader may be behind: with one more it is cut.
 const EVENTS_MAX: usize = 1_000;
 
-/// How often those to whom nothing was said hear that they are not forgotten.
-const BEAT_MS: u64 = 15_000;
+/// How often those to whom nothing was said hear that they are not forgotten. That somebody has
+/// gone shows by the second one.
+const BEAT_MS: u64 = 5_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
