@@ -118,7 +118,8 @@ impl Shard {
     /// this turn.
     pub(crate) fn broadcast_on(&mut self, now_ms: u64) -> bool {
         let mut any = false;
-        while let left @ 1.. = self.work.left_for_broadcasts()
+        while !self.dirty.has_gathered()
+            && let left @ 1.. = self.work.left_for_broadcasts()
             && let Some(mut broadcast) = self.broadcasts.unfinished.pop_front()
         {
             let mut portion = broadcast.take_portion(left);

@@ -8,7 +8,6 @@ use topic::Subscription;
 
 use crate::access::Action;
 use crate::client::{Client, Pace};
-use crate::dirty::BROADCAST_MIN;
 use crate::journal::Origin;
 use crate::ledger::NOBODY;
 use crate::news::Kind;
@@ -205,19 +204,19 @@ impl Shard {
             false => found,
         };
         let traits = Traits::of(message);
-        let already_dirty = self.dirty.urgent();
         let mut fan_out = FanOut::default();
         if all > 1 {
             fan_out.template = Some(self.buffers.take_template());
         }
+        if self.is_broadcast(found) {
+            self.dirty.begin_broadcast(message.payload().len());
+        }
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
             self.deliver_to((message, traits), own, serial, &mut fan_out, now_ms);
         }
+        self.dirty.end_broadcast();
         if let Some(template) = fan_out.template {
             self.buffers.keep_template(template);
-        }
-        if found.len() > BROADCAST_MIN {
-            self.dirty.set_apart(already_dirty);
         }
         if !traits.scope.is_first() && !is_late {
             self.charge_sent(message, all as u64, now_ms);
@@ -240,7 +239,8 @@ impl Shard {
         if !found.is_sorted_by_key(|subscription| subscription.subscriber) {
             found.sort_unstable_by_key(|subscription| subscription.subscriber);
         }
-        let is_behind = !self.broadcasts.is_empty() && self.broadcasts.hold_up_message(message);
+        let is_behind = (!self.broadcasts.is_empty() && self.broadcasts.hold_up_message(message))
+            || (self.dirty.has_gathered() && self.is_broadcast(found));
         let found = match is_behind || found.len() > self.work.broadcast_max() {
             true => self.put_some_off(message, found, (serial, is_behind), now_ms),
             false => found,
@@ -249,8 +249,9 @@ impl Shard {
         found
     }
 
-    /// `is_behind`: behind a broadcast that has not reached everybody nobody gets it at once. But
-    /// what the log owes is owed now, and a publisher's own copy comes with its acknowledgement.
+    /// `is_behind`: behind a broadcast that has not reached everybody, or is not written, nobody
+    /// gets it at once. But what the log owes is owed now, and a publisher's own copy comes with
+    /// its acknowledgement.
     #[cold]
     fn put_some_off<'a>(
         &mut self,
@@ -278,6 +279,13 @@ impl Shard {
             self.put_off_broadcast(message, later.iter().copied(), now_ms);
         }
         now
+    }
+
+    /// Are these many clients? The subscriptions are sorted by client.
+    fn is_broadcast(&self, found: &[Subscription]) -> bool {
+        let many = self.work.broadcast_min();
+        found.len() > many
+            && found.chunk_by(|one, next| one.subscriber == next.subscriber).nth(many).is_some()
     }
 
     fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {

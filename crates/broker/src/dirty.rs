@@ -2,40 +2,55 @@
 //!
 //! What a turn has for a few is written in that turn. A broadcast would keep everybody else waiting
 //! while thousands of sockets are written, so its connections are set apart: the driver writes a
-//! portion of them in each turn, behind all others.
+//! portion of them in each turn, behind all others. Who is sent something else meanwhile does not
+//! wait for its place among them.
 
 use std::collections::VecDeque;
 
 use crate::Shard;
 use crate::sure::Sure;
 
-/// A message for more subscriptions of one shard is a broadcast.
+/// A message for more clients of one shard is a broadcast.
 pub const BROADCAST_MIN: usize = 128;
 
-/// Slot and connection of each, once.
+/// What broadcasts may put into an outbox before all of the first one is written. Policy: those
+/// that come then wait; if one cannot, what is unwritten gets urgent.
+const GATHERED_BYTES_MAX: usize = 16 << 10;
+/// What a message counts at least: 64 of them may gather.
+const GATHERED_BYTES_MIN: usize = 256;
+
+/// Slot and connection of each. Who was set apart and has got urgent since stands in both.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
     urgent: VecDeque<(u32, u64)>,
-    /// Of the last broadcast.
+    /// Who has waited longest is first.
     broadcast: VecDeque<(u32, u64)>,
+    /// Of broadcasts that went to outboxes since nobody was set apart.
+    gathered_bytes: usize,
+    /// What goes to outboxes now is a broadcast.
+    is_broadcasting: bool,
 }
 
 impl Dirty {
-    /// How many are urgent.
-    pub(crate) fn urgent(&self) -> usize {
-        self.urgent.len()
+    /// Until the end of the broadcast all that get dirty are set apart.
+    pub(crate) fn begin_broadcast(&mut self, bytes: usize) {
+        if self.has_gathered() {
+            self.urgent.append(&mut self.broadcast);
+        }
+        if self.broadcast.is_empty() {
+            self.gathered_bytes = 0;
+        }
+        self.gathered_bytes += bytes.max(GATHERED_BYTES_MIN);
+        self.is_broadcasting = true;
     }
 
-    /// The urgent ones from the place `first` on are of a broadcast. What an earlier one has left
-    /// over gets urgent: broadcasts that come faster than they are written do not gather in
-    /// outboxes.
-    pub(crate) fn set_apart(&mut self, first: usize) {
-        if first == 0 {
-            return std::mem::swap(&mut self.urgent, &mut self.broadcast);
-        }
-        let end = self.urgent.len();
-        self.urgent.append(&mut self.broadcast);
-        self.broadcast.extend(self.urgent.drain(first..end));
+    pub(crate) fn end_broadcast(&mut self) {
+        self.is_broadcasting = false;
+    }
+
+    /// Has the next broadcast to wait until the outboxes are written?
+    pub(crate) fn has_gathered(&self) -> bool {
+        self.gathered_bytes >= GATHERED_BYTES_MAX && !self.broadcast.is_empty()
     }
 
     fn next(&mut self) -> Option<(u32, u64)> {
@@ -71,20 +86,25 @@ impl Shard {
         !self.dirty.broadcast.is_empty()
     }
 
-    /// Takes the mark of a connection; false if it is gone.
+    /// Takes the mark of a connection; false if it has none.
     fn unmark(&mut self, slot: u32, connection: u64) -> bool {
         // The connection has ended since.
         let Some(link) = self.link(slot, connection) else { return false };
-        link.is_dirty = false;
-        true
+        link.is_urgent = false;
+        std::mem::replace(&mut link.is_dirty, false)
     }
 
     /// Notes that the outbox of a client may have something to write.
     pub(crate) fn mark_dirty(&mut self, slot: u32) {
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let connection = client.connection;
-        let Some(link) = client.session.link_mut().filter(|link| !link.is_dirty) else { return };
-        link.is_dirty = true;
-        self.dirty.urgent.push_back((slot, connection));
+        let Some(link) = client.session.link_mut().filter(|link| !link.is_urgent) else { return };
+        let was_dirty = std::mem::replace(&mut link.is_dirty, true);
+        if !self.dirty.is_broadcasting {
+            link.is_urgent = true;
+            self.dirty.urgent.push_back((slot, connection));
+        } else if !was_dirty {
+            self.dirty.broadcast.push_back((slot, connection));
+        }
     }
 }

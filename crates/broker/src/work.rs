@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use codec::Packet;
 
+use crate::dirty::BROADCAST_MIN;
 use crate::sure::Sure;
 use crate::{Ended, Mail, Shard};
 
@@ -162,6 +163,12 @@ impl Work {
     #[inline]
     pub(crate) const fn broadcast_max(&self) -> usize {
         self.units_max as usize
+    }
+
+    /// A message for more clients than these is a broadcast.
+    #[inline]
+    pub(crate) const fn broadcast_min(&self) -> usize {
+        if self.broadcast_max() < BROADCAST_MIN { self.broadcast_max() } else { BROADCAST_MIN }
     }
 
     /// What is left of this turn for messages that have not reached all their subscribers.

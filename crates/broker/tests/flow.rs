@@ -453,15 +453,50 @@ fn others_are_written_before_the_crowd_of_a_broadcast() {
 }
 
 #[test]
-fn what_a_broadcast_has_left_over_is_urgent_once_the_next_one_comes() {
+fn a_broadcast_does_not_hurry_those_of_the_one_before() {
     let mut lab = Lab::new(1);
     let announcer = lab.open(request("announcer"));
     let (first, second) = (crowd(&mut lab, "first"), crowd(&mut lab, "second"));
     lab.send_only(announcer, &publish("first", b"x", 0, 0));
     assert_eq!(lab.shards[0].take_dirty().map(|(_, conn)| conn), first.first().copied());
     lab.send_only(announcer, &publish("second", b"x", 0, 0));
-    assert_eq!(urgent(&mut lab), first[1..]);
-    assert_eq!(dirty(&mut lab), second);
+    assert_eq!(urgent(&mut lab), []);
+    assert_eq!(dirty(&mut lab), [&first[1..], &second].concat());
+}
+
+#[test]
+fn who_gets_something_else_does_not_wait_among_those_of_a_broadcast() {
+    let mut lab = Lab::new(1);
+    let announcer = lab.open(request("announcer"));
+    let crowd = crowd(&mut lab, "news");
+    lab.send_only(announcer, &publish("news", b"x", 0, 0));
+    let last = *crowd.last().expect("a crowd");
+    lab.send_only(last, &Packet::Pingreq);
+    lab.send_only(last, &Packet::Pingreq);
+    assert_eq!(urgent(&mut lab), [last]);
+    assert_eq!(dirty(&mut lab), crowd[..crowd.len() - 1], "and not again");
+}
+
+#[test]
+fn broadcasts_wait_until_what_has_gathered_is_written() {
+    let mut lab = Lab::new(1);
+    let announcer = lab.open(request("announcer"));
+    let crowd = crowd(&mut lab, "news");
+    // Each fills the outboxes by a quarter.
+    let payload = [b'x'; 4 << 10];
+    for _ in 0..6 {
+        lab.send_only(announcer, &publish("news", &payload, 0, 0));
+    }
+    let gathered: Vec<usize> = (crowd.iter())
+        .map(|&conn| {
+            let (shard, slot) = lab.place(conn);
+            let outbox = lab.shards[shard].outbox(slot, conn).expect("a connection");
+            outbox.slices().map(<[u8]>::len).sum::<usize>() / payload.len()
+        })
+        .collect();
+    assert_eq!(gathered, vec![4; crowd.len()]);
+    lab.settle();
+    assert!(crowd.iter().all(|&conn| lab.received(conn).len() == 6));
 }
 
 #[test]

@@ -99,6 +99,8 @@ pub struct Link {
     pub is_told_nothing: bool,
     /// The driver knows that there may be something in the outbox.
     pub is_dirty: bool,
+    /// That does not wait for those who get a broadcast.
+    pub is_urgent: bool,
     /// As a publisher it waits for the word of a shard.
     pub waits_for_shard: bool,
     /// Bytes of answers that it has not taken, beside a full outbox.
@@ -145,6 +147,7 @@ impl Link {
             has_refused: false,
             is_told_nothing: false,
             is_dirty: false,
+            is_urgent: false,
             waits_for_shard: false,
             unheard_bytes: 0,
             waits_to_be_read: false,

@@ -1,6 +1,7 @@
 //! What clients are sent: each dirty connection is written once, those of a broadcast in portions.
 
 use std::io::{self, IoSlice};
+use std::time::Duration;
 
 use broker::{Shard, key_of};
 use session::Outbox;
@@ -11,7 +12,13 @@ use crate::socket::Socket;
 
 /// Connections of a shard that get their part of a broadcast in one turn; the rest follows with the
 /// next. A write takes some microseconds, and there may be many thousands.
-pub(super) const BROADCAST_WRITES_PER_TURN: usize = 64;
+pub(super) const BROADCAST_WRITES_PER_TURN: usize = 256;
+
+/// When the writes of a turn have taken so long, the rest follows with the next.
+const BROADCAST_TIME_MAX: Duration = Duration::from_millis(1);
+
+/// Writes of a shard before the other shards have theirs, and before a look at the clock.
+const BROADCAST_STRIDE: usize = 16;
 
 /// Slices of one write; the rest follows with the next.
 const SLICES_MAX: usize = 64;
@@ -29,13 +36,23 @@ impl<H: Host> Driver<H> {
         if !self.has_broadcast() {
             return;
         }
-        for place in 0..self.shards.len() {
-            for _ in 0..BROADCAST_WRITES_PER_TURN {
-                let Some((_, connection)) = self.shards[place].take_dirty() else { break };
-                self.write(key_of(connection));
+        let began = self.host.now();
+        for _ in 0..BROADCAST_WRITES_PER_TURN / BROADCAST_STRIDE {
+            for place in 0..self.shards.len() {
+                self.write_stride(place);
+            }
+            if !self.has_broadcast() || self.took_since(began) >= BROADCAST_TIME_MAX {
+                break;
             }
         }
         self.carry_out();
+    }
+
+    fn write_stride(&mut self, place: usize) {
+        for _ in 0..BROADCAST_STRIDE {
+            let Some((_, connection)) = self.shards[place].take_dirty() else { return };
+            self.write(key_of(connection));
+        }
     }
 
     pub(super) fn has_broadcast(&self) -> bool {
