@@ -7,6 +7,8 @@
 
 use std::collections::VecDeque;
 
+use session::Dirt;
+
 use crate::Shard;
 use crate::sure::Sure;
 
@@ -27,8 +29,8 @@ pub(crate) struct Dirty {
     broadcast: VecDeque<(u32, u64)>,
     /// Of broadcasts that went to outboxes since nobody was set apart.
     gathered_bytes: usize,
-    /// What goes to outboxes now is a broadcast.
-    is_broadcasting: bool,
+    /// What becomes of those who get something now.
+    dirt: Dirt,
 }
 
 impl Dirty {
@@ -41,11 +43,11 @@ impl Dirty {
             self.gathered_bytes = 0;
         }
         self.gathered_bytes += bytes.max(GATHERED_BYTES_MIN);
-        self.is_broadcasting = true;
+        self.dirt = Dirt::SetApart;
     }
 
     pub(crate) fn end_broadcast(&mut self) {
-        self.is_broadcasting = false;
+        self.dirt = Dirt::Urgent;
     }
 
     /// Has the next broadcast to wait until the outboxes are written?
@@ -90,21 +92,20 @@ impl Shard {
     fn unmark(&mut self, slot: u32, connection: u64) -> bool {
         // The connection has ended since.
         let Some(link) = self.link(slot, connection) else { return false };
-        link.is_urgent = false;
-        std::mem::replace(&mut link.is_dirty, false)
+        std::mem::replace(&mut link.dirty, Dirt::Clean) != Dirt::Clean
     }
 
     /// Notes that the outbox of a client may have something to write.
     pub(crate) fn mark_dirty(&mut self, slot: u32) {
+        let dirt = self.dirty.dirt;
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let connection = client.connection;
-        let Some(link) = client.session.link_mut().filter(|link| !link.is_urgent) else { return };
-        let was_dirty = std::mem::replace(&mut link.is_dirty, true);
-        if !self.dirty.is_broadcasting {
-            link.is_urgent = true;
-            self.dirty.urgent.push_back((slot, connection));
-        } else if !was_dirty {
-            self.dirty.broadcast.push_back((slot, connection));
-        }
+        let Some(link) = client.session.link_mut().filter(|link| link.dirty < dirt) else { return };
+        link.dirty = dirt;
+        let queue = match dirt {
+            Dirt::Urgent => &mut self.dirty.urgent,
+            Dirt::SetApart | Dirt::Clean => &mut self.dirty.broadcast,
+        };
+        queue.push_back((slot, connection));
     }
 }

@@ -67,6 +67,17 @@ pub struct Publishing<'a> {
     pub rewrite_properties: bool,
 }
 
+/// Whether an outbox is to be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dirt {
+    Clean,
+    /// Among those who get a broadcast, behind all others.
+    SetApart,
+    /// What becomes of who gets anything else.
+    #[default]
+    Urgent,
+}
+
 /// The state of one network connection.
 #[derive(Debug)]
 pub struct Link {
@@ -97,10 +108,8 @@ pub struct Link {
     has_refused: bool,
     /// What it is told stays in the outbox, also the CONNACK: it is not open yet.
     pub is_told_nothing: bool,
-    /// The driver knows that there may be something in the outbox.
-    pub is_dirty: bool,
-    /// That does not wait for those who get a broadcast.
-    pub is_urgent: bool,
+    /// Does the driver know that there may be something in the outbox?
+    pub dirty: Dirt,
     /// As a publisher it waits for the word of a shard.
     pub waits_for_shard: bool,
     /// Bytes of answers that it has not taken, beside a full outbox.
@@ -146,8 +155,7 @@ impl Link {
             is_refusing: false,
             has_refused: false,
             is_told_nothing: false,
-            is_dirty: false,
-            is_urgent: false,
+            dirty: Dirt::Clean,
             waits_for_shard: false,
             unheard_bytes: 0,
             waits_to_be_read: false,
