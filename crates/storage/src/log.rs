@@ -413,6 +413,15 @@ impl Log {
         self.settings.live_bytes_max()
     }
 
+    /// How much records may take, beside what is reserved, before the log is full and space has to
+    /// come back: none where its size has no limit.
+    pub fn bytes_left(&self) -> Option<u64> {
+        let unmade = self.segment_payload() * self.segments_left()?;
+        let left = unmade + self.spare_bytes() + self.rest_bytes();
+        let reserved = self.left_alone(Class::Normal, usize::MAX) + self.ready_bytes();
+        Some(left.saturating_sub(reserved))
+    }
+
     /// Is so much waiting for the disk that whoever appends had better slow down? A quarter of
     /// `pending_bytes_max`, beyond which appends are refused.
     pub fn is_behind(&self) -> bool {

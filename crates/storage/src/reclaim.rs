@@ -15,6 +15,10 @@ use crate::position::Position;
 /// How often reclaiming looks what time has granted it.
 const TICK_MS: u64 = 100;
 
+/// When less than this part of a log is left, reclaiming hurries: nobody is to find it full that
+/// holds little in it.
+const HURRY_PART: u64 = 16;
+
 /// How long reclaiming waits before it tries again to read what it could not.
 const RETRY_MS: u64 = 1000;
 
@@ -164,7 +168,7 @@ impl Log {
 
     fn reclaim_is_due(&self) -> bool {
         let (used, live) = (self.ledger.used_bytes(), self.ledger.live_bytes());
-        if self.space.full.is_some() {
+        if self.space_is_short() {
             return used > live + u64::from(self.settings.reserve_bytes);
         }
         let slack =
@@ -172,11 +176,17 @@ impl Log {
         used > live * u64::from(self.settings.space_percent) / 100 + slack
     }
 
-    /// On a full disk a segment's worth of dead bytes is fetched as fast as the disk can; less than
-    /// that is not worth hurrying for, and could not be told from standing still.
+    /// On a full disk, and in a log near its limit, a segment's worth of dead bytes is fetched as
+    /// fast as the disk can; less than that is not worth hurrying for, and could not be told from
+    /// standing still.
     fn reclaim_is_urgent(&self) -> bool {
         let dead = self.ledger.used_bytes().saturating_sub(self.ledger.live_bytes());
-        self.space.full.is_some() && dead > u64::from(self.settings.segment_bytes)
+        self.space_is_short() && dead > u64::from(self.settings.segment_bytes)
+    }
+
+    fn space_is_short(&self) -> bool {
+        let least = self.settings.log_bytes_max / HURRY_PART;
+        self.space.full.is_some() || self.bytes_left().is_some_and(|left| left < least)
     }
 
     pub(crate) fn grant_reclaim_share(&mut self, appended: u64) {

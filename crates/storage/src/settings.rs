@@ -70,7 +70,9 @@ impl Default for Settings {
 impl Settings {
     /// What may live in a log that reclaiming lets grow to its limit: see `space_percent`.
     pub(crate) fn live_bytes_max(&self) -> Option<u64> {
-        let slack = u64::from(self.segment_bytes) * u64::from(self.slack_segments);
+        // One is for copies, and the next one is made before the last is at its end.
+        let segments = u64::from(self.slack_segments) + 2;
+        let slack = u64::from(self.segment_bytes) * segments;
         let is_limited = self.log_bytes_max != u64::MAX;
         let bytes = self.log_bytes_max.saturating_sub(slack) / u64::from(self.space_percent) * 100;
         is_limited.then_some(bytes)

@@ -132,7 +132,7 @@ impl Log {
 
     fn give_back(&mut self, retired: Retired) {
         let id = self.command_id();
-        let fits = retired.capacity == self.settings.segment_bytes && !self.exceeds_quota(1);
+        let fits = retired.capacity == self.settings.segment_bytes && !self.is_at_quota();
         let (command, work) = if fits && self.wants_spare() {
             let (from, to) = (retired.number, self.next_number());
             (Command::Recycle { id, from, to }, Work::Recycle { from: retired, to })
@@ -144,7 +144,7 @@ impl Log {
     }
 
     fn make_spare(&mut self) {
-        if self.exceeds_quota(1) {
+        if self.is_at_quota() {
             let bytes_max = self.settings.log_bytes_max;
             let detail = format!("the log is at its limit, log_bytes_max = {bytes_max}");
             let retry_at = self.now_ms + u64::from(self.settings.retry_ms);
@@ -196,18 +196,30 @@ impl Log {
         self.poison.is_none() && !self.spare_is_unneeded()
     }
 
+    /// So much is at hand, or the next segment is made.
+    pub(crate) fn ready_bytes(&self) -> u64 {
+        u64::from(self.settings.segment_bytes / 2)
+    }
+
     /// Half a segment is at hand beside what is left alone: time enough to make the next one.
     fn spare_is_unneeded(&self) -> bool {
-        let half = u64::from(self.settings.segment_bytes / 2);
+        let half = self.ready_bytes();
         // From the middle of the head segment on, be ready for the one behind it.
         let segments = self.ledger.len() + usize::from(self.rest_bytes() < half);
         let ready = self.rest_bytes() + self.spare_bytes();
         ready >= half + self.left_alone(Class::Normal, segments)
     }
 
-    fn exceeds_quota(&self, more: usize) -> bool {
-        let files = self.ledger.len() + self.space.files() + more;
-        files as u64 * u64::from(self.settings.segment_bytes) > self.settings.log_bytes_max
+    fn is_at_quota(&self) -> bool {
+        self.segments_left() == Some(0)
+    }
+
+    /// Files that may still be made: none where the size of the log has no limit.
+    pub(crate) fn segments_left(&self) -> Option<u64> {
+        let most = self.settings.log_bytes_max / u64::from(self.settings.segment_bytes);
+        let files = self.ledger.len() + self.space.files();
+        let is_limited = self.settings.log_bytes_max != u64::MAX;
+        is_limited.then_some(most.saturating_sub(files as u64))
     }
 
     fn next_number(&self) -> u32 {
