@@ -9,7 +9,6 @@ use topic::Subscription;
 use crate::access::Action;
 use crate::client::{Client, Pace};
 use crate::journal::Origin;
-use crate::ledger::NOBODY;
 use crate::news::Kind;
 use crate::sure::Sure;
 use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey, Shard};
@@ -121,9 +120,8 @@ pub(crate) enum Keeping {
 }
 
 impl Keeping {
-    pub(crate) fn of_published(confirm: Option<Confirm>) -> Self {
+    pub(crate) const fn of_published(confirm: Option<Confirm>, payer: u32) -> Self {
         let is_awaited = confirm.is_some();
-        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
         Self::New { is_awaited, may_refuse: is_awaited, payer, origin: None }
     }
 }
@@ -145,11 +143,11 @@ impl Shard {
         &mut self,
         message: &Message,
         confirm: Option<Confirm>,
+        payer: u32,
         now_ms: u64,
     ) -> Delivered {
         let origin = confirm.and_then(|confirm| self.origin_of(confirm));
         let (is_awaited, may_refuse) = (confirm.is_some(), confirm.is_some() && origin.is_none());
-        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
         let keeping = Keeping::New { is_awaited, may_refuse, payer, origin };
         let topic = Name::topic_of(message);
         let mut audience = self.router.audience_here(topic, &mut self.work);
@@ -207,15 +205,15 @@ impl Shard {
         let mut fan_out = FanOut::default();
         if all > 1 {
             fan_out.template = Some(self.buffers.take_template());
-        }
-        if self.is_broadcast(found) {
-            self.dirty.begin_broadcast(message.payload().len());
+            if self.is_broadcast(found) {
+                self.dirty.begin_broadcast(message.payload().len());
+            }
         }
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
             self.deliver_to((message, traits), own, serial, &mut fan_out, now_ms);
         }
-        self.dirty.end_broadcast();
         if let Some(template) = fan_out.template {
+            self.dirty.end_broadcast();
             self.buffers.keep_template(template);
         }
         if !traits.scope.is_first() && !is_late {
@@ -282,10 +280,10 @@ impl Shard {
     }
 
     /// Are these many clients? The subscriptions are sorted by client.
+    #[inline]
     fn is_broadcast(&self, found: &[Subscription]) -> bool {
         let many = self.work.broadcast_min();
-        found.len() > many
-            && found.chunk_by(|one, next| one.subscriber == next.subscriber).nth(many).is_some()
+        found.len() > many && has_clients(found, many)
     }
 
     fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {
@@ -540,6 +538,12 @@ pub(crate) const fn identifiers_of(identifier: u32) -> Identifiers {
         0 => Identifiers::None,
         identifier => Identifiers::One([identifier]),
     }
+}
+
+/// Are they of more clients than these?
+#[cold]
+fn has_clients(found: &[Subscription], count: usize) -> bool {
+    found.chunk_by(|one, next| one.subscriber == next.subscriber).nth(count).is_some()
 }
 
 fn note_fresh(client: &mut Client, message: &Message) {

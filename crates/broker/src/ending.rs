@@ -214,9 +214,15 @@ impl Shard {
             Some(_) => self.shared.settings.level_of(&will.topic, client.limits.durability),
             None => 0,
         };
-        let message = Message::new(&will.parts(key.as_u64(), client.scope.number(), level, now_ms));
+        let parts = will.parts(key.as_u64(), client.scope.number(), level, now_ms);
+        let mut message = Message::new(&parts);
         self.metrics().wills.add(1);
-        if !self.publish_kept_will(slot, &message, now_ms) {
+        // Who is there gets it.
+        let is_unkept = self.lacks_share_for(&message);
+        if is_unkept {
+            message = Message::new(&session::MessageParts { level: 0, ..parts });
+        }
+        if is_unkept || !self.publish_kept_will(slot, &message, now_ms) {
             self.route_will(slot, &message, now_ms);
             self.forget_will(slot);
         }

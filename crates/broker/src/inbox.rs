@@ -38,7 +38,7 @@ impl Inbox {
     /// topic is there: their order is all that is promised. One that is known by its serial may
     /// not, as those come in order.
     pub(crate) fn may_pass(&self, mail: &Mail) -> bool {
-        let Mail::Publish { message, confirm } = mail else { return false };
+        let Mail::Publish { message, confirm, .. } = mail else { return false };
         message.publisher() != SessionKey::NOBODY.as_u64()
             && confirm.is_none_or(|confirm| confirm.serial == 0)
             && !marks_of(message).iter().any(|mark| self.marked.contains_key(mark))

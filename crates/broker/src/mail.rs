@@ -108,8 +108,9 @@ impl GroupWay {
 /// One item of a mail batch. Items from one shard to another arrive in the order of sending.
 #[derive(Clone, Debug)]
 pub enum Mail {
-    /// Deliver to the subscribers you have (shared groups are the sender's affair).
-    Publish { message: Message, confirm: Option<Confirm> },
+    /// Deliver to the subscribers you have (shared groups are the sender's affair). `payer`: of its
+    /// place in a log, by the number of the account, also where nobody waits for the answer.
+    Publish { message: Message, confirm: Option<Confirm>, payer: u32 },
     /// The answer to a publish with `confirm`; `refused` is the message that found no room.
     Confirmed { confirm: Confirm, reason: Reason, refused: Option<Message> },
     /// A subscriber of this publisher's messages is slow: read on from it a little later.

@@ -487,7 +487,7 @@ impl Shard {
         routed: &mut Routed,
         now_ms: u64,
     ) -> bool {
-        let keeping = Keeping::of_published(confirm);
+        let keeping = Keeping::of_published(confirm, self.payer_number(message, confirm));
         let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping, now_ms);
         routed.matched |= delivered.matched;
         routed.pace.slow_to(delivered.pace);
@@ -540,6 +540,7 @@ impl Shard {
     ) {
         let mut others = interested.wants & !(1 << self.id);
         routed.matched |= others != 0;
+        let payer = self.payer_number(message, confirm);
         while others != 0 {
             let shard = others.trailing_zeros() as u16;
             others &= others - 1;
@@ -549,7 +550,7 @@ impl Shard {
                 |confirm: &Confirm| confirm.serial != 0 || interested.promises & (1 << shard) != 0;
             let confirm = confirm.filter(is_awaited);
             routed.waiting += u16::from(confirm.is_some());
-            self.send(shard, Mail::Publish { message: message.clone(), confirm });
+            self.send(shard, Mail::Publish { message: message.clone(), confirm, payer });
         }
     }
 
@@ -558,20 +559,21 @@ impl Shard {
         &mut self,
         message: Message,
         confirm: Option<Confirm>,
+        payer: u32,
         now_ms: u64,
     ) {
         if confirm.is_some() && self.inbox.has_late() {
-            self.inbox.put_late(Mail::Publish { message, confirm });
+            self.inbox.put_late(Mail::Publish { message, confirm, payer });
             return;
         }
         if self.is_repetition(confirm) {
             self.answer(confirm, Reason::SUCCESS, message);
             return;
         }
-        let delivered = self.deliver_mailed(&message, confirm, now_ms);
+        let delivered = self.deliver_mailed(&message, confirm, payer, now_ms);
         match (delivered.refused, delivered.kept, confirm) {
             (Some(_), _, Some(_)) if delivered.lacks_log && self.waits_for_disk(confirm) => {
-                self.inbox.put_late(Mail::Publish { message, confirm });
+                self.inbox.put_late(Mail::Publish { message, confirm, payer });
             }
             (Some(reason), _, _) => self.answer(confirm, reason, message),
             (None, Some(position), Some(confirm)) => {

@@ -8,7 +8,7 @@ mod kept;
 
 use std::sync::Arc;
 
-use codec::Reason;
+use codec::{QoS, Reason};
 use session::{Account, Delivery, Message, Terms};
 use storage::Level;
 
@@ -21,6 +21,7 @@ use crate::client::{Extras, Wanted};
 use crate::deliver::{identifiers_of, options};
 use crate::durable::{Class, Deletion, Place, Promise, level_of, noted, unlogged};
 use crate::journal::{Fact, Origin, StoredMessage};
+use crate::ledger::NOBODY;
 use crate::news::Subject;
 use crate::room::frees_room;
 use crate::sure::Sure;
@@ -87,6 +88,17 @@ impl Shard {
             return None;
         }
         self.clients.get(self.clients.slot_of(publisher)?)?.charged.account()
+    }
+
+    /// Who pays for the place of a message in a log, by the number of the account. Of one that
+    /// nobody answers for the publisher here does, whose will it may be.
+    #[inline]
+    pub(crate) fn payer_number(&self, message: &Message, confirm: Option<Confirm>) -> u32 {
+        match confirm {
+            Some(confirm) => confirm.payer,
+            None if message.level() == 0 || message.qos() == QoS::AtMostOnce => NOBODY,
+            None => self.payer_of(message).map_or(NOBODY, |payer| payer.number()),
+        }
     }
 
     /// Where there is nothing to clear, the acknowledgement waits for the log all the same: what is

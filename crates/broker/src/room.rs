@@ -29,19 +29,13 @@ impl Shard {
         }
         let is_clear = frees_room(message);
         let lacking = match self.payer_of(message) {
-            Some(payer) if logs.tight != 0 && !is_clear && !self.waits_when_full() => {
+            // Who could wait has waited (`wait_for_disk_ms`). Who has gone cannot.
+            Some(payer) if logs.tight != 0 && !is_clear => {
                 self.shared.logs_lacking(logs.tight, payer, message.heap_bytes() as u64)
             }
             _ => 0,
         };
-        let topic = Name::topic_of(message);
-        let mut keepers = here | self.router.interested(topic).promises;
-        if message.retain() && !is_clear {
-            keepers |= 1 << self.shared.shard_of_topic(Name::of(message));
-        }
-        if message.qos() != QoS::AtMostOnce {
-            keepers |= self.homes_of_kept_groups(topic);
-        }
+        let keepers = here | self.keepers_of(message);
         // What clears a topic frees room, and may use what is reserved for that.
         let full = if is_clear { 0 } else { logs.full | lacking };
         match keepers {
@@ -49,6 +43,31 @@ impl Shard {
             _ if keepers & full != 0 => Some(Reason::QUOTA_EXCEEDED),
             _ => None,
         }
+    }
+
+    /// Does who pays for a will hold too much of a log that would have to take it? Nobody can be
+    /// told to wait, or that it is refused.
+    pub(crate) fn lacks_share_for(&mut self, will: &Message) -> bool {
+        let tight = self.shared.logs().tight;
+        if self.store.is_none() || tight == 0 || will.level() == 0 || frees_room(will) {
+            return false;
+        }
+        let bytes = will.heap_bytes() as u64;
+        let lacking = self.payer_of(will).map(|p| self.shared.logs_lacking(tight, p, bytes));
+        lacking.is_some_and(|lacking| lacking & self.keepers_of(will) != 0)
+    }
+
+    /// The shards that may have to write this message down, a bit for each.
+    fn keepers_of(&mut self, message: &Message) -> u64 {
+        let topic = Name::topic_of(message);
+        let mut keepers = self.router.interested(topic).promises;
+        if message.retain() && !frees_room(message) {
+            keepers |= 1 << self.shared.shard_of_topic(Name::of(message));
+        }
+        if message.qos() != QoS::AtMostOnce {
+            keepers |= self.homes_of_kept_groups(topic);
+        }
+        keepers
     }
 
     /// Has who finds no room in a log to wait for some?

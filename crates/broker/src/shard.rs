@@ -432,7 +432,9 @@ impl Shard {
     /// Mail from a shard, in the order in which it was sent.
     pub fn on_mail(&mut self, mail: Mail, now_ms: u64) {
         match mail {
-            Mail::Publish { message, confirm } => self.on_publish_mail(message, confirm, now_ms),
+            Mail::Publish { message, confirm, payer } => {
+                self.on_publish_mail(message, confirm, payer, now_ms);
+            }
             Mail::Confirmed { confirm, reason, refused } => {
                 self.on_confirmed(confirm, reason, refused.as_ref(), now_ms);
             }

@@ -211,11 +211,8 @@ impl Shared {
     }
 
     pub(crate) fn set_log_state(&self, shard: ShardId, is: LogState) {
-        let place = usize::from(shard);
         let enough = LogSpace { left: u64::MAX, most: u64::MAX };
-        let space = is.space.unwrap_or(enough);
-        self.logs_most[place].store(space.most, Ordering::Relaxed);
-        self.logs_left[place].store(space.left, Ordering::Relaxed);
+        self.set_log_space(shard, is.space.unwrap_or(enough));
         let all = [
             (&self.logs_tight, is.space.is_some()),
             (&self.logs_full, is.full),
@@ -234,6 +231,12 @@ impl Shared {
                 bits.fetch_and(!own, Ordering::Relaxed);
             }
         }
+    }
+
+    pub(crate) fn set_log_space(&self, shard: ShardId, space: LogSpace) {
+        let place = usize::from(shard);
+        self.logs_most[place].store(space.most, Ordering::Relaxed);
+        self.logs_left[place].store(space.left, Ordering::Relaxed);
     }
 
     /// What is wrong with which log.

@@ -3,9 +3,9 @@
 mod lab;
 
 use broker::{ConnectRequest, Event, Settings, WhenFull};
-use codec::{AckKind, Reason};
+use codec::{AckKind, Reason, Version};
 use lab::{Conn, Got, Lab, persistent, publish, retained};
-use session::Held;
+use session::{Held, Will};
 use storage::Status;
 use storage::testing::Crash;
 
@@ -117,7 +117,7 @@ fn who_fills_the_logs_is_refused_before_they_are_full_and_the_others_go_on() {
 
 /// What may wait in all logs together, as far as reclaiming does not have to hurry.
 fn room() -> u64 {
-    let slack = 2 * u64::from(lab::log_settings().segment_bytes);
+    let slack = 4 * u64::from(lab::log_settings().segment_bytes);
     (LOG_BYTES_MAX - slack) / 2 * u64::from(SHARDS)
 }
 
@@ -267,4 +267,66 @@ fn where_publishers_wait_for_room_those_who_fill_the_logs_do() {
     }
     let reason = answer_after_pause(&mut lab, eve, taken.unwrap_or_default());
     assert!(reason.is_some_and(|reason| !reason.is_error()), "{reason:?}");
+}
+
+/// Fills the logs, until it is refused or has to wait.
+fn fill_up(lab: &mut Lab, conn: Conn) {
+    let is_over = |packet_id: &u16| {
+        lab.send(conn, &publish("eve/x", &PAYLOAD, 1, *packet_id));
+        let reason = answer(lab, conn, *packet_id);
+        reason.or_else(|| answer_after_pause(lab, conn, *packet_id)) != Some(Reason::SUCCESS)
+    };
+    (1..4_000).find(is_over).expect("an end");
+}
+
+/// Nobody can be told to wait any more.
+#[test]
+fn who_sends_much_and_goes_does_not_get_around_its_share() {
+    let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
+    let Town { mut lab, eve, anna } = town(settings);
+    fill_up(&mut lab, eve);
+    let before = logged(&lab, "user eve");
+    for _ in 0..60 {
+        let again = lab.open(user("eve", &lab.id_on(0, "eve")));
+        let mut burst = Vec::new();
+        for packet_id in 1..=10 {
+            publish("eve/x", &PAYLOAD, 1, packet_id).encode(Version::V5, &mut burst);
+        }
+        lab.bytes(again, &burst);
+        lab.cut(again);
+    }
+    let after = logged(&lab, "user eve");
+    assert!(after < before + 10 * 4_000, "{before} and then {after}");
+    assert!(!any_is_full(&lab));
+    goes_on(&mut lab, anna, "anna/x");
+}
+
+#[test]
+fn wills_do_not_get_around_the_share_of_who_leaves_them() {
+    let Town { mut lab, eve, anna } = town(Settings::default());
+    fill_up(&mut lab, eve);
+    let live = |lab: &Lab| -> u64 {
+        let stats = lab.shards.iter().filter_map(|shard| shard.log_stats());
+        stats.map(|stats| stats.live_bytes).sum()
+    };
+    let before = live(&lab);
+    for (number, session_expiry_secs) in (0..300).zip([0, 60].into_iter().cycle()) {
+        let will = Will {
+            topic: "eve/x".into(),
+            properties: Box::default(),
+            payload: PAYLOAD.as_slice().into(),
+            qos: lab::level(1),
+            retain: false,
+            delay_secs: 0,
+            message_expiry_secs: None,
+            due_ms: u64::MAX,
+        };
+        let request = user("eve", &format!("dying-{number}"));
+        let request = ConnectRequest { session_expiry_secs, will: Some(Box::new(will)), ..request };
+        let dying = lab.open(request);
+        lab.cut(dying);
+    }
+    let after = live(&lab);
+    assert!(after < before + 20 * 4_000, "{before} and then {after}");
+    goes_on(&mut lab, anna, "anna/x");
 }

@@ -61,7 +61,10 @@ impl Shard {
                 Fact::Message(StoredMessage { origin, ..it })
             });
             match kept {
-                Ok((serial, position)) => return Ok(Some((serial, Some(position)))),
+                Ok((serial, position)) => {
+                    self.note_space_left();
+                    return Ok(Some((serial, Some(position))));
+                }
                 Err(error) if is_awaited => return Err(error),
                 Err(_) => {}
             }
@@ -73,6 +76,17 @@ impl Shard {
         // there, though it is not written.
         let store = if self.is_anybody_behind(found) { self.store.as_mut() } else { None };
         Ok(store.map(|store| (store.add_unwritten(message), None)))
+    }
+
+    /// A log that is short of space says so with each message: many may come before the disk is
+    /// heard of again.
+    #[inline]
+    fn note_space_left(&self) {
+        if self.shared.logs().tight & 1 << self.id != 0
+            && let Some(space) = self.store.as_ref().and_then(|store| store.space_left())
+        {
+            self.shared.set_log_space(self.id, space);
+        }
     }
 
     /// Is a session owed the message by its serial? One that is not written is so only where older

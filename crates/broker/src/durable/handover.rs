@@ -444,8 +444,8 @@ impl Shard {
             && let Some(mail) = late.next()
         {
             match mail {
-                Mail::Publish { message, confirm } => {
-                    self.on_publish_mail(message, confirm, now_ms);
+                Mail::Publish { message, confirm, payer } => {
+                    self.on_publish_mail(message, confirm, payer, now_ms);
                 }
                 Mail::Retain { message, confirm, payer } => {
                     self.on_retain_mail(message, confirm, payer);

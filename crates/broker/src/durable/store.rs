@@ -342,10 +342,11 @@ impl Store {
     }
 
     /// What is left for messages, if it gets short: before reclaiming has to hurry, and all wait
-    /// for it.
+    /// for it, or until it has caught up.
     pub(crate) fn space_left(&self) -> Option<LogSpace> {
         let most = self.log.live_bytes_max()?;
-        let left = most.saturating_sub(self.log.live_bytes());
+        let unreclaimed = self.log.bytes_left()?;
+        let left = most.saturating_sub(self.log.live_bytes()).min(unreclaimed);
         (left < most / SCARCE_PART).then_some(LogSpace { left, most })
     }
 
