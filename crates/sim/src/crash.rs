@@ -41,6 +41,8 @@ pub struct Toll {
     pub losses_harmless: u64,
     pub losses_of_tail: u64,
     pub segments_reclaimed: u64,
+    /// Publishes of hostile clients for which there was no room, not even in a log.
+    pub hostile_refused: u64,
 }
 
 /// How a broker ends.
@@ -91,6 +93,7 @@ impl Toll {
             losses_harmless: self.losses_harmless + other.losses_harmless,
             losses_of_tail: self.losses_of_tail + other.losses_of_tail,
             segments_reclaimed: self.segments_reclaimed + other.segments_reclaimed,
+            hostile_refused: self.hostile_refused + other.hostile_refused,
         }
     }
 }

@@ -64,6 +64,16 @@ impl Disks {
         }
     }
 
+    /// From now on hostile clients can fill the logs. `padding_max`: of the messages of the honest
+    /// ones, to whom as much is left as they need.
+    pub(crate) fn make_logs_small(&mut self, padding_max: usize) {
+        let needed = HONEST_LOG_BYTES + HONEST_LOG_MESSAGES * padding_max as u64;
+        let bytes = needed * LOG_LAST_PART * self.settings.space_percent as u64 / 100;
+        let segments = bytes.div_ceil(u64::from(self.settings.segment_bytes));
+        let segments = segments + u64::from(self.settings.slack_segments) + 2;
+        self.settings.log_bytes_max = u64::from(self.settings.segment_bytes) * segments;
+    }
+
     pub(crate) fn submit(&mut self, shard: ShardId, command: Command) {
         let shard = usize::from(shard);
         if self.sabotage == Some(Sabotage::CommitEarly)
@@ -241,6 +251,12 @@ impl Disks {
 
 /// The smallest segments, so that space has to come back.
 const SEGMENT_BYTES: u32 = 64 * 1024;
+
+/// What honest users hold in a log between them, beside the padding of their messages.
+const HONEST_LOG_BYTES: u64 = 32 * 1024;
+const HONEST_LOG_MESSAGES: u64 = 40;
+/// The part of a log that is for those who have little there (`crates/broker/src/shared.rs`).
+const LOG_LAST_PART: u64 = 16;
 
 /// What is kept at level `disk` is synced after so long.
 pub(crate) const SYNC_INTERVAL_MS: u32 = 500;

@@ -8,7 +8,7 @@ use codec::{QoS, Version};
 use session::{Overflow, QueueLimits};
 
 use crate::client::{Draft, Habit, ModelClient, NEVER_SECS};
-use crate::crash::Calamities;
+use crate::crash::{Calamities, Toll};
 use crate::disks::Disks;
 use crate::hostile::Mob;
 use crate::node::Node;
@@ -81,7 +81,7 @@ pub struct Report {
     pub mail_waits: u64,
     /// Wills that somebody was owed.
     pub wills: u64,
-    pub durable: crate::crash::Toll,
+    pub durable: Toll,
     pub driven: crate::driven::Toll,
 }
 
@@ -130,7 +130,7 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
             takeovers: world.node.shared.total(|metrics| &metrics.takeovers),
             mail_waits: world.node.shared.total(|metrics| &metrics.mail_waits),
             wills: world.oracle.wills_owed(),
-            durable: world.toll,
+            durable: Toll { hostile_refused: world.mob.refused(), ..world.toll },
             ..Report::default()
         }),
         Err(rule) => {
@@ -149,7 +149,7 @@ pub(crate) struct World {
     pub(crate) node: Node,
     pub(crate) disks: Option<Disks>,
     pub(crate) calamities: Calamities,
-    pub(crate) toll: crate::crash::Toll,
+    pub(crate) toll: Toll,
     pub(crate) clients: Vec<ModelClient>,
     /// Connections so far.
     pub(crate) arrivals: u32,
@@ -213,7 +213,8 @@ impl World {
         }
         let mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
         if options.hostile {
-            share_out(&mut settings, padding_max);
+            let small = disks.as_mut().filter(|_| mob.has_small_logs);
+            share_out(&mut settings, small, padding_max);
         }
         if options.sabotage == Some(Sabotage::IgnoreBudget) {
             settings.turn_units = u32::MAX;
@@ -229,7 +230,7 @@ impl World {
             limits: Arc::new(limits),
             disks,
             calamities,
-            toll: crate::crash::Toll::default(),
+            toll: Toll::default(),
             clients,
             arrivals: 0,
             now_ms: BEGIN_MS,
@@ -563,9 +564,17 @@ pub(crate) fn small_queue(overflow: Overflow) -> QueueLimits {
     QueueLimits { messages_max, bytes_max: 10_000, overflow, keeps_qos0: false }
 }
 
+/// Mail before a shard, where logs are small.
+const SMALL_MAIL_BYTES: u64 = 5_000;
+
 /// Room for all, of which the hostile ones take what they can: a user who keeps to the rules needs
 /// less than an eighth of it.
-fn share_out(settings: &mut Settings, padding_max: usize) {
+fn share_out(settings: &mut Settings, small: Option<&mut Disks>, padding_max: usize) {
+    if let Some(disks) = small {
+        disks.make_logs_small(padding_max);
+        // What is under way between shards was admitted before the logs got short.
+        settings.mail_bytes_max = settings.mail_bytes_max.min(SMALL_MAIL_BYTES);
+    }
     let largest = 1_000 + padding_max as u64;
     settings.sessions_bytes_max = 8 * HONEST_SESSIONS_BYTES;
     settings.retained_bytes_max = 8 * 2 * u64::from(RETAINED_MAX) * largest;

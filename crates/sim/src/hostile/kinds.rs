@@ -237,8 +237,10 @@ impl Hostile {
             self.subscribe(version, &filters, bytes);
         }
         let topic = format!("x/{}/ghosts", self.user);
-        let len = random.below(LARGE_BYTES);
-        self.publish(version, &topic, (QoS::AtLeastOnce, false), len, bytes);
+        for _ in 0..1 + random.below(4) {
+            let len = random.below(LARGE_BYTES);
+            self.publish(version, &topic, (QoS::AtLeastOnce, false), len, bytes);
+        }
     }
 
     fn authenticate(&mut self, version: Version, random: &mut Random, bytes: &mut Vec<u8>) {
@@ -287,7 +289,7 @@ pub(super) const FILTERS_PER_PACKET: usize = 100;
 
 const RETAINED_TOPICS: usize = 60;
 
-const LARGE_BYTES: usize = 16_000;
+pub(super) const LARGE_BYTES: usize = 16_000;
 
 /// The longest that a session of theirs is kept.
 pub(super) const SESSION_SECS_MAX: u32 = 40;

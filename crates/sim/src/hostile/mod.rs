@@ -33,6 +33,10 @@ pub(crate) struct Mob {
     /// What one client may ask for in a turn, whatever the broker makes of it.
     pub(super) turn_units: u32,
     pressure: Pressure,
+    /// The logs have no more room than they may fill.
+    pub(crate) has_small_logs: bool,
+    /// Publishes of theirs that were answered with a refusal for want of room.
+    pub(super) refused: u64,
     /// They do nothing more.
     pub(super) has_left: bool,
 }
@@ -73,9 +77,15 @@ impl Mob {
         let mut random = Random::new(seed ^ (1 << 60));
         let count = if is_there { 2 + random.below(5) as u32 } else { 0 };
         let is_guarded = is_there && !has_policy && random.chance(60);
-        let members =
+        let mut members: Vec<Hostile> =
             (0..count).map(|number| Hostile::new(number, is_guarded, &mut random)).collect();
         let outbox_bytes_max = [500, 2_000, 200_000][random.below(3)];
+        let has_small_logs = is_there && random.chance(50);
+        let (messages_max, bytes_max) =
+            if has_small_logs { (5_000, 8 << 20) } else { (200, 150_000) };
+        for member in members.iter_mut().skip(1).filter(|_| has_small_logs) {
+            member.kind = Kind::Ghost;
+        }
         let limits = Limits {
             packet_bytes_max: 64 * 1024,
             outbox_bytes_max,
@@ -83,8 +93,8 @@ impl Mob {
             subscriptions_per_client_max: 400,
             shared_subscriptions_per_client_max: 20,
             queue: QueueLimits {
-                messages_max: 200,
-                bytes_max: 150_000,
+                messages_max,
+                bytes_max,
                 overflow: Overflow::DropOldest,
                 keeps_qos0: random.chance(50),
             },
@@ -98,12 +108,18 @@ impl Mob {
             outbox_bytes_max,
             turn_units: settings.turn_units,
             pressure: Pressure::default(),
+            has_small_logs,
+            refused: 0,
             has_left: !is_there,
         }
     }
 
     pub(crate) const fn has_left(&self) -> bool {
         self.has_left
+    }
+
+    pub(crate) const fn refused(&self) -> u64 {
+        self.refused
     }
 
     pub(crate) fn is_there(&self) -> bool {

@@ -3,11 +3,13 @@
 use broker::access::Access;
 use broker::admission::{Admission, admit};
 use broker::{Close, ConnectRequest, Memory, Reauthenticated, ShardId};
-use codec::{Connect, Packet, Properties, Property, PropertyBuf, Reason, Sender, Version, Will};
+use codec::{
+    Ack, Connect, Packet, Properties, Property, PropertyBuf, Reason, Sender, Version, Will,
+};
 use codec::{QoS, decode};
 use session::Held;
 
-use super::kinds::{FILTERS_PER_PACKET, Kind, METHOD};
+use super::kinds::{FILTERS_PER_PACKET, Kind, LARGE_BYTES, METHOD};
 use super::pressure::Pressure;
 use super::{Hostile, Wire};
 use crate::node::Place;
@@ -20,7 +22,8 @@ pub(crate) const BYTES_PER_READ_MAX: usize = 16 * 1024;
 /// What one of them writes ahead.
 const PENDING_BYTES_MAX: usize = 100_000;
 
-/// Above its limit an outbox may have the answers to what one read brought, and the largest packet.
+/// Above its limit an outbox may have the answers to what one read brought, and the largest packet;
+/// and what is sent again to who comes back.
 const OUTBOX_BYTES_BEYOND: usize = 128 * 1024;
 
 /// Sessions of a world that one message may be for.
@@ -143,7 +146,10 @@ impl World {
                 properties.push(Property::AuthMethod(METHOD));
             }
         }
-        let (topic, payload) = (format!("x/{}/will", member.user), vec![b'w'; random.below(5_000)]);
+        // What is no message has a limit of its own, which is more than a small log has.
+        let will_bytes_max = if mob.has_small_logs { 200 } else { 5_000 };
+        let payload = vec![b'w'; random.below(will_bytes_max)];
+        let topic = format!("x/{}/will", member.user);
         let will = random.chance(40).then_some(Will {
             topic: &topic,
             payload: &payload,
@@ -226,7 +232,8 @@ impl World {
     /// What waits for one that does not read has a limit, and so has what it may ask for then.
     fn judge_outbox(&mut self, who: usize) -> Result<(), String> {
         let Some(place) = self.place_of_hostile(who) else { return Ok(()) };
-        let max = self.mob.outbox_bytes_max as usize + OUTBOX_BYTES_BEYOND;
+        let again = usize::from(self.mob.limits.in_flight_max) * LARGE_BYTES;
+        let max = self.mob.outbox_bytes_max as usize + OUTBOX_BYTES_BEYOND + again;
         let core = &mut self.node.shards[usize::from(place.shard)];
         let unsent = core.outbox(place.slot, place.connection).map_or(0, |outbox| outbox.len());
         match unsent > max {
@@ -271,7 +278,8 @@ impl World {
         core.on_written(place.slot, place.connection, count, self.now_ms);
         let told = self.mob.members[who].read(&bytes[..count]);
         self.collect(place.shard);
-        told
+        self.mob.refused += told?;
+        Ok(())
     }
 
     /// The broker has ended a connection of theirs.
@@ -279,10 +287,13 @@ impl World {
         let Some(who) = self.mob.member_of(arrival) else { return };
         let member = &mut self.mob.members[who];
         let farewell: Vec<u8> = close.farewell.slices().flatten().copied().collect();
-        if member.kind.reads()
-            && let Err(rule) = member.read(&farewell)
-        {
-            self.broken_rule.get_or_insert(rule);
+        if member.kind.reads() {
+            match member.read(&farewell) {
+                Ok(refused) => self.mob.refused += refused,
+                Err(rule) => {
+                    self.broken_rule.get_or_insert(rule);
+                }
+            }
         }
         self.mob.members[who].wire = None;
     }
@@ -304,10 +315,12 @@ impl Hostile {
         format!("hostile {} ({:?})", self.number, self.kind)
     }
 
-    /// Err: it got what is none of its business.
-    fn read(&mut self, bytes: &[u8]) -> Result<(), String> {
+    /// How many of its publishes are refused for want of room. Err: it got what is none of its
+    /// business.
+    fn read(&mut self, bytes: &[u8]) -> Result<u64, String> {
         let (version, name, own) = (self.version(), self.name(), format!("x/{}", self.user));
-        let Some(wire) = &mut self.wire else { return Ok(()) };
+        let mut refused = 0;
+        let Some(wire) = &mut self.wire else { return Ok(refused) };
         wire.unread.extend_from_slice(bytes);
         let unread = std::mem::take(&mut wire.unread);
         let mut rest = unread.as_slice();
@@ -320,6 +333,8 @@ impl Hostile {
                     {
                         return Err(format!("{name} got a message on {}", publish.topic));
                     }
+                    let is_refusal = |ack: &Ack<'_>| ack.reason == Reason::QUOTA_EXCEEDED;
+                    refused += u64::from(matches!(&packet, Packet::Ack(ack) if is_refusal(ack)));
                     rest = &rest[len..];
                 }
                 Ok(None) => break,
@@ -329,7 +344,7 @@ impl Hostile {
         if let Some(wire) = &mut self.wire {
             wire.unread = rest.to_vec();
         }
-        Ok(())
+        Ok(refused)
     }
 }
 

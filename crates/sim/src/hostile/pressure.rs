@@ -96,6 +96,8 @@ impl World {
     /// So much has to be freed that none is spared who holds more than it leaves to others.
     fn cut_all_greedy(&mut self) -> Result<(), String> {
         for _ in 0..CUT_ROUNDS {
+            // What honest users hold is counted anew by each look.
+            self.tell_memory_left();
             self.look_at_memory();
         }
         let ledger = &self.node.shared.ledger;
