@@ -11,6 +11,7 @@ pub mod mutate;
 pub mod packet;
 pub mod properties;
 pub mod proxy_header;
+pub mod queries;
 pub mod ws_frame;
 pub mod ws_upgrade;
 
@@ -25,7 +26,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     parser("decode_client", packet::decode_client, packet::client_seeds),
     parser("decode_server", packet::decode_server, packet::server_seeds),
     Target {
@@ -39,6 +40,7 @@ pub const TARGETS: [Target; 10] = [
     parser("log_recovery", log_recovery::log_recovery, log_recovery::seeds),
     parser("properties", properties::properties, properties::seeds),
     parser("proxy_header", proxy_header::proxy_header, proxy_header::seeds),
+    Target { name: "queries", run: queries::queries, cost: 5, seeds: queries::seeds },
     parser("ws_frame", ws_frame::ws_frame, ws_frame::seeds),
     parser("ws_upgrade", ws_upgrade::ws_upgrade, ws_upgrade::seeds),
 ];
