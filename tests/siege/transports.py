@@ -135,9 +135,11 @@ def tls_small_records(field):
     stream = tls_of(field, 0)
     data, sent = wire.connect("records") + wire.publish("siege/records", b"x" * 200) * 100, 0
     while field.goes_on():
-        for byte in data[: 2_000]:
+        for byte in data:
             stream.send(bytes([byte]))
             sent += 1
+            if not field.goes_on():
+                break
         data = wire.publish("siege/records", b"x" * 200) * 10
     return {"records": sent}
 
