@@ -220,6 +220,7 @@ impl Shard {
         // Who is there gets it.
         let is_unkept = self.lacks_share_for(&message);
         if is_unkept {
+            self.note(slot, Kind::Refused, message.topic(), now_ms);
             message = Message::new(&session::MessageParts { level: 0, ..parts });
         }
         if is_unkept || !self.publish_kept_will(slot, &message, now_ms) {

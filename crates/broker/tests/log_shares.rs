@@ -328,5 +328,10 @@ fn wills_do_not_get_around_the_share_of_who_leaves_them() {
     }
     let after = live(&lab);
     assert!(after < before + 20 * 4_000, "{before} and then {after}");
+    let is_told = lab.events.iter().any(|event| match event {
+        Event::Refused { client_id, .. } => client_id.starts_with("dying"),
+        _ => false,
+    });
+    assert!(is_told, "{:?}", lab.events);
     goes_on(&mut lab, anna, "anna/x");
 }
