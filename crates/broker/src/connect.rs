@@ -72,8 +72,9 @@ impl ConnectRequest {
         rules.of(self.scope).grants_of(identity, self.principal.as_deref(), place)
     }
 
-    /// Who pays for what it makes the broker hold.
-    fn payer(&self) -> Option<String> {
+    /// Who pays for what it makes the broker hold: a user, or an address where nothing proves a
+    /// name.
+    pub fn payer(&self) -> Option<String> {
         match self.proved_username() {
             Some(name) => Some(user_account(Name::new(self.scope, name))),
             None if self.origin.is_empty() => None,

@@ -4,6 +4,7 @@
 //! No connection owns a read buffer; the driver has one. It knows sockets, clocks, disks and other
 //! drivers by their interfaces only ([`Host`], [`Socket`], [`Mailbox`]).
 
+mod arrivals;
 mod coming_and_going;
 mod commands;
 mod incoming;
@@ -20,8 +21,9 @@ use session::{NEVER, Outbox};
 use slab::Slab;
 
 use crate::host::Host;
-use crate::mailbox::{Asked, Handover, Item, Mailbox};
+use crate::mailbox::{Asked, Item, Mailbox};
 use crate::socket::Socket;
+use arrivals::Arrivals;
 use incoming::Incoming;
 pub use incoming::IncomingRoom;
 use reading::BYTES_PER_TURN;
@@ -145,7 +147,7 @@ pub struct Driver<H: Host> {
     has_more_ready: bool,
     /// Admitted connections. They are opened between reads, because opening one may read another
     /// into the buffer.
-    arrivals: VecDeque<Handover<H>>,
+    arrivals: Arrivals<H>,
     /// Connections that nobody needs any more.
     closing: VecDeque<usize>,
     /// Commands of operators, and those who wait for the answers to what has begun.
@@ -181,7 +183,7 @@ impl<H: Host> Driver<H> {
             waiting: Waiting::default(),
             local_mail: Vec::new(),
             has_more_ready: false,
-            arrivals: VecDeque::new(),
+            arrivals: Arrivals::default(),
             closing: VecDeque::new(),
             asked: VecDeque::new(),
             askers: Slab::new(),
@@ -344,7 +346,7 @@ impl<H: Host> Driver<H> {
             Item::Mail(shard, mails) => {
                 self.shard(shard).on_batch(mails, now_ms);
             }
-            Item::Connection(handover) => self.arrivals.push_back(*handover),
+            Item::Connection(handover) => self.arrivals.push(*handover),
             Item::Command(asked) => self.on_asked(*asked),
             Item::Publish(shard, message) => {
                 self.shard(shard).on_publish_command(&message, now_ms);

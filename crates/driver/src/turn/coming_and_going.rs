@@ -28,8 +28,8 @@ impl<H: Host> Driver<H> {
         if self.arrivals.is_empty() {
             return;
         }
-        for _ in 0..ARRIVALS_PER_TURN {
-            let Some(handover) = self.arrivals.pop_front() else { break };
+        for left in (0..ARRIVALS_PER_TURN).rev() {
+            let Some(handover) = self.arrivals.pop(left == 0) else { break };
             let place = usize::from(handover.shard) / self.mailboxes.len();
             let was_spent = self.shards[place].turn_is_spent();
             self.on_connection(handover);

@@ -6,6 +6,7 @@ use codec::Version;
 use super::coming_and_going::{ARRIVALS_PER_TURN, CLOSINGS_PER_TURN};
 use super::writing::BROADCAST_WRITES_PER_TURN;
 use super::*;
+use crate::mailbox::Handover;
 use crate::testing::{Alarm, Clock, Flaws, MemoryHost, Pipe, PipeEnd};
 
 type TestDriver = Driver<MemoryHost>;
@@ -118,6 +119,33 @@ fn a_storm_of_connections_is_opened_over_several_turns() {
     assert!(driver.has_work(), "one more is left");
     turn_without_sockets(driver);
     assert_eq!(driver.connections.len(), ARRIVALS_PER_TURN + 1);
+}
+
+#[test]
+fn who_brings_one_connection_does_not_wait_behind_the_storm_of_another() {
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let storm: Vec<PipeEnd> = (0..10 * ARRIVALS_PER_TURN)
+        .map(|number| {
+            let (client, mut handover) = connect(0, format!("storm-{number:03}"));
+            handover.request.origin = "10.0.0.1".into();
+            mailboxes[0].put(Item::Connection(Box::new(handover)));
+            client
+        })
+        .collect();
+    let (newcomer, mut handover) = connect(0, "newcomer".into());
+    handover.request.origin = "10.0.0.2".into();
+    mailboxes[0].put(Item::Connection(Box::new(handover)));
+    turn_without_sockets(driver);
+    turn_without_sockets(driver);
+    assert!(!newcomer.take(usize::MAX).is_empty(), "it has its CONNACK");
+    let is_open = |client: &PipeEnd| !client.take(usize::MAX).is_empty();
+    assert_eq!(storm.iter().filter(|client| is_open(client)).count(), 2 * ARRIVALS_PER_TURN - 1);
+    for _ in 0..10 {
+        turn_without_sockets(driver);
+    }
+    assert_eq!(driver.connections.len(), storm.len() + 1, "the others have theirs, too");
+    assert!(!driver.has_work());
 }
 
 #[test]
