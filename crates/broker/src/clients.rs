@@ -1,8 +1,11 @@
 //! All clients of a shard: by place, by client id, and by queue number.
 
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use std::hash::BuildHasher;
+use session::{Account, Message};
 
 use crate::client::Client;
 use crate::durable::Durable;
@@ -141,6 +144,12 @@ impl Clients {
         let place = self.places.get(key.slot() as usize)?;
         let is_same = key.shard() == self.shard && place.generation == key.generation();
         (is_same && place.client.is_some()).then(|| key.slot())
+    }
+
+    /// Who pays for a message of a client of this shard.
+    pub(crate) fn payer_of(&self, message: &Message) -> Option<&Arc<Account>> {
+        let publisher = self.slot_of(SessionKey::from_u64(message.publisher()))?;
+        self.get(publisher)?.charged.account()
     }
 
     /// All slots are below this number.

@@ -9,6 +9,7 @@ use topic::Subscription;
 use crate::access::Action;
 use crate::client::{Client, Pace};
 use crate::journal::Origin;
+use crate::ledger::NOBODY;
 use crate::news::Kind;
 use crate::sure::Sure;
 use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey, Shard};
@@ -120,8 +121,9 @@ pub(crate) enum Keeping {
 }
 
 impl Keeping {
-    pub(crate) const fn of_published(confirm: Option<Confirm>, payer: u32) -> Self {
+    pub(crate) fn of_published(confirm: Option<Confirm>) -> Self {
         let is_awaited = confirm.is_some();
+        let payer = confirm.map_or(NOBODY, |confirm| confirm.payer);
         Self::New { is_awaited, may_refuse: is_awaited, payer, origin: None }
     }
 }

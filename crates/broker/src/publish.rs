@@ -487,7 +487,7 @@ impl Shard {
         routed: &mut Routed,
         now_ms: u64,
     ) -> bool {
-        let keeping = Keeping::of_published(confirm, self.payer_number(message, confirm));
+        let keeping = Keeping::of_published(confirm);
         let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping, now_ms);
         routed.matched |= delivered.matched;
         routed.pace.slow_to(delivered.pace);
@@ -540,7 +540,6 @@ impl Shard {
     ) {
         let mut others = interested.wants & !(1 << self.id);
         routed.matched |= others != 0;
-        let payer = self.payer_number(message, confirm);
         while others != 0 {
             let shard = others.trailing_zeros() as u16;
             others &= others - 1;
@@ -548,6 +547,7 @@ impl Shard {
             // though nobody there was promised it yet, has to know it by its serial.
             let is_awaited =
                 |confirm: &Confirm| confirm.serial != 0 || interested.promises & (1 << shard) != 0;
+            let payer = self.payer_number(message, confirm);
             let confirm = confirm.filter(is_awaited);
             routed.waiting += u16::from(confirm.is_some());
             self.send(shard, Mail::Publish { message: message.clone(), confirm, payer });

@@ -25,7 +25,7 @@ use crate::ledger::NOBODY;
 use crate::news::Subject;
 use crate::room::frees_room;
 use crate::sure::Sure;
-use crate::{Confirm, Name, RetainedQuery, SessionKey, Shard};
+use crate::{Confirm, Name, RetainedQuery, Shard};
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
 /// a worker busy with one subscriber while others wait.
@@ -83,11 +83,7 @@ impl Shard {
 
     /// Who pays for a retained message of a client of this shard.
     pub(crate) fn payer_of(&self, message: &Message) -> Option<&Arc<Account>> {
-        let publisher = SessionKey::from_u64(message.publisher());
-        if publisher.shard() != self.id {
-            return None;
-        }
-        self.clients.get(self.clients.slot_of(publisher)?)?.charged.account()
+        self.clients.payer_of(message)
     }
 
     /// Who pays for the place of a message in a log, by the number of the account. Of one that

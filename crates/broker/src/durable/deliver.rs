@@ -16,6 +16,7 @@ use super::store::{Loaded, Noted};
 use crate::client::{Client, Pace};
 use crate::deliver::{Keeping, Traits, may_receive, options, terms_of};
 use crate::journal::{Fact, Stage, StoredMessage};
+use crate::ledger::NOBODY;
 use crate::pace::CONGESTION_PAUSE_MS;
 use crate::sure::Sure;
 use crate::work::PENDING_PER_UNIT;
@@ -56,7 +57,11 @@ impl Shard {
                     && options::qos(subscription.options) >= least
             });
         if is_owed {
-            let payer = store.payer(payer, &self.shared.ledger);
+            // Of what nobody answers for, such as a will, the publisher here pays.
+            let payer = match payer {
+                NOBODY => self.clients.payer_of(message).cloned(),
+                payer => store.payer(payer, &self.shared.ledger),
+            };
             let kept = store.keep_message(message, payer.as_ref(), |it| {
                 Fact::Message(StoredMessage { origin, ..it })
             });
