@@ -8,62 +8,66 @@ use session::Message;
 
 use crate::{Mail, Name, SessionKey};
 
-/// Places for unread mail that are kept ready.
-const UNREAD_MAIL_KEPT: usize = 1_024;
+/// Places for mail that waits which are kept ready.
+const MAIL_KEPT: usize = 1_024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     /// Mail for which the turn in which it came was not enough.
-    unread: VecDeque<Mail>,
-    /// Whose messages, and on which topics, are among it, as marks, and how many.
-    marked: HashMap<u64, u32, FixedState>,
+    unread: Line,
+    /// Mail that waits for a broadcast, and what must not overtake it. It came before what is
+    /// unread, as far as that keeps an order.
+    held: Line,
     /// Mail for which the log had no room; it is tried again in its order. Bounded by the receive
     /// maxima of the publishers, whose acknowledgements wait for it.
     late: Vec<Mail>,
 }
 
+/// Mail in its order.
+#[derive(Debug, Default)]
+struct Line {
+    mails: VecDeque<Mail>,
+    /// Whose messages, and on which topics, are among it, as marks, and how many.
+    marked: HashMap<u64, u32, FixedState>,
+}
+
 impl Inbox {
     pub(crate) fn has_unread(&self) -> bool {
-        !self.unread.is_empty()
+        !self.unread.mails.is_empty()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unread.mails.is_empty() && self.held.mails.is_empty()
     }
 
     pub(crate) fn push_unread(&mut self, mail: Mail) {
-        for mark in mail.message().into_iter().flat_map(marks_of) {
-            *self.marked.entry(mark).or_default() += 1;
-        }
-        self.unread.push_back(mail);
-    }
-
-    /// May this go before what is unread? A message may, if none of its publisher and none on its
-    /// topic is there: their order is all that is promised. One that is known by its serial may
-    /// not, as those come in order.
-    pub(crate) fn may_pass(&self, mail: &Mail) -> bool {
-        let Mail::Publish { message, confirm, .. } = mail else { return false };
-        message.publisher() != SessionKey::NOBODY.as_u64()
-            && confirm.is_none_or(|confirm| confirm.serial == 0)
-            && !marks_of(message).iter().any(|mark| self.marked.contains_key(mark))
-    }
-
-    pub(crate) fn first_unread(&self) -> Option<&Mail> {
-        self.unread.front()
+        self.unread.push(mail);
     }
 
     /// The oldest, if there is any.
     pub(crate) fn next_unread(&mut self) -> Option<Mail> {
-        let next = self.unread.pop_front();
-        for mark in next.as_ref().and_then(Mail::message).into_iter().flat_map(marks_of) {
-            if let Some(count) = self.marked.get_mut(&mark) {
-                *count -= 1;
-                if *count == 0 {
-                    self.marked.remove(&mark);
-                }
-            }
-        }
-        if self.unread.is_empty() {
-            self.unread.shrink_to(UNREAD_MAIL_KEPT);
-            self.marked.shrink_to(UNREAD_MAIL_KEPT);
-        }
-        next
+        self.unread.pop()
+    }
+
+    /// It waits for a broadcast, or behind what does.
+    pub(crate) fn hold(&mut self, mail: Mail) {
+        self.held.push(mail);
+    }
+
+    /// The oldest that waits for a broadcast, unless it has to wait on.
+    pub(crate) fn next_held(&mut self, has_to_wait: impl Fn(&Mail) -> bool) -> Option<Mail> {
+        let first = self.held.mails.front()?;
+        if has_to_wait(first) { None } else { self.held.pop() }
+    }
+
+    /// Must this not overtake what waits for a broadcast?
+    pub(crate) fn is_behind_held(&self, mail: &Mail) -> bool {
+        !self.held.mails.is_empty() && !self.held.may_be_passed_by(mail)
+    }
+
+    /// May this go before what is unread?
+    pub(crate) fn may_pass(&self, mail: &Mail) -> bool {
+        self.unread.may_be_passed_by(mail)
     }
 
     /// Is there mail that what comes from now on must not overtake in the log?
@@ -86,6 +90,42 @@ impl Inbox {
             Mail::Retain { message, .. } => Name::of(message) == topic,
             _ => false,
         })
+    }
+}
+
+impl Line {
+    fn push(&mut self, mail: Mail) {
+        for mark in mail.message().into_iter().flat_map(marks_of) {
+            *self.marked.entry(mark).or_default() += 1;
+        }
+        self.mails.push_back(mail);
+    }
+
+    fn pop(&mut self) -> Option<Mail> {
+        let next = self.mails.pop_front();
+        for mark in next.as_ref().and_then(Mail::message).into_iter().flat_map(marks_of) {
+            if let Some(count) = self.marked.get_mut(&mark) {
+                *count -= 1;
+                if *count == 0 {
+                    self.marked.remove(&mark);
+                }
+            }
+        }
+        if self.mails.is_empty() {
+            self.mails.shrink_to(MAIL_KEPT);
+            self.marked.shrink_to(MAIL_KEPT);
+        }
+        next
+    }
+
+    /// A message may go before it, if none of its publisher and none on its topic is there: their
+    /// order is all that is promised. One that is known by its serial may not, as those come in
+    /// order.
+    fn may_be_passed_by(&self, mail: &Mail) -> bool {
+        let Mail::Publish { message, confirm, .. } = mail else { return false };
+        message.publisher() != SessionKey::NOBODY.as_u64()
+            && confirm.is_none_or(|confirm| confirm.serial == 0)
+            && !marks_of(message).iter().any(|mark| self.marked.contains_key(mark))
     }
 }
 

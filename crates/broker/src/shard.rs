@@ -569,7 +569,7 @@ impl Shard {
     /// When [`Shard::on_tick`] has something to do, in milliseconds, or [`NEVER`].
     pub fn next_deadline_ms(&self) -> u64 {
         let has_portions = !self.remains.is_empty() || !self.broadcasts.is_empty();
-        if has_portions || self.inbox.has_unread() || self.work.has_line() {
+        if has_portions || !self.inbox.is_empty() || self.work.has_line() {
             return 0;
         }
         let log = self.store.as_ref().and_then(|store| store.log.next_deadline());

@@ -311,7 +311,7 @@ impl Shard {
     pub fn on_batch(&mut self, mut mails: Vec<Mail>, now_ms: u64) {
         self.work.begin_mail();
         for mail in mails.drain(..) {
-            let is_held_up = self.broadcasts.hold_up_mail(&mail);
+            let is_held_up = self.is_held_up(&mail);
             let is_late = self.work.mail_is_spent() || self.inbox.has_unread() || is_held_up;
             if !is_late || !mail.keeps_order() {
                 self.on_mail(mail, now_ms);
@@ -323,6 +323,11 @@ impl Shard {
         }
         self.work.end_mail();
         self.effects.keep_batch(mails);
+    }
+
+    /// Has it to wait until a broadcast has reached everybody, or behind mail that has?
+    fn is_held_up(&self, mail: &Mail) -> bool {
+        self.broadcasts.hold_up_mail(mail) || self.inbox.is_behind_held(mail)
     }
 
     fn lets_pass(&self, mail: &Mail) -> bool {
@@ -339,17 +344,25 @@ impl Shard {
             std::mem::replace(&mut self.work.go, of_mail).max(self.work.passing + 1);
     }
 
-    /// Goes on with mail for which a turn was not enough.
+    /// Goes on with mail for which a turn was not enough, or that waited for a broadcast.
     pub(crate) fn read_mail_on(&mut self, now_ms: u64) {
-        if !self.inbox.has_unread() {
+        if self.inbox.is_empty() {
             return;
         }
         self.work.begin_mail();
         while !self.work.mail_is_spent()
-            && !self.inbox.first_unread().is_some_and(|mail| self.broadcasts.hold_up_mail(mail))
-            && let Some(mail) = self.inbox.next_unread()
+            && let Some(mail) = self.inbox.next_held(|mail| self.broadcasts.hold_up_mail(mail))
         {
             self.on_mail(mail, now_ms);
+        }
+        while !self.work.mail_is_spent()
+            && let Some(mail) = self.inbox.next_unread()
+        {
+            // It makes way for others.
+            match self.is_held_up(&mail) {
+                true => self.inbox.hold(mail),
+                false => self.on_mail(mail, now_ms),
+            }
         }
         self.work.end_mail();
     }

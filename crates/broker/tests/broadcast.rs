@@ -116,6 +116,37 @@ fn mail_behind_it_keeps_its_order() {
 }
 
 #[test]
+fn mail_of_others_does_not_wait_behind_what_it_holds_up() {
+    const OTHERS: usize = UNITS + UNITS / 2;
+    let mut lab = Lab::with(2, settings(), Access::open());
+    let all = subscribers(&mut lab, 1);
+    let reader = lab.id_on(1, "reader");
+    let reader = lab.open(request(&reader));
+    lab.subscribe(reader, "else", 0);
+    let [publisher, other] = ["publisher", "other"].map(|name| {
+        let id = lab.id_on(0, name);
+        lab.open(request(&id))
+    });
+    for payload in [b"1", b"2"] {
+        lab.send_only(publisher, &publish("all/a", payload, 0, 0));
+    }
+    for _ in 0..OTHERS {
+        lab.send_only(other, &publish("else", b"else", 0, 0));
+    }
+    let mail = lab.shards[0].take_batch(1);
+    lab.shards[1].on_batch(mail, lab.now_ms);
+    lab.flush();
+    assert!(lab.payloads(reader).len() < OTHERS, "more than a turn has time for");
+    lab.shards[1].on_tick(lab.now_ms);
+    let got = payloads(&mut lab, &all);
+    assert!(got.iter().any(Vec::is_empty), "the first has not reached everybody");
+    lab.flush();
+    assert_eq!(lab.payloads(reader).len(), OTHERS - UNITS, "the others are not held up");
+    lab.pass_secs(20);
+    assert!(payloads(&mut lab, &all).iter().all(|own| own.ends_with(&["2".to_owned()])));
+}
+
+#[test]
 fn who_unsubscribes_meanwhile_gets_it_before_the_answer_and_nothing_after() {
     let mut lab = Lab::with(1, settings(), Access::open());
     let (_, all) = half_way(&mut lab);
