@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -15,6 +15,9 @@ use codec::{PropertyBuf, QoS, Reason, SubscribeOptions, Version};
 /// Only a hang can reach it.
 const WAIT: Duration = Duration::from_secs(30);
 
+/// A port that was free may be taken before mosquitto has it; it gives up then.
+const STARTS_MAX: u32 = 5;
+
 /// A mosquitto on a free port, killed on drop.
 struct Mosquitto {
     process: Child,
@@ -24,6 +27,16 @@ struct Mosquitto {
 
 impl Mosquitto {
     fn start() -> Self {
+        for _ in 0..STARTS_MAX {
+            let mut broker = Self::spawn();
+            if broker.answers() {
+                return broker;
+            }
+        }
+        panic!("mosquitto does not answer, or ends at once, at each of {STARTS_MAX} ports");
+    }
+
+    fn spawn() -> Self {
         let port = net::free_port().unwrap();
         let config = std::env::temp_dir().join(format!("client-test-{port}.conf"));
         let mut file = std::fs::File::create(&config).unwrap();
@@ -36,12 +49,19 @@ impl Mosquitto {
             .spawn()
             .or_else(|_| Command::new("/usr/sbin/mosquitto").arg("-c").arg(&config).spawn())
             .expect("mosquitto is installed (apt-get install mosquitto)");
+        Self { process, port, config }
+    }
+
+    /// That its port is open says too little: somebody else may have it for a moment.
+    fn answers(&mut self) -> bool {
         let started = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(started.elapsed() < WAIT, "mosquitto does not accept connections");
+        while started.elapsed() < WAIT && self.process.try_wait().unwrap().is_none() {
+            if Client::connect(&self.endpoint(), &options(Version::V311, "probe"), WAIT).is_ok() {
+                return self.process.try_wait().unwrap().is_none();
+            }
             std::thread::yield_now();
         }
-        Self { process, port, config }
+        false
     }
 
     fn endpoint(&self) -> Endpoint {
