@@ -326,6 +326,58 @@ def test_users_and_rules_of_a_namespace_are_its_own(start, join, tmp_path):
     assert not join(broker, "kept", "red:anna", "red:anna-pw", keeps=True).present
 
 
+def test_nobody_comes_to_a_namespace_whose_rules_cannot_be_used(start, join):
+    """Neither is taken over then, and what is in force can still be tightened."""
+    broker = start(BY_USERNAME, {"blue.acl": "topic readwrite #\n", "green.acl": "no rule\n"})
+    whole = broker.config.read_text()
+    own_file = f'name = "blue"\nacl_file = "{broker.directory}/blue.acl"'
+    broker.config.write_text(whole.replace('name = "blue"', own_file))
+    broker.reload()
+    broker.wait_for_log(lambda event: event["message"] == "namespaces taken over")
+    blue = join(broker, "c", "blue:a").subscribe("t")
+    blue.publish("t", "before")
+    assert blue.next() == ("t", "before", False)
+    with_green = f'[[namespaces]]\nname = "green"\nacl_file = "{broker.directory}/green.acl"\n'
+    broker.config.write_text(broker.config.read_text() + with_green)
+    (broker.directory / "blue.acl").write_text("topic read nothing\n")
+    broker.reload()
+    broker.wait_for_log(lambda event: "namespaces not read again" in event["message"])
+    assert join(broker, "c", "green:a").reason == NOT_AUTHORIZED
+    eventually(lambda: denied(blue))
+    (broker.directory / "green.acl").write_text("topic read nothing\n")
+    broker.reload()
+    eventually(lambda: join(broker, "c", "green:a").reason == "Success")
+    assert denied(join(broker, "d", "green:a"))
+
+
+def test_what_a_namespace_allows_holds_on_while_it_is_closed(start, join):
+    """One that the configuration has no more does not become open to those still there."""
+    broker = start(BY_USERNAME, {"red.acl": "topic read nothing\n"})
+    whole = broker.config.read_text()
+    own_file = f'name = "red"\nacl_file = "{broker.directory}/red.acl"'
+    ruled = whole.replace('name = "red"', own_file)
+    broker.config.write_text(ruled)
+    broker.reload()
+    broker.wait_for_log(lambda event: event["message"] == "namespaces taken over")
+    red = join(broker, "c", "red:a", keeps=True, will=("t", "gone", 1, False))
+    assert denied(red)
+    broker.config.write_text(ruled.replace(f'[[namespaces]]\n{own_file}\n', ""))
+    broker.reload()
+    assert red.over.wait(20)
+    broker.config.write_text(ruled)
+    broker.reload()
+    eventually(lambda: join(broker, "d", "red:a").reason == "Success")
+    assert denied(join(broker, "e", "red:a"))
+
+
+def denied(client):
+    """May it subscribe to anything?"""
+    refused = queue.Queue()
+    client.paho.on_subscribe = lambda _, __, ___, codes, ____: refused.put(codes[0].is_failure)
+    client.paho.subscribe("any/thing", 1)
+    return refused.get(timeout=20)
+
+
 def test_a_tenant_above_its_limits_waits_or_is_refused_and_loses_nothing(start, join):
     limits = 'name = "red"\nmessages_in_per_second_max = 20\nconnections_max = 2\n'
     broker = start(BY_USERNAME.replace('name = "red"\n', limits))

@@ -8,8 +8,8 @@ use broker::{Access, Rules};
 
 use super::acl_file::{self, AclFileError};
 use super::policy_file::{self, PolicyFileError};
-use crate::config::Config;
-use crate::namespaces::Namespaces;
+use crate::config::{Config, NamespaceState};
+use crate::namespaces::View;
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,13 +37,16 @@ pub fn load(config: &Config) -> Result<BrokerRules, RulesError> {
         let files = (&own.acl_file, &own.policy_file);
         others.insert(own.name.clone(), compile(config, files)?);
     }
-    Ok(BrokerRules { default, others })
+    Ok(BrokerRules { default, others, former: BTreeMap::new() })
 }
 
 /// Of the default namespace, and of those of the configuration by their names.
+#[derive(Clone)]
 pub struct BrokerRules {
     default: Access,
     others: BTreeMap<String, Access>,
+    /// Of namespaces that the configuration had and has no more.
+    former: BTreeMap<String, Access>,
 }
 
 impl BrokerRules {
@@ -52,11 +55,26 @@ impl BrokerRules {
         !self.default.is_open() || self.others.values().any(|access| !access.is_open())
     }
 
-    /// The same for shards, which know namespaces by number.
-    pub fn of_scopes(&self, namespaces: &Namespaces) -> Rules {
-        let others = self.others.iter();
-        let others = others.filter_map(|(name, own)| Some((namespaces.scope_of(name)?, own)));
-        let others = others.map(|(scope, own)| (scope, own.clone()));
+    /// With those that held until now in namespaces of which nothing is said any more: they are
+    /// closed, and what they have is kept, wills among it.
+    #[must_use]
+    pub fn after(self, old: Self) -> Self {
+        let former = old.former.into_iter().chain(old.others);
+        let former = former.filter(|(name, _)| !self.others.contains_key(name)).collect();
+        Self { former, ..self }
+    }
+
+    /// The same for shards, which know namespaces by number. In one without rules that takes
+    /// clients, everybody may do everything; in one that is closed, nobody anything.
+    pub fn of_scopes(&self, namespaces: &[View]) -> Rules {
+        let others = namespaces.iter().filter_map(|view| {
+            let own = self.others.get(&*view.name);
+            let own = match view.state {
+                NamespaceState::Open => own?.clone(),
+                _ => own.or_else(|| self.former.get(&*view.name)).cloned().unwrap_or_default(),
+            };
+            Some((view.scope, own))
+        });
         Rules::new(self.default.clone(), others.collect())
     }
 }
@@ -113,4 +131,42 @@ fn check_listeners(config: &Config, path: &Path, rules: &[OrderedRule]) -> Resul
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use broker::{Scope, Space};
+
+    use super::*;
+
+    fn rules(names: &[(&str, Access)]) -> BrokerRules {
+        let others = names.iter().map(|(name, own)| ((*name).to_owned(), own.clone())).collect();
+        BrokerRules { default: Access::open(), others, former: BTreeMap::new() }
+    }
+
+    fn view(name: &str, number: u16, state: NamespaceState) -> View {
+        let (scope, space) = (Scope::new(number), Arc::new(Space::default()));
+        View { name: name.into(), scope, state, maker: "configuration", space }
+    }
+
+    #[test]
+    fn what_nobody_says_more_of_keeps_its_rules_and_is_never_opened() {
+        use NamespaceState::{Deleted, Open, Suspended};
+        let first = rules(&[("red", Access::default()), ("blue", Access::open())]);
+        let then = rules(&[("green", Access::open())]);
+        let then = then.clone().after(then.after(first));
+        let all = [
+            view("red", 1, Suspended),
+            view("blue", 2, Suspended),
+            view("green", 3, Open),
+            view("unheard", 4, Suspended),
+            view("unheard-of", 5, Deleted),
+            view("made", 6, Open),
+        ];
+        let shown = then.of_scopes(&all);
+        let is_open: Vec<_> = all.iter().map(|view| shown.of(view.scope).is_open()).collect();
+        assert_eq!(is_open, [false, true, true, false, false, true]);
+    }
 }

@@ -10,7 +10,7 @@ mod placing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use broker::{Quota, Scope, Shared, Space};
 
@@ -27,6 +27,8 @@ const MADE_BY_CLIENTS_MAX: usize = 10_000;
 #[derive(Debug)]
 pub struct Namespaces {
     table: RwLock<Table>,
+    /// Held by who changes it, so that whoever looks meanwhile waits for no disk.
+    changes: Mutex<()>,
     shared: Arc<Shared>,
 }
 
@@ -68,20 +70,26 @@ impl Namespaces {
             set_state(&open_space(shared, entry), entry.state);
         }
         let table = Table { names, by_name, hosts: BTreeMap::new(), remains: BTreeSet::new() };
-        let namespaces = Self { table: RwLock::new(table), shared: shared.clone() };
-        namespaces.configure(configured)?;
+        let (table, changes) = (RwLock::new(table), Mutex::default());
+        let namespaces = Self { table, changes, shared: shared.clone() };
+        namespaces.configure(configured, |_| {})?;
         Ok(namespaces)
     }
 
     /// Takes what the configuration says now. Namespaces that it had and has no more are closed;
-    /// what they have stays.
+    /// what they have stays. `tell` hands all of them, as they will be, to who has to know before
+    /// any client can come to one; it may not ask for namespaces.
     ///
     /// # Errors
     ///
-    /// When the file of names cannot be written. Then nothing has changed.
-    pub fn configure(&self, configured: &[Namespace]) -> anyhow::Result<()> {
-        let mut table = self.write();
-        let mut names = table.names.clone();
+    /// When the file of names cannot be written. Then nothing has changed, and nobody is told.
+    pub fn configure(
+        &self,
+        configured: &[Namespace],
+        tell: impl FnOnce(&[View]),
+    ) -> anyhow::Result<()> {
+        let _changing = self.change();
+        let mut names = self.read().names.clone();
         let listed: BTreeSet<&str> = configured.iter().map(|own| &*own.name).collect();
         for entry in names.iter_mut() {
             let is_gone = entry.maker == Maker::Configuration && !listed.contains(&*entry.name);
@@ -96,7 +104,10 @@ impl Namespaces {
                 names.put(&own.name, Maker::Configuration, own.state)?;
             }
         }
-        table.take(names)?;
+        self.write_down(&names)?;
+        let mut table = self.write();
+        table.take(names);
+        tell(&self.views(&table));
         table.hosts.clear();
         for own in configured {
             if let Some(scope) = table.by_name.get(&*own.name).copied() {
@@ -137,8 +148,7 @@ impl Namespaces {
 
     /// All but the default one, by their numbers.
     pub fn all(&self) -> Vec<View> {
-        let table = self.read();
-        table.names.iter().map(|entry| self.view(entry)).collect()
+        self.views(&self.read())
     }
 
     /// The first so many behind a name, by their names; but the default one.
@@ -164,6 +174,10 @@ impl Namespaces {
         own.map(|(host, scope)| (*scope, host.clone())).collect()
     }
 
+    fn views(&self, table: &Table) -> Vec<View> {
+        table.names.iter().map(|entry| self.view(entry)).collect()
+    }
+
     fn view(&self, entry: &Entry) -> View {
         View {
             name: entry.name.clone(),
@@ -187,10 +201,12 @@ impl Namespaces {
     ///
     /// When the file of names cannot be written.
     pub fn forget(&self, scope: Scope) -> anyhow::Result<()> {
-        let mut table = self.write();
-        let mut names = table.names.clone();
+        let _changing = self.change();
+        let mut names = self.read().names.clone();
         names.remove(scope);
-        table.take(names)?;
+        self.write_down(&names)?;
+        let mut table = self.write();
+        table.take(names);
         table.hosts.retain(|_, own| *own != scope);
         table.remains.remove(&scope);
         self.shared.spaces.close(scope);
@@ -201,6 +217,7 @@ impl Namespaces {
     /// lost, and nobody could come to what is there. Of those that were deleted something may be
     /// back after a crash: it is deleted again.
     pub fn lacks_name(&self, used: &BTreeSet<Scope>) -> Option<Scope> {
+        let _changing = self.change();
         let mut table = self.write();
         let mut known: BTreeSet<Scope> = table.names.iter().map(|entry| entry.scope).collect();
         known.insert(Scope::FIRST);
@@ -210,18 +227,28 @@ impl Namespaces {
     }
 
     fn make_for_client(&self, name: &str) -> anyhow::Result<Scope> {
-        let mut table = self.write();
-        if let Some(scope) = table.by_name.get(name) {
-            return Ok(*scope);
+        let _changing = self.change();
+        if let Some(scope) = self.scope_of(name) {
+            return Ok(scope);
         }
-        let made = table.names.iter().filter(|entry| entry.maker == Maker::Client).count();
+        let mut names = self.read().names.clone();
+        let made = names.iter().filter(|entry| entry.maker == Maker::Client).count();
         anyhow::ensure!(made < MADE_BY_CLIENTS_MAX, "clients have made {made} namespaces already");
-        let mut names = table.names.clone();
         let scope = names.put(name, Maker::Client, NamespaceState::Open)?;
-        table.take(names)?;
+        self.write_down(&names)?;
+        self.write().take(names);
         self.shared.spaces.open(scope).set_name(name);
         tracing::info!(namespace = name, number = scope.number(), "namespace made for a client");
         Ok(scope)
+    }
+
+    /// New names are on disk before anybody goes by them.
+    fn write_down(&self, names: &Names) -> anyhow::Result<()> {
+        if *names == self.read().names { Ok(()) } else { names.write() }
+    }
+
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Table> {
@@ -235,15 +262,11 @@ impl Namespaces {
 }
 
 impl Table {
-    /// Writes new names down, and then goes by them.
-    fn take(&mut self, names: Names) -> anyhow::Result<()> {
-        if names != self.names {
-            names.write()?;
-            self.names = names;
-            let entries = self.names.iter();
-            self.by_name = entries.map(|entry| (entry.name.clone(), entry.scope)).collect();
-        }
-        Ok(())
+    /// From now on these are the names.
+    fn take(&mut self, names: Names) {
+        self.names = names;
+        let entries = self.names.iter();
+        self.by_name = entries.map(|entry| (entry.name.clone(), entry.scope)).collect();
     }
 }
 

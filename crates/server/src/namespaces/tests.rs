@@ -25,6 +25,10 @@ fn of_state(name: &str, state: NamespaceState) -> Namespace {
     Namespace { state, ..open(name) }
 }
 
+fn configure(namespaces: &Namespaces, configured: &[Namespace]) {
+    namespaces.configure(configured, |_| {}).unwrap();
+}
+
 /// Where a client comes, by what it shows, and what it is called there.
 fn place(
     namespaces: &Namespaces,
@@ -131,11 +135,11 @@ fn who_is_suspended_or_no_longer_configured_is_kept_out() {
     let by_name = by(&[NamespaceSource::Username]);
     let come = |namespaces: &Namespaces| place(namespaces, &by_name, Some("a:x"), None, None);
     let a = come(&namespaces).unwrap().0;
-    namespaces.configure(&[of_state("a", NamespaceState::Suspended)]).unwrap();
+    configure(&namespaces, &[of_state("a", NamespaceState::Suspended)]);
     assert_eq!(come(&namespaces), Err(Reason::BANNED));
-    namespaces.configure(&[open("a")]).unwrap();
+    configure(&namespaces, &[open("a")]);
     assert_eq!(come(&namespaces).unwrap().0, a);
-    namespaces.configure(&[]).unwrap();
+    configure(&namespaces, &[]);
     assert_eq!(come(&namespaces), Err(Reason::BANNED));
     drop(namespaces);
     let again = Namespaces::open(Some(dir.path()), &shared, &[]).unwrap();
@@ -149,15 +153,15 @@ fn a_deleted_one_stays_closed_until_nothing_is_left_and_begins_anew_then() {
     let namespaces = Namespaces::open(Some(dir.path()), &shared, &[open("a")]).unwrap();
     let old = namespaces.scope_of("a").unwrap();
     let deleted = of_state("a", NamespaceState::Deleted);
-    namespaces.configure(std::slice::from_ref(&deleted)).unwrap();
+    configure(&namespaces, std::slice::from_ref(&deleted));
     assert_eq!(namespaces.deleted(), [old]);
     // Whoever wants it back meanwhile would find half of it.
-    namespaces.configure(&[open("a")]).unwrap();
+    configure(&namespaces, &[open("a")]);
     assert_eq!(namespaces.deleted(), [old]);
     namespaces.forget(old).unwrap();
-    namespaces.configure(&[deleted]).unwrap();
+    configure(&namespaces, &[deleted]);
     assert_eq!((namespaces.scope_of("a"), namespaces.deleted()), (None, vec![]));
-    namespaces.configure(&[open("a")]).unwrap();
+    configure(&namespaces, &[open("a")]);
     assert_ne!(namespaces.scope_of("a"), Some(old));
 }
 
@@ -172,4 +176,26 @@ fn data_of_a_namespace_that_never_had_a_number_is_not_overlooked() {
     assert_eq!(namespaces.deleted(), [a], "what a crash has brought back goes again");
     let stranger = Scope::new(b.number() + 1);
     assert_eq!(namespaces.lacks_name(&[stranger].into()), Some(stranger));
+}
+
+/// Else a client could come to one whose rules nobody knows yet.
+#[test]
+fn nobody_comes_to_a_new_one_before_all_are_told_of_it() {
+    let namespaces = Namespaces::open(None, &shared(), &[]).unwrap();
+    let told = |views: &[View]| {
+        assert_eq!(views.iter().map(|view| &*view.name).collect::<Vec<_>>(), ["a"]);
+        assert!(namespaces.table.try_read().is_err(), "doors wait");
+    };
+    namespaces.configure(&[open("a")], told).unwrap();
+    assert!(namespaces.scope_of("a").is_some());
+}
+
+#[test]
+fn what_cannot_be_written_down_is_told_to_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let namespaces = Namespaces::open(Some(dir.path()), &shared(), &[open("a")]).unwrap();
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    let told = |_: &[View]| panic!("told");
+    assert!(namespaces.configure(&[open("b")], told).is_err());
+    assert_eq!(namespaces.scope_of("b"), None);
 }

@@ -29,8 +29,8 @@ mod worker;
 mod workers;
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
@@ -133,6 +133,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         certificates,
         authenticator,
         namespaces,
+        rules,
         http,
         health,
         life_cycle,
@@ -160,7 +161,7 @@ fn restore(
     namespaces: &Namespaces,
     clock: Clock,
 ) -> anyhow::Result<Vec<Restoration>> {
-    let rules = rules.of_scopes(namespaces);
+    let rules = rules.of_scopes(&namespaces.all());
     match store {
         Some(store) => store.restore(config, shared, &rules, namespaces, clock),
         None => Ok(workers::empty_shards(shared, &rules)),
@@ -177,6 +178,8 @@ struct Running {
     certificates: Arc<Certificates>,
     authenticator: Arc<Authenticator>,
     namespaces: Arc<Namespaces>,
+    /// Those of the start.
+    rules: BrokerRules,
     http: HttpServers,
     health: Health,
     life_cycle: Arc<LifeCycle>,
@@ -226,7 +229,10 @@ impl Running {
             certificates: &self.certificates,
             authenticator: &self.authenticator,
             namespaces: &self.namespaces,
-            namespaces_in_force: config.namespaces.clone().into(),
+            in_force: Mutex::new(watch::InForce {
+                namespaces: config.namespaces.clone(),
+                rules: self.rules.clone(),
+            }),
             line_pace: &workers.line_pace,
             life_cycle: &self.life_cycle,
             gatekeeper: self.http.gatekeeper.as_deref(),

@@ -22,7 +22,8 @@ use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use super::worker::Order;
 use crate::api::Gatekeeper;
-use crate::auth::{Authenticator, rules};
+use crate::auth::Authenticator;
+use crate::auth::rules::{self, BrokerRules};
 use crate::config::{Config, Namespace};
 use crate::life_cycle::LifeCycle;
 use crate::logging::{Logging, shown};
@@ -69,10 +70,15 @@ pub(super) struct Watch<'a> {
     pub(super) gatekeeper: Option<&'a Gatekeeper>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
     pub(super) clock: Clock,
-    /// Those of the configuration, as it was read last.
-    pub(super) namespaces_in_force: Mutex<Vec<Namespace>>,
+    pub(super) in_force: Mutex<InForce>,
     /// Has all threads give back what is free of their memory.
     pub(super) purge: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// What of the configuration was taken last.
+pub(super) struct InForce {
+    pub(super) namespaces: Vec<Namespace>,
+    pub(super) rules: BrokerRules,
 }
 
 impl Watch<'_> {
@@ -117,21 +123,7 @@ impl Watch<'_> {
             }
         }
         self.reload_api_users();
-        let namespaces = self.reload_namespaces();
-        match rules::load(&Config { namespaces, ..self.config.clone() }) {
-            Ok(read) => {
-                let rules = read.of_scopes(self.namespaces);
-                for mailbox in self.mailboxes.iter() {
-                    mailbox.put(Item::Access(rules.clone()));
-                }
-                if read.are_some() {
-                    tracing::info!("access rules read again");
-                }
-            }
-            Err(error) => {
-                tracing::error!(%error, "access rules not read again; the old ones stay in force");
-            }
-        }
+        self.reload_namespaces();
         for (listener, tls) in self.tls {
             match tls.reload() {
                 Ok(()) => tracing::info!(listener, "certificates read again"),
@@ -143,27 +135,50 @@ impl Watch<'_> {
         self.note_certificates();
     }
 
-    /// Takes namespaces as the configuration has them now. Returns those that are in force.
-    fn reload_namespaces(&self) -> Vec<Namespace> {
-        let mut in_force = self.namespaces_in_force.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = (self.reread)().map_err(anyhow::Error::from);
-        let taken = read.and_then(|config| {
-            self.namespaces.configure(&config.namespaces)?;
-            Ok(config.namespaces)
-        });
+    /// Takes namespaces as the configuration has them now, and the rules in all of them. Where
+    /// that cannot be done, the rules of those in force are read again all the same.
+    fn reload_namespaces(&self) {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = (self.reread)().map(|config| config.namespaces).map_err(anyhow::Error::from);
+        let taken = match read {
+            Ok(fresh) if fresh == in_force.namespaces => Ok(false),
+            read => read.and_then(|fresh| self.take(fresh, &mut in_force)).map(|()| true),
+        };
         match taken {
-            Ok(fresh) if fresh.is_empty() && in_force.is_empty() => {}
-            Ok(fresh) => {
-                tracing::info!(namespaces = fresh.len(), "namespaces taken over");
-                *in_force = fresh;
-                self.keeper.look();
+            Ok(true) => {
+                tracing::info!(namespaces = in_force.namespaces.len(), "namespaces taken over");
+                return;
             }
+            Ok(false) => {}
             Err(error) => {
                 let error = format!("{error:#}");
                 tracing::error!(error, "namespaces not read again; the old ones stay in force");
             }
         }
-        in_force.clone()
+        let same = in_force.namespaces.clone();
+        if let Err(error) = self.take(same, &mut in_force) {
+            let error = format!("{error:#}");
+            tracing::error!(error, "access rules not read again; the old ones stay in force");
+        }
+    }
+
+    /// Namespaces and their rules hold together or not at all, and the rules first: nobody comes to
+    /// a namespace whose rules a shard does not know.
+    fn take(&self, namespaces: Vec<Namespace>, in_force: &mut InForce) -> anyhow::Result<()> {
+        let read = rules::load(&Config { namespaces: namespaces.clone(), ..self.config.clone() })?;
+        let rules = read.after(in_force.rules.clone());
+        self.namespaces.configure(&namespaces, |all| {
+            let rules = rules.of_scopes(all);
+            for mailbox in self.mailboxes.iter() {
+                mailbox.put(Item::Access(rules.clone()));
+            }
+        })?;
+        if rules.are_some() {
+            tracing::info!("access rules read again");
+        }
+        *in_force = InForce { namespaces, rules };
+        self.keeper.look();
+        Ok(())
     }
 
     fn reload_api_users(&self) {
