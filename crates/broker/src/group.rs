@@ -52,6 +52,9 @@ impl Shard {
         let member =
             Member { key: member_key, gauge, options: bits, identifier, is_persistent, is_durable };
         let is_new = self.on_join(&name, member.clone());
+        if is_new {
+            name.add_member();
+        }
         self.send_to_others(&Mail::Join { group: name, member });
         let number = self.groups.number(key).unwrap_or_default();
         let filter = self.groups.get(number).map_or(FilterId(0), |group| group.filter);
@@ -105,6 +108,16 @@ impl Shard {
             is_waiting: false,
             forget_at_ms,
         })
+    }
+
+    /// A session of this shard does not list it any more: it is a member no longer, whoever still
+    /// has to hear of it.
+    pub(crate) fn note_left(&self, listed: Listed) {
+        if let Some(number) = listed.group.checked_sub(1)
+            && let Some(name) = self.groups.name(number).sure()
+        {
+            name.remove_member();
+        }
     }
 
     /// A session of this shard unsubscribes or ends.
@@ -268,6 +281,9 @@ impl Shard {
     ) {
         let GroupWay { hops, serial, .. } = way;
         let key = name.key;
+        if name.is_over() {
+            return self.lose_for_group(name, serial);
+        }
         let number = self.know_group(name, now_ms + MEMBERLESS_MS);
         let member = self
             .groups
@@ -314,6 +330,14 @@ impl Shard {
         self.after_offer(slot, message.payload().len(), offered, now_ms);
     }
 
+    /// The group is gone, and the message was for it alone.
+    fn lose_for_group(&mut self, name: &Arc<GroupName>, serial: u64) {
+        match serial {
+            0 => self.note_group_dropped(name, 1),
+            serial => self.tell_home(name.key, serial, false),
+        }
+    }
+
     /// The member's side: what it cannot take goes back to the home that keeps it, or on to others.
     fn pass_back(&mut self, number: u32, message: &Message, at: (u8, u64), now_ms: u64) {
         let (hops, serial) = at;
@@ -326,6 +350,9 @@ impl Shard {
 
     /// The home's side: keep a message until a member can take it.
     pub(crate) fn park(&mut self, name: &Arc<GroupName>, message: Message, now_ms: u64) {
+        if name.is_over() {
+            return self.note_group_dropped(name, 1);
+        }
         let limits = self.shared.settings.share_queue;
         let key = name.key;
         let number = self.know_group(name, now_ms + MEMBERLESS_MS);

@@ -5,6 +5,7 @@
 //! of a group from a client of its own gives it a key here. The lock is taken for that alone: what
 //! is mailed brings the name along.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use foldhash::fast::FixedState;
@@ -26,11 +27,36 @@ pub struct GroupName {
     pub filter: Box<str>,
     /// Of the text. Others may have the same.
     pub(crate) hash: u64,
+    members: Members,
+}
+
+/// How many sessions of all shards are members. Their shards say so before they tell the others,
+/// who hear of it later.
+#[derive(Debug, Default)]
+struct Members {
+    count: AtomicU32,
+    /// Those of a group that the log knows come back one by one.
+    had_any: AtomicBool,
 }
 
 impl GroupName {
     pub(crate) fn text(&self) -> GroupText<'_> {
         GroupText::new(self.scope, &self.share, &self.filter)
+    }
+
+    pub(crate) fn add_member(&self) {
+        self.members.count.fetch_add(1, Ordering::AcqRel);
+        self.members.had_any.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn remove_member(&self) {
+        self.members.count.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Has the last member left? What other shards still know of the group is out of date.
+    pub(crate) fn is_over(&self) -> bool {
+        self.members.count.load(Ordering::Acquire) == 0
+            && self.members.had_any.load(Ordering::Acquire)
     }
 
     pub(crate) fn filter_name(&self) -> Name<'_> {
@@ -82,7 +108,8 @@ impl GroupNames {
         let key = names.given * u64::from(self.shard_count) + u64::from(home);
         let GroupText { scope, share, filter } = text;
         let (share, filter) = (share.into(), filter.into());
-        let name = Arc::new(GroupName { key, scope, share, filter, hash });
+        let members = Members::default();
+        let name = Arc::new(GroupName { key, scope, share, filter, hash, members });
         names.insert(&name);
         name
     }

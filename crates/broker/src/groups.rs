@@ -128,6 +128,10 @@ impl Groups {
         })
     }
 
+    pub(crate) fn is_over(&self, number: u32) -> bool {
+        self.get(number).is_some_and(|group| group.name.is_over())
+    }
+
     /// The numbers of those that have been without a member for long enough.
     pub(crate) fn forgettable(&self, now_ms: u64) -> Vec<u32> {
         let over = self.places.iter().filter(|(_, group)| group.forget_at_ms <= now_ms);

@@ -14,6 +14,7 @@ use crate::room::frees_room;
 use crate::router::Audience;
 use crate::shard::OwnMemory;
 use crate::sure::Sure;
+use crate::work::GROUPS_OVER_PER_UNIT;
 use crate::{Confirm, Ended, Mail, Name, SessionKey, Settings, Shard, WhenFull};
 
 /// What became of a message on its way: where it is awaited, and by how many places.
@@ -525,10 +526,16 @@ impl Shard {
         routed: &mut Routed,
         now_ms: u64,
     ) {
+        let mut over = 0;
         for group in groups {
+            if self.groups.is_over(*group) {
+                over += 1;
+                continue;
+            }
             routed.matched = true;
             routed.waiting += self.deliver_to_group(*group, message, confirm, now_ms);
         }
+        self.work.charge(over / GROUPS_OVER_PER_UNIT);
     }
 
     fn route_to_others(

@@ -90,6 +90,9 @@ impl Shard {
     pub(crate) fn bury(&mut self, slot: u32) {
         let Some(mut client) = self.clients.take(slot).sure() else { return };
         self.broadcasts.forget(slot);
+        for own in client.subscriptions.shared() {
+            self.note_left(own);
+        }
         let mut leaving = std::mem::take(&mut client.subscriptions).into_iter();
         let metrics = self.metrics();
         metrics.sessions.sub(1);

@@ -588,6 +588,7 @@ impl Shard {
         }
         self.metrics().subscriptions.sub(1);
         self.count_in_space(self.scope_of(slot), Quota::Subscriptions, -1);
+        self.note_left(listed);
         self.let_go(slot, listed);
         true
     }

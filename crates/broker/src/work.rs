@@ -34,6 +34,9 @@ pub(crate) const AUTH_UNITS: usize = 100;
 /// What a shared group takes that gets a message.
 pub(crate) const GROUP_UNITS: usize = 10;
 
+/// Groups whose members are gone, and that are passed over, for one unit.
+pub(crate) const GROUPS_OVER_PER_UNIT: usize = 2;
+
 /// What a shard takes that hears of a member that joins a group, or leaves it. Who asks for that
 /// is charged for all shards.
 pub(crate) const MEMBER_UNITS: usize = 20;

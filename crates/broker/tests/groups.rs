@@ -287,3 +287,27 @@ fn a_message_in_the_log_waits_for_the_member_that_may_have_it() {
         nothing_is_lost_to_who_may_not_have_it(Lab::durable(shard_count));
     }
 }
+
+/// What leads to it stands in the tables of other shards until they hear of it, and here until its
+/// turn comes.
+#[test]
+fn nobody_does_anything_for_a_group_whose_last_member_is_gone() {
+    for shard in [0, 1] {
+        let mut lab = Lab::new(2);
+        let [member, publisher] = [("member", 0), ("publisher", shard)].map(|(name, shard)| {
+            let id = lab.id_on(shard, name);
+            lab.open(request(&id))
+        });
+        let filters: Vec<_> = (0..100).map(|number| format!("$share/g{number}/t/#")).collect();
+        lab.subscribe_all(member, &filters, 1);
+        lab.take_all(member);
+        let (shard_of_member, slot) = lab.place(member);
+        let now_ms = lab.now_ms;
+        lab.shards[shard_of_member].on_closed(slot, member, now_ms);
+        lab.send_only(publisher, &lab::publish("t/a", b"x", 1, 1));
+        lab.settle();
+        let answer = Got::Ack(AckKind::Puback, 1, Reason::NO_MATCHING_SUBSCRIBERS);
+        assert_eq!(lab.take_all(publisher), [answer], "shard {shard}");
+        assert_eq!(lab.total(|metrics| &metrics.dropped_group), 0, "shard {shard}");
+    }
+}
