@@ -149,6 +149,28 @@ def test_shared_subscriptions_obey_the_access_file(broker):
         assert not may_subscribe(peer, "$share/group/inbox/bruno")
 
 
+def test_what_a_password_check_took_is_given_back_at_once(start):
+    """19 MiB for each, of a machine that may have little; `limits.memory_bytes_max` counts them
+    anyway."""
+    broker = start(WITH_PASSWORDS, {"passwords": ""})
+    command = [QUELEA, "passwd", "-b", str(broker.directory / "passwords"), "anna", "secret"]
+    subprocess.run(command, check=True)
+    broker.reload()
+    before = resident_bytes(broker)
+
+    def admitted():
+        with Peer(broker.port()) as peer:
+            return peer.connect(user="anna", password="secret")[1] == 0
+
+    eventually(admitted, "the user")
+    eventually(lambda: resident_bytes(broker) < before + (8 << 20), "memory that is given back")
+
+
+def resident_bytes(broker):
+    with open(f"/proc/{broker.process.pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_password_file_is_read_again_on_sighup(broker):
     command = [QUELEA, "passwd", "-b", str(broker.directory / "passwords"), "carla", "neu"]
     subprocess.run(command, check=True)

@@ -38,6 +38,7 @@ LONG_ONLY = {
     "tls-trickle",
     "log-hog",
     "many-addresses",
+    "many-users-56",
     "many-users-64",
     "many-users-160",
     "many-users-240",

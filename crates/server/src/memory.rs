@@ -149,7 +149,12 @@ pub fn purge_if_asked() {
     let asked = PURGES.load(Ordering::Relaxed);
     if PURGED.get() != asked {
         PURGED.set(asked);
-        // SAFETY: it looks at the heap of this thread, and at those that have no thread any more.
-        unsafe { mi_collect(true) };
+        purge();
     }
+}
+
+/// Gives back what is free in the heap of this thread.
+pub fn purge() {
+    // SAFETY: it looks at the heap of this thread, and at those that have no thread any more.
+    unsafe { mi_collect(true) };
 }

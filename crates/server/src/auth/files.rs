@@ -11,12 +11,12 @@ use codec::Reason;
 use super::cache::{Digest, VerdictCache};
 use super::lanes::{Asks, Lanes, Next};
 use super::pace::Pace;
-use super::passwords::{PasswordFile, PasswordFileError};
+use super::passwords::{PasswordFile, PasswordFileError, Scratch};
 use super::random::random;
 use super::scram::{Credentials, Exchange, ScramError, Success};
 use super::{AuthRequest, Later, Opinion, Proof, lock};
 use crate::config::Auth;
-use crate::memory::{self, Loan};
+use crate::memory;
 use driver::Origin;
 
 /// Checks passwords.
@@ -31,6 +31,13 @@ pub(super) struct Threads(Vec<JoinHandle<()>>);
 /// So many bytes of memory are for password checks, as a part of `memory_bytes_max`: where each
 /// takes much, fewer are done at a time, and one in any case.
 const CHECKS_PART: u64 = 8;
+
+/// A thread that has checked nothing for so long gives back what that took. Not sooner: the next
+/// check would pay for getting it again, as much as for half a hash.
+const GIVES_BACK_AFTER: Duration = Duration::from_millis(250);
+
+/// No thread sleeps for less.
+const WAIT_LEAST: Duration = Duration::from_millis(1);
 
 struct Shared {
     /// Makes the decoys of users that do not exist, see [`Credentials::decoy`]. `None`: the digest
@@ -50,9 +57,8 @@ struct Shared {
 struct Queue {
     questions: Lanes<Question>,
     is_closed: bool,
-    /// Checks under way, and how many there may be at a time.
-    checks: usize,
-    checks_max: usize,
+    /// So many threads check: for those behind them there is no memory.
+    threads_max: usize,
 }
 
 /// One password to check.
@@ -86,20 +92,17 @@ impl Passwords {
             decoy_secret,
             passwords: RwLock::new(passwords),
             cache: Mutex::new(cache),
-            queue: Mutex::new(Queue {
-                questions,
-                is_closed: false,
-                checks: 0,
-                checks_max: threads,
-            }),
+            queue: Mutex::new(Queue { questions, is_closed: false, threads_max: threads }),
             wake: Condvar::new(),
             users: RandomState::new(),
             threads,
             memory_bytes_max: AtomicU64::new(u64::MAX),
         });
-        let spawn = |index| {
+        let spawn = |index: u16| {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name(format!("auth-{index}")).spawn(move || work(&shared))
+            std::thread::Builder::new()
+                .name(format!("auth-{index}"))
+                .spawn(move || work(&shared, index.into()))
         };
         let path = || config.password_file.as_deref().unwrap_or_else(|| "".as_ref());
         let threads =
@@ -148,7 +151,7 @@ impl Passwords {
         let (origin, ticket) = (request.origin, request.ticket);
         let question = Question { request: request.clone(), digest, user, later };
         let crowded_out = lock(&self.shared.queue).questions.put(origin, ticket, question);
-        self.shared.wake.notify_one();
+        self.shared.wake.notify_all();
         if let Some(question) = crowded_out {
             (question.later)(Opinion::Busy);
         }
@@ -194,7 +197,7 @@ impl Passwords {
         }
         let finished = exchange.finish(client_final);
         lock(&self.shared.queue).questions.pace.end(origin, finished.is_ok(), now);
-        self.shared.wake.notify_one();
+        self.shared.wake.notify_all();
         finished.map_err(|error| {
             tracing::debug!(%error, "SCRAM failed");
             Reason::NOT_AUTHORIZED
@@ -240,22 +243,19 @@ fn load(config: &Auth) -> Result<Option<Arc<PasswordFile>>, PasswordFileError> {
 }
 
 /// An auth thread: takes questions until the queue is closed.
-fn work(shared: &Shared) {
-    while let Some((origin, question)) = next_question(shared) {
+fn work(shared: &Shared, index: usize) {
+    let mut scratch = Scratch::default();
+    while let Some((origin, question)) = next_question(shared, index, &mut scratch) {
         let passwords = shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Question { request, digest, later, .. } = question;
         let username = request.username.as_deref().unwrap_or_default();
         let password = request.password.as_deref().unwrap_or_default();
         let is_right = passwords.as_ref().is_some_and(|file| {
-            let _loan = Loan::of(file.check_bytes_max());
-            file.verify(username, password, &shared.decoy_secret(file))
+            file.verify_with(&mut scratch, username, password, &shared.decoy_secret(file))
         });
-        let mut queue = lock(&shared.queue);
-        queue.questions.pace.end(origin, is_right, Instant::now());
-        queue.checks -= 1;
-        drop(queue);
+        lock(&shared.queue).questions.pace.end(origin, is_right, Instant::now());
         // Another of this origin may have waited for it.
-        shared.wake.notify_one();
+        shared.wake.notify_all();
         if is_right {
             shared.remember(digest, passwords.as_ref());
             later(proved(username));
@@ -278,7 +278,7 @@ impl Shared {
         let all = self.memory_bytes_max.load(Ordering::Relaxed) / CHECKS_PART;
         let checks_max = checks_at_a_time(all, each, self.threads);
         memory::set_apart(each * checks_max as u64);
-        lock(&self.queue).checks_max = checks_max;
+        lock(&self.queue).threads_max = checks_max;
         self.wake.notify_all();
     }
 
@@ -301,30 +301,40 @@ fn checks_at_a_time(all: u64, each: u64, threads: usize) -> usize {
     fit.unwrap_or(threads).clamp(1, threads)
 }
 
-fn next_question(shared: &Shared) -> Option<(Origin, Question)> {
+/// When there has been none for a while, what checks took is given back: it is set apart, and not
+/// to be counted a second time.
+fn next_question(
+    shared: &Shared,
+    index: usize,
+    scratch: &mut Scratch,
+) -> Option<(Origin, Question)> {
     loop {
         memory::purge_if_asked();
         let mut queue = lock(&shared.queue);
         if queue.is_closed {
             return None;
         }
-        if queue.checks >= queue.checks_max {
+        let now = Instant::now();
+        let next = match index < queue.threads_max {
+            true => queue.questions.take(now),
+            false => Next::Later(None),
+        };
+        let due = match next {
+            Next::Item(origin, question) => return Some((origin, question)),
+            Next::Later(due) => due,
+        };
+        let due = due.map(|due| due.saturating_duration_since(now).max(WAIT_LEAST));
+        let idle = (!scratch.is_empty()).then_some(GIVES_BACK_AFTER);
+        let Some(wait) = due.into_iter().chain(idle).min() else {
             drop(shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner));
             continue;
+        };
+        let woken = shared.wake.wait_timeout(queue, wait);
+        let is_over = woken.unwrap_or_else(PoisonError::into_inner).1.timed_out();
+        if is_over && Some(wait) == idle {
+            *scratch = Scratch::default();
+            memory::purge();
         }
-        let now = Instant::now();
-        drop(match queue.questions.take(now) {
-            Next::Item(origin, question) => {
-                queue.checks += 1;
-                return Some((origin, question));
-            }
-            Next::Later(None) => shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            Next::Later(Some(due)) => {
-                let wait = due.saturating_duration_since(now).max(Duration::from_millis(1));
-                let woken = shared.wake.wait_timeout(queue, wait);
-                woken.unwrap_or_else(PoisonError::into_inner).0
-            }
-        });
     }
 }
 

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
-use argon2::{Algorithm, Argon2, Params, Version};
+use argon2::{Algorithm, Argon2, Block, Params, Version};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use hmac::Mac;
@@ -22,6 +22,7 @@ use sha2::{Digest, Sha512};
 use super::cache::keyed;
 use super::random::{equal_in_constant_time, random};
 use super::scram::Credentials;
+use crate::memory::Loan;
 
 /// All users of a password file.
 #[derive(Clone, Debug, Default)]
@@ -83,6 +84,30 @@ pub enum PasswordFileError {
     Line { path: String, line: usize, detail: &'static str },
 }
 
+/// Memory of checks, one after the other: as much as the costliest of them took. It is of what is
+/// set apart for them.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    blocks: Vec<Block>,
+    loan: Option<Loan>,
+}
+
+impl Scratch {
+    fn blocks(&mut self, count: usize) -> &mut [Block] {
+        if self.blocks.len() < count {
+            // Not beside what there was.
+            *self = Self::default();
+            self.loan = Some(Loan::of((count * Block::SIZE) as u64));
+            self.blocks = vec![Block::default(); count];
+        }
+        &mut self.blocks[..count]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+}
+
 impl PasswordFile {
     /// Reads a file.
     ///
@@ -137,14 +162,25 @@ impl PasswordFile {
     /// Checks a password. Takes as long for a user that does not exist as for one that does: those
     /// that do not are shared out among the kinds of secrets as those are that do.
     pub fn verify(&self, username: &str, password: &[u8], decoy_secret: &[u8; 32]) -> bool {
+        self.verify_with(&mut Scratch::default(), username, password, decoy_secret)
+    }
+
+    /// The same, with memory that is kept for the next check.
+    pub fn verify_with(
+        &self,
+        scratch: &mut Scratch,
+        username: &str,
+        password: &[u8],
+        decoy_secret: &[u8; 32],
+    ) -> bool {
         let decoy = self.decoy_of(username, decoy_secret);
         let user = self.users.get(username);
         match user.map(|user| (&user.hash, &user.scram)) {
-            Some((Some(hash), _)) => hash.verify(password),
+            Some((Some(hash), _)) => hash.verify_with(scratch, password),
             Some((None, Some(scram))) => scram.verify(password),
             _ => {
                 match decoy {
-                    Decoy::Hash(hash) => hash.verify(password),
+                    Decoy::Hash(hash) => hash.verify_with(scratch, password),
                     Decoy::Scram(iterations) => {
                         Credentials { iterations, ..Credentials::decoy(decoy_secret, username) }
                             .verify(password)
@@ -221,7 +257,7 @@ impl Hash {
             salt,
             hash: vec![0; ARGON2_HASH_BYTES],
         };
-        let computed = new.compute(password).unwrap_or_default();
+        let computed = new.compute(&mut Scratch::default(), password).unwrap_or_default();
         if let Self::Argon2id { hash, .. } = &mut new {
             *hash = computed;
         }
@@ -260,19 +296,25 @@ impl Hash {
 
     /// Compares in constant time.
     pub fn verify(&self, password: &[u8]) -> bool {
+        self.verify_with(&mut Scratch::default(), password)
+    }
+
+    fn verify_with(&self, scratch: &mut Scratch, password: &[u8]) -> bool {
         let (Self::Argon2id { hash, .. }
         | Self::Pbkdf2Sha512 { hash, .. }
         | Self::Sha512 { hash, .. }) = self;
-        self.compute(password).is_some_and(|computed| equal_in_constant_time(&computed, hash))
+        self.compute(scratch, password)
+            .is_some_and(|computed| equal_in_constant_time(&computed, hash))
     }
 
-    fn compute(&self, password: &[u8]) -> Option<Vec<u8>> {
+    fn compute(&self, scratch: &mut Scratch, password: &[u8]) -> Option<Vec<u8>> {
         match self {
             Self::Argon2id { memory_kib, passes, lanes, salt, hash } => {
                 let params = Params::new(*memory_kib, *passes, *lanes, Some(hash.len())).ok()?;
                 let mut computed = vec![0; hash.len()];
+                let blocks = scratch.blocks(params.block_count());
                 Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
-                    .hash_password_into(password, salt, &mut computed)
+                    .hash_password_into_with_memory(password, salt, &mut computed, blocks)
                     .ok()?;
                 Some(computed)
             }
