@@ -1,11 +1,11 @@
 //! How much one turn may do for a single client or a single moment, by number: the rest follows
 //! with the next turns, and nobody can tell from outside.
 
-mod lab;
-
+use crate::lab::{
+    Conn, Got, Lab, persistent, publish, publish_numbers, read_all, request, with_limits,
+};
 use broker::ConnectRequest;
 use codec::Reason;
-use lab::{Conn, Got, Lab, persistent, publish, publish_numbers, read_all, request, with_limits};
 
 /// Calls of `on_tick` until nothing is due any more.
 fn ticks(lab: &mut Lab) -> usize {
@@ -155,7 +155,7 @@ fn filters_given_up_in_one_packet_take_along_what_waits_by_them_alone() {
     for is_unsubscribed in [true, false] {
         let mut lab = Lab::durable(1);
         let publisher = lab.open(request("publisher"));
-        let back = || with_limits(persistent("client"), lab::window(1));
+        let back = || with_limits(persistent("client"), crate::lab::window(1));
         let client = lab.open(back());
         let filters: Vec<String> = ["a", "b", "+", "c"].map(String::from).into();
         subscribe_all(&mut lab, client, &filters, 1);

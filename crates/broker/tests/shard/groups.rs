@@ -1,11 +1,9 @@
 //! Shared groups across shards: who knows of a member, from when on, and what is kept for it.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, persistent, read_all, request, rule, with_limits};
 use broker::access::{Access, Permission, Who};
 use broker::{ConnectRequest, Durability, Limits, Settings, WhenFull};
 use codec::{AckKind, FilterBuf, Packet, Properties, Reason, Subscribe, SubscribeOptions};
-use lab::{Conn, Got, Lab, persistent, read_all, request, rule, with_limits};
 use storage::Status;
 use storage::testing::Crash;
 
@@ -14,7 +12,7 @@ const FILTER: &str = "$share/g/t/#";
 /// Asks for a filter; nothing is carried on.
 fn ask(lab: &mut Lab, conn: Conn, filter: &str, qos: u8, packet_id: u16) {
     let mut filters = FilterBuf::new();
-    filters.push(filter, SubscribeOptions::new(lab::level(qos)));
+    filters.push(filter, SubscribeOptions::new(crate::lab::level(qos)));
     let (properties, filters) = (Properties::EMPTY, filters.as_filters());
     lab.send_only(conn, &Packet::Subscribe(Subscribe { packet_id, properties, filters }));
 }
@@ -270,7 +268,7 @@ fn nothing_is_lost_to_who_may_not_have_it(mut lab: Lab) {
     lab.pass_secs(3);
     let mut got = read_all(&mut lab, owner);
     got.sort_by_key(|number| number.parse::<u32>().unwrap_or_default());
-    assert_eq!(got, lab::texts(1..21));
+    assert_eq!(got, crate::lab::texts(1..21));
     assert_eq!(lab.total(|m| &m.dropped_group), 0);
 }
 
@@ -304,7 +302,7 @@ fn nobody_does_anything_for_a_group_whose_last_member_is_gone() {
         let (shard_of_member, slot) = lab.place(member);
         let now_ms = lab.now_ms;
         lab.shards[shard_of_member].on_closed(slot, member, now_ms);
-        lab.send_only(publisher, &lab::publish("t/a", b"x", 1, 1));
+        lab.send_only(publisher, &crate::lab::publish("t/a", b"x", 1, 1));
         lab.settle();
         let answer = Got::Ack(AckKind::Puback, 1, Reason::NO_MATCHING_SUBSCRIBERS);
         assert_eq!(lab.take_all(publisher), [answer], "shard {shard}");

@@ -1,11 +1,9 @@
 //! Publishers are held while the queue of a subscriber that reads is long: those of large messages
 //! early, all others when it is half full.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, publish, request_with};
 use broker::{ConnectRequest, Limits};
 use codec::{AckKind, Packet, Properties, Version};
-use lab::{Conn, Got, Lab, publish, request_with};
 use session::{NEVER, QueueLimits};
 
 const PAYLOAD_BYTES: usize = 100_000;

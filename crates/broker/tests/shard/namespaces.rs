@@ -1,14 +1,12 @@
 //! Namespaces: what one has and does is nothing to another, whatever they call it.
 
-mod lab;
-
 use std::collections::BTreeMap;
 
+use crate::lab::{Conn, Got, Lab, SCOPES, level, persistent, request, retained};
 use broker::command::PAGE_ROWS;
 use broker::journal::{Fact, GroupOpened, QueueNumber, SessionOpened, StoredMessage};
 use broker::{Answer, Command, ConnectRequest, Name, Quota, Scope};
 use codec::{AckKind, Reason, Version};
-use lab::{Conn, Got, Lab, SCOPES, level, persistent, request, retained};
 use proptest::prelude::*;
 use session::Will;
 use storage::testing::Crash;
@@ -529,7 +527,7 @@ impl World {
                     let id = self.packet_id;
                     let packet = match retain {
                         true => retained(topic, payload, *qos, id),
-                        false => lab::publish(topic, payload, *qos, id),
+                        false => crate::lab::publish(topic, payload, *qos, id),
                     };
                     self.lab.send(conn, &packet);
                     self.lab.ack(conn, AckKind::Pubrel, id);

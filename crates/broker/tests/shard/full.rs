@@ -1,10 +1,8 @@
 //! Logs of which one has no room or is out of service: who is refused for it, and who is not.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, persistent, retained};
 use broker::{Settings, WhenFull};
 use codec::{AckKind, Packet, Property, PropertyBuf, Reason};
-use lab::{Conn, Got, Lab, persistent, retained};
 use storage::Status;
 
 /// Two shards, each with a session that is away: what it is owed on `zero/#` and `one/#`.
@@ -54,9 +52,9 @@ fn only_what_the_full_log_has_to_keep_is_refused() {
     let refused = Some(Reason::QUOTA_EXCEEDED);
     let (here, there) = (lab.topic_on(0, "r"), lab.topic_on(1, "r"));
     for (qos, packet_id) in [(1, 2000), (2, 3000)] {
-        let one = lab::publish("one/a", &[b'x'; 4000], qos, packet_id);
+        let one = crate::lab::publish("one/a", &[b'x'; 4000], qos, packet_id);
         assert_eq!(answer(&mut lab, publisher, &one), refused, "QoS {qos}");
-        let zero = lab::publish("zero/a", &[b'x'; 4000], qos, packet_id + 1);
+        let zero = crate::lab::publish("zero/a", &[b'x'; 4000], qos, packet_id + 1);
         assert_eq!(answer(&mut lab, publisher, &zero), Some(Reason::SUCCESS), "QoS {qos}");
         let kept = retained(&here, &[b'x'; 4000], qos, packet_id + 2);
         assert!(!answer(&mut lab, publisher, &kept).expect("an answer").is_error(), "QoS {qos}");
@@ -74,9 +72,9 @@ fn the_reason_is_that_of_the_log_that_has_no_room() {
     lab.publish(publisher, "zero/a", b"1", 1, 2000);
     lab.take_all(publisher);
     assert!(matches!(lab.shards[0].log_status(), Some(Status::Poisoned(_))));
-    let zero = answer(&mut lab, publisher, &lab::publish("zero/a", b"2", 1, 2001));
+    let zero = answer(&mut lab, publisher, &crate::lab::publish("zero/a", b"2", 1, 2001));
     assert_eq!(zero, Some(Reason::IMPLEMENTATION_SPECIFIC_ERROR));
-    let one = answer(&mut lab, publisher, &lab::publish("one/a", &[b'x'; 4000], 1, 2002));
+    let one = answer(&mut lab, publisher, &crate::lab::publish("one/a", &[b'x'; 4000], 1, 2002));
     assert_eq!(one, Some(Reason::QUOTA_EXCEEDED));
 }
 
@@ -122,10 +120,10 @@ fn what_is_behind_a_refused_publish_of_a_client_that_is_gone_waits_for_it_to_com
     let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
     let (mut lab, publisher) = two_shards(settings);
     fill(&mut lab, publisher);
-    let reader = lab.open(lab::request("reader"));
+    let reader = lab.open(crate::lab::request("reader"));
     lab.subscribe(reader, "zero/#", 1);
-    lab.send_only(publisher, &lab::publish("one/a", &[b'x'; 4000], 1, 2000));
-    lab.send_only(publisher, &lab::publish("zero/a", b"behind", 1, 2001));
+    lab.send_only(publisher, &crate::lab::publish("one/a", &[b'x'; 4000], 1, 2000));
+    lab.send_only(publisher, &crate::lab::publish("zero/a", b"behind", 1, 2001));
     lab.settle();
     assert_eq!(lab.take_all(reader), [], "both wait");
     lab.cut(publisher);

@@ -1,11 +1,9 @@
 //! Packet ids of QoS 2 deliveries to kept sessions: the client has them until a PUBREL, so the
 //! broker may not forget them.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, Received, persistent, request, retained, window, with_limits};
 use broker::ConnectRequest;
 use codec::{AckKind, QoS, Reason};
-use lab::{Conn, Got, Lab, Received, persistent, request, retained, window, with_limits};
 use storage::Status;
 use storage::testing::Crash;
 

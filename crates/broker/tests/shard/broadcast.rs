@@ -1,12 +1,10 @@
 //! Messages for more subscribers than a turn has time for: the others get them later, in order, and
 //! whoever else has something to say is heard in between.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, persistent, publish, request, rule};
 use broker::access::{Permission, Who};
 use broker::{Access, Mail, Settings};
 use codec::Packet;
-use lab::{Conn, Got, Lab, persistent, publish, request, rule};
 use storage::testing::Crash;
 
 /// Subscriptions that a turn has time for.

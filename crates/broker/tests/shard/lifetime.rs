@@ -1,9 +1,11 @@
 //! How connections and sessions end, and what they may do meanwhile, seen by clients.
 
-mod lab;
-
 use std::sync::Arc;
 
+use crate::lab::{
+    Conn, Got, Lab, admit, connect_packet, of_version, persistent, publish, request, request_with,
+    rule,
+};
 use broker::access::{Permission, Who};
 use broker::{
     Access, Attribute, Attributes, ConnectRequest, Ended, Event, Limits, Memory, Name, Principal,
@@ -12,10 +14,6 @@ use broker::{
 use codec::{
     Ack, AckKind, Auth, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, QoS,
     Reason, Version, Will,
-};
-use lab::{
-    Conn, Got, Lab, admit, connect_packet, of_version, persistent, publish, request, request_with,
-    rule,
 };
 use session::Rate;
 // Ends: wills, keep-alive, expiry, takeover.

@@ -1,14 +1,12 @@
 //! What one client may ask for in one turn, in one packet, and without reading the answers: the
 //! others do not wait for it, and it takes no more than its part of the memory.
 
-mod lab;
-
-use broker::{Access, ConnectRequest, Event, Limits, Mail, Reauthenticated, SessionKey, Settings};
-use codec::{AckKind, Auth, Packet, Property, PropertyBuf, Reason, SubscribeOptions, Version};
-use lab::{
+use crate::lab::{
     Conn, Got, Lab, level, of_version, persistent, publish, read_all, request, request_with,
     retained, window,
 };
+use broker::{Access, ConnectRequest, Event, Limits, Mail, Reauthenticated, SessionKey, Settings};
+use codec::{AckKind, Auth, Packet, Property, PropertyBuf, Reason, SubscribeOptions, Version};
 use session::{Message, MessageParts, NEVER};
 
 /// What a client gets in a turn, in units.
@@ -61,7 +59,7 @@ fn filters_beyond_those_of_one_packet_are_refused_and_told() {
     for (version, refused) in [(Version::V5, 0x97), (Version::V311, 0x80)] {
         let mut lab = Lab::new(1);
         let limits = limits(|limits| limits.filters_per_packet_max = 3);
-        let client = lab.open(lab::with_limits(of_version(version, "client"), limits));
+        let client = lab.open(crate::lab::with_limits(of_version(version, "client"), limits));
         lab.subscribe_all(client, &names(5), 0);
         lab.settle();
         let reasons = vec![0, 0, 0, refused, refused];

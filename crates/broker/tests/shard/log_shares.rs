@@ -1,10 +1,8 @@
 //! The logs get short of space: those who fill them are refused more, and the others go on.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, persistent, publish, retained};
 use broker::{ConnectRequest, Event, Settings, WhenFull};
 use codec::{AckKind, Reason, Version};
-use lab::{Conn, Got, Lab, persistent, publish, retained};
 use session::{Held, Will};
 use storage::Status;
 use storage::testing::Crash;
@@ -31,7 +29,7 @@ struct Town {
 }
 
 fn town(settings: Settings) -> Town {
-    let log = storage::Settings { log_bytes_max: LOG_BYTES_MAX, ..lab::log_settings() };
+    let log = storage::Settings { log_bytes_max: LOG_BYTES_MAX, ..crate::lab::log_settings() };
     let mut lab = Lab::durable_by(SHARDS, settings, log);
     for name in ["eve", "anna"] {
         for shard in 0..SHARDS {
@@ -117,7 +115,7 @@ fn who_fills_the_logs_is_refused_before_they_are_full_and_the_others_go_on() {
 
 /// What may wait in all logs together, as far as reclaiming does not have to hurry.
 fn room() -> u64 {
-    let slack = 4 * u64::from(lab::log_settings().segment_bytes);
+    let slack = 4 * u64::from(crate::lab::log_settings().segment_bytes);
     (LOG_BYTES_MAX - slack) / 2 * u64::from(SHARDS)
 }
 
@@ -315,7 +313,7 @@ fn wills_do_not_get_around_the_share_of_who_leaves_them() {
             topic: "eve/x".into(),
             properties: Box::default(),
             payload: PAYLOAD.as_slice().into(),
-            qos: lab::level(1),
+            qos: crate::lab::level(1),
             retain: false,
             delay_secs: 0,
             message_expiry_secs: None,

@@ -1,10 +1,8 @@
 //! Logs with not even room for what frees some: it is done all the same, and written later.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, of_version, persistent, read_all, request, retained};
 use broker::ConnectRequest;
 use codec::{AckKind, Disconnect, Packet, Reason, Version};
-use lab::{Conn, Got, Lab, of_version, persistent, read_all, request, retained};
 use session::{NEVER, Will};
 use storage::Status;
 use storage::testing::Crash;

@@ -1,11 +1,9 @@
 //! Memory gets short: those who hold more than they leave to others are slowed, refused and cut.
 //! The others go on.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, persistent, publish, request, retained};
 use broker::{Access, ConnectRequest, Event, Memory, Settings};
 use codec::{AckKind, Reason, Version};
-use lab::{Conn, Got, Lab, persistent, publish, request, retained};
 use session::Held;
 
 /// A client without a name at an address.

@@ -1,16 +1,14 @@
 //! What operators ask of shards, and what comes of it.
 
-mod lab;
-
 use std::collections::BTreeSet;
 
+use crate::lab::{Got, Lab, persistent, request, retained, rule};
 use broker::access::{Permission, Who};
 use broker::command::{
     Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView, Wanted, Whom,
 };
 use broker::{Access, Durability, Event, Memory, Scope, Settings};
 use codec::{QoS, Reason};
-use lab::{Got, Lab, persistent, request, retained, rule};
 use storage::testing::Crash;
 
 const TICKET: u32 = 7;
@@ -344,7 +342,7 @@ fn a_ban_ends_those_whom_it_means_page_by_page() {
 #[test]
 fn a_ban_of_a_client_id_means_it_in_each_scope() {
     let mut lab = Lab::new(1);
-    let conns: Vec<_> = [Scope::FIRST, lab::SCOPES[0], lab::SCOPES[1]]
+    let conns: Vec<_> = [Scope::FIRST, crate::lab::SCOPES[0], crate::lab::SCOPES[1]]
         .into_iter()
         .map(|scope| {
             let mut one = request("one");

@@ -1,10 +1,8 @@
 //! What lies before another shard is limited, and publishers wait for it.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, publish, request, request_with};
 use broker::{Access, Limits, Mail, Settings};
 use codec::{AckKind, Packet, Reason, Version};
-use lab::{Conn, Got, Lab, publish, request, request_with};
 use session::NEVER;
 
 const MAIL_BYTES_MAX: u64 = 2_000;

@@ -1,13 +1,11 @@
 //! Durable sessions, on simulated disks that can be stopped, filled, broken and cut off.
 
-mod lab;
-
+use crate::lab::{Got, Lab, level, persistent, request, retained, with_limits};
 use broker::{ConnectRequest, Durability, Limits, Settings, WhenFull};
 use codec::{
     Ack, AckKind, Packet, Properties, Publish, QoS, Reason, RetainHandling, SubscribeOptions,
     Version,
 };
-use lab::{Got, Lab, level, persistent, request, retained, with_limits};
 use session::{Overflow, QueueLimits};
 use storage::Status;
 use storage::testing::Crash;
@@ -40,7 +38,7 @@ fn leave_subscribed(lab: &mut Lab, id: &str, filter: &str, qos: u8) {
     lab.cut(conn);
 }
 
-fn is_present(lab: &mut Lab, id: &str) -> (lab::Conn, bool) {
+fn is_present(lab: &mut Lab, id: &str) -> (crate::lab::Conn, bool) {
     let conn = lab.connect(persistent(id));
     match lab.take(conn) {
         Some(Got::Connack { session_present, reason: Reason::SUCCESS, .. }) => {
@@ -120,7 +118,7 @@ fn a_session_with_very_much_in_flight_is_sent_it_again_after_a_start() {
     lab.subscribe(conn, "t", 1);
     let publisher = lab.open(request("publisher"));
     for number in 0..40_000u32 {
-        lab.send_only(publisher, &lab::publish("t", &number.to_be_bytes(), 1, 1));
+        lab.send_only(publisher, &crate::lab::publish("t", &number.to_be_bytes(), 1, 1));
         if number % 100 == 0 {
             lab.settle();
             lab.take_all(publisher);

@@ -1,11 +1,9 @@
 //! One publisher, one topic, mixed QoS: nothing overtakes, and retained is what was acknowledged
 //! last.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, persistent, request};
 use broker::{Durability, Settings};
 use codec::{AckKind, Packet, QoS};
-use lab::{Conn, Got, Lab, persistent, request};
 use session::Overflow;
 use storage::Status;
 use storage::testing::Crash;
@@ -25,7 +23,7 @@ fn acks(got: Vec<Got>) -> Vec<(AckKind, u16)> {
 fn send(lab: &mut Lab, conn: Conn, topic: &str, qos: u8, number: u16, flags: &[&str]) {
     let payload = number.to_string();
     let packet_id = if qos == 0 { 0 } else { number };
-    let mut packet = lab::publish(topic, payload.as_bytes(), qos, packet_id);
+    let mut packet = crate::lab::publish(topic, payload.as_bytes(), qos, packet_id);
     if let Packet::Publish(publish) = &mut packet {
         publish.retain = flags.contains(&"retain");
         publish.dup = flags.contains(&"dup");
@@ -382,7 +380,7 @@ fn what_waits_behind_others_has_a_limit_and_nothing_is_lost() {
     let mut lab = Lab::durable(2);
     let id = lab.id_on(1, "subscriber");
     let limits = broker::Limits { outbox_bytes_max: 1 << 26, ..broker::Limits::default() };
-    let subscriber = lab.open(lab::with_limits(request(&id), limits));
+    let subscriber = lab.open(crate::lab::with_limits(request(&id), limits));
     lab.subscribe(subscriber, "t", 2);
     let publisher = lab.id_on(0, "publisher");
     let publisher = lab.open(persistent(&publisher));
@@ -390,7 +388,7 @@ fn what_waits_behind_others_has_a_limit_and_nothing_is_lost() {
     send(&mut lab, publisher, "t", 2, 1, &[]);
     let payload = vec![b'x'; 10_000];
     for _ in 0..500 {
-        lab.send_only(publisher, &lab::publish("t", &payload, 0, 0));
+        lab.send_only(publisher, &crate::lab::publish("t", &payload, 0, 0));
     }
     // It is told to wait: what lies in its inbox is not looked at.
     assert!(lab.pauses.iter().any(|(conn, _)| *conn == publisher));
@@ -451,7 +449,7 @@ fn memory_and_disk(shards: u16, settings: Settings) -> (Lab, Conn, Conn) {
 
 fn slow(lab: &mut Lab) -> Conn {
     let id = lab.id_on(0, "slow");
-    lab.open(lab::with_limits(persistent(&id), lab::window(1)))
+    lab.open(crate::lab::with_limits(persistent(&id), crate::lab::window(1)))
 }
 
 fn send_each(lab: &mut Lab, publisher: Conn, qos: &[u8], from: u16) {
@@ -541,7 +539,7 @@ fn what_waits_keeps_its_order_in_memory_whatever_becomes_of_the_log() {
 #[test]
 fn what_is_not_written_and_waits_goes_to_each_once_across_connections() {
     let (mut lab, first, publisher) = memory_and_disk(1, Settings::default());
-    let quick = lab.open(lab::with_limits(persistent("quick"), lab::window(2)));
+    let quick = lab.open(crate::lab::with_limits(persistent("quick"), crate::lab::window(2)));
     lab.subscribe(quick, "fast/#", 1);
     send_each(&mut lab, publisher, &[1, 2], 1);
     // The one has room, the other is behind.
@@ -552,15 +550,15 @@ fn what_is_not_written_and_waits_goes_to_each_once_across_connections() {
     send_each(&mut lab, publisher, &[2, 1, 1], 4);
     assert_eq!(lab.payloads(first), ["1"]);
     let again = slow(&mut lab);
-    assert_eq!(lab::read_all(&mut lab, again), ["1", "2", "3", "4", "5", "6"]);
+    assert_eq!(crate::lab::read_all(&mut lab, again), ["1", "2", "3", "4", "5", "6"]);
     for packet_id in 2..=3 {
         lab.ack(quick, AckKind::Puback, packet_id);
     }
-    assert_eq!(lab::read_all(&mut lab, quick), ["4", "5", "6"]);
+    assert_eq!(crate::lab::read_all(&mut lab, quick), ["4", "5", "6"]);
     // Nobody is behind any more, and nothing is left.
     send_each(&mut lab, publisher, &[1], 7);
-    assert_eq!(lab::read_all(&mut lab, quick), ["7"]);
-    assert_eq!(lab::read_all(&mut lab, again), ["7"]);
+    assert_eq!(crate::lab::read_all(&mut lab, quick), ["7"]);
+    assert_eq!(crate::lab::read_all(&mut lab, again), ["7"]);
 }
 
 #[test]
@@ -577,7 +575,7 @@ fn what_is_not_written_is_lost_with_the_process_and_nothing_else() {
         let publisher = lab.open(request("publisher"));
         send_each(&mut lab, publisher, &[2, 1, 2], 7);
         let conn = slow(&mut lab);
-        let seen = lab::read_all(&mut lab, conn);
+        let seen = crate::lab::read_all(&mut lab, conn);
         assert_eq!(seen, ["1", "3", "7", "8", "9"], "{crash:?}");
         lab.crash(crash);
         let late = lab.open(persistent("late"));
@@ -587,7 +585,7 @@ fn what_is_not_written_is_lost_with_the_process_and_nothing_else() {
 
 #[test]
 fn what_is_not_written_and_waits_has_the_limits_of_its_queue() {
-    let limits = |overflow| lab::queue(3, overflow);
+    let limits = |overflow| crate::lab::queue(3, overflow);
     for (overflow, expected) in [
         (Overflow::DropOldest, vec!["1", "4", "5", "6"]),
         (Overflow::DropNewest, vec!["1", "2", "3", "4"]),
@@ -598,7 +596,7 @@ fn what_is_not_written_and_waits_has_the_limits_of_its_queue() {
         let (mut lab, conn, publisher) = memory_and_disk(1, settings);
         lab.cut(conn);
         let id = lab.id_on(0, "slow");
-        let conn = lab.open(lab::with_limits(persistent(&id), limits(overflow)));
+        let conn = lab.open(crate::lab::with_limits(persistent(&id), limits(overflow)));
         let mut refused = Vec::new();
         for (number, qos) in (1..).zip([2, 2, 1, 1, 1, 1]) {
             send(&mut lab, publisher, "fast/a", qos, number, &[]);
@@ -608,7 +606,7 @@ fn what_is_not_written_and_waits_has_the_limits_of_its_queue() {
         assert_eq!(refused, if rejects { vec![5, 6] } else { vec![] }, "{overflow:?}");
         let dropped = lab.total(|metrics| &metrics.dropped_queue_full);
         assert_eq!(dropped, if rejects { 0 } else { 2 }, "{overflow:?}");
-        assert_eq!(lab::read_all(&mut lab, conn), expected, "{overflow:?}");
+        assert_eq!(crate::lab::read_all(&mut lab, conn), expected, "{overflow:?}");
     }
 }
 
@@ -636,12 +634,14 @@ fn what_is_not_written_and_waits_expires() {
     send_each(&mut lab, publisher, &[2], 1);
     let mut properties = codec::PropertyBuf::new();
     properties.push(codec::Property::MessageExpirySecs(2));
-    let Packet::Publish(publish) = lab::publish("fast/a", b"2", 1, 2) else { unreachable!() };
+    let Packet::Publish(publish) = crate::lab::publish("fast/a", b"2", 1, 2) else {
+        unreachable!()
+    };
     let properties = properties.as_properties();
     lab.send(publisher, &Packet::Publish(codec::Publish { properties, ..publish }));
     lab.take_all(publisher);
     send_each(&mut lab, publisher, &[1], 3);
     lab.pass_secs(5);
     let conn = slow(&mut lab);
-    assert_eq!(lab::read_all(&mut lab, conn), ["1", "3"]);
+    assert_eq!(crate::lab::read_all(&mut lab, conn), ["1", "3"]);
 }

@@ -1,11 +1,9 @@
 //! QoS 2 publishes that come again with the next connection, because the PUBREC of the first was
 //! lost with the connection before.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, persistent, publish, queue, read_all, request, with_limits};
 use broker::{ConnectRequest, Settings};
 use codec::{AckKind, Packet, Reason, Version};
-use lab::{Conn, Got, Lab, persistent, publish, queue, read_all, request, with_limits};
 use session::Overflow;
 use storage::testing::Crash;
 

@@ -1,10 +1,8 @@
 //! Ends of kept sessions: who has the client id next is told nothing before the log has them.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, of_version, persistent, publish, request};
 use broker::{ConnectRequest, Durability, Limits, Name};
 use codec::{AckKind, Disconnect, Packet, Reason, Version};
-use lab::{Conn, Got, Lab, of_version, persistent, publish, request};
 use storage::Status;
 use storage::testing::Crash;
 
@@ -195,7 +193,7 @@ fn nobody_is_locked_out_while_the_disk_refuses_writes_for_want_of_room() {
 fn the_end_of_a_session_is_kept_as_firmly_as_the_session_was() {
     for durability in [Durability::Memory, Durability::Disk] {
         let loosely =
-            |request| lab::with_limits(request, Limits { durability, ..Limits::default() });
+            |request| crate::lab::with_limits(request, Limits { durability, ..Limits::default() });
         let mut lab = with_kept("client");
         let conn = lab.open(loosely(persistent("client")));
         let mut properties = codec::PropertyBuf::new();

@@ -1,16 +1,14 @@
 //! What takes memory has limits, and what frees some is never refused.
 
-mod lab;
-
 use std::sync::Arc;
 
-use broker::admission::{self, Admission};
-use broker::{Access, ConnectRequest, Limits, Memory, Settings};
-use codec::{AckKind, Connect, Packet, Property, PropertyBuf, QoS, Reason, Version};
-use lab::{
+use crate::lab::{
     Conn, Got, Lab, connect_packet, of_version, persistent, publish, request, request_with,
     retained, with_limits,
 };
+use broker::admission::{self, Admission};
+use broker::{Access, ConnectRequest, Limits, Memory, Settings};
+use codec::{AckKind, Connect, Packet, Property, PropertyBuf, QoS, Reason, Version};
 use session::Held;
 
 fn answer_to_retained(lab: &mut Lab, conn: Conn, topic: &str, payload: &[u8]) -> Reason {

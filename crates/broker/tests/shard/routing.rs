@@ -1,18 +1,16 @@
 //! Who gets what: shared, retained and plain subscriptions, and topic aliases, seen by clients.
 
-mod lab;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::lab::{
+    Conn, Got, Lab, admit, connect_packet, level, of_version, persistent, publish, publish_numbers,
+    read_all, request, request_with, retained, texts, window, with_limits,
+};
 use broker::{Access, ConnectRequest, Event, Limits, Settings, ShareStrategy};
 use codec::{
     AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, QoS, Reason,
     RetainHandling, SubscribeOptions, Version, Will,
-};
-use lab::{
-    Conn, Got, Lab, admit, connect_packet, level, of_version, persistent, publish, publish_numbers,
-    read_all, request, request_with, retained, texts, window, with_limits,
 };
 use session::QueueLimits;
 // What was found for the last topic.

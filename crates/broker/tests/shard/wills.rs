@@ -1,10 +1,8 @@
 //! Wills of kept sessions: never lost between the log and those who are owed them.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, persistent, read_all, request, retained};
 use broker::{ConnectRequest, Settings};
 use codec::{AckKind, Disconnect, Packet, Properties, QoS, Reason};
-use lab::{Conn, Got, Lab, persistent, read_all, request, retained};
 use storage::testing::Crash;
 
 /// A kept session with a will.
@@ -238,9 +236,9 @@ fn make_room(lab: &mut Lab, shard: u16) {
 fn a_will_is_refused_by_no_full_queue() {
     let settings = Settings { rejects: true, ..Settings::default() };
     let mut lab = Lab::durable_with(2, settings);
-    let limits = lab::queue(1, session::Overflow::Reject);
+    let limits = crate::lab::queue(1, session::Overflow::Reject);
     let full = lab.id_on(1, "full");
-    let conn = lab.open(lab::with_limits(persistent(&full), limits));
+    let conn = lab.open(crate::lab::with_limits(persistent(&full), limits));
     lab.subscribe(conn, "will/#", 1);
     lab.cut(conn);
     let watcher = lab.id_on(1, "watcher");

@@ -1,11 +1,9 @@
 //! A session belongs to the user who made it, and what waits for it is judged by the rules of now.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, of_version, persistent, request, rule};
 use broker::access::{Permission, Rule, Who};
 use broker::{Access, ConnectRequest, Event, SessionOwner, Settings};
 use codec::{AckKind, Reason, Version};
-use lab::{Conn, Got, Lab, of_version, persistent, request, rule};
 use session::Dropped;
 use storage::testing::Crash;
 
@@ -238,7 +236,7 @@ fn what_waits_for_the_log_is_judged_when_it_leaves() {
     lab.subscribe(reader, "t/#", 2);
     let publisher = lab.open(request("publisher"));
     for (packet_id, topic) in [(1, "t/hidden"), (2, "t/ok")] {
-        lab.send_only(publisher, &lab::publish(topic, topic.as_bytes(), 2, packet_id));
+        lab.send_only(publisher, &crate::lab::publish(topic, topic.as_bytes(), 2, packet_id));
     }
     // It has its packet id, and waits until the disk has that, too.
     lab.settle_mail();

@@ -1,10 +1,8 @@
 //! Packets that come in pieces, and large ones whose memory becomes the message's.
 
-mod lab;
-
+use crate::lab::{Conn, Got, Lab, of_version, persistent, publish, request, with_limits};
 use broker::{Access, Limits, Settings};
 use codec::{AckKind, Packet, Reason, Version};
-use lab::{Conn, Got, Lab, of_version, persistent, publish, request, with_limits};
 use session::{LARGE_BYTES_MIN, QueueLimits};
 use storage::testing::Crash;
 
