@@ -214,6 +214,29 @@ def test_a_token_and_an_answer_bring_their_own_access_rules(start, service):
     assert reason(broker, client_id="c3", user="x", password=odd) == NOT_AUTHORIZED
 
 
+def test_access_rules_that_are_not_understood_refuse_the_log_in(start, service):
+    odd = [["up/#"], {"publish": ["up/#"]}, "[]", True, None,
+           {"permission": "allow", "action": "all", "topic": "up/#"},
+           [{"action": "all", "topic": "up/#"}]]
+    answers = iter(odd)
+    asked = service(lambda *_: as_json({"result": "allow", "acl": next(answers)}))
+    config = BY_SECRET.replace(LISTENER, "") + (
+        f'[[authentication]]\nname = "s"\nkind = "http"\nurl = "{asked.url}"\n' + LISTENER
+    )
+    broker = start(config, {"secret": SECRET})
+    for acl in odd:
+        token = hs256(claims(acl=acl))
+        assert reason(broker, client_id="c1", user="x", password=token) == NOT_AUTHORIZED, acl
+        assert reason(broker, client_id="c1", user="x", password="p") == NOT_AUTHORIZED, acl
+    line = broker.wait_for_log(lambda event: event["message"] == "log-in refused")
+    assert "access rules (acl)" in line["why"], line
+    # The object form denies what it does not mention, also where nothing else forbids anything.
+    token = hs256(claims(acl={"pub": ["up/${clientid}"]}))
+    with Peer(broker.port()).accepted(client_id="c1", user="x", password=token) as peer:
+        assert may_publish(peer, "up/c1") and not may_publish(peer, "up/c2")
+        assert not may_subscribe(peer, "#") and not may_subscribe(peer, "$SYS/#")
+
+
 def test_answers_are_remembered_as_long_as_they_say(start, service):
     asked = service(
         lambda _, body: as_json({"result": "allow"}, **{"Cache-Control": "max-age=600"})

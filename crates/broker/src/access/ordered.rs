@@ -23,6 +23,8 @@ pub struct OrderedRule {
     pub filters: Vec<String>,
     /// Filters of which only a SUBSCRIBE with this very text is meant.
     pub exact_filters: Vec<String>,
+    /// Whatever the filters are, and topics that begin with `$` among them.
+    pub is_about_every_topic: bool,
     pub qos: Vec<u8>,
     /// Of a publish.
     pub retain: Option<bool>,
@@ -81,6 +83,7 @@ pub(super) struct Rule {
     retain: Option<bool>,
     patterns: Arc<[Pattern]>,
     exact: Arc<[Box<str>]>,
+    is_about_every_topic: bool,
 }
 
 const ANY_QOS: u8 = 0b111;
@@ -172,6 +175,7 @@ impl Compiled {
             retain: rule.retain,
             patterns: patterns.into(),
             exact: rule.exact_filters.iter().map(|filter| filter.as_str().into()).collect(),
+            is_about_every_topic: rule.is_about_every_topic,
         };
         Ok(Self {
             rule: compiled,
@@ -244,18 +248,19 @@ impl Rule {
         let own = |pattern: &Pattern| {
             pattern.text_for(identity).is_some_and(|own| overlaps(&own, filter))
         };
-        self.patterns.iter().any(own)
+        self.is_about_every_topic || self.patterns.iter().any(own)
     }
 
     fn holds(&self, identity: Identity<'_>, filter: &str) -> bool {
         let own = |pattern: &Pattern| {
             pattern.text_for(identity).is_some_and(|own| contains(&own, filter))
         };
-        self.patterns.iter().any(own)
+        self.is_about_every_topic || self.patterns.iter().any(own)
     }
 
     fn matches(&self, identity: Identity<'_>, topic: &str) -> bool {
-        self.patterns.iter().any(|pattern| pattern.matches(identity, topic))
+        self.is_about_every_topic
+            || self.patterns.iter().any(|pattern| pattern.matches(identity, topic))
     }
 
     const fn is_about_qos(&self, qos: u8) -> bool {

@@ -5,7 +5,8 @@
 //! { "acl": { "pub": ["up/${clientid}"], "sub": ["down/#"], "all": [] } }
 //! ```
 //!
-//! Who wrote them relies on them: what is not understood refuses the log-in.
+//! The list leaves what none of its rules is about to other rules; the object denies it. Whoever
+//! wrote rules relies on them: what is not understood refuses the log-in.
 
 use std::sync::Arc;
 
@@ -20,21 +21,52 @@ const RULES_MAX: usize = 100;
 const TOPICS_MAX: usize = 200;
 const BYTES_MAX: usize = 16 * 1024;
 
-/// The rules of a token's claims, or of an answer; none, if there are none.
+/// Where rules are, unless the configuration says otherwise.
+pub(super) const ACL: &str = "acl";
+
+/// The rules of a token's claims or of an answer, in the member of this name; none, if there is no
+/// such member.
 ///
 /// # Errors
 ///
-/// What is not understood.
-pub(super) fn rules_of(object: &Map<String, Value>) -> Result<Arc<[OrderedRule]>, String> {
-    let rules = match object.get("acl") {
-        Some(Value::Array(items)) if items.iter().any(is_rule) => {
-            items.iter().map(rule_of).collect::<Result<Vec<_>, _>>()
-        }
+/// What is not understood. And rules in [`ACL`], where others are read: whoever wrote them there
+/// relies on them.
+pub(super) fn rules_of(
+    object: &Map<String, Value>,
+    name: &str,
+) -> Result<Arc<[OrderedRule]>, String> {
+    if name != ACL && object.get(ACL).is_some_and(looks_like_rules) {
+        return Err(format!("access rules are in its '{ACL}', but acl_claim_name is '{name}'"));
+    }
+    let rules = match object.get(name) {
+        None => return Ok(Arc::default()),
+        Some(Value::Array(items)) => items.iter().map(rule_of).collect::<Result<Vec<_>, _>>(),
         Some(Value::Object(lists)) => lists_of(lists),
-        _ => return Ok(Arc::default()),
+        Some(other) => {
+            Err(format!("expected a list of rules or an object, got {}", kind_of(other)))
+        }
     };
-    let rules = rules.and_then(check).map_err(|why| format!("its access rules (acl): {why}"))?;
+    let rules = rules.and_then(check).map_err(|why| format!("its access rules ({name}): {why}"))?;
     Ok(rules.into())
+}
+
+fn looks_like_rules(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter().any(|item| item.get("permission").is_some()),
+        Value::Object(lists) => LISTS.iter().any(|(name, ..)| lists.contains_key(*name)),
+        _ => false,
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
 }
 
 fn check(rules: Vec<OrderedRule>) -> Result<Vec<OrderedRule>, String> {
@@ -50,20 +82,17 @@ fn check(rules: Vec<OrderedRule>) -> Result<Vec<OrderedRule>, String> {
     Ok(rules)
 }
 
-/// A list of something else is somebody else's.
-fn is_rule(item: &Value) -> bool {
-    item.get("permission").is_some()
-}
-
 fn rule_of(item: &Value) -> Result<OrderedRule, String> {
-    let Value::Object(item) = item else { return Err(format!("{item} is no rule")) };
+    let Value::Object(item) = item else {
+        return Err(format!("a rule is an object, got {}", kind_of(item)));
+    };
     let mut rule = OrderedRule { publish: true, subscribe: true, ..OrderedRule::default() };
     for (name, value) in item {
         let not_understood = || format!("'{name}' is {value}, which is not understood");
         match (name.as_str(), value.as_str().unwrap_or_default()) {
             ("permission", word @ ("allow" | "deny")) => rule.allows = word == "allow",
-            ("action", "publish") => rule.subscribe = false,
-            ("action", "subscribe") => rule.publish = false,
+            ("action", "publish" | "pub") => rule.subscribe = false,
+            ("action", "subscribe" | "sub") => rule.publish = false,
             ("action", "all") | ("topic" | "topics", _) => {}
             ("qos", _) => rule.qos = qos_of(value).ok_or_else(not_understood)?,
             ("retain", _) => rule.retain = retain_of(value).ok_or_else(not_understood)?,
@@ -81,17 +110,26 @@ fn rule_of(item: &Value) -> Result<OrderedRule, String> {
             add_topic(&mut rule, topic)?;
         }
     }
-    if !item.contains_key("permission") || !has_topic(&rule) {
-        return Err("a rule lacks its permission or its topic".into());
+    if let Some(name) = ["permission", "action"].into_iter().find(|it| !item.contains_key(*it)) {
+        return Err(format!("a rule lacks its '{name}'"));
+    }
+    if !has_topic(&rule) {
+        return Err("a rule lacks its 'topic'".into());
     }
     Ok(rule)
 }
 
+/// The lists of the object form: its name, and whether it is about publishing and subscribing.
+const LISTS: [(&str, bool, bool); 3] =
+    [("pub", true, false), ("sub", false, true), ("all", true, true)];
+
 fn lists_of(lists: &Map<String, Value>) -> Result<Vec<OrderedRule>, String> {
+    let is_list = |name: &&String| LISTS.iter().any(|(known, ..)| known == name);
+    if let Some(name) = lists.keys().find(|name| !is_list(name)) {
+        return Err(format!("'{name}' is not 'pub', 'sub' or 'all'"));
+    }
     let mut rules = Vec::new();
-    for (name, (publish, subscribe)) in
-        [("pub", (true, false)), ("sub", (false, true)), ("all", (true, true))]
-    {
+    for (name, publish, subscribe) in LISTS {
         let Some(value) = lists.get(name) else { continue };
         let mut rule = OrderedRule { allows: true, publish, subscribe, ..OrderedRule::default() };
         for topic in texts_of(value).ok_or_else(|| format!("'{name}' is no list of topics"))? {
@@ -101,6 +139,12 @@ fn lists_of(lists: &Map<String, Value>) -> Result<Vec<OrderedRule>, String> {
             rules.push(rule);
         }
     }
+    rules.push(OrderedRule {
+        publish: true,
+        subscribe: true,
+        is_about_every_topic: true,
+        ..OrderedRule::default()
+    });
     Ok(rules)
 }
 
@@ -155,6 +199,8 @@ fn retain_of(value: &Value) -> Option<Option<bool>> {
 
 #[cfg(test)]
 mod tests {
+    use broker::Principal;
+    use broker::access::{Action, Identity, Place};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -162,7 +208,15 @@ mod tests {
 
     fn rules(acl: Value) -> Result<Arc<[OrderedRule]>, String> {
         let object = json!({ "acl": acl });
-        rules_of(object.as_object().unwrap())
+        rules_of(object.as_object().unwrap(), ACL)
+    }
+
+    /// What rules of this form let a client do where nothing else forbids anything.
+    fn may(acl: Value, action: Action, topic: &str) -> bool {
+        let principal = Principal { rules: rules(acl).unwrap(), ..Principal::default() };
+        let who = Identity { client_id: "c1", username: Some("anna") };
+        let grants = Access::open().grants_of(who, Some(&principal), Place::default());
+        grants.allows(who, action, topic)
     }
 
     #[test]
@@ -170,7 +224,7 @@ mod tests {
         let read = rules(json!([
             { "permission": "allow", "topic": "a/${clientid}/#", "action": "publish",
               "qos": [0, 1], "retain": false },
-            { "permission": "deny", "topic": ["b/${client_attrs.vin}", "eq #", "eq c"],
+            { "permission": "deny", "action": "all", "topic": ["b/${client_attrs.vin}", "eq #", "eq c"],
               "ipaddr": "10.0.0.0/8" },
         ]))
         .unwrap();
@@ -181,18 +235,73 @@ mod tests {
         assert_eq!(second.filters, ["b/%{attributes.vin}", "c"]);
         assert_eq!((&*second.exact_filters[0], second.addresses.len()), ("#", 1));
         let read = rules(json!({ "pub": ["up"], "sub": "down/#", "all": [] })).unwrap();
-        assert_eq!(read.len(), 2);
+        assert_eq!(read.len(), 3, "the last one denies the rest");
         assert!(read[0].publish && !read[0].subscribe && read[1].subscribe && read[1].allows);
-        let read = rules(json!([{ "permission": "allow", "topic": "t", "qos": "1, 2" }])).unwrap();
+        let rule = json!({ "permission": "allow", "action": "sub", "topic": "t", "qos": "1, 2" });
+        let read = rules(json!([rule])).unwrap();
         assert_eq!(read[0].qos, [1, 2]);
     }
 
     #[test]
-    fn what_is_somebody_elses_is_left_alone() {
-        for acl in [json!("a word"), json!(["read", "write"]), json!(7), json!(null), json!({})] {
-            assert_eq!(rules(acl).map(|rules| rules.len()), Ok(0));
+    fn the_object_denies_what_it_does_not_mention_and_the_list_leaves_it_to_others() {
+        let object = || json!({ "pub": ["up/${clientid}", "$app/x"], "sub": ["down/#"] });
+        let rule = json!({ "permission": "allow", "action": "publish", "topic": "up/${clientid}" });
+        for topic in ["up/c1", "$app/x"] {
+            assert!(may(object(), Action::Publish, topic), "{topic}");
         }
-        assert_eq!(rules_of(&Map::new()).map(|rules| rules.len()), Ok(0));
+        for topic in ["up/c2", "down/x", "elsewhere", "$app/y"] {
+            assert!(!may(object(), Action::Publish, topic), "{topic}");
+            assert!(may(json!([rule]), Action::Publish, topic), "{topic}");
+        }
+        assert!(may(object(), Action::Subscribe, "down/+"));
+        for filter in ["up/c1", "other/#", "$SYS/#", "$share/g/$app/#"] {
+            assert!(!may(object(), Action::Subscribe, filter), "{filter}");
+            assert!(!may(object(), Action::Receive, filter), "{filter}");
+        }
+        for nothing in [json!({}), json!({ "pub": [] }), json!({ "all": [] })] {
+            assert!(!may(nothing.clone(), Action::Publish, "t"), "{nothing}");
+            assert!(!may(nothing.clone(), Action::Subscribe, "#"), "{nothing}");
+        }
+        assert!(may(json!([]), Action::Publish, "t"), "no rule, so none is about it");
+    }
+
+    #[test]
+    fn what_is_no_rules_is_refused() {
+        for acl in [
+            json!("a word"),
+            json!("[{\"permission\":\"deny\",\"action\":\"all\",\"topic\":\"#\"}]"),
+            json!(["up/#"]),
+            json!([["up/#"]]),
+            json!({ "publish": ["up/#"] }),
+            json!({ "pub": ["up/#"], "Sub": ["x"] }),
+            json!({ "pub": { "up/#": 1 } }),
+            json!({ "permission": "allow", "action": "all", "topic": "t" }),
+            json!([{ "action": "all", "topic": "t" }]),
+            json!([{ "permission": "allow", "topic": "t" }]),
+            json!([{ "permission": "allow", "action": "all" }]),
+            json!(7),
+            json!(true),
+            json!(null),
+        ] {
+            let told = rules(acl.clone()).map(|rules| rules.len()).unwrap_err();
+            assert!(told.contains("access rules (acl)"), "{acl}: {told}");
+        }
+        assert_eq!(rules_of(&Map::new(), ACL).map(|rules| rules.len()), Ok(0));
+    }
+
+    #[test]
+    fn rules_are_read_where_the_configuration_says() {
+        let read = |object: Value| {
+            rules_of(object.as_object().unwrap(), "rights").map(|rules| rules.len())
+        };
+        assert_eq!(read(json!({ "rights": { "pub": ["t"] } })), Ok(2));
+        assert_eq!(read(json!({ "acl": "of somebody else", "rights": [] })), Ok(0));
+        assert_eq!(read(json!({ "acl": ["read"] })), Ok(0));
+        assert!(read(json!({ "rights": "t" })).unwrap_err().contains("(rights)"));
+        for acl in [json!({ "pub": [] }), json!([{ "permission": "allow" }])] {
+            let told = read(json!({ "acl": acl })).unwrap_err();
+            assert!(told.contains("acl_claim_name is 'rights'"), "{told}");
+        }
     }
 
     #[test]
@@ -223,9 +332,9 @@ mod tests {
             let told = rule(&more).map(|rules| rules.len()).unwrap_err();
             assert!(told.contains("access rules (acl)"), "{more}: {told}");
         }
-        let many = vec![json!({ "permission": "allow", "topic": "t" }); RULES_MAX + 1];
-        assert!(rules(json!(many)).unwrap_err().contains("100 rules"));
-        assert!(rules(json!([{ "permission": "allow", "topic": "t" }, 7])).is_err());
+        let many = json!({ "permission": "allow", "action": "all", "topic": "t" });
+        assert!(rules(json!([many.clone(), 7])).is_err());
+        assert!(rules(json!(vec![many; RULES_MAX + 1])).unwrap_err().contains("100 rules"));
     }
 
     proptest! {
@@ -233,7 +342,9 @@ mod tests {
         fn no_text_makes_the_reader_panic(name in ".{0,8}", text in ".{0,30}", number: i64) {
             let object = json!({ &*name: text });
             for value in [json!(text), json!(number), json!([text, number]), object] {
-                let _ = rules(json!([{ "permission": "allow", "topic": value, &*name: text }]));
+                let rule = json!({ "permission": "allow", "action": "all", "topic": value });
+                let _ = rules(json!([rule]));
+                let _ = rules(json!([{ "permission": "allow", &*name: value }]));
                 let _ = rules(json!({ "pub": value, &*name: number }));
             }
         }

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use broker::{Attribute, Attributes, Principal};
 use serde_json::{Map, Value};
 
+use super::acl_claim::ACL;
 use super::keys::{Algorithm, Checked, KeySet};
 use super::template::{CLAIMS, Template, is_name, value_of};
 use super::{AuthRequest, LATEST_SECS, Opinion, Proof, acl_claim};
@@ -36,6 +37,8 @@ pub struct Demands {
     pub expiry_required: bool,
     /// Access rules in it do not matter.
     pub acl_ignored: bool,
+    /// Where they are; None: in [`ACL`].
+    pub acl_claim_name: Option<String>,
 }
 
 /// A token, taken apart and not checked yet.
@@ -141,7 +144,10 @@ impl Demands {
                 return Err(format!("its claim '{path}' is not what it has to be"));
             }
         }
-        let rules = if self.acl_ignored { Arc::default() } else { acl_claim::rules_of(claims)? };
+        let rules = match self.acl_ignored {
+            true => Arc::default(),
+            false => acl_claim::rules_of(claims, self.acl_claim_name.as_deref().unwrap_or(ACL))?,
+        };
         let username = self.username.fill(value).filter(|name| is_name(name));
         let username = username.ok_or("it has no user name")?;
         let own = self.attributes.iter().filter_map(|(name, template)| {

@@ -36,6 +36,7 @@ use broker::{Attributes, Principal, Reauthenticate};
 use codec::Reason;
 
 use crate::config::{Auth, FILE, Method, Provider};
+use crate::logging::shown;
 use crate::run::Clock;
 use driver::Origin;
 use fetch::Net;
@@ -156,6 +157,8 @@ struct Parts {
     /// All that there are, in their order.
     whole: Chain,
     clock: Clock,
+    /// A second, and how many refusals were told in it.
+    told: Mutex<(u64, u32)>,
 }
 
 /// A provider by what it does.
@@ -211,7 +214,7 @@ impl Authenticator {
         }
         let file = config.password_file.is_some().then_some(Step::File);
         let whole = (0..made.len()).map(Step::Provider).chain(file).collect();
-        let parts = Parts { passwords, providers: made, whole, clock };
+        let parts = Parts { passwords, providers: made, whole, clock, told: Mutex::default() };
         let parts = Arc::new(parts);
         Ok(Self { parts, passwords: threads, offers_scram: config.scram, _net: net })
     }
@@ -303,7 +306,7 @@ impl Authenticator {
             Opinion::No(why) => why,
             _ => "it is no token".into(),
         };
-        let client = crate::logging::shown(&ask.client_id);
+        let client = shown(&ask.client_id);
         tracing::debug!(client = &*client, by = name, why, "new token refused");
         None
     }
@@ -440,13 +443,28 @@ impl Asking {
                 Ok(Verdict::Admitted { username: proof.username, principal })
             }
             Opinion::No(why) => {
-                let client = crate::logging::shown(&self.request.client_id);
-                tracing::debug!(client = &*client, by = name, why, "log-in refused");
+                self.tell_refused(name, &why);
                 Ok(Verdict::Refused(Reason::NOT_AUTHORIZED))
             }
             Opinion::Busy => Ok(Verdict::Refused(Reason::SERVER_BUSY)),
             Opinion::NotMine => Err(false),
             Opinion::Down => Err(true),
+        }
+    }
+
+    /// The reason goes into the log, and not to the client.
+    fn tell_refused(&self, name: &str, why: &str) {
+        let (client, why) = (shown(&self.request.client_id), shown(why));
+        let is_told = {
+            let (now_secs, mut told) = (self.parts.clock.wall_secs(), lock(&self.parts.told));
+            let count = if told.0 == now_secs { told.1 + 1 } else { 1 };
+            *told = (now_secs, count);
+            count <= REFUSALS_TOLD_PER_SECOND_MAX
+        };
+        if is_told {
+            tracing::info!(client = &*client, by = name, why = &*why, "log-in refused");
+        } else {
+            tracing::debug!(client = &*client, by = name, why = &*why, "log-in refused");
         }
     }
 
@@ -506,6 +524,9 @@ fn by_certificate(
         Err(why) => Opinion::No(why),
     }
 }
+
+/// Refused log-ins that are told with their reason in a second; of others only `debug` tells.
+const REFUSALS_TOLD_PER_SECOND_MAX: u32 = 10;
 
 /// The year 9999: beyond what any arithmetic with times has to carry.
 const LATEST_SECS: u64 = 253_402_300_799;

@@ -317,7 +317,7 @@ impl HttpConfig {
         }
         let rules = match self.acl_ignored {
             true => Ok(Arc::default()),
-            false => acl_claim::rules_of(&answer),
+            false => acl_claim::rules_of(&answer, acl_claim::ACL),
         };
         let rules = match rules {
             Ok(rules) => rules,

@@ -149,6 +149,10 @@ impl Lowering<'_> {
                           as in claims = [\"sub=${username}\"]";
             self.problem("username", detail.into());
         }
+        if raw.acl_ignored && raw.acl_claim_name.is_some() {
+            let detail = "names a claim that is not read: acl_ignored is true";
+            self.problem("acl_claim_name", detail.into());
+        }
         JwtConfig {
             secret_file: raw.secret_file.clone(),
             key_file: raw.key_file.clone(),
@@ -165,6 +169,7 @@ impl Lowering<'_> {
                 leeway_secs: raw.leeway_secs.into(),
                 expiry_required: raw.expiry_required,
                 acl_ignored: raw.acl_ignored,
+                acl_claim_name: raw.acl_claim_name.clone(),
             },
         }
     }

@@ -655,7 +655,11 @@ settings! {
         /// `jwt`, `http`: authorities that sign the certificate of the service, PEM. Not set: those
         /// of the system.
         ca: Option<PathBuf> = Kind::Path, "";
+        /// `jwt`: the claim with access rules of EMQX. Not set: `acl`. A token that has rules in
+        /// `acl` is refused when another claim is named here.
+        acl_claim_name: Option<String> = Kind::Text("a claim such as acl"), "";
         /// `jwt`, `http`: does not carry out access rules of EMQX (`acl`) in a token or an answer.
+        /// Without it, rules that are not understood refuse the log-in.
         acl_ignored: bool = Kind::Flag, "false";
     }
 }

@@ -294,8 +294,11 @@ fn access_rules_of_a_token_are_its_clients() {
     };
     let denies_all = json!([{ "permission": "deny", "action": "all", "topic": "#" }]);
     assert_eq!(rules_of(denies_all.clone(), &demands()), Ok(1));
-    assert_eq!(rules_of(json!({ "pub": ["t"], "sub": ["t"] }), &demands()), Ok(2));
-    assert_eq!(rules_of(json!("a word of somebody else's"), &demands()), Ok(0));
+    assert_eq!(rules_of(json!({ "pub": ["t"], "sub": ["t"] }), &demands()), Ok(3));
+    assert!(rules_of(json!("a word"), &demands()).unwrap_err().contains("got a text"));
+    let elsewhere = Demands { acl_claim_name: Some("rights".into()), ..demands() };
+    assert_eq!(rules_of(json!("a word of somebody else's"), &elsewhere), Ok(0));
+    assert!(rules_of(denies_all.clone(), &elsewhere).unwrap_err().contains("'rights'"));
     let odd = json!([{ "permission": "deny", "action": "all", "topic": "#", "clientid_re": "x" }]);
     assert!(rules_of(odd.clone(), &demands()).unwrap_err().contains("clientid_re"));
     let lenient = Demands { acl_ignored: true, ..demands() };

@@ -84,6 +84,7 @@ impl Reading<'_> {
             subscribe,
             filters,
             exact_filters,
+            is_about_every_topic: false,
             qos: self.qos(raw.qos)?,
             retain,
             addresses: self.addresses(&raw.addresses)?,
