@@ -1,6 +1,7 @@
 //! Runs worlds by seed: `cargo run -p sim -- SEED [COUNT] [KIND]...`.
 
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use sim::{Options, Toll, run_many};
 
@@ -24,9 +25,12 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let Some(arguments) = parse(std::env::args().skip(1)) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(fault) => {
+            eprintln!("{fault}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
     };
     let Arguments { first, count, options, is_all } = arguments;
     let (reports, failures) = run_many(first, count, options, is_all);
@@ -46,7 +50,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Arguments> {
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut numbers = Vec::new();
     let (mut options, mut is_all) = (Options::default(), false);
     while let Some(argument) = arguments.next() {
@@ -55,19 +59,78 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Arguments> {
                 let Options { trace_lines, hostile, policy, driven, .. } = options;
                 options = Options { trace_lines, hostile, policy, driven, ..Options::durable() };
             }
-            "--trace" => options.trace_lines = arguments.next()?.parse().ok()?,
+            "--trace" => options.trace_lines = number("--trace", arguments.next())?,
             "--calm" => options.calm = true,
             "--hostile" => options.hostile = true,
             "--policy" => options.policy = true,
             "--driven" => options.driven = true,
             "--all" => is_all = true,
-            number => numbers.push(number.parse::<u64>().ok()?),
+            other if other.starts_with('-') => return Err(format!("{other}: unknown flag")),
+            _ => numbers.push(number("SEED and COUNT", Some(argument))?),
         }
     }
     let (first, count) = match numbers[..] {
         [first] => (first, 1),
         [first, count] => (first, count),
-        _ => return None,
+        _ => return Err(format!("give SEED, or SEED and COUNT: got {} numbers", numbers.len())),
     };
-    Some(Arguments { first, count, options, is_all })
+    check(&options)?;
+    Ok(Arguments { first, count, options, is_all })
+}
+
+fn number<N: FromStr>(what: &str, text: Option<String>) -> Result<N, String> {
+    let text = text.ok_or_else(|| format!("{what}: a number is missing"))?;
+    text.parse().map_err(|_| format!("{what}: must be a whole number, got '{text}'"))
+}
+
+/// Worlds that do not exist are refused: a flag without effect would look like a proof.
+fn check(options: &Options) -> Result<(), String> {
+    let of_other_worlds = [
+        ("--durable", options.durable),
+        ("--hostile", options.hostile),
+        ("--policy", options.policy),
+    ];
+    if let Some((flag, _)) = of_other_worlds.iter().find(|(_, is_on)| *is_on && options.driven) {
+        return Err(format!("--driven cannot be combined with {flag}: run each by itself"));
+    }
+    if options.calm && !options.durable {
+        return Err("--calm needs --durable: only worlds with disks crash".into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Arguments, String> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn flags_are_kept_in_any_order() {
+        for line in ["7 3 --durable --hostile --policy", "--policy 7 --hostile 3 --durable"] {
+            let options = parsed(line).map(|found| found.options);
+            assert!(options.is_ok_and(|o| o.durable && o.hostile && o.policy), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_is_refused() {
+        let refused = [
+            ("1 --driven --durable", "--durable"),
+            ("1 --hostile --driven", "--hostile"),
+            ("1 --driven --policy", "--policy"),
+            ("1 --calm", "--durable"),
+            ("1 --durabel", "--durabel"),
+            ("1 2 3", "3 numbers"),
+            ("--trace", "--trace"),
+            ("x", "'x'"),
+            ("", "0 numbers"),
+        ];
+        for (line, named) in refused {
+            let fault = parsed(line).err().unwrap_or_default();
+            assert!(fault.contains(named), "{line}: {fault}");
+        }
+    }
 }
