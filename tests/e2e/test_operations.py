@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 
@@ -74,6 +75,19 @@ def test_sys_topics(start):
             found[topic] = payload.decode()
     assert found["$SYS/broker/version"].startswith("quelea")
     assert int(found["$SYS/broker/clients/connected"]) <= 1
+
+
+def test_user_signals_are_ignored_with_a_line(start):
+    broker = start()
+    with Peer(broker.port()) as peer:
+        peer.accepted().subscribed("a")
+        for name in ("SIGUSR1", "SIGUSR2"):
+            broker.process.send_signal(getattr(signal, name))
+            broker.wait_for_log(lambda event, name=name: event.get("signal") == name)
+        peer.send(publish("a", "x"))
+        assert peer.message()[1] == b"x"
+    broker.terminate()
+    assert broker.wait() == 0
 
 
 def test_clients_may_not_publish_to_sys(start):

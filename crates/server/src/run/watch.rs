@@ -8,7 +8,7 @@ use broker::sys::{self, SysTopics};
 use broker::{Memory, Shared};
 use net::TlsContext;
 use session::Message;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::Reread;
@@ -41,10 +41,11 @@ const LARGEST_TOLD: usize = 5;
 /// How often certificates that expire soon are told of.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// From now on SIGHUP waits for [`Watch::until_stopped`] instead of ending the process. SIGTERM and
-/// SIGINT still end it, until [`catch_stops`]: a start that reads a long log can be given up.
+/// From now on SIGHUP, SIGUSR1 and SIGUSR2 wait for [`Watch::until_stopped`] instead of ending the
+/// process. SIGTERM and SIGINT still end it, until [`catch_stops`]: a start that reads a long log
+/// can be given up.
 pub(super) fn catch_reloads() -> std::io::Result<Signals> {
-    Signals::new([SIGHUP])
+    Signals::new([SIGHUP, SIGUSR1, SIGUSR2])
 }
 
 /// From now on the process ends in order only.
@@ -88,10 +89,14 @@ impl Watch<'_> {
         let is_over = Arc::new(AtomicBool::new(false));
         let ticker = Ticker::start(self, clock_watch, is_over.clone());
         for signal in signals.forever() {
-            if signal == SIGHUP {
-                self.reload();
-            } else {
-                break;
+            match signal {
+                SIGHUP => self.reload(),
+                // By default they end a process; scripts made for mosquitto send them.
+                SIGUSR1 | SIGUSR2 => {
+                    let signal = if signal == SIGUSR1 { "SIGUSR1" } else { "SIGUSR2" };
+                    tracing::info!(signal, "signal ignored: SIGHUP reloads, SIGTERM stops");
+                }
+                _ => break,
             }
         }
         is_over.store(true, Ordering::Release);
