@@ -110,8 +110,12 @@ metrics! {
         "Sessions that ended because their expiry interval ran out.";
     subscriptions: Gauge "quelea_subscriptions",
         "Subscriptions of all sessions, shared ones included.";
+    shared_subscriptions: Gauge "quelea_shared_subscriptions",
+        "Shared subscriptions of all sessions.";
     packets_received: Counter "quelea_packets_received_total",
         "Packets of any kind from clients.";
+    packets_sent: Counter "quelea_packets_sent_total",
+        "Packets of any kind to clients, counted when they are written to the connection.";
     bytes_received: Counter "quelea_received_bytes_total",
         "Bytes of MQTT packets from clients.";
     bytes_sent: Counter "quelea_sent_bytes_total",

@@ -90,13 +90,16 @@ impl Shard {
     pub(crate) fn bury(&mut self, slot: u32) {
         let Some(mut client) = self.clients.take(slot).sure() else { return };
         self.broadcasts.forget(slot);
+        let mut shared = 0;
         for own in client.subscriptions.shared() {
             self.note_left(own);
+            shared += 1;
         }
         let mut leaving = std::mem::take(&mut client.subscriptions).into_iter();
         let metrics = self.metrics();
         metrics.sessions.sub(1);
         metrics.subscriptions.sub(leaving.len() as u64);
+        metrics.shared_subscriptions.sub(shared);
         let scope = client.scope;
         self.count_in_space(scope, Quota::Sessions, -1);
         self.count_in_space(scope, Quota::Subscriptions, -(leaving.len() as i64));

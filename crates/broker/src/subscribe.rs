@@ -443,6 +443,7 @@ impl Shard {
         };
         if is_new {
             self.metrics().subscriptions.add(1);
+            self.metrics().shared_subscriptions.add(request.filter.group.is_some().into());
             self.count_in_space(self.scope_of(slot), Quota::Subscriptions, 1);
             if let Some(client) = self.clients.get_mut(slot) {
                 let bytes = bytes_of(&request.filter, self.shared.shard_count);
@@ -587,6 +588,7 @@ impl Shard {
             client.recharge();
         }
         self.metrics().subscriptions.sub(1);
+        self.metrics().shared_subscriptions.sub(listed.is_shared().into());
         self.count_in_space(self.scope_of(slot), Quota::Subscriptions, -1);
         self.note_left(listed);
         self.let_go(slot, listed);

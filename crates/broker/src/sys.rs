@@ -1,22 +1,38 @@
 //! `$SYS/broker/…` topics, named as mosquitto names them.
 
 use codec::QoS;
-use session::{Message, MessageParts, NEVER};
+use session::{Held, Message, MessageParts, NEVER};
 
-use crate::Shared;
+use crate::{Metrics, Shared};
 
 /// Numbers that change between two rounds, for the moving averages.
 #[derive(Debug)]
 pub struct SysTopics {
     version: String,
+    /// The most clients that were connected when somebody looked.
+    connected_max: u64,
     loads: Vec<Load>,
+}
+
+/// Where the numbers of one round come from.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures<'a> {
+    pub shared: &'a Shared,
+    /// Network connections that listeners have accepted since the start.
+    pub sockets_opened: u64,
+}
+
+impl Figures<'_> {
+    fn total(&self, counter: impl Fn(&Metrics) -> &crate::Counter) -> u64 {
+        self.shared.total(counter)
+    }
 }
 
 /// One load average: a rate per minute, smoothed over 1, 5 and 15 minutes.
 #[derive(Debug)]
 struct Load {
     topic: &'static str,
-    total: fn(&Shared) -> u64,
+    total: fn(&Figures<'_>) -> u64,
     last: u64,
     averages: [f64; 3],
 }
@@ -24,7 +40,7 @@ struct Load {
 const LOAD_MINUTES: [(&str, f64); 3] = [("1min", 1.0), ("5min", 5.0), ("15min", 15.0)];
 
 /// A topic below `$SYS/broker`, what it says, and where its number comes from.
-struct Number(&'static str, &'static str, fn(&Shared) -> u64);
+struct Number(&'static str, &'static str, fn(&Figures<'_>) -> u64);
 
 /// The topics of each round, below `$SYS/broker`, and what they say. `+` stands for the minutes of
 /// a load average.
@@ -32,6 +48,7 @@ pub fn topics() -> Vec<(String, &'static str)> {
     let texts = [
         ("version", "Name and version of the broker."),
         ("uptime", "Time since the start, such as `90 seconds`."),
+        ("clients/maximum", "The most clients that were connected at the time of a round."),
     ];
     let numbers = NUMBERS.iter().map(|Number(topic, help, _)| (*topic, *help));
     let plain = texts.into_iter().chain(numbers).map(|(topic, help)| (topic.to_owned(), help));
@@ -47,13 +64,14 @@ impl SysTopics {
             last: 0,
             averages: [0.0; 3],
         });
-        Self { version: format!("quelea version {version}"), loads: loads.collect() }
+        let version = format!("quelea version {version}");
+        Self { version, connected_max: 0, loads: loads.collect() }
     }
 
     /// The retained messages of one round. `elapsed_secs` since the last one.
     pub fn messages(
         &mut self,
-        shared: &Shared,
+        figures: Figures<'_>,
         uptime_secs: u64,
         elapsed_secs: f64,
     ) -> Vec<Message> {
@@ -63,11 +81,13 @@ impl SysTopics {
         };
         tell("version", self.version.clone());
         tell("uptime", format!("{uptime_secs} seconds"));
+        self.connected_max = self.connected_max.max(figures.total(|m| &m.connections));
+        tell("clients/maximum", self.connected_max.to_string());
         for Number(topic, _, value) in NUMBERS {
-            tell(topic, value(shared).to_string());
+            tell(topic, value(&figures).to_string());
         }
         for load in &mut self.loads {
-            let total = (load.total)(shared);
+            let total = (load.total)(&figures);
             let per_minute = total.saturating_sub(load.last) as f64 * 60.0 / elapsed_secs.max(1e-3);
             load.last = total;
             for (average, (name, minutes)) in load.averages.iter_mut().zip(LOAD_MINUTES) {
@@ -80,82 +100,111 @@ impl SysTopics {
     }
 }
 
-fn dropped(shared: &Shared) -> u64 {
-    shared.total(|m| &m.dropped_queue_full)
-        + shared.total(|m| &m.dropped_slow)
-        + shared.total(|m| &m.dropped_expired)
-        + shared.total(|m| &m.dropped_too_large)
-        + shared.total(|m| &m.dropped_denied)
-        + shared.total(|m| &m.dropped_unlogged)
-        + shared.total(|m| &m.dropped_group)
+fn dropped(figures: &Figures<'_>) -> u64 {
+    figures.total(|m| &m.dropped_queue_full)
+        + figures.total(|m| &m.dropped_slow)
+        + figures.total(|m| &m.dropped_expired)
+        + figures.total(|m| &m.dropped_too_large)
+        + figures.total(|m| &m.dropped_denied)
+        + figures.total(|m| &m.dropped_unlogged)
+        + figures.total(|m| &m.dropped_group)
 }
 
-fn offline(shared: &Shared) -> u64 {
-    shared.total(|m| &m.sessions).saturating_sub(shared.total(|m| &m.connections))
+fn offline(figures: &Figures<'_>) -> u64 {
+    figures.total(|m| &m.sessions).saturating_sub(figures.total(|m| &m.connections))
+}
+
+fn plain_subscriptions(figures: &Figures<'_>) -> u64 {
+    let all = figures.total(|m| &m.subscriptions);
+    all.saturating_sub(figures.total(|m| &m.shared_subscriptions))
+}
+
+fn stored(figures: &Figures<'_>) -> u64 {
+    figures.total(|m| &m.retained) + figures.total(|m| &m.queued)
+}
+
+fn stored_bytes(figures: &Figures<'_>) -> u64 {
+    figures.total(|m| &m.retained_bytes) + figures.shared.ledger.bytes(Held::Queued)
 }
 
 const NUMBERS: &[Number] = &[
-    Number("clients/connected", "Connected clients.", |s| s.total(|m| &m.connections)),
-    Number("clients/active", "The same, by its older name.", |s| s.total(|m| &m.connections)),
+    Number("clients/connected", "Connected clients.", |f| f.total(|m| &m.connections)),
+    Number("clients/active", "The same, by its older name.", |f| f.total(|m| &m.connections)),
     Number("clients/disconnected", "Sessions without a connection.", offline),
     Number("clients/inactive", "The same, by its older name.", offline),
-    Number("clients/total", "Sessions, connected or not.", |s| s.total(|m| &m.sessions)),
-    Number("clients/expired", "Sessions that expired since the start.", |s| {
-        s.total(|m| &m.sessions_expired)
+    Number("clients/total", "Sessions, connected or not.", |f| f.total(|m| &m.sessions)),
+    Number("clients/expired", "Sessions that expired since the start.", |f| {
+        f.total(|m| &m.sessions_expired)
     }),
-    Number("subscriptions/count", "Subscriptions of all sessions, shared ones included.", |s| {
-        s.total(|m| &m.subscriptions)
+    Number("subscriptions/count", "Subscriptions that are not shared.", plain_subscriptions),
+    Number("shared_subscriptions/count", "Shared subscriptions.", |f| {
+        f.total(|m| &m.shared_subscriptions)
     }),
-    Number("retained messages/count", "Retained messages.", |s| s.total(|m| &m.retained)),
-    Number("store/messages/count", "The same.", |s| s.total(|m| &m.retained)),
-    Number("store/messages/bytes", "Bytes of retained messages.", |s| {
-        s.total(|m| &m.retained_bytes)
+    Number("retained messages/count", "Retained messages.", |f| f.total(|m| &m.retained)),
+    Number(
+        "store/messages/count",
+        "Retained messages, and messages in queues; a message in two queues counts twice.",
+        stored,
+    ),
+    Number("messages/stored", "The same, by its older name.", stored),
+    Number(
+        "store/messages/bytes",
+        "Bytes of retained messages, and of messages that are queued in memory.",
+        stored_bytes,
+    ),
+    Number("messages/inflight", "Messages sent to clients and not acknowledged yet.", |f| {
+        f.total(|m| &m.in_flight)
     }),
-    Number("messages/received", "Packets of any kind from clients.", |s| {
-        s.total(|m| &m.packets_received)
+    Number("messages/received", "Packets of any kind from clients.", |f| {
+        f.total(|m| &m.packets_received)
     }),
-    Number("publish/messages/received", "PUBLISH packets from clients.", |s| {
-        s.total(|m| &m.publishes_received)
+    Number("messages/sent", "Packets of any kind to clients.", |f| f.total(|m| &m.packets_sent)),
+    Number("publish/messages/received", "PUBLISH packets from clients.", |f| {
+        f.total(|m| &m.publishes_received)
     }),
-    Number("publish/messages/sent", "PUBLISH packets to clients.", |s| {
-        s.total(|m| &m.publishes_sent)
+    Number("publish/messages/sent", "PUBLISH packets to clients.", |f| {
+        f.total(|m| &m.publishes_sent)
     }),
     Number(
         "publish/messages/dropped",
-        "Dropped messages and deliveries, but for QoS 0 to sessions without a connection.",
+        "Dropped messages and deliveries, except QoS 0 to sessions without a connection.",
         dropped,
     ),
-    Number("publish/bytes/received", "Payload bytes of PUBLISH packets from clients.", |s| {
-        s.total(|m| &m.publish_bytes_received)
+    Number("publish/bytes/received", "Payload bytes of PUBLISH packets from clients.", |f| {
+        f.total(|m| &m.publish_bytes_received)
     }),
-    Number("publish/bytes/sent", "Payload bytes of PUBLISH packets to clients.", |s| {
-        s.total(|m| &m.publish_bytes_sent)
+    Number("publish/bytes/sent", "Payload bytes of PUBLISH packets to clients.", |f| {
+        f.total(|m| &m.publish_bytes_sent)
     }),
-    Number("bytes/received", "Bytes of MQTT packets from clients.", |s| {
-        s.total(|m| &m.bytes_received)
+    Number("bytes/received", "Bytes of MQTT packets from clients.", |f| {
+        f.total(|m| &m.bytes_received)
     }),
-    Number("bytes/sent", "Bytes of MQTT packets to clients.", |s| s.total(|m| &m.bytes_sent)),
+    Number("bytes/sent", "Bytes of MQTT packets to clients.", |f| f.total(|m| &m.bytes_sent)),
 ];
 
 const LOADS: &[Number] = &[
-    Number("connections", "Accepted connections per minute.", |s| {
-        s.total(|m| &m.connections_opened)
+    Number("sockets", "Network connections that were accepted, per minute.", |f| f.sockets_opened),
+    Number("connections", "Clients that were connected, per minute.", |f| {
+        f.total(|m| &m.connections_opened)
     }),
-    Number("messages/received", "Packets of any kind from clients per minute.", |s| {
-        s.total(|m| &m.packets_received)
+    Number("messages/received", "Packets of any kind from clients per minute.", |f| {
+        f.total(|m| &m.packets_received)
     }),
-    Number("messages/sent", "PUBLISH packets to clients per minute.", |s| {
-        s.total(|m| &m.publishes_sent)
+    Number("messages/sent", "Packets of any kind to clients per minute.", |f| {
+        f.total(|m| &m.packets_sent)
     }),
-    Number("publish/received", "PUBLISH packets from clients per minute.", |s| {
-        s.total(|m| &m.publishes_received)
+    Number("publish/received", "PUBLISH packets from clients per minute.", |f| {
+        f.total(|m| &m.publishes_received)
     }),
-    Number("publish/sent", "PUBLISH packets to clients per minute.", |s| {
-        s.total(|m| &m.publishes_sent)
+    Number("publish/sent", "PUBLISH packets to clients per minute.", |f| {
+        f.total(|m| &m.publishes_sent)
     }),
     Number("publish/dropped", "Dropped messages and deliveries per minute.", dropped),
-    Number("bytes/received", "Bytes of MQTT packets from clients per minute.", |s| {
-        s.total(|m| &m.bytes_received)
+    Number("bytes/received", "Bytes of MQTT packets from clients per minute.", |f| {
+        f.total(|m| &m.bytes_received)
+    }),
+    Number("bytes/sent", "Bytes of MQTT packets to clients per minute.", |f| {
+        f.total(|m| &m.bytes_sent)
     }),
 ];
 
@@ -182,9 +231,10 @@ mod tests {
     #[test]
     fn what_is_published_is_what_is_documented() {
         let shared = Shared::new(Settings::default(), 2, 0);
+        let figures = Figures { shared: &shared, sockets_opened: 0 };
         let documented = topics();
         let mut seen = vec![0; documented.len()];
-        for message in SysTopics::new("1").messages(&shared, 1, 1.0) {
+        for message in SysTopics::new("1").messages(figures, 1, 1.0) {
             let topic = message.topic().strip_prefix("$SYS/broker/").unwrap_or_default();
             let matches = |(filter, _): &(String, _)| topic::matches(filter, topic);
             let place = documented.iter().position(matches);

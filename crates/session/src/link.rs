@@ -425,6 +425,7 @@ impl Link {
         let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
         let version = self.settings.version;
         self.outbox.append(|out| ack.encode(version, out));
+        self.outbox.note_packet();
     }
 
     /// Writes any packet but PUBLISH. False if the client does not take packets of this size
@@ -432,7 +433,7 @@ impl Link {
     pub fn write(&mut self, packet: &Packet<'_>) -> bool {
         let version = self.settings.version;
         let limit = self.settings.packet_bytes_max as usize;
-        self.outbox.append(|out| {
+        let fits = self.outbox.append(|out| {
             let before = out.len();
             packet.encode(version, out);
             let fits = out.len() - before <= limit;
@@ -440,7 +441,11 @@ impl Link {
                 out.truncate(before);
             }
             fits
-        })
+        });
+        if fits {
+            self.outbox.note_packet();
+        }
+        fits
     }
 
     /// Writes a PUBLISH, with its packet id and DUP flag: a few bytes of header before bytes that
@@ -469,6 +474,7 @@ impl Link {
             aliases.remember(layout.topic, alias);
         }
         self.outbox.append(|out| layout.write(terms, (packet_id, dup), out));
+        self.outbox.note_packet();
         if layout.is_spliced() {
             self.outbox.splice_payload(message);
         }
@@ -493,6 +499,7 @@ impl Link {
             return false;
         }
         self.outbox.append(|out| template.write(packet_id, out));
+        self.outbox.note_packet();
         if template.is_spliced() {
             self.outbox.splice_payload(message);
         }

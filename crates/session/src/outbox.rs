@@ -26,8 +26,10 @@ pub struct Outbox {
     /// What precedes `tail`, in order. None while no payload was spliced.
     spliced: Option<Box<VecDeque<Chunk>>>,
     tail: Vec<u8>,
-    /// Bytes of the first chunk that are already written.
-    written: usize,
+    /// Bytes of the first chunk that are already written: a chunk is hardly longer than a packet.
+    written: u32,
+    /// Packets that were appended since they were last counted.
+    packets: u32,
     len: usize,
 }
 
@@ -65,6 +67,16 @@ impl Outbox {
         result
     }
 
+    /// A whole packet was appended.
+    pub const fn note_packet(&mut self) {
+        self.packets = self.packets.wrapping_add(1);
+    }
+
+    /// How many packets were appended since the last call.
+    pub const fn take_packets(&mut self) -> u32 {
+        std::mem::replace(&mut self.packets, 0)
+    }
+
     #[cold]
     fn begin_chunk(&mut self) {
         let full = std::mem::replace(&mut self.tail, Vec::with_capacity(CHUNK_BYTES));
@@ -92,7 +104,7 @@ impl Outbox {
     /// The unwritten bytes in order, in as many slices as they lie in.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let spliced = self.spliced.iter().flat_map(|chunks| chunks.iter().map(Chunk::bytes));
-        let mut skip = self.written;
+        let mut skip = self.written as usize;
         spliced.chain(std::iter::once(self.tail.as_slice())).filter_map(move |slice| {
             let slice = &slice[std::mem::take(&mut skip)..];
             (!slice.is_empty()).then_some(slice)
@@ -103,23 +115,25 @@ impl Outbox {
     pub fn advance(&mut self, count: usize) -> Option<Vec<u8>> {
         debug_assert!(count <= self.len, "wrote more than there was");
         self.len -= count;
-        self.written += count;
+        let mut written = self.written as usize + count;
+        self.written = 0;
         while let Some(chunks) = &mut self.spliced {
             let Some(first) = chunks.front() else {
                 self.spliced = None;
                 break;
             };
             let first_len = first.bytes().len();
-            if self.written < first_len {
+            if written < first_len {
+                self.written = written as u32;
                 return None;
             }
-            self.written -= first_len;
+            written -= first_len;
             chunks.pop_front();
         }
         if self.len > 0 {
+            self.written = written as u32;
             return None;
         }
-        self.written = 0;
         let mut buffer = std::mem::take(&mut self.tail);
         buffer.clear();
         (buffer.capacity() > 0).then_some(buffer)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::lab::{
     Conn, Got, Lab, admit, connect_packet, of_version, persistent, publish, request, request_with,
-    rule,
+    retained, rule,
 };
 use broker::access::{Permission, Who};
 use broker::{
@@ -449,10 +449,17 @@ fn sys_topics_tell_what_the_counters_say() {
     let mut lab = Lab::new(2);
     let watcher = lab.open(request("watcher"));
     lab.subscribe(watcher, "$SYS/#", 0);
+    lab.subscribe(watcher, "$share/g/nothing", 0);
     lab.publish(watcher, "t", b"abc", 1, 1);
+    let away = lab.open(persistent("away"));
+    lab.subscribe(away, "r", 1);
+    lab.cut(away);
+    lab.send(watcher, &retained("r", b"12345", 1, 2));
     lab.take_all(watcher);
+    lab.pass_secs(10);
     let mut sys = broker::sys::SysTopics::new("1.2.3");
-    for message in sys.messages(&lab.shared, 60, 60.0) {
+    let figures = broker::sys::Figures { shared: &lab.shared, sockets_opened: 30 };
+    for message in sys.messages(figures, 60, 60.0) {
         let now_ms = lab.now_ms;
         lab.shards[0].on_publish_command(&message, now_ms);
     }
@@ -466,10 +473,21 @@ fn sys_topics_tell_what_the_counters_say() {
     assert_eq!(value("version"), "quelea version 1.2.3");
     assert_eq!(value("uptime"), "60 seconds");
     assert_eq!(value("clients/connected"), "1");
-    assert_eq!(value("subscriptions/count"), "1");
-    assert_eq!(value("publish/messages/received"), "1");
-    assert_eq!(value("publish/bytes/received"), "3");
-    assert_eq!(value("load/publish/received/1min"), "0.63", "1 per minute, smoothed");
+    assert_eq!(value("clients/maximum"), "1");
+    assert_eq!(value("subscriptions/count"), "2");
+    assert_eq!(value("shared_subscriptions/count"), "1");
+    assert_eq!(value("publish/messages/received"), "2");
+    assert_eq!(value("publish/messages/sent"), "0");
+    assert_eq!(value("publish/bytes/received"), "8");
+    assert_eq!(value("messages/sent"), "7", "2 CONNACKs, 3 SUBACKs, 2 PUBACKs");
+    assert_eq!(value("retained messages/count"), "1");
+    assert_eq!(value("store/messages/count"), "2", "one is retained and queued");
+    assert_eq!(value("messages/stored"), "2");
+    assert_eq!(value("load/publish/received/1min"), "1.26", "2 per minute, smoothed");
+    assert_eq!(value("load/messages/sent/1min"), "4.42", "7 per minute, smoothed");
+    assert_eq!(value("load/sockets/1min"), "18.96", "30 per minute, smoothed");
+    let bytes = |topic| value(topic).parse::<u64>().expect("a number");
+    assert!(bytes("store/messages/bytes") >= 5);
 }
 
 #[test]

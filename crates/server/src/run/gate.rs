@@ -95,6 +95,12 @@ impl Gate {
     pub fn listeners(&self) -> Vec<(String, Arc<Counts>)> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// Network connections that all listeners have accepted.
+    pub fn accepted(&self) -> u64 {
+        let accepted = |(_, counts): &(_, Arc<Counts>)| counts.accepted.load(Ordering::Relaxed);
+        self.listeners().iter().map(accepted).sum()
+    }
 }
 
 impl Counts {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use broker::sys::{self, SysTopics};
+use broker::sys::{self, Figures, SysTopics};
 use broker::{Memory, Shared};
 use net::TlsContext;
 use session::Message;
@@ -242,7 +242,7 @@ struct Ticker {
 impl Ticker {
     fn start(watch: &Watch<'_>, mut clock_watch: ClockWatch, is_over: Arc<AtomicBool>) -> Self {
         let shared = watch.shared.clone();
-        let mailboxes = watch.mailboxes.clone();
+        let (mailboxes, gate) = (watch.mailboxes.clone(), watch.gate.clone());
         let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
         let (clock, line_pace) = (watch.clock, watch.line_pace.clone());
         let life_cycle = watch.life_cycle.clone();
@@ -295,7 +295,9 @@ impl Ticker {
                 if sys_secs > 0 && elapsed >= f64::from(sys_secs) {
                     sys_at = Some(Instant::now());
                     let elapsed = elapsed.min(f64::from(sys_secs));
-                    let messages = sys.messages(&shared, clock.uptime_secs(), elapsed);
+                    let sockets_opened = gate.accepted();
+                    let figures = Figures { shared: &shared, sockets_opened };
+                    let messages = sys.messages(figures, clock.uptime_secs(), elapsed);
                     for message in messages.into_iter().chain(log_messages(&board)) {
                         mailboxes[0].put(Item::Publish(0, message));
                     }
