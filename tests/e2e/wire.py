@@ -79,11 +79,12 @@ def ack(first, packet_id, reason=None):
 class Peer:
     """A connection that sends what it is told. `stream` may be anything with sendall and recv."""
 
-    def __init__(self, address, version=5):
+    def __init__(self, address, version=5, source=None):
         self.version = version
         if isinstance(address, (tuple, int)):
             address = ("127.0.0.1", address) if isinstance(address, int) else address
-            self.stream = socket.create_connection(address, PATIENCE_SECS)
+            source = source and (source, 0)
+            self.stream = socket.create_connection(address, PATIENCE_SECS, source)
             self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
             self.stream = address

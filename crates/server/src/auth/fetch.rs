@@ -70,6 +70,16 @@ pub(super) struct Question {
     pub(super) body: String,
 }
 
+/// There is no whole answer.
+#[derive(Debug)]
+pub(super) enum AskError {
+    /// No connection, or nothing came in time.
+    Unreachable(String),
+    /// The service was there, and broke off or sent what is no answer. That may be due to what it
+    /// was asked.
+    Broken(String),
+}
+
 /// What came back.
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -174,22 +184,25 @@ impl Client {
     /// # Errors
     ///
     /// Why there was no whole answer in time.
-    pub(super) async fn ask(&self, question: &Question) -> Result<Reply, String> {
+    pub(super) async fn ask(&self, question: &Question) -> Result<Reply, AskError> {
         match tokio::time::timeout(self.timeout, self.exchange(question)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(format!("no answer in {} s", self.timeout.as_secs_f32())),
+            Err(_) => {
+                let why = format!("no answer in {} s", self.timeout.as_secs_f32());
+                Err(AskError::Unreachable(why))
+            }
         }
     }
 
-    async fn exchange(&self, question: &Question) -> Result<Reply, String> {
+    async fn exchange(&self, question: &Question) -> Result<Reply, AskError> {
         // A kept connection may have been closed meanwhile: then a new one decides.
         while let Some(kept) = self.take_idle() {
             if let Ok(reply) = self.exchange_on(kept, question).await {
                 return Ok(reply);
             }
         }
-        let fresh = self.connect().await?;
-        self.exchange_on(fresh, question).await
+        let fresh = self.connect().await.map_err(AskError::Unreachable)?;
+        self.exchange_on(fresh, question).await.map_err(AskError::Broken)
     }
 
     async fn exchange_on(
@@ -314,6 +327,14 @@ pub(super) fn percent_encoded(text: &str) -> String {
         }
     }
     out
+}
+
+impl AskError {
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Unreachable(why) | Self::Broken(why) => why,
+        }
+    }
 }
 
 #[cfg(test)]

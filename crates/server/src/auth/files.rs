@@ -1,6 +1,5 @@
 //! The password file as a provider: passwords are hashed on threads of its own.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
@@ -10,7 +9,7 @@ use codec::Reason;
 
 use super::cache::{Digest, VerdictCache};
 use super::lanes::{Asks, Lanes, Next};
-use super::pace::Pace;
+use super::pace::{Attempt, Pace};
 use super::passwords::{PasswordFile, PasswordFileError, Scratch};
 use super::random::random;
 use super::scram::{Credentials, Exchange, ScramError, Success};
@@ -48,8 +47,7 @@ struct Shared {
     cache: Mutex<VerdictCache>,
     queue: Mutex<Queue>,
     wake: Condvar,
-    /// Makes numbers of user names.
-    users: RandomState,
+    pace: Arc<Mutex<Pace>>,
     threads: usize,
     memory_bytes_max: AtomicU64,
 }
@@ -65,14 +63,13 @@ struct Queue {
 struct Question {
     request: Arc<AuthRequest>,
     digest: Digest,
-    /// See [`Asks`].
-    user: u64,
+    attempt: Arc<Attempt>,
     later: Later,
 }
 
 impl Asks for Question {
-    fn user(&self) -> u64 {
-        self.user
+    fn attempt(&self) -> &Attempt {
+        &self.attempt
     }
 }
 
@@ -81,20 +78,21 @@ impl Passwords {
     pub(super) fn start(
         config: &Auth,
         decoy_secret: Option<[u8; 32]>,
+        pace: &Arc<Mutex<Pace>>,
     ) -> Result<(Self, Threads), PasswordFileError> {
         let passwords = load(config)?;
         let lifetime = Duration::from_secs(config.cache_secs.into());
         let cache = VerdictCache::new(config.cache_entries_max as usize, lifetime, Instant::now());
-        let pace = Pace::new(config.failures_per_second_max);
-        let questions = Lanes::new(config.queue_max as usize, pace);
         let threads = usize::from(config.threads);
+        // Checks are short, and origins take turns: one may have all threads.
+        let questions = Lanes::new(config.queue_max as usize, usize::MAX, pace);
         let shared = Arc::new(Shared {
             decoy_secret,
             passwords: RwLock::new(passwords),
             cache: Mutex::new(cache),
             queue: Mutex::new(Queue { questions, is_closed: false, threads_max: threads }),
             wake: Condvar::new(),
-            users: RandomState::new(),
+            pace: pace.clone(),
             threads,
             memory_bytes_max: AtomicU64::new(u64::MAX),
         });
@@ -133,6 +131,7 @@ impl Passwords {
     pub(super) fn ask(
         &self,
         request: &Arc<AuthRequest>,
+        attempt: &Arc<Attempt>,
         is_last: bool,
         later: Later,
     ) -> Option<Opinion> {
@@ -141,16 +140,14 @@ impl Passwords {
         if !is_last && !passwords.knows(username) {
             return Some(Opinion::NotMine);
         }
-        let mut cache = lock(&self.shared.cache);
-        let digest = cache.digest(username, request.password.as_deref().unwrap_or_default());
-        if cache.knows(&digest, Instant::now()) {
+        let password = request.password.as_deref().unwrap_or_default();
+        let digest = lock(&self.shared.cache).digest(username, password);
+        if attempt.has_begun() && self.shared.knows(&digest, attempt) {
             return Some(proved(username));
         }
-        drop(cache);
-        let user = self.shared.users.hash_one(username);
-        let (origin, ticket) = (request.origin, request.ticket);
-        let question = Question { request: request.clone(), digest, user, later };
-        let crowded_out = lock(&self.shared.queue).questions.put(origin, ticket, question);
+        let (request, attempt, ticket) = (request.clone(), attempt.clone(), request.ticket);
+        let question = Question { request, digest, attempt, later };
+        let crowded_out = lock(&self.shared.queue).questions.put(ticket, question);
         self.shared.wake.notify_all();
         if let Some(question) = crowded_out {
             (question.later)(Opinion::Busy);
@@ -163,7 +160,8 @@ impl Passwords {
     }
 
     pub(super) fn forget(&self, origin: Origin, ticket: u64) {
-        drop(lock(&self.shared.queue).questions.forget(origin, ticket));
+        let gone = lock(&self.shared.queue).questions.forget(origin, ticket);
+        drop(gone);
     }
 
     pub(super) fn start_scram(
@@ -192,11 +190,11 @@ impl Passwords {
         client_final: &[u8],
     ) -> Result<Success, Reason> {
         let now = Instant::now();
-        if lock(&self.shared.queue).questions.pace.begin(origin, now).is_err() {
+        if lock(&self.shared.pace).begin(origin, now).is_err() {
             return Err(Reason::SERVER_BUSY);
         }
         let finished = exchange.finish(client_final);
-        lock(&self.shared.queue).questions.pace.end(origin, finished.is_ok(), now);
+        lock(&self.shared.pace).end(origin, finished.is_ok(), now);
         self.shared.wake.notify_all();
         finished.map_err(|error| {
             tracing::debug!(%error, "SCRAM failed");
@@ -245,17 +243,16 @@ fn load(config: &Auth) -> Result<Option<Arc<PasswordFile>>, PasswordFileError> {
 /// An auth thread: takes questions until the queue is closed.
 fn work(shared: &Shared, index: usize) {
     let mut scratch = Scratch::default();
-    while let Some((origin, question)) = next_question(shared, index, &mut scratch) {
+    while let Some(question) = next_question(shared, index, &mut scratch) {
         let passwords = shared.passwords.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Question { request, digest, later, .. } = question;
+        let Question { request, digest, attempt, later } = question;
         let username = request.username.as_deref().unwrap_or_default();
         let password = request.password.as_deref().unwrap_or_default();
-        let is_right = passwords.as_ref().is_some_and(|file| {
-            file.verify_with(&mut scratch, username, password, &shared.decoy_secret(file))
-        });
-        lock(&shared.queue).questions.pace.end(origin, is_right, Instant::now());
-        // Another of this origin may have waited for it.
-        shared.wake.notify_all();
+        let is_right = shared.knows(&digest, &attempt)
+            || passwords.as_ref().is_some_and(|file| {
+                file.verify_with(&mut scratch, username, password, &shared.decoy_secret(file))
+            });
+        lock(&shared.queue).questions.end(attempt.origin);
         if is_right {
             shared.remember(digest, passwords.as_ref());
             later(proved(username));
@@ -282,6 +279,12 @@ impl Shared {
         self.wake.notify_all();
     }
 
+    /// Was this right not long ago? It has been tried then.
+    fn knows(&self, digest: &Digest, attempt: &Attempt) -> bool {
+        attempt.note_tried();
+        lock(&self.cache).knows(digest, Instant::now())
+    }
+
     /// Unless a reload came in between, which may have changed this very password.
     fn remember(&self, digest: Digest, checked_with: Option<&Arc<PasswordFile>>) {
         let passwords = self.passwords.read().unwrap_or_else(PoisonError::into_inner);
@@ -303,11 +306,7 @@ fn checks_at_a_time(all: u64, each: u64, threads: usize) -> usize {
 
 /// When there has been none for a while, what checks took is given back: it is set apart, and not
 /// to be counted a second time.
-fn next_question(
-    shared: &Shared,
-    index: usize,
-    scratch: &mut Scratch,
-) -> Option<(Origin, Question)> {
+fn next_question(shared: &Shared, index: usize, scratch: &mut Scratch) -> Option<Question> {
     loop {
         memory::purge_if_asked();
         let mut queue = lock(&shared.queue);
@@ -320,7 +319,7 @@ fn next_question(
             false => Next::Later(None),
         };
         let due = match next {
-            Next::Item(origin, question) => return Some((origin, question)),
+            Next::Item(question) => return Some(question),
             Next::Later(due) => due,
         };
         let due = due.map(|due| due.saturating_duration_since(now).max(WAIT_LEAST));

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::fetch::{Client, Question};
+use super::fetch::{AskError, Client, Question};
 use super::jwt::{Outcome, check};
 use super::keys::KeySet;
 use super::{AuthRequest, Later, Opinion, lock};
@@ -122,7 +122,11 @@ impl Jwt {
     pub(super) fn forget(&self, ticket: u64) {
         if self.shared.remote.is_some() {
             let mut fetching = lock(&self.shared.fetching);
-            fetching.waiting.retain(|waiting| waiting.request.ticket != ticket);
+            let is_it = |waiting: &Waiting| waiting.request.ticket == ticket;
+            let place = fetching.waiting.iter().position(is_it);
+            let gone = place.and_then(|place| fetching.waiting.remove(place));
+            drop(fetching);
+            drop(gone);
         }
     }
 
@@ -227,7 +231,7 @@ impl Shared {
         let Some((client, _)) = &self.remote else { return Ok(KeySet::default()) };
         let (query, body) = (String::new(), String::new());
         let question = Question { is_get: true, query, content_type: "", body };
-        let reply = client.ask(&question).await?;
+        let reply = client.ask(&question).await.map_err(AskError::into_text)?;
         if reply.status != hyper::StatusCode::OK {
             return Err(format!("it answers {}", reply.status));
         }

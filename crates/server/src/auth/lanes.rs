@@ -2,15 +2,19 @@
 //! waits for itself.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::pace::{Due, Pace};
+use super::lock;
+use super::pace::{Attempt, Due, Pace};
 use driver::Origin;
+
+/// The part of what may be under way at a time that one origin may have.
+const ORIGIN_PART: usize = 4;
 
 /// What can wait.
 pub(super) trait Asks {
-    /// A number for the user name that is stated.
-    fn user(&self) -> u64;
+    fn attempt(&self) -> &Attempt;
 }
 
 /// What waits, of all origins.
@@ -20,81 +24,145 @@ pub(super) struct Lanes<T> {
     turns: VecDeque<Origin>,
     len: usize,
     len_max: usize,
-    pub(super) pace: Pace,
+    /// So many are taken at a time, of all origins and of each.
+    under_way_max: usize,
+    under_way: usize,
+    of_origin: HashMap<Origin, usize>,
+    pace: Arc<Mutex<Pace>>,
 }
 
 /// What waits, of one origin, each with its ticket.
-type Lane<T> = VecDeque<(u64, T)>;
+struct Lane<T> {
+    /// The pace of its origin has room for these.
+    begun: VecDeque<(u64, T)>,
+    waiting: VecDeque<(u64, T)>,
+}
 
 /// What there is to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<T> {
-    Item(Origin, T),
+    Item(T),
     /// Nothing before then; None: before something is put in or ends.
     Later(Due),
 }
 
 impl<T: Asks> Lanes<T> {
-    pub(super) fn new(len_max: usize, pace: Pace) -> Self {
-        let (lanes, turns) = (HashMap::new(), VecDeque::new());
-        Self { lanes, turns, len: 0, len_max, pace }
+    pub(super) fn new(len_max: usize, under_way_max: usize, pace: &Arc<Mutex<Pace>>) -> Self {
+        Self {
+            lanes: HashMap::new(),
+            turns: VecDeque::new(),
+            len: 0,
+            len_max,
+            under_way_max,
+            under_way: 0,
+            of_origin: HashMap::new(),
+            pace: pace.clone(),
+        }
     }
 
     /// Where there is no room, the longest lane makes some with its newest: the second is given
     /// back. That may be the one that comes.
-    pub(super) fn put(&mut self, origin: Origin, ticket: u64, item: T) -> Option<T> {
+    pub(super) fn put(&mut self, ticket: u64, item: T) -> Option<T> {
+        let origin = item.attempt().origin;
         let lane = self.lanes.entry(origin).or_default();
         if lane.is_empty() {
             self.turns.push_back(origin);
         }
-        lane.push_back((ticket, item));
+        match item.attempt().has_begun() {
+            true => lane.begun.push_back((ticket, item)),
+            false => lane.waiting.push_back((ticket, item)),
+        }
         self.len += 1;
         if self.len <= self.len_max {
             return None;
         }
-        let own = self.lanes.get(&origin).map_or(0, VecDeque::len);
+        let own = self.lanes.get(&origin).map_or(0, Lane::len);
         let longest = self.lanes.iter().max_by_key(|(_, lane)| lane.len());
         let longest = longest.filter(|(_, lane)| lane.len() > own).map(|(other, _)| *other);
-        self.pop(longest.unwrap_or(origin), VecDeque::pop_back)
+        self.pop(longest.unwrap_or(origin), |lane| {
+            lane.waiting.pop_back().or_else(|| lane.begun.pop_back())
+        })
     }
 
-    /// The next that may begin. Of an origin with many wrong log-ins another user comes first than
-    /// the last time, as most who guess go for one; else the newest, as who has waited for long
-    /// behind those has likely given up.
+    /// The next that may begin; [`Lanes::end`] has to follow. Of an origin with many failed log-ins
+    /// another user comes first than the last time, as most who guess go for one; else the newest,
+    /// as who has waited for long behind those has likely given up.
     pub(super) fn take(&mut self, now: Instant) -> Next<T> {
         let mut soonest: Due = None;
         for _ in 0..self.turns.len() {
             let Some(origin) = self.turns.pop_front() else { break };
             self.turns.push_back(origin);
-            match self.pace.begin(origin, now) {
-                Ok(()) => {
-                    let last_user = self.pace.worn_by(origin);
-                    let item = self.pop(origin, |lane| match last_user {
-                        Some(last_user) => pop_other(lane, last_user),
-                        None => lane.pop_front(),
-                    });
-                    if let Some(item) = item {
-                        self.pace.note_user(origin, item.user());
-                        return Next::Item(origin, item);
-                    }
+            if !self.has_slot_for(origin) {
+                continue;
+            }
+            match self.take_of(origin, now) {
+                Ok(Some(item)) => {
+                    self.under_way += 1;
+                    *self.of_origin.entry(origin).or_default() += 1;
+                    return Next::Item(item);
                 }
+                Ok(None) => {}
                 Err(due) => soonest = soonest.into_iter().chain(due).min(),
             }
         }
         Next::Later(soonest)
     }
 
-    /// Its client is gone.
+    /// One that was taken is done with.
+    pub(super) fn end(&mut self, origin: Origin) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if let Some(own) = self.of_origin.get_mut(&origin) {
+            *own -= 1;
+            if *own == 0 {
+                self.of_origin.remove(&origin);
+            }
+        }
+    }
+
+    /// An origin that has none under way gets what is free; another one no more than its part, and
+    /// no more than it leaves to others.
+    fn has_slot_for(&self, origin: Origin) -> bool {
+        let own = self.of_origin.get(&origin).copied().unwrap_or(0);
+        let free = self.under_way_max.saturating_sub(self.under_way);
+        free > 0 && (own == 0 || own < self.under_way_max / ORIGIN_PART && own < free)
+    }
+
+    fn take_of(&mut self, origin: Origin, now: Instant) -> Result<Option<T>, Due> {
+        let Some(lane) = self.lanes.get(&origin) else { return Ok(None) };
+        if !lane.begun.is_empty() {
+            return Ok(self.pop(origin, |lane| lane.begun.pop_front()));
+        }
+        let last_user = {
+            let mut pace = lock(&self.pace);
+            // On behalf of whichever is taken.
+            pace.begin(origin, now)?;
+            pace.worn_by(origin)
+        };
+        let item = self.pop(origin, |lane| match last_user {
+            Some(last_user) => pop_other(&mut lane.waiting, last_user),
+            None => lane.waiting.pop_front(),
+        });
+        if let Some(item) = &item {
+            item.attempt().has_room();
+            lock(&self.pace).note_user(origin, item.attempt().user);
+        }
+        Ok(item)
+    }
+
+    /// Its client is gone. To be dropped without the lock of the queue: that ends its attempt.
     pub(super) fn forget(&mut self, origin: Origin, ticket: u64) -> Option<T> {
-        let lane = self.lanes.get(&origin)?;
-        let place = lane.iter().position(|(known, _)| *known == ticket)?;
-        self.pop(origin, |lane| lane.remove(place))
+        let find = |queue: &VecDeque<(u64, T)>| queue.iter().position(|(own, _)| *own == ticket);
+        self.pop(origin, |lane| match find(&lane.begun) {
+            Some(place) => lane.begun.remove(place),
+            None => find(&lane.waiting).and_then(|place| lane.waiting.remove(place)),
+        })
     }
 
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
         self.turns.clear();
         self.len = 0;
-        std::mem::take(&mut self.lanes).into_values().flatten().map(|(_, item)| item)
+        let lanes = std::mem::take(&mut self.lanes).into_values();
+        lanes.flat_map(|lane| lane.begun.into_iter().chain(lane.waiting)).map(|(_, item)| item)
     }
 
     fn pop(
@@ -113,10 +181,26 @@ impl<T: Asks> Lanes<T> {
     }
 }
 
+impl<T> Default for Lane<T> {
+    fn default() -> Self {
+        Self { begun: VecDeque::new(), waiting: VecDeque::new() }
+    }
+}
+
+impl<T> Lane<T> {
+    fn len(&self) -> usize {
+        self.begun.len() + self.waiting.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// The newest of another user, else the newest.
-fn pop_other<T: Asks>(lane: &mut Lane<T>, user: u64) -> Option<(u64, T)> {
-    let other = lane.iter().rposition(|(_, item)| item.user() != user);
-    lane.remove(other.unwrap_or(lane.len().saturating_sub(1)))
+fn pop_other<T: Asks>(waiting: &mut VecDeque<(u64, T)>, user: u64) -> Option<(u64, T)> {
+    let other = waiting.iter().rposition(|(_, item)| item.attempt().user != user);
+    waiting.remove(other.unwrap_or(waiting.len().saturating_sub(1)))
 }
 
 #[cfg(test)]
@@ -125,18 +209,43 @@ mod tests {
 
     use super::*;
 
-    /// A thousand tickets are one user.
-    impl Asks for u64 {
-        fn user(&self) -> u64 {
-            self / 1000
+    #[derive(Debug)]
+    struct Item(u64, Arc<Attempt>);
+
+    impl Asks for Item {
+        fn attempt(&self) -> &Attempt {
+            &self.1
         }
     }
 
     const ONE: Origin = Origin::V4([192, 0, 2, 1]);
     const OTHER: Origin = Origin::V4([192, 0, 2, 2]);
 
-    fn lanes(len_max: usize, failures_per_second_max: u32) -> Lanes<u64> {
-        Lanes::new(len_max, Pace::new(failures_per_second_max))
+    fn lanes(len_max: usize, failures_per_second_max: u32) -> Lanes<Item> {
+        let pace = Arc::new(Mutex::new(Pace::new(failures_per_second_max)));
+        Lanes::new(len_max, 1_000, &pace)
+    }
+
+    /// A thousand tickets are one user.
+    fn put(lanes: &mut Lanes<Item>, origin: Origin, ticket: u64) -> Option<u64> {
+        let attempt = Arc::new(Attempt::new(&lanes.pace, origin, ticket / 1000));
+        lanes.put(ticket, Item(ticket, attempt)).map(|item| item.0)
+    }
+
+    fn taken(lanes: &mut Lanes<Item>, now: Instant) -> Item {
+        match lanes.take(now) {
+            Next::Item(item) => item,
+            Next::Later(due) => panic!("nothing before {due:?}"),
+        }
+    }
+
+    fn end(lanes: &mut Lanes<Item>, item: &Item, is_right: bool) {
+        lanes.end(item.1.origin);
+        item.1.end(Some(is_right));
+    }
+
+    fn is_later(lanes: &mut Lanes<Item>, now: Instant) -> bool {
+        matches!(lanes.take(now), Next::Later(None))
     }
 
     #[test]
@@ -144,27 +253,46 @@ mod tests {
         let mut lanes = lanes(100, 0);
         let now = Instant::now();
         for ticket in 0..5 {
-            assert_eq!(lanes.put(ONE, ticket, ticket), None);
+            assert_eq!(put(&mut lanes, ONE, ticket), None);
         }
-        assert_eq!(lanes.put(OTHER, 9, 9), None);
-        assert_eq!(lanes.take(now), Next::Item(ONE, 0));
-        assert_eq!(lanes.take(now), Next::Item(OTHER, 9), "behind one, not behind five");
-        for ticket in 1..5 {
-            assert_eq!(lanes.take(now), Next::Item(ONE, ticket));
-        }
-        assert_eq!(lanes.take(now), Next::Later(None));
+        assert_eq!(put(&mut lanes, OTHER, 9), None);
+        let order: Vec<u64> = (0..6).map(|_| taken(&mut lanes, now).0).collect();
+        assert_eq!(order, [0, 9, 1, 2, 3, 4], "behind one, not behind five");
+        assert!(is_later(&mut lanes, now));
         assert!(lanes.lanes.is_empty() && lanes.turns.is_empty());
+    }
+
+    #[test]
+    fn one_origin_has_a_part_of_what_is_under_way() {
+        let pace = Arc::new(Mutex::new(Pace::new(0)));
+        let mut lanes = Lanes::new(1_000, 8, &pace);
+        let now = Instant::now();
+        for ticket in 0..20 {
+            put(&mut lanes, ONE, ticket);
+        }
+        let first = taken(&mut lanes, now);
+        taken(&mut lanes, now);
+        assert!(is_later(&mut lanes, now), "two of eight");
+        for number in 0..6 {
+            let other = Origin::V4([198, 51, 100, number]);
+            put(&mut lanes, other, 100);
+            assert_eq!(taken(&mut lanes, now).1.origin, other);
+        }
+        put(&mut lanes, OTHER, 100);
+        assert!(is_later(&mut lanes, now), "all are under way");
+        lanes.end(first.1.origin);
+        assert_eq!(taken(&mut lanes, now).1.origin, OTHER, "not the one that has another");
     }
 
     #[test]
     fn who_fills_the_queue_makes_room() {
         let mut lanes = lanes(3, 0);
         for ticket in 0..3 {
-            assert_eq!(lanes.put(ONE, ticket, ticket), None);
+            assert_eq!(put(&mut lanes, ONE, ticket), None);
         }
-        assert_eq!(lanes.put(ONE, 3, 3), Some(3), "its own newest");
-        assert_eq!(lanes.put(OTHER, 8, 8), Some(2), "the newest of the longest");
-        assert_eq!(lanes.put(OTHER, 9, 9), Some(9), "as long as the longest is not longer");
+        assert_eq!(put(&mut lanes, ONE, 3), Some(3), "its own newest");
+        assert_eq!(put(&mut lanes, OTHER, 8), Some(2), "the newest of the longest");
+        assert_eq!(put(&mut lanes, OTHER, 9), Some(9), "as long as the longest is not longer");
         assert_eq!(lanes.len, 3);
     }
 
@@ -172,15 +300,14 @@ mod tests {
     fn who_is_gone_is_not_checked() {
         let mut lanes = lanes(10, 0);
         for ticket in 0..3 {
-            lanes.put(ONE, ticket, ticket);
+            put(&mut lanes, ONE, ticket);
         }
-        assert_eq!(lanes.forget(ONE, 1), Some(1));
-        assert_eq!(lanes.forget(ONE, 1), None);
-        assert_eq!(lanes.forget(OTHER, 0), None);
+        assert_eq!(lanes.forget(ONE, 1).map(|item| item.0), Some(1));
+        assert!(lanes.forget(ONE, 1).is_none() && lanes.forget(OTHER, 0).is_none());
         let now = Instant::now();
-        assert_eq!(lanes.take(now), Next::Item(ONE, 0));
-        assert_eq!(lanes.forget(ONE, 2), Some(2));
-        assert_eq!(lanes.take(now), Next::Later(None));
+        assert_eq!(taken(&mut lanes, now).0, 0);
+        assert_eq!(lanes.forget(ONE, 2).map(|item| item.0), Some(2));
+        assert!(is_later(&mut lanes, now));
         assert_eq!(lanes.len, 0);
     }
 
@@ -189,24 +316,45 @@ mod tests {
         let mut lanes = lanes(1000, 5);
         let start = Instant::now();
         for ticket in 0..200 {
-            lanes.put(ONE, ticket, ticket);
+            put(&mut lanes, ONE, ticket);
         }
         let due = loop {
             match lanes.take(start) {
-                Next::Item(origin, _) => lanes.pace.end(origin, false, start),
+                Next::Item(item) => end(&mut lanes, &item, false),
                 Next::Later(due) => break due.unwrap(),
             }
         };
-        assert_eq!(due.duration_since(start), Duration::from_millis(200));
-        lanes.put(OTHER, 500, 500);
-        assert_eq!(lanes.take(start), Next::Item(OTHER, 500), "others do not wait");
-        lanes.put(ONE, 300, 300);
-        assert_eq!(lanes.take(due), Next::Item(ONE, 300), "the newest");
-        lanes.pace.end(ONE, true, due);
-        lanes.put(ONE, 1000, 1000);
-        lanes.put(ONE, 301, 301);
-        assert_eq!(lanes.take(due), Next::Item(ONE, 1000), "another user");
-        lanes.pace.end(ONE, true, due);
-        assert_eq!(lanes.take(due), Next::Item(ONE, 301));
+        assert!(due > start && due <= start + Duration::from_millis(400));
+        let due = due + Duration::from_millis(10);
+        put(&mut lanes, OTHER, 500);
+        assert_eq!(taken(&mut lanes, start).0, 500, "others do not wait");
+        put(&mut lanes, ONE, 300);
+        let newest = taken(&mut lanes, due);
+        assert_eq!(newest.0, 300, "the newest");
+        end(&mut lanes, &newest, true);
+        put(&mut lanes, ONE, 1000);
+        put(&mut lanes, ONE, 301);
+        let other = taken(&mut lanes, due);
+        assert_eq!(other.0, 1000, "another user");
+        end(&mut lanes, &other, true);
+        assert_eq!(taken(&mut lanes, due).0, 301);
+    }
+
+    #[test]
+    fn who_leaves_has_guessed_if_it_was_tried() {
+        let pace = Arc::new(Mutex::new(Pace::new(1)));
+        for _ in 0..200 {
+            let attempt = Attempt::new(&pace, ONE, 1);
+            attempt.end(None);
+            assert!(!attempt.has_begun());
+        }
+        let tried = (0..200).take_while(|_| {
+            let attempt = Attempt::new(&pace, ONE, 1);
+            let may = attempt.has_begun();
+            attempt.note_tried();
+            attempt.end(None);
+            may
+        });
+        assert!((64..70).contains(&tried.count()));
     }
 }

@@ -12,6 +12,7 @@
 mod acl_claim;
 pub mod acl_file;
 pub mod bans;
+mod breaker;
 mod cache;
 mod fetch;
 mod files;
@@ -29,6 +30,7 @@ pub mod secret;
 mod service;
 pub mod template;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use broker::access::OrderedRule;
@@ -44,6 +46,7 @@ pub use fetch::Url;
 use files::Passwords;
 use jwks::Jwt;
 pub use jwt::Demands;
+use pace::{Attempt, Pace};
 use passwords::PasswordFileError;
 pub use random::random;
 use scram::{Exchange, ScramError, Success};
@@ -114,6 +117,8 @@ pub(crate) enum Opinion {
     NotMine,
     /// The provider cannot be asked, and has told so.
     Down,
+    /// The provider has answered, with what is no answer, and has told so.
+    Unclear,
 }
 
 /// What somebody has proved to be.
@@ -159,6 +164,9 @@ struct Parts {
     clock: Clock,
     /// A second, and how many refusals were told in it.
     told: Mutex<(u64, u32)>,
+    pace: Arc<Mutex<Pace>>,
+    /// Makes numbers of user names.
+    users: RandomState,
 }
 
 /// A provider by what it does.
@@ -173,7 +181,17 @@ struct Asking {
     request: Arc<AuthRequest>,
     chain: Chain,
     parts: Arc<Parts>,
+    attempt: Arc<Attempt>,
     answer: Mutex<Option<Answer>>,
+}
+
+/// Why the end of a chain may not be its fault.
+#[derive(Clone, Copy, Default)]
+struct Missed {
+    /// A provider could not be asked.
+    was_down: bool,
+    /// A provider has given no clear answer.
+    was_unclear: bool,
 }
 
 impl Authenticator {
@@ -190,7 +208,8 @@ impl Authenticator {
         decoy_secret: Option<[u8; 32]>,
         clock: Clock,
     ) -> Result<Self, AuthError> {
-        let (passwords, threads) = Passwords::start(config, decoy_secret)?;
+        let pace = Arc::new(Mutex::new(Pace::new(config.failures_per_second_max)));
+        let (passwords, threads) = Passwords::start(config, decoy_secret, &pace)?;
         let mut net = None;
         let mut made = Vec::new();
         for provider in providers {
@@ -204,7 +223,7 @@ impl Authenticator {
                 Method::Jwt(own) => Kind::Jwt(Jwt::start(name, own, handle, clock).map_err(fail)?),
                 Method::Http(own) => {
                     let Some(handle) = handle else { continue };
-                    Kind::Http(Service::new(name, own, config, handle, clock).map_err(fail)?)
+                    Kind::Http(Service::new(name, own, config, &pace, handle, clock).map_err(fail)?)
                 }
                 Method::Certificate { username, attributes } => {
                     Kind::Certificate { username: username.clone(), attributes: attributes.clone() }
@@ -214,7 +233,15 @@ impl Authenticator {
         }
         let file = config.password_file.is_some().then_some(Step::File);
         let whole = (0..made.len()).map(Step::Provider).chain(file).collect();
-        let parts = Parts { passwords, providers: made, whole, clock, told: Mutex::default() };
+        let parts = Parts {
+            passwords,
+            providers: made,
+            whole,
+            clock,
+            told: Mutex::default(),
+            pace,
+            users: RandomState::new(),
+        };
         let parts = Arc::new(parts);
         Ok(Self { parts, passwords: threads, offers_scram: config.scram, _net: net })
     }
@@ -269,9 +296,11 @@ impl Authenticator {
             return Some(Verdict::Admitted { username: Some(identity), principal: None });
         }
         let chain = request.chain.clone().unwrap_or_else(|| self.parts.whole.clone());
-        let request = Arc::new(request);
+        let (request, parts) = (Arc::new(request), self.parts.clone());
+        let user = parts.users.hash_one(&request.username);
+        let attempt = Arc::new(Attempt::new(&parts.pace, request.origin, user));
         let answer = Mutex::new(Some(answer));
-        Arc::new(Asking { request, chain, parts: self.parts.clone(), answer }).go_on(0, false)
+        Arc::new(Asking { request, chain, parts, attempt, answer }).go_on(0, Missed::default())
     }
 
     /// Those of a chain that take tokens, for [`TOKEN_METHOD`].
@@ -373,6 +402,16 @@ impl Drop for Authenticator {
 }
 
 impl Parts {
+    /// A log-in has ended for which another of its address has waited.
+    fn wake_waiting(&self) {
+        self.passwords.wake();
+        for (_, kind) in &self.providers {
+            if let Kind::Http(service) = kind {
+                service.wake();
+            }
+        }
+    }
+
     /// What a proof says beyond a user name; None: nothing.
     fn principal(&self, proof: &Proof, step: Step) -> Option<Box<Principal>> {
         let (now_ms, wall_secs) = (self.clock.now_ms(), self.clock.wall_secs());
@@ -388,27 +427,44 @@ impl Parts {
     }
 }
 
+impl Drop for Asking {
+    /// Without a verdict its client has left.
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
 impl Asking {
+    /// What the log-in was for the pace of its address.
+    fn end(&self, is_right: Option<bool>) {
+        if self.attempt.end(is_right) {
+            self.parts.wake_waiting();
+        }
+    }
+
     /// Asks from one place of the chain on. `None`: somebody will answer later.
-    fn go_on(self: &Arc<Self>, from: usize, mut was_down: bool) -> Option<Verdict> {
+    fn go_on(self: &Arc<Self>, from: usize, mut missed: Missed) -> Option<Verdict> {
         for (at, step) in self.chain.iter().enumerate().skip(from) {
             let is_last = at + 1 == self.chain.len();
             let later: Later = {
                 let asking = self.clone();
-                Box::new(move |opinion| asking.on_opinion(at, opinion, was_down))
+                Box::new(move |opinion| asking.on_opinion(at, opinion, missed))
             };
-            match self.conclude(*step, self.ask(*step, is_last, later)?) {
+            match self.conclude(*step, self.ask(*step, is_last, later)?, missed) {
                 Ok(verdict) => return Some(verdict),
-                Err(is_down) => was_down |= is_down,
+                Err(all) => missed = all,
             }
         }
-        Some(self.nobody_knows(was_down))
+        let verdict = self.nobody_knows(missed);
+        let was_unreachable = missed.was_down && !missed.was_unclear;
+        self.end(Some(was_unreachable || !matches!(verdict, Verdict::Refused(_))));
+        Some(verdict)
     }
 
-    fn on_opinion(self: &Arc<Self>, at: usize, opinion: Opinion, was_down: bool) {
-        let verdict = match self.conclude(self.chain[at], opinion) {
+    fn on_opinion(self: &Arc<Self>, at: usize, opinion: Opinion, missed: Missed) {
+        let verdict = match self.conclude(self.chain[at], opinion, missed) {
             Ok(verdict) => Some(verdict),
-            Err(is_down) => self.go_on(at + 1, was_down | is_down),
+            Err(missed) => self.go_on(at + 1, missed),
         };
         let answer = verdict.and_then(|verdict| Some((lock(&self.answer).take()?, verdict)));
         if let Some((answer, verdict)) = answer {
@@ -418,12 +474,14 @@ impl Asking {
 
     fn ask(&self, step: Step, is_last: bool, later: Later) -> Option<Opinion> {
         let kind = match step {
-            Step::File => return self.parts.passwords.ask(&self.request, is_last, later),
+            Step::File => {
+                return self.parts.passwords.ask(&self.request, &self.attempt, is_last, later);
+            }
             Step::Provider(place) => self.parts.providers.get(place).map(|(_, kind)| kind),
         };
         match kind {
             Some(Kind::Jwt(jwt)) => jwt.ask(&self.request, later),
-            Some(Kind::Http(service)) => service.ask(&self.request, later),
+            Some(Kind::Http(service)) => service.ask(&self.request, &self.attempt, later),
             Some(Kind::Certificate { username, attributes }) => {
                 Some(by_certificate(&self.request, username, attributes))
             }
@@ -431,24 +489,27 @@ impl Asking {
         }
     }
 
-    /// Err: the next is asked, and whether this one was down.
-    fn conclude(&self, step: Step, opinion: Opinion) -> Result<Verdict, bool> {
+    /// Err: the next is asked, and what was missed up to now.
+    fn conclude(&self, step: Step, opinion: Opinion, missed: Missed) -> Result<Verdict, Missed> {
         let name = match step {
             Step::File => FILE,
             Step::Provider(place) => self.parts.providers.get(place).map_or("", |(name, _)| name),
         };
         match opinion {
             Opinion::Yes(proof) => {
+                self.end(Some(true));
                 let principal = self.parts.principal(&proof, step);
                 Ok(Verdict::Admitted { username: proof.username, principal })
             }
             Opinion::No(why) => {
                 self.tell_refused(name, &why);
+                self.end(Some(false));
                 Ok(Verdict::Refused(Reason::NOT_AUTHORIZED))
             }
             Opinion::Busy => Ok(Verdict::Refused(Reason::SERVER_BUSY)),
-            Opinion::NotMine => Err(false),
-            Opinion::Down => Err(true),
+            Opinion::NotMine => Err(missed),
+            Opinion::Down => Err(Missed { was_down: true, ..missed }),
+            Opinion::Unclear => Err(Missed { was_unclear: true, ..missed }),
         }
     }
 
@@ -470,10 +531,12 @@ impl Asking {
 
     /// The chain has come to its end. Who could have been known if all had been there may try
     /// again.
-    fn nobody_knows(&self, was_down: bool) -> Verdict {
+    fn nobody_knows(&self, missed: Missed) -> Verdict {
         let is_open = self.chain.is_empty();
         match &self.request.username {
-            _ if was_down => Verdict::Refused(Reason::SERVER_UNAVAILABLE),
+            _ if missed.was_down || missed.was_unclear => {
+                Verdict::Refused(Reason::SERVER_UNAVAILABLE)
+            }
             Some(username) if is_open && self.request.allow_anonymous => {
                 Verdict::Unproved { username: username.clone() }
             }

@@ -1,7 +1,12 @@
-//! How often somebody may guess: wrong log-ins of an origin are paced, right ones are not.
+//! How often somebody may guess: failed log-ins of an origin are paced, good ones are not. One pace
+//! is for all providers: what counts is how a log-in ends, whoever was asked about it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use super::lock;
 
 use driver::Origin;
 
@@ -13,19 +18,77 @@ const BURST: f64 = 64.0;
 /// anyway makes room.
 const ORIGINS_MAX: usize = 10_000;
 
-/// A token bucket for each origin that has lately had a wrong log-in, or has a check under way.
+/// A token bucket for each origin that has lately had a failed log-in, or has a check under way.
+#[derive(Debug)]
 pub(super) struct Pace {
     /// 0: no limit.
     failures_per_second: f64,
     accounts: HashMap<Origin, Account>,
 }
 
+#[derive(Debug)]
 struct Account {
     tokens: f64,
     at: Instant,
     under_way: u32,
     /// Whose log-in was checked last.
     last_user: u64,
+    /// A check could not begin, and may still wait for that.
+    is_wanted: bool,
+}
+
+/// A log-in under way, from the first question about it to its verdict.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pace: Arc<Mutex<Pace>>,
+    pub(super) origin: Origin,
+    /// A number for the user name that is stated.
+    pub(super) user: u64,
+    /// Its origin has room for it. Until then it is not tried anywhere, not even against what is
+    /// remembered: that would be a guess.
+    has_begun: AtomicBool,
+    /// It was tried: whoever leaves without waiting for the verdict has guessed.
+    is_tried: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Attempt {
+    pub(super) fn new(pace: &Arc<Mutex<Pace>>, origin: Origin, user: u64) -> Self {
+        let has_begun = AtomicBool::new(lock(pace).begin(origin, Instant::now()).is_ok());
+        let (is_tried, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { pace: pace.clone(), origin, user, has_begun, is_tried, is_over }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
+    }
+
+    /// Its credentials are tried now.
+    pub(super) fn note_tried(&self) {
+        self.is_tried.store(true, Ordering::Relaxed);
+    }
+
+    /// [`Pace::begin`] has made room for it.
+    pub(super) fn has_room(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
+    }
+
+    /// The verdict, once; None: there is none, as its client has left. True: another of its origin
+    /// may begin now.
+    pub(super) fn end(&self, is_right: Option<bool>) -> bool {
+        if self.is_over.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        let is_right = is_right.unwrap_or(!self.is_tried.load(Ordering::Relaxed));
+        let now = Instant::now();
+        let mut pace = lock(&self.pace);
+        match self.has_begun.swap(false, Ordering::Relaxed) {
+            true => pace.end(self.origin, is_right, now),
+            // One that could be answered without a question.
+            false if !is_right => pace.count_failure(self.origin, now),
+            false => false,
+        }
+    }
 }
 
 /// When the next check may begin; None: when one that is under way has ended.
@@ -48,6 +111,7 @@ impl Pace {
             account.under_way += 1;
             return Ok(());
         }
+        account.is_wanted = true;
         if account.under_way > 0 {
             return Err(None);
         }
@@ -55,19 +119,29 @@ impl Pace {
         Err(Some(now + Duration::from_secs_f64(wait_secs)))
     }
 
-    /// A check that began has ended.
-    pub(super) fn end(&mut self, origin: Origin, is_right: bool, now: Instant) {
+    /// A check that began has ended. True: another may begin, and waits for that.
+    pub(super) fn end(&mut self, origin: Origin, is_right: bool, now: Instant) -> bool {
         if self.failures_per_second == 0.0 {
-            return;
+            return false;
         }
         let account = self.account(origin, now);
         account.under_way = account.under_way.saturating_sub(1);
+        let is_wanted = account.is_wanted;
         if !is_right {
             account.tokens = (account.tokens - 1.0).max(0.0);
         }
         if account.is_clean() {
             self.accounts.remove(&origin);
         }
+        is_wanted
+    }
+
+    fn count_failure(&mut self, origin: Origin, now: Instant) -> bool {
+        if self.failures_per_second > 0.0 {
+            let account = self.account(origin, now);
+            account.tokens = (account.tokens - 1.0).max(0.0);
+        }
+        false
     }
 
     /// If it has had many wrong ones lately: the user of the last that was checked.
@@ -87,7 +161,7 @@ impl Pace {
         if self.accounts.len() >= ORIGINS_MAX && !self.accounts.contains_key(&origin) {
             self.make_room(now);
         }
-        let new = Account { tokens: BURST, at: now, under_way: 0, last_user: 0 };
+        let new = Account { tokens: BURST, at: now, under_way: 0, last_user: 0, is_wanted: false };
         let account = self.accounts.entry(origin).or_insert(new);
         account.refill(rate, now);
         account

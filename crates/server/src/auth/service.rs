@@ -1,10 +1,10 @@
 //! An HTTP service as a provider, asked and understood as EMQX does it.
 //!
-//! So many requests are under way at most; others wait in a lane for each origin. After some faults
-//! in a row the service is left alone for a while, and who comes meanwhile goes on to the next
-//! provider at once: a service that is down costs its clients no time-out each.
+//! So many requests are under way at most, of which one address has a part; others wait in a lane
+//! for each origin. A service that several addresses could not reach is left alone for a while, and
+//! who comes meanwhile goes on to the next provider at once: a service that is down costs its
+//! clients no time-out each.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,20 +12,17 @@ use hyper::StatusCode;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
+use super::breaker::Breaker;
 use super::cache::{Digest, ProofCache};
-use super::fetch::{self, Client, Reply, percent_encoded};
+use super::fetch::{self, AskError, Client, Reply, percent_encoded};
 use super::jwt::attributes_of;
 use super::lanes::{Asks, Lanes, Next};
-use super::pace::Pace;
+use super::pace::{Attempt, Pace};
 use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, acl_claim, lock};
 use crate::config::{Auth, BodyForm, HttpConfig};
 use crate::run::Clock;
 use driver::Origin;
-
-/// Faults in a row after which the service is left alone, and for how long.
-const FAULTS_MAX: u32 = 8;
-const PAUSE: Duration = Duration::from_secs(5);
 
 /// How often a fault is told.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -43,13 +40,10 @@ struct Shared {
     clock: Clock,
     queue: Mutex<Queue>,
     cache: Mutex<ProofCache>,
-    /// Makes numbers of user names.
-    users: RandomState,
 }
 
 struct Queue {
     questions: Lanes<Question>,
-    under_way: u32,
     /// A task sleeps until then, and looks whether a question may be asked.
     looks_at: Option<Instant>,
     breaker: Breaker,
@@ -57,25 +51,17 @@ struct Queue {
     is_closed: bool,
 }
 
-/// Leaves a service alone that does not answer.
-#[derive(Debug, Default)]
-struct Breaker {
-    faults: u32,
-    open_until: Option<Instant>,
-}
-
 struct Question {
     request: Arc<AuthRequest>,
     asked: fetch::Question,
     digest: Digest,
-    /// See [`Asks`].
-    user: u64,
+    attempt: Arc<Attempt>,
     later: Later,
 }
 
 impl Asks for Question {
-    fn user(&self) -> u64 {
-        self.user
+    fn attempt(&self) -> &Attempt {
+        &self.attempt
     }
 }
 
@@ -87,16 +73,15 @@ impl Service {
         name: &str,
         config: &HttpConfig,
         auth: &Auth,
+        pace: &Arc<Mutex<Pace>>,
         handle: &Handle,
         clock: Clock,
     ) -> Result<Self, String> {
         let timeout = Duration::from_secs(config.timeout_secs.into());
         let idle_max = config.requests_max as usize;
         let ca = config.ca.as_deref();
-        let pace = Pace::new(auth.failures_per_second_max);
         let queue = Queue {
-            questions: Lanes::new(auth.queue_max as usize, pace),
-            under_way: 0,
+            questions: Lanes::new(auth.queue_max as usize, idle_max, pace),
             looks_at: None,
             breaker: Breaker::default(),
             told_at: None,
@@ -110,32 +95,34 @@ impl Service {
             clock,
             queue: Mutex::new(queue),
             cache: Mutex::new(ProofCache::new(auth.cache_entries_max as usize)),
-            users: RandomState::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    pub(super) fn ask(&self, request: &Arc<AuthRequest>, later: Later) -> Option<Opinion> {
+    pub(super) fn ask(
+        &self,
+        request: &Arc<AuthRequest>,
+        attempt: &Arc<Attempt>,
+        later: Later,
+    ) -> Option<Opinion> {
         let shared = &self.shared;
         let asked = shared.question(request);
         let now = Instant::now();
-        let digest = {
-            let mut cache = lock(&shared.cache);
-            let digest = cache.digest(&asked.query, asked.body.as_bytes());
-            if let Some(proof) = cache.get(&digest, now) {
-                return Some(Opinion::Yes(proof));
-            }
-            digest
-        };
-        let user = shared.users.hash_one(&request.username);
+        let digest = lock(&shared.cache).digest(&asked.query, asked.body.as_bytes());
+        if attempt.has_begun()
+            && let Some(proof) = shared.remembered(&digest, attempt, now)
+        {
+            return Some(Opinion::Yes(proof));
+        }
+        let (request, attempt) = (request.clone(), attempt.clone());
         let (origin, ticket) = (request.origin, request.ticket);
-        let question = Question { request: request.clone(), asked, digest, user, later };
+        let question = Question { request, asked, digest, attempt, later };
         let crowded_out = {
             let mut queue = lock(&shared.queue);
-            if queue.is_closed || !queue.breaker.lets_through(now) {
+            if queue.is_closed || !queue.breaker.lets_through(origin, now) {
                 return Some(Opinion::Down);
             }
-            queue.questions.put(origin, ticket, question)
+            queue.questions.put(ticket, question)
         };
         if let Some(question) = crowded_out {
             (question.later)(Opinion::Busy);
@@ -145,7 +132,13 @@ impl Service {
     }
 
     pub(super) fn forget(&self, origin: Origin, ticket: u64) {
-        drop(lock(&self.shared.queue).questions.forget(origin, ticket));
+        let gone = lock(&self.shared.queue).questions.forget(origin, ticket);
+        drop(gone);
+    }
+
+    /// A log-in has ended: another may begin.
+    pub(super) fn wake(&self) {
+        self.shared.pump();
     }
 
     /// What was remembered may not hold any more.
@@ -195,15 +188,14 @@ impl Shared {
     fn pump(self: &Arc<Self>) {
         loop {
             let mut queue = lock(&self.queue);
-            if queue.is_closed || queue.under_way >= self.config.requests_max {
+            if queue.is_closed {
                 return;
             }
             match queue.questions.take(Instant::now()) {
-                Next::Item(origin, question) => {
-                    queue.under_way += 1;
+                Next::Item(question) => {
                     drop(queue);
                     let shared = self.clone();
-                    self.handle.spawn(async move { shared.run(origin, question).await });
+                    self.handle.spawn(async move { shared.run(question).await });
                 }
                 Next::Later(Some(due)) if queue.looks_at.is_none_or(|at| due < at) => {
                     queue.looks_at = Some(due);
@@ -221,28 +213,47 @@ impl Shared {
         }
     }
 
-    async fn run(self: Arc<Self>, origin: Origin, question: Question) {
+    /// From what is remembered; it has been tried then.
+    fn remembered(&self, digest: &Digest, attempt: &Attempt, now: Instant) -> Option<Proof> {
+        attempt.note_tried();
+        lock(&self.cache).get(digest, now)
+    }
+
+    async fn run(self: Arc<Self>, question: Question) {
+        let origin = question.attempt.origin;
+        let known = self.remembered(&question.digest, &question.attempt, Instant::now());
+        if let Some(proof) = known {
+            lock(&self.queue).questions.end(origin);
+            (question.later)(Opinion::Yes(proof));
+            return self.pump();
+        }
         let reply = self.client.ask(&question.asked).await;
         let max_age = reply.as_ref().ok().and_then(|reply| reply.max_age_secs);
-        let judged = reply
-            .and_then(|reply| self.config.judge(&reply, &question.request, self.clock.wall_secs()));
+        let opinion = match &reply {
+            Ok(reply) => self
+                .config
+                .judge(reply, &question.request, self.clock.wall_secs())
+                .unwrap_or_else(|why| self.on_fault(&why, Opinion::Unclear)),
+            Err(AskError::Broken(why)) => self.on_fault(why, Opinion::Unclear),
+            Err(AskError::Unreachable(why)) => self.on_fault(why, Opinion::Down),
+        };
         let now = Instant::now();
-        let left_alone = {
+        let left_alone: Vec<_> = {
             let mut queue = lock(&self.queue);
-            queue.under_way -= 1;
-            queue.questions.pace.end(origin, !matches!(judged, Ok(Opinion::No(_))), now);
-            match &judged {
-                Ok(_) => {
+            queue.questions.end(origin);
+            let opens = match &reply {
+                Err(AskError::Unreachable(_)) => queue.breaker.on_fault(origin, now),
+                // Whatever it says to this one, it is there for others.
+                _ => {
                     queue.breaker.on_answer();
-                    Vec::new()
+                    false
                 }
-                Err(why) => self.on_fault(&mut queue, why, now),
-            }
+            };
+            if opens { queue.questions.take_all().collect() } else { Vec::new() }
         };
         for other in left_alone {
             (other.later)(Opinion::Down);
         }
-        let opinion = judged.unwrap_or(Opinion::Down);
         if let Opinion::Yes(proof) = &opinion {
             let lifetime = max_age.unwrap_or(self.config.cache_secs);
             let ends = proof
@@ -257,35 +268,15 @@ impl Shared {
         self.pump();
     }
 
-    /// Returns those who do not wait any longer.
-    fn on_fault(&self, queue: &mut Queue, why: &str, now: Instant) -> Vec<Question> {
+    fn on_fault(&self, why: &str, opinion: Opinion) -> Opinion {
+        let now = Instant::now();
+        let mut queue = lock(&self.queue);
         if queue.told_at.is_none_or(|at| now.duration_since(at) >= TOLD_EVERY) {
             queue.told_at = Some(now);
             let why = crate::logging::shown(why);
             tracing::warn!(by = self.name, why = &*why, "cannot ask the authentication service");
         }
-        if queue.breaker.on_fault(now) { queue.questions.take_all().collect() } else { Vec::new() }
-    }
-}
-
-impl Breaker {
-    /// After the pause one fault more is enough to close the way again.
-    fn lets_through(&mut self, now: Instant) -> bool {
-        self.open_until.is_none_or(|until| until <= now)
-    }
-
-    fn on_answer(&mut self) {
-        *self = Self::default();
-    }
-
-    /// True: the service is left alone from now on.
-    fn on_fault(&mut self, now: Instant) -> bool {
-        self.faults = self.faults.saturating_add(1);
-        let is_open = self.faults >= FAULTS_MAX;
-        if is_open {
-            self.open_until = Some(now + PAUSE);
-        }
-        is_open
+        opinion
     }
 }
 

@@ -115,8 +115,10 @@ fn access_rules_of_an_answer_are_its_clients() {
 fn placeholders_cannot_break_out_of_the_request() {
     let net = fetch::Net::start().unwrap();
     let auth = crate::config::Config::defaults(&crate::config::Machine::UNKNOWN).auth;
+    let pace = Arc::new(Mutex::new(Pace::new(0)));
     let question = |config: HttpConfig| {
-        let service = Service::new("http", &config, &auth, net.handle(), Clock::start()).unwrap();
+        let service = Service::new("http", &config, &auth, &pace, net.handle(), Clock::start());
+        let service = service.unwrap();
         service.shared.question(&request())
     };
     let asked = question(config());
@@ -130,19 +132,4 @@ fn placeholders_cannot_break_out_of_the_request() {
     assert_eq!((asked.body.as_str(), asked.query.as_str()), (text, ""));
     let asked = question(HttpConfig { is_get: true, ..config() });
     assert_eq!((asked.body.as_str(), asked.query.as_str()), ("", text));
-}
-
-#[test]
-fn a_service_that_fails_is_left_alone_for_a_while() {
-    let mut breaker = Breaker::default();
-    let start = Instant::now();
-    for _ in 1..FAULTS_MAX {
-        assert!(!breaker.on_fault(start) && breaker.lets_through(start));
-    }
-    assert!(breaker.on_fault(start));
-    assert!(!breaker.lets_through(start) && breaker.lets_through(start + PAUSE));
-    assert!(breaker.on_fault(start + PAUSE), "the first that is tried again decides");
-    assert!(!breaker.lets_through(start + PAUSE));
-    breaker.on_answer();
-    assert!(breaker.lets_through(start + PAUSE));
 }

@@ -1,0 +1,141 @@
+"""What one client, or one address, makes of log-ins for all others: nothing."""
+
+import json
+import threading
+
+import pytest
+
+from broker import eventually
+from test_identity import LISTENER, NOT_AUTHORIZED, UNAVAILABLE, service
+from tokens import as_json
+from wire import Peer, connect
+
+__all__ = ["service"]
+
+ATTACKER, HONEST = "127.0.0.2", "127.0.0.1"
+
+
+def dial(broker, source):
+    return Peer(broker.port(), source=source)
+
+
+def reason(broker, source=HONEST, **options):
+    with dial(broker, source) as peer:
+        return peer.connect(**options)[1]
+
+
+def provider(asked, more=""):
+    return f'[[authentication]]\nname = "s"\nkind = "http"\nurl = "{asked.url}"\n{more}' + LISTENER
+
+
+def by_user(answers):
+    """An answer for each user name; a function is called."""
+
+    def answer(_, body):
+        found = answers[json.loads(body)["username"]]
+        return found() if callable(found) else found
+
+    return answer
+
+
+MANY = {f"a{number}": "x" for number in range(65)}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        as_json({}, 500),
+        (200, {"Content-Type": "text/plain"}, b"no"),
+        as_json({"result": "allow", "client_attrs": MANY}),
+        as_json({"result": "allow", "expire_at": "soon"}),
+        (200, {"Content-Type": "application/json", "Content-Encoding": "x"}, b"\xff" * 2_000_000),
+    ],
+    ids=["5xx", "text", "attributes", "expiry", "large"],
+)
+def test_an_answer_that_arrived_closes_the_service_to_nobody_else(start, service, odd):
+    asked = service(by_user({"odd": odd, "anna": as_json({"result": "allow"})}))
+    broker = start(provider(asked))
+    for _ in range(20):
+        assert reason(broker, ATTACKER, user="odd", password="x") == UNAVAILABLE
+    assert reason(broker, user="anna", password="x") == 0
+
+
+def test_timeouts_of_one_address_close_the_service_to_nobody_else(start, service):
+    release = threading.Event()
+
+    def hang():
+        release.wait(60)
+        return as_json({"result": "allow"})
+
+    asked = service(by_user({"slow": hang, "anna": as_json({"result": "allow"})}))
+    broker = start(provider(asked, "timeout_secs = 1\n"))
+    slow = [dial(broker, ATTACKER) for _ in range(12)]
+    for peer in slow:
+        peer.send(connect(user="slow", password="x"))
+    for peer in slow:
+        assert peer.expect(0x20)[1] == UNAVAILABLE
+        peer.close()
+    assert reason(broker, user="anna", password="x") == 0
+    release.set()
+
+
+def test_one_address_takes_a_part_of_the_requests_only(start, service):
+    release = threading.Event()
+
+    def hang():
+        release.wait(60)
+        return as_json({"result": "allow"})
+
+    asked = service(by_user({"slow": hang, "anna": as_json({"result": "allow"})}))
+    broker = start(provider(asked, "timeout_secs = 60\nrequests_max = 8\n"))
+    slow = [dial(broker, ATTACKER) for _ in range(20)]
+    for peer in slow:
+        peer.send(connect(user="slow", password="x"))
+    eventually(lambda: len(asked.asked) >= 2, "two requests of one address under way")
+    assert reason(broker, user="anna", password="x") == 0
+    assert len(asked.asked) == 3, "a quarter of the requests for one address"
+    release.set()
+    for peer in slow:
+        assert peer.expect(0x20)[1] == 0
+        peer.close()
+
+
+GUESSES_AT_ONCE = 64
+LOGINS = 60
+
+
+@pytest.mark.parametrize(
+    ("wrong", "answer"),
+    [
+        (as_json({}, 401), NOT_AUTHORIZED),
+        (as_json({}, 403), NOT_AUTHORIZED),
+        (as_json({"result": "ignore"}), NOT_AUTHORIZED),
+        (as_json({"result": "deny"}), NOT_AUTHORIZED),
+        (as_json({}, 500), UNAVAILABLE),
+    ],
+    ids=["401", "403", "ignore", "deny", "500"],
+)
+def test_every_refusal_counts_as_a_failed_login(start, service, wrong, answer):
+    asked = service(by_user({"guess": wrong, "anna": as_json({"result": "allow"})}))
+    broker = start(provider(asked) + "[auth]\nfailures_per_second_max = 1\n")
+    for number in range(GUESSES_AT_ONCE):
+        assert reason(broker, ATTACKER, user="guess", password=str(number)) == answer
+    waiting = [dial(broker, ATTACKER) for _ in range(2 * LOGINS)]
+    for number, peer in enumerate(waiting):
+        peer.send(connect(user="guess", password=f"more {number}"))
+    # Addresses take turns: without the limit as many guesses are asked as honest log-ins.
+    for _ in range(LOGINS):
+        assert reason(broker, user="anna", password="x") == 0
+    guesses = sum(b"guess" in body for _, _, body, _ in asked.asked)
+    assert guesses < GUESSES_AT_ONCE + LOGINS // 2, "one a second, after the first"
+    for peer in waiting:
+        peer.close()
+
+
+def test_a_refusal_by_one_provider_is_none_where_the_next_says_yes(start, service, passwords):
+    asked = service(lambda *_: as_json({}, 401))
+    config = provider(asked) + 'authentication = ["s", "file"]\n'
+    config += '[auth]\npassword_file = "{dir}/passwords"\nfailures_per_second_max = 1\n'
+    broker = start(config, {"passwords": passwords})
+    for _ in range(2 * GUESSES_AT_ONCE):
+        assert reason(broker, user="anna", password="secret") == 0
