@@ -61,7 +61,7 @@ def back_for(broker, own, payload):
 
 def noted_secs_ahead(broker):
     """What the next start will know."""
-    first = (broker.data / "clock").read_text().splitlines()[0]
+    first = (broker.data / "clock").read_text().splitlines()[1]
     return int(first.removeprefix("ahead_ms = ")) / 1000
 
 

@@ -77,7 +77,7 @@ fn repair(mut disk: SimDisk) {
         content.extend_from_slice(&repair.write);
         disk.put(end.segment(), content);
     }
-    disk.put_manifest(Some(repair.manifest));
+    disk.put_manifest(Some(repair.manifest.file()));
     if let Err(Refusal::Damaged(at)) = recover(&disk).map(drop) {
         panic!("repaired, and still damaged at {at}");
     }

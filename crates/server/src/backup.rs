@@ -16,10 +16,12 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use crate::cli::complain;
-use crate::disk::{DataDir, DataDirError, LogFiles, sync_entry};
+use crate::config::TOKEN_FILE;
+use crate::disk::{
+    DataDir, DataDirError, LogFiles, NAMES_FILE, SECRET_FILE, SMALL_FILES, sync_entry,
+};
 use crate::log_tool;
-use crate::namespaces::NAMES_FILE;
-use crate::run::{CLOCK_FILE, control};
+use crate::run::control;
 
 /// Copies a data directory, also while a broker runs on it. To restore, start a broker on the copy.
 #[derive(Debug, Args)]
@@ -131,7 +133,7 @@ fn clear(partial: &Path) -> io::Result<()> {
         let name = name.to_string_lossy();
         if name.starts_with("shard-") {
             clear_log(&partial.join(&*name))?;
-        } else if FILES.contains(&&*name) {
+        } else if small_files().any(|own| own == name) {
             std::fs::remove_file(partial.join(&*name))?;
         } else if name != "lock" {
             return Err(io::Error::other(format!("no backup has made '{name}' there: remove it")));
@@ -144,7 +146,7 @@ fn clear_log(path: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(path)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
-        if name.ends_with(".log") || name.starts_with("manifest") {
+        if name.ends_with(".log") || name.starts_with("manifest") || name == NAMES_FILE {
             std::fs::remove_file(path.join(&*name))?;
         }
     }
@@ -249,15 +251,22 @@ fn copy_all(from: &Path, to: &DataDir, pieces: &[Piece]) -> anyhow::Result<u64> 
     for log in &logs {
         File::open(log.path())?.sync_all()?;
     }
-    for name in FILES {
-        copy_file(from, to.path(), name)?;
+    for name in small_files() {
+        copy_file(from, to.path(), &name)?;
+    }
+    if !logs.is_empty() {
+        copy_file(&DataDir::log_path_in(from, 0), &to.log_path(0), NAMES_FILE)?;
     }
     Ok(bytes)
 }
 
-/// What a broker on the copy has to know beside the logs: how the clock was set, and what
-/// namespaces are called. Copied behind them: no log speaks of a namespace that has no name yet.
-const FILES: [&str; 2] = [CLOCK_FILE, NAMES_FILE];
+/// What a broker on the copy has to know beside the logs: how the clock was set, who is banned,
+/// what namespaces are called, and its secrets. Copied behind the logs: none speaks of a namespace
+/// that has no name yet.
+fn small_files() -> impl Iterator<Item = String> {
+    let all = SMALL_FILES.into_iter().chain([NAMES_FILE, SECRET_FILE, TOKEN_FILE]);
+    all.map(str::to_owned)
+}
 
 fn copy_file(from: &Path, to: &Path, name: &str) -> anyhow::Result<()> {
     let (source, target) = (from.join(name), to.join(name));
@@ -301,6 +310,8 @@ Examples:
 mod tests {
     use super::*;
     use crate::log_tool::tests::directory;
+
+    const CLOCK_FILE: &str = "clock";
 
     fn segment(dir: &Path) -> PathBuf {
         dir.join("shard-000/0000000001.log")

@@ -251,7 +251,8 @@ pub(crate) fn read_frame(bytes: &[u8], seed: u32, checked: bool) -> Frame<'_> {
     Frame::Record(Kind(kind), &bytes[5..5 + len], whole)
 }
 
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+/// CRC-32C, the checksum of all that is stored.
+pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 

@@ -37,7 +37,7 @@ pub struct Repair {
     /// The last segment that is kept; files with higher numbers are to be set aside.
     pub last_kept: u32,
     /// The manifest of what is left, which replaces the one there is.
-    pub manifest: Vec<u8>,
+    pub manifest: Manifest,
 }
 
 impl Survey {
@@ -70,7 +70,7 @@ impl Survey {
     /// anew as `fresh`, whose `id` must be random.
     pub fn finish(self, fresh: Identity) -> Repair {
         let Some(good) = self.good else {
-            let manifest = Manifest::of_nothing(fresh).file();
+            let manifest = Manifest::of_nothing(fresh);
             return Repair { end: None, write: Vec::new(), last_kept: 0, manifest };
         };
         let Good { header, chain, end, file_bytes } = good;
@@ -99,8 +99,8 @@ impl Survey {
             previous: crc,
             epoch: mark.epoch,
             reach: behind,
+            stamp: None,
         };
-        let manifest = manifest.file();
         Repair { end: Some(end), write, last_kept: header.number, manifest }
     }
 

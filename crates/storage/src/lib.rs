@@ -58,6 +58,7 @@ mod refusal;
 mod scan;
 mod settings;
 mod space;
+mod stamp;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -65,6 +66,7 @@ pub use chunk::{Chunk, ChunkEnd};
 pub use command::{
     Command, CommandId, CommitGate, Completion, Fault, FaultKind, Lane, Outcome, Step,
 };
+pub use format::crc32c as checksum;
 pub use format::{
     BatchHeader, FLAG_MANIFEST, FLAG_MARK, FLAG_OPEN, FLAG_SEAL, FORMAT_VERSION, HeaderRead,
     Identity, Kind, Record, SegmentHeader,
@@ -78,3 +80,4 @@ pub use recovery::{Recovered, Recovery, Report, SegmentFile, Want};
 pub use refusal::Refusal;
 pub use scan::{Scan, ScannedBatch};
 pub use settings::{Settings, SettingsError};
+pub use stamp::{Misfit, Stamp, Together};

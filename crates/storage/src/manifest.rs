@@ -10,6 +10,8 @@
 //! It also states the [`reach`](Manifest::reach), behind which nothing was written yet: a start
 //! need not read on there in order to tell a torn tail from damage.
 //!
+//! And it carries the [`Stamp`] that ties the log to the other parts of its data directory.
+//!
 //! The file has two slots which are written in turn, each in place: so a crash leaves one of them
 //! whole, and a full disk is no obstacle.
 
@@ -21,6 +23,7 @@ use crate::log::{Log, Phase};
 use crate::position::Position;
 use crate::refusal::Refusal;
 use crate::scan::Walk;
+use crate::stamp::Stamp;
 
 /// What the manifest says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +40,8 @@ pub struct Manifest {
     pub epoch: u32,
     /// No batch goes beyond it before a later manifest is durable.
     pub reach: Position,
+    /// `None`: the program that wrote it knew none.
+    pub stamp: Option<Stamp>,
 }
 
 /// What of the manifest was written, and when it has to be written again.
@@ -52,18 +57,30 @@ pub(crate) struct Upkeep {
 }
 
 impl Manifest {
-    /// Reads a manifest file: the better of its slots counts.
+    /// Reads a manifest file: the better of its slots counts. A slot of a later version is a
+    /// refusal, whatever the other one says: a later program was here.
     pub fn read(file: &[u8]) -> Result<Self, Refusal> {
-        let slots = file.chunks(SLOT_BYTES as usize).map(Self::decode);
-        let best = slots.clone().flatten().flatten().max_by_key(|found| found.number);
-        match best {
-            Some(found) => Ok(found),
-            None => Err(slots.flat_map(Result::err).next().unwrap_or(Refusal::Manifest)),
+        let mut best: Option<Self> = None;
+        for slot in file.chunks(SLOT_BYTES as usize) {
+            let found = Self::decode(slot)?;
+            best = best.into_iter().chain(found).max_by_key(|found| found.number);
         }
+        best.ok_or(Refusal::Manifest)
     }
 
-    /// Of a log that has no segment yet, and is meant to have none.
-    pub(crate) fn of_nothing(identity: Identity) -> Self {
+    /// The next one, with this stamp.
+    #[must_use]
+    pub fn stamped(self, stamp: Stamp) -> Self {
+        Self { number: self.number + 1, stamp: Some(stamp), ..self }
+    }
+
+    /// Whether it is of a log that has never had a segment, and that no broker has served from.
+    pub(crate) fn is_of_new_log(&self) -> bool {
+        self.end == Position::default() && self.stamp.is_some_and(|stamp| !stamp.is_finished)
+    }
+
+    /// Of a log that has no segment yet, or of one whose length nobody states.
+    pub fn of_nothing(identity: Identity) -> Self {
         let nowhere = Position::default();
         Self {
             identity,
@@ -73,6 +90,7 @@ impl Manifest {
             previous: 0,
             epoch: 0,
             reach: nowhere,
+            stamp: None,
         }
     }
 
@@ -90,22 +108,30 @@ impl Manifest {
         out.extend_from_slice(&self.reach.to_bits().to_le_bytes());
         out.extend_from_slice(&self.previous.to_le_bytes());
         out.extend_from_slice(&self.epoch.to_le_bytes());
+        let stamp = self.stamp.unwrap_or(NO_STAMP);
+        out.extend_from_slice(&stamp.directory);
+        out.extend_from_slice(&stamp.start.to_le_bytes());
+        out.extend_from_slice(&stamp.token.to_le_bytes());
+        out.extend_from_slice(&u32::from(stamp.is_finished).to_le_bytes());
         let crc = crc32c(&out);
         out.extend_from_slice(&crc.to_le_bytes());
         out
     }
 
-    /// `None`: nothing whole is there. A slot of another version is a refusal.
+    /// `None`: nothing whole is there. A slot of an unknown version is a refusal.
     fn decode(slot: &[u8]) -> Result<Option<Self>, Refusal> {
-        let Some(bytes) = slot.get(..CONTENT_BYTES) else { return Ok(None) };
-        let covered = CONTENT_BYTES - 4;
-        if &bytes[..8] != MAGIC || crc32c(&bytes[..covered]) != u32_at(bytes, covered) {
+        let is_ours = slot.get(..12).is_some_and(|front| &front[..8] == MAGIC);
+        let length = if is_ours { usize::from(u16_at(slot, 10)) } else { 0 };
+        let Some(bytes) = slot.get(..length.max(CONTENT_BYTES_V1)) else { return Ok(None) };
+        let covered = bytes.len() - 4;
+        if !is_ours || crc32c(&bytes[..covered]) != u32_at(bytes, covered) {
             return Ok(None);
         }
-        let version = u16_at(bytes, 8);
-        if version != MANIFEST_VERSION {
-            return Err(Refusal::ManifestVersion(version));
-        }
+        let stamp = match (u16_at(bytes, 8), bytes.len()) {
+            (1, CONTENT_BYTES_V1) => None,
+            (MANIFEST_VERSION, CONTENT_BYTES) => Self::stamp_in(bytes),
+            (version, _) => return Err(Refusal::ManifestVersion(version)),
+        };
         let mut id = [0; 16];
         id.copy_from_slice(&bytes[16..32]);
         Ok(Some(Self {
@@ -116,7 +142,16 @@ impl Manifest {
             reach: Position::from_bits(u64_at(bytes, 56)),
             previous: u32_at(bytes, 64),
             epoch: u32_at(bytes, 68),
+            stamp,
         }))
+    }
+
+    fn stamp_in(bytes: &[u8]) -> Option<Stamp> {
+        let mut directory = [0; 16];
+        directory.copy_from_slice(&bytes[72..88]);
+        let (start, token) = (u64_at(bytes, 88), u64_at(bytes, 96));
+        let is_finished = u32_at(bytes, 104) & 1 == 1;
+        (start > 0).then_some(Stamp { directory, start, token, is_finished })
     }
 
     /// Whether a walk that has come from one place to another shows that this is another log.
@@ -132,8 +167,13 @@ impl Manifest {
     }
 
     /// A whole file that says only this.
-    pub(crate) fn file(&self) -> Vec<u8> {
+    pub fn file(&self) -> Vec<u8> {
         manifest_file(self.slot_offset(), &self.encode())
+    }
+
+    /// What has to be written into a manifest file, and where.
+    pub fn slot(&self) -> (u32, Vec<u8>) {
+        (self.slot_offset(), self.encode())
     }
 
     fn slot_offset(&self) -> u32 {
@@ -186,6 +226,7 @@ impl Log {
             previous: self.head.previous,
             epoch: self.head.epoch,
             reach: self.reach_from(end),
+            stamp: self.upkeep.last.and_then(|last| last.stamp),
         };
         self.upkeep.is_due = false;
         self.upkeep.stated_ms = self.now_ms;
@@ -231,9 +272,12 @@ impl Log {
 }
 
 /// The version of the manifest's format.
-const MANIFEST_VERSION: u16 = 1;
+const MANIFEST_VERSION: u16 = 2;
 const MAGIC: &[u8; 8] = b"QueleaMf";
-const CONTENT_BYTES: usize = 76;
+const CONTENT_BYTES: usize = 112;
+/// Version 1 ends where the stamp begins.
+const CONTENT_BYTES_V1: usize = 76;
+const NO_STAMP: Stamp = Stamp { directory: [0; 16], start: 0, token: 0, is_finished: false };
 /// Each slot has a block to itself, so that writing one does no harm to the other.
 const SLOT_BYTES: u32 = 4096;
 const SLOTS: u64 = 2;
@@ -255,6 +299,7 @@ mod tests {
             previous: 0xdead_beef,
             epoch: 2,
             reach: Position::new(3, 70_000),
+            stamp: Some(Stamp { directory: [3; 16], start: 5, token: 77, is_finished: true }),
         }
     }
 
@@ -286,8 +331,32 @@ mod tests {
     fn a_later_version_is_named() {
         let mut file = manifest(2).file();
         file[8] = 9;
-        let crc = crc32c(&file[..72]);
-        file[72..76].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c(&file[..108]);
+        file[108..112].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(Manifest::read(&file), Err(Refusal::ManifestVersion(9)));
     }
+
+    #[test]
+    fn a_later_version_in_one_slot_is_named_also_when_it_is_shorter() {
+        let mut file = both(6, 7);
+        file[SLOT_BYTES as usize..][..CONTENT_BYTES_V1].copy_from_slice(VERSION_1);
+        file[SLOT_BYTES as usize + 8] = 3;
+        let slot = &mut file[SLOT_BYTES as usize..];
+        let crc = crc32c(&slot[..72]);
+        slot[72..76].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Manifest::read(&file), Err(Refusal::ManifestVersion(3)));
+    }
+
+    /// Data directories of version 0.1 have it.
+    #[test]
+    fn version_1_is_read_and_has_no_stamp() {
+        let file = manifest_file(0, VERSION_1);
+        let expected = Manifest { stamp: None, ..manifest(6) };
+        assert_eq!(Manifest::read(&file), Ok(expected));
+    }
+
+    #[rustfmt::skip]
+    const VERSION_1: &[u8] = b"QueleaMf\x01\0\x4c\0\x01\0\x04\x000123456789abcdef\
+        \x06\0\0\0\0\0\0\0\x88\x13\0\0\x03\0\0\0\x11\0\0\0\0\0\0\0\
+        \x70\x11\x01\0\x03\0\0\0\xef\xbe\xad\xde\x02\0\0\0\xc6\x99\x99\x02";
 }

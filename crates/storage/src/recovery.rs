@@ -40,6 +40,7 @@ use crate::refusal::Refusal;
 use crate::scan::{Scan, Walk, has_lost_header};
 use crate::settings::Settings;
 use crate::space::Space;
+use crate::stamp::Stamp;
 
 /// A segment file found in the log's directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,7 +99,7 @@ pub struct Report {
     pub cut: Option<Position>,
     /// The log had been closed in order.
     pub sealed: bool,
-    /// There were neither segments nor a manifest.
+    /// There are neither segments nor a manifest of a log that was ever served from.
     pub is_new: bool,
 }
 
@@ -112,6 +113,17 @@ pub struct Recovered {
     pub(crate) head: Head,
     pub(crate) space: Space,
     pub(crate) manifest: Option<Manifest>,
+}
+
+impl Recovered {
+    /// Gives the log a finished stamp. The manifest that is returned has to be on the medium
+    /// before the log is opened.
+    pub fn finish_stamp(&mut self, stamp: Stamp) -> Manifest {
+        let found = self.manifest.unwrap_or_else(|| Manifest::of_nothing(self.identity));
+        let finished = found.stamped(Stamp { is_finished: true, ..stamp });
+        self.manifest = Some(finished);
+        finished
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,12 +161,13 @@ impl Recovery {
             return Err(Refusal::Impossible(file.number));
         }
         files.dedup_by_key(|file| file.number);
-        let is_new = files.is_empty() && manifest.is_none();
+        let manifest = manifest.map(Manifest::read).transpose()?;
+        let is_new = files.is_empty() && manifest.is_none_or(|found| found.is_of_new_log());
         let mut recovery = Self {
             expected: (shard, shards),
             segment_bytes: settings.segment_bytes,
             files,
-            manifest: manifest.map(Manifest::read).transpose()?,
+            manifest,
             stage: Stage::Done,
             part: Part::default(),
             walking: None,

@@ -63,7 +63,7 @@ fn repair(model: &mut Model) -> Position {
     for file in model.disk.files().iter().filter(|file| file.number > repair.last_kept) {
         model.disk.remove(file.number);
     }
-    model.disk.put_manifest(Some(repair.manifest));
+    model.disk.put_manifest(Some(repair.manifest.file()));
     let Some(at) = repair.end else { return Position::default() };
     let mut content = model.disk.content(at.segment()).to_vec();
     content.resize(at.offset() as usize, 0);

@@ -4,8 +4,7 @@
 mod list;
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::lock;
 use crate::config::Auth;
+use crate::disk::Stamps;
 pub use list::{BanList, Banned, FOR_EVER, FULL};
 
 /// Clients whose connects are counted. At the limit those of the window before are forgotten.
@@ -32,6 +32,7 @@ pub struct Bans {
     path: Option<PathBuf>,
     /// Of the API, which writes it anew with each change.
     own_path: PathBuf,
+    stamps: Stamps,
     /// Changes stand in line: the list in force is the one that was written last.
     changing: Mutex<()>,
     listed: RwLock<Arc<Lists>>,
@@ -117,10 +118,10 @@ impl Bans {
     /// # Errors
     ///
     /// One cannot be read, or a line of it is not understood.
-    pub fn load(config: &Auth, data_dir: &Path) -> Result<Self, String> {
+    pub fn load(config: &Auth, data_dir: &Path, stamps: &Stamps) -> Result<Self, String> {
         let path = config.ban_file.clone();
         let own_path = data_dir.join(OWN_FILE);
-        let (file, own) = (load_file(path.as_deref())?, load_own(&own_path)?);
+        let (file, own) = (load_file(path.as_deref())?, load_own(&own_path, stamps)?);
         let listed = Lists { serial: 1, file, own };
         let secs = |secs: u32| Duration::from_secs(secs.into());
         let flapping = Flapping {
@@ -133,6 +134,7 @@ impl Bans {
         Ok(Self {
             path,
             own_path,
+            stamps: stamps.clone(),
             changing: Mutex::default(),
             listed: RwLock::new(Arc::new(listed)),
             flapping: Mutex::new(flapping),
@@ -196,9 +198,25 @@ impl Bans {
         let mut own = BanList::clone(&now.own);
         own.prune(now_secs);
         change(&mut own)?;
-        write_whole(&self.own_path, &format!("{OWN_HEAD}{}", own.to_text()))
-            .map_err(|error| NoChange::Unwritten(self.own_path.clone(), error))?;
+        self.write(&own).map_err(|error| NoChange::Unwritten(self.own_path.clone(), error))?;
         Ok(self.put(now.file.clone(), Arc::new(own)))
+    }
+
+    /// Writes the file of the API's bans, also where there are none: its absence is a fault.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub fn renew(&self) -> io::Result<()> {
+        let _changing = lock(&self.changing);
+        self.write(&self.lists().own)
+    }
+
+    fn write(&self, own: &BanList) -> io::Result<()> {
+        if let Some(directory) = self.own_path.parent() {
+            crate::disk::make_private(directory)?;
+        }
+        self.stamps.write(&self.own_path, format!("{OWN_HEAD}{}", own.to_text()).as_bytes())
     }
 
     fn put(&self, file: Arc<BanList>, own: Arc<BanList>) -> Arc<Lists> {
@@ -251,22 +269,10 @@ fn load_file(path: Option<&Path>) -> Result<Arc<BanList>, String> {
     Ok(Arc::new(path.map(BanList::load).transpose()?.unwrap_or_default()))
 }
 
-/// It is made with the first ban.
-fn load_own(path: &Path) -> Result<Arc<BanList>, String> {
-    load_file(path.exists().then_some(path))
-}
-
-/// The old text or the new one, whatever happens.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    std::fs::create_dir_all(directory)?;
-    let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&fresh, path)?;
-    File::open(directory)?.sync_all()
+fn load_own(path: &Path, stamps: &Stamps) -> Result<Arc<BanList>, String> {
+    let text = stamps.read_text(path).map_err(|error| error.to_string())?.unwrap_or_default();
+    let list = BanList::parse(&text);
+    Ok(Arc::new(list.map_err(|(line, why)| format!("{}:{line}: {why}", path.display()))?))
 }
 
 impl Flapping {
@@ -335,7 +341,7 @@ mod tests {
             ban_file: Some(file.clone()),
             ..crate::config::Config::defaults(&crate::config::Machine::here()).auth
         };
-        let load = || Bans::load(&auth, &data).unwrap();
+        let load = || Bans::load(&auth, &data, &Stamps::default()).unwrap();
         let is_out = |bans: &Bans, client_id: &str, at: u64| {
             let visitor = Visitor { client_id: Some(client_id), ..Visitor::default() };
             bans.keeps_out(visitor, at)

@@ -1,14 +1,10 @@
 //! A secret that stays the same from one start to the next.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::Path;
 
 use super::random;
-
-/// Its file in the data directory.
-pub const NAME: &str = "auth.secret";
+use crate::disk::{SECRET_FILE, Stamps};
 
 const BYTES: usize = 32;
 
@@ -17,37 +13,40 @@ const BYTES: usize = 32;
 ///
 /// # Errors
 ///
-/// When the file can be neither read nor made, or is not of the size it was made with.
-pub fn kept(directory: &Path) -> io::Result<[u8; BYTES]> {
-    let path = directory.join(NAME);
+/// When the file can be neither read nor made, or is damaged.
+pub fn kept(directory: &Path, stamps: &Stamps) -> io::Result<[u8; BYTES]> {
+    let path = directory.join(SECRET_FILE);
+    let found = if path.exists() { stamps.read(&path)? } else { None };
+    let secret = match found.filter(|content| !content.is_empty()) {
+        Some(content) => parse(&content).ok_or_else(|| {
+            let text = format!("{}: it is damaged; remove it", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })?,
+        None => random(),
+    };
     let told =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    match fs::read(&path) {
-        Ok(bytes) => bytes.try_into().map_err(|_| {
-            told(io::Error::new(io::ErrorKind::InvalidData, "it is damaged; remove it"))
-        }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make(directory, &path).map_err(told)
-        }
-        Err(error) => Err(told(error)),
-    }
+    let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    stamps.write(&path, format!("{hex}\n").as_bytes()).map_err(told)?;
+    Ok(secret)
 }
 
-/// Whole or not at all: a crash leaves a file of another name behind, which is written over.
-fn make(directory: &Path, path: &Path) -> io::Result<[u8; BYTES]> {
-    let secret = random();
-    let unfinished = path.with_extension("new");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-    file.write_all(&secret)?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)?;
-    File::open(directory)?.sync_all()?;
-    Ok(secret)
+/// The program before wrote the bytes as they are.
+fn parse(content: &[u8]) -> Option<[u8; BYTES]> {
+    if let Ok(secret) = content.try_into() {
+        return Some(secret);
+    }
+    let hex = content.strip_suffix(b"\n").filter(|hex| hex.len() == 2 * BYTES)?;
+    let mut secret = [0; BYTES];
+    for (byte, pair) in secret.iter_mut().zip(hex.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(secret)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -56,14 +55,16 @@ mod tests {
     fn the_secret_of_a_directory_stays_and_is_for_its_owner_only() {
         let directory = std::env::temp_dir().join(format!("quelea-secret-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
-        let secret = kept(&directory).unwrap();
+        let secret = kept(&directory, &Stamps::default()).unwrap();
         assert_ne!(secret, [0; BYTES]);
-        assert_eq!(kept(&directory).unwrap(), secret);
-        let path = directory.join(NAME);
+        assert_eq!(kept(&directory, &Stamps::default()).unwrap(), secret);
+        let path = directory.join(SECRET_FILE);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&path, secret).unwrap();
+        assert_eq!(kept(&directory, &Stamps::default()).unwrap(), secret, "as it was made before");
         fs::write(&path, "short").unwrap();
-        let error = kept(&directory).unwrap_err().to_string();
-        assert!(error.contains(NAME) && error.contains("remove it"), "{error}");
+        let error = kept(&directory, &Stamps::default()).unwrap_err().to_string();
+        assert!(error.contains(SECRET_FILE) && error.contains("remove it"), "{error}");
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use storage::{
-    Command, Completion, Fault, FaultKind, Outcome, SegmentFile, Step, Want, manifest_file,
+    Command, Completion, Fault, FaultKind, Manifest, Outcome, SegmentFile, Step, Want,
+    manifest_file,
 };
 
 /// The files of one log, and the system calls on them.
@@ -99,6 +100,12 @@ impl LogFiles {
         file.sync_all()?;
         std::fs::rename(&new, self.manifest_path())?;
         self.directory.sync_all()
+    }
+
+    /// Writes the manifest into the slot that is its turn, durably.
+    pub fn put_manifest(&self, manifest: &Manifest) -> io::Result<()> {
+        let (offset, bytes) = manifest.slot();
+        self.write_manifest(offset, &bytes)
     }
 
     /// Writes a part of the manifest in place: it takes no space, which a full disk would not give.

@@ -5,7 +5,8 @@
 //! DIR                           locked by the process that uses it
 //! DIR/lock                      locked too, where file systems lock no directories
 //! DIR/shard-000/0000000001.log  segment 1 of the log of shard 0
-//! DIR/shard-000/manifest        how far that log reaches at least
+//! DIR/shard-000/manifest        how far that log reaches at least, and what it belongs to
+//! DIR/namespaces, bans, ...     small files, which say what they belong to as well
 //! ```
 //!
 //! [`DataDir::open`] locks the directory, [`DataDir::recover`] reads one log back,
@@ -13,16 +14,21 @@
 //! [`LogDisk::submit`], completions come back through a callback on the disk's thread.
 
 mod files;
+mod stamped;
 mod thread;
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Report, Settings};
 
 pub use files::LogFiles;
+pub use stamped::Stamps;
+pub(crate) use stamped::{
+    Fault, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small, stamp_log,
+};
 pub use thread::LogDisk;
 
 /// A locked data directory.
@@ -69,6 +75,8 @@ pub enum DataDirError {
         path = .0.display()
     )]
     Emptied(PathBuf),
+    #[error("the data directory is not whole:\n{}", .0.join("\n"))]
+    Apart(Vec<String>),
 }
 
 impl DataDir {
@@ -87,6 +95,7 @@ impl DataDir {
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(0o600)
             .open(path.join("lock"))
             .map_err(fail)?;
         match lock.try_lock() {
@@ -252,8 +261,13 @@ pub(crate) fn sync_entry(path: &Path) -> io::Result<()> {
 /// The old content of a file or the new one, whatever happens.
 pub(crate) fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
+    // One that a crash has left may be for other eyes, too.
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let mut file = OpenOptions::new();
-    let mut file = file.create(true).truncate(true).write(true).open(&fresh)?;
+    let mut file = file.create_new(true).write(true).mode(0o600).open(&fresh)?;
     file.write_all(content)?;
     file.sync_all()?;
     std::fs::rename(&fresh, path)?;

@@ -14,10 +14,10 @@ use broker::journal::{Fact, Malformed};
 use clap::{Args, Subcommand};
 use storage::{
     HeaderRead, Identity, Manifest, Position, Record, Refusal, Repair, Report, Scan, SegmentHeader,
-    Settings, Survey,
+    Settings, Stamp, Survey, Together,
 };
 
-use crate::disk::{DataDir, DataDirError, LogFiles};
+use crate::disk::{DataDir, DataDirError, Fault, LogFiles, Part, replace_small, stamp_log};
 
 /// Inspects and repairs the durable logs of a data directory. No broker may be using it.
 #[derive(Debug, Args)]
@@ -107,6 +107,16 @@ enum LogFault {
     Record(Position, Malformed),
     #[error("{0}")]
     Emptied(DataDirError),
+    #[error("{0}")]
+    Apart(Fault),
+}
+
+/// What is wrong with a data directory.
+struct Found {
+    together: Together,
+    logs: Vec<Checked>,
+    /// Of the small files.
+    faults: Vec<Fault>,
 }
 
 fn check(dir: &Path, out: &mut String) -> Result<bool, DataDirError> {
@@ -115,11 +125,12 @@ fn check(dir: &Path, out: &mut String) -> Result<bool, DataDirError> {
 
 /// Whether a start would find all logs in order.
 pub(crate) fn check_data(data: &DataDir, out: &mut String) -> Result<bool, DataDirError> {
-    let checked = check_all(data, out)?;
-    Ok(checked.iter().all(|log| log.fault.is_none()))
+    let found = check_all(data, out)?;
+    Ok(found.faults.is_empty() && found.logs.iter().all(|log| log.fault.is_none()))
 }
 
-fn check_all(data: &DataDir, out: &mut String) -> Result<Vec<Checked>, DataDirError> {
+fn check_all(data: &DataDir, out: &mut String) -> Result<Found, DataDirError> {
+    let (together, mut faults) = data.look_together()?;
     let shards = data.shards()?;
     let count = u16::try_from(shards.len()).unwrap_or(u16::MAX);
     if shards.is_empty() {
@@ -133,21 +144,28 @@ fn check_all(data: &DataDir, out: &mut String) -> Result<Vec<Checked>, DataDirEr
     }
     let sound: Vec<(u16, Report)> =
         logs.iter().filter_map(|(shard, _, read)| Some((*shard, *read.as_ref().ok()?))).collect();
-    let together = |shard: u16, report: Report| {
+    let of_others = |shard: u16, report: Report| {
         let others = sound.iter().filter(|(other, report)| *other != shard && !report.is_new);
         let both = others.map(|(other, report)| (*other, report)).chain([(shard, &report)]);
         data.check_together(both).map(|()| report).map_err(LogFault::Emptied)
     };
     let mut checked = Vec::new();
     for (shard, files, read) in logs {
-        let read = read.and_then(|report| together(shard, report));
+        let apart = faults.extract_if(.., |fault| fault.part == Part::Log(shard)).next();
+        let read = read.and_then(|report| match apart {
+            Some(fault) => Err(LogFault::Apart(fault)),
+            None => of_others(shard, report),
+        });
         let _ = match &read {
             Ok(report) => writeln!(out, "shard {shard}: ok, {}", report_text(report)),
             Err(fault) => writeln!(out, "shard {shard}: REFUSED, {fault}"),
         };
         checked.push(Checked { shard, shards: count, files, fault: read.err() });
     }
-    Ok(checked)
+    for fault in &faults {
+        let _ = writeln!(out, "REFUSED, {fault}");
+    }
+    Ok(Found { together, logs: checked, faults })
 }
 
 fn check_one(
@@ -218,12 +236,20 @@ fn dump(dir: &Path, only: Selection, out: &mut String) -> Result<bool, DataDirEr
 
 fn dump_manifest(shard: u16, content: &[u8], out: &mut String) {
     let _ = match Manifest::read(content) {
-        Ok(Manifest { number, end, reach, .. }) => writeln!(
+        Ok(Manifest { number, end, reach, stamp, .. }) => writeln!(
             out,
-            "shard {shard} manifest {number}: durable before {end}, nothing from {reach} on"
+            "shard {shard} manifest {number}: durable before {end}, nothing from {reach} on, {}",
+            stamp_text(stamp)
         ),
         Err(refusal) => writeln!(out, "shard {shard}: {refusal}"),
     };
+}
+
+fn stamp_text(stamp: Option<Stamp>) -> String {
+    let Some(Stamp { directory, start, is_finished, .. }) = stamp else { return "no stamp".into() };
+    let directory = u128::from_be_bytes(directory);
+    let state = if is_finished { "" } else { " (not finished)" };
+    format!("directory {directory:032x}, start {start}{state}")
 }
 
 fn dump_segment(number: u32, file: &[u8], bytes: usize, out: &mut String) {
@@ -272,42 +298,95 @@ fn dump_segment(number: u32, file: &[u8], bytes: usize, out: &mut String) {
 
 fn repair(dir: &Path, really: bool, out: &mut String) -> Result<bool, DataDirError> {
     let data = open_existing(dir)?;
+    let Found { together, logs, faults } = check_all(&data, out)?;
+    let stamp = together.latest();
     let mut whole = true;
-    for log in check_all(&data, out)? {
-        let Some(fault) = log.fault else { continue };
-        let can_mend = match &fault {
+    for log in logs {
+        let shard = log.shard;
+        let Some(fault) = &log.fault else { continue };
+        let can_mend = match fault {
             LogFault::Log(refusal) => refusal.is_loss(),
-            LogFault::Emptied(_) => true,
+            LogFault::Emptied(_) | LogFault::Apart(_) => true,
             LogFault::Record(..) => false,
         };
         if !can_mend {
-            let _ = writeln!(out, "shard {}: nothing that repair could mend", log.shard);
+            let _ = writeln!(out, "shard {shard}: nothing that repair could mend");
             whole = false;
             continue;
         }
-        let fail = failing(log.files.path());
-        let Checked { shard, shards, .. } = log;
-        let fresh = Identity { id: crate::auth::random(), shard, shards };
-        let plan = plan_repair(&log.files, fresh).map_err(&fail)?;
-        match plan.end {
-            Some(end) => writeln!(out, "shard {}: undamaged up to {end}", log.shard),
-            None => writeln!(out, "shard {}: nothing undamaged: it begins anew", log.shard),
-        }
-        .ok();
-        if really {
-            apply_repair(&log.files, &plan).map_err(&fail)?;
-            let _ = writeln!(out, "shard {}: repaired, all behind that is given up", log.shard);
-        } else {
-            whole = false;
-        }
+        let mended = match fault {
+            LogFault::Apart(fault) if !fault.is_foreign() => take_over(&log, stamp, really, out),
+            _ => mend(&log, stamp, really, out),
+        };
+        mended.map_err(failing(log.files.path()))?;
+        whole &= really;
+    }
+    for fault in faults {
+        whole &= repair_small(&fault, stamp, really, out).map_err(failing(&fault.path))?;
     }
     if !whole && !really {
-        let _ = writeln!(
-            out,
-            "nothing was changed: add --give-up-what-follows to cut the logs off there"
-        );
+        let _ = writeln!(out, "nothing was changed: add --give-up-what-follows to do it");
     }
     Ok(whole)
+}
+
+/// Cuts a log off where it is damaged; one of another directory is given up whole.
+fn mend(log: &Checked, stamp: Option<Stamp>, really: bool, out: &mut String) -> io::Result<()> {
+    let Checked { shard, shards, files, fault } = log;
+    let fresh = Identity { id: crate::auth::random(), shard: *shard, shards: *shards };
+    let plan = match fault {
+        Some(LogFault::Apart(_)) => Survey::default().finish(fresh),
+        _ => plan_repair(files, fresh)?,
+    };
+    let _ = match plan.end {
+        Some(end) => writeln!(out, "shard {shard}: undamaged up to {end}"),
+        None => writeln!(out, "shard {shard}: nothing undamaged: it begins anew"),
+    };
+    if really {
+        apply_repair(files, &plan, stamp)?;
+        let _ = writeln!(out, "shard {shard}: repaired, all behind that is given up");
+    }
+    Ok(())
+}
+
+/// Takes a log of another time as it is.
+fn take_over(
+    log: &Checked,
+    stamp: Option<Stamp>,
+    really: bool,
+    out: &mut String,
+) -> io::Result<()> {
+    let shard = log.shard;
+    let _ = writeln!(out, "shard {shard}: a copy of another time: all it lacks is lost");
+    let (Some(stamp), true) = (stamp, really) else { return Ok(()) };
+    if log.files.manifest()?.is_some() {
+        stamp_log(&log.files, stamp)?;
+    } else {
+        let fresh = Identity { id: crate::auth::random(), shard, shards: log.shards };
+        apply_repair(&log.files, &plan_repair(&log.files, fresh)?, Some(stamp))?;
+    }
+    let _ = writeln!(out, "shard {shard}: used as it is, what it lacks is given up");
+    Ok(())
+}
+
+fn repair_small(
+    fault: &Fault,
+    stamp: Option<Stamp>,
+    really: bool,
+    out: &mut String,
+) -> io::Result<bool> {
+    let path = fault.path.display();
+    let (Part::Small, Some(stamp)) = (fault.part, stamp) else {
+        let _ = writeln!(out, "{path}: nothing that repair could mend: restore a backup");
+        return Ok(false);
+    };
+    if !really {
+        let _ = writeln!(out, "{path}: begins anew: all that it said is lost");
+        return Ok(false);
+    }
+    replace_small(&fault.path, stamp)?;
+    let _ = writeln!(out, "{path}: begun anew, all that it said is given up");
+    Ok(true)
 }
 
 fn plan_repair(files: &LogFiles, fresh: Identity) -> io::Result<Repair> {
@@ -321,7 +400,7 @@ fn plan_repair(files: &LogFiles, fresh: Identity) -> io::Result<Repair> {
 }
 
 /// Sets aside first and writes last, so that a repair that is cut short can be repeated.
-fn apply_repair(files: &LogFiles, plan: &Repair) -> io::Result<()> {
+fn apply_repair(files: &LogFiles, plan: &Repair, stamp: Option<Stamp>) -> io::Result<()> {
     let aside = |path: &Path| {
         let mut name = path.as_os_str().to_owned();
         name.push(".damaged");
@@ -338,7 +417,8 @@ fn apply_repair(files: &LogFiles, plan: &Repair) -> io::Result<()> {
         file.write_all_at(&plan.write, u64::from(end.offset()))?;
         file.sync_all()?;
     }
-    files.replace_manifest(&plan.manifest)
+    let manifest = stamp.map_or(plan.manifest, |stamp| plan.manifest.stamped(stamp));
+    files.replace_manifest(&manifest.file())
 }
 
 /// A directory to look at is not to be made by looking at it.

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use broker::{Quota, Scope, Shared, Space};
 
 use crate::config::{Namespace, NamespaceState, namespaces::DEFAULT};
+use crate::disk::Stamps;
 
-pub(crate) use names::NAMES_FILE;
 use names::{Entry, Maker, Names};
 pub(crate) use placing::{Belonging, Misplaced};
 
@@ -40,6 +40,8 @@ struct Table {
     hosts: BTreeMap<String, Scope>,
     /// Of deleted ones, found at the start.
     remains: BTreeSet<Scope>,
+    /// The highest number of those that were written down when the logs were last written.
+    last_kept: Scope,
 }
 
 /// One as others see it.
@@ -61,18 +63,22 @@ impl Namespaces {
     /// When the file of names cannot be read or written.
     pub fn open(
         directory: Option<&Path>,
+        stamps: &Stamps,
         shared: &Arc<Shared>,
         configured: &[Namespace],
     ) -> anyhow::Result<Self> {
-        let names = Names::open(directory)?;
+        let names = Names::open(directory, stamps)?;
+        let last_kept = names.last();
         let by_name = names.iter().map(|entry| (entry.name.clone(), entry.scope)).collect();
         for entry in names.iter() {
             set_state(&open_space(shared, entry), entry.state);
         }
-        let table = Table { names, by_name, hosts: BTreeMap::new(), remains: BTreeSet::new() };
+        let table =
+            Table { names, by_name, hosts: BTreeMap::new(), remains: BTreeSet::new(), last_kept };
         let (table, changes) = (RwLock::new(table), Mutex::default());
         let namespaces = Self { table, changes, shared: shared.clone() };
-        namespaces.configure(configured, |_| {})?;
+        let names = namespaces.with(configured)?;
+        namespaces.put_in_force(names, configured, |_| {});
         Ok(namespaces)
     }
 
@@ -89,6 +95,14 @@ impl Namespaces {
         tell: impl FnOnce(&[View]),
     ) -> anyhow::Result<()> {
         let _changing = self.change();
+        let names = self.with(configured)?;
+        self.write_down(&names)?;
+        self.put_in_force(names, configured, tell);
+        Ok(())
+    }
+
+    /// The names, with those of the configuration.
+    fn with(&self, configured: &[Namespace]) -> anyhow::Result<Names> {
         let mut names = self.read().names.clone();
         let listed: BTreeSet<&str> = configured.iter().map(|own| &*own.name).collect();
         for entry in names.iter_mut() {
@@ -104,7 +118,10 @@ impl Namespaces {
                 names.put(&own.name, Maker::Configuration, own.state)?;
             }
         }
-        self.write_down(&names)?;
+        Ok(names)
+    }
+
+    fn put_in_force(&self, names: Names, configured: &[Namespace], tell: impl FnOnce(&[View])) {
         let mut table = self.write();
         table.take(names);
         tell(&self.views(&table));
@@ -124,7 +141,6 @@ impl Namespaces {
                 space.set_limit(quota, set.map(|(_, max)| *max));
             }
         }
-        Ok(())
     }
 
     /// The number behind a name.
@@ -213,16 +229,36 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Does any log speak of a namespace that never got a number here? Then the file of names is
-    /// lost, and nobody could come to what is there. Of those that were deleted something may be
-    /// back after a crash: it is deleted again.
-    pub fn lacks_name(&self, used: &BTreeSet<Scope>) -> Option<Scope> {
+    /// The logs have been read, and speak of these: only now new names may have numbers. Writes
+    /// them down.
+    ///
+    /// # Errors
+    ///
+    /// The logs speak of a namespace that never got a number here: the files of names are not those
+    /// of these logs. Or they cannot be written.
+    pub fn settle(&self, used: &BTreeSet<Scope>) -> anyhow::Result<()> {
+        if let Some(scope) = self.lacks_name(used) {
+            anyhow::bail!(
+                "the logs have data of namespace number {}, of which the file `namespaces` does not \
+                 say the name; restore all of a backup together",
+                scope.number()
+            );
+        }
+        let _changing = self.change();
+        let names = self.read().names.clone();
+        names.write()?;
+        self.write().last_kept = names.last();
+        Ok(())
+    }
+
+    /// Of those that were deleted something may be back after a crash: it is deleted again.
+    fn lacks_name(&self, used: &BTreeSet<Scope>) -> Option<Scope> {
         let _changing = self.change();
         let mut table = self.write();
-        let mut known: BTreeSet<Scope> = table.names.iter().map(|entry| entry.scope).collect();
-        known.insert(Scope::FIRST);
+        let last = table.last_kept;
+        let kept = table.names.iter().map(|entry| entry.scope).filter(|scope| *scope <= last);
+        let known: BTreeSet<Scope> = kept.chain([Scope::FIRST]).collect();
         table.remains = used.difference(&known).copied().collect();
-        let last = table.names.last();
         table.remains.iter().copied().find(|scope| *scope > last)
     }
 

@@ -1,4 +1,4 @@
-//! The file of names in a data directory.
+//! The file of names in a data directory, and its copy.
 //!
 //! ```text
 //! quelea namespaces 1
@@ -16,14 +16,13 @@ use anyhow::{Context, bail, ensure};
 use broker::Scope;
 
 use crate::config::{NamespaceState, namespaces::is_name};
+use crate::disk::{DataDir, NAMES_FILE, Stamps};
 
-/// Its name in the data directory.
-pub(crate) const NAMES_FILE: &str = "namespaces";
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Names {
-    /// None: nothing is kept.
-    path: Option<PathBuf>,
+    /// Empty: nothing is kept.
+    paths: Vec<PathBuf>,
+    stamps: Stamps,
     last: u16,
     /// By their numbers.
     entries: Vec<Entry>,
@@ -47,23 +46,36 @@ pub(super) enum Maker {
     Operator,
 }
 
+impl PartialEq for Names {
+    fn eq(&self, other: &Self) -> bool {
+        (self.last, &self.entries) == (other.last, &other.entries)
+    }
+}
+
 impl Names {
-    pub(super) fn open(directory: Option<&Path>) -> anyhow::Result<Self> {
-        let Some(path) = directory.map(|directory| directory.join(NAMES_FILE)) else {
-            return Ok(Self::default());
+    /// The file in the first shard counts; the one in the directory is its copy, and is used where
+    /// that one is not to be had.
+    pub(super) fn open(directory: Option<&Path>, stamps: &Stamps) -> anyhow::Result<Self> {
+        let Some(directory) = directory else { return Ok(Self::default()) };
+        let copy = directory.join(NAMES_FILE);
+        let paths = [DataDir::log_path_in(directory, 0).join(NAMES_FILE), copy.clone()];
+        let read = |path: &PathBuf| stamps.read_text(path);
+        let [first, second] = [read(&paths[0]), read(&paths[1])];
+        if let (Ok(Some(_)), Err(error)) = (&first, &second) {
+            tracing::warn!(%error, "the names of namespaces are taken from their other copy");
+        }
+        let text = match first {
+            Ok(Some(text)) => Some(text),
+            Ok(None) | Err(_) => second?,
         };
-        let text = match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            read => read.with_context(|| path.display().to_string())?,
-        };
-        let mut names = match text.as_str() {
-            "" => Self::default(),
-            text => Self::parse(text).with_context(|| {
-                let shown = path.display();
-                format!("{shown} is not what a broker writes there; restore it from a backup")
+        let mut names = match text.as_deref() {
+            None | Some("") => Self::default(),
+            Some(text) => Self::parse(text).with_context(|| {
+                let shown = copy.display();
+                format!("{shown} is not what a broker writes there; restore all of a backup")
             })?,
         };
-        names.path = Some(path);
+        (names.paths, names.stamps) = (paths.into(), stamps.clone());
         Ok(names)
     }
 
@@ -72,7 +84,7 @@ impl Names {
         ensure!(lines.next() == Some(HEAD), "the first line is not '{HEAD}'");
         let last = lines.next().and_then(|line| line.strip_prefix("last "));
         let last: u16 = last.context("the second line is not 'last NUMBER'")?.parse()?;
-        let mut names = Self { path: None, last, entries: Vec::new() };
+        let mut names = Self { last, ..Self::default() };
         for line in lines {
             let entry = Entry::parse(line).with_context(|| format!("'{line}'"))?;
             ensure!((1..=last).contains(&entry.scope.number()), "'{line}': above 'last', or 0");
@@ -84,17 +96,19 @@ impl Names {
         Ok(names)
     }
 
-    /// The old file or the new one, whatever happens.
+    /// The old files or the new ones, whatever happens. The one that counts goes first.
     pub(super) fn write(&self) -> anyhow::Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
         let mut text = format!("{HEAD}\nlast {}\n", self.last);
         for entry in &self.entries {
             let Entry { scope, maker, state, name } = entry;
             let line = format!("{} {} {} {name}\n", scope.number(), maker.as_str(), state.as_str());
             text.push_str(&line);
         }
-        crate::disk::write_whole(path, text.as_bytes())
-            .with_context(|| format!("cannot write {}", path.display()))
+        for path in &self.paths {
+            let written = self.stamps.write(path, text.as_bytes());
+            written.with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
     }
 
     /// The highest number that was ever given.
@@ -183,7 +197,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_and_no_number_is_given_twice() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Names::open(Some(dir.path())).unwrap();
+        std::fs::create_dir(dir.path().join("shard-000")).unwrap();
+        let open = || Names::open(Some(dir.path()), &Stamps::default()).unwrap();
         let mut names = open();
         let (a, b) = ("a", "tenant-b.1");
         assert_eq!(names.put(a, Maker::Configuration, NamespaceState::Open).unwrap().number(), 1);

@@ -10,6 +10,17 @@ fn shared() -> Arc<Shared> {
     Shared::new(Settings::default(), 1, 1)
 }
 
+fn open_in(
+    dir: &tempfile::TempDir,
+    shared: &Arc<Shared>,
+    configured: &[Namespace],
+) -> anyhow::Result<Namespaces> {
+    std::fs::create_dir_all(dir.path().join("shard-000"))?;
+    let namespaces = Namespaces::open(Some(dir.path()), &Stamps::default(), shared, configured)?;
+    namespaces.settle(&BTreeSet::new())?;
+    Ok(namespaces)
+}
+
 fn open(name: &str) -> Namespace {
     Namespace {
         name: name.into(),
@@ -62,7 +73,8 @@ fn by(sources: &[NamespaceSource]) -> Placing {
 
 #[test]
 fn clients_come_to_where_listener_host_name_or_credential_say() {
-    let namespaces = Namespaces::open(None, &shared(), &[open("a"), open("b")]).unwrap();
+    let namespaces =
+        Namespaces::open(None, &Stamps::default(), &shared(), &[open("a"), open("b")]).unwrap();
     let [a, b] = ["a", "b"].map(|name| namespaces.scope_of(name).unwrap());
     let text = |name: &str| Some(Attribute::Text(name.into()));
     let nothing = Placing::default();
@@ -94,7 +106,8 @@ fn clients_come_to_where_listener_host_name_or_credential_say() {
 
 #[test]
 fn who_says_two_different_namespaces_is_refused() {
-    let namespaces = Namespaces::open(None, &shared(), &[open("a"), open("b")]).unwrap();
+    let namespaces =
+        Namespaces::open(None, &Stamps::default(), &shared(), &[open("a"), open("b")]).unwrap();
     let a = namespaces.scope_of("a").unwrap();
     use NamespaceSource::{Attribute as Claim, Host, Username};
     let all = by(&[Host, Username, Claim]);
@@ -117,13 +130,13 @@ fn who_says_two_different_namespaces_is_refused() {
 fn an_unknown_namespace_is_made_where_that_is_allowed() {
     let dir = tempfile::tempdir().unwrap();
     let shared = shared();
-    let namespaces = Namespaces::open(Some(dir.path()), &shared, &[]).unwrap();
+    let namespaces = open_in(&dir, &shared, &[]).unwrap();
     let creating = Placing { creates: true, ..by(&[NamespaceSource::Username]) };
     let (scope, _) = place(&namespaces, &creating, Some("new:x"), None, None).unwrap();
     assert_eq!(place(&namespaces, &creating, Some("new:y"), None, None).unwrap().0, scope);
     assert!(place(&namespaces, &creating, Some("no name:x"), None, None).is_err());
     drop(namespaces);
-    let again = Namespaces::open(Some(dir.path()), &shared, &[]).unwrap();
+    let again = open_in(&dir, &shared, &[]).unwrap();
     assert_eq!(again.scope_of("new"), Some(scope));
 }
 
@@ -131,7 +144,7 @@ fn an_unknown_namespace_is_made_where_that_is_allowed() {
 fn who_is_suspended_or_no_longer_configured_is_kept_out() {
     let dir = tempfile::tempdir().unwrap();
     let shared = shared();
-    let namespaces = Namespaces::open(Some(dir.path()), &shared, &[open("a")]).unwrap();
+    let namespaces = open_in(&dir, &shared, &[open("a")]).unwrap();
     let by_name = by(&[NamespaceSource::Username]);
     let come = |namespaces: &Namespaces| place(namespaces, &by_name, Some("a:x"), None, None);
     let a = come(&namespaces).unwrap().0;
@@ -142,7 +155,7 @@ fn who_is_suspended_or_no_longer_configured_is_kept_out() {
     configure(&namespaces, &[]);
     assert_eq!(come(&namespaces), Err(Reason::BANNED));
     drop(namespaces);
-    let again = Namespaces::open(Some(dir.path()), &shared, &[]).unwrap();
+    let again = open_in(&dir, &shared, &[]).unwrap();
     assert_eq!(come(&again), Err(Reason::BANNED));
 }
 
@@ -150,7 +163,7 @@ fn who_is_suspended_or_no_longer_configured_is_kept_out() {
 fn a_deleted_one_stays_closed_until_nothing_is_left_and_begins_anew_then() {
     let dir = tempfile::tempdir().unwrap();
     let shared = shared();
-    let namespaces = Namespaces::open(Some(dir.path()), &shared, &[open("a")]).unwrap();
+    let namespaces = open_in(&dir, &shared, &[open("a")]).unwrap();
     let old = namespaces.scope_of("a").unwrap();
     let deleted = of_state("a", NamespaceState::Deleted);
     configure(&namespaces, std::slice::from_ref(&deleted));
@@ -167,8 +180,10 @@ fn a_deleted_one_stays_closed_until_nothing_is_left_and_begins_anew_then() {
 
 #[test]
 fn data_of_a_namespace_that_never_had_a_number_is_not_overlooked() {
-    let namespaces = Namespaces::open(None, &shared(), &[open("a"), open("b")]).unwrap();
+    let namespaces =
+        Namespaces::open(None, &Stamps::default(), &shared(), &[open("a"), open("b")]).unwrap();
     let [a, b] = ["a", "b"].map(|name| namespaces.scope_of(name).unwrap());
+    namespaces.settle(&BTreeSet::new()).unwrap();
     namespaces.forget(a).unwrap();
     assert_eq!(namespaces.lacks_name(&[Scope::FIRST, b].into()), None);
     assert_eq!(namespaces.deleted(), []);
@@ -181,7 +196,7 @@ fn data_of_a_namespace_that_never_had_a_number_is_not_overlooked() {
 /// Else a client could come to one whose rules nobody knows yet.
 #[test]
 fn nobody_comes_to_a_new_one_before_all_are_told_of_it() {
-    let namespaces = Namespaces::open(None, &shared(), &[]).unwrap();
+    let namespaces = Namespaces::open(None, &Stamps::default(), &shared(), &[]).unwrap();
     let told = |views: &[View]| {
         assert_eq!(views.iter().map(|view| &*view.name).collect::<Vec<_>>(), ["a"]);
         assert!(namespaces.table.try_read().is_err(), "doors wait");
@@ -193,9 +208,25 @@ fn nobody_comes_to_a_new_one_before_all_are_told_of_it() {
 #[test]
 fn what_cannot_be_written_down_is_told_to_nobody() {
     let dir = tempfile::tempdir().unwrap();
-    let namespaces = Namespaces::open(Some(dir.path()), &shared(), &[open("a")]).unwrap();
+    let namespaces = open_in(&dir, &shared(), &[open("a")]).unwrap();
     std::fs::remove_dir_all(dir.path()).unwrap();
     let told = |_: &[View]| panic!("told");
     assert!(namespaces.configure(&[open("b")], told).is_err());
     assert_eq!(namespaces.scope_of("b"), None);
+}
+
+#[test]
+fn names_of_the_configuration_get_no_number_that_the_logs_know_as_anothers() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("shard-000")).unwrap();
+    let open_both = || {
+        let configured = [open("blue"), open("red")];
+        Namespaces::open(Some(dir.path()), &Stamps::default(), &shared(), &configured).unwrap()
+    };
+    let of_logs = BTreeSet::from([Scope::new(1)]);
+    let told = open_both().settle(&of_logs).unwrap_err().to_string();
+    assert!(told.contains("namespace number 1") && told.contains("restore"), "{told}");
+    open_both().settle(&of_logs).unwrap_err();
+    open_both().settle(&BTreeSet::new()).unwrap();
+    open_both().settle(&of_logs).unwrap();
 }

@@ -12,8 +12,10 @@ use anyhow::Context;
 use broker::{Calendar, CalendarNote};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::disk::Stamps;
+
 /// The file in the data directory.
-pub(crate) const CLOCK_FILE: &str = "clock";
+pub(super) const CLOCK_FILE: &str = "clock";
 
 /// How often the note is written anew while no clock is set: a clock that is behind at the next
 /// start is known by it.
@@ -38,6 +40,7 @@ pub(super) struct ClockWatch {
     calendar: Calendar,
     /// None: nothing outlives the process.
     path: Option<PathBuf>,
+    stamps: Stamps,
     slept_ms: u64,
     noted: Instant,
 }
@@ -76,9 +79,16 @@ impl Clock {
     /// # Errors
     ///
     /// The note of the process before cannot be read.
-    pub(super) fn resume(self, directory: Option<&Path>) -> anyhow::Result<ClockWatch> {
+    pub(super) fn resume(
+        self,
+        directory: Option<&Path>,
+        stamps: &Stamps,
+    ) -> anyhow::Result<ClockWatch> {
         let path = directory.map(|directory| directory.join(CLOCK_FILE));
-        let note = path.as_deref().map(read_note).transpose()?.flatten();
+        let note = match &path {
+            Some(path) => read_note(path, stamps)?,
+            None => None,
+        };
         let (calendar, now_ms, set_ms) = Calendar::begin(note, wall_ms());
         let since = self.started.elapsed().as_millis() as u64;
         self.base_ms.store(now_ms.saturating_sub(since), Ordering::Relaxed);
@@ -86,7 +96,8 @@ impl Clock {
             warn("since the broker ran last", set_ms);
         }
         let (slept_ms, noted) = (slept_ms(), Instant::now());
-        let mut watch = ClockWatch { clock: self, calendar, path, slept_ms, noted };
+        let stamps = stamps.clone();
+        let mut watch = ClockWatch { clock: self, calendar, path, stamps, slept_ms, noted };
         watch.note();
         Ok(watch)
     }
@@ -114,7 +125,7 @@ impl ClockWatch {
         self.noted = Instant::now();
         let Some(path) = &self.path else { return };
         let text = self.calendar.note(self.clock.now_ms()).to_text();
-        if let Err(error) = crate::disk::write_whole(path, text.as_bytes()) {
+        if let Err(error) = self.stamps.write(path, text.as_bytes()) {
             let path = path.display();
             tracing::error!(
                 %path,
@@ -132,10 +143,9 @@ fn warn(when: &str, set_ms: i64) {
     );
 }
 
-fn read_note(path: &Path) -> anyhow::Result<Option<CalendarNote>> {
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        read => read.with_context(|| path.display().to_string())?,
+fn read_note(path: &Path, stamps: &Stamps) -> anyhow::Result<Option<CalendarNote>> {
+    let Some(text) = stamps.read_text(path)?.filter(|text| !text.is_empty()) else {
+        return Ok(None);
     };
     let note = CalendarNote::from_text(&text).with_context(|| {
         format!(
@@ -173,12 +183,12 @@ mod tests {
         let note = CalendarNote { ahead_ms: 2 * day_ms, at_ms: wall_ms() - 3 * day_ms as u64 };
         std::fs::write(&path, note.to_text()).expect("written");
         let clock = Clock::start();
-        let mut watch = clock.resume(Some(dir.path())).expect("a sound note");
+        let mut watch = clock.resume(Some(dir.path()), &Stamps::default()).expect("a sound note");
         let behind_ms = wall_ms() - clock.now_ms();
         assert!(behind_ms.abs_diff(2 * day_ms as u64) < 60_000, "{behind_ms}");
         watch.look();
         watch.note();
-        let noted = read_note(&path).expect("readable").expect("a note");
+        let noted = read_note(&path, &Stamps::default()).expect("readable").expect("a note");
         assert_eq!(noted.ahead_ms, 2 * day_ms);
         assert!(noted.at_ms > note.at_ms + day_ms as u64 / 2);
     }
@@ -187,7 +197,10 @@ mod tests {
     fn a_note_that_nobody_wrote_is_told_with_what_to_do() {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join(CLOCK_FILE), "yesterday").expect("written");
-        let told = Clock::start().resume(Some(dir.path())).expect_err("no note").to_string();
+        let told = Clock::start()
+            .resume(Some(dir.path()), &Stamps::default())
+            .expect_err("no note")
+            .to_string();
         assert!(told.contains("clock") && told.contains("remove it"), "{told}");
     }
 }

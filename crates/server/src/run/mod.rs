@@ -43,6 +43,7 @@ use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::rules::{self, BrokerRules};
 use crate::config::{ApiAddress, Config, ConfigError, Loaded, print};
+use crate::disk::Stamps;
 use crate::http::{self, Health, Metrics, State};
 use crate::life_cycle::LifeCycle;
 use crate::logging::Logging;
@@ -51,7 +52,6 @@ use crate::metrics::Sources;
 use crate::namespaces::Namespaces;
 pub(crate) use ask::{NoAnswer, Shards};
 pub use certificates::Certificates;
-pub(crate) use clock::CLOCK_FILE;
 pub use clock::Clock;
 use clock::ClockWatch;
 pub use gate::{Counts, Gate, TurnedAway};
@@ -86,16 +86,17 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let rules = rules::load(&config)?;
     let store = Store::open(&config)?;
     let directory = store.as_ref().map(|store| store.data().path());
-    let clock_watch = clock.resume(directory)?;
-    let decoy_secret = store.as_ref().and_then(kept_secret);
+    let stamps = stamps_of(store.as_ref());
+    let clock_watch = clock.resume(directory, &stamps)?;
+    let decoy_secret = kept_secret(store.as_ref())?;
     let authenticator =
         Arc::new(Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?);
     authenticator.fit_into(config.limits.memory_bytes_max);
     let shards = store.as_ref().map_or(config.server.shards, Store::shards);
     let seed = u64::from_le_bytes(crate::auth::random());
     let shared = Shared::new(limits::of_broker(&config), shards, seed);
-    let namespaces = Arc::new(Namespaces::open(directory, &shared, &config.namespaces)?);
-    let gate = Arc::new(open_gate(&config)?);
+    let namespaces = Arc::new(Namespaces::open(directory, &stamps, &shared, &config.namespaces)?);
+    let gate = Arc::new(open_gate(&config, &stamps)?);
     let health = Health::new();
     let board = Arc::new(LogBoard::new(store.as_ref().map_or(0, Store::shards), health.clone()));
     let turns: Arc<[Timing]> = (0..config.server.workers).map(|_| Timing::default()).collect();
@@ -117,7 +118,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         let metrics = metrics_of(&shared, &turns, &facts);
         start_http(&config, metrics, &shards_asked, facts)?
     };
-    let restored = restore(store.as_ref(), &config, &shared, &rules, &namespaces, clock)?;
+    let restored = restore(store.as_ref(), &config, &shared, &rules, (&namespaces, &gate), clock)?;
     let told = WorkersTold { board: &board, turns: &turns, life_cycle: &life_cycle };
     let workers = Workers::start(&config, restored, told, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
@@ -147,25 +148,31 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     served
 }
 
-fn open_gate(config: &Config) -> anyhow::Result<Gate> {
-    let bans = Bans::load(&config.auth, &config.server.data_dir).map_err(anyhow::Error::msg)?;
+fn stamps_of(store: Option<&Store>) -> Stamps {
+    store.map(|store| store.stamps().clone()).unwrap_or_default()
+}
+
+fn open_gate(config: &Config, stamps: &Stamps) -> anyhow::Result<Gate> {
+    let bans =
+        Bans::load(&config.auth, &config.server.data_dir, stamps).map_err(anyhow::Error::msg)?;
     Ok(Gate::with_bans(config.limits.connections_max, bans))
 }
 
-/// The shards as they were, or empty ones where nothing is kept.
+/// The shards as they were, or empty ones where nothing is kept. From here on the broker may serve.
 fn restore(
     store: Option<&Store>,
     config: &Config,
     shared: &Arc<Shared>,
     rules: &BrokerRules,
-    namespaces: &Namespaces,
+    (namespaces, gate): (&Arc<Namespaces>, &Arc<Gate>),
     clock: Clock,
 ) -> anyhow::Result<Vec<Restoration>> {
     let rules = rules.of_scopes(&namespaces.all());
-    match store {
-        Some(store) => store.restore(config, shared, &rules, namespaces, clock),
-        None => Ok(workers::empty_shards(shared, &rules)),
-    }
+    let Some(store) = store else { return Ok(workers::empty_shards(shared, &rules)) };
+    let restored = store.restore(config, shared, &rules, namespaces, clock)?;
+    gate.bans.renew().context("cannot write the file of bans")?;
+    store.finish_start(&restored)?;
+    Ok(restored)
 }
 
 /// The parts behind the listeners.
@@ -296,7 +303,8 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
         PasswordFile::load(path)?;
     }
     crate::auth::check_files(&config.authentication)?;
-    Bans::load(&config.auth, &config.server.data_dir).map_err(anyhow::Error::msg)?;
+    Bans::load(&config.auth, &config.server.data_dir, &Stamps::default())
+        .map_err(anyhow::Error::msg)?;
     let mut notes = Vec::new();
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
@@ -402,11 +410,17 @@ fn start_http(
 
 /// Without it the broker runs all the same, and what clients see of users that do not exist stays
 /// the same as long as the password file does.
-fn kept_secret(store: &Store) -> Option<[u8; 32]> {
-    let warn = |error: &io::Error| {
-        tracing::warn!(%error, "cannot store a secret in the data directory; see docs/security.md");
-    };
-    crate::auth::secret::kept(store.data().path()).inspect_err(warn).ok()
+/// One that is damaged is refused; without a place for one the broker runs all the same.
+fn kept_secret(store: Option<&Store>) -> io::Result<Option<[u8; 32]>> {
+    let Some(store) = store else { return Ok(None) };
+    match crate::auth::secret::kept(store.data().path(), store.stamps()) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "cannot store a secret in the data directory; see docs/security.md");
+            Ok(None)
+        }
+        Ok(secret) => Ok(Some(secret)),
+    }
 }
 
 /// Without it the broker runs all the same, and backups need it to be stopped.

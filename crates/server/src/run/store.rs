@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use broker::{Limits, Replay, Restored, Rules, Scope, Shard, ShardId, Shared};
-use storage::{Identity, Record, Report};
+use storage::{Identity, Manifest, Record, Report, Stamp};
 
 use super::clock::Clock;
 use super::limits;
 use crate::config::Config;
-use crate::disk::{DataDir, LogFiles};
-use crate::namespaces::{NAMES_FILE, Namespaces};
+use crate::disk::{DataDir, LogFiles, Stamps};
+use crate::namespaces::Namespaces;
 
 /// How often a start that takes long says how far it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -24,21 +24,37 @@ pub(super) struct Store {
     data: DataDir,
     shards: u16,
     settings: storage::Settings,
+    stamps: Stamps,
+    stamp: Stamp,
 }
 
 /// A shard, and the files of its log where it has one.
-pub(super) type Restoration = (Shard, Option<LogFiles>);
+pub(super) type Restoration = (Shard, Option<StoredLog>);
+
+/// The files of a log, and the manifest that it goes on from.
+pub(super) struct StoredLog {
+    pub(super) files: LogFiles,
+    manifest: Manifest,
+}
 
 /// One log read back.
 struct ReadBack {
     shard: Shard,
     files: LogFiles,
+    manifest: Manifest,
     restored: Restored,
     report: Report,
     /// The newest time that a session's record tells.
     newest_ms: u64,
     /// The namespaces that it speaks of.
     scopes: BTreeSet<Scope>,
+}
+
+impl ReadBack {
+    fn into_stored(self) -> Restoration {
+        let Self { shard, files, manifest, .. } = self;
+        (shard, Some(StoredLog { files, manifest }))
+    }
 }
 
 /// What the reading of all logs needs.
@@ -68,12 +84,31 @@ impl Store {
         let settings = config.durability.log_settings(shards).with_context(|| {
             format!("the logs of {shards} shards in {} do not fit", path.display())
         })?;
-        Ok(Some(Self { data, shards, settings }))
+        let (stamps, stamp) = data.begin_start(shards)?;
+        Ok(Some(Self { data, shards, settings, stamps, stamp }))
     }
 
     /// As many as the directory was made for.
     pub(super) fn shards(&self) -> u16 {
         self.shards
+    }
+
+    /// For the small files of the directory.
+    pub(super) fn stamps(&self) -> &Stamps {
+        &self.stamps
+    }
+
+    /// All parts have the stamp of this start: now the broker may serve.
+    ///
+    /// # Errors
+    ///
+    /// When a manifest cannot be written.
+    pub(super) fn finish_start(&self, restored: &[Restoration]) -> anyhow::Result<()> {
+        for files in restored.iter().filter_map(|(_, files)| files.as_ref()) {
+            let fail = || files.files.manifest_path().display().to_string();
+            files.files.put_manifest(&files.manifest).with_context(fail)?;
+        }
+        Ok(())
     }
 
     /// The directory.
@@ -117,19 +152,11 @@ impl Store {
         read.sort_by_key(|log| log.shard.id());
         self.data.check_together(read.iter().map(|log| (log.shard.id(), &log.report)))?;
         let scopes = read.iter().flat_map(|log| log.scopes.iter().copied()).collect();
-        if let Some(scope) = namespaces.lacks_name(&scopes) {
-            let path = self.data.path().join(NAMES_FILE);
-            anyhow::bail!(
-                "the logs have data of namespace number {}, of which {} does not say the name; \
-                 restore that file from a backup",
-                scope.number(),
-                path.display()
-            );
-        }
+        namespaces.settle(&scopes)?;
         let bytes_read = reading.bytes_read.load(Ordering::Relaxed);
         report(&read, bytes_read, began.elapsed(), reading.now_ms);
         let (mut shards, files): (Vec<_>, Vec<_>) =
-            read.into_iter().map(|log| (log.shard, Some(log.files))).unzip();
+            read.into_iter().map(|log| log.into_stored()).unzip();
         broker::settle(&mut shards, reading.now_ms);
         Ok(shards.into_iter().zip(files).collect())
     }
@@ -156,7 +183,7 @@ impl Reading<'_> {
     }
 
     fn read(&self, id: ShardId) -> anyhow::Result<ReadBack> {
-        let Store { data, shards, settings } = self.store;
+        let Store { data, shards, settings, stamp, .. } = self.store;
         let files = data.log_files(id)?;
         let fresh = Identity { id: crate::auth::random(), shard: id, shards: *shards };
         let mut replay = Replay::new(u64::from_ne_bytes(crate::auth::random()));
@@ -166,14 +193,15 @@ impl Reading<'_> {
         let progress = |bytes| {
             self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
         };
-        let recovered = data.recover(&files, fresh, settings, &mut sink, &progress)?;
+        let mut recovered = data.recover(&files, fresh, settings, &mut sink, &progress)?;
+        let manifest = recovered.finish_stamp(*stamp);
         let (report, newest_ms) = (recovered.report, replay.newest_ms());
         let scopes = replay.scopes().clone();
         let mut shard = Shard::new(id, self.shared.clone(), self.rules.clone());
         let restored = shard
             .open_log(recovered, settings.clone(), replay, &self.limits, self.now_ms)
             .with_context(|| files.path().display().to_string())?;
-        Ok(ReadBack { shard, files, restored, report, newest_ms, scopes })
+        Ok(ReadBack { shard, files, manifest, restored, report, newest_ms, scopes })
     }
 }
 

@@ -216,7 +216,7 @@ fn deal_out(shards: Vec<Restoration>, workers: usize) -> Vec<Share> {
     let mut dealt: Vec<Share> = (0..workers).map(|_| Default::default()).collect();
     for (number, (shard, files)) in shards.into_iter().enumerate() {
         let (own_shards, own_files) = &mut dealt[number % workers];
-        own_files.extend(files.map(|files| (shard.id(), files)));
+        own_files.extend(files.map(|stored| (shard.id(), stored.files)));
         own_shards.push(shard);
     }
     dealt

@@ -1,0 +1,341 @@
+//! The stamps of a data directory's parts: all its logs, and the small files beside them.
+//!
+//! A small file begins with a line that says which directory and which start wrote it, with a
+//! checksum of the whole file. One that is damaged, older, foreign or gone is refused, as a log is.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use storage::{Manifest, Misfit, Stamp, Together, checksum};
+
+use super::{DataDir, DataDirError, LogFiles, write_whole};
+
+/// The small files that every data directory has once a broker has served from it, beside the one
+/// of the names, of which there are two.
+pub(crate) const SMALL_FILES: [&str; 2] = ["bans", "clock"];
+/// What namespaces are called: the file in the directory is a copy of the one in the first shard.
+pub(crate) const NAMES_FILE: &str = "namespaces";
+/// Made anew where it is missing: nothing depends on it but itself.
+pub(crate) const SECRET_FILE: &str = "auth.secret";
+
+/// Reads and writes the small files of a data directory.
+#[derive(Clone, Debug, Default)]
+pub struct Stamps {
+    together: Together,
+    /// `None`: the logs are not used. A file keeps the stamp that it has.
+    own: Option<Stamp>,
+}
+
+/// A part of a data directory that does not belong to the others.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) part: Part,
+    pub(crate) path: PathBuf,
+    misfit: Option<Misfit>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Log(u16),
+    Small,
+    Names,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.misfit {
+            Some(misfit) => write!(to, "{}: {misfit}", self.path.display()),
+            None => write!(to, "{}: {DAMAGED}", self.path.display()),
+        }
+    }
+}
+
+impl Fault {
+    /// Nothing of it can be used in this directory.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.misfit == Some(Misfit::Foreign)
+    }
+}
+
+/// What a small file says.
+enum Content {
+    Missing,
+    /// It has no stamp, as the program of before wrote it.
+    Bare(Vec<u8>),
+    Stamped(Stamp, Vec<u8>),
+    Damaged,
+}
+
+impl Stamps {
+    /// The content of a small file. `None`: there is none, nor has to be.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, is damaged, or is not of this directory and time.
+    pub fn read(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        let found = content_of(path)?;
+        if let Err(misfit) = self.check(&found) {
+            let fault = Fault { part: Part::Small, path: path.to_owned(), misfit };
+            return Err(io::Error::new(io::ErrorKind::InvalidData, fault.to_string()));
+        }
+        Ok(match found {
+            Content::Bare(content) | Content::Stamped(_, content) => Some(content),
+            Content::Missing | Content::Damaged => None,
+        })
+    }
+
+    /// The same, of a file of text.
+    ///
+    /// # Errors
+    ///
+    /// It is no text either.
+    pub fn read_text(&self, path: &Path) -> io::Result<Option<String>> {
+        let text = self.read(path)?.map(String::from_utf8).transpose();
+        text.map_err(|_| {
+            let text = format!("{}: {DAMAGED}", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })
+    }
+
+    /// Writes a small file: the old content or the new one, whatever happens.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        let stamp = match (self.own, content_of(path)) {
+            (Some(own), _) => own,
+            (None, Ok(Content::Stamped(stamp, _))) => stamp,
+            (None, _) => NO_START,
+        };
+        write_whole(path, &stamped(stamp, content))
+    }
+
+    fn fault(&self, part: Part, path: &Path, found: &Content) -> Option<Fault> {
+        let misfit = self.check(found).err()?;
+        Some(Fault { part, path: path.to_owned(), misfit })
+    }
+
+    /// `Err(None)`: it is damaged.
+    fn check(&self, found: &Content) -> Result<(), Option<Misfit>> {
+        let stamp = match found {
+            Content::Missing => None,
+            Content::Stamped(stamp, _) if self.own.is_some_and(|own| is_same(*stamp, own)) => {
+                return Ok(());
+            }
+            Content::Stamped(stamp, _) => Some(*stamp).filter(|stamp| stamp.start > 0),
+            Content::Bare(_) if !self.together.has_served() => return Ok(()),
+            Content::Bare(_) | Content::Damaged => return Err(None),
+        };
+        self.together.check(stamp).map_err(Some)
+    }
+}
+
+impl DataDir {
+    /// What of the directory does not belong to the rest. Changes nothing.
+    pub(crate) fn look_together(&self) -> Result<(Together, Vec<Fault>), DataDirError> {
+        let shards = self.shards()?;
+        let logs = shards.iter().map(|shard| self.stamp_of(*shard));
+        let logs: Vec<_> = logs.collect::<Result<_, _>>()?;
+        let small = SMALL_FILES.map(|name| self.path().join(name));
+        let names = [self.log_path(0).join(NAMES_FILE), self.path().join(NAMES_FILE)];
+        let secret = self.path().join(SECRET_FILE);
+        let read = |path: &PathBuf| content_of(path).map_err(|error| self.fail(error));
+        let mut contents = Vec::new();
+        for path in small.iter().chain(&names) {
+            contents.push(read(path)?);
+        }
+        let votes: Vec<_> = contents.iter().map(stamp_in).collect();
+        let known: Vec<_> = logs.iter().map(|found| found.flatten()).collect();
+        let together = Together::of(&known, &votes);
+        let stamps = Stamps { together, own: None };
+        let mut faults = Vec::new();
+        for (shard, found) in shards.iter().zip(&logs) {
+            // What is wrong with others is found when they are read.
+            let Some(stamp) = found else { continue };
+            if let Err(misfit) = together.check(*stamp) {
+                let (part, path) = (Part::Log(*shard), self.log_path(*shard));
+                faults.push(Fault { part, path, misfit: Some(misfit) });
+            }
+        }
+        for (path, content) in small.iter().zip(&contents) {
+            faults.extend(stamps.fault(Part::Small, path, content));
+        }
+        let (of_first, of_copy) = (&contents[small.len()], &contents[small.len() + 1]);
+        if stamps.check(of_first).is_err() {
+            faults.extend(stamps.fault(Part::Names, &names[1], of_copy));
+        }
+        match read(&secret)? {
+            Content::Missing => {}
+            content => faults.extend(stamps.fault(Part::Small, &secret, &content)),
+        }
+        Ok((together, faults))
+    }
+
+    /// What the manifest of a log has for a stamp. `None`: the log has a fault of another kind.
+    fn stamp_of(&self, shard: u16) -> Result<Option<Option<Stamp>>, DataDirError> {
+        let files = self.log_files(shard)?;
+        let fail = |error| DataDirError::Io { path: files.path().to_owned(), error };
+        match files.manifest().map_err(fail)? {
+            Some(content) => Ok(Manifest::read(&content).ok().map(|found| found.stamp)),
+            None if files.list().map_err(fail)?.is_empty() => Ok(Some(None)),
+            None => Ok(None),
+        }
+    }
+
+    /// A start begins: all logs get its unfinished stamp.
+    ///
+    /// # Errors
+    ///
+    /// When a part of the directory does not belong to the others. Nothing was changed then.
+    pub fn begin_start(&self, shards: u16) -> Result<(Stamps, Stamp), DataDirError> {
+        let (together, faults) = self.look_together()?;
+        if !faults.is_empty() {
+            return Err(DataDirError::Apart(faults.iter().map(Fault::to_string).collect()));
+        }
+        let token = u64::from_ne_bytes(crate::auth::random());
+        let next = together.next(crate::auth::random(), token);
+        for shard in 0..shards {
+            let files = self.log_files(shard)?;
+            let fail = |error| DataDirError::Io { path: files.path().to_owned(), error };
+            let read = files.manifest().map_err(fail)?.map(|content| Manifest::read(&content));
+            let known = match read {
+                None if files.list().map_err(fail)?.is_empty() => {
+                    let id = crate::auth::random();
+                    Manifest::of_nothing(storage::Identity { id, shard, shards })
+                }
+                Some(Ok(known)) => known,
+                // Whether it can be used is told when it is read; it has its stamp at the end.
+                None | Some(Err(_)) => continue,
+            };
+            if known.stamp != Some(next) {
+                files.put_manifest(&known.stamped(next)).map_err(fail)?;
+            }
+        }
+        Ok((Stamps { together, own: Some(next) }, next))
+    }
+}
+
+/// Sets a damaged small file aside, and puts one in its place that says nothing.
+pub(crate) fn replace_small(path: &Path, stamp: Stamp) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".damaged");
+    match std::fs::rename(path, aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    write_whole(path, &stamped(stamp, b""))
+}
+
+/// Gives a log that was mended the stamp of the others.
+pub(crate) fn stamp_log(files: &LogFiles, stamp: Stamp) -> io::Result<()> {
+    let content = files.manifest()?.unwrap_or_default();
+    let found = Manifest::read(&content).map_err(io::Error::other)?;
+    files.put_manifest(&found.stamped(stamp))
+}
+
+fn content_of(path: &Path) -> io::Result<Content> {
+    let bytes = match std::fs::read(path) {
+        Err(error) if is_absence(&error) => return Ok(Content::Missing),
+        read => read.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?,
+    };
+    if bytes.is_empty() {
+        return Ok(Content::Damaged);
+    }
+    if !bytes.starts_with(HEAD.as_bytes()) {
+        return Ok(Content::Bare(bytes));
+    }
+    let end = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| at + 1);
+    let (line, content) = bytes.split_at(end);
+    let stamp = std::str::from_utf8(line).ok().and_then(stamp_of_line);
+    Ok(match stamp {
+        Some(stamp) if stamped(stamp, content) == bytes => Content::Stamped(stamp, content.into()),
+        _ => Content::Damaged,
+    })
+}
+
+/// Neither it nor its directory is there.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn stamp_in(content: &Content) -> Option<Stamp> {
+    match content {
+        Content::Stamped(stamp, _) if stamp.start > 0 => Some(*stamp),
+        _ => None,
+    }
+}
+
+fn is_same(one: Stamp, other: Stamp) -> bool {
+    (one.directory, one.start, one.token) == (other.directory, other.start, other.token)
+}
+
+fn stamped(stamp: Stamp, content: &[u8]) -> Vec<u8> {
+    let directory = u128::from_be_bytes(stamp.directory);
+    let front = format!("{HEAD}{directory:032x} {} {:016x} ", stamp.start, stamp.token);
+    let mut bytes = front.clone().into_bytes();
+    bytes.extend_from_slice(content);
+    let mut bytes = format!("{front}{:08x}\n", checksum(&bytes)).into_bytes();
+    bytes.extend_from_slice(content);
+    bytes
+}
+
+fn stamp_of_line(line: &str) -> Option<Stamp> {
+    let mut words = line.strip_prefix(HEAD)?.split(' ');
+    let directory = u128::from_str_radix(words.next()?, 16).ok()?.to_be_bytes();
+    let start = words.next()?.parse().ok()?;
+    let token = u64::from_str_radix(words.next()?, 16).ok()?;
+    Some(Stamp { directory, start, token, is_finished: false })
+}
+
+/// Its first line goes on with directory, start, token and checksum.
+const HEAD: &str = "# quelea 2 ";
+/// Of a file that was written without any log.
+const NO_START: Stamp = Stamp { directory: [0; 16], start: 0, token: 0, is_finished: false };
+const DAMAGED: &str = "it is damaged: put the right one back, or restore all of a backup together, \
+                       or run `quelea log repair`";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_file_that_was_changed_anywhere_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("clock");
+        let stamps = Stamps::default();
+        assert_eq!(stamps.read(&path).unwrap(), None);
+        stamps.write(&path, b"one\ntwo\n").unwrap();
+        assert_eq!(stamps.read(&path).unwrap().unwrap(), b"one\ntwo\n");
+        let whole = std::fs::read(&path).unwrap();
+        for at in HEAD.len()..whole.len() {
+            let mut turned = whole.clone();
+            turned[at] ^= 4;
+            for wrong in [&turned[..], &whole[..at], &[]] {
+                std::fs::write(&path, wrong).unwrap();
+                let told = stamps.read(&path).unwrap_err().to_string();
+                assert!(
+                    told.contains("clock: it is damaged") && told.contains("restore"),
+                    "{told}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_of_the_program_before_is_read_until_a_start_has_stamped_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let path = dir.path().join("clock");
+        std::fs::write(&path, b"one\n").unwrap();
+        let (stamps, stamp) = data.begin_start(2).unwrap();
+        assert_eq!(stamps.read(&path).unwrap().unwrap(), b"one\n");
+        let finished = Stamp { is_finished: true, ..stamp };
+        let stamps = Stamps { together: Together::of(&[Some(finished)], &[]), own: Some(stamp) };
+        stamps.read(&path).unwrap_err();
+        stamps.write(&path, b"two\n").unwrap();
+        assert_eq!(stamps.read(&path).unwrap().unwrap(), b"two\n");
+    }
+}
