@@ -47,6 +47,7 @@ mod load;
 mod mail;
 mod metrics;
 mod name;
+pub mod names;
 mod news;
 mod numbers;
 mod pace;

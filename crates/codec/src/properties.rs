@@ -102,6 +102,11 @@ impl<'a> Properties<'a> {
         self.iter().find_map(pick)
     }
 
+    /// Whether `raw` may be the properties of a PUBLISH of a client.
+    pub(crate) fn check_publish(raw: &[u8]) -> Result<(), Violation> {
+        validate(raw, Place::Publish(Sender::Client))
+    }
+
     /// Reads and validates the properties at the front of `reader`; none before version 5.
     #[inline]
     pub(crate) fn read(reader: &mut Reader<'a>, place: Place) -> Result<Self, Violation> {
@@ -452,7 +457,7 @@ fn topic_alias(reader: &mut Reader<'_>) -> Result<u16, Violation> {
 }
 
 fn response_topic<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Violation> {
-    let topic = reader.text()?;
+    let topic = reader.name()?;
     if topic.is_empty() {
         return Err(reader.fail(&rules::RESPONSE_TOPIC_EMPTY));
     }

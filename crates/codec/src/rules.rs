@@ -65,6 +65,7 @@ rules! {
     UTF8 = malformed("MQTT-1.5.4-1", "MQTT-1.5.3-1", "a string is not well-formed UTF-8");
     NUL = malformed("MQTT-1.5.4-2", "MQTT-1.5.3-2", "a string contains U+0000");
     /// Section 1.5.4 lets a receiver refuse control characters.
+    NAME_BYTES = malformed("MQTT-4.7.3-3", "MQTT-4.7.3-3", "a name has more than 65535 bytes");
     CONTROL_CHARACTER = malformed(CLOSE_V5, CLOSE_V3, "a name contains a control character");
     PACKET_ID_ZERO = protocol("MQTT-2.2.1-3", "MQTT-2.3.1-1", "the packet identifier is 0");
     TOPIC_EMPTY = malformed("MQTT-4.7.3-1", "MQTT-4.7.3-1", "a topic name or filter is empty");

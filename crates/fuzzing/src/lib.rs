@@ -8,6 +8,7 @@ pub mod filters;
 pub mod journal;
 pub mod log_recovery;
 pub mod mutate;
+pub mod names;
 pub mod packet;
 pub mod properties;
 pub mod proxy_header;
@@ -26,7 +27,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     parser("decode_client", packet::decode_client, packet::client_seeds),
     parser("decode_server", packet::decode_server, packet::server_seeds),
     Target {
@@ -38,6 +39,7 @@ pub const TARGETS: [Target; 11] = [
     parser("filters", filters::filters, filters::seeds),
     parser("journal", journal::journal, journal::seeds),
     parser("log_recovery", log_recovery::log_recovery, log_recovery::seeds),
+    parser("names", names::names, names::seeds),
     parser("properties", properties::properties, properties::seeds),
     parser("proxy_header", proxy_header::proxy_header, proxy_header::seeds),
     Target { name: "queries", run: queries::queries, cost: 5, seeds: queries::seeds },

@@ -135,9 +135,7 @@ fn check_filter(filter: &str) -> Result<(), &'static str> {
     if filter.is_empty() {
         return Err("the topic filter is empty");
     }
-    if filter.contains('\0') {
-        return Err("the topic filter contains U+0000");
-    }
+    codec::check_name(filter).map_err(|error| error.detail)?;
     let mut levels = filter.split('/').peekable();
     while let Some(level) = levels.next() {
         if level.contains('#') && (level != "#" || levels.peek().is_some()) {

@@ -7,6 +7,7 @@ use session::{Message, MessageParts, NEVER};
 
 use crate::client::{Client, address_of};
 use crate::ledger::NOBODY;
+use crate::publish::Routed;
 use crate::room::frees_room;
 use crate::{Confirm, Ended, Event, GroupText, Name, Scope, SessionKey, Shard};
 
@@ -156,7 +157,10 @@ impl Shard {
         // An answer of this shard's own may come while the others are asked.
         let asking = Pending { waiting: u16::MAX, reason: Reason::SUCCESS };
         self.publications.pending.insert(ticket, asking);
-        let routed = self.route(&message, Some(confirm), now_ms);
+        let routed = match crate::names::is_published(&publication.topic) {
+            true => self.route(&message, Some(confirm), now_ms),
+            false => self.clear_unheard(&message, confirm),
+        };
         let reason = match routed.refused {
             Some(reason) => reason,
             None if routed.has_matched() => Reason::SUCCESS,
@@ -171,6 +175,18 @@ impl Shard {
         }
         self.answer_publication(ticket);
         self.finish(now_ms);
+    }
+
+    /// Clears what an older version retained on a topic that no client may publish to. Nobody hears
+    /// of it: some clients end their connection over such a name.
+    fn clear_unheard(&mut self, message: &Message, confirm: Confirm) -> Routed {
+        let mut routed = Routed::default();
+        if message.retain() && message.payload().is_empty() {
+            self.retain(message, Some(confirm), &mut routed);
+        } else {
+            routed.refused = Some(Reason::TOPIC_NAME_INVALID);
+        }
+        routed
     }
 
     fn message_of(&self, scope: Scope, publication: &Publication, now_ms: u64) -> Message {

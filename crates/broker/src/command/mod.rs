@@ -87,7 +87,8 @@ pub enum Whom {
 /// A message of an operator's.
 #[derive(Clone, Debug)]
 pub struct Publication {
-    /// Checked by the driver: a valid topic name that is not the broker's own.
+    /// One that clients may publish to; else only an empty retained message is accepted, which
+    /// clears what is retained there and goes to nobody.
     pub topic: Box<str>,
     /// As on the wire, without an expiry.
     pub properties: Box<[u8]>,

@@ -7,8 +7,9 @@ use broker::access::{Permission, Who};
 use broker::command::{
     Answer, Command, PAGE_LOOKS, PAGE_ROWS, Publication, ReceiverView, SessionView, Wanted, Whom,
 };
-use broker::{Access, Durability, Event, Memory, Scope, Settings};
+use broker::{Access, Durability, Event, Mail, Memory, Name, Scope, Settings};
 use codec::{QoS, Reason};
+use session::{Message, MessageParts};
 use storage::testing::Crash;
 
 const TICKET: u32 = 7;
@@ -437,4 +438,45 @@ fn retained_messages_are_told_in_pages_and_found_by_topic() {
         let Answer::Retained { messages, .. } = lab.ask(0, &command) else { panic!() };
         assert_eq!(messages.len(), count);
     }
+}
+
+#[test]
+fn what_is_retained_on_a_refused_topic_is_cleared_and_nobody_hears_of_it() {
+    let mut lab = Lab::new(2);
+    let conn = lab.open(request("sub"));
+    lab.subscribe(conn, "#", 0);
+    for topic in ["a\u{1}b", "$SYS/old"] {
+        // As a log of an older version brings it back.
+        let message = Message::new(&MessageParts {
+            topic,
+            properties: &[],
+            payload: b"x",
+            qos: QoS::AtMostOnce,
+            retain: true,
+            expires_at_ms: session::NEVER,
+            publisher: broker::SessionKey::NOBODY.as_u64(),
+            level: 0,
+            scope: Scope::FIRST.number(),
+        });
+        let home = usize::from(lab.shared.shard_of_topic(Name::first(topic)));
+        lab.shards[home].on_mail(Mail::Retain { message, confirm: None, payer: None }, lab.now_ms);
+        let look = Command::Retained { filter: topic.into(), after: None, max: 1 };
+        let kept =
+            |answer| matches!(answer, Answer::Retained { messages, .. } if messages.len() == 1);
+        assert!(kept(lab.ask(home, &look)), "{topic:?}");
+
+        let filled = Publication { retain: true, ..message_on(topic) };
+        lab.order(home, &Command::Publish(filled.clone()));
+        assert_eq!(lab.published(home), Some(Reason::TOPIC_NAME_INVALID), "{topic:?}");
+        let clear = Publication { payload: Box::default(), ..filled };
+        lab.order(home, &Command::Publish(clear));
+        lab.settle();
+        assert_eq!(lab.published(home), Some(Reason::NO_MATCHING_SUBSCRIBERS), "{topic:?}");
+        assert!(!kept(lab.ask(home, &look)), "{topic:?}");
+        assert!(lab.take_all(conn).is_empty(), "{topic:?}");
+    }
+}
+
+fn message_on(topic: &str) -> Publication {
+    message(topic, QoS::AtMostOnce)
 }

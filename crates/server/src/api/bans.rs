@@ -98,17 +98,11 @@ fn read_cursor(text: &str) -> Option<(u8, Option<Banned>)> {
 pub(crate) async fn add(api: &Arc<Api>, call: &Call) -> Outcome {
     let NewBan { kind, who, for_secs, until } = call.body()?;
     let banned = Banned::parse(&kind, &who).map_err(|why| Problem::bad("body", why))?;
-    if who.len() > WHO_BYTES_MAX {
-        let detail = format!("'who' has more than {WHO_BYTES_MAX} bytes");
-        return Err(Problem::bad("body", detail));
-    }
+    codec::check_name(&who).map_err(|error| Problem::bad("body, who", error.detail))?;
     let until = end_of(api, for_secs, until.as_deref())?;
     ban(api, call, banned.clone(), until).await?;
     answer(&view(&banned, until, true))
 }
-
-/// A name of MQTT has no more.
-const WHO_BYTES_MAX: usize = 65_535;
 
 fn end_of(api: &Api, for_secs: Option<u64>, until: Option<&str>) -> Result<u64, Problem> {
     let now_secs = api.facts.clock.wall_secs();

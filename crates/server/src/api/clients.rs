@@ -166,11 +166,12 @@ async fn names(api: &Api, keys: &[SessionKey]) -> Result<Vec<Option<String>>, Pr
 
 /// Is it a topic that messages can have?
 pub(crate) fn check_topic(api: &Api, place: &str, topic: &str) -> Result<(), Problem> {
-    topic::check_topic(topic, &limits(api)).map_err(|error| Problem::bad(place, error.to_string()))
+    broker::names::check_topic(topic, &limits(api))
+        .map_err(|error| Problem::bad(place, error.to_string()))
 }
 
 pub(crate) fn check_filter(api: &Api, place: &str, filter: &str) -> Result<(), Problem> {
-    let checked = topic::check_filter(filter, &limits(api));
+    let checked = broker::names::check_filter(filter, &limits(api));
     checked.map_err(|error| Problem::bad(place, error.to_string()))
 }
 

@@ -51,7 +51,8 @@ use passwords::PasswordFileError;
 pub use random::random;
 use scram::{Exchange, ScramError, Success};
 use service::Service;
-use template::{Template, is_name, value_of};
+pub(crate) use template::is_name;
+use template::{Template, value_of};
 
 /// Who knocks, and what they show.
 #[derive(Clone, Debug, Default, PartialEq)]

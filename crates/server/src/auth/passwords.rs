@@ -427,8 +427,7 @@ pub fn check_username(name: &str) -> Result<(), &'static str> {
         _ if name.starts_with('#') => {
             Err("a user name cannot begin with #, which begins a comment")
         }
-        _ if name.len() > USERNAME_BYTES_MAX => Err("the user name is longer than 65535 bytes"),
-        _ => Ok(()),
+        _ => codec::check_name(name).map_err(|error| error.detail),
     }
 }
 
@@ -493,7 +492,6 @@ const SCRAM_PREFIX: &str = "{SCRAM-SHA-256}";
 const SALT_BYTES: usize = 16;
 const ARGON2_HASH_BYTES: usize = 32;
 const SHA512_BYTES: usize = 64;
-const USERNAME_BYTES_MAX: usize = 65_535;
 /// 1 GiB: more is a typing error that would stop the broker.
 const ARGON2_MEMORY_KIB_MAX: u32 = 1 << 20;
 

@@ -114,9 +114,9 @@ pub(super) fn value_of(request: &AuthRequest, name: &str) -> Option<String> {
 
 /// A user name may be what the field of a CONNECT may be, and some text: names that were no text
 /// in their certificate, or that break lines, are none.
-pub(super) fn is_name(name: &str) -> bool {
-    let is_odd = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
-    !name.trim().is_empty() && !name.contains(is_odd) && name.len() <= usize::from(u16::MAX)
+pub(crate) fn is_name(name: &str) -> bool {
+    let is_text = !name.contains(char::REPLACEMENT_CHARACTER);
+    !name.trim().is_empty() && is_text && codec::check_name(name).is_ok()
 }
 
 #[cfg(test)]

@@ -68,7 +68,7 @@ fn publish(args: &PubArgs) -> Result<(), ToolError> {
     let connection = args.connection.lower()?;
     let topic = args.topic.clone().or_else(|| connection.topic.clone());
     let topic = topic.ok_or_else(|| ToolError::Usage("a topic is needed: -t TOPIC".into()))?;
-    topic::check_topic(&topic, &topic::TopicLimits::default())
+    broker::names::check_topic(&topic, &topic::TopicLimits::default())
         .map_err(|error| ToolError::Usage(format!("'{topic}': {error}")))?;
     let mut template = Message::new(topic, Vec::new()).qos(args.qos);
     template.retain = args.retain;

@@ -112,7 +112,7 @@ impl Subscriber {
             return Err(usage("a topic filter is needed: -t FILTER".into()));
         }
         for filter in filters.iter().chain(&args.unsubscribe).chain(&args.filter_out) {
-            topic::parse_filter(filter, &topic::TopicLimits::default())
+            broker::names::parse_filter(filter, &topic::TopicLimits::default())
                 .map_err(|error| usage(format!("'{filter}': {error}")))?;
         }
         let format = match &args.format {

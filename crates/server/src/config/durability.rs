@@ -132,7 +132,7 @@ fn parse_rule(rule: &str, limits: &TopicLimits) -> Result<(String, DurabilityLev
     let (filter, word) =
         rule.rsplit_once('=').ok_or("write FILTER=LEVEL, as in \"sensors/#=disk\"")?;
     let (filter, word) = (filter.trim(), word.trim());
-    topic::check_filter(filter, limits).map_err(|error| error.to_string())?;
+    broker::names::check_filter(filter, limits).map_err(|error| error.to_string())?;
     if filter.starts_with("$share/") {
         return Err("leave $share/NAME/ out: a level belongs to topics, not to groups".into());
     }

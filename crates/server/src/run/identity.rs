@@ -47,9 +47,7 @@ fn name_of(
         CertificateIdentity::CommonName => &certificate.common_name,
         CertificateIdentity::DistinguishedName => &certificate.subject,
     };
-    let is_odd = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
-    let is_name = !name.trim().is_empty() && !name.contains(is_odd);
-    if is_name { Ok(Some(name.clone())) } else { Err(Nameless) }
+    if crate::auth::is_name(name) { Ok(Some(name.clone())) } else { Err(Nameless) }
 }
 
 #[cfg(test)]
