@@ -1,6 +1,7 @@
 //! Log lines: text for people, with colours only on a terminal, or one JSON object per line. They
 //! are written by a thread of their own, see [`queue`].
 
+mod fields;
 mod file;
 mod queue;
 
@@ -16,6 +17,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use crate::config::{LogConfig, LogFormat, LogLevel, LogTarget};
+use fields::QuotedFields;
 use file::{LogFile, Place};
 use queue::{Producer, Queue, Sink};
 
@@ -162,7 +164,7 @@ fn install(config: &LogConfig, producer: Producer, has_colours: bool) -> Result<
         .with_target(false)
         .with_writer(producer);
     match config.format {
-        LogFormat::Text => base.with_ansi(has_colours).finish().try_init(),
+        LogFormat::Text => base.fmt_fields(QuotedFields).with_ansi(has_colours).finish().try_init(),
         LogFormat::Json => base.json().flatten_event(true).finish().try_init(),
     }
 }
