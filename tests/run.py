@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from ports import defaults_taken
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / "tests/e2e/.venv/bin"
 QUELEA = ROOT / "target/debug/quelea"
@@ -129,20 +131,21 @@ def main():
     totals = [0, 0]
     failures = []
     beside = None
-    for name, command, count in SUITES:
-        if name not in wanted:
-            continue
-        if name == "e2e" and "instructions" in wanted:
-            beside = build_beside()
-        if name == "instructions" and beside:
-            beside.wait()
-        passed, failed = run_suite(name, command, count)
-        totals[0] += passed
-        totals[1] += failed
-        if failed:
-            failures.append(name)
-            if name == "build":
-                break
+    with defaults_taken():
+        for name, command, count in SUITES:
+            if name not in wanted:
+                continue
+            if name == "e2e" and "instructions" in wanted:
+                beside = build_beside()
+            if name == "instructions" and beside:
+                beside.wait()
+            passed, failed = run_suite(name, command, count)
+            totals[0] += passed
+            totals[1] += failed
+            if failed:
+                failures.append(name)
+                if name == "build":
+                    break
     if failures:
         print(f"\nfailed: {', '.join(failures)}")
     print(f"{totals[0]} passed, {totals[1]} failed")

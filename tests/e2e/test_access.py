@@ -256,7 +256,7 @@ def test_unsubscribing_needs_no_permission(broker):
 def test_open_to_the_world_without_authentication_needs_a_word(tmp_path, url):
     config = tmp_path / "quelea.toml"
     config.write_text(f'[[listeners]]\nurl = "{url}"\n')
-    command = [QUELEA, "serve", "--check-config", "--config", str(config)]
+    command = [QUELEA, "serve", "--check-config", "--http=off", "--config", str(config)]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert refused.returncode == 2
     assert "allow_anonymous" in refused.stderr or "--allow-anonymous" in refused.stderr
@@ -308,7 +308,8 @@ def test_a_session_may_be_anybodys(start, passwords):
 def test_rules_for_names_that_nobody_proves_are_an_error(tmp_path):
     (tmp_path / "acl").write_text("topic read news/#\nuser anna\ntopic readwrite home/#\n")
     (tmp_path / "quelea.toml").write_text('[access]\nacl_file = "acl"\n')
-    command = [QUELEA, "serve", "--config", str(tmp_path / "quelea.toml"), "--check-config"]
+    ports = ["--port=0", "--http=off"]
+    command = [QUELEA, "serve", *ports, f"--config={tmp_path / 'quelea.toml'}", "--check-config"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode != 0
     assert "acl:3: a rule for user names, but nothing proves user names" in ran.stderr, ran.stderr

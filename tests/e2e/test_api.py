@@ -351,7 +351,8 @@ def test_an_open_address_and_a_token_that_others_can_read_are_refused(tmp_path):
     config = tmp_path / "quelea.toml"
 
     def refused(listen):
-        config.write_text(CONFIG.replace('"http"', f'"{listen}"'))
+        http = '[http]\nlisten = "127.0.0.1:0"\n'
+        config.write_text(CONFIG.replace('"http"', f'"{listen}"') + http)
         command = [QUELEA, "serve", f"--config={config}", f"--data={tmp_path / 'data'}"]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_SECS, check=False

@@ -202,7 +202,8 @@ def test_over_mqtt_only_those_hear_whom_rules_allow(start, passwords):
 def test_events_over_mqtt_need_rules(tmp_path):
     config = tmp_path / "quelea.toml"
     config.write_text('[events]\nsys = true\n')
-    command = [QUELEA, "serve", f"--config={config}", "--check-config"]
+    ports = ["--port=0", "--http=off"]
+    command = [QUELEA, "serve", *ports, f"--config={config}", "--check-config"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0 and "events.sys" in done.stderr and "acl_file" in done.stderr
 

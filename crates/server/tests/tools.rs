@@ -367,14 +367,19 @@ fn wrong_usage_and_wrong_configuration_end_with_two() {
     assert!(code == 2 && told.contains("wildcard"), "{told}");
     assert_eq!(run(&["pub", "-t", "", "-m", "x"]).0, 2);
     assert_eq!(run(&["pub", "-t", "a", "-m", "x", "-V", "311", "-D", "publish", "a", "b"]).0, 2);
-    assert_eq!(run(&["serve", "--check-config"]).0, 0);
+    assert_eq!(run(&["serve", "--check-config", "--port", "0", "--http", "off"]).0, 0);
+    let ports = "http.listen = 'off'\n[[listeners]]\nurl = 'tls://[::1]:0'\n";
     for (key, says) in [
         ("[auth]\npassword_file", "cannot read password file"),
         ("[access]\nacl_file", "cannot read access file"),
-        ("[[listeners]]\nurl = 'tls://[::1]:0'\ntls.key = 'k'\ntls.certificate", "cannot read"),
+        ("tls.key = 'k'\ntls.certificate", "cannot read"),
     ] {
         let file = dir.join(format!("quelea-check-{}.toml", std::process::id()));
-        fs::write(&file, format!("{key} = 'none.such'")).unwrap();
+        let ports = match key.starts_with("tls") {
+            true => ports.to_owned(),
+            false => ports.replace("tls:", "tcp:"),
+        };
+        fs::write(&file, format!("{ports}{key} = 'none.such'")).unwrap();
         for only_check in [&["--check-config"][..], &[]] {
             let config = ["serve", "--config", file.to_str().unwrap()];
             let (code, told) = run(&[&config[..], only_check].concat());
