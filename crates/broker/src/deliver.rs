@@ -35,6 +35,21 @@ pub(crate) mod options {
         }
     }
 
+    /// Of a subscription of a durable session that is read back, but for rights.
+    pub(crate) const fn of_kept(asked: codec::SubscribeOptions) -> u8 {
+        let mut bits = asked.qos as u8;
+        if asked.no_local {
+            bits |= NO_LOCAL;
+        }
+        if asked.retain_as_published {
+            bits |= RETAIN_AS_PUBLISHED;
+        }
+        match asked.qos {
+            QoS::AtMostOnce => bits,
+            _ => bits | DURABLE | PROMISES,
+        }
+    }
+
     /// A shared subscription whose session becomes durable is what such sessions are granted.
     pub(crate) const fn of_durable_member(options: u8) -> u8 {
         match options & 0b11 {

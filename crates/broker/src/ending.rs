@@ -275,6 +275,7 @@ impl Shard {
             self.end_session(slot, now_ms);
             return looks;
         }
+        self.forget_old_eras(slot);
         if let Some(client) = self.clients.get_mut(slot) {
             client.session.shrink();
             if let Some(durable) = &mut client.durable {

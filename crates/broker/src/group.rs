@@ -328,6 +328,10 @@ impl Shard {
             self.tell_home(key, serial, true);
         }
         self.after_offer(slot, message.payload().len(), offered, now_ms);
+        if delivered_for_good {
+            // No acknowledgement will ask for the next one.
+            self.pull(number, now_ms);
+        }
     }
 
     /// The group is gone, and the message was for it alone.

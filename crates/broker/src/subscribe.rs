@@ -8,6 +8,7 @@ use topic::{Filter, Subscription};
 
 use crate::access::{Action, Manner};
 use crate::deliver::options;
+use crate::durable::Change;
 use crate::event::Told;
 use crate::news::Kind;
 use crate::subscriptions::Listed;
@@ -32,8 +33,6 @@ pub(crate) struct Granted {
     is_new: bool,
     /// The option bits of the index.
     bits: u8,
-    /// From now on the log keeps what it is owed.
-    is_newly_durable: bool,
 }
 
 /// What became of the filters of a packet, as far as it has got.
@@ -115,7 +114,6 @@ impl Shard {
         let done = self.take_done(slot);
         let mut portion = self.portion(done, is_rest);
         let outcome = self.subscribe_all(slot, subscribe, identifier, &mut portion, now_ms);
-        self.let_pending_go(slot, portion.before.unwrap_or_default());
         self.tell_subscriptions(slot, portion.told.take(), true);
         outcome.map(|()| (portion.done, portion.retained))
     }
@@ -186,18 +184,11 @@ impl Shard {
                 }
             };
             let old = self.subscription_of(slot, &request.filter);
-            // What waits by this filter alone is not owed any more if it becomes QoS 0.
-            let qos_max = self.clients.get(slot).map(|client| client.limits.qos_max);
-            let is_qos_0 = qos_max.is_none_or(|max| options.qos.min(max) == codec::QoS::AtMostOnce);
-            if is_qos_0 && old.is_some() {
-                portion.before.get_or_insert_with(|| self.all_pending(slot));
-            }
             let granted = self.subscribe(slot, &request);
             match self.keep_granted(slot, text, old, granted, identifier) {
                 Ok(position) => done.kept = done.kept.max(position),
-                Err(error) => {
+                Err(reason) => {
                     self.take_subscription_back(slot, &request.filter, old);
-                    let reason = crate::publish::reason_of(&error);
                     done.reasons.push(self.suback_code(slot, reason));
                     continue;
                 }
@@ -381,7 +372,7 @@ impl Shard {
         old: Option<(u8, u32)>,
         granted: Granted,
         identifier: u32,
-    ) -> Result<Option<storage::Position>, storage::AppendError> {
+    ) -> Result<Option<storage::Position>, Reason> {
         if self.store.is_none() {
             return Ok(None);
         }
@@ -390,10 +381,17 @@ impl Shard {
             // It is written as it is; perhaps not committed yet.
             return Ok(Some(listed.place.position()));
         }
-        if granted.is_newly_durable {
-            self.begin_filter(slot, listed.filter);
+        let refused = |error| crate::publish::reason_of(&error);
+        match old {
+            None if !listed.is_shared() => self.begin_filter(slot, listed.filter),
+            None => {}
+            Some(old) => match self.change_filter(slot, listed, text, old).map_err(refused)? {
+                Change::Remembered => {}
+                Change::TooMany => return Err(Reason::QUOTA_EXCEEDED),
+            },
         }
-        self.keep_subscription(slot, listed, text, (granted.bits, identifier))
+        let kept = self.keep_subscription(slot, listed, text, (granted.bits, identifier));
+        kept.map_err(refused)
     }
 
     /// The code for a refused filter: 3.1.1 knows one only (MQTT-3.9.3-2).
@@ -437,9 +435,9 @@ impl Shard {
         if is_durable && qos != codec::QoS::AtMostOnce {
             bits |= options::DURABLE | options::PROMISES;
         }
-        let (is_new, is_newly_durable) = match request.filter.group {
+        let is_new = match request.filter.group {
             None => self.subscribe_plain(slot, request, bits),
-            Some(name) => (self.subscribe_shared(slot, name, request, bits), false),
+            Some(name) => self.subscribe_shared(slot, name, request, bits),
         };
         if is_new {
             self.metrics().subscriptions.add(1);
@@ -451,11 +449,11 @@ impl Shard {
                 client.recharge();
             }
         }
-        Granted { qos: qos as u8, is_new, bits, is_newly_durable }
+        Granted { qos: qos as u8, is_new, bits }
     }
 
-    /// Returns whether the subscription is new, and whether it is newly durable.
-    fn subscribe_plain(&mut self, slot: u32, request: &Request<'_>, bits: u8) -> (bool, bool) {
+    /// Returns whether the subscription is new.
+    fn subscribe_plain(&mut self, slot: u32, request: &Request<'_>, bits: u8) -> bool {
         let filter = request.filter.filter;
         let subscription =
             Subscription { subscriber: slot, options: bits, identifier: request.identifier };
@@ -466,8 +464,7 @@ impl Shard {
         {
             client.subscriptions.add(Listed::new(subscribed.filter, 0));
         }
-        let was_durable = subscribed.replaced.is_some_and(|s| s.options & options::DURABLE != 0);
-        (subscribed.is_new_subscription, bits & options::DURABLE != 0 && !was_durable)
+        subscribed.is_new_subscription
     }
 
     fn subscribe_shared(&mut self, slot: u32, name: &str, request: &Request<'_>, bits: u8) -> bool {
@@ -590,6 +587,9 @@ impl Shard {
         self.metrics().subscriptions.sub(1);
         self.metrics().shared_subscriptions.sub(listed.is_shared().into());
         self.count_in_space(self.scope_of(slot), Quota::Subscriptions, -1);
+        if !listed.is_shared() {
+            self.forget_eras_of(slot, listed.filter);
+        }
         self.note_left(listed);
         self.let_go(slot, listed);
         true
@@ -603,7 +603,8 @@ impl Shard {
             return;
         }
         let Some(gone) = self.router.unsubscribe(listed.filter, slot).sure() else { return };
-        if gone.is_last || gone.is_last_promise {
+        // Others may be owed by what their subscriptions were before.
+        if gone.is_last {
             self.close_backlog(listed.filter);
         }
     }

@@ -1,8 +1,8 @@
 //! The facts of the journal: an input is a record kind and a record.
 
 use broker::journal::{
-    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent, SessionOpened,
-    Stage, StoredMessage, StoredWill, Subscribed,
+    Fact, Formerly, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent,
+    SessionOpened, Stage, StoredMessage, StoredWill, Subscribed,
 };
 use codec::{QoS, Version};
 
@@ -66,6 +66,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
             options: 0x2a,
             identifier: 268_435_455,
             from_serial: 7,
+            filter: "a/+/#",
+        }),
+        Fact::Formerly(Formerly {
+            session,
+            options: 0x01,
+            identifier: 7,
+            through_serial: 300,
             filter: "a/+/#",
         }),
         Fact::Unsubscribed { session, filter: "a/+/#" },

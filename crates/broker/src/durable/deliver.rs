@@ -11,6 +11,7 @@ use session::{Delivery, Dropped, Message, Offered, Overflow, Terms};
 use storage::Position;
 use topic::{FilterId, Subscription};
 
+use super::eras::{self, is_owed};
 use super::promise::Promise;
 use super::store::{Loaded, Noted};
 use crate::client::{Client, Pace};
@@ -388,21 +389,19 @@ impl Shard {
         let Some(durable) = client.durable.as_ref().filter(|durable| durable.is_behind) else {
             return serials;
         };
-        let since = durable.rare.as_ref().map_or(&[][..], |rare| &rare.since);
         for listed in client.subscriptions.plain() {
             let Some(backlog) = store.backlogs.get(&listed.filter) else { continue };
             let list = &backlog.serials;
+            let eras = self.eras_of(slot, listed.filter);
             let subscription = self.router.subscription(listed.filter, slot);
-            if subscription.is_none_or(|s| s.options & options::DURABLE == 0) {
+            let is_durable = subscription.is_some_and(|s| s.options & options::DURABLE != 0);
+            if !is_durable && eras.is_empty() {
                 continue;
             }
-            let from = since
-                .iter()
-                .find(|(filter, _)| *filter == listed.filter)
-                .map_or(0, |(_, serial)| *serial)
-                .max(durable.track.cursor());
-            let begin = list.partition_point(|serial| *serial <= from);
-            let fresh = list.iter().skip(begin).filter(|serial| !durable.track.contains(**serial));
+            let begin = list.partition_point(|serial| *serial <= durable.track.cursor());
+            let fresh = list.iter().skip(begin).filter(|serial| {
+                is_owed(eras, **serial, is_durable) && !durable.track.contains(**serial)
+            });
             serials.extend(fresh.take(count).copied());
         }
         serials.sort_unstable();
@@ -482,7 +481,7 @@ impl Shard {
                 match self.delivery_of(slot, serial, &message) {
                     Some(delivery) => self.hand_out(slot, delivery, now_ms),
                     None => {
-                        if self.has_lost_right(slot, &message) {
+                        if self.has_lost_right(slot, serial, &message) {
                             self.note_dropped(slot, Dropped::Denied, now_ms);
                         }
                         self.pass_now(slot, serial);
@@ -494,9 +493,9 @@ impl Shard {
         }
     }
 
-    /// How the session gets a message of its backlog, by the subscriptions it has now.
+    /// How the session gets a message of its backlog, by the subscriptions it had when that came.
     fn delivery_of(&mut self, slot: u32, serial: u64, message: &Message) -> Option<Delivery> {
-        let own = self.own_subscriptions(slot, Name::of(message));
+        let own = self.own_subscriptions(slot, serial, Name::of(message));
         let client = self.clients.get(slot)?;
         let mut terms = terms_of((message, Traits::of(message)), &own, false, client)?;
         if self.store.as_ref().is_some_and(|store| store.is_unwritten(serial)) {
@@ -507,24 +506,27 @@ impl Shard {
     }
 
     /// Is a message that waited in the backlog still subscribed to, but not allowed any more?
-    fn has_lost_right(&mut self, slot: u32, message: &Message) -> bool {
-        let own = self.own_subscriptions(slot, Name::of(message));
+    fn has_lost_right(&mut self, slot: u32, serial: u64, message: &Message) -> bool {
+        let own = self.own_subscriptions(slot, serial, Name::of(message));
         let client = self.clients.get(slot);
         !own.is_empty() && client.is_some_and(|client| !may_receive(client, message))
     }
 
-    fn own_subscriptions(&mut self, slot: u32, topic: Name<'_>) -> Vec<Subscription> {
+    /// Those that match the topic, as they were when the message with this serial came.
+    fn own_subscriptions(&mut self, slot: u32, serial: u64, topic: Name<'_>) -> Vec<Subscription> {
         let Some(client) = self.clients.get(slot).sure() else { return Vec::new() };
-        if client.subscriptions.len() > OWN_FILTERS_MAX {
-            let (index, filters) = self.router.filters_of(topic.as_bytes());
-            return filters.iter().filter_map(|f| index.subscription(*f, slot)).collect();
-        }
-        let plain = client.subscriptions.plain();
-        let key = topic.key();
-        plain
-            .filter(|listed| topic::matches(self.router.key(listed.filter), &key))
-            .filter_map(|listed| self.router.subscription(listed.filter, slot))
-            .collect()
+        let filters: Vec<FilterId> = if client.subscriptions.len() > OWN_FILTERS_MAX {
+            self.router.filters_of(topic.as_bytes()).1.to_vec()
+        } else {
+            let key = topic.key();
+            let plain = client.subscriptions.plain().map(|listed| listed.filter);
+            plain.filter(|filter| topic::matches(self.router.key(*filter), &key)).collect()
+        };
+        let as_it_was = |filter: &FilterId| {
+            let now = self.router.subscription(*filter, slot);
+            eras::at(self.eras_of(slot, *filter), serial, now)
+        };
+        filters.iter().filter_map(as_it_was).collect()
     }
 
     /// Nothing waits for the session any more.
@@ -614,7 +616,7 @@ impl Shard {
         }
     }
 
-    /// A subscription that has become less than durable, or a filter that is free for others.
+    /// A filter that is free for others.
     pub(crate) fn close_backlog(&mut self, filter: FilterId) {
         if let Some(store) = &mut self.store {
             store.backlogs.remove(&filter);

@@ -8,6 +8,7 @@
 //! - `ends.rs`: its end, and who may not be answered before that is written,
 //! - `will.rs`: its will, from there to those who are owed it,
 //! - `deliver.rs`: messages that sessions are owed: in flight, or waiting in the log,
+//! - `eras.rs`: what subscriptions were when older messages came,
 //! - `aside.rs`: those of which the log knows the packet id only,
 //! - `promise.rs`: acknowledgements and packets that wait for a commit,
 //! - `handover.rs`: QoS 2 publishes on their way to other shards,
@@ -20,6 +21,7 @@
 mod aside;
 mod deliver;
 mod ends;
+mod eras;
 mod group;
 mod handover;
 mod late;
@@ -37,6 +39,7 @@ mod will;
 use storage::Status;
 
 pub(crate) use aside::unlogged;
+pub(crate) use eras::Change;
 pub(crate) use group::KeptQueue;
 pub(crate) use late::Deletion;
 pub(crate) use promise::Promise;

@@ -17,8 +17,8 @@ use super::store::message_of;
 use super::track::Place;
 use super::turn::Shares;
 use crate::journal::{
-    Fact, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened, Stage,
-    StoredMessage, StoredWill, Subscribed,
+    Fact, Formerly, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened,
+    Stage, StoredMessage, StoredWill, Subscribed,
 };
 use crate::{Name, Scope};
 
@@ -96,7 +96,11 @@ pub(super) struct RareFacts {
     pub(super) received: BTreeMap<u16, ReceivedFacts>,
     /// By packet id.
     in_flight: BTreeMap<u16, (Sent, Place)>,
+    pub(super) formerly: FormerFacts,
 }
+
+/// By filter and serial: options, identifier and place.
+pub(super) type FormerFacts = BTreeMap<(Box<str>, u64), (u8, u32, Place)>;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceivedFacts {
@@ -255,6 +259,7 @@ impl Replay {
                 release(ledger, facts.detached.replace(detached).map(|(_, _, place)| place));
             }
             Fact::Subscribed(subscribed) => self.on_subscribed(subscribed, place, ledger),
+            Fact::Formerly(formerly) => self.on_formerly(formerly, place, ledger),
             Fact::Message(message) => self.on_message(message, place, ledger),
             Fact::Taken { session, packet_id, message } => {
                 self.on_message(message, place, ledger);
@@ -335,8 +340,15 @@ impl Replay {
                 }
             }
             Fact::Unsubscribed { session, filter } => {
-                let facts = self.session(session).subscriptions.remove(filter);
-                release(ledger, facts.map(|facts| facts.place));
+                let facts = self.session(session);
+                release(ledger, facts.subscriptions.remove(filter).map(|facts| facts.place));
+                if let Some(rare) = &mut facts.rare {
+                    rare.formerly.retain(|(of, _), (.., place)| {
+                        let is_over = **of == *filter;
+                        release(ledger, is_over.then_some(*place));
+                        !is_over
+                    });
+                }
             }
             Fact::Released { session, packet_id } => {
                 let received = self
@@ -392,6 +404,14 @@ impl Replay {
         };
         let old = facts.subscriptions.insert(subscribed.filter, subscription);
         release(ledger, old.map(|old| old.place));
+    }
+
+    fn on_formerly(&mut self, formerly: Formerly<'_>, place: Place, ledger: &mut Ledger) {
+        let Formerly { session, options, identifier, through_serial, filter } = formerly;
+        self.last_serial = self.last_serial.max(through_serial);
+        let known = &mut self.session(session).rare().formerly;
+        let old = known.insert((filter.into(), through_serial), (options, identifier, place));
+        release(ledger, old.map(|(.., place)| place));
     }
 
     fn on_received(
@@ -491,6 +511,9 @@ impl SessionFacts {
         release(ledger, rare.will.map(|(_, place)| place));
         for received in rare.received.into_values() {
             release(ledger, Some(received.place));
+        }
+        for (.., place) in rare.formerly.into_values() {
+            release(ledger, Some(place));
         }
         for (_, place) in rare.in_flight.into_values() {
             release(ledger, Some(place));

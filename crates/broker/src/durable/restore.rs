@@ -8,10 +8,11 @@ use session::Account;
 use storage::{Log, Recovered};
 use topic::FilterId;
 
+use super::eras::is_owed;
 use super::handover::Received;
 use super::replay::{
-    MessageFacts, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored, SessionFacts,
-    Unreadable,
+    FormerFacts, MessageFacts, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored,
+    SessionFacts, Unreadable,
 };
 use super::session::Durable;
 use super::store::{Store, Stored};
@@ -27,8 +28,9 @@ use crate::{Durability, Limits, Mail, Name, Principal, Quota, Shard, ShardId};
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
 
-/// Who is owed the messages of one topic: slot, filter, and from which serial on.
-type Owed = Vec<(u32, FilterId, u64)>;
+/// Who may be owed the messages of one topic: slot, filter, from which serial on, and whether it is
+/// by the options of now.
+type Owed = Vec<(u32, FilterId, u64, bool)>;
 
 /// Subscriptions that do not go back as far as their session: the serial they count from.
 type Since = HashMap<(u32, FilterId), u64, FixedState>;
@@ -149,6 +151,7 @@ impl Shard {
             client.will = Some(will);
             durable.rare().will = place;
         }
+        let formerly = std::mem::take(&mut rare.formerly);
         self.restore_track(&mut client, &mut durable, rare, &progress);
         client.session.mark_resumed();
         client.recharge();
@@ -164,6 +167,7 @@ impl Shard {
         for (filter, subscribed) in facts.subscriptions.into_iter() {
             self.restore_subscription(slot, &filter, &subscribed, since, progress.floor)?;
         }
+        self.restore_eras(slot, formerly, progress.floor);
         self.arm_timer(slot);
         Ok(())
     }
@@ -200,6 +204,21 @@ impl Shard {
             since.insert((slot, listed.filter), facts.from_serial);
         }
         Ok(())
+    }
+
+    /// What subscriptions were before, as far as something may be owed by that.
+    fn restore_eras(&mut self, slot: u32, formerly: FormerFacts, floor: u64) {
+        for ((filter, through), (asked, identifier, place)) in formerly {
+            let listed = self.listed_of(slot, &filter).filter(|_| through > floor);
+            let asked = codec::SubscribeOptions::from_byte(asked);
+            let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+            let (Some(listed), Some(asked), Some(durable)) = (listed, asked, durable) else {
+                self.release_place(place);
+                continue;
+            };
+            let bits = options::of_kept(asked);
+            durable.rare().eras.restore(listed.filter, through, (bits, identifier), place);
+        }
     }
 
     fn restore_groups(&mut self, replay: &mut Replay, now_ms: u64) {
@@ -315,7 +334,7 @@ impl Shard {
         for (&(slot, filter), &serial) in since {
             let durable = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut());
             if let Some(durable) = durable.filter(|durable| durable.is_behind) {
-                durable.rare().since.push((filter, serial));
+                durable.rare().eras.begin(filter, serial);
             }
         }
     }
@@ -381,23 +400,28 @@ impl Shard {
         for filter in filters {
             for subscription in index.subscriptions(*filter) {
                 let slot = subscription.subscriber;
-                if subscription.options & options::DURABLE != 0 {
+                let is_durable = subscription.options & options::DURABLE != 0;
+                let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+                let rare = durable.and_then(|durable| durable.rare.as_ref());
+                if is_durable || rare.is_some_and(|rare| !rare.eras.of(*filter).is_empty()) {
                     let from = since.get(&(slot, *filter)).copied().unwrap_or_default();
-                    owed.push((slot, *filter, from));
+                    owed.push((slot, *filter, from, is_durable));
                 }
             }
         }
-        owed.sort_unstable_by_key(|(slot, filter, _)| (*slot, *filter));
+        owed.sort_unstable_by_key(|(slot, filter, ..)| (*slot, *filter));
         owed
     }
 
     /// Puts a message into the backlogs of those who have not had it. Returns how many they are.
     fn line_up(&mut self, serial: u64, facts: &MessageFacts, owed: &Owed) -> u32 {
         let (mut count, mut last) = (0, None);
-        for (slot, filter, from) in owed {
+        for (slot, filter, from, is_durable) in owed {
             let durable = self.clients.get_mut(*slot).and_then(|c| c.durable.as_mut());
             let (Some(durable), Some(store)) = (durable, &mut self.store) else { continue };
+            let eras = durable.rare.as_ref().map_or(&[][..], |rare| rare.eras.of(*filter));
             let is_owed = serial > *from
+                && is_owed(eras, serial, *is_durable)
                 && serial > durable.track.cursor()
                 && !durable.track.contains(serial);
             if !is_owed {

@@ -4,6 +4,7 @@ use codec::{Packet, Reason, SubscribeOptions, Version};
 use storage::{AppendError, Level, Position, Status};
 
 use super::ends::End;
+use super::eras::Eras;
 use super::handover::Received;
 use super::late::{self, Deletion};
 use super::promise::Promise;
@@ -49,8 +50,7 @@ pub(crate) struct Rare {
     pub(crate) will: Place,
     /// Bounded by the receive maximum.
     pub(crate) received: Vec<Received>,
-    /// Filters subscribed while older messages were under way: they count from the serial on.
-    pub(crate) since: Vec<(topic::FilterId, u64)>,
+    pub(crate) eras: Eras,
     /// A mark for the topic of each publish of the client that is in the [`super::line`], in order.
     /// Bounded as that is.
     pub(crate) in_line: std::collections::VecDeque<u64>,
@@ -86,9 +86,8 @@ impl Durable {
     /// The serial from which a filter of the session counts: what is done is done, however often
     /// the client subscribes again.
     fn begin_of(&self, filter: topic::FilterId) -> u64 {
-        let since = self.rare.iter().flat_map(|rare| &rare.since);
-        let since = since.filter(|(known, _)| *known == filter).map(|(_, serial)| *serial).max();
-        since.unwrap_or_default().max(self.track.floor())
+        let since = self.rare.as_ref().map_or(0, |rare| rare.eras.not_before(filter));
+        since.max(self.track.floor())
     }
 
     /// Where the newest stands that its last CONNECT has told of it.
@@ -128,10 +127,6 @@ impl Durable {
 
     pub(crate) fn shrink(&mut self) {
         self.track.shrink();
-        let floor = self.track.floor();
-        if let Some(rare) = &mut self.rare {
-            rare.since.retain(|(_, serial)| *serial > floor);
-        }
         if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {
             self.rare = None;
         }
@@ -142,7 +137,7 @@ impl Rare {
     fn is_empty(&self) -> bool {
         !self.will.is_some()
             && self.received.is_empty()
-            && self.since.is_empty()
+            && self.eras.is_empty()
             && self.in_line.is_empty()
             && self.upcoming.is_empty()
     }
@@ -335,27 +330,6 @@ impl Shard {
         Ok(Some(place.position()))
     }
 
-    /// A filter is the session's from now on: what came before is none of its business.
-    pub(crate) fn begin_filter(&mut self, slot: u32, filter: topic::FilterId) {
-        let Some(last_serial) = self.store.as_ref().map(|store| store.last_serial()) else {
-            return;
-        };
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        let Some(durable) = &mut client.durable else { return };
-        if let Some(rare) = &mut durable.rare {
-            rare.upcoming = std::collections::VecDeque::new();
-        }
-        if !durable.is_behind {
-            durable.track.advance(last_serial);
-        }
-        let floor = durable.track.floor();
-        if floor < last_serial {
-            let since = &mut durable.rare().since;
-            since.retain(|(known, serial)| *known != filter && *serial > floor);
-            since.push((filter, last_serial));
-        }
-    }
-
     /// The session gives a subscription up. Returns what its acknowledgement has to wait for.
     ///
     /// Err: it cannot be written down and will not be, so it would come back with the next start.
@@ -437,6 +411,7 @@ impl Shard {
 
     /// The connection has ended: from now on the session's expiry runs.
     pub(crate) fn keep_detached(&mut self, slot: u32, now_ms: u64) {
+        self.forget_old_eras(slot);
         let Some(store) = &mut self.store else { return };
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let expiry_secs = client.session_expiry_secs;
@@ -472,6 +447,7 @@ impl Shard {
         }
         if let Some(rare) = durable.rare.take() {
             store.release(rare.will);
+            rare.eras.into_places().for_each(|place| store.release(place));
             for received in rare.received {
                 if received.place.is_some() {
                     store.release(received.place);
@@ -541,7 +517,7 @@ fn session_opened<'a>(
 }
 
 /// The options byte of a SUBSCRIBE from the bits of the index.
-fn subscribe_options(bits: u8) -> SubscribeOptions {
+pub(super) fn subscribe_options(bits: u8) -> SubscribeOptions {
     SubscribeOptions {
         qos: options::qos(bits),
         no_local: bits & options::NO_LOCAL != 0,

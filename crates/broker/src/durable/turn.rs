@@ -358,6 +358,7 @@ impl Shard {
             | Fact::Received { session, .. }
             | Fact::Undone { session, .. } => session,
             Fact::Subscribed(subscribed) => subscribed.session,
+            Fact::Formerly(formerly) => formerly.session,
             Fact::Will(will) => will.session,
             Fact::GroupOpened(group) => group.queue,
             _ => return None,
@@ -371,6 +372,13 @@ impl Shard {
             let listed = self.listed_of(slot, subscribed.filter)?;
             let client = self.clients.get_mut(slot)?;
             return client.subscriptions.place_mut(&listed);
+        }
+        if let Fact::Formerly(formerly) = fact {
+            self.forget_old_eras(slot);
+            let filter = self.listed_of(slot, formerly.filter)?.filter;
+            let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
+            let eras = &mut durable.rare.as_mut()?.eras;
+            return eras.place_mut(filter, formerly.through_serial);
         }
         let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
         match *fact {

@@ -1,6 +1,7 @@
 //! The shard from outside: events in, effects out, in one program so that it is linked once.
 
 mod broadcast;
+mod changed;
 mod commands;
 mod durable;
 mod ends;

@@ -1,8 +1,8 @@
 //! Facts survive the way into a record and back, and any bytes are a fact or malformed.
 
 use broker::journal::{
-    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent, SessionOpened,
-    Stage, StoredMessage, StoredWill, Subscribed,
+    Fact, Formerly, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent,
+    SessionOpened, Stage, StoredMessage, StoredWill, Subscribed,
 };
 use codec::{QoS, Version};
 use proptest::prelude::*;
@@ -131,6 +131,13 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
             options: p.byte,
             identifier: p.small,
             from_serial: b,
+            filter: topic,
+        }),
+        Fact::Formerly(Formerly {
+            session,
+            options: p.byte,
+            identifier: p.small,
+            through_serial: b,
             filter: topic,
         }),
         Fact::Unsubscribed { session, filter: topic },

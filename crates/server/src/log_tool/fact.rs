@@ -32,6 +32,10 @@ fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
             "subscribed: session {} filter {:?} options {:#04x} identifier {} after serial {}",
             own.session, own.filter, own.options, own.identifier, own.from_serial
         ),
+        Fact::Formerly(own) => format!(
+            "formerly: session {} filter {:?} options {:#04x} identifier {} through serial {}",
+            own.session, own.filter, own.options, own.identifier, own.through_serial
+        ),
         Fact::Unsubscribed { session, filter } => {
             format!("unsubscribed: session {session} filter {filter:?}")
         }

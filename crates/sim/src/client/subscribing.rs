@@ -88,6 +88,13 @@ impl ModelClient {
         if is_toggled && !is_group {
             filter.is_wanted = !filter.is_wanted;
             filter.is_confirmed = false;
+        } else if filter.is_confirmed && number % 3 == 1 && !filter.name.starts_with("$share/") {
+            filter.qos = match filter.qos {
+                QoS::AtMostOnce => QoS::AtLeastOnce,
+                QoS::AtLeastOnce => QoS::ExactlyOnce,
+                QoS::ExactlyOnce => QoS::AtMostOnce,
+            };
+            filter.is_confirmed = false;
         }
         match filter.is_wanted {
             true => self.subscribe(vec![index], oracle),
@@ -101,7 +108,7 @@ impl ModelClient {
         for index in &indexes {
             let Filter { name, qos, .. } = &self.subscribing.filters[*index];
             filters.push(name, SubscribeOptions::new(*qos));
-            oracle.on_subscribing(self.number, name, *qos);
+            oracle.on_subscribing(self.number, name, *qos, self.is_persistent());
         }
         self.subscribing.requests.insert(packet_id, indexes);
         let (properties, filters) = (Properties::EMPTY, filters.as_filters());

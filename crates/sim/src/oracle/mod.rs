@@ -129,9 +129,23 @@ impl Oracle {
         self.session(session).opened_ms = opened_ms;
     }
 
-    pub fn on_subscribing(&mut self, session: u32, filter: &str, qos: QoS) {
+    /// From here on the broker may grant less. What it has acknowledged before to the publisher is
+    /// owed as it was, if a log keeps it; else it may be on its way to the subscriber's shard.
+    pub fn on_subscribing(&mut self, session: u32, filter: &str, qos: QoS, is_kept: bool) {
         self.trace.note(|| format!("session {session} asks for {filter} ({qos:?})"));
-        self.session(session).on_subscribing(filter, qos);
+        if !self.session(session).on_subscribing(filter, qos) {
+            return;
+        }
+        for ((topic, _), message) in &mut self.messages {
+            let is_accepted = is_kept
+                && message.acknowledged_ms.is_some()
+                && self.terms.level_of(topic) != Durability::Memory;
+            if let Some(owed) = message.owed.get_mut(&session).filter(|_| !is_accepted)
+                && topic::matches(filter, topic)
+            {
+                *owed = qos.min(*owed);
+            }
+        }
     }
 
     pub fn on_subscribed(&mut self, session: u32, filter: &str) {

@@ -50,7 +50,9 @@ impl Last {
 #[derive(Debug)]
 struct Subscription {
     filter: String,
+    /// The least that is granted, with a SUBSCRIBE under way.
     qos: QoS,
+    asked: QoS,
     /// Since when the broker surely has it: SUBACK has come, and no UNSUBSCRIBE is under way.
     certain: Option<Moment>,
     ended: Option<Moment>,
@@ -72,17 +74,22 @@ impl Subscription {
 }
 
 impl Session {
-    pub(super) fn on_subscribing(&mut self, filter: &str, qos: QoS) {
-        if self.open(filter).is_none() {
-            let subscription =
-                Subscription { filter: filter.into(), qos, certain: None, ended: None };
-            self.subscriptions.push(subscription);
-        }
+    /// Returns whether it asks for less than it has.
+    pub(super) fn on_subscribing(&mut self, filter: &str, qos: QoS) -> bool {
+        let Some(known) = self.open(filter) else {
+            let (filter, asked, certain, ended) = (filter.into(), qos, None, None);
+            self.subscriptions.push(Subscription { filter, qos, asked, certain, ended });
+            return false;
+        };
+        let is_less = qos < known.qos;
+        (known.qos, known.asked) = (known.qos.min(qos), qos);
+        is_less
     }
 
     pub(super) fn on_subscribed(&mut self, filter: &str, now: Moment) {
         if let Some(subscription) = self.open(filter) {
             subscription.certain.get_or_insert(now);
+            subscription.qos = subscription.asked;
         }
     }
 

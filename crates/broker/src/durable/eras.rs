@@ -1,0 +1,211 @@
+//! What the subscriptions of a session were before, as long as a message is owed by that.
+//!
+//! A message is owed by the subscription of the time when it came (MQTT 5, section 3.8.4). The log
+//! keeps it once for all sessions and without their terms, so a session remembers up to which
+//! serial a filter of it had other options, or was not subscribed.
+
+use storage::AppendError;
+use topic::{FilterId, Subscription};
+
+use super::store::Class;
+use super::track::Place;
+use crate::Shard;
+use crate::deliver::options;
+use crate::journal::{Fact, Formerly};
+use crate::subscriptions::Listed;
+use crate::sure::Sure;
+
+/// Changes of one filter that are remembered at the same time. Policy: a SUBSCRIBE that would be
+/// one more is refused until the client has acknowledged what it is owed by the oldest.
+const CHANGES_PER_FILTER_MAX: usize = 8;
+
+/// What a filter of a session was up to a serial.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Era {
+    filter: FilterId,
+    through: u64,
+    /// Option bits of the index and identifier. None: it was not subscribed.
+    subscribed: Option<(u8, u32)>,
+    place: Place,
+}
+
+/// By filter and serial.
+#[derive(Debug, Default)]
+pub(crate) struct Eras(Vec<Era>);
+
+impl Eras {
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn of(&self, filter: FilterId) -> &[Era] {
+        let begin = self.0.partition_point(|era| era.filter < filter);
+        let count = self.0[begin..].partition_point(|era| era.filter == filter);
+        &self.0[begin..begin + count]
+    }
+
+    /// The filter was not subscribed up to this serial.
+    pub(crate) fn not_before(&self, filter: FilterId) -> u64 {
+        let first = self.of(filter).first().filter(|era| era.subscribed.is_none());
+        first.map_or(0, |era| era.through)
+    }
+
+    pub(crate) fn begin(&mut self, filter: FilterId, through: u64) {
+        self.insert(Era { filter, through, subscribed: None, place: Place::NOWHERE });
+    }
+
+    pub(super) fn restore(
+        &mut self,
+        filter: FilterId,
+        through: u64,
+        subscribed: (u8, u32),
+        place: Place,
+    ) {
+        self.insert(Era { filter, through, subscribed: Some(subscribed), place });
+    }
+
+    fn insert(&mut self, era: Era) {
+        let key = (era.filter, era.through);
+        let index = self.0.partition_point(|known| (known.filter, known.through) < key);
+        self.0.insert(index, era);
+    }
+
+    pub(super) fn place_mut(&mut self, filter: FilterId, through: u64) -> Option<&mut Place> {
+        let mut all = self.0.iter_mut();
+        let found = all.find(|era| era.filter == filter && era.through == through)?;
+        Some(&mut found.place)
+    }
+
+    /// Takes out what nothing is owed by any more; the facts that told of it are released.
+    fn take(&mut self, is_over: impl Fn(&Era) -> bool) -> Vec<Place> {
+        let mut places = Vec::new();
+        self.0.retain(|era| {
+            if is_over(era) {
+                places.push(era.place);
+            }
+            !is_over(era)
+        });
+        self.0.shrink_to_fit();
+        places
+    }
+
+    pub(super) fn into_places(self) -> impl Iterator<Item = Place> {
+        self.0.into_iter().map(|era| era.place)
+    }
+}
+
+/// The subscription by which a message with this serial is owed. `eras`: of its filter.
+pub(super) fn at(eras: &[Era], serial: u64, now: Option<Subscription>) -> Option<Subscription> {
+    let now = now?;
+    let Some(era) = eras.iter().find(|era| serial <= era.through) else { return Some(now) };
+    let (bits, identifier) = era.subscribed?;
+    // Rights are those of now.
+    let check = now.options & options::CHECK_RECEIVE;
+    Some(Subscription { options: bits | check, identifier, ..now })
+}
+
+/// Does the log owe the session such a message?
+pub(super) fn is_owed(eras: &[Era], serial: u64, is_durable_now: bool) -> bool {
+    match eras.iter().find(|era| serial <= era.through) {
+        Some(era) => era.subscribed.is_some_and(|(bits, _)| bits & options::DURABLE != 0),
+        None => is_durable_now,
+    }
+}
+
+/// What became of a change of options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Remembered,
+    /// [`CHANGES_PER_FILTER_MAX`] are remembered, and something is owed by each.
+    TooMany,
+}
+
+impl Shard {
+    pub(super) fn eras_of(&self, slot: u32, filter: FilterId) -> &[Era] {
+        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let rare = durable.and_then(|durable| durable.rare.as_ref());
+        rare.map_or(&[], |rare| rare.eras.of(filter))
+    }
+
+    /// The newest serial, if the session is owed any up to that.
+    fn owed_through(&mut self, slot: u32) -> Option<u64> {
+        let last_serial = self.store.as_ref()?.last_serial();
+        let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
+        if !durable.is_behind {
+            durable.track.advance(last_serial);
+        }
+        (durable.track.floor() < last_serial).then_some(last_serial)
+    }
+
+    /// A filter is the session's from now on: what came before is none of its business.
+    pub(crate) fn begin_filter(&mut self, slot: u32, filter: FilterId) {
+        self.forget_upcoming(slot);
+        let Some(through) = self.owed_through(slot) else { return };
+        self.forget_old_eras(slot);
+        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
+            durable.rare().eras.begin(filter, through);
+        }
+    }
+
+    /// A subscription gets other options from now on: what came before is owed by the `old` ones.
+    pub(crate) fn change_filter(
+        &mut self,
+        slot: u32,
+        listed: Listed,
+        text: &str,
+        (bits, identifier): (u8, u32),
+    ) -> Result<Change, AppendError> {
+        // A group keeps no terms: what it gives out goes by the options of now.
+        if listed.is_shared() {
+            return Ok(Change::Remembered);
+        }
+        self.forget_upcoming(slot);
+        let Some(through) = self.owed_through(slot) else { return Ok(Change::Remembered) };
+        self.forget_old_eras(slot);
+        let eras = self.eras_of(slot, listed.filter);
+        if eras.last().is_some_and(|era| era.through >= through) {
+            // Nothing has come by it.
+            return Ok(Change::Remembered);
+        }
+        if eras.len() >= CHANGES_PER_FILTER_MAX {
+            return Ok(Change::TooMany);
+        }
+        let Some(store) = self.store.as_mut().sure() else { return Ok(Change::Remembered) };
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let Some(durable) = durable.sure() else { return Ok(Change::Remembered) };
+        let fact = Fact::Formerly(Formerly {
+            session: durable.queue,
+            options: super::session::subscribe_options(bits).to_byte(),
+            identifier,
+            through_serial: through,
+            filter: text,
+        });
+        let place = store.append(Class::Normal, &fact, durable.log_level())?;
+        durable.rare().eras.restore(listed.filter, through, (bits, identifier), place);
+        Ok(Change::Remembered)
+    }
+
+    /// Nothing is owed any more by what was replaced so long ago.
+    pub(crate) fn forget_old_eras(&mut self, slot: u32) {
+        let durable = self.clients.get(slot).and_then(|client| client.durable.as_ref());
+        let Some(floor) = durable.map(|durable| durable.track.floor()) else { return };
+        self.forget_eras(slot, |era| era.through <= floor);
+    }
+
+    /// The session has given the filter up.
+    pub(crate) fn forget_eras_of(&mut self, slot: u32, filter: FilterId) {
+        self.forget_eras(slot, |era| era.filter == filter);
+    }
+
+    fn forget_eras(&mut self, slot: u32, is_over: impl Fn(&Era) -> bool) {
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { return };
+        if rare.eras.is_empty() {
+            return;
+        }
+        let places = rare.eras.take(is_over);
+        if let Some(store) = &mut self.store {
+            places.into_iter().for_each(|place| store.release(place));
+        }
+    }
+}
