@@ -572,6 +572,16 @@ impl Outgoing {
             .then_some(entry.origin())
     }
 
+    /// The client has sent its PUBREC, and the broker's log is about to have it: the PUBREL leaves
+    /// then, and the publish never again (MQTT-4.4.0-1).
+    pub fn await_release(&mut self, packet_id: u16) {
+        let Some(index) = self.index(packet_id) else { return };
+        let entry = &mut self.in_flight[index];
+        if matches!(entry.awaits, Awaits::Pubrec | Awaits::Load) {
+            (entry.awaits, entry.message) = (Awaits::Pubrec, None);
+        }
+    }
+
     /// What is in flight for shared subscriptions.
     pub fn shared_in_flight(&self) -> Vec<Origin> {
         let live = self.in_flight.iter().filter(|entry| entry.awaits != Awaits::Nothing);

@@ -640,6 +640,7 @@ impl Shard {
         let out = durable.track.get_mut(origin.serial).filter(|out| !out.is_aside);
         let Some(out) = out else { return false };
         out.stage = Stage::AwaitsPubcomp;
+        client.session.outgoing.await_release(ack.packet_id);
         let (packet_id, is_aside) = (ack.packet_id, false);
         let then = Some(Promise::Received { session, packet_id });
         let (serial, stage) = (origin.serial, Stage::AwaitsPubcomp);

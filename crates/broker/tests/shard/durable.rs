@@ -752,3 +752,34 @@ fn a_version_3_session_is_kept_too() {
     let conn = lab.open(asking);
     assert_eq!(lab.payloads(conn), ["1"]);
 }
+
+#[test]
+fn mqtt_4_4_0_1_after_a_pubrec_only_its_pubrel_is_sent_again_though_no_disk_has_it() {
+    let mut lab = Lab::durable(1);
+    let conn = lab.open(persistent("subscriber"));
+    lab.subscribe(conn, "t", 2);
+    let publisher = lab.open(request("publisher"));
+    for number in 1..=3 {
+        lab.publish(publisher, "t", b"x", 2, number);
+        lab.ack(publisher, AckKind::Pubrel, number);
+    }
+    let received = lab.received(conn);
+    assert_eq!(received.len(), 3);
+    lab.disks_stand_still = true;
+    for publish in &received {
+        lab.ack(conn, AckKind::Pubrec, publish.packet_id);
+    }
+    lab.cut(conn);
+    let conn = lab.open(persistent("subscriber"));
+    assert_eq!(lab.take_all(conn), [], "no PUBLISH, and no PUBREL before it is kept");
+    lab.disks_stand_still = false;
+    lab.settle();
+    let released = acks(lab.take_all(conn));
+    let ids: Vec<_> = received.iter().map(|publish| publish.packet_id).collect();
+    assert!(released.iter().all(|(kind, ..)| *kind == AckKind::Pubrel));
+    assert_eq!(released.iter().map(|(_, packet_id, _)| *packet_id).collect::<Vec<_>>(), ids);
+    for packet_id in ids {
+        lab.ack(conn, AckKind::Pubcomp, packet_id);
+    }
+    assert_eq!(lab.take_all(conn), []);
+}
