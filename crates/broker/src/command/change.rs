@@ -16,14 +16,18 @@ use super::{Answer, Command, PAGE_LOOKS, Publication, Whom, rows_of};
 /// Publishes that wait for those who keep their message. More are refused.
 const PUBLICATIONS_MAX: usize = 1_024;
 
-/// Publishes of operators that are not answered yet, by the tickets of their commands.
+/// Publishes of operators that are not answered yet. Each has a number that is given once: a place
+/// that answers late for one that was answered long ago means no other.
 #[derive(Debug, Default)]
 pub(crate) struct Publications {
-    pending: BTreeMap<u32, Pending>,
+    pending: BTreeMap<u64, Pending>,
+    last_number: u64,
 }
 
 #[derive(Debug)]
 struct Pending {
+    /// Of its command.
+    ticket: u32,
     /// Places that have yet to answer.
     waiting: u16,
     reason: Reason,
@@ -144,9 +148,11 @@ impl Shard {
             let answer = Answer::Published(Reason::QUOTA_EXCEEDED);
             return self.effects.answers.push((ticket, answer));
         }
+        self.publications.last_number += 1;
+        let number = self.publications.last_number;
         let confirm = Confirm {
-            publisher: self.publisher_of(ticket),
-            connection: crate::NO_CONNECTION,
+            publisher: self.operator(),
+            connection: number,
             ack_number: 0,
             packet_id: 0,
             serial: 0,
@@ -155,8 +161,8 @@ impl Shard {
             is_again: false,
         };
         // An answer of this shard's own may come while the others are asked.
-        let asking = Pending { waiting: u16::MAX, reason: Reason::SUCCESS };
-        self.publications.pending.insert(ticket, asking);
+        let asking = Pending { ticket, waiting: u16::MAX, reason: Reason::SUCCESS };
+        self.publications.pending.insert(number, asking);
         let routed = match crate::names::is_published(&publication.topic) {
             true => self.route(&message, Some(confirm), now_ms),
             false => self.clear_unheard(&message, confirm),
@@ -167,13 +173,13 @@ impl Shard {
             None => Reason::NO_MATCHING_SUBSCRIBERS,
         };
         let waiting = if routed.refused.is_some() { 0 } else { routed.waiting };
-        if let Some(pending) = self.publications.pending.get_mut(&ticket) {
+        if let Some(pending) = self.publications.pending.get_mut(&number) {
             pending.waiting -= u16::MAX - waiting;
             if !pending.reason.is_error() {
                 pending.reason = reason;
             }
         }
-        self.answer_publication(ticket);
+        self.answer_publication(number);
         self.finish(now_ms);
     }
 
@@ -210,32 +216,32 @@ impl Shard {
     }
 
     /// Stands for the publisher of a publish that has no session: no session has this generation.
-    const fn publisher_of(&self, ticket: u32) -> SessionKey {
-        SessionKey::new(self.id, 0, ticket)
+    const fn operator(&self) -> SessionKey {
+        SessionKey::new(self.id, 0, 1)
     }
 
     /// A place has answered for a publisher that is no session.
     #[cold]
     pub(crate) fn on_confirmed_to_operator(&mut self, confirm: &Confirm, reason: Reason) {
-        let ticket = confirm.publisher.slot();
-        if confirm.publisher != self.publisher_of(ticket) {
+        if confirm.publisher != self.operator() {
             return;
         }
-        if let Some(pending) = self.publications.pending.get_mut(&ticket) {
+        let number = confirm.connection;
+        if let Some(pending) = self.publications.pending.get_mut(&number) {
             pending.waiting = pending.waiting.saturating_sub(1);
             // A refusal of any place counts; that it has no subscriber does not.
             if reason.is_error() && !pending.reason.is_error() {
                 pending.reason = reason;
             }
-            self.answer_publication(ticket);
+            self.answer_publication(number);
         }
     }
 
-    fn answer_publication(&mut self, ticket: u32) {
-        let Some(pending) = self.publications.pending.get(&ticket) else { return };
+    fn answer_publication(&mut self, number: u64) {
+        let Some(pending) = self.publications.pending.get(&number) else { return };
         if pending.waiting == 0 {
-            let answer = Answer::Published(pending.reason);
-            self.publications.pending.remove(&ticket);
+            let (ticket, answer) = (pending.ticket, Answer::Published(pending.reason));
+            self.publications.pending.remove(&number);
             self.effects.answers.push((ticket, answer));
         }
     }

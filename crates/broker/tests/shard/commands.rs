@@ -480,3 +480,83 @@ fn what_is_retained_on_a_refused_topic_is_cleared_and_nobody_hears_of_it() {
 fn message_on(topic: &str) -> Publication {
     message(topic, QoS::AtMostOnce)
 }
+
+/// Lets one disk do what it was told, and no other.
+fn work_disk(lab: &mut Lab, which: usize) {
+    let mut commands = Vec::new();
+    for _ in 0..10 {
+        lab.shards[which].take_disk_commands(&mut commands, lab.now_ms);
+        commands.drain(..).for_each(|command| lab.disks[which].submit(command));
+        while let Some(done) = lab.disks[which].step() {
+            lab.shards[which].on_disk(done, lab.now_ms);
+        }
+    }
+    while lab.deliver_mail() {}
+}
+
+/// One shard refuses, a second has the retained message and a third a session that wants `kept`.
+/// The operator's shard is the first.
+fn with_refusal(lab: &mut Lab) -> String {
+    let topic = lab.topic_on(1, "retained");
+    let id = lab.id_on(0, "full");
+    let full = lab.open(crate::lab::with_limits(
+        persistent(&id),
+        crate::lab::queue(0, session::Overflow::Reject),
+    ));
+    lab.subscribe(full, &topic, 1);
+    lab.cut(full);
+    let id = lab.id_on(2, "kept");
+    let kept = lab.open(persistent(&id));
+    lab.subscribe(kept, "kept", 1);
+    lab.cut(kept);
+    topic
+}
+
+#[test]
+fn an_answer_for_an_earlier_publish_is_none_for_the_next_one_under_its_ticket() {
+    let mut lab = Lab::durable_with(3, Settings { rejects: true, ..Settings::default() });
+    let topic = with_refusal(&mut lab);
+    let refused = Publication { retain: true, ..message(&topic, QoS::AtLeastOnce) };
+    lab.order(0, &Command::Publish(refused));
+    assert_eq!(lab.published(0), Some(Reason::QUOTA_EXCEEDED), "the ticket is free");
+    lab.order(0, &Command::Publish(message("kept", QoS::AtLeastOnce)));
+    while lab.deliver_mail() {}
+    work_disk(&mut lab, 1);
+    assert_eq!(lab.published(0), None, "the log that keeps it has not got it yet");
+    work_disk(&mut lab, 2);
+    assert_eq!(lab.published(0), Some(Reason::SUCCESS));
+}
+
+#[test]
+fn a_publish_that_the_log_is_too_far_behind_for_leaves_no_answer_behind() {
+    let mut lab = Lab::durable(3);
+    let topic = lab.topic_on(1, "retained");
+    let id = lab.id_on(0, "here");
+    let here = lab.open(persistent(&id));
+    lab.subscribe(here, &topic, 1);
+    lab.cut(here);
+    let id = lab.id_on(2, "kept");
+    let kept = lab.open(persistent(&id));
+    lab.subscribe(kept, "kept", 1);
+    lab.cut(kept);
+    let large = Publication {
+        retain: true,
+        payload: vec![b'x'; 8000].into(),
+        ..message(&topic, QoS::AtLeastOnce)
+    };
+    // The disk of the operator's shard stands still, until its log takes no more.
+    let is_behind = (100..2000).any(|ticket| {
+        let command = Command::Publish(large.clone());
+        lab.shards[0].on_command(ticket, Scope::FIRST, &command, lab.now_ms);
+        !std::mem::take(&mut lab.shards[0].effects.answers).is_empty()
+    });
+    assert!(is_behind);
+    lab.order(0, &Command::Publish(large));
+    assert!(lab.published(0).is_some_and(Reason::is_error), "the ticket is free");
+    lab.order(0, &Command::Publish(message("kept", QoS::AtLeastOnce)));
+    while lab.deliver_mail() {}
+    work_disk(&mut lab, 1);
+    assert_eq!(lab.published(0), None, "the log that keeps it has not got it yet");
+    work_disk(&mut lab, 2);
+    assert_eq!(lab.published(0), Some(Reason::SUCCESS));
+}

@@ -101,6 +101,8 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
     let (packet_id, qos, retain) = (p.packet_id, p.qos, p.flag);
     let [topic, other] = [p.texts[0].as_str(), p.texts[1].as_str()];
     let [properties, payload] = [p.blobs[0].as_slice(), p.blobs[1].as_slice()];
+    let (options, identifier, through_serial) = (p.byte, p.small, b);
+    let formerly = Formerly { session, options, identifier, through_serial, filter: topic };
     let message = StoredMessage {
         serial,
         origin: p.origin.map(|(source, serial)| Origin { source, serial }),
@@ -133,13 +135,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
             from_serial: b,
             filter: topic,
         }),
-        Fact::Formerly(Formerly {
-            session,
-            options: p.byte,
-            identifier: p.small,
-            through_serial: b,
-            filter: topic,
-        }),
+        Fact::Formerly(formerly),
         Fact::Unsubscribed { session, filter: topic },
         Fact::Message(message),
         Fact::Progress(lists.0.as_progress()),
