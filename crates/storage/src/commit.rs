@@ -219,7 +219,11 @@ impl Log {
         }
     }
 
+    /// None while the disk is at it: when it is done, somebody looks again.
     pub(crate) fn commit_deadline(&self) -> Option<u64> {
+        if !self.commit.in_flight.is_empty() {
+            return None;
+        }
         if self.commit.retry_at.is_some() {
             return self.commit.retry_at;
         }

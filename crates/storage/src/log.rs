@@ -327,11 +327,14 @@ impl Log {
         self.on_tick_manifest();
     }
 
-    /// When [`Log::on_tick`] has something to do at the latest, if nothing else happens.
+    /// When [`Log::on_tick`] has something to do at the latest, if nothing else happens. What waits
+    /// for the disk is not due before that has answered.
     pub fn next_deadline(&self) -> Option<u64> {
-        let reclaim = self.reclaim_deadline();
+        if self.poison.is_some() {
+            return None;
+        }
         let commit = [self.commit_deadline(), self.manifest_deadline()];
-        let space = [self.space.retry_at, self.space.give_back_deadline(), reclaim];
+        let space = [self.space.deadline(self.commit.synced), self.reclaim_deadline()];
         commit.into_iter().chain(space).flatten().min()
     }
 

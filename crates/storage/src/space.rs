@@ -76,9 +76,14 @@ impl Space {
         waits
     }
 
-    /// When a file that could not be given back is tried again.
-    pub(crate) fn give_back_deadline(&self) -> Option<u64> {
-        self.give_back_at.filter(|_| self.work.is_none() && self.pins == 0)
+    /// When a file that could not be given back is tried again, and when one that could not be made
+    /// is. `synced`: what has to be on disk before a file is given back.
+    pub(crate) fn deadline(&self, synced: Position) -> Option<u64> {
+        let is_gone = |retired: &Retired| retired.after.is_some_and(|after| after <= synced);
+        let may_give_back = self.pins == 0 && self.retired.front().is_some_and(is_gone);
+        let give_back_at = self.give_back_at.filter(|_| may_give_back);
+        let deadline = [give_back_at, self.retry_at].into_iter().flatten().min();
+        deadline.filter(|_| self.work.is_none())
     }
 
     pub(crate) fn set_full(&mut self, fault: Fault, retry_at: u64) {

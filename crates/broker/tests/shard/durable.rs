@@ -783,3 +783,24 @@ fn mqtt_4_4_0_1_after_a_pubrec_only_its_pubrel_is_sent_again_though_no_disk_has_
     }
     assert_eq!(lab.take_all(conn), []);
 }
+
+#[test]
+fn while_a_disk_works_nothing_is_due_that_waits_for_it() {
+    let mut lab = Lab::durable(1);
+    let limits = Limits { durability: Durability::Disk, ..Limits::default() };
+    let conn = lab.open(with_limits(persistent("subscriber"), limits.clone()));
+    lab.subscribe(conn, "t", 1);
+    let publisher = lab.open(with_limits(request("publisher"), limits));
+    lab.disks_stand_still = true;
+    for number in 1..=20 {
+        lab.publish(publisher, "t", b"x", 1, number);
+        // A tick may find something to do; then it is done, or waits for the disk.
+        lab.pass_secs(1);
+        let due = lab.shards[0].next_deadline_ms();
+        assert!(due > lab.now_ms, "{number}: due at {due}, it is {}", lab.now_ms);
+    }
+    lab.disks_stand_still = false;
+    lab.settle();
+    lab.pass_secs(2);
+    assert!(lab.shards[0].next_deadline_ms() > lab.now_ms);
+}
