@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::Number;
 use crate::access::OrderedRule;
 
 /// What a credential says of its client. A connection that showed none, or one that says no more
@@ -38,7 +39,7 @@ pub struct Attributes(Box<[(Box<str>, Attribute)]>);
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
     Text(Box<str>),
-    Number(f64),
+    Number(Number),
     List(Box<[Self]>),
 }
 
@@ -92,7 +93,9 @@ mod tests {
     #[test]
     fn attributes_are_found_by_name_and_the_last_of_a_name_counts() {
         let text = |text: &str| Attribute::Text(text.into());
-        let list = Attribute::List([Attribute::Number(3.0), Attribute::Number(2.5)].into());
+        let list = Attribute::List(
+            ["3", "2.5"].map(|text| Attribute::Number(Number::parse(text).unwrap())).into(),
+        );
         let attributes = Attributes::new([
             ("site".into(), text("a")),
             ("floors".into(), list),

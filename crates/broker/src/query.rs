@@ -12,9 +12,10 @@
 //! Words are read in upper and lower case. `authenticationName` is the user name, as Event Grid
 //! calls it. What a client does not have compares as false, whatever the comparison. Of a list
 //! `=` and `in` want one of its values, `!=` and `not in` none; the four that order want a number.
+//! Numbers are compared as they were written, never as floating point.
 
 use crate::access::Identity;
-use crate::{Attribute, Attributes};
+use crate::{Attribute, Attributes, Number};
 
 /// The longest text of a query, in bytes: it is asked at each CONNECT.
 pub const QUERY_BYTES_MAX: usize = 4 * 1024;
@@ -53,7 +54,7 @@ enum Field {
 enum Comparison {
     Among(Vec<Value>),
     NotAmong(Vec<Value>),
-    Ordered(Order, f64),
+    Ordered(Order, Number),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ enum Order {
 #[derive(Clone, Debug, PartialEq)]
 enum Value {
     Text(Box<str>),
-    Number(f64),
+    Number(Number),
 }
 
 impl Node {
@@ -193,7 +194,7 @@ impl Comparison {
 }
 
 impl Order {
-    fn holds(self, number: f64, limit: f64) -> bool {
+    fn holds(self, number: Number, limit: Number) -> bool {
         match self {
             Self::Less => number < limit,
             Self::AtMost => number <= limit,
@@ -222,7 +223,7 @@ impl Value {
 enum Token {
     Word(String),
     Text(String),
-    Number(f64),
+    Number(Number),
     /// `( ) [ ] ,` and the comparisons.
     Sign(&'static str),
 }
@@ -266,7 +267,7 @@ fn tokens_of(text: &str) -> Result<Vec<(usize, Token)>, QueryError> {
             };
             (Token::Text(rest[1..=end].into()), end + 2)
         } else if first.is_ascii_digit() || first == '-' {
-            number_at(rest).ok_or_else(|| QueryError { at, detail: "not a number".into() })?
+            number_at(rest).ok_or_else(|| QueryError { at, detail: NO_NUMBER.into() })?
         } else {
             let is_of_word = |c: char| c.is_alphanumeric() || "._-".contains(c);
             let bytes = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
@@ -282,11 +283,13 @@ fn tokens_of(text: &str) -> Result<Vec<(usize, Token)>, QueryError> {
     Ok(tokens)
 }
 
+/// A number is compared exactly, or not at all.
+const NO_NUMBER: &str = "not a number such as 7, -2.5 or 1e3, with 38 digits at most";
+
 fn number_at(rest: &str) -> Option<(Token, usize)> {
     let is_of_number = |c: char| c.is_ascii_alphanumeric() || ".-+".contains(c);
     let bytes = rest.find(|c| !is_of_number(c)).unwrap_or(rest.len());
-    let number: f64 = rest[..bytes].parse().ok()?;
-    number.is_finite().then_some((Token::Number(number), bytes))
+    Some((Token::Number(Number::parse(&rest[..bytes])?), bytes))
 }
 
 struct Parser {
@@ -456,7 +459,7 @@ mod tests {
         let text = |text: &str| Attribute::Text(text.into());
         Attributes::new([
             ("type".into(), text("sensor")),
-            ("floor".into(), Attribute::Number(5.0)),
+            ("floor".into(), Attribute::Number(5.into())),
             ("can".into(), Attribute::List([text("motion"), text("light")].into())),
         ])
     }
@@ -501,6 +504,23 @@ mod tests {
     }
 
     #[test]
+    fn a_number_is_not_its_neighbour() {
+        let number = Number::parse("9007199254740993").unwrap();
+        let attributes = Attributes::new([("id".into(), Attribute::Number(number))]);
+        let who = Identity { client_id: "c1", username: None };
+        for (query, expected) in [
+            ("attributes.id = 9007199254740993", true),
+            ("attributes.id = 9007199254740993.0", true),
+            ("attributes.id = 9007199254740992", false),
+            ("attributes.id in [9007199254740992, 9007199254740994]", false),
+            ("attributes.id > 9007199254740992", true),
+            ("attributes.id < 9007199254740993.1", true),
+        ] {
+            assert_eq!(Query::parse(query).unwrap().holds(who, &attributes), expected, "{query}");
+        }
+    }
+
+    #[test]
     fn who_has_no_name_is_in_no_group_by_name() {
         let nobody = Identity { client_id: "c1", username: None };
         for query in ["user = 'anna'", "user != 'anna'", "user not in ['anna']"] {
@@ -525,6 +545,8 @@ mod tests {
             ("user = 'a' user = 'b'", 11, "'and'"),
             ("user = 'a", 7, "no end"),
             ("user = 1x", 7, "not a number"),
+            ("attributes.floor = 1e400", 19, "not a number"),
+            ("attributes.floor = 007", 19, "not a number"),
             ("user = §", 7, "means nothing"),
         ] {
             let error = Query::parse(query).expect_err(query);

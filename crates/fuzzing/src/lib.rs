@@ -9,6 +9,7 @@ pub mod journal;
 pub mod log_recovery;
 pub mod mutate;
 pub mod names;
+pub mod numbers;
 pub mod packet;
 pub mod properties;
 pub mod proxy_header;
@@ -27,7 +28,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     parser("decode_client", packet::decode_client, packet::client_seeds),
     parser("decode_server", packet::decode_server, packet::server_seeds),
     Target {
@@ -40,6 +41,7 @@ pub const TARGETS: [Target; 12] = [
     parser("journal", journal::journal, journal::seeds),
     parser("log_recovery", log_recovery::log_recovery, log_recovery::seeds),
     parser("names", names::names, names::seeds),
+    parser("numbers", numbers::numbers, numbers::seeds),
     parser("properties", properties::properties, properties::seeds),
     parser("proxy_header", proxy_header::proxy_header, proxy_header::seeds),
     Target { name: "queries", run: queries::queries, cost: 5, seeds: queries::seeds },

@@ -44,7 +44,7 @@ fn answers(query: &Query) -> Vec<bool> {
     let attributes = [
         Attributes::default(),
         Attributes::new([("type".into(), Attribute::Text("sensor".into()))]),
-        Attributes::new([("floor".into(), Attribute::Number(4.0))]),
+        Attributes::new([("floor".into(), Attribute::Number(4.into()))]),
         Attributes::new([(
             "type".into(),
             Attribute::List(Box::new([

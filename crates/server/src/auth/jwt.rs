@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use broker::{Attribute, Attributes, Principal};
+use broker::{Attribute, Attributes, Number, Principal};
 use serde_json::{Map, Value};
 
 use super::acl_claim::ACL;
@@ -212,11 +212,11 @@ fn texts_of(value: &Value) -> Option<Vec<String>> {
     Some(attribute_of(value)?.texts())
 }
 
-/// None: an object, or nothing.
+/// None: an object, nothing, or a number that cannot be kept as it was written.
 fn attribute_of(value: &Value) -> Option<Attribute> {
     Some(match value {
         Value::String(text) => Attribute::Text(text.as_str().into()),
-        Value::Number(number) => Attribute::Number(number.as_f64()?),
+        Value::Number(number) => Attribute::Number(Number::parse(number.as_str())?),
         Value::Bool(flag) => Attribute::Text(flag.to_string().into()),
         Value::Array(items) => Attribute::List(
             // A list within a list has no name of its own.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use broker::access::{Access, Action, Grants, Identity, Manner, Place};
-use broker::{Attribute, Attributes, Principal};
+use broker::{Attribute, Attributes, Number, Principal};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::auth::policy_file::{self, Policy, PolicyFileError};
@@ -236,10 +236,14 @@ fn attribute(text: &str) -> Result<(String, Attribute), String> {
         return Err("an attribute is NAME=VALUE".into());
     };
     let quoted = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    let value = match (quoted, value.parse::<f64>()) {
+    let value = match (quoted, Number::parse(value)) {
         (Some(text), _) => Attribute::Text(text.into()),
-        (None, Ok(number)) if number.is_finite() => Attribute::Number(number),
-        _ => Attribute::Text(value.into()),
+        (None, Some(number)) => Attribute::Number(number),
+        (None, None) if value.parse::<f64>().is_ok_and(f64::is_finite) => {
+            let detail = "is not a number such as 7, -2.5 or 1e3; a text needs quotes";
+            return Err(format!("'{value}' {detail}: '{name}=\"{value}\"'"));
+        }
+        (None, None) => Attribute::Text(value.into()),
     };
     Ok((name.into(), value))
 }
@@ -271,9 +275,10 @@ mod tests {
     fn attributes_are_texts_numbers_and_lists() {
         let text = |text: &str| Attribute::Text(text.into());
         assert_eq!(attribute("a=b"), Ok(("a".into(), text("b"))));
-        assert_eq!(attribute("a=7"), Ok(("a".into(), Attribute::Number(7.0))));
+        assert_eq!(attribute("a=7"), Ok(("a".into(), Attribute::Number(7.into()))));
         assert_eq!(attribute("a=\"7\""), Ok(("a".into(), text("7"))));
         assert_eq!(attribute("a=b=c"), Ok(("a".into(), text("b=c"))));
+        assert_eq!(attribute("a=007").unwrap_err().matches("007").count(), 2);
         assert!(attribute("a").is_err());
         assert!(attribute("=a").is_err());
         let given = [("a".into(), text("x")), ("a".into(), text("y")), ("b".into(), text("z"))];

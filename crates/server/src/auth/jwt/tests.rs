@@ -275,13 +275,52 @@ fn claims_become_attributes() {
     let Outcome::Good(proof) = hs256(&claims, &demands) else { panic!("refused") };
     let text = |text: &str| Some(Attribute::Text(text.into()));
     let get = |name: &str| proof.attributes.get(name).cloned();
-    let floors = [Attribute::Number(1.0), Attribute::Number(2.0)];
+    let floors = [Attribute::Number(1.into()), Attribute::Number(2.into())];
     assert_eq!(get("floors"), Some(Attribute::List(floors.into())));
     assert_eq!(get("where"), text("berlin/c1"));
     assert_eq!((get("role"), get("vin"), get("deep")), (text("user"), text("1"), None));
     let mut large = claims.clone();
     large["client_attrs"]["vin"] = json!("x".repeat(20_000));
     assert!(is_bad(&hs256(&large, &demands), "attributes"));
+}
+
+#[test]
+fn numbers_are_taken_as_written_or_not_at_all() {
+    let template = |text: &str| Template::parse(text, true).unwrap();
+    let demands = Demands {
+        username: template("u${claims.id}"),
+        claims: vec![("id".into(), template("${clientid}"))],
+        attributes: vec![("own".into(), template("${claims.id}"))],
+        ..demands()
+    };
+    let with = |number: &str, client_id: &str| {
+        let claims =
+            format!(r#"{{"exp":{},"id":{number},"client_attrs":{{"vin":[{number}]}}}}"#, NOW + 600);
+        let token = signed(
+            &json!({ "alg": "HS256" }),
+            &serde_json::from_str(&claims).unwrap(),
+            by_secret(SECRET),
+        );
+        let request = AuthRequest { client_id: client_id.into(), ..shown(&token) };
+        check(&request, &KeySet::of_secret(SECRET).unwrap(), &demands, NOW)
+    };
+    for (number, text) in [
+        ("9007199254740993", "9007199254740993"),
+        ("18446744073709551617", "18446744073709551617"),
+        ("9007199254740993.0", "9007199254740993"),
+        ("-0", "0"),
+        ("1.5e3", "1500"),
+    ] {
+        let Outcome::Good(proof) = with(number, text) else { panic!("{number} is refused") };
+        assert_eq!(proof.username, Some(format!("u{text}")));
+        for name in ["own", "vin"] {
+            assert_eq!(proof.attributes.get(name).unwrap().texts(), [text], "{name} {number}");
+        }
+    }
+    assert!(is_bad(&with("9007199254740993", "9007199254740992"), "'id'"));
+    for number in ["1e400", "1e-60", "123456789012345678901234567890123456789"] {
+        assert!(is_bad(&with(number, number), "'id'"), "{number}");
+    }
 }
 
 #[test]

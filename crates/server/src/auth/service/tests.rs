@@ -66,7 +66,7 @@ fn answers_mean_what_they_mean_to_emqx() {
     assert!(proof.is_superuser);
     assert_eq!(proof.expires_at_secs, Some(NOW + 60));
     assert_eq!(proof.attributes.get("role"), Some(&Attribute::Text("admin".into())));
-    assert_eq!(proof.attributes.get("sn"), Some(&Attribute::Number(7.0)));
+    assert_eq!(proof.attributes.get("sn"), Some(&Attribute::Number(7.into())));
     assert!(matches!(judged(204, ""), Ok(Opinion::Yes(_))));
     for body in [r#"{"result":"ignore"}"#, "{}"] {
         assert_eq!(judged(200, body), Ok(Opinion::NotMine), "{body}");
