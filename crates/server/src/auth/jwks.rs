@@ -147,10 +147,7 @@ impl Shared {
     fn check(&self, request: &AuthRequest) -> Outcome {
         let (files, fetched) = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
         let now_secs = self.clock.wall_secs();
-        match check(request, &files, &self.config.demands, now_secs) {
-            Outcome::NoKey => check(request, &fetched, &self.config.demands, now_secs),
-            outcome => outcome,
-        }
+        check(request, &[&files, &fetched], &self.config.demands, now_secs)
     }
 
     fn wait_for_keys(self: &Arc<Self>, request: Arc<AuthRequest>, later: Later) -> Option<Opinion> {
@@ -235,7 +232,7 @@ impl Shared {
         if reply.status != hyper::StatusCode::OK {
             return Err(format!("it answers {}", reply.status));
         }
-        let keys = KeySet::of_jwks(&reply.body)?;
+        let keys = KeySet::of_public_jwks(&reply.body)?;
         // An empty one is what a service shows that has lost its keys, not one that has new ones.
         if keys.is_empty() { Err("no key in it can check signatures".into()) } else { Ok(keys) }
     }

@@ -19,6 +19,10 @@ use serde_json::{Map, Value};
 /// Keys of one set; more are refused.
 const KEYS_MAX: usize = 1_000;
 
+/// Keys that the signature of one token is tried with; those of its id come first. A token without
+/// an id means every key of its algorithm, and anybody can send one.
+pub(super) const KEYS_TRIED_MAX: usize = 16;
+
 /// RFC 7518, section 3.2: a secret has as many bytes as what the shortest of the algorithms makes.
 pub(super) const SECRET_BYTES_MIN: usize = 32;
 
@@ -74,8 +78,9 @@ enum Material {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Checked {
     Right,
+    /// None of the keys that it means has made it.
     Wrong,
-    /// There is no such key for such an algorithm.
+    /// There is no key of such an id for such an algorithm.
     NoKey,
 }
 
@@ -187,6 +192,15 @@ impl KeySet {
     ///
     /// The text is no such set.
     pub(super) fn of_jwks(text: &[u8]) -> Result<Self, String> {
+        Self::of_jwks_with(text, |_| true)
+    }
+
+    /// The same of a set that anybody can fetch: a secret in it is none.
+    pub(super) fn of_public_jwks(text: &[u8]) -> Result<Self, String> {
+        Self::of_jwks_with(text, |key| !matches!(key.material, Material::Secret(_)))
+    }
+
+    fn of_jwks_with(text: &[u8], takes: impl Fn(&Key) -> bool) -> Result<Self, String> {
         let parsed: Value =
             serde_json::from_slice(text).map_err(|error| format!("this is not JSON: {error}"))?;
         let listed = parsed.get("keys").and_then(Value::as_array);
@@ -194,12 +208,12 @@ impl KeySet {
         if listed.len() > KEYS_MAX {
             return Err(format!("it has more than {KEYS_MAX} keys"));
         }
-        let keys = listed.iter().filter_map(|key| key_of_jwk(key.as_object()?)).collect();
-        Ok(Self { keys })
+        let keys = listed.iter().filter_map(|key| key_of_jwk(key.as_object()?));
+        Ok(Self { keys: keys.filter(takes).collect() })
     }
 
     /// Checks a signature with the keys that the header means: those of its id, if it has one and
-    /// they have, and of its algorithm.
+    /// they have, and of its algorithm. At most [`KEYS_TRIED_MAX`] are tried.
     pub(super) fn check(
         &self,
         algorithm: Algorithm,
@@ -207,16 +221,20 @@ impl KeySet {
         signed: &[u8],
         signature: &[u8],
     ) -> Checked {
-        let is_meant = |key: &&Key| {
-            let has_id = key.id.is_none() || id.is_none() || key.id.as_deref() == id;
-            has_id && key.only.is_none_or(|only| only == algorithm)
-        };
+        let is_named = |key: &&Key| id.is_none() || key.id.as_deref() == id;
+        let is_nameless = |key: &&Key| id.is_some() && key.id.is_none();
+        let is_for_it = |key: &&Key| key.only.is_none_or(|only| only == algorithm);
+        let named = self.keys.iter().filter(is_named);
+        let meant = named.chain(self.keys.iter().filter(is_nameless)).filter(is_for_it);
         let mut outcome = Checked::NoKey;
-        for key in self.keys.iter().filter(is_meant) {
-            match key.material.verify(algorithm, signed, signature) {
-                Some(true) => return Checked::Right,
-                Some(false) => outcome = Checked::Wrong,
-                None => {}
+        let tried = meant.filter(|key| key.material.is_for(algorithm)).take(KEYS_TRIED_MAX);
+        for key in tried {
+            if key.material.verify(algorithm, signed, signature) == Some(true) {
+                return Checked::Right;
+            }
+            // A key without an id says nothing of those that have the id of the token.
+            if is_named(&key) {
+                outcome = Checked::Wrong;
             }
         }
         outcome
@@ -224,6 +242,17 @@ impl KeySet {
 }
 
 impl Material {
+    fn is_for(&self, algorithm: Algorithm) -> bool {
+        match self {
+            Self::Secret(_) => algorithm.of_hmac().is_some(),
+            Self::Rsa { .. } | Self::RsaDer(_) => algorithm.of_rsa().is_some(),
+            Self::P256(_) => algorithm == Algorithm::Es256,
+            Self::P384(_) => algorithm == Algorithm::Es384,
+            Self::P521(_) => algorithm == Algorithm::Es512,
+            Self::Ed25519(_) => algorithm == Algorithm::EdDsa,
+        }
+    }
+
     /// None: the key is not for such an algorithm.
     fn verify(&self, algorithm: Algorithm, signed: &[u8], signature: &[u8]) -> Option<bool> {
         let ec = |verifier: &'static dyn VerificationAlgorithm, key: &[u8]| {
