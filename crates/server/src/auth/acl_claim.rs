@@ -98,7 +98,8 @@ fn rule_of(item: &Value) -> Result<OrderedRule, String> {
             ("retain", _) => rule.retain = retain_of(value).ok_or_else(not_understood)?,
             ("ipaddr", _) => {
                 for address in texts_of(value).ok_or_else(not_understood)? {
-                    rule.addresses.push(address.parse::<Network>()?.addresses());
+                    let network = address.parse::<Network>().map_err(|error| error.to_string())?;
+                    rule.addresses.push(network.addresses());
                 }
             }
             _ => return Err(not_understood()),

@@ -146,7 +146,9 @@ impl Url {
     /// Does what goes there stay on this machine, or encrypted?
     pub fn is_private(&self) -> bool {
         let address = self.bare_host().parse::<std::net::IpAddr>();
-        self.is_tls || self.host == "localhost" || address.is_ok_and(|ip| ip.is_loopback())
+        self.is_tls
+            || self.host == "localhost"
+            || address.is_ok_and(|ip| ip.to_canonical().is_loopback())
     }
 
     /// Without the brackets of an IPv6 address.

@@ -2,9 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// What is spoken on a listener below MQTT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,13 +28,6 @@ pub struct Endpoint {
     pub address: Address,
     /// The path of a WebSocket URL, where it has one.
     pub path: Option<String>,
-}
-
-/// A network in CIDR notation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Network {
-    address: IpAddr,
-    prefix_bits: u8,
 }
 
 impl Endpoint {
@@ -103,74 +94,6 @@ impl Transport {
             Self::Wss => "wss",
             Self::Unix => "unix",
         }
-    }
-}
-
-impl Network {
-    /// True when the address lies in the network. An IPv4 address mapped into IPv6 counts as IPv4.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let shift = 32 - u32::from(self.prefix_bits);
-                own.to_bits().checked_shr(shift) == other.to_bits().checked_shr(shift)
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let shift = 128 - u32::from(self.prefix_bits);
-                own.to_bits().checked_shr(shift) == other.to_bits().checked_shr(shift)
-            }
-            _ => false,
-        }
-    }
-
-    /// The same network, named by its first address.
-    #[must_use]
-    pub fn without_host(self) -> Self {
-        Self { address: *self.addresses().start(), ..self }
-    }
-
-    /// All of them. IPv4 and IPv6 do not mix.
-    pub fn addresses(&self) -> RangeInclusive<IpAddr> {
-        let prefix_bits = u32::from(self.prefix_bits);
-        match self.address {
-            IpAddr::V4(own) => {
-                let host = u32::MAX.checked_shr(prefix_bits).unwrap_or(0);
-                let (first, last) = (own.to_bits() & !host, own.to_bits() | host);
-                Ipv4Addr::from_bits(first).into()..=Ipv4Addr::from_bits(last).into()
-            }
-            IpAddr::V6(own) => {
-                let host = u128::MAX.checked_shr(prefix_bits).unwrap_or(0);
-                let (first, last) = (own.to_bits() & !host, own.to_bits() | host);
-                Ipv6Addr::from_bits(first).into()..=Ipv6Addr::from_bits(last).into()
-            }
-        }
-    }
-}
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("'{text}' is not a network; write 10.0.0.0/8, fd00::/8 or an address");
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let bits_max = if address.is_ipv4() { 32 } else { 128 };
-        let prefix_bits = match prefix {
-            Some(prefix) => {
-                prefix.parse().ok().filter(|bits| *bits <= bits_max).ok_or_else(wrong)?
-            }
-            None => bits_max,
-        };
-        Ok(Self { address, prefix_bits })
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix_bits)
     }
 }
 
@@ -259,37 +182,5 @@ mod tests {
         assert!(
             !is_local("tcp://*:1") && !is_local("tcp://0.0.0.0:1") && !is_local("ws://10.0.0.1")
         );
-    }
-
-    #[test]
-    fn networks_contain_addresses() {
-        let contains = |network: &str, address: &str| {
-            network.parse::<Network>().unwrap().contains(address.parse().unwrap())
-        };
-        assert!(contains("10.0.0.0/8", "10.255.0.1") && !contains("10.0.0.0/8", "11.0.0.1"));
-        assert!(contains("10.0.0.0/8", "::ffff:10.1.2.3"));
-        assert!(contains("0.0.0.0/0", "1.2.3.4") && !contains("0.0.0.0/0", "::1"));
-        assert!(contains("fd00::/8", "fd12::1") && !contains("fd00::/8", "fe80::1"));
-        assert!(contains("::/0", "::1") && contains("1.2.3.4", "1.2.3.4"));
-        assert!(!contains("1.2.3.4", "1.2.3.5"));
-        for text in ["10.0.0.0/33", "x", "::/129", "1.2.3.4/", ""] {
-            assert!(text.parse::<Network>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn networks_begin_and_end() {
-        for (network, first, last) in [
-            ("10.1.2.3/8", "10.0.0.0", "10.255.255.255"),
-            ("1.2.3.4", "1.2.3.4", "1.2.3.4"),
-            ("1.2.3.4/0", "0.0.0.0", "255.255.255.255"),
-            ("fd00::7/8", "fd00::", "fdff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
-            ("::1/128", "::1", "::1"),
-        ] {
-            let network: Network = network.parse().unwrap();
-            let (first, last) = (first.parse().unwrap(), last.parse().unwrap());
-            assert_eq!(network.addresses(), first..=last);
-            assert_eq!(network.without_host().addresses(), first..=last);
-        }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) use api::TOKEN_FILE;
 pub use api::{ApiAddress, ApiConfig};
 pub use derived::Derived;
 pub use durability::DurabilityConfig;
-pub use endpoint::{Address, Endpoint, Network, Transport};
+pub use endpoint::{Address, Endpoint, Transport};
 pub use identity::{FILE, HttpConfig, JwtConfig, Method, Provider};
 pub use keys::{
     AccessFile, Auth, BodyForm, CertificateIdentity, ClientAuth, DurabilityLevel, Events, Limits,
@@ -32,6 +32,7 @@ pub use keys::{
 };
 pub use machine::Machine;
 pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};
+pub use net::Cidr as Network;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
 
 use derived::Deriving;
@@ -644,9 +645,9 @@ impl Listeners<'_> {
     fn trusted_proxies(&mut self, own: &str, raw: &RawListener) -> Option<Vec<Network>> {
         let mut networks = Vec::new();
         for text in &raw.trusted_proxies {
-            match text.parse() {
+            match text.parse::<Network>() {
                 Ok(network) => networks.push(network),
-                Err(detail) => self.problem(&format!("{own}.trusted_proxies"), detail),
+                Err(error) => self.problem(&format!("{own}.trusted_proxies"), error.to_string()),
             }
         }
         if raw.proxy_protocol == raw.trusted_proxies.is_empty() {

@@ -117,12 +117,7 @@ fn address(listener: &config::Listener) -> net::Address {
 }
 
 fn options(listener: &config::Listener, tls: Option<Arc<TlsContext>>) -> ListenOptions {
-    let trusted: Vec<net::Cidr> = listener
-        .trusted_proxies
-        .iter()
-        .flatten()
-        .filter_map(|network| network.to_string().parse().ok())
-        .collect();
+    let trusted = listener.trusted_proxies.clone().unwrap_or_default();
     let websocket = listener.websocket.as_ref();
     ListenOptions {
         tls,

@@ -55,7 +55,10 @@ impl Banned {
             "user" => Ok(Self::User(who.into())),
             "address" => match who.parse::<IpAddr>() {
                 Ok(address) => Ok(Self::Address(address.to_canonical())),
-                Err(_) => Ok(Self::Network(who.parse::<Network>()?.without_host())),
+                Err(_) => {
+                    let network = who.parse::<Network>().map_err(|error| error.to_string())?;
+                    Ok(Self::Network(network.without_host()))
+                }
             },
             _ => Err(format!("'{kind}' is none of `client`, `user`, `address`")),
         }

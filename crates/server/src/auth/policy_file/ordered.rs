@@ -154,7 +154,8 @@ impl Reading<'_> {
         self.limit("addresses", addresses.len(), ADDRESSES_MAX)?;
         let range = |address: &Spanned<String>| {
             let network = address.get_ref().parse::<Network>();
-            let network = network.map_err(|error| (self.line(&address.span()), error))?;
+            let network =
+                network.map_err(|error| (self.line(&address.span()), error.to_string()))?;
             Ok(network.addresses())
         };
         addresses.iter().map(range).collect()
