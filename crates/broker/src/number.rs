@@ -1,5 +1,5 @@
-//! Numbers that are exactly what was written. A device number of 17 digits is nobody's neighbour, as
-//! it would be in floating point.
+//! Numbers that are exactly what was written: in floating point, two devices with numbers of 17
+//! digits may be one.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A network such as `10.0.0.0/8` or `fd00::/8`; a bare address is a network of one. IPv4 mapped into
-/// IPv6 (`::ffff:10.0.0.0/104`) is IPv4 here, as addresses of clients are.
+/// A network such as `10.0.0.0/8` or `fd00::/8`; a bare address is a network of one. IPv4 mapped
+/// into IPv6 (`::ffff:10.0.0.0/104`) is IPv4 here, as addresses of clients are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cidr {
     network: IpAddr,
