@@ -46,6 +46,31 @@ def session(client_id):
     return {"client_id": client_id, "clean": False, "properties": NEVER}
 
 
+def test_a_stop_ends_within_its_grace_though_the_disk_stands_still(gate):
+    broker = Broker(ONE.replace("[server]", "[server]\nshutdown_grace_secs = 1"),
+                    environment=gate.environment)
+    try:
+        topic = kept_topic(broker)
+        with Peer(broker.port()) as peer:
+            peer.accepted()
+            gate.shut()
+            begun = gate.begun()
+            peer.send(publish(topic, "x", qos=1))
+            gate.wait_for(begun + 1)
+            broker.terminate()
+            assert broker.wait() == 0
+            answered = []
+            while (got := peer.recv()) is not None:
+                answered.append(got[0] & 0xF0)
+            assert PUBACK not in answered
+        assert any("not synced" in event["message"] for event in broker.log)
+        gate.open()
+        broker._launch()
+    finally:
+        gate.open()
+        broker.stop()
+
+
 def kept_topic(broker):
     """A topic that a persistent session without a connection is subscribed to."""
     topic = fresh()

@@ -99,6 +99,7 @@ impl Watch<'_> {
                 _ => break,
             }
         }
+        end_in_time(Duration::from_secs(self.config.server.shutdown_grace_secs.into()));
         is_over.store(true, Ordering::Release);
         ticker.stop();
     }
@@ -314,6 +315,23 @@ impl Ticker {
         // A panic there has been told on standard error.
         let _ = self.thread.join();
     }
+}
+
+/// Ends the process when the grace of a stop is over, whatever any thread waits for: a disk that
+/// stands still holds all that have something to sync. What is not synced then was not
+/// acknowledged, and is not any more.
+fn end_in_time(grace: Duration) {
+    // Without this thread a stop takes as long as the disk does.
+    let _ = std::thread::Builder::new().name("grace".into()).spawn(move || {
+        std::thread::sleep(grace);
+        tracing::warn!(
+            grace_secs = grace.as_secs(),
+            "stopped at the end of shutdown_grace_secs: the disk is too slow to close the logs in \
+             time; messages that were not synced have not been acknowledged"
+        );
+        Logging::flush_installed();
+        std::process::exit(0);
+    });
 }
 
 /// `$SYS/broker/log/...`: the state of the worst log, and the sums of the figures of all.

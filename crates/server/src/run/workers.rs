@@ -94,7 +94,8 @@ impl Workers {
                 mailboxes: mailboxes.clone(),
                 index,
                 shards,
-                shutdown_grace_ms: shutdown_grace.as_millis() as u64,
+                shutdown_grace_ms: (shutdown_grace - REST_OF_GRACE.min(shutdown_grace / 8))
+                    .as_millis() as u64,
                 incoming_room: incoming_room.clone(),
             }));
         }
@@ -168,6 +169,9 @@ impl Workers {
         }
     }
 }
+
+/// What is left of the grace for all that ends behind the workers.
+const REST_OF_GRACE: Duration = Duration::from_millis(250);
 
 /// Half of a share takes the largest packet, and half of all the largest of two.
 fn incoming_room(config: &Config) -> IncomingRoom {
