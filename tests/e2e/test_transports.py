@@ -181,6 +181,13 @@ def test_plain_mqtt_on_a_tls_port_is_refused(tls, certs):
         round_trip(peer)
 
 
+def test_the_file_of_a_unix_socket_has_the_configured_mode(start):
+    config = '[[listeners]]\nurl = "unix://{dir}/q.sock"\nunix_mode = "MODE"\n'
+    for mode in (0o600, 0o666):
+        broker = start(config.replace("MODE", f"{mode:04o}"))
+        assert (broker.directory / "q.sock").stat().st_mode & 0o7777 == mode
+
+
 def test_mqtt311_7_1_1_2_unix_socket(start):
     broker = start('[[listeners]]\nurl = "unix://{dir}/quelea.sock"\nallow_anonymous = true\n')
     path = broker.directory / "quelea.sock"

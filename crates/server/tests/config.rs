@@ -214,6 +214,19 @@ fn wrong_values_say_what_is_allowed() {
 }
 
 #[test]
+fn the_mode_of_a_unix_socket_is_octal() {
+    let unix = |mode| format!("[[listeners]]\nurl = \"unix:///q\"\nunix_mode = \"{mode}\"");
+    assert_eq!(config(&unix("0660")).listeners[0].unix_mode, Some(0o660));
+    assert_eq!(config(&unix("777")).listeners[0].unix_mode, Some(0o777));
+    for wrong in ["rw", "0o660", "888", "1777", "-1", "+7"] {
+        let message = error(&unix(wrong));
+        assert!(message.contains("unix_mode") && message.contains("0777"), "{message}");
+    }
+    let message = error("[[listeners]]\nurl = \"tcp://127.0.0.1\"\nunix_mode = \"0660\"");
+    assert!(message.contains("only unix://"), "{message}");
+}
+
+#[test]
 fn all_problems_are_told_at_once() {
     let ConfigError { problems } =
         load(&file("[limits]\na = 1\nqos_max = 9\n[auth]\nb = 1"), &MACHINE).unwrap_err();

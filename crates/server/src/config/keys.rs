@@ -228,6 +228,9 @@ settings! {
         url: Option<String> = Kind::Text("a URL such as tcp://127.0.0.1:1883"), "";
         /// What logs and metrics call it. Default: its URL.
         name: Option<String> = Kind::Text("a name"), "";
+        /// The permission bits of the file of a `unix://` listener, in octal, such as `"0660"`. A
+        /// client must be able to write to the file. Not set: what the umask of the process leaves.
+        unix_mode: Option<String> = Kind::Text("permission bits in octal, such as 0660"), "";
         /// Admits clients that show neither user name nor certificate. Not set:
         /// `auth.allow_anonymous` decides, and without that only loopback and Unix listeners admit
         /// them, and only if no authentication is configured.

@@ -77,6 +77,8 @@ pub struct Listener {
     pub name: String,
     pub transport: Transport,
     pub address: Address,
+    /// Permission bits of the file of a Unix socket. `None`: the umask of the process decides.
+    pub unix_mode: Option<u32>,
     /// Clients with neither user name nor certificate identity are admitted.
     pub allow_anonymous: bool,
     /// Who is asked, by name. Empty: everybody there is.
@@ -528,6 +530,7 @@ impl Listeners<'_> {
         for (key, detail) in misplaced {
             self.problem(&format!("{own}.{key}"), detail);
         }
+        let unix_mode = self.unix_mode(own, &endpoint, &raw);
         Some(Some(Listener {
             name: raw.name.clone().unwrap_or_else(|| endpoint.to_string()),
             allow_anonymous,
@@ -539,9 +542,27 @@ impl Listeners<'_> {
             limits: self.lower_limits(&raw),
             transport: endpoint.transport,
             address: endpoint.address,
+            unix_mode,
             tls,
             websocket,
         }))
+    }
+
+    fn unix_mode(&mut self, own: &str, endpoint: &Endpoint, raw: &RawListener) -> Option<u32> {
+        let text = raw.unix_mode.as_ref()?;
+        let key = format!("{own}.unix_mode");
+        if endpoint.transport != Transport::Unix {
+            let detail = format!("{endpoint} has no file: only unix:// listeners have a mode");
+            self.problem(&key, detail);
+            return None;
+        }
+        let is_octal = text.bytes().all(|digit| matches!(digit, b'0'..=b'7'));
+        let mode = u32::from_str_radix(text, 8).ok().filter(|mode| is_octal && *mode <= 0o777);
+        if mode.is_none() {
+            let detail = format!("must be from \"0000\" to \"0777\" in octal, got \"{text}\"");
+            self.problem(&key, detail);
+        }
+        mode
     }
 
     fn lower_limits(&self, raw: &RawListener) -> ListenerLimits {

@@ -127,6 +127,7 @@ fn options(listener: &config::Listener, tls: Option<Arc<TlsContext>>) -> ListenO
             ..WebSocketOptions::default()
         },
         proxy: listener.trusted_proxies.as_ref().map(|_| ProxyOptions { trusted }),
+        unix_mode: listener.unix_mode,
         ..ListenOptions::default()
     }
 }
