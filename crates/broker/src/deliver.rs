@@ -195,7 +195,10 @@ impl Shard {
         }
         let mut delivered = Delivered { matched: true, ..Delivered::default() };
         let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
-        if may_refuse && self.shared.settings.rejects && self.anybody_refuses(message, found) {
+        if may_refuse
+            && self.shared.settings.rejects
+            && self.anybody_refuses(message, found, now_ms)
+        {
             delivered.refused = Some(Reason::QUOTA_EXCEEDED);
             return delivered;
         }
@@ -303,7 +306,10 @@ impl Shard {
         found.len() > many && has_clients(found, many)
     }
 
-    fn anybody_refuses(&self, message: &Message, found: &[Subscription]) -> bool {
+    fn anybody_refuses(&mut self, message: &Message, found: &[Subscription], now_ms: u64) -> bool {
+        for subscription in found {
+            self.drop_expired(subscription.subscriber, now_ms);
+        }
         let traits = Traits::of(message);
         traits.qos != QoS::AtMostOnce
             && found.iter().any(|subscription| {
@@ -316,6 +322,21 @@ impl Shard {
                             && terms_of((message, traits), own, is_own, client).is_some()
                     })
             })
+    }
+
+    /// What has expired in the queue of a session takes no room there.
+    fn drop_expired(&mut self, slot: u32, now_ms: u64) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let dropped = client.session.outgoing.drop_expired(now_ms);
+        self.note_expired(slot, dropped, now_ms);
+        self.drop_expired_in_log(slot, now_ms);
+    }
+
+    pub(crate) fn note_expired(&mut self, slot: u32, count: u32, now_ms: u64) {
+        if count > 0 {
+            count_dropped(self.metrics(), Dropped::Expired, u64::from(count) - 1);
+            self.note_dropped(slot, Dropped::Expired, now_ms);
+        }
     }
 
     /// Delivers to one client; `own` are its matching subscriptions.
@@ -381,6 +402,7 @@ impl Shard {
             return self.note_dropped(slot, Dropped::Unlogged, now_ms);
         }
         let has_no_queue = terms.qos == QoS::AtMostOnce;
+        let expired = client.session.outgoing.drop_expired(now_ms);
         let Client { session, limits, .. } = client;
         let template = fan_out.template.as_mut();
         let offered = session.offer(message, terms, &limits.queue, template, now_ms);
@@ -390,6 +412,7 @@ impl Shard {
         if has_no_queue || !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
             fan_out.pace.slow_to(pace);
         }
+        self.note_expired(slot, expired, now_ms);
         self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codec::QoS;
-use session::{Delivery, Message, NEVER, Offered, Overflow, Terms};
+use session::{Delivery, Dropped, Message, NEVER, Offered, Overflow, Terms};
 use smallvec::SmallVec;
 use topic::FilterId;
 
@@ -102,6 +102,7 @@ impl Shard {
             next: 0,
             parked: VecDeque::new(),
             parked_bytes: 0,
+            look_ms: 0,
             denied: VecDeque::new(),
             kept: None,
             is_told: false,
@@ -368,10 +369,15 @@ impl Shard {
             self.note_group_dropped(&name, 1);
             return;
         }
+        let bytes = message.heap_bytes() as u64;
+        let is_full = |group: &Group| {
+            group.parked.len() >= limits.messages_max as usize
+                || group.parked_bytes + bytes > limits.bytes_max
+        };
+        let expired = if is_full(group) { group.drop_expired(now_ms) } else { 0 };
+        crate::deliver::count_dropped(&self.metrics, Dropped::Expired, expired);
         let mut dropped = 0;
-        while group.parked.len() >= limits.messages_max as usize
-            || group.parked_bytes + message.heap_bytes() as u64 > limits.bytes_max
-        {
+        while is_full(group) {
             // The group has no one publisher to refuse: only the end to drop from is a choice.
             if limits.overflow != Overflow::DropOldest || group.parked.is_empty() {
                 let name = group.name.clone();

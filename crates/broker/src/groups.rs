@@ -18,6 +18,9 @@ use crate::group_names::GroupName;
 use crate::sure::Sure;
 use crate::{GroupText, SessionKey, ShareStrategy, Shared};
 
+/// How long a full queue is not looked through again for what has expired.
+pub(crate) const EXPIRY_LOOK_MS: u64 = 1000;
+
 /// A member as all shards know it.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -51,6 +54,8 @@ pub(crate) struct Group {
     pub(crate) parked: VecDeque<Message>,
     /// With those of `denied`.
     pub(crate) parked_bytes: u64,
+    /// Until then they are not looked through for what has expired.
+    pub(crate) look_ms: u64,
     /// At home: messages that no member with room may have (`denied.rs`).
     pub(crate) denied: VecDeque<Message>,
     /// At home: what the log keeps for the group.
@@ -65,6 +70,23 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// Takes out what has expired, which takes no room (MQTT-3.3.2-5). Looks once a second at most.
+    /// Returns how many they were.
+    pub(crate) fn drop_expired(&mut self, now_ms: u64) -> u64 {
+        if self.look_ms > now_ms {
+            return 0;
+        }
+        self.look_ms = now_ms + EXPIRY_LOOK_MS;
+        let (before, mut bytes) = (self.parked.len(), 0);
+        self.parked.retain(|message| {
+            let is_expired = message.is_expired(now_ms);
+            bytes += if is_expired { message.heap_bytes() as u64 } else { 0 };
+            !is_expired
+        });
+        self.parked_bytes -= bytes;
+        (before - self.parked.len()) as u64
+    }
+
     /// At home: is there a message that no member could take?
     pub(crate) fn has_waiting(&self) -> bool {
         !self.parked.is_empty() || self.kept.as_ref().is_some_and(|kept| !kept.is_empty())
@@ -308,6 +330,7 @@ mod tests {
             next: 0,
             parked: VecDeque::new(),
             parked_bytes: 0,
+            look_ms: 0,
             denied: VecDeque::new(),
             kept: None,
             is_told: false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use codec::{AckKind, QoS};
 
-use crate::{Account, Dropped, Held, Link, Message};
+use crate::{Account, Dropped, Held, Link, Message, NEVER};
 
 /// Subscription identifiers of the subscriptions that matched (MQTT-3.3.4-3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -146,11 +146,22 @@ pub struct Outgoing {
     account: Option<Arc<Account>>,
 }
 
+/// How long a queue is not looked through again for what has expired in it.
+const EXPIRY_LOOK_MS: u64 = 1000;
+
 /// Deliveries that wait for a place in the window.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Waiting {
     queue: VecDeque<Delivery>,
     bytes: u64,
+    /// When it is worth while to look for what has expired.
+    look_ms: u64,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), bytes: 0, look_ms: NEVER }
+    }
 }
 
 /// Packet ids run from 1 to this (MQTT-2.2.1-3).
@@ -475,6 +486,7 @@ impl Outgoing {
         }
         let waiting = self.waiting.get_or_insert_default();
         waiting.bytes += bytes;
+        waiting.look_ms = waiting.look_ms.min(delivery.message.expires_at_ms());
         waiting.queue.push_back(delivery);
     }
 
@@ -502,6 +514,38 @@ impl Outgoing {
     pub fn waits_for_log(&self) -> bool {
         let oldest = self.waiting.as_ref().and_then(|waiting| waiting.queue.front());
         oldest.is_some_and(|delivery| delivery.terms.serial == UNLOGGED)
+    }
+
+    /// Takes out of the queue what has expired: a copy that is deleted takes no room
+    /// (MQTT-3.3.2-5). Looks through it once a second at most. Returns how many they were.
+    #[inline]
+    pub fn drop_expired(&mut self, now_ms: u64) -> u32 {
+        match &self.waiting {
+            Some(waiting) if waiting.look_ms <= now_ms => self.look_for_expired(now_ms),
+            _ => 0,
+        }
+    }
+
+    #[cold]
+    fn look_for_expired(&mut self, now_ms: u64) -> u32 {
+        let Some(waiting) = &mut self.waiting else { return 0 };
+        let (mut dropped, mut bytes, mut next_ms) = (0, 0, NEVER);
+        waiting.queue.retain(|delivery| {
+            let is_expired = delivery.message.is_expired(now_ms);
+            if is_expired {
+                dropped += 1;
+                bytes += delivery.bytes();
+            } else {
+                next_ms = next_ms.min(delivery.message.expires_at_ms());
+            }
+            !is_expired
+        });
+        waiting.bytes -= bytes;
+        waiting.look_ms = next_ms.max(now_ms + EXPIRY_LOOK_MS);
+        if let Some(account) = &self.account {
+            account.sub(Held::Queued, bytes + u64::from(dropped) * Delivery::ENTRY_BYTES);
+        }
+        dropped
     }
 
     /// Takes the oldest waiting delivery.

@@ -26,11 +26,17 @@ use crate::{Name, Shard};
 /// Serials that a session takes from its backlogs at once.
 const BATCH_SERIALS: usize = 64;
 
-/// How often a full queue is counted anew while it takes as many messages as it holds.
-const RECOUNTS_PER_QUEUE: u32 = 8;
-
 /// A session with more subscriptions asks the index which of them match a message of its backlog.
 const OWN_FILTERS_MAX: usize = 64;
+
+/// What became of a message that waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Live,
+    Expired,
+    /// It has expired, and was counted out before.
+    Gone,
+}
 
 impl Shard {
     /// Writes a message into the log if a durable session here is owed it. Returns its serial and,
@@ -232,6 +238,7 @@ impl Shard {
         let (payload_bytes, serial) = (delivery.message.payload().len(), delivery.terms.serial);
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
+        self.drop_expired_in_log(slot, now_ms);
         let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let limits = client.limits.queue;
         let Some(durable) = client.durable.as_mut().sure() else { return false };
@@ -262,7 +269,6 @@ impl Shard {
 
     /// Makes room in a full backlog.
     fn drop_oldest(&mut self, slot: u32, now_ms: u64) {
-        self.recount(slot);
         loop {
             let Some(client) = self.clients.get(slot).sure() else { return };
             let limits = client.limits.queue;
@@ -275,55 +281,71 @@ impl Shard {
             let Some(serial) = self.take_pending(slot) else {
                 return;
             };
-            let was_live = self.leave_queue(slot, serial);
+            let left = self.leave_queue(slot, serial);
             self.release_message(serial);
-            let why = if was_live { Dropped::QueueFull } else { Dropped::Expired };
-            self.note_dropped(slot, why, now_ms);
+            self.tell_left(slot, left, now_ms);
+            if left == Left::Live {
+                self.note_dropped(slot, Dropped::QueueFull, now_ms);
+            }
         }
     }
 
-    /// Counts what waits for a session without what has expired there: so that what is worth
-    /// keeping does not make room for nothing. Only once in a while, as it walks the whole backlog.
-    fn recount(&mut self, slot: u32) {
-        let Some(client) = self.clients.get_mut(slot).sure() else { return };
-        let every = client.limits.queue.messages_max / RECOUNTS_PER_QUEUE;
-        let Some(durable) = client.durable.as_mut().sure() else { return };
-        let rare = durable.rare();
-        rare.since_recount += 1;
-        if rare.since_recount <= every {
+    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5). It walks the whole queue,
+    /// so only when messages have expired since it did so last: the log looks for these once a
+    /// second.
+    pub(crate) fn drop_expired_in_log(&mut self, slot: u32, now_ms: u64) {
+        let Some(expired) = self.store.as_ref().map(|store| store.expired) else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let limits = client.limits.queue;
+        let Some(durable) = client.durable.as_mut() else { return };
+        // Half full: what comes next may be large.
+        let has_room =
+            durable.queued < limits.messages_max && durable.queued_bytes < limits.bytes_max / 2;
+        if !durable.is_behind || has_room || durable.rare().expired_seen == expired {
             return;
         }
-        rare.since_recount = 0;
-        let serials = self.all_pending(slot);
-        let (mut count, mut bytes) = (0, 0);
-        // The newest is not in the lists yet.
-        let newest = self.clients.get(slot).and_then(|c| c.durable.as_ref()).map(|d| d.last_queued);
-        let known = serials.iter().copied().chain(newest.filter(|n| !serials.contains(n)));
-        for known_bytes in known.filter_map(|serial| self.store.as_ref()?.bytes_of(serial)) {
-            count += 1;
-            bytes += known_bytes;
+        durable.rare().expired_seen = expired;
+        let (mut count, mut bytes, mut gone) = (0, 0, 0);
+        for serial in self.all_pending(slot) {
+            match self.store.as_ref().and_then(|store| store.bytes_of(serial)) {
+                Some(known) => (count, bytes) = (count + 1, bytes + known),
+                None => gone += 1,
+            }
         }
-        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
-            (durable.queued, durable.queued_bytes) = (count, bytes);
-        }
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let Some(durable) = durable else { return };
+        (durable.queued, durable.queued_bytes) = (count, bytes);
+        let before = std::mem::replace(&mut durable.rare().gone, gone);
+        self.note_expired(slot, gone.saturating_sub(before), now_ms);
     }
 
-    /// The session's turn has come for a serial of which it is owed nothing more. False: the
-    /// message is gone, because it has expired.
-    fn leave_queue(&mut self, slot: u32, serial: u64) -> bool {
-        let was_live = self.count_out(slot, serial);
+    /// The session's turn has come for a serial of which it is owed nothing more.
+    fn leave_queue(&mut self, slot: u32, serial: u64) -> Left {
+        let left = self.count_out(slot, serial);
         self.pass_now(slot, serial);
-        was_live
+        left
     }
 
-    /// Counts a serial out of the queue of a session. False: the message is gone.
-    fn count_out(&mut self, slot: u32, serial: u64) -> bool {
+    /// Counts a serial out of the queue of a session.
+    fn count_out(&mut self, slot: u32, serial: u64) -> Left {
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
-        if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
-            durable.queued = durable.queued.saturating_sub(1);
-            durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes.unwrap_or_default());
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let Some(durable) = durable else { return Left::Gone };
+        if bytes.is_none()
+            && let Some(rare) = durable.rare.as_mut().filter(|rare| rare.gone > 0)
+        {
+            rare.gone -= 1;
+            return Left::Gone;
         }
-        bytes.is_some()
+        durable.queued = durable.queued.saturating_sub(1);
+        durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes.unwrap_or_default());
+        if bytes.is_some() { Left::Live } else { Left::Expired }
+    }
+
+    fn tell_left(&mut self, slot: u32, left: Left, now_ms: u64) {
+        if left == Left::Expired {
+            self.note_dropped(slot, Dropped::Expired, now_ms);
+        }
     }
 
     fn pass_now(&mut self, slot: u32, serial: u64) {
@@ -472,8 +494,8 @@ impl Shard {
         match store.load(serial, queue.into()) {
             Loaded::Pending => false,
             Loaded::Gone => {
-                self.leave_queue(slot, serial);
-                self.note_dropped(slot, Dropped::Expired, now_ms);
+                let left = self.leave_queue(slot, serial);
+                self.tell_left(slot, left, now_ms);
                 true
             }
             Loaded::Ready(message) => {
@@ -537,6 +559,7 @@ impl Shard {
         durable.is_behind = false;
         if let Some(rare) = &mut durable.rare {
             rare.upcoming = VecDeque::new();
+            rare.gone = 0;
         }
         (durable.queued, durable.queued_bytes) = (0, 0);
         durable.track.advance(store.last_serial());

@@ -14,6 +14,7 @@ use super::queue::Queue;
 use super::store::{Class, Loaded, level_of};
 use super::track::{Place, Track};
 use crate::group_names::GroupName;
+use crate::groups::EXPIRY_LOOK_MS;
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
 use crate::ledger::NOBODY;
 use crate::sure::Sure;
@@ -40,6 +41,8 @@ pub(crate) struct KeptQueue {
     waiting: VecDeque<Waiting>,
     bytes: u64,
     memory_bytes: usize,
+    /// Until then it is not looked through for what has expired.
+    look_ms: u64,
     /// Given out and come back; they go first.
     returned: BTreeSet<u64>,
     /// Given out, and no member with room may have them (`denied.rs`).
@@ -55,6 +58,7 @@ impl KeptQueue {
             waiting: VecDeque::new(),
             bytes: 0,
             memory_bytes: 0,
+            look_ms: 0,
             returned: BTreeSet::new(),
             denied: BTreeSet::new(),
         }
@@ -157,6 +161,7 @@ impl Shard {
         let Some(kept) = self.groups.kept_mut(name.key).sure() else { return Ok(false) };
         let was_empty = kept.is_empty();
         kept.push(serial, bytes, Some(message.clone()));
+        self.drop_group_expired(name.key, now_ms);
         self.drop_group_oldest(name);
         if was_empty {
             self.drain_group(name.key, now_ms);
@@ -185,6 +190,34 @@ impl Shard {
         let kept = KeptQueue::new(queue, place, Track::starting_at(from_serial));
         self.groups.set_kept(name.key, kept);
         Ok(Some(queue))
+    }
+
+    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5).
+    fn drop_group_expired(&mut self, key: u64, now_ms: u64) {
+        let limits = self.shared.settings.share_queue;
+        let (Some(kept), Some(store)) = (self.groups.kept_mut(key), &self.store) else { return };
+        let is_full =
+            kept.waiting.len() > limits.messages_max as usize || kept.bytes > limits.bytes_max;
+        if !is_full || kept.look_ms > now_ms {
+            return;
+        }
+        kept.look_ms = now_ms + EXPIRY_LOOK_MS;
+        let (mut gone, mut bytes, mut memory_bytes) = (Vec::new(), 0, 0);
+        kept.waiting.retain(|waiting| {
+            let is_live = store.stored(waiting.serial).is_some();
+            if !is_live {
+                gone.push(waiting.serial);
+                bytes += u64::from(waiting.bytes);
+                memory_bytes += waiting.message.as_ref().map_or(0, Message::heap_bytes);
+            }
+            is_live
+        });
+        kept.bytes -= bytes;
+        kept.memory_bytes -= memory_bytes;
+        crate::deliver::count_dropped(&self.metrics, Dropped::Expired, gone.len() as u64);
+        for serial in gone {
+            self.finish_group_message(key, serial, true);
+        }
     }
 
     /// The limits of a group's queue: the oldest go, as a group has no one publisher to refuse.

@@ -56,8 +56,10 @@ pub(crate) struct Rare {
     pub(crate) in_line: std::collections::VecDeque<u64>,
     /// The serials whose turn comes next, looked up already.
     pub(crate) upcoming: std::collections::VecDeque<u64>,
-    /// How often the full queue made room since it was counted anew.
-    pub(crate) since_recount: u32,
+    /// [`Store::expired`](super::Store) when the queue was counted anew.
+    pub(crate) expired_seen: u64,
+    /// Of what waits: messages that have expired and are not counted any more.
+    pub(crate) gone: u32,
 }
 
 impl Durable {

@@ -127,6 +127,8 @@ pub(crate) struct Store {
     /// Serials in `expiries`, those of messages that are gone among them: at most about twice as
     /// many as there are messages.
     expiry_count: usize,
+    /// Messages that have expired while somebody needed them, since the start.
+    pub(crate) expired: u64,
     /// Per filter: the serials that a session on it has yet to get, growing. Filters with none
     /// have no list.
     pub(crate) backlogs: HashMap<FilterId, Backlog, FixedState>,
@@ -199,6 +201,7 @@ impl Store {
             unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
+            expired: 0,
             unreadable: Vec::new(),
             unread_tries: HashMap::default(),
             backlogs: HashMap::default(),
@@ -482,6 +485,7 @@ impl Store {
             self.expiry_count -= serials.len();
             for serial in serials {
                 if self.messages.get(&serial).is_some_and(|stored| stored.pins == 0) {
+                    self.expired += 1;
                     self.drop_message(serial);
                 }
             }

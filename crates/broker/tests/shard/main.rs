@@ -5,6 +5,7 @@ mod changed;
 mod commands;
 mod durable;
 mod ends;
+mod expiring;
 mod flow;
 mod full;
 mod gather;
