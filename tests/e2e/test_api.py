@@ -443,7 +443,7 @@ def test_two_administrators_at_once_and_one_who_does_not_read(managed, client):
     # Somebody asks, and never takes the answer.
     deaf = socket.create_connection(("127.0.0.1", broker.port("http")))
     deaf.sendall(
-        f"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\nAuthorization: {api.authorization}\r\n\r\n"
+        f"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\nAuthorization: {api.authorization}\r\n\r\n"
         .encode()
     )
     results = []
@@ -508,3 +508,67 @@ def test_ctl_finds_the_broker_of_a_data_directory(managed, client):
     missing = ctl(broker, "info", "--token-file", "/nonexistent", code=1)
     assert "--data" in missing
 
+
+def raw_request(port, head, body=b""):
+    """The open connection."""
+    stream = socket.create_connection(("127.0.0.1", port), PATIENCE_SECS)
+    stream.sendall(head.replace("\n", "\r\n").encode() + b"\r\n" + body)
+    return stream
+
+
+def test_slow_bodies_hold_up_nobody_else(managed):
+    broker, api = managed
+    port = broker.port("http")
+    head = (
+        "POST /api/v1/publish HTTP/1.1\nHost: localhost\nContent-Type: application/json\n"
+        f"Content-Length: 1000\nAuthorization: {api.authorization}\nExpect: 100-continue\n"
+    )
+    slow = [raw_request(port, head) for _ in range(8)]
+    for stream in slow:
+        # From here on its body is waited for.
+        assert stream.recv(100).startswith(b"HTTP/1.1 100")
+    assert api("GET", "/clients")["items"] == []
+    for stream in slow:
+        # None has been given up meanwhile: it is not their time-out that let the call in.
+        stream.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            stream.recv(1)
+        stream.close()
+
+
+def test_wrong_secrets_are_logged_and_counted(start, passwords):
+    broker = start(USERS, {"users": passwords})
+    anna = base64.b64encode(b"anna:wrong").decode()
+    for authorization in (f"Basic {anna}", "Bearer wrong"):
+        Api(broker, authorization, nth=1)("GET", "/caller", status=401)
+    lines = [event for event in broker.log if event["message"] == "API log-in refused"]
+    assert [line["username"] for line in lines] == ["anna", ""]
+    assert lines[0]["address"] == "127.0.0.1"
+    assert broker.metrics()["quelea_api_logins_refused_total"] == 2
+
+
+def test_audit_lines_name_topic_and_subject(managed):
+    broker, api = managed
+    api("POST", "/publish", {"topic": "a/b", "payload": "x"})
+    api("POST", "/publish/batch", {"messages": [{"topic": "c"}, {"topic": "d"}]})
+    api("POST", "/bans", {"kind": "user", "who": "eve", "for_secs": 60})
+    for subject in ("a/b", "2 messages, the first on c", "user eve"):
+        broker.wait_for_log(
+            lambda event, subject=subject: event["message"] == "audit"
+            and event["subject"] == subject
+        )
+
+
+def test_a_request_for_another_host_is_refused_on_loopback(start):
+    broker = start(CONFIG + '[http]\nlisten = "127.0.0.1:0"\nhosts = ["broker.example"]\n')
+    port = broker.port("http")
+
+    def status(host, path="/metrics"):
+        with raw_request(port, f"GET {path} HTTP/1.1\n{host}Connection: close\n") as stream:
+            return int(stream.makefile("rb").readline().split()[1])
+
+    for own in ("localhost", f"localhost:{port}", "127.0.0.1", "[::1]:1", "Broker.Example:80"):
+        assert status(f"Host: {own}\n") == 200, own
+    for other in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "a@b", ""):
+        assert status(f"Host: {other}\n") == 421, other
+        assert status(f"Host: {other}\n", "/api/v1/caller") == 421, other

@@ -4,14 +4,17 @@
 //! Metrics are written on a second thread, one answer at a time: a check of the health never waits
 //! for them.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::sync::Semaphore;
 use web::axum::Router;
-use web::axum::extract::State as Shared;
+use web::axum::extract::{Request, State as Shared};
 use web::axum::http::StatusCode;
-use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST};
+use web::axum::http::uri::Authority;
+use web::axum::middleware::{self, Next};
 use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::get;
 
@@ -49,6 +52,38 @@ pub fn router(health: Health, metrics: Metrics) -> Router {
         || async { page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "this is only read: GET or HEAD\n") };
     probes.merge(pages).fallback(unknown).method_not_allowed_fallback(not_allowed)
 }
+
+/// The same routes, for a server on loopback: a request has to name an address, `localhost` or one
+/// of `names` as its `Host`. A page of the web that has its name resolved to this machine cannot do
+/// so: its browser sends that name.
+pub fn guarded(router: Router, names: &[String]) -> Router {
+    let names: Arc<[String]> = names.into();
+    router.layer(middleware::from_fn(move |request: Request, next: Next| {
+        let names = names.clone();
+        async move {
+            match is_own(&request, &names) {
+                true => next.run(request).await,
+                false => page(StatusCode::MISDIRECTED_REQUEST, TEXT, OTHER_HOST),
+            }
+        }
+    }))
+}
+
+/// One without a `Host` comes from no browser.
+fn is_own(request: &Request, names: &[String]) -> bool {
+    let header = request.headers().get(HOST).map(|value| value.to_str().unwrap_or("?"));
+    let hosts = [request.uri().host(), header];
+    hosts.into_iter().flatten().all(|text| {
+        let Ok(authority) = text.parse::<Authority>() else { return false };
+        let host = authority.host();
+        let bare = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(host);
+        let is = |name: &str| bare.trim_end_matches('.').eq_ignore_ascii_case(name);
+        bare.parse::<IpAddr>().is_ok() || is("localhost") || names.iter().any(|name| is(name))
+    })
+}
+
+const OTHER_HOST: &str = "this server has another name; add the one that was asked for to \
+                          http.hosts, or ask by its address\n";
 
 impl Health {
     pub fn new() -> Self {

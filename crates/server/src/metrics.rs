@@ -45,6 +45,7 @@ pub fn exposition(sources: &Sources<'_>) -> String {
     write_one(&mut text, name, Kind::Gauge, help, turns.longest_secs());
     write_certificates(&mut text, certificates);
     write_listeners(&mut text, gate);
+    write_api(&mut text, gate);
     write_events(&mut text, life_cycle);
     write_namespaces(&mut text, shared);
     write_own(&mut text, shared, clock);
@@ -137,6 +138,13 @@ fn write_listeners(text: &mut String, gate: &Gate) {
             let _ = writeln!(text, "{name}{{{labels}}} {count}");
         }
     }
+}
+
+/// Calls that showed nothing are not counted.
+fn write_api(text: &mut String, gate: &Gate) {
+    let help = "Calls of the management API with a wrong token or password.";
+    let count = gate.api_refused.load(Ordering::Relaxed);
+    write_one(text, "quelea_api_logins_refused_total", Kind::Counter, help, count);
 }
 
 fn write_events(text: &mut String, life_cycle: &LifeCycle) {

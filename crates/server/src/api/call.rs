@@ -85,6 +85,22 @@ impl Call {
         })
     }
 
+    /// What the body is about, for the log: the topic of a message, the first of a batch and how
+    /// many there are, or who is banned.
+    pub(crate) fn subject(&self) -> String {
+        let body: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let text = |name: &str| body[name].as_str().unwrap_or_default();
+        if let Some(messages) = body["messages"].as_array() {
+            let first = messages.first().and_then(|it| it["topic"].as_str()).unwrap_or_default();
+            return format!("{} messages, the first on {first}", messages.len());
+        }
+        match (text("topic"), text("kind")) {
+            ("", "") => String::new(),
+            ("", kind) => format!("{kind} {}", text("who")),
+            (topic, _) => topic.to_owned(),
+        }
+    }
+
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }

@@ -29,6 +29,9 @@ const WRONG_MAX: u32 = 20;
 const ALL_WRONG_MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
 
+/// Lines about refused callers in [`WINDOW`].
+const LINES_MAX: u32 = 20;
+
 /// Passwords that are known to be right, so that not every call hashes one.
 const KNOWN_MAX: usize = 64;
 const KNOWN_FOR: Duration = Duration::from_secs(600);
@@ -55,8 +58,22 @@ pub(crate) struct Gatekeeper {
 struct Wrong {
     since: Instant,
     all: u32,
+    /// Lines of the log about refused callers; more are only counted.
+    lines: u32,
     /// At most as many as there were wrong passwords.
     origins: HashMap<Origin, u32>,
+}
+
+impl Wrong {
+    fn new() -> Self {
+        Self { since: Instant::now(), all: 0, lines: 0, origins: HashMap::new() }
+    }
+
+    fn forget_old(&mut self) {
+        if self.since.elapsed() >= WINDOW {
+            *self = Self::new();
+        }
+    }
 }
 
 /// Somebody who was let in.
@@ -84,7 +101,7 @@ impl Gatekeeper {
             admins: config.admins.clone(),
             salt,
             known: Mutex::default(),
-            wrong: Mutex::new(Wrong { since: Instant::now(), all: 0, origins: HashMap::new() }),
+            wrong: Mutex::new(Wrong::new()),
         })
     }
 
@@ -120,13 +137,10 @@ impl Gatekeeper {
         if is("bearer") && digest(&self.salt, secret.trim().as_bytes()) == self.token {
             return Ok(Who { name: TOKEN_NAME.into(), role: Role::Admin });
         }
-        if is("basic")
-            && let Some(users) = self.users()
-            && let Ok(bytes) = BASE64_STANDARD.decode(secret.trim())
-            && let Ok(text) = String::from_utf8(bytes)
-            && let Some((name, password)) = text.split_once(':')
+        if let Some(users) = self.users()
+            && let Some((name, password)) = basic_of(header.unwrap_or_default())
         {
-            return self.check_password(&users, (name, password), from).await;
+            return self.check_password(&users, (&name, &password), from).await;
         }
         Err(stranger("the request shows neither a token nor a password that is known"))
     }
@@ -159,6 +173,22 @@ impl Gatekeeper {
         Ok(who)
     }
 
+    /// A line of the log about a caller that showed something wrong, at most [`LINES_MAX`] in
+    /// [`WINDOW`]. False: it showed nothing.
+    pub(crate) fn note_refused(&self, headers: &HeaderMap, from: Origin, why: &str) -> bool {
+        let Some(header) = headers.get(AUTHORIZATION) else { return false };
+        let mut wrong = lock(&self.wrong);
+        wrong.forget_old();
+        if wrong.lines < LINES_MAX {
+            wrong.lines += 1;
+            let username = basic_of(header.to_str().unwrap_or_default()).map(|(name, _)| name);
+            let username = crate::logging::shown(username.as_deref().unwrap_or_default());
+            let address = from.to_string();
+            tracing::warn!(address, username = &*username, reason = why, "API log-in refused");
+        }
+        true
+    }
+
     fn role_of(&self, name: &str) -> Role {
         match name {
             _ if self.admins.iter().any(|known| known == name) => Role::Admin,
@@ -181,9 +211,7 @@ impl Gatekeeper {
 
     fn ask_patience(&self, from: Origin) -> Result<(), Problem> {
         let mut wrong = lock(&self.wrong);
-        if wrong.since.elapsed() >= WINDOW {
-            *wrong = Wrong { since: Instant::now(), all: 0, origins: HashMap::new() };
-        }
+        wrong.forget_old();
         let own = wrong.origins.get(&from).copied().unwrap_or_default();
         if own < WRONG_MAX && wrong.all < ALL_WRONG_MAX {
             return Ok(());
@@ -191,6 +219,14 @@ impl Gatekeeper {
         let detail = "too many wrong passwords in the last seconds";
         Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).fix("wait ten seconds"))
     }
+}
+
+/// User name and password of a header.
+fn basic_of(header: &str) -> Option<(String, String)> {
+    let (scheme, secret) = header.split_once(' ')?;
+    let bytes = BASE64_STANDARD.decode(secret.trim()).ok()?;
+    let text = String::from_utf8(bytes).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
+    text.split_once(':').map(|(name, password)| (name.to_owned(), password.to_owned()))
 }
 
 /// What is told of who has the token.

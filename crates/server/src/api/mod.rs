@@ -21,6 +21,7 @@ mod schema;
 mod views;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -115,7 +116,12 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
     let from = caller.map_or(Origin::Local, |caller| Origin::of(caller.0));
     let who = match api.gatekeeper.who(request.headers(), from).await {
         Ok(who) => who,
-        Err(problem) => return problem.into_response(),
+        Err(problem) => {
+            if api.gatekeeper.note_refused(request.headers(), from, &problem.detail) {
+                api.facts.gate.api_refused.fetch_add(1, Ordering::Relaxed);
+            }
+            return problem.into_response();
+        }
     };
     let (uri, name) = (request.uri(), who.name.clone());
     let asked = match who.role >= route.role {
@@ -128,7 +134,7 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
     if let (Some(stream), Ok(call)) = (route.stream, &asked) {
         return stream(&api, call).unwrap_or_else(Problem::into_response);
     }
-    let audit = Audit { route, name, target: uri.to_string() };
+    let audit = Audit { route, name, target: uri.to_string(), subject: String::new() };
     let outcome = match asked {
         Ok(call) => run(api, route, call, request, audit).await,
         Err(problem) => {
@@ -146,28 +152,30 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
     }
 }
 
-/// A change that has begun is carried out whole and noted, also when its caller goes away.
+/// A change that has begun is carried out whole and noted, also when its caller goes away. A body
+/// is read before the call takes a place among [`CALLS_MAX`]: a slow one holds up nobody but its
+/// sender. How many bodies are read at a time is bounded by the connections of the server.
 async fn run(
     api: Arc<Api>,
     route: &'static Route,
     mut call: Call,
     request: Request,
-    audit: Audit,
+    mut audit: Audit,
 ) -> Outcome {
+    if route.body.is_some() {
+        match body_of(request).await {
+            Ok(body) => call.put_body(body),
+            Err(problem) => {
+                audit.note(&Err(problem.clone()));
+                return Err(problem);
+            }
+        }
+        audit.subject = call.subject();
+    }
     let place = api.calls.clone().acquire_owned().await;
     let work = async move {
         let _place = place;
-        let body = match route.body {
-            Some(_) => body_of(request).await.map(Some),
-            None => Ok(None),
-        };
-        let outcome = match body {
-            Ok(body) => {
-                call.put_body(body.unwrap_or_default());
-                (route.run)(api, call).await
-            }
-            Err(problem) => Err(problem),
-        };
+        let outcome = (route.run)(api, call).await;
         audit.note(&outcome);
         outcome
     };
@@ -208,6 +216,8 @@ struct Audit {
     route: &'static Route,
     name: String,
     target: String,
+    /// What the body is about: a topic, or who is banned.
+    subject: String,
 }
 
 impl Audit {
@@ -225,6 +235,7 @@ impl Audit {
             who = &*crate::logging::shown(&self.name),
             method,
             call = &*crate::logging::shown(&self.target),
+            subject = &*crate::logging::shown(&self.subject),
             status,
             detail,
             "audit"

@@ -700,6 +700,11 @@ settings! {
         /// Address and port, or `off`. No common broker or exporter uses 9883.
         listen: String =
             Kind::Text("an address and port such as 127.0.0.1:9883, or \"off\""), "127.0.0.1:9883";
+        /// Names, without a port, by which requests may address this and the API while they listen
+        /// on loopback: those that a proxy passes on. Addresses and `localhost` are always
+        /// accepted. Other names are refused with 421, so that a web page that has its own name
+        /// resolved to this machine reads nothing (DNS rebinding).
+        hosts: Vec<String> = Kind::List("names such as broker.example"), "";
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Config {
     pub shared_strategy: SharedStrategy,
     /// Where the HTTP server listens; `None`: it is off.
     pub http: Option<SocketAddr>,
+    /// Names by which requests may address HTTP and the API on loopback.
+    pub http_hosts: Vec<String>,
     /// `None`: the management API is off.
     pub api: Option<ApiConfig>,
     pub log: LogConfig,
@@ -326,6 +328,7 @@ fn lower(
     durability.resolve_log(deriving, server.shards, disk);
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
+    let http_hosts = http.hosts.clone();
     let http = lower_http(&http, settings, problems);
     let api = Api::lower(values(settings, Api::SECTION, "api"))?;
     let api = api::lower(api, http, &server.data_dir, settings, problems);
@@ -345,6 +348,7 @@ fn lower(
         namespaces: namespaces::lower(settings, problems)?,
         shared_strategy: shared.strategy,
         http,
+        http_hosts,
         api,
         log: lower_log(log),
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,

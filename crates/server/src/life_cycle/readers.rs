@@ -65,12 +65,19 @@ impl Readers {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// None: there are as many as there may be.
+    /// At the limit a stream of the caller with the most of them ends, if it has at least two more
+    /// than this caller: no caller can keep the others out. None: nobody has.
     pub(crate) fn add(&self, name: &str, wanted: Wanted) -> Option<Reading> {
         let mut all = self.lock();
         all.retain(|reader| !reader.queue.is_closed());
         if all.len() >= READERS_MAX {
-            return None;
+            let oldest = oldest_of_greedier(&all, name)?;
+            all.remove(oldest);
+            let who = &*crate::logging::shown(name);
+            tracing::info!(
+                for_whom = who,
+                "the oldest event stream of the caller with the most of them was ended"
+            );
         }
         let (sender, queue) = mpsc::channel(EVENTS_MAX);
         let (open, over) = oneshot::channel();
@@ -133,6 +140,13 @@ impl Readers {
     }
 }
 
+fn oldest_of_greedier(all: &[Reader], name: &str) -> Option<usize> {
+    let count = |name: &str| all.iter().filter(|reader| reader.name == name).count();
+    let greediest = all.iter().map(|reader| reader.name.as_str()).max_by_key(|it| count(it))?;
+    let is_greedier = count(greediest) > count(name) + 1;
+    all.iter().position(|reader| reader.name == greediest).filter(|_| is_greedier)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -191,5 +205,26 @@ mod tests {
         assert_eq!(readers.cut(), 1);
         assert_eq!(texts(&mut deaf).len(), EVENTS_MAX - 1);
         assert!(deaf.queue.is_closed() && readers.add("x", Wanted::default()).is_some());
+    }
+
+    #[test]
+    fn no_caller_keeps_the_others_from_reading() {
+        let readers = Readers::default();
+        let mut own: Vec<_> =
+            (0..READERS_MAX).map(|_| readers.add("x", Wanted::default()).unwrap()).collect();
+        assert!(
+            readers.add("x", Wanted::default()).is_none(),
+            "its own are as many as there may be"
+        );
+        let others: Vec<_> =
+            (0..READERS_MAX / 2).map(|_| readers.add("y", Wanted::default()).unwrap()).collect();
+        assert!(readers.add("y", Wanted::default()).is_none(), "that is its share");
+        let _third = readers.add("z", Wanted::default()).unwrap();
+        own.extend(others);
+        let open = own.iter_mut().map(|one| {
+            drop(texts(one));
+            !one.queue.is_closed()
+        });
+        assert_eq!(open.filter(|is_open| *is_open).count(), READERS_MAX - 1);
     }
 }

@@ -20,6 +20,8 @@ pub struct Gate {
     pub(super) connections_max: u32,
     listeners: Mutex<Vec<(String, Arc<Counts>)>>,
     pub(crate) bans: Bans,
+    /// Calls of the management API with a wrong token or password.
+    pub(crate) api_refused: AtomicU64,
 }
 
 /// What has come to one listener.

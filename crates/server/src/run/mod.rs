@@ -29,6 +29,7 @@ mod worker;
 mod workers;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -383,10 +384,14 @@ fn start_http(
     servers.gatekeeper = made.as_ref().map(|api| api.gatekeeper.clone());
     let mut routes = made.map(api::router);
     let limits = web::Limits::default();
+    let guard = |address: SocketAddr, routes| match address.ip().is_loopback() {
+        true => http::guarded(routes, &config.http_hosts),
+        false => routes,
+    };
     if let Some(ApiAddress::Own(address)) = config.api.as_ref().map(|own| own.listen)
         && let Some(routes) = routes.take()
     {
-        let server = web::Server::start(address, limits, routes);
+        let server = web::Server::start(address, limits, guard(address, routes));
         let fault = || format!("cannot listen on http://{address}; choose another api.listen");
         servers.api = Some(server.with_context(fault)?);
     }
@@ -396,7 +401,7 @@ fn start_http(
             Some(routes) => pages.merge(routes),
             None => pages,
         };
-        let server = web::Server::start(address, limits, router);
+        let server = web::Server::start(address, limits, guard(address, router));
         servers.pages = Some(server.with_context(|| listen::http_fault(address))?);
     }
     if let Some(own) = &config.api
