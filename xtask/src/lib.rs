@@ -10,6 +10,7 @@
 
 pub mod conformance;
 pub mod docs;
+pub mod missing;
 mod rust;
 pub mod source;
 pub mod tidy;

@@ -1,6 +1,6 @@
 //! The rules of the house hold, and the generated table is up to date.
 
-use xtask::{conformance, docs, source, tidy};
+use xtask::{conformance, docs, missing, source, tidy};
 
 #[test]
 fn conformance_table_is_up_to_date() {
@@ -18,4 +18,10 @@ fn generated_documents_are_all_written_by_one_command() {
 fn house_is_tidy() {
     let faults = tidy::faults(&source::root()).expect("the sources are readable");
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn what_is_not_supported_is_on_one_page() {
+    let faults = missing::faults(&source::root()).expect("the documents are readable");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
