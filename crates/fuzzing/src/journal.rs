@@ -50,6 +50,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, payer: "", ..message };
     let (progress, in_flight) = lists();
     let session = QueueNumber::MIN;
+    let (identifier, through_serial, filter) = (7, 300, "a/+/#");
+    let formerly = Formerly { session, options: 1, identifier, through_serial, filter };
     let facts = [
         Fact::SessionOpened(SessionOpened {
             session,
@@ -68,13 +70,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             from_serial: 7,
             filter: "a/+/#",
         }),
-        Fact::Formerly(Formerly {
-            session,
-            options: 0x01,
-            identifier: 7,
-            through_serial: 300,
-            filter: "a/+/#",
-        }),
+        Fact::Formerly(formerly),
         Fact::Unsubscribed { session, filter: "a/+/#" },
         Fact::Message(message),
         Fact::Message(plain),

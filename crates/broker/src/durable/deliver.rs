@@ -290,9 +290,9 @@ impl Shard {
         }
     }
 
-    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5). It walks the whole queue,
-    /// so only when messages have expired since it did so last: the log looks for these once a
-    /// second.
+    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5). It walks the whole
+    /// queue, so only when messages have expired since it did so last: the log looks for these once
+    /// a second.
     pub(crate) fn drop_expired_in_log(&mut self, slot: u32, now_ms: u64) {
         let Some(expired) = self.store.as_ref().map(|store| store.expired) else { return };
         let Some(client) = self.clients.get_mut(slot) else { return };

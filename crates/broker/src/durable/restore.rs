@@ -155,8 +155,7 @@ impl Shard {
         self.restore_track(&mut client, &mut durable, rare, &progress);
         client.session.mark_resumed();
         client.recharge();
-        let is_undetached = !durable.detached.is_some();
-        let scope = client.scope;
+        let (is_undetached, scope) = (!durable.detached.is_some(), client.scope);
         let slot = self.clients.insert(client);
         self.clients.set_durable(slot, durable);
         self.metrics().sessions.add(1);
