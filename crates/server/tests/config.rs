@@ -75,6 +75,9 @@ fn each_value_has_a_valid_default_and_fits_its_type_at_both_ends() {
             for number in [min, max] {
                 let rest = match section.name {
                     "namespaces" => "\nname = \"x\"",
+                    "authentication" if key.doc.trim().starts_with("`http`") => {
+                        "\nname = \"x\"\nkind = \"http\"\nurl = \"https://id.example\""
+                    }
                     "authentication" => "\nname = \"x\"\nkind = \"jwt\"\nkey_file = \"k\"",
                     _ => "",
                 };
@@ -109,6 +112,11 @@ fn providers_are_listed_and_named_by_listeners() {
     let again = load(&again, &MACHINE).unwrap().config;
     assert_eq!(again.authentication, loaded.config.authentication, "what is printed reads back");
     let more = |text: &str| format!("{jwt}{text}");
+    let http = |text: &str| {
+        format!(
+            "[[authentication]]\nname = \"a\"\nkind = \"http\"\nurl = \"https://id.example\"\n{text}"
+        )
+    };
     for (text, told) in [
         (format!("{listener}authentication = [\"x\"]"), "there is no [[authentication]]"),
         (format!("{listener}authentication = [\"file\"]"), "set auth.password_file"),
@@ -124,6 +132,20 @@ fn providers_are_listed_and_named_by_listeners() {
         (more("username = \"${username}\"\n"), "have the token say it"),
         (more("username = \"${claims.sub\"\n"), "lacks its '}'"),
         (more("claims = [\"sub\"]\n"), "NAME=TEXT"),
+        (more("issuer = \"${username}\"\n"), "not substituted"),
+        (more("url = \"https://id.example\"\n"), "only by http"),
+        (more("acl_claim_nam = \"a\"\n"), "acl_claim_name"),
+        (more("acl_ignored = true\nacl_claim_name = \"a\"\n"), "acl_ignored is true"),
+        (http("username = \"${username}\"\n"), "only by jwt and certificate"),
+        (http("headers = [\"X-Id: ${clientid}\"]\n"), "not substituted"),
+        (http("body = [\"clientid=${clientid}\", \"p=${password}\"]\n"), "have the service see it"),
+        (
+            "[[authentication]]\nname = \"a\"\nkind = \"http\"\nurl = \
+             \"https://id.example/${clientid}\"\n"
+                .into(),
+            "not substituted",
+        ),
+        ("[server]\ndata_dir = \"/data/${HOST}\"\n".into(), "not substituted"),
         (more("attributes = [\"a=${user}\"]\n"), "nothing stands for '${user}'"),
         (
             "[[authentication]]\nname = \"a\"\nkind = \"certificate\"\nusername = \

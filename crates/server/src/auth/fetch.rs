@@ -173,8 +173,10 @@ impl Client {
         let host = HeaderValue::from_str(&format!("{}:{}", url.host, url.port));
         all.insert(HOST, host.map_err(|error| error.to_string())?);
         for (name, value) in headers {
-            let name = HeaderName::try_from(name.as_str()).map_err(|error| error.to_string())?;
-            let value = HeaderValue::from_str(value).map_err(|error| error.to_string())?;
+            let wrong = |why: String| format!("the header '{name}' cannot be sent: {why}");
+            let parsed = HeaderName::try_from(name.as_str());
+            let name = parsed.map_err(|error| wrong(error.to_string()))?;
+            let value = HeaderValue::from_str(value).map_err(|error| wrong(error.to_string()))?;
             all.insert(name, value);
         }
         let idle = Mutex::default();

@@ -73,13 +73,7 @@ impl Jwt {
         clock: Clock,
     ) -> Result<Self, String> {
         let keys = RwLock::new((Arc::new(load(config)?), Arc::default()));
-        let remote = match (&config.jwks_url, handle) {
-            (Some(url), Some(handle)) => {
-                let client = Client::new(url, &[], config.ca.as_deref(), FETCH_TIMEOUT, 1)?;
-                Some((client, handle.clone()))
-            }
-            _ => None,
-        };
+        let remote = client(config)?.zip(handle.cloned());
         let shared = Arc::new(Shared {
             name: name.to_owned(),
             config: config.clone(),
@@ -257,6 +251,13 @@ impl Fetching {
     fn without_key(&self) -> Opinion {
         if self.has_set { Outcome::NoKey.into() } else { Opinion::Down }
     }
+}
+
+/// Fetches the key set, if there is one to fetch. Also for the check of a configuration.
+pub(super) fn client(config: &JwtConfig) -> Result<Option<Client>, String> {
+    let ca = config.ca.as_deref();
+    let client = |url| Client::new(url, &[], ca, FETCH_TIMEOUT, 1);
+    config.jwks_url.as_ref().map(client).transpose()
 }
 
 /// The keys of all files. Also for the check of a configuration.

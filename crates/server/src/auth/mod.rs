@@ -556,9 +556,16 @@ impl Asking {
 /// The first that cannot be used.
 pub fn check_files(providers: &[Provider]) -> Result<(), AuthError> {
     for provider in providers {
-        if let Method::Jwt(config) = &provider.method {
-            let fail = |detail| AuthError::Provider { name: provider.name.clone(), detail };
-            jwks::load(config).map_err(fail)?;
+        let fail = |detail| AuthError::Provider { name: provider.name.clone(), detail };
+        match &provider.method {
+            Method::Jwt(config) => {
+                jwks::load(config).map_err(fail)?;
+                jwks::client(config).map_err(fail)?;
+            }
+            Method::Http(config) => {
+                service::client(config).map_err(fail)?;
+            }
+            Method::Certificate { .. } => {}
         }
     }
     Ok(())

@@ -197,6 +197,12 @@ pub fn parse(text: &str) -> Result<Policy, Mistake> {
     let bindings = reading.bindings(raw.bindings, &groups, &spaces)?;
     let ordered = reading.ordered(raw.rules, &groups)?;
     let policy = Policy { groups, spaces, bindings, ordered };
+    // Of spaces that no binding names as well: what stands in the file is right, or it is refused.
+    for template in policy.spaces.iter().flat_map(|space| &space.templates) {
+        let (who, permission) = (Who::Everyone, Permission::ReadWrite);
+        Access::compile(&[Rule { who, permission, filter: template.filter.clone() }])
+            .map_err(|error| (template.line, format!("'{}': {}", template.text, error.detail)))?;
+    }
     let (lines, rules): (Vec<usize>, Vec<Rule>) = policy.rules().unzip();
     Access::compile(&rules).map_err(|error| {
         let line = lines.get(error.index).copied().unwrap_or(0);

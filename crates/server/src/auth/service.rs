@@ -77,9 +77,7 @@ impl Service {
         handle: &Handle,
         clock: Clock,
     ) -> Result<Self, String> {
-        let timeout = Duration::from_secs(config.timeout_secs.into());
         let idle_max = config.requests_max as usize;
-        let ca = config.ca.as_deref();
         let queue = Queue {
             questions: Lanes::new(auth.queue_max as usize, idle_max, pace),
             looks_at: None,
@@ -89,7 +87,7 @@ impl Service {
         };
         let shared = Shared {
             name: name.to_owned(),
-            client: Client::new(&config.url, &config.headers, ca, timeout, idle_max)?,
+            client: client(config)?,
             config: config.clone(),
             handle: handle.clone(),
             clock,
@@ -278,6 +276,13 @@ impl Shared {
         }
         opinion
     }
+}
+
+/// Asks the service. Also for the check of a configuration.
+pub(super) fn client(config: &HttpConfig) -> Result<Client, String> {
+    let timeout = Duration::from_secs(config.timeout_secs.into());
+    let idle_max = config.requests_max as usize;
+    Client::new(&config.url, &config.headers, config.ca.as_deref(), timeout, idle_max)
 }
 
 impl HttpConfig {

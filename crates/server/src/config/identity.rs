@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::keys::{BodyForm, HttpMethod, ProviderKind, RawProvider};
 use super::schema::Section;
-use super::source::Settings;
+use super::source::{Settings, default_of};
 use super::{Listener, Problem, values};
 use crate::auth::template::Template;
 use crate::auth::{Demands, Url};
@@ -123,6 +123,9 @@ impl Lowering<'_> {
         if name.is_empty() || name == FILE {
             self.problem("name", "a provider needs a name, and 'file' is the password file".into());
         }
+        if let Some(kind) = raw.kind {
+            self.check_keys(kind);
+        }
         let method = match raw.kind {
             Some(ProviderKind::Jwt) => Some(Method::Jwt(self.jwt(&raw))),
             Some(ProviderKind::Http) => self.http(&raw).map(Method::Http),
@@ -133,6 +136,24 @@ impl Lowering<'_> {
             }
         };
         method.filter(|_| self.problems.len() == before).map(|method| Provider { name, method })
+    }
+
+    /// What a key says is done or refused: one of another kind of provider would be neither.
+    fn check_keys(&mut self, kind: ProviderKind) {
+        let kinds_of = |name: &str| KINDS_OF.iter().find(|(key, _)| *key == name).map(|it| it.1);
+        for key in SECTION.keys {
+            let kinds = kinds_of(key.name).unwrap_or(&[]);
+            let is_set = self.settings.setting(&self.own, key).value != default_of(key);
+            if is_set && !kinds.is_empty() && !kinds.contains(&kind) {
+                let kinds: Vec<_> = kinds.iter().map(|kind| kind.as_str()).collect();
+                let detail = format!(
+                    "is not used by kind = \"{}\", only by {}",
+                    kind.as_str(),
+                    kinds.join(" and ")
+                );
+                self.problem(key.name, detail);
+            }
+        }
     }
 
     fn jwt(&mut self, raw: &RawProvider) -> JwtConfig {
@@ -188,11 +209,17 @@ impl Lowering<'_> {
                 None => self.problem("headers", format!("'{text}' is not of the form NAME: VALUE")),
             }
         }
+        let body = self.pairs("body", &body, false);
+        if !body.iter().any(|(_, text)| text.names("username")) {
+            let detail = "takes the name that a client states for proved: have the service see it, \
+                          as in body = [\"username=${username}\"]";
+            self.problem("body", detail.into());
+        }
         Some(HttpConfig {
             url: self.url("url", url)?,
             is_get: raw.method == HttpMethod::Get,
             headers,
-            body: self.pairs("body", &body, false),
+            body,
             form: raw.body_form,
             ca: raw.ca.clone(),
             timeout_secs: raw.timeout_secs,
@@ -249,6 +276,35 @@ impl Lowering<'_> {
 }
 
 const SECTION: Section = RawProvider::SECTION;
+
+/// Keys that not every kind of provider uses.
+const KINDS_OF: [(&str, &[ProviderKind]); 22] = {
+    use ProviderKind::{Certificate, Http, Jwt};
+    [
+        ("username", &[Jwt, Certificate]),
+        ("attributes", &[Jwt, Certificate]),
+        ("secret_file", &[Jwt]),
+        ("key_file", &[Jwt]),
+        ("jwks_file", &[Jwt]),
+        ("jwks_url", &[Jwt]),
+        ("jwks_refresh_secs", &[Jwt]),
+        ("issuer", &[Jwt]),
+        ("audience", &[Jwt]),
+        ("claims", &[Jwt]),
+        ("leeway_secs", &[Jwt]),
+        ("expiry_required", &[Jwt]),
+        ("acl_claim_name", &[Jwt]),
+        ("url", &[Http]),
+        ("method", &[Http]),
+        ("headers", &[Http]),
+        ("body", &[Http]),
+        ("body_form", &[Http]),
+        ("timeout_secs", &[Http]),
+        ("requests_max", &[Http]),
+        ("cache_secs", &[Http]),
+        ("acl_ignored", &[Jwt, Http]),
+    ]
+};
 
 const JWT_USERNAME: &str = "${claims.sub}";
 /// As EMQX has it by default.

@@ -307,6 +307,7 @@ fn lower(
     deriving.server(&mut server, machine);
     deriving.limits(&mut limits, machine);
     let level = durability.level;
+    settings.check_placeholders(problems);
     let authentication = identity::lower(settings, problems)?;
     let has_file = auth.password_file.is_some();
     let has_provider = has_file || settings.count_of("authentication") > 0;

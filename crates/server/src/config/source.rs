@@ -124,6 +124,25 @@ impl Settings {
         self.values.keys().any(|key| key.starts_with(&prefix))
     }
 
+    /// Placeholders stand for something in the templates of providers only. Elsewhere they would be
+    /// taken as they are.
+    pub(crate) fn check_placeholders(&self, problems: &mut Vec<Problem>) {
+        for (key, setting) in &self.values {
+            let texts = match &setting.value {
+                Value::Text(text) => std::slice::from_ref(text),
+                Value::List(texts) => texts.as_slice(),
+                Value::Unset | Value::Number(_) | Value::Flag(_) => continue,
+            };
+            let (general, found) =
+                (without_index(key), texts.iter().find(|text| text.contains("${")));
+            if let (false, Some(text)) = (HAVE_PLACEHOLDERS.contains(&&*general), found) {
+                let detail = format!("'{text}': placeholders are not substituted in this key");
+                let place = setting.origin.to_string();
+                problems.push(Problem { place, key: key.clone(), detail });
+            }
+        }
+    }
+
     /// Where a key was set, for messages about it.
     pub(crate) fn place(&self, key: &str) -> String {
         self.values.get(key).map(|setting| setting.origin.to_string()).unwrap_or_default()
@@ -330,6 +349,14 @@ fn is_section(general: &str) -> bool {
 }
 
 /// Sections of which there may be many.
+/// Keys whose texts are templates.
+const HAVE_PLACEHOLDERS: [&str; 4] = [
+    "authentication.username",
+    "authentication.attributes",
+    "authentication.claims",
+    "authentication.body",
+];
+
 const LISTS: [&str; 3] = ["listeners", "authentication", "namespaces"];
 
 pub(super) fn is_list(section: &str) -> bool {
