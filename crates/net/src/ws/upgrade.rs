@@ -61,7 +61,7 @@ pub struct Request {
     /// The subprotocol chosen among those offered.
     protocol: &'static str,
     /// The addresses in `X-Forwarded-For`, nearest hop last. Anybody can write them.
-    pub forwarded_for: Vec<IpAddr>,
+    pub forwarded_for: Vec<Option<IpAddr>>,
 }
 
 /// Why an upgrade request or its answer was refused.
@@ -131,7 +131,7 @@ pub fn parse_request(
     }
     let offers = |protocol: &&str| headers.has_token("sec-websocket-protocol", protocol);
     let protocol = PROTOCOLS.into_iter().find(offers).ok_or(UpgradeError::Protocol)?;
-    let forwarded_for = headers.all("x-forwarded-for").filter_map(parse_forwarded).collect();
+    let forwarded_for = headers.forwarded_for().collect();
     Ok(Some((Request { accept: accept_value(key), protocol, forwarded_for }, len)))
 }
 
@@ -145,11 +145,17 @@ impl Request {
         )
     }
 
-    /// The client, if the peer at `peer` is a proxy: the nearest address that is not one itself.
+    /// The client, if the peer is a proxy: the nearest address that is not one itself. None: what
+    /// stands before it is no address, so nobody knows who the client is.
     pub fn client(&self, is_trusted: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
-        let farthest = self.forwarded_for.first().copied();
-        let stranger = self.forwarded_for.iter().rev().copied().find(|&ip| !is_trusted(ip));
-        stranger.or(farthest)
+        let mut farthest = None;
+        for element in self.forwarded_for.iter().rev() {
+            farthest = Some((*element)?);
+            if !farthest.is_some_and(&is_trusted) {
+                break;
+            }
+        }
+        farthest
     }
 }
 
@@ -251,6 +257,13 @@ impl<'a> Headers<'a> {
     /// The elements of a comma-separated list, over all lines of that name.
     fn all(&self, name: &str) -> impl Iterator<Item = &'a str> {
         self.lines(name).flat_map(|line| line.split(',')).map(str::trim)
+    }
+
+    /// The elements of `X-Forwarded-For`. None: it is no address.
+    fn forwarded_for(&self) -> impl Iterator<Item = Option<IpAddr>> {
+        let lines = self.0.iter().filter(|it| it.name.eq_ignore_ascii_case("x-forwarded-for"));
+        let elements = lines.flat_map(|line| line.value.split(|byte| *byte == b','));
+        elements.map(|element| parse_forwarded(str::from_utf8(element).ok()?.trim()))
     }
 
     fn has_token(&self, name: &str, token: &str) -> bool {
@@ -419,6 +432,28 @@ mod tests {
         let is_proxy = |ip: IpAddr| ip.to_string().starts_with("10.") || ip.is_ipv6();
         assert_eq!(found.client(is_proxy).expect("client").to_string(), "192.0.2.7");
         assert_eq!(found.client(|_| true).expect("client").to_string(), "6.6.6.6");
+    }
+
+    #[test]
+    fn behind_what_is_no_address_nobody_is_looked_for() {
+        let is_proxy = |ip: IpAddr| ip.to_string().starts_with("10.");
+        let client = |value: &[u8]| {
+            let text = request("/mqtt", &format!("X-Forwarded-For: @\r\n{GOOD}"));
+            let (before, behind) = text.split_once('@').expect("a mark");
+            let bytes = [before.as_bytes(), value, behind.as_bytes()].concat();
+            let (found, _) = parse_request(&bytes, RULES).expect("good").expect("whole");
+            found.client(is_proxy).map(|ip| ip.to_string())
+        };
+        for list in
+            [&b"6.6.6.6, unknown"[..], b"6.6.6.6, _hidden, 10.0.0.2", b"6.6.6.6, \xff", b"", b"x"]
+        {
+            assert_eq!(client(list), None, "{list:?}");
+        }
+        for list in
+            [&b"x, 6.6.6.6"[..], b"x, 6.6.6.6, 10.0.0.2", b"6.6.6.6", b"\xff, 6.6.6.6,10.1.1.1"]
+        {
+            assert_eq!(client(list).as_deref(), Some("6.6.6.6"), "{list:?}");
+        }
     }
 
     #[test]

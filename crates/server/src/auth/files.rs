@@ -140,7 +140,10 @@ impl Passwords {
         if !is_last && !passwords.knows(username) {
             return Some(Opinion::NotMine);
         }
-        let password = request.password.as_deref().unwrap_or_default();
+        // As mosquitto does: an empty password opens nothing, and a missing one is not even that.
+        let Some(password) = request.password.as_deref().filter(|it| !it.is_empty()) else {
+            return Some(Opinion::No("it shows no password".into()));
+        };
         let digest = lock(&self.shared.cache).digest(username, password);
         if attempt.has_begun() && self.shared.knows(&digest, attempt) {
             return Some(proved(username));

@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use broker::access::{Access, OrderedRule, Permission, Rule, Who};
+use broker::access::{Access, OrderedRule, Permission, Rule, RuleError, Who};
 use broker::query::Query;
 use serde::Deserialize;
 use toml::Spanned;
@@ -216,6 +216,16 @@ pub fn parse(text: &str) -> Result<Policy, Mistake> {
 }
 
 impl Policy {
+    /// What the broker makes of it where there is no access file.
+    ///
+    /// # Errors
+    ///
+    /// None in a policy that was parsed.
+    pub fn access(&self) -> Result<Access, RuleError> {
+        let rules: Vec<Rule> = self.rules().map(|(_, rule)| rule).collect();
+        Access::compile(&rules)?.in_order(&self.ordered)
+    }
+
     /// What it grants, each rule with the line of its template. Those of a group are together, so
     /// that it is asked once for a client.
     pub fn rules(&self) -> impl Iterator<Item = (usize, Rule)> {

@@ -102,30 +102,18 @@ fn explain(test: &TestArgs) -> Result<u8, PolicyFileError> {
     let policy = policy_file::load(&test.file, None)?;
     let client = Client::new(test);
     let mut told = client.groups(&policy);
-    if let Some((line, allows)) = client.in_order(&policy) {
-        let (word, verb) = if allows { ("allowed", "allows") } else { ("denied", "denies") };
-        told.push_str(&format!("{word}:\n  the rule in line {line} {verb} it\n"));
-        print(told.as_bytes());
-        return Ok(if allows { EXIT_OK } else { EXIT_FAILURE });
-    }
-    let granting: Vec<String> = client.granting(&policy).collect();
-    if granting.is_empty() {
-        let nothing = match policy.ordered.is_empty() {
-            true => "no binding of its groups grants it",
-            false => "no rule is about it, and no binding of its groups grants it",
-        };
-        told.push_str(&format!("denied: {nothing}\n"));
-        for missing in client.missing(&policy) {
-            told.push_str(&format!("  {missing}\n"));
+    let is_allowed = client.may(&policy);
+    told.push_str(if is_allowed { "allowed" } else { "denied" });
+    match (is_allowed, client.in_order(&policy)) {
+        (true, Some(line)) => told.push_str(&format!(":\n  the rule in line {line} allows it\n")),
+        (true, None) => {
+            let grants: String = client.granting(&policy).map(|it| format!("  {it}\n")).collect();
+            told.push_str(&format!(":\n{grants}"));
         }
-    } else {
-        told.push_str("allowed:\n");
-        for grant in &granting {
-            told.push_str(&format!("  {grant}\n"));
-        }
+        (false, _) => told.push_str(&client.why_denied(&policy)),
     }
     print(told.as_bytes());
-    Ok(if granting.is_empty() { EXIT_FAILURE } else { EXIT_OK })
+    Ok(if is_allowed { EXIT_OK } else { EXIT_FAILURE })
 }
 
 /// Who asks, and for what.
@@ -192,12 +180,43 @@ impl<'a> Client<'a> {
         self.grants_by(&access).allows(self.identity(), self.action(), &self.test.topic)
     }
 
-    /// The line of the rule in order that decides it, and whether it allows it.
-    fn in_order(&self, policy: &Policy) -> Option<(usize, bool)> {
-        let access = Access::compile(&[]).and_then(|access| access.in_order(&policy.ordered));
-        let manner = Manner { qos: self.test.qos, retain: self.test.retain };
-        let grants = self.grants_by(&access.unwrap_or_default());
-        grants.rule_in_order(self.identity(), self.action(), &self.test.topic, manner)
+    /// What the broker would do, asked of what the broker asks.
+    fn may(&self, policy: &Policy) -> bool {
+        let grants = self.grants_by(&policy.access().unwrap_or_default());
+        grants.allows_as(self.identity(), self.action(), &self.test.topic, self.manner())
+    }
+
+    /// The line of the rule in order that decides it, unless something stronger does.
+    fn in_order(&self, policy: &Policy) -> Option<usize> {
+        let grants = self.grants_by(&policy.access().unwrap_or_default());
+        let (identity, topic) = (self.identity(), &self.test.topic);
+        grants.rule_in_order(identity, self.action(), topic, self.manner()).map(|it| it.0)
+    }
+
+    fn why_denied(&self, policy: &Policy) -> String {
+        let grants = self.grants_by(&policy.access().unwrap_or_default());
+        let (identity, topic) = (self.identity(), &self.test.topic);
+        let decided = grants.rule_in_order(identity, self.action(), topic, self.manner());
+        match decided {
+            Some((line, false)) => format!(":\n  the rule in line {line} denies it\n"),
+            None if self.granting(policy).next().is_none() => {
+                let rules = match policy.ordered.is_empty() {
+                    true => "",
+                    false => "no rule is about it, and ",
+                };
+                let missing = self.missing(policy).into_iter().map(|it| format!("  {it}\n"));
+                let missing: String = missing.collect();
+                format!(": {rules}no binding of its groups grants it\n{missing}")
+            }
+            _ => {
+                let why = grants.why_denied(identity, self.action(), topic, self.manner());
+                format!(": {why}\n")
+            }
+        }
+    }
+
+    const fn manner(&self) -> Manner {
+        Manner { qos: self.test.qos, retain: self.test.retain }
     }
 
     fn grants_by(&self, access: &Access) -> Grants {
@@ -270,6 +289,38 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_does_not_open_the_topics_of_the_broker() {
+        let text = "[[rules]]\neffect = \"allow\"\ntopics = [\"#\", \"$SYS/#\", \"$share/#\"]\n";
+        let policy = policy_file::parse(text).unwrap();
+        for (action, topic, expected) in [
+            (Wanted::Publish, "$SYS/x", false),
+            (Wanted::Publish, "$SYS/broker/connection/a/state", true),
+            (Wanted::Publish, "$share/g/x", false),
+            (Wanted::Publish, "x", true),
+            (Wanted::Publish, "$other/x", false),
+            (Wanted::Subscribe, "$SYS/#", true),
+            (Wanted::Subscribe, "$share/g/x", true),
+            (Wanted::Receive, "$SYS/x", true),
+        ] {
+            let test = TestArgs {
+                file: PathBuf::new(),
+                action,
+                topic: topic.into(),
+                client_id: "c1".into(),
+                username: None,
+                attributes: Vec::new(),
+                qos: 0,
+                retain: false,
+                address: None,
+                listener: String::new(),
+            };
+            let client = Client::new(&test);
+            assert_eq!(client.may(&policy), expected, "{action:?} {topic}");
+            assert!(expected || client.why_denied(&policy).starts_with(':'), "{topic}");
+        }
+    }
 
     #[test]
     fn attributes_are_texts_numbers_and_lists() {
