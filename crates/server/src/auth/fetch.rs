@@ -15,6 +15,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName, He
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+use serde_json::{Map, Value};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -80,6 +81,14 @@ pub(super) enum AskError {
     Broken(String),
 }
 
+/// What an answer is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Json,
+    Form,
+    Other,
+}
+
 /// What came back.
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -87,7 +96,7 @@ pub(super) struct Reply {
     pub(super) body: Bytes,
     /// For how long the service says that it holds, in seconds.
     pub(super) max_age_secs: Option<u32>,
-    pub(super) is_json: bool,
+    pub(super) content: Content,
 }
 
 impl Net {
@@ -230,7 +239,7 @@ impl Client {
             status: head.status,
             body,
             max_age_secs: header(CACHE_CONTROL).and_then(max_age_secs),
-            is_json: header(CONTENT_TYPE).is_some_and(|kind| kind.contains("json")),
+            content: content_of(head.headers.get(CONTENT_TYPE)),
         })
     }
 
@@ -319,6 +328,46 @@ fn max_age_secs(header: &str) -> Option<u32> {
     directives.find_map(|one| one.strip_prefix("max-age=")?.parse().ok())
 }
 
+/// An answer that does not say what it is written in is JSON.
+fn content_of(header: Option<&HeaderValue>) -> Content {
+    let Some(header) = header else { return Content::Json };
+    let text = header.to_str().unwrap_or("?").to_ascii_lowercase();
+    match text.split(';').next().unwrap_or_default().trim() {
+        "" => Content::Json,
+        "application/x-www-form-urlencoded" => Content::Form,
+        media if media.contains("json") => Content::Json,
+        _ => Content::Other,
+    }
+}
+
+/// The fields of a form as members of an object. None: it is none, or a field is there twice.
+pub(super) fn members_of_form(body: &[u8]) -> Option<Map<String, Value>> {
+    let mut members = Map::new();
+    let text = str::from_utf8(body).ok()?.trim();
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = Value::String(percent_decoded(value)?);
+        if members.insert(percent_decoded(name)?, value).is_some() {
+            return None;
+        }
+    }
+    Some(members)
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => u8::try_from(digit(rest.next())? * 16 + digit(rest.next())?).ok()?,
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
 /// Text as a part of a query or a form.
 pub(super) fn percent_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -367,6 +416,42 @@ mod tests {
         assert_eq!(max_age_secs("max-age=60, no-store"), Some(0));
         assert_eq!(max_age_secs("private"), None);
         assert_eq!(max_age_secs("max-age=x"), None);
+    }
+
+    #[test]
+    fn the_content_type_is_read_without_regard_to_case() {
+        for (text, expected) in [
+            ("application/json", Content::Json),
+            ("Application/JSON; charset=UTF-8", Content::Json),
+            ("application/problem+json", Content::Json),
+            ("", Content::Json),
+            ("APPLICATION/x-www-form-urlencoded ;charset=utf-8", Content::Form),
+            ("text/html", Content::Other),
+            ("text/plain; x=json", Content::Other),
+        ] {
+            let header = HeaderValue::from_str(text).unwrap();
+            assert_eq!(content_of(Some(&header)), expected, "{text}");
+        }
+        assert_eq!(content_of(None), Content::Json);
+    }
+
+    #[test]
+    fn forms_are_read() {
+        let read = members_of_form(b"result=allow&a%20b=%c3%a4+x&empty=&bare&").unwrap();
+        let read: Vec<_> = read.iter().map(|(name, value)| (&**name, value.as_str())).collect();
+        let mut expected = vec![
+            ("result", Some("allow")),
+            ("a b", Some("\u{e4} x")),
+            ("empty", Some("")),
+            ("bare", Some("")),
+        ];
+        expected.sort_unstable();
+        let mut sorted = read;
+        sorted.sort_unstable();
+        assert_eq!(sorted, expected);
+        for wrong in [&b"a=%"[..], b"a=%4", b"a=%zz", b"a=%ff", b"\xff", b"a=1&a=2"] {
+            assert_eq!(members_of_form(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 
 use super::breaker::Breaker;
 use super::cache::{Digest, ProofCache};
-use super::fetch::{self, AskError, Client, Reply, percent_encoded};
+use super::fetch::{self, AskError, Client, Content, Reply, members_of_form, percent_encoded};
 use super::jwt::attributes_of;
 use super::lanes::{Asks, Lanes, Next};
 use super::pace::{Attempt, Pace};
@@ -104,6 +104,9 @@ impl Service {
         later: Later,
     ) -> Option<Opinion> {
         let shared = &self.shared;
+        if shared.config.cannot_send(request) {
+            return Some(Opinion::No("its password is no text, and cannot be sent".into()));
+        }
         let asked = shared.question(request);
         let now = Instant::now();
         let digest = lock(&shared.cache).digest(&asked.query, asked.body.as_bytes());
@@ -286,6 +289,12 @@ pub(super) fn client(config: &HttpConfig) -> Result<Client, String> {
 }
 
 impl HttpConfig {
+    /// With replacement characters, different passwords would be one.
+    fn cannot_send(&self, request: &AuthRequest) -> bool {
+        let is_sent = self.body.iter().any(|(_, text)| text.names("password"));
+        is_sent && request.password.as_deref().is_some_and(|it| str::from_utf8(it).is_err())
+    }
+
     /// What an answer means. Err: it is none.
     fn judge(
         &self,
@@ -300,11 +309,12 @@ impl HttpConfig {
             status if status.is_client_error() => return Ok(Opinion::NotMine),
             status => return Err(format!("it answers {status}")),
         }
-        if !reply.is_json {
-            return Err("its answer is not application/json".into());
-        }
-        let parsed = serde_json::from_slice::<Map<String, Value>>(&reply.body);
-        let answer = parsed.map_err(|_| "its answer is no JSON object".to_owned())?;
+        let answer: Map<String, Value> = match reply.content {
+            Content::Json => serde_json::from_slice(&reply.body)
+                .map_err(|_| "its answer is no JSON object".to_owned())?,
+            Content::Form => members_of_form(&reply.body).ok_or("its answer is no form")?,
+            Content::Other => return Err("its answer is neither JSON nor a form".into()),
+        };
         match answer.get("result").and_then(Value::as_str) {
             Some("allow") => {}
             Some("deny") => return Ok(Opinion::No("the service denies it".into())),
@@ -321,14 +331,31 @@ impl HttpConfig {
         };
         let expires_at_secs = match answer.get("expire_at") {
             None | Some(Value::Null) => None,
+            // All that a form has is text.
+            Some(Value::String(at)) if reply.content == Content::Form => {
+                Some(at.parse().map_err(|_| "its expire_at is no time")?)
+            }
             Some(at) => Some(at.as_u64().ok_or("its expire_at is no time")?),
         };
         if expires_at_secs.is_some_and(|at| at <= now_secs) {
             return Ok(Opinion::No("the service says that it has expired".into()));
         }
         let attributes = attributes_of(answer.get("client_attrs"), std::iter::empty())?;
-        let is_superuser = answer.get("is_superuser").and_then(Value::as_bool).unwrap_or(false);
+        let Some(is_superuser) = flag_of(answer.get("is_superuser")) else {
+            return Ok(Opinion::No("its is_superuser is neither true nor false".into()));
+        };
         Ok(Opinion::Yes(Proof { attributes, expires_at_secs, is_superuser, rules, ..proof }))
+    }
+}
+
+/// As services write it for EMQX. None: neither yes nor no.
+fn flag_of(value: Option<&Value>) -> Option<bool> {
+    let (number, text) = (value.and_then(Value::as_u64), value.and_then(Value::as_str));
+    match (value, number, text) {
+        (None | Some(Value::Null | Value::Bool(false)), ..) => Some(false),
+        (_, Some(0), _) | (.., Some("false" | "0" | "")) => Some(false),
+        (Some(Value::Bool(true)), ..) | (_, Some(1), _) | (.., Some("true" | "1")) => Some(true),
+        _ => None,
     }
 }
 

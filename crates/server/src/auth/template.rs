@@ -96,9 +96,7 @@ pub(super) fn value_of(request: &AuthRequest, name: &str) -> Option<String> {
     match name {
         "username" => request.username.clone(),
         "clientid" => Some(request.client_id.clone()),
-        "password" => {
-            request.password.as_deref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-        }
+        "password" => request.password.clone().and_then(|bytes| String::from_utf8(bytes).ok()),
         "peerhost" => Some(request.peer_host.clone()),
         "cert_common_name" => certificate.map(|own| own.common_name.clone()),
         "cert_subject" => certificate.map(|own| own.subject.clone()),

@@ -39,11 +39,15 @@ fn request() -> AuthRequest {
 }
 
 fn judged(status: u16, body: &str) -> Result<Opinion, String> {
+    judged_as(Content::Json, status, body)
+}
+
+fn judged_as(content: Content, status: u16, body: &str) -> Result<Opinion, String> {
     let reply = Reply {
         status: StatusCode::from_u16(status).unwrap(),
         body: Bytes::copy_from_slice(body.as_bytes()),
         max_age_secs: None,
-        is_json: true,
+        content,
     };
     config().judge(&reply, &request(), NOW)
 }
@@ -102,6 +106,48 @@ fn what_is_no_answer_lets_nobody_in() {
         let judged = judged(200, &body.to_string());
         assert!(matches!(judged, Ok(Opinion::No(_))), "{body}: {judged:?}");
     }
+}
+
+#[test]
+fn forms_and_other_words_for_superuser_are_understood() {
+    for (text, expected) in [("true", true), ("1", true), ("false", false), ("0", false)] {
+        let answers =
+            [json!(text), serde_json::from_str(text).unwrap()].map(|value| json!({ "v": value }));
+        for answer in answers {
+            let proof = yes(json!({ "result": "allow", "is_superuser": answer["v"] }));
+            assert_eq!(proof.is_superuser, expected, "{answer}");
+        }
+        let body = format!("result=allow&is_superuser={text}&expire_at={}", NOW + 9);
+        let Ok(Opinion::Yes(proof)) = judged_as(Content::Form, 200, &body) else {
+            panic!("{body}")
+        };
+        assert_eq!((proof.is_superuser, proof.expires_at_secs), (expected, Some(NOW + 9)));
+    }
+    for odd in [json!("yes"), json!(2), json!(1.5), json!([true])] {
+        let answer = json!({ "result": "allow", "is_superuser": odd }).to_string();
+        assert!(matches!(judged(200, &answer), Ok(Opinion::No(_))), "{answer}");
+    }
+    assert!(matches!(judged_as(Content::Form, 200, "result=deny"), Ok(Opinion::No(_))));
+    assert_eq!(judged_as(Content::Form, 200, ""), Ok(Opinion::NotMine));
+    for (content, body) in [
+        (Content::Form, "result=allow&expire_at=soon"),
+        (Content::Form, r#"result=allow&result=deny"#),
+        (Content::Other, r#"{"result":"allow"}"#),
+    ] {
+        assert!(judged_as(content, 200, body).is_err(), "{body}");
+    }
+    let rules = judged_as(Content::Form, 200, "result=allow&acl=x");
+    assert!(matches!(rules, Ok(Opinion::No(_))), "{rules:?}");
+}
+
+#[test]
+fn a_password_that_is_no_text_is_not_sent() {
+    let with = |password: &[u8]| AuthRequest { password: Some(password.into()), ..request() };
+    assert!(config().cannot_send(&with(b"\xff")) && config().cannot_send(&with(b"a\xfe")));
+    assert!(!config().cannot_send(&with("\u{fffd}".as_bytes())));
+    assert_eq!(value_of(&with(b"\xff"), "password"), None);
+    let without = HttpConfig { body: Vec::new(), ..config() };
+    assert!(!without.cannot_send(&with(b"\xff")));
 }
 
 #[test]
