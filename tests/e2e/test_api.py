@@ -572,3 +572,22 @@ def test_a_request_for_another_host_is_refused_on_loopback(start):
     for other in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "a@b", ""):
         assert status(f"Host: {other}\n") == 421, other
         assert status(f"Host: {other}\n", "/api/v1/caller") == 421, other
+
+
+def test_check_config_finds_what_a_start_would_miss(tmp_path, passwords):
+    (tmp_path / "users").write_text(passwords)
+    config = tmp_path / "quelea.toml"
+
+    def check(text, data=tmp_path / "data"):
+        config.write_text(text.replace("{dir}", str(tmp_path)) + '\n[http]\nlisten = "off"\n')
+        command = [QUELEA, "serve", "--check-config", f"--config={config}", f"--data={data}"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_SECS, check=False
+        )
+        return done.returncode, done.stderr
+
+    assert check(USERS)[0] == 0
+    code, told = check(USERS.replace('"bruno"', '"nobody"'))
+    assert code == 2 and "'nobody'" in told
+    code, told = check(USERS, tmp_path / "users")
+    assert code == 2 and "is not a directory" in told

@@ -232,6 +232,16 @@ fn basic_of(header: &str) -> Option<(String, String)> {
 /// What is told of who has the token.
 const TOKEN_NAME: &str = "token";
 
+/// Reads the users as a start does.
+///
+/// # Errors
+///
+/// Their file cannot be used, or lacks somebody whom the configuration names.
+pub(crate) fn check_users(config: &ApiConfig) -> anyhow::Result<()> {
+    let named = config.operators.iter().chain(&config.admins);
+    load_users(config.password_file.as_deref(), named).map(|_| ())
+}
+
 fn load_users<'a>(
     path: Option<&Path>,
     mut named: impl Iterator<Item = &'a String>,

@@ -299,6 +299,12 @@ impl Running {
 /// What [`serve`] would say of the first that cannot be used.
 pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     Logging::check(&config.log)?;
+    let data_dir = &config.server.data_dir;
+    if data_dir.exists() && !data_dir.is_dir() {
+        let shown = data_dir.display();
+        anyhow::bail!("server.data_dir: {shown} is not a directory; name one, or a new path");
+    }
+    config.api.as_ref().map(api::check_users).transpose()?;
     rules::load(config)?;
     if let Some(path) = &config.auth.password_file {
         PasswordFile::load(path)?;
