@@ -78,7 +78,7 @@ impl ConnectRequest {
         match self.proved_username() {
             Some(name) => Some(user_account(Name::new(self.scope, name))),
             None if self.origin.is_empty() => None,
-            None => Some(format!("address {}", self.origin)),
+            None => Some(payer_name("address", Name::new(self.scope, &self.origin))),
         }
     }
 }
@@ -158,7 +158,7 @@ impl Shard {
 
     fn charge_payer(&mut self, slot: u32, request: &ConnectRequest) {
         let Some(payer) = request.payer() else { return };
-        let account = self.shared.ledger.account(&payer);
+        let account = self.shared.account(&payer);
         if let Some(client) = self.clients.get_mut(slot) {
             client.session.outgoing.charge_to(account.clone());
             client.charged.move_to(account);
@@ -173,7 +173,7 @@ impl Shard {
         }
         let bytes = client::SESSION_BYTES + request.client_id.len() + will_bytes;
         request.payer().is_some_and(|payer| {
-            self.shared.ledger.account(&payer).lacks_room(Held::Sessions, bytes as u64)
+            self.shared.account(&payer).lacks_room(Held::Sessions, bytes as u64)
         })
     }
 
@@ -320,11 +320,24 @@ impl Shard {
 
 /// The account of a user, whatever address it comes from.
 pub(crate) fn user_account(name: Name<'_>) -> String {
+    payer_name("user", name)
+}
+
+/// No name of the default namespace begins like one of another.
+pub(crate) fn payer_name(kind: &str, name: Name<'_>) -> String {
     match name.scope() {
-        Scope::FIRST => format!("user {}", name.text()),
-        scope => format!("user {} of namespace {}", name.text(), scope.number()),
+        Scope::FIRST => format!("{kind} {}", name.text()),
+        scope => format!("{OF_NAMESPACE}{} {kind} {}", scope.number(), name.text()),
     }
 }
+
+/// The namespace of who pays by that name.
+pub(crate) fn scope_of_payer(payer: &str) -> Scope {
+    let number = payer.strip_prefix(OF_NAMESPACE).and_then(|rest| rest.split_once(' '));
+    number.and_then(|(number, _)| number.parse().ok()).map_or(Scope::FIRST, Scope::new)
+}
+
+const OF_NAMESPACE: &str = "namespace ";
 
 fn link_settings(request: &ConnectRequest) -> LinkSettings {
     let limits = &request.limits;

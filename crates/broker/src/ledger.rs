@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use foldhash::fast::FixedState;
-use session::{Account, Held, Pots};
+use session::{Account, Group, Held, Pots};
 
 use crate::sure::Sure;
 
@@ -69,11 +69,11 @@ impl Ledger {
     }
 
     /// Connections of those who have most in them are to be cut until so many bytes are free: of
-    /// who has half as much as the first, or more.
+    /// who has half as much as the first of those that hold too much, or more.
     pub fn cut_largest(&self, bytes: u64) {
         let unsent = |account: Arc<Account>| account.bytes(Held::Unsent);
-        let known = self.known();
-        let largest = known.into_iter().map(unsent).max().unwrap_or_default();
+        let greedy = self.known().into_iter().filter(|account| account.lacks_memory(0));
+        let largest = greedy.map(unsent).max().unwrap_or_default();
         if largest == 0 {
             // Nobody has looked yet.
             return self.cut_nobody();
@@ -96,8 +96,17 @@ impl Ledger {
         is_large && self.to_free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok()
     }
 
-    /// The account of a payer.
+    /// The account of a payer of the default namespace.
     pub fn account(&self, name: &str) -> Arc<Account> {
+        self.account_in(name, || None)
+    }
+
+    /// The same of a payer of any namespace; which, is asked when nobody knows of it yet.
+    pub(crate) fn account_in(
+        &self,
+        name: &str,
+        group: impl FnOnce() -> Option<Arc<Group>>,
+    ) -> Arc<Account> {
         let mut accounts = self.accounts();
         if let Some(known) = accounts.by_name.get(name).and_then(Weak::upgrade) {
             return known;
@@ -108,7 +117,7 @@ impl Ledger {
             accounts.pruned_at = 2 * accounts.by_number.len();
         }
         let number = accounts.next_number();
-        let account = Arc::new(Account::new(name, number, &self.pots));
+        let account = Arc::new(Account::new(name, number, &self.pots, group()));
         accounts.by_name.insert(name.into(), Arc::downgrade(&account));
         accounts.by_number.insert(number, Arc::downgrade(&account));
         account

@@ -1,7 +1,8 @@
 //! When a publisher has to wait, and for how long it is not read.
 
 use crate::client::Pace;
-use crate::{Quota, Scope, SessionKey, Shard};
+use crate::sure::Sure;
+use crate::{Quota, Scope, SessionKey, Shard, Space};
 use codec::{Packet, Publish, Subscribe};
 use session::Message;
 
@@ -20,6 +21,9 @@ pub(crate) const OVERRUN_MS_MAX: u32 = 512;
 const BURST_MESSAGES: u64 = 8;
 const BURST_BYTES: usize = 16 * 1024;
 
+/// Who waits for its namespace is looked at again after so long: its limits may have changed.
+const SPACE_LOOK_MS: u64 = 10_000;
+
 /// How long a publisher waits for space on the disk before it is looked at again.
 pub(crate) const FULL_PAUSE_MS: u64 = 100;
 
@@ -31,6 +35,7 @@ const FACT_BYTES_MAX: usize = 64;
 pub(crate) struct Taken {
     packets: u64,
     publishes: u64,
+    publish_bytes: usize,
     pub(crate) bytes: usize,
     /// The connection is not to be read on for now.
     pub(crate) is_paused: bool,
@@ -40,7 +45,10 @@ impl Taken {
     pub(crate) const fn count(&mut self, packet: &Packet<'_>, packet_len: usize) {
         self.bytes += packet_len;
         self.packets += 1;
-        self.publishes += matches!(packet, Packet::Publish(_)) as u64;
+        if matches!(packet, Packet::Publish(_)) {
+            self.publishes += 1;
+            self.publish_bytes += packet_len;
+        }
     }
 
     /// Does a publisher that sends so much in one go send all it can?
@@ -143,46 +151,74 @@ impl Shard {
             link.pause_until(until);
             self.effects.pause(connection, until);
         }
-        let is_metered = !self.scope_of(slot).is_first();
-        let waits = is_metered && self.meter(slot, taken, until, now_ms);
+        let rest = taken.bytes - taken.publish_bytes;
+        if rest > 0 && !self.scope_of(slot).is_first() {
+            self.charge_rest(slot, rest as u64, now_ms);
+        }
         if is_spent {
             self.wait_for_turn(slot);
         }
         let is_slowed =
             self.shared.memory_is_tight() && taken.publishes > 0 && self.slow_greedy(slot, now_ms);
-        until.is_some() || waits || is_spent || is_slowed
+        until.is_some() || is_spent || is_slowed
     }
 
-    /// Counts what was taken for the namespace. True: that has used up what it may take in or send
-    /// out, and who publishes is read on later, and not before `own_ms`.
+    /// Asks the namespace whether this PUBLISH may be taken now, and charges it. True: it may not.
+    /// Then it has a time of its own, behind those who asked before, and is charged already.
+    ///
+    /// Call it when nothing else is in the way. Who is gone cannot wait, and is charged only.
+    #[inline(always)]
+    pub(crate) fn waits_for_space(
+        &mut self,
+        slot: u32,
+        (packet_len, may_wait): (usize, bool),
+        now_ms: u64,
+    ) -> bool {
+        let scope = self.scope_of(slot);
+        !scope.is_first() && self.waits_in_space(slot, scope, (packet_len, may_wait), now_ms)
+    }
+
     #[inline(never)]
-    fn meter(&mut self, slot: u32, taken: &Taken, own_ms: Option<u64>, now_ms: u64) -> bool {
-        let until = self.charge_scope(self.scope_of(slot), taken, now_ms);
-        let Some(until) = until.max(own_ms).filter(|_| until.is_some()) else { return false };
-        let Some(client) = self.clients.get_mut(slot) else { return false };
+    fn waits_in_space(
+        &mut self,
+        slot: u32,
+        scope: Scope,
+        (packet_len, may_wait): (usize, bool),
+        now_ms: u64,
+    ) -> bool {
+        let Some(space) = self.space(scope) else { return false };
+        let (quota, until) = longest_wait(space, now_ms);
+        let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let connection = client.connection;
-        if let Some(link) = client.session.link_mut() {
-            link.pause_until(until);
-            self.effects.pause(connection, until);
+        let Some(link) = client.session.link_mut() else { return false };
+        if link.waits_its_turn {
+            if !may_wait || until.is_none() || link.paused_until_ms() <= now_ms {
+                link.waits_its_turn = false;
+                return false;
+            }
+            let look_ms = link.paused_until_ms().min(now_ms + SPACE_LOOK_MS);
+            self.effects.pause(connection, look_ms);
+            return true;
         }
+        let Some(space) = self.spaces.get(&scope) else { return false };
+        let own = space.charge(Quota::MessagesIn, 1, now_ms);
+        let own = own.max(space.charge(Quota::BytesIn, packet_len as u64, now_ms));
+        let Some(until) = until.filter(|_| may_wait) else { return false };
+        space.note_refused(quota);
+        link.waits_its_turn = true;
+        let until = own.unwrap_or(until).max(until);
+        link.pause_until(until);
+        self.effects.pause(connection, until.min(now_ms + SPACE_LOOK_MS));
         true
     }
 
-    fn charge_scope(&mut self, scope: Scope, taken: &Taken, now_ms: u64) -> Option<u64> {
-        let space = self.space(scope)?;
-        let waits = [
-            (Quota::MessagesIn, space.charge(Quota::MessagesIn, taken.publishes, now_ms)),
-            (Quota::BytesIn, space.charge(Quota::BytesIn, taken.bytes as u64, now_ms)),
-            (Quota::MessagesOut, space.wait(Quota::MessagesOut, now_ms)),
-            (Quota::BytesOut, space.wait(Quota::BytesOut, now_ms)),
-        ];
-        // Who acknowledges or subscribes does not wait for those who publish.
-        let longest = waits.into_iter().max_by_key(|(_, until)| *until)?;
-        let (quota, until) = Some(longest).filter(|_| taken.publishes > 0)?;
-        if until.is_some() {
-            space.note_refused(quota);
+    /// Counts what came for a namespace beside publishes: who acknowledges or subscribes does not
+    /// wait for those who publish.
+    #[inline(never)]
+    fn charge_rest(&mut self, slot: u32, bytes: u64, now_ms: u64) {
+        if let Some(space) = self.space(self.scope_of(slot)) {
+            space.charge(Quota::BytesIn, bytes, now_ms);
         }
-        until
     }
 
     /// A message goes out to so many subscribers of its namespace.
@@ -235,4 +271,12 @@ impl Shard {
             self.effects.pause(client.connection, now_ms + pause_ms);
         }
     }
+}
+
+/// The rate for which a publisher of this namespace has to wait longest, and until when.
+fn longest_wait(space: &Space, now_ms: u64) -> (Quota, Option<u64>) {
+    let rates = [Quota::MessagesIn, Quota::BytesIn, Quota::MessagesOut, Quota::BytesOut];
+    let waits = rates.map(|quota| (quota, space.wait(quota, now_ms)));
+    let longest = waits.into_iter().max_by_key(|(_, until)| *until);
+    longest.unwrap_or((Quota::MessagesIn, None))
 }

@@ -1,13 +1,13 @@
 //! Where a publish has to be written, and whether there is room for it there.
 
 use codec::{Publish, QoS, Reason};
-use session::Message;
+use session::{Held, Message};
 
 use crate::client::Client;
 use crate::durable::PAYER_BYTES_MAX;
 use crate::pace::{CONGESTION_PAUSE_MS, FULL_PAUSE_MS};
 use crate::sure::Sure;
-use crate::{Name, Shard, WhenFull};
+use crate::{Name, Scope, Shard, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
 const FACT_BYTES_MAX: usize = 1024 + PAYER_BYTES_MAX;
@@ -23,6 +23,9 @@ impl Shard {
 
     #[inline(never)]
     fn lacks_log_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
+        if self.is_over_log_limit(message) && (here | self.keepers_of(message)) != 0 {
+            return Some(Reason::QUOTA_EXCEEDED);
+        }
         let logs = self.shared.logs();
         if logs.full | logs.poisoned | logs.tight == 0 || message.level() == 0 {
             return None;
@@ -45,10 +48,22 @@ impl Shard {
         }
     }
 
+    /// Has its namespace as much in the logs as it is limited to?
+    fn is_over_log_limit(&self, message: &Message) -> bool {
+        let is_counted = !Scope::of(message).is_first() && message.level() != 0;
+        let bytes = message.heap_bytes() as u64;
+        is_counted
+            && !frees_room(message)
+            && self.payer_of(message).is_some_and(|p| p.is_over_limit(Held::Logged, bytes))
+    }
+
     /// Does who pays for a will hold too much of a log that would have to take it? Nobody can be
     /// told to wait, or that it is refused.
     pub(crate) fn lacks_share_for(&mut self, will: &Message) -> bool {
         let tight = self.shared.logs().tight;
+        if self.store.is_some() && self.is_over_log_limit(will) {
+            return true;
+        }
         if self.store.is_none() || tight == 0 || will.level() == 0 || frees_room(will) {
             return false;
         }

@@ -81,7 +81,7 @@ pub struct Shard {
     /// Of the latest connection.
     pub(crate) sequence: u64,
     /// Those that a client of this shard has been of.
-    spaces: BTreeMap<Scope, Arc<Space>>,
+    pub(crate) spaces: BTreeMap<Scope, Arc<Space>>,
 }
 
 impl Shard {
@@ -195,7 +195,9 @@ impl Shard {
             };
             if let Packet::Publish(publish) = packet {
                 let is_alone = packet_len == bytes.len();
-                if may_wait && self.has_to_come_later(slot, (publish, is_alone), now_ms) {
+                if may_wait && self.has_to_come_later(slot, (publish, is_alone), now_ms)
+                    || self.waits_for_space(slot, (packet_len, may_wait), now_ms)
+                {
                     break;
                 }
             } else if may_wait

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use session::{Account, Held};
 use topic::{Interest, SHARDS_MAX};
 
+use crate::connect::scope_of_payer;
 use crate::group_names::GroupNames;
 use crate::{Ledger, Metrics, Name, Settings, ShardId, Spaces};
 
@@ -102,6 +103,12 @@ impl LogSpace {
     const fn is_too_much(self, own: u64, sharers: u64) -> bool {
         let is_last = self.left < self.most / LAST_PART;
         own > self.left && (is_last || own > self.most / sharers)
+    }
+
+    /// What a namespace has of it that holds so much, one of so many.
+    fn part_of(self, bytes: u64, groups: u64) -> Self {
+        let most = self.most / groups;
+        Self { left: self.left.min(most.saturating_sub(bytes)), most }
     }
 }
 
@@ -255,12 +262,22 @@ impl Shared {
     /// counts as spread over all of them evenly.
     #[cold]
     pub(crate) fn logs_lacking(&self, logs: u64, payer: &Account, more: u64) -> u64 {
-        let own = payer.bytes(Held::Logged) / u64::from(self.shard_count) + more;
+        let in_each = |bytes: u64| bytes / u64::from(self.shard_count);
+        let own = in_each(payer.bytes(Held::Logged)) + more;
         let sharers = payer.logging_count();
+        let group = payer.group_logs();
         let lacks = |shard: &usize| {
             let left = self.logs_left[*shard].load(Ordering::Relaxed);
             let most = self.logs_most[*shard].load(Ordering::Relaxed);
-            LogSpace { left, most }.is_too_much(own, sharers)
+            let space = LogSpace { left, most };
+            match group {
+                None => space.is_too_much(own, sharers),
+                Some(group) => {
+                    let (bytes, groups) = (in_each(group.bytes) + more, group.groups);
+                    space.is_too_much(bytes, groups)
+                        || space.part_of(bytes, groups).is_too_much(own, group.members)
+                }
+            }
         };
         let of_logs = (0..usize::from(self.shard_count)).filter(|shard| logs & 1 << shard != 0);
         of_logs.filter(lacks).fold(0, |bits, shard| bits | 1 << shard)
@@ -276,11 +293,21 @@ impl Shared {
             || bytes > 0 && kept_bytes + bytes > retained_bytes_max
     }
 
+    /// The account of who pays, in its namespace.
+    pub(crate) fn account(&self, payer: &str) -> Arc<Account> {
+        let group = || Some(self.spaces.of(scope_of_payer(payer))?.group());
+        self.ledger.account_in(payer, group)
+    }
+
     /// Would a payer have more retained than its part?
     pub(crate) fn lacks_room_to_retain_for(&self, payer: &Account, bytes: u64) -> bool {
         match self.settings.retained_bytes_per_payer_max {
             None => payer.lacks_room(Held::Retained, bytes),
-            Some(max) => payer.bytes(Held::Retained) + bytes > max || payer.lacks_memory(bytes),
+            Some(max) => {
+                payer.bytes(Held::Retained) + bytes > max
+                    || payer.lacks_group_room(Held::Retained, bytes)
+                    || payer.lacks_memory(bytes)
+            }
         }
     }
 

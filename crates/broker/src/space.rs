@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use session::{Group, Held};
+
 use crate::Scope;
 
 /// Those that there are, but for the first scope. Asked when a client connects.
@@ -26,6 +28,8 @@ pub struct Space {
     due_us: [AtomicU64; Quota::ALL.len()],
     /// By [`Quota`]: how often somebody was refused, or had to wait.
     refused: [AtomicU64; Quota::ALL.len()],
+    /// What its payers hold together, and may hold.
+    group: Arc<Group>,
 }
 
 /// What a namespace can have a limit of.
@@ -36,6 +40,9 @@ pub enum Quota {
     Subscriptions,
     RetainedMessages,
     RetainedBytes,
+    QueuedBytes,
+    LoggedBytes,
+    SessionBytes,
     /// Per second, as are those that follow.
     Connects,
     MessagesIn,
@@ -45,12 +52,15 @@ pub enum Quota {
 }
 
 impl Quota {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Connections,
         Self::Sessions,
         Self::Subscriptions,
         Self::RetainedMessages,
         Self::RetainedBytes,
+        Self::QueuedBytes,
+        Self::LoggedBytes,
+        Self::SessionBytes,
         Self::Connects,
         Self::MessagesIn,
         Self::BytesIn,
@@ -66,11 +76,24 @@ impl Quota {
             Self::Subscriptions => "subscriptions",
             Self::RetainedMessages => "retained_messages",
             Self::RetainedBytes => "retained_bytes",
+            Self::QueuedBytes => "queued_bytes",
+            Self::LoggedBytes => "logged_bytes",
+            Self::SessionBytes => "session_bytes",
             Self::Connects => "connects",
             Self::MessagesIn => "messages_in",
             Self::BytesIn => "bytes_in",
             Self::MessagesOut => "messages_out",
             Self::BytesOut => "bytes_out",
+        }
+    }
+
+    /// What is counted by the accounts of its payers.
+    const fn held(self) -> Option<Held> {
+        match self {
+            Self::QueuedBytes => Some(Held::Queued),
+            Self::LoggedBytes => Some(Held::Logged),
+            Self::SessionBytes => Some(Held::Sessions),
+            _ => None,
         }
     }
 }
@@ -114,6 +137,7 @@ impl Default for Space {
             counts: [const { AtomicU64::new(0) }; _],
             due_us: [const { AtomicU64::new(0) }; _],
             refused: [const { AtomicU64::new(0) }; _],
+            group: Arc::default(),
         }
     }
 }
@@ -139,21 +163,37 @@ impl Space {
 
     /// None: there is no limit.
     pub fn set_limit(&self, quota: Quota, max: Option<u64>) {
+        if let Some(held) = quota.held() {
+            return self.group.set_bytes_max(held, max.unwrap_or(u64::MAX));
+        }
         self.limits[quota as usize].store(max.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// None: there is none.
     pub fn limit(&self, quota: Quota) -> Option<u64> {
-        let max = self.limits[quota as usize].load(Ordering::Relaxed);
+        let max = match quota.held() {
+            Some(held) => self.group.bytes_max(held),
+            None => self.limits[quota as usize].load(Ordering::Relaxed),
+        };
         (max != u64::MAX).then_some(max)
     }
 
     pub fn count(&self, quota: Quota) -> u64 {
-        self.counts[quota as usize].load(Ordering::Relaxed)
+        match quota.held() {
+            Some(held) => self.group.bytes(held),
+            None => self.counts[quota as usize].load(Ordering::Relaxed),
+        }
     }
 
     pub fn refused(&self, quota: Quota) -> u64 {
-        self.refused[quota as usize].load(Ordering::Relaxed)
+        match quota.held() {
+            Some(held) => self.group.refused(held),
+            None => self.refused[quota as usize].load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn group(&self) -> Arc<Group> {
+        self.group.clone()
     }
 
     /// It has so much more, or less.
@@ -181,7 +221,10 @@ impl Space {
 
     /// When is more of the kind to be taken? None: now.
     pub(crate) fn wait(&self, quota: Quota, now_ms: u64) -> Option<u64> {
-        self.due(quota, 0, now_ms)
+        let rate = self.limits[quota as usize].load(Ordering::Relaxed);
+        let due_us = self.due_us[quota as usize].load(Ordering::Relaxed);
+        let until_ms = due_us.saturating_sub(BURST_US).div_ceil(1000);
+        (rate != u64::MAX && until_ms > now_ms).then_some(until_ms)
     }
 
     fn due(&self, quota: Quota, amount: u64, now_ms: u64) -> Option<u64> {
@@ -196,7 +239,7 @@ impl Space {
         let before = due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
         let due_us = before.unwrap_or_else(|known| known).max(now_us).saturating_add(step_us);
         let until_ms = due_us.saturating_sub(BURST_US).div_ceil(1000);
-        (until_ms > now_ms).then(|| until_ms.min(now_ms + WAIT_MS_MAX))
+        (until_ms > now_ms).then_some(until_ms)
     }
 
     pub(crate) fn note_refused(&self, quota: Quota) {
@@ -206,9 +249,6 @@ impl Space {
 
 /// What may come at once: as much as in a second.
 const BURST_US: u64 = 1_000_000;
-
-/// Nobody waits longer without another look, whatever came at once.
-const WAIT_MS_MAX: u64 = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -225,7 +265,7 @@ mod tests {
         assert_eq!(space.wait(Quota::MessagesIn, 5_000), Some(5_010));
         assert_eq!(space.wait(Quota::MessagesIn, 5_010), None);
         assert_eq!(space.charge(Quota::MessagesIn, 100, 5_010), Some(6_010));
-        assert_eq!(space.charge(Quota::MessagesIn, 1_000_000, 6_010), Some(16_010));
+        assert_eq!(space.charge(Quota::MessagesIn, 1_000_000, 6_010), Some(10_006_010));
         assert_eq!(space.count(Quota::MessagesIn), 2_000_201);
     }
 

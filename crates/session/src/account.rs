@@ -3,6 +3,10 @@
 //! Of each kind of thing there is a pot for all. One payer may take as much as it leaves to others:
 //! alone half of the pot, one of nine a tenth. So whoever comes finds room, and nobody has to say
 //! what the share of each is. The same holds for the memory of the process, while it is short.
+//!
+//! Where there are namespaces, the pot is divided by namespace first: all payers of one together
+//! may take as much as they leave to other namespaces, and each as much as its namespace leaves.
+//! Those of the default namespace are one, too, as soon as another one has payers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,8 +56,36 @@ pub struct Pots {
     bytes: [AtomicU64; Held::COUNT],
     /// Those who have something in the logs.
     loggers: AtomicU64,
+    /// What namespaces hold beside the default one, which holds the rest.
+    in_groups: [AtomicU64; Held::COUNT],
+    group_loggers: AtomicU64,
+    /// Namespaces, but for the default one, with something in the logs.
+    logging_groups: AtomicU64,
+    /// Payers of namespaces, but for the default one.
+    group_members: AtomicU64,
     /// Of the process; [`u64::MAX`] while there is enough.
     memory_left: AtomicU64,
+}
+
+/// What all payers of a namespace hold together, and may hold.
+#[derive(Debug)]
+pub struct Group {
+    /// In the order of [`Held::ALL`], like the next; [`u64::MAX`]: there is no limit.
+    bytes_max: [AtomicU64; Held::COUNT],
+    bytes: [AtomicU64; Held::COUNT],
+    /// How often somebody was refused because of that limit.
+    refused: [AtomicU64; Held::COUNT],
+    loggers: AtomicU64,
+}
+
+/// How many share something, and what their namespace has of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupLogs {
+    /// Namespaces with something in the logs, and this one.
+    pub groups: u64,
+    pub bytes: u64,
+    /// Payers of this one with something in the logs, and this payer.
+    pub members: u64,
 }
 
 /// What one payer holds: a user, or an address of clients without a proved name.
@@ -61,6 +93,8 @@ pub struct Pots {
 pub struct Account {
     name: Box<str>,
     pots: Arc<Pots>,
+    /// None: of the default namespace.
+    group: Option<Arc<Group>>,
     /// By which it is known where a reference would take too much. No other has it meanwhile.
     number: u32,
     bytes: [AtomicU64; Held::COUNT],
@@ -69,8 +103,16 @@ pub struct Account {
 impl Pots {
     pub fn new(bytes_max: [u64; Held::COUNT]) -> Arc<Self> {
         let memory_left = AtomicU64::new(u64::MAX);
-        let loggers = AtomicU64::new(0);
-        Arc::new(Self { bytes_max, bytes: Default::default(), loggers, memory_left })
+        Arc::new(Self {
+            bytes_max,
+            bytes: Default::default(),
+            loggers: AtomicU64::new(0),
+            in_groups: Default::default(),
+            group_loggers: AtomicU64::new(0),
+            logging_groups: AtomicU64::new(0),
+            group_members: AtomicU64::new(0),
+            memory_left,
+        })
     }
 
     pub fn memory_left(&self) -> u64 {
@@ -87,9 +129,51 @@ impl Pots {
     }
 }
 
+impl Default for Group {
+    fn default() -> Self {
+        Self {
+            bytes_max: [const { AtomicU64::new(u64::MAX) }; Held::COUNT],
+            bytes: Default::default(),
+            refused: Default::default(),
+            loggers: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Group {
+    pub fn bytes(&self, held: Held) -> u64 {
+        self.bytes[held as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn refused(&self, held: Held) -> u64 {
+        self.refused[held as usize].load(Ordering::Relaxed)
+    }
+
+    /// [`u64::MAX`]: there is none.
+    pub fn bytes_max(&self, held: Held) -> u64 {
+        self.bytes_max[held as usize].load(Ordering::Relaxed)
+    }
+
+    pub fn set_bytes_max(&self, held: Held, bytes_max: u64) {
+        self.bytes_max[held as usize].store(bytes_max, Ordering::Relaxed);
+    }
+
+    fn is_over(&self, held: Held, more: u64) -> bool {
+        let is_over = self.bytes(held).saturating_add(more) > self.bytes_max(held);
+        if is_over {
+            self.refused[held as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        is_over
+    }
+}
+
 impl Account {
-    pub fn new(name: &str, number: u32, pots: &Arc<Pots>) -> Self {
-        Self { name: name.into(), pots: pots.clone(), number, bytes: Default::default() }
+    /// `group`: of whose namespace it is; None: of the default one.
+    pub fn new(name: &str, number: u32, pots: &Arc<Pots>, group: Option<Arc<Group>>) -> Self {
+        if group.is_some() {
+            pots.group_members.fetch_add(1, Ordering::Relaxed);
+        }
+        Self { name: name.into(), pots: pots.clone(), group, number, bytes: Default::default() }
     }
 
     pub const fn number(&self) -> u32 {
@@ -106,42 +190,139 @@ impl Account {
 
     /// What it holds in memory, of all kinds.
     pub fn total(&self) -> u64 {
-        Held::ALL.iter().filter(|held| held.is_in_memory()).map(|held| self.bytes(*held)).sum()
+        total_of(|held| self.bytes(held))
     }
 
-    /// Is memory short, and would it hold more, with so many bytes more, than it leaves to others?
+    /// What its namespace holds. None: nobody uses namespaces.
+    fn group_bytes(&self, held: Held) -> Option<u64> {
+        match &self.group {
+            Some(group) => Some(group.bytes(held)),
+            None => self.are_divided().then(|| {
+                let in_groups = self.pots.in_groups[held as usize].load(Ordering::Relaxed);
+                self.pots.bytes(held).saturating_sub(in_groups)
+            }),
+        }
+    }
+
+    /// Are there payers of more than one namespace?
+    fn are_divided(&self) -> bool {
+        self.group.is_some() || self.pots.group_members.load(Ordering::Relaxed) > 0
+    }
+
+    /// Is memory short, and would it or its namespace hold more, with so many bytes more, than it
+    /// leaves to others?
     pub fn lacks_memory(&self, more: u64) -> bool {
         let left = self.pots.memory_left.load(Ordering::Relaxed);
-        left != u64::MAX && self.total() + more > left
+        if left == u64::MAX {
+            return false;
+        }
+        let of_group = |held| self.group_bytes(held).unwrap_or_default();
+        self.total() + more > left || self.are_divided() && total_of(of_group) + more > left
     }
 
     /// Would so many bytes more be too many? Two who ask at the same moment may both be told no.
     pub fn lacks_room(&self, held: Held, more: u64) -> bool {
         let left = self.pots.bytes_max[held as usize].saturating_sub(self.pots.bytes(held));
-        self.bytes(held) + more > left || self.lacks_memory(more)
+        let share = match self.group_bytes(held) {
+            None => left,
+            Some(bytes) if bytes + more > left => return true,
+            Some(bytes) => left - bytes,
+        };
+        self.bytes(held) + more > share || self.is_over_limit(held, more) || self.lacks_memory(more)
+    }
+
+    /// Would its namespace take more than it leaves to others, whatever this payer may have?
+    pub fn lacks_group_room(&self, held: Held, more: u64) -> bool {
+        let left = self.pots.bytes_max[held as usize].saturating_sub(self.pots.bytes(held));
+        self.group_bytes(held).is_some_and(|bytes| bytes + more > left)
+    }
+
+    /// Would it be more than what its namespace is limited to? True counts as a refusal.
+    pub fn is_over_limit(&self, held: Held, more: u64) -> bool {
+        self.group.as_ref().is_some_and(|group| group.is_over(held, more))
     }
 
     /// How many share the logs: those who have something there, and it.
     pub fn logging_count(&self) -> u64 {
         let others = self.pots.loggers.load(Ordering::Relaxed);
-        others.max(1) + u64::from(self.bytes(Held::Logged) == 0 && others > 0)
+        self.and_itself(others)
+    }
+
+    /// Who shares the logs with it, by namespace. None: nobody uses namespaces.
+    pub fn group_logs(&self) -> Option<GroupLogs> {
+        let bytes = self.group_bytes(Held::Logged)?;
+        let in_groups = self.pots.group_loggers.load(Ordering::Relaxed);
+        let default = self.pots.loggers.load(Ordering::Relaxed).saturating_sub(in_groups);
+        let members = match &self.group {
+            Some(group) => group.loggers.load(Ordering::Relaxed),
+            None => default,
+        };
+        let logging = self.pots.logging_groups.load(Ordering::Relaxed) + u64::from(default > 0);
+        let groups = logging + u64::from(members == 0);
+        Some(GroupLogs { groups: groups.max(1), bytes, members: self.and_itself(members) })
+    }
+
+    fn and_itself(&self, loggers: u64) -> u64 {
+        loggers.max(1) + u64::from(self.bytes(Held::Logged) == 0 && loggers > 0)
     }
 
     pub fn add(&self, held: Held, bytes: u64) {
         let before = self.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
         self.pots.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
+        if let Some(group) = &self.group {
+            group.bytes[held as usize].fetch_add(bytes, Ordering::Relaxed);
+            self.pots.in_groups[held as usize].fetch_add(bytes, Ordering::Relaxed);
+        }
         if held == Held::Logged && before == 0 && bytes > 0 {
-            self.pots.loggers.fetch_add(1, Ordering::Relaxed);
+            self.begin_to_log();
         }
     }
 
     pub fn sub(&self, held: Held, bytes: u64) {
         let before = self.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
         self.pots.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(group) = &self.group {
+            group.bytes[held as usize].fetch_sub(bytes, Ordering::Relaxed);
+            self.pots.in_groups[held as usize].fetch_sub(bytes, Ordering::Relaxed);
+        }
         if held == Held::Logged && before == bytes && bytes > 0 {
-            self.pots.loggers.fetch_sub(1, Ordering::Relaxed);
+            self.end_to_log();
         }
     }
+
+    #[cold]
+    fn begin_to_log(&self) {
+        self.pots.loggers.fetch_add(1, Ordering::Relaxed);
+        if let Some(group) = &self.group {
+            self.pots.group_loggers.fetch_add(1, Ordering::Relaxed);
+            if group.loggers.fetch_add(1, Ordering::Relaxed) == 0 {
+                self.pots.logging_groups.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[cold]
+    fn end_to_log(&self) {
+        self.pots.loggers.fetch_sub(1, Ordering::Relaxed);
+        if let Some(group) = &self.group {
+            self.pots.group_loggers.fetch_sub(1, Ordering::Relaxed);
+            if group.loggers.fetch_sub(1, Ordering::Relaxed) == 1 {
+                self.pots.logging_groups.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        if self.group.is_some() {
+            self.pots.group_members.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn total_of(bytes: impl Fn(Held) -> u64) -> u64 {
+    Held::ALL.into_iter().filter(|held| held.is_in_memory()).map(bytes).sum()
 }
 
 #[cfg(test)]
@@ -151,14 +332,14 @@ mod tests {
     #[test]
     fn one_payer_takes_half_and_leaves_the_rest_to_others() {
         let pots = Pots::new([1000, 0, 0, 0, 0]);
-        let greedy = Account::new("greedy", 1, &pots);
+        let greedy = Account::new("greedy", 1, &pots, None);
         let mut taken = 0;
         while !greedy.lacks_room(Held::Queued, 10) {
             greedy.add(Held::Queued, 10);
             taken += 10;
         }
         assert_eq!(taken, 500);
-        let others: Vec<_> = (0..8).map(|_| Account::new("other", 2, &pots)).collect();
+        let others: Vec<_> = (0..8).map(|_| Account::new("other", 2, &pots, None)).collect();
         for _ in 0..100 {
             for other in others.iter().filter(|other| !other.lacks_room(Held::Queued, 1)) {
                 other.add(Held::Queued, 1);
@@ -166,7 +347,7 @@ mod tests {
         }
         let (least, most) = (others[7].bytes(Held::Queued), others[0].bytes(Held::Queued));
         assert!(least >= 50 && most - least <= 1, "{least} {most}");
-        let late = Account::new("late", 3, &pots);
+        let late = Account::new("late", 3, &pots, None);
         assert!(!late.lacks_room(Held::Queued, 50), "who comes last finds room, too");
         greedy.sub(Held::Queued, 500);
         assert!(!others[0].lacks_room(Held::Queued, 100));
@@ -175,7 +356,8 @@ mod tests {
     #[test]
     fn those_who_have_something_in_the_logs_are_counted() {
         let pots = Pots::new([u64::MAX; Held::COUNT]);
-        let (one, other) = (Account::new("one", 1, &pots), Account::new("other", 2, &pots));
+        let (one, other) =
+            (Account::new("one", 1, &pots, None), Account::new("other", 2, &pots, None));
         let counts = || (one.logging_count(), other.logging_count());
         assert_eq!(counts(), (1, 1));
         one.add(Held::Logged, 10);
@@ -196,7 +378,8 @@ mod tests {
     #[test]
     fn while_memory_is_short_one_payer_has_no_more_than_it_leaves() {
         let pots = Pots::new([u64::MAX; Held::COUNT]);
-        let (greedy, modest) = (Account::new("greedy", 1, &pots), Account::new("modest", 2, &pots));
+        let (greedy, modest) =
+            (Account::new("greedy", 1, &pots, None), Account::new("modest", 2, &pots, None));
         greedy.add(Held::Unsent, 400);
         greedy.add(Held::Sessions, 200);
         modest.add(Held::Queued, 20);
@@ -211,5 +394,30 @@ mod tests {
         greedy.sub(Held::Unsent, 400);
         pots.set_memory_left(u64::MAX);
         assert_eq!(lacks(), (false, false));
+    }
+
+    #[test]
+    fn many_payers_of_one_namespace_have_no_more_than_one() {
+        let pots = Pots::new([30_000, 0, 0, 0, 0]);
+        let [crowd, tenant] = [(); 2].map(|()| Arc::new(Group::default()));
+        let member = |number| Account::new("member", number, &pots, Some(crowd.clone()));
+        let members: Vec<_> = (0..150).map(member).collect();
+        for _ in 0..1_000 {
+            for member in members.iter().filter(|member| !member.lacks_room(Held::Queued, 10)) {
+                member.add(Held::Queued, 10);
+            }
+        }
+        assert!((14_000..=15_000).contains(&crowd.bytes(Held::Queued)), "{crowd:?}");
+        let honest = Account::new("honest", 500, &pots, Some(tenant));
+        assert!(!honest.lacks_room(Held::Queued, 10_000));
+        let of_default = Account::new("default", 501, &pots, None);
+        assert!(!of_default.lacks_room(Held::Queued, 10_000));
+        crowd.set_bytes_max(Held::Queued, crowd.bytes(Held::Queued));
+        members[0].sub(Held::Queued, 20);
+        assert!(!members[0].is_over_limit(Held::Queued, 20));
+        assert!(members[0].is_over_limit(Held::Queued, 21));
+        assert_eq!(crowd.refused(Held::Queued), 1);
+        drop((members, honest));
+        assert!(!of_default.lacks_room(Held::Queued, 14_000), "as without namespaces");
     }
 }

@@ -31,7 +31,7 @@ mod outgoing;
 mod session;
 mod will;
 
-pub use account::{Account, Held, Pots};
+pub use account::{Account, Group, GroupLogs, Held, Pots};
 pub use alias::{InboundAliases, OutboundAliases};
 pub use bucket::{Bucket, Rate};
 pub use incoming::Incoming;

@@ -116,6 +116,8 @@ pub struct Link {
     unheard_bytes: u32,
     /// It is not read before it has taken more of what it was sent.
     pub waits_to_be_read: bool,
+    /// Its next PUBLISH is charged to its namespace already, and is taken when its pause is over.
+    pub waits_its_turn: bool,
     /// What it last asked for took a good part of a turn.
     pub asks_for_much: bool,
     /// The connection is gone, but not all that came over it is handled.
@@ -159,6 +161,7 @@ impl Link {
             waits_for_shard: false,
             unheard_bytes: 0,
             waits_to_be_read: false,
+            waits_its_turn: false,
             asks_for_much: false,
             is_lost: false,
             last_packet_ms: now_ms,

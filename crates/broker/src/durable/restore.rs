@@ -18,12 +18,12 @@ use super::session::Durable;
 use super::store::{Store, Stored};
 use super::track::{Out, Place, Track};
 use crate::client::Client;
-use crate::connect::user_account;
+use crate::connect::{payer_name, user_account};
 use crate::deliver::options;
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
 use crate::ledger::NOBODY;
 use crate::sure::Sure;
-use crate::{Durability, Limits, Mail, Name, Principal, Quota, Shard, ShardId};
+use crate::{Durability, Limits, Mail, Name, Principal, Quota, Scope, Shard, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -43,7 +43,9 @@ struct Found {
 }
 
 /// Who pays for restored sessions of clients without a name, until they come back.
-const NAMELESS: &str = "address unknown";
+fn nameless_account(scope: Scope) -> String {
+    payer_name("address", Name::new(scope, "unknown"))
+}
 
 impl Shard {
     /// Joins the shard's log and rebuilds the state that it holds. `limits` hold for restored
@@ -119,8 +121,8 @@ impl Shard {
         }
         client.grants = client.grants_by(&self.rules);
         let user = client.username.as_deref().map(|user| Name::new(name.scope(), user));
-        let payer = user.map_or(NAMELESS.to_owned(), user_account);
-        let account = self.shared.ledger.account(&payer);
+        let payer = user.map_or_else(|| nameless_account(name.scope()), user_account);
+        let account = self.shared.account(&payer);
         client.session.outgoing.charge_to(account.clone());
         client.charged.move_to(account);
         let mut durable =
@@ -260,7 +262,7 @@ impl Shard {
     fn accounts_of(&self, replay: &Replay) -> BTreeMap<u32, Arc<Account>> {
         let account = |payer: &u32| {
             let name = &replay.topics[*payer as usize];
-            (*payer, self.shared.ledger.account(name))
+            (*payer, self.shared.account(name))
         };
         replay.payers.iter().map(account).collect()
     }

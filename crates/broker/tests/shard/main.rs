@@ -28,6 +28,7 @@ mod regressions;
 mod repeats;
 mod routing;
 mod short;
+mod tenants;
 mod turns;
 mod unreadable;
 mod wills;

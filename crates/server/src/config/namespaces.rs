@@ -93,6 +93,15 @@ settings! {
         retained_messages_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
         /// The most bytes of retained messages.
         retained_bytes_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        /// The most memory of messages that are queued for its sessions. Above it the queues are
+        /// full: `queue_overflow` says what happens to a further message.
+        queued_bytes_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        /// The most bytes of its messages that are stored in the logs. Above it a publish that has
+        /// to be stored is refused with 0x97.
+        logged_bytes_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        /// The most memory of its sessions with their subscriptions and wills. Above it new kept
+        /// sessions, wills and subscriptions are refused with 0x97.
+        session_bytes_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
     }
 }
 
@@ -179,6 +188,9 @@ fn limits_of(raw: &RawNamespace) -> Vec<(Quota, u64)> {
         (Quota::Subscriptions, raw.subscriptions_max, if units > 0 { 1_000_000 } else { 0 }),
         (Quota::RetainedMessages, raw.retained_messages_max, 10_000 * units),
         (Quota::RetainedBytes, raw.retained_bytes_max, 640_000_000 * units),
+        (Quota::QueuedBytes, raw.queued_bytes_max, 0),
+        (Quota::LoggedBytes, raw.logged_bytes_max, 0),
+        (Quota::SessionBytes, raw.session_bytes_max, 0),
     ];
     let set = all.map(|(quota, own, of_units)| (quota, own.unwrap_or(of_units)));
     set.into_iter().filter(|(_, max)| *max > 0).collect()
