@@ -569,7 +569,8 @@ settings! {
         queue_max: u32 = count(1, 10_000_000), "10000";
         /// Failed log-ins that are checked per second for one address (of IPv6, one /64), after 64
         /// at once, whichever provider refuses them. Further ones wait, users taking turns, or are
-        /// answered with 0x89. Successful log-ins do not count. Set `unlimited` for a proxy that does not say who its clients are.
+        /// answered with 0x89. Successful log-ins do not count. Set `unlimited` for a proxy that
+        /// does not say who its clients are.
         failures_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "5";
         /// The most successful checks that are remembered, so that many reconnects at once do not
         /// hash passwords again. 0: none.
@@ -648,10 +649,11 @@ settings! {
         /// `http`: what the body is: JSON, or what a web form sends.
         body_form: BodyForm = Kind::OneOf(BodyForm::WORDS), "json";
         /// `http`: how long an answer may take. After 8 failed connects or time-outs in a row, of
-        /// 3 client addresses at least, the service is not asked for 5 s, then probed once a second.
+        /// 3 client addresses at least, the service is not asked for 5 s, then probed once a
+        /// second.
         timeout_secs: u32 = secs(1, 60), "5";
-        /// `http`: requests that may be under way; one address (of IPv6, one /64) may have a quarter
-        /// of them. Further ones wait, as `auth.queue_max` says.
+        /// `http`: requests that may be under way; one address (of IPv6, one /64) may have a
+        /// quarter of them. Further ones wait, as `auth.queue_max` says.
         requests_max: u32 = count(1, 10_000), "64";
         /// `http`: how long an `allow` is remembered whose answer has no `Cache-Control: max-age`.
         /// 0: it is not.
