@@ -3,9 +3,16 @@
 //! Only keyed digests are kept, so a core dump holds nothing that can be tried offline without the
 //! key of this very process. Wrong credentials are not remembered: whoever guesses pays each time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use broker::Attribute;
+use broker::access::OrderedRule;
+use driver::Origin;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -81,17 +88,52 @@ impl VerdictCache {
     }
 }
 
-/// The same of credentials about which somebody else has said something, for as long as it holds.
+/// Answers that are remembered take this many bytes at most: above it those that end soonest go.
+const PROOF_BYTES_MAX: usize = 32 << 20;
+
+/// While more than half of it is used, one user name and one address have this part of it: an
+/// answer beyond that is not remembered. A proxy in front of all clients may use half.
+const OWNER_PART: usize = 16;
+
+/// What an entry takes in the maps, in addition to what its answer points to.
+const ENTRY_BYTES: usize = 512;
+
+/// Who caused an answer to be remembered: its address, and a number for its user name.
+pub(super) type Asker = (Origin, u64);
+
+/// The answers of a service about credentials, each for as long as it holds. Bounded in entries
+/// and in bytes, also for each user name and each address.
 pub(super) struct ProofCache {
     key: [u8; 32],
     entries_max: usize,
-    young: HashMap<Digest, (Instant, Proof)>,
-    old: HashMap<Digest, (Instant, Proof)>,
+    bytes_max: usize,
+    bytes: usize,
+    entries: HashMap<Digest, Entry>,
+    /// The one that ends first is the first.
+    ends: BTreeSet<(Instant, Digest)>,
+    by_user: HashMap<u64, usize>,
+    by_origin: HashMap<Origin, usize>,
+}
+
+struct Entry {
+    until: Instant,
+    proof: Proof,
+    bytes: usize,
+    asker: Asker,
 }
 
 impl ProofCache {
     pub(super) fn new(entries_max: usize) -> Self {
-        Self { key: random(), entries_max, young: HashMap::new(), old: HashMap::new() }
+        Self {
+            key: random(),
+            entries_max,
+            bytes_max: PROOF_BYTES_MAX,
+            bytes: 0,
+            entries: HashMap::new(),
+            ends: BTreeSet::new(),
+            by_user: HashMap::new(),
+            by_origin: HashMap::new(),
+        }
     }
 
     pub(super) fn digest(&self, first: &str, second: &[u8]) -> Digest {
@@ -99,26 +141,94 @@ impl ProofCache {
     }
 
     pub(super) fn get(&mut self, digest: &Digest, now: Instant) -> Option<Proof> {
-        let found = self.young.get(digest).or_else(|| self.old.get(digest));
-        found.filter(|(until, _)| *until > now).map(|(_, proof)| proof.clone())
+        let found = self.entries.get(digest).filter(|entry| entry.until > now);
+        found.map(|entry| entry.proof.clone())
     }
 
-    pub(super) fn remember(&mut self, digest: Digest, proof: Proof, until: Instant, now: Instant) {
-        if self.young.len() >= self.entries_max / 2 {
-            self.young.retain(|_, (until, _)| *until > now);
+    pub(super) fn remember(
+        &mut self,
+        digest: Digest,
+        (proof, asker): (Proof, Asker),
+        until: Instant,
+        now: Instant,
+    ) {
+        self.remove(&digest);
+        while let Some(&(end, first)) = self.ends.first()
+            && end <= now
+        {
+            self.remove(&first);
         }
-        if self.young.len() >= self.entries_max / 2 {
-            self.old = std::mem::take(&mut self.young);
+        let bytes = ENTRY_BYTES + bytes_of(&proof);
+        let share = self.bytes_max / OWNER_PART;
+        let of_user = self.by_user.get(&asker.1).copied().unwrap_or(0);
+        let of_origin = self.by_origin.get(&asker.0).copied().unwrap_or(0);
+        let is_beyond = of_user.max(of_origin) + bytes > share;
+        if self.entries_max == 0 || is_beyond && self.bytes + bytes > self.bytes_max / 2 {
+            return;
         }
-        if self.entries_max >= 2 {
-            self.young.insert(digest, (until, proof));
+        while (self.entries.len() >= self.entries_max || self.bytes + bytes > self.bytes_max)
+            && let Some(&(_, first)) = self.ends.first()
+        {
+            self.remove(&first);
         }
+        self.bytes += bytes;
+        *self.by_user.entry(asker.1).or_default() += bytes;
+        *self.by_origin.entry(asker.0).or_default() += bytes;
+        self.ends.insert((until, digest));
+        self.entries.insert(digest, Entry { until, proof, bytes, asker });
     }
 
-    pub(super) fn clear(&mut self) {
-        self.young.clear();
-        self.old.clear();
+    /// Forgets everything, with the memory of the maps. Returns how many bytes that were.
+    pub(super) fn clear(&mut self) -> usize {
+        let bytes = self.bytes;
+        let empty =
+            Self { key: self.key, bytes_max: self.bytes_max, ..Self::new(self.entries_max) };
+        *self = empty;
+        bytes
     }
+
+    fn remove(&mut self, digest: &Digest) {
+        let Some(entry) = self.entries.remove(digest) else { return };
+        self.ends.remove(&(entry.until, *digest));
+        self.bytes -= entry.bytes;
+        take_from(&mut self.by_user, entry.asker.1, entry.bytes);
+        take_from(&mut self.by_origin, entry.asker.0, entry.bytes);
+    }
+}
+
+fn take_from<K: Eq + Hash>(sums: &mut HashMap<K, usize>, owner: K, bytes: usize) {
+    if let MapEntry::Occupied(mut sum) = sums.entry(owner) {
+        *sum.get_mut() -= bytes;
+        if *sum.get() == 0 {
+            sum.remove();
+        }
+    }
+}
+
+/// What an answer points to, roughly.
+fn bytes_of(proof: &Proof) -> usize {
+    let username = proof.username.as_ref().map_or(0, String::len);
+    let attributes = proof.attributes.iter();
+    let attributes = attributes
+        .map(|(name, value)| size_of::<(Box<str>, Attribute)>() + name.len() + value_bytes(value));
+    username + attributes.sum::<usize>() + proof.rules.iter().map(rule_bytes).sum::<usize>()
+}
+
+fn value_bytes(value: &Attribute) -> usize {
+    match value {
+        Attribute::Text(text) => text.len(),
+        Attribute::Number(number) => number.to_string().len(),
+        Attribute::List(items) => {
+            items.iter().map(|item| size_of::<Attribute>() + value_bytes(item)).sum()
+        }
+    }
+}
+
+fn rule_bytes(rule: &OrderedRule) -> usize {
+    let texts = [&rule.filters, &rule.exact_filters, &rule.listeners].into_iter().flatten();
+    let texts = texts.map(|text| size_of::<String>() + text.len()).sum::<usize>();
+    let addresses = rule.addresses.len() * size_of::<RangeInclusive<IpAddr>>();
+    size_of::<OrderedRule>() + texts + addresses + rule.qos.len()
 }
 
 fn digest(key: &[u8; 32], first: &str, second: &[u8]) -> Digest {
@@ -176,6 +286,26 @@ mod tests {
         assert!(!cache.knows(&digest, now));
     }
 
+    fn origin(number: u16) -> Origin {
+        let [high, low] = number.to_be_bytes();
+        Origin::V4([10, 0, high, low])
+    }
+
+    fn proof(bytes: usize) -> Proof {
+        let value = Attribute::Text("x".repeat(bytes).into());
+        let attributes = broker::Attributes::new([("a".into(), value)]);
+        Proof { attributes, ..Proof::default() }
+    }
+
+    fn sums_are_right(cache: &ProofCache) {
+        let sum = cache.entries.values().map(|entry| entry.bytes).sum::<usize>();
+        assert_eq!(cache.bytes, sum);
+        assert_eq!(cache.by_user.values().sum::<usize>(), sum);
+        assert_eq!(cache.by_origin.values().sum::<usize>(), sum);
+        assert_eq!(cache.ends.len(), cache.entries.len());
+        assert!(cache.bytes <= cache.bytes_max);
+    }
+
     #[test]
     fn proofs_are_bounded_and_end_in_time() {
         let now = Instant::now();
@@ -183,12 +313,57 @@ mod tests {
         for number in 0..100u8 {
             let digest = cache.digest("", &[number]);
             let proof = Proof { username: Some(number.to_string()), ..Proof::default() };
-            cache.remember(digest, proof.clone(), now + HOUR, now);
+            let until = now + HOUR + Duration::from_secs(number.into());
+            let asker = (origin(number.into()), number.into());
+            cache.remember(digest, (proof.clone(), asker), until, now);
             assert_eq!(cache.get(&digest, now), Some(proof));
-            assert_eq!(cache.get(&digest, now + HOUR), None);
-            assert!(cache.young.len() + cache.old.len() <= 10);
+            assert_eq!(cache.get(&digest, until), None);
+            assert!(cache.entries.len() <= 10);
+            sums_are_right(&cache);
         }
         assert_eq!(cache.get(&cache.digest("", &[0]), now), None, "the oldest made room");
+        let digest = cache.digest("", &[200]);
+        let last = now + 3 * HOUR;
+        cache.remember(digest, (proof(1), (origin(0), 0)), last + HOUR, last);
+        assert_eq!(cache.entries.len(), 1, "what has ended is forgotten");
+        cache.clear();
+        assert_eq!(cache.get(&digest, last), None);
+        sums_are_right(&cache);
+    }
+
+    #[test]
+    fn proofs_are_bounded_in_bytes() {
+        let now = Instant::now();
+        let mut cache = ProofCache::new(100_000);
+        for number in 0..3_000u16 {
+            let digest = cache.digest("", &number.to_be_bytes());
+            let proof = proof(30 << 10);
+            cache.remember(digest, (proof, (origin(number), number.into())), now + HOUR, now);
+            assert!(cache.get(&digest, now).is_some(), "{number}");
+        }
+        sums_are_right(&cache);
+    }
+
+    #[test]
+    fn one_user_and_one_address_have_a_part_of_the_proofs() {
+        let now = Instant::now();
+        for is_one_user in [true, false] {
+            let mut cache = ProofCache::new(100_000);
+            let honest = cache.digest("honest", b"");
+            cache.remember(honest, (proof(100), (Origin::Local, 70_000)), now + HOUR, now);
+            for number in 0..3_000u16 {
+                let digest = cache.digest("", &number.to_be_bytes());
+                let asker =
+                    if is_one_user { (origin(number), 1) } else { (origin(1), number.into()) };
+                cache.remember(digest, (proof(30 << 10), asker), now + 2 * HOUR, now);
+            }
+            assert!(cache.get(&honest, now).is_some(), "others' answers stay");
+            assert!(cache.bytes <= PROOF_BYTES_MAX / 2);
+            let other = cache.digest("other", b"");
+            cache.remember(other, (proof(100), (Origin::Local, 70_001)), now + HOUR, now);
+            assert!(cache.get(&other, now).is_some(), "others' answers find room");
+            sums_are_right(&cache);
+        }
     }
 
     #[test]

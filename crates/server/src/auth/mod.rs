@@ -252,6 +252,14 @@ impl Authenticator {
         self.parts.passwords.fit_into(memory_bytes_max);
     }
 
+    /// Forgets the answers of services that are remembered: they can be asked for again. Returns
+    /// how many bytes that frees.
+    pub fn free_memory(&self) -> usize {
+        let of_kind =
+            |kind: &Kind| if let Kind::Http(service) = kind { service.clear() } else { 0 };
+        self.parts.providers.iter().map(|(_, kind)| of_kind(kind)).sum()
+    }
+
     /// Reads the files of all providers again and forgets remembered verdicts. Each is replaced
     /// whole or not at all.
     ///

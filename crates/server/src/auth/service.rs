@@ -142,9 +142,9 @@ impl Service {
         self.shared.pump();
     }
 
-    /// What was remembered may not hold any more.
-    pub(super) fn clear(&self) {
-        lock(&self.shared.cache).clear();
+    /// Forgets the answers that are remembered. Returns how many bytes they took.
+    pub(super) fn clear(&self) -> usize {
+        lock(&self.shared.cache).clear()
     }
 
     /// What waits is answered; nothing is asked any more.
@@ -262,7 +262,9 @@ impl Shared {
                 .map_or(u64::MAX, |at| at.saturating_sub(self.clock.wall_secs()));
             let lifetime = Duration::from_secs(u64::from(lifetime).min(ends));
             if !lifetime.is_zero() {
-                lock(&self.cache).remember(question.digest, proof.clone(), now + lifetime, now);
+                let asker = (origin, question.attempt.user);
+                let answer = (proof.clone(), asker);
+                lock(&self.cache).remember(question.digest, answer, now + lifetime, now);
             }
         }
         (question.later)(opinion);

@@ -573,7 +573,9 @@ settings! {
         /// does not say who its clients are.
         failures_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "5";
         /// The most successful checks that are remembered, so that many reconnects at once do not
-        /// hash passwords again. 0: none.
+        /// hash passwords again. 0: none. Answers of HTTP services that are remembered take 32 MiB
+        /// at most; while more than half of that is used, one user name and one address have a
+        /// sixteenth of it. They are forgotten first when memory is short.
         cache_entries_max: u32 = count(0, 10_000_000), "100000";
         /// How long a successful check is remembered.
         cache_secs: u32 = secs(1, 604_800), "1h";

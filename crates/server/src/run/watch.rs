@@ -246,7 +246,7 @@ impl Ticker {
         let (mailboxes, gate) = (watch.mailboxes.clone(), watch.gate.clone());
         let (board, certificates) = (watch.board.clone(), watch.certificates.clone());
         let (clock, line_pace) = (watch.clock, watch.line_pace.clone());
-        let life_cycle = watch.life_cycle.clone();
+        let (life_cycle, authenticator) = (watch.life_cycle.clone(), watch.authenticator.clone());
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
         let purge = watch.purge.clone();
         let sys_secs = watch.config.sys.interval_secs;
@@ -267,10 +267,11 @@ impl Ticker {
                 }
                 let bytes = change.bytes.unwrap_or(Bytes { left: u64::MAX, to_free: 0 });
                 shared.set_memory_left(memory, bytes.left);
-                let is_due = bytes.to_free > 0 && cut_at.elapsed() >= CUT_INTERVAL;
+                let to_free = bytes.to_free.saturating_sub(forget_answers(&authenticator, memory));
+                let is_due = to_free > 0 && cut_at.elapsed() >= CUT_INTERVAL;
                 if memory != Memory::Enough && is_due {
                     cut_at = Instant::now();
-                    shared.ledger.cut_largest(bytes.to_free);
+                    shared.ledger.cut_largest(to_free);
                 }
                 if change.counts {
                     mailboxes.iter().for_each(|mailbox| mailbox.put(Item::MemoryLook));
@@ -315,6 +316,12 @@ impl Ticker {
         // A panic there has been told on standard error.
         let _ = self.thread.join();
     }
+}
+
+/// Remembered answers are forgotten before any client is disconnected. Returns how many bytes that
+/// has freed.
+fn forget_answers(authenticator: &Authenticator, memory: Memory) -> u64 {
+    if memory == Memory::Enough { 0 } else { authenticator.free_memory() as u64 }
 }
 
 /// Ends the process when the grace of a stop is over, whatever any thread waits for: a disk that
