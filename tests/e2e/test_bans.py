@@ -143,7 +143,7 @@ def test_administrators_at_once_lose_nothing_and_who_goes_away_is_noted(managed)
     # Somebody asks for one, and does not wait for the answer.
     body = json.dumps({"kind": "client", "who": "gone"})
     request = (
-        f"POST /api/v1/bans HTTP/1.1\r\nHost: x\r\nAuthorization: {api.authorization}\r\n"
+        f"POST /api/v1/bans HTTP/1.1\r\nHost: localhost\r\nAuthorization: {api.authorization}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
     )
     leaver = socket.create_connection(("127.0.0.1", broker.port("http")))

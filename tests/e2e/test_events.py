@@ -235,7 +235,7 @@ def test_a_reader_that_never_reads_is_cut(start):
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     deaf.connect(("127.0.0.1", broker.port("http")))
     deaf.sendall(
-        f"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: {api.authorization}\r\n\r\n"
+        f"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: {api.authorization}\r\n\r\n"
         .encode()
     )
     busy = Peer(broker.port()).accepted(client_id="busy")
