@@ -143,7 +143,7 @@ def half_requests(field):
         stream = field.dial(field.http_port, 1 + number % 2)
         if stream is not None:
             streams.append(stream)
-            push(stream, b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Half: ")
+            push(stream, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Half: ")
     field.wait()
     return {"connections": len(streams), "cut": sum(map(is_cut, streams))}
 

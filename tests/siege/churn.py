@@ -177,7 +177,7 @@ def tls_key_updates(field):
 
 @case("http-bodies", "200 requests that promise a body of a terabyte", peak_mib=300)
 def http_bodies(field):
-    head = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1099511627776\r\n\r\n"
+    head = b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1099511627776\r\n\r\n"
     streams = [stream for n in range(200) if (stream := field.dial(field.http_port, 1 + n % 20))]
     sent = 0
     for stream in streams:

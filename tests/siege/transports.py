@@ -327,7 +327,7 @@ def ws_origins(field):
 
 @case("http-unread", "pipelined requests for /metrics whose answers nobody reads")
 def http_unread(field):
-    request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 200
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200
     streams = [stream for n in range(field.pick(30, 6))
                if (stream := field.dial(field.http_port, 1 + n))]  # fmt: skip
     for stream in streams:
@@ -340,7 +340,7 @@ def http_unread(field):
 
 @case("http-long-headers", "requests with endless headers and bodies")
 def http_long_headers(field):
-    request = b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n"
+    request = b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n"
     request += b"X-Long: " + b"h" * 60_000 + b"\r\n\r\n" + bytes(100_000)
     return come_again(field, field.http_port, request)
 
