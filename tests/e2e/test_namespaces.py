@@ -31,6 +31,7 @@ BY_USERNAME = (
 [[listeners]]
 url = "tcp://127.0.0.1:0"
 allow_anonymous = true
+namespace = "default"
 namespace_from = ["username"]
 """
 )
@@ -198,6 +199,7 @@ def test_a_host_name_leads_to_its_namespace(start, join, certs):
 [[listeners]]
 url = "tls://127.0.0.1:0"
 allow_anonymous = true
+namespace = "default"
 namespace_from = ["host"]
 [listeners.tls]
 certificate = "{certs / "server.crt"}"

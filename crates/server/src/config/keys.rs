@@ -239,8 +239,9 @@ settings! {
         /// `[[authentication]]`, and `file` for the password file. Empty: all of them, the password
         /// file last.
         authentication: Vec<String> = Kind::List("names of providers"), "";
-        /// The namespace of clients of whom nothing in `namespace_from` says another one. Not set:
-        /// `default`.
+        /// The namespace of clients for whom no source in `namespace_from` names one. Not set: with
+        /// sources they are refused (0x87), without any they are in `default`. Set `default` to
+        /// admit them there.
         namespace: Option<String> = Kind::Text("a name of [[namespaces]]"), "";
         /// What else says to which namespace a client belongs: `host`, the host name that it asked
         /// for (TLS), as `namespaces.hosts` has it; `username`, what stands before the first colon

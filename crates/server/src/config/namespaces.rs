@@ -130,7 +130,8 @@ impl Namespace {
 /// How clients of a listener come to their namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placing {
-    /// Of who says nothing else. None: the default one.
+    /// Of clients for whom no source names one. None: with sources they are refused, without any
+    /// they are in the default one.
     pub own: Option<String>,
     pub from: Vec<NamespaceSource>,
     pub creates: bool,
@@ -220,13 +221,13 @@ impl Placing {
         if raw.namespace.as_deref().is_some_and(|name| !is_name(name)) {
             problems.push(("namespace", NAME_RULE.into()));
         }
-        let own = raw.namespace.clone().filter(|name| name != DEFAULT);
+        let own = raw.namespace.clone();
         (Self { own, from, creates: raw.namespace_unknown == UnknownNamespace::Create }, problems)
     }
 
     /// Can a client be in another namespace than the default one?
     pub fn is_used(&self) -> bool {
-        self.own.is_some() || !self.from.is_empty()
+        self.own.as_deref().is_some_and(|own| own != DEFAULT) || !self.from.is_empty()
     }
 }
 

@@ -10,6 +10,8 @@ use crate::config::{NamespaceSource, Placing, namespaces::is_name};
 #[derive(Debug, Default)]
 pub(crate) struct Belonging {
     pub(crate) placing: Placing,
+    /// A listener of this broker goes by user names: what stands before a colon is a namespace.
+    pub(crate) has_prefixes: bool,
 }
 
 /// A client that belongs nowhere.
@@ -30,7 +32,7 @@ impl Belonging {
         host: Option<&str>,
     ) -> Result<(), Misplaced> {
         if !self.placing.is_used() {
-            return Ok(());
+            return self.check_prefixes(namespaces, request, Scope::FIRST, false);
         }
         let by_host = self.goes_by(NamespaceSource::Host).then_some(host).flatten();
         let by_host = by_host.and_then(|host| namespaces.led_to_by(host));
@@ -49,9 +51,11 @@ impl Belonging {
             Some(first) => first,
             None => match &self.placing.own {
                 Some(own) => self.find(namespaces, own)?,
-                None => Scope::FIRST,
+                // The default one has what no namespace has, so nobody gets there unnamed.
+                None => return Err(UNNAMED),
             },
         };
+        self.check_prefixes(namespaces, request, scope, named.is_some())?;
         if namespaces.is_closed(scope) {
             return Err(CLOSED);
         }
@@ -64,6 +68,24 @@ impl Belonging {
             request.principal.get_or_insert_default().login = login;
         }
         Ok(())
+    }
+
+    /// A name that begins with another namespace is one of there.
+    fn check_prefixes(
+        &self,
+        namespaces: &Namespaces,
+        request: &ConnectRequest,
+        scope: Scope,
+        is_split: bool,
+    ) -> Result<(), Misplaced> {
+        if !self.has_prefixes && self.placing.from.is_empty() {
+            return Ok(());
+        }
+        let username = request.username.as_deref().filter(|_| !is_split);
+        let names = username.into_iter().chain([request.client_id.as_ref()]);
+        let prefixes = names.filter_map(|name| Some(name.split_once(':')?.0));
+        let mut led_to = prefixes.filter_map(|prefix| namespaces.scope_of(prefix));
+        if led_to.any(|other| other != scope) { Err(FOREIGN) } else { Ok(()) }
     }
 
     fn goes_by(&self, source: NamespaceSource) -> bool {
@@ -112,6 +134,14 @@ fn split(username: Option<&str>) -> Option<(Box<str>, Option<Box<str>>)> {
 
 const UNKNOWN: Misplaced =
     Misplaced { reason: Reason::NOT_AUTHORIZED, detail: "there is no such namespace" };
+const UNNAMED: Misplaced = Misplaced {
+    reason: Reason::NOT_AUTHORIZED,
+    detail: "nothing in namespace_from says its namespace, and the listener names none",
+};
+const FOREIGN: Misplaced = Misplaced {
+    reason: Reason::NOT_AUTHORIZED,
+    detail: "its user name or client id has the prefix of another namespace",
+};
 const CONTRADICTION: Misplaced = Misplaced {
     reason: Reason::NOT_AUTHORIZED,
     detail: "host name, user name and credential say different namespaces",

@@ -55,7 +55,8 @@ fn place(
         principal: Some(Box::new(principal)),
         ..request()
     };
-    let placed = Belonging { placing: placing.clone() }.place(namespaces, &mut request, host);
+    let placing = placing.clone();
+    let placed = Belonging { placing, has_prefixes: true }.place(namespaces, &mut request, host);
     placed.map(|()| (request.scope, request.username)).map_err(|misplaced| misplaced.reason)
 }
 
@@ -81,27 +82,60 @@ fn clients_come_to_where_listener_host_name_or_credential_say() {
     let here = |placing: &Placing, username, attribute, host| {
         place(&namespaces, placing, username, attribute, host)
     };
-    let first = Ok((Scope::FIRST, Some("a:x".into())));
-    assert_eq!(here(&nothing, Some("a:x"), text("a"), Some("a.example.com")), first);
+    let first = Ok((Scope::FIRST, Some("c:x".into())));
+    assert_eq!(here(&nothing, Some("c:x"), text("a"), Some("a.example.com")), first);
     let of_listener = Placing { own: Some("b".into()), ..nothing.clone() };
-    assert_eq!(here(&of_listener, Some("a:x"), None, None), Ok((b, Some("a:x".into()))));
+    assert_eq!(here(&of_listener, Some("c:x"), None, None), Ok((b, Some("c:x".into()))));
     let by_name = by(&[NamespaceSource::Username]);
     assert_eq!(here(&by_name, Some("a:x"), None, None), Ok((a, Some("x".into()))));
     assert_eq!(here(&by_name, Some("a:x:y"), None, None), Ok((a, Some("x:y".into()))));
     assert_eq!(here(&by_name, Some("a:"), None, None), Ok((a, None)));
-    assert_eq!(here(&by_name, Some("x"), None, None), Ok((Scope::FIRST, Some("x".into()))));
+    assert_eq!(here(&by_name, Some("x"), None, None), Err(Reason::NOT_AUTHORIZED));
+    let open = Placing { own: Some("default".into()), ..by_name.clone() };
+    assert_eq!(here(&open, Some("x"), None, None), Ok((Scope::FIRST, Some("x".into()))));
     assert_eq!(here(&by_name, Some("c:x"), None, None), Err(Reason::NOT_AUTHORIZED));
     assert_eq!(here(&by_name, Some(":x"), None, None), Err(Reason::NOT_AUTHORIZED));
     let by_host = by(&[NamespaceSource::Host]);
-    let asked = here(&by_host, Some("a:x"), None, Some("B.example.COM"));
-    assert_eq!(asked, Ok((b, Some("a:x".into()))));
+    let asked = here(&by_host, Some("x"), None, Some("B.example.COM"));
+    assert_eq!(asked, Ok((b, Some("x".into()))));
     let of_none = here(&by_host, None, None, Some("c.example.com"));
-    assert_eq!(of_none, Ok((Scope::FIRST, None)));
+    assert_eq!(of_none, Err(Reason::NOT_AUTHORIZED));
     let by_attribute = by(&[NamespaceSource::Attribute]);
     assert_eq!(here(&by_attribute, None, text("b"), None), Ok((b, None)));
+    assert_eq!(here(&by_attribute, Some("x"), None, None), Err(Reason::NOT_AUTHORIZED));
     assert_eq!(here(&by_attribute, None, text("c"), None), Err(Reason::NOT_AUTHORIZED));
     let list = Attribute::List([Attribute::Text("a".into())].into());
     assert_eq!(here(&by_attribute, None, Some(list), None), Err(Reason::NOT_AUTHORIZED));
+}
+
+#[test]
+fn names_with_the_prefix_of_another_namespace_are_refused() {
+    let namespaces =
+        Namespaces::open(None, &Stamps::default(), &shared(), &[open("red"), open("blue")])
+            .unwrap();
+    let blue = namespaces.scope_of("blue").unwrap();
+    let plain = Placing::default();
+    let of_blue = Placing { own: Some("blue".into()), ..Placing::default() };
+    let by_attribute = by(&[NamespaceSource::Attribute]);
+    let said = || Some(Attribute::Text("blue".into()));
+    for (placing, attribute) in [(&plain, None), (&of_blue, None), (&by_attribute, said())] {
+        let placed = place(&namespaces, placing, Some("red:anna"), attribute.clone(), None);
+        assert_eq!(placed, Err(Reason::NOT_AUTHORIZED), "{placing:?}");
+        let placed = place(&namespaces, placing, Some("gray:anna"), attribute, None);
+        assert!(placed.is_ok(), "there is no namespace of that name: {placing:?}");
+    }
+    let own = place(&namespaces, &of_blue, Some("blue:anna"), None, None);
+    assert_eq!(own, Ok((blue, Some("blue:anna".into()))));
+    for (client_id, is_placed) in [("red:c", false), ("blue:c", true), ("gray:c", true)] {
+        let mut request = ConnectRequest { client_id: client_id.into(), ..request() };
+        let belonging = Belonging { placing: of_blue.clone(), has_prefixes: true };
+        let placed = belonging.place(&namespaces, &mut request, None);
+        assert_eq!(placed.is_ok(), is_placed, "{client_id}");
+    }
+    // Without a listener that goes by user names a colon is a letter like others.
+    let mut request = ConnectRequest { username: Some("red:anna".into()), ..request() };
+    let belonging = Belonging { placing: of_blue, has_prefixes: false };
+    assert_eq!(belonging.place(&namespaces, &mut request, None), Ok(()));
 }
 
 #[test]

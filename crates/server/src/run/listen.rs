@@ -29,6 +29,10 @@ pub(super) fn bind_all(
     gate: &Arc<Gate>,
     authenticator: &Authenticator,
 ) -> anyhow::Result<Listeners> {
+    let by_username = |listener: &config::Listener| {
+        listener.placing.from.contains(&config::NamespaceSource::Username)
+    };
+    let has_prefixes = config.listeners.iter().any(by_username);
     let mut all = Listeners { portals: Vec::new(), urls: Vec::new(), tls: Vec::new() };
     for listener in &config.listeners {
         let tls = load_tls(listener)?;
@@ -51,7 +55,7 @@ pub(super) fn bind_all(
                 .tls
                 .as_ref()
                 .map_or(config::CertificateIdentity::None, |tls| tls.identity),
-            belonging: Belonging { placing: listener.placing.clone() },
+            belonging: Belonging { placing: listener.placing.clone(), has_prefixes },
             has_layers: listener.tls.is_some() || listener.websocket.is_some(),
             connections_max: listener.connections_max,
             counts: gate.add_listener(&listener.name),
