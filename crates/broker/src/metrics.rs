@@ -114,8 +114,8 @@ metrics! {
         "Shared subscriptions of all sessions.";
     packets_received: Counter "quelea_packets_received_total",
         "Packets of any kind from clients.";
-    packets_sent: Counter "quelea_packets_sent_total",
-        "Packets of any kind to clients, counted when they are written to the connection.";
+    controls_sent: Counter "quelea_control_packets_sent_total",
+        "Packets other than PUBLISH to clients, counted when they are written to the connection.";
     bytes_received: Counter "quelea_received_bytes_total",
         "Bytes of MQTT packets from clients.";
     bytes_sent: Counter "quelea_sent_bytes_total",

@@ -401,7 +401,7 @@ impl Shard {
         let outbox_bytes_max = client.limits.outbox_bytes_max;
         let Some(link) = client.session.link_mut().sure() else { return };
         let spare = link.outbox.advance(count);
-        let packets = link.outbox.take_packets();
+        let controls = link.outbox.take_controls();
         link.note_taken(count);
         let waits_to_be_read = link.waits_to_be_read;
         let is_empty = link.outbox.is_empty();
@@ -413,7 +413,9 @@ impl Shard {
         if let Some(buffer) = spare {
             self.buffers.keep(buffer);
         }
-        self.metrics().packets_sent.add(u64::from(packets));
+        if controls > 0 {
+            self.metrics().controls_sent.add(u64::from(controls));
+        }
         if waits_to_be_read {
             self.read_on_if_it_reads(slot, connection, now_ms);
         }

@@ -119,6 +119,10 @@ fn plain_subscriptions(figures: &Figures<'_>) -> u64 {
     all.saturating_sub(figures.total(|m| &m.shared_subscriptions))
 }
 
+fn packets_sent(figures: &Figures<'_>) -> u64 {
+    figures.total(|m| &m.publishes_sent) + figures.total(|m| &m.controls_sent)
+}
+
 fn stored(figures: &Figures<'_>) -> u64 {
     figures.total(|m| &m.retained) + figures.total(|m| &m.queued)
 }
@@ -158,7 +162,7 @@ const NUMBERS: &[Number] = &[
     Number("messages/received", "Packets of any kind from clients.", |f| {
         f.total(|m| &m.packets_received)
     }),
-    Number("messages/sent", "Packets of any kind to clients.", |f| f.total(|m| &m.packets_sent)),
+    Number("messages/sent", "Packets of any kind to clients.", packets_sent),
     Number("publish/messages/received", "PUBLISH packets from clients.", |f| {
         f.total(|m| &m.publishes_received)
     }),
@@ -190,9 +194,7 @@ const LOADS: &[Number] = &[
     Number("messages/received", "Packets of any kind from clients per minute.", |f| {
         f.total(|m| &m.packets_received)
     }),
-    Number("messages/sent", "Packets of any kind to clients per minute.", |f| {
-        f.total(|m| &m.packets_sent)
-    }),
+    Number("messages/sent", "Packets of any kind to clients per minute.", packets_sent),
     Number("publish/received", "PUBLISH packets from clients per minute.", |f| {
         f.total(|m| &m.publishes_received)
     }),

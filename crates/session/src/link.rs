@@ -428,7 +428,7 @@ impl Link {
         let ack = Ack { kind, packet_id, reason, properties: Properties::EMPTY };
         let version = self.settings.version;
         self.outbox.append(|out| ack.encode(version, out));
-        self.outbox.note_packet();
+        self.outbox.note_control();
     }
 
     /// Writes any packet but PUBLISH. False if the client does not take packets of this size
@@ -446,7 +446,7 @@ impl Link {
             fits
         });
         if fits {
-            self.outbox.note_packet();
+            self.outbox.note_control();
         }
         fits
     }
@@ -477,7 +477,6 @@ impl Link {
             aliases.remember(layout.topic, alias);
         }
         self.outbox.append(|out| layout.write(terms, (packet_id, dup), out));
-        self.outbox.note_packet();
         if layout.is_spliced() {
             self.outbox.splice_payload(message);
         }
@@ -502,7 +501,6 @@ impl Link {
             return false;
         }
         self.outbox.append(|out| template.write(packet_id, out));
-        self.outbox.note_packet();
         if template.is_spliced() {
             self.outbox.splice_payload(message);
         }

@@ -28,8 +28,8 @@ pub struct Outbox {
     tail: Vec<u8>,
     /// Bytes of the first chunk that are already written: a chunk is hardly longer than a packet.
     written: u32,
-    /// Packets that were appended since they were last counted.
-    packets: u32,
+    /// Packets other than PUBLISH that were appended since they were last counted.
+    controls: u32,
     len: usize,
 }
 
@@ -67,14 +67,14 @@ impl Outbox {
         result
     }
 
-    /// A whole packet was appended.
-    pub const fn note_packet(&mut self) {
-        self.packets = self.packets.wrapping_add(1);
+    /// A whole packet other than PUBLISH was appended.
+    pub const fn note_control(&mut self) {
+        self.controls = self.controls.wrapping_add(1);
     }
 
-    /// How many packets were appended since the last call.
-    pub const fn take_packets(&mut self) -> u32 {
-        std::mem::replace(&mut self.packets, 0)
+    /// How many packets other than PUBLISH were appended since the last call.
+    pub const fn take_controls(&mut self) -> u32 {
+        std::mem::replace(&mut self.controls, 0)
     }
 
     #[cold]

@@ -99,7 +99,7 @@ impl Shard {
                 let Some(slot) = self.clients.slot_of(session) else { return };
                 let Some(link) = self.link(slot, connection) else { return };
                 link.outbox.append(|out| out.extend_from_slice(&packet));
-                link.outbox.note_packet();
+                link.outbox.note_control();
                 self.mark_dirty(slot);
             }
             Promise::SessionEnded { client } => self.finish_end(client),
