@@ -396,13 +396,18 @@ impl Shard {
             return;
         }
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
+        if client.session.outgoing.may_have_expired(now_ms) {
+            let expired = client.session.outgoing.drop_expired(now_ms);
+            self.note_expired(slot, expired, now_ms);
+            // Once: the next look is due later.
+            return self.offer(slot, (message, payload_bytes), terms, fan_out, now_ms);
+        }
         self.buffers.lend(client);
         if terms.qos == QoS::ExactlyOnce && client.durable.is_some() {
             // The client would take what has this packet id after a crash for a repetition.
             return self.note_dropped(slot, Dropped::Unlogged, now_ms);
         }
         let has_no_queue = terms.qos == QoS::AtMostOnce;
-        let expired = client.session.outgoing.drop_expired(now_ms);
         let Client { session, limits, .. } = client;
         let template = fan_out.template.as_mut();
         let offered = session.offer(message, terms, &limits.queue, template, now_ms);
@@ -412,7 +417,6 @@ impl Shard {
         if has_no_queue || !self.holds_instead(slot, (message, payload_bytes), pace, now_ms) {
             fan_out.pace.slow_to(pace);
         }
-        self.note_expired(slot, expired, now_ms);
         self.after_offer(slot, payload_bytes, offered, now_ms);
     }
 

@@ -152,7 +152,7 @@ impl Shard {
             self.effects.pause(connection, until);
         }
         let rest = taken.bytes - taken.publish_bytes;
-        if rest > 0 && !self.scope_of(slot).is_first() {
+        if rest > 0 && !self.spaces.is_empty() && !self.scope_of(slot).is_first() {
             self.charge_rest(slot, rest as u64, now_ms);
         }
         if is_spent {
@@ -174,6 +174,10 @@ impl Shard {
         (packet_len, may_wait): (usize, bool),
         now_ms: u64,
     ) -> bool {
+        // Each session has told its namespace of itself.
+        if self.spaces.is_empty() {
+            return false;
+        }
         let scope = self.scope_of(slot);
         !scope.is_first() && self.waits_in_space(slot, scope, (packet_len, may_wait), now_ms)
     }

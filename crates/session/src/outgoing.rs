@@ -520,10 +520,13 @@ impl Outgoing {
     /// (MQTT-3.3.2-5). Looks through it once a second at most. Returns how many they were.
     #[inline]
     pub fn drop_expired(&mut self, now_ms: u64) -> u32 {
-        match &self.waiting {
-            Some(waiting) if waiting.look_ms <= now_ms => self.look_for_expired(now_ms),
-            _ => 0,
-        }
+        if self.may_have_expired(now_ms) { self.look_for_expired(now_ms) } else { 0 }
+    }
+
+    /// Is it time to look for what has expired?
+    #[inline]
+    pub fn may_have_expired(&self, now_ms: u64) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.look_ms <= now_ms)
     }
 
     #[cold]
