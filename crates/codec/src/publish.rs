@@ -32,7 +32,7 @@ impl<'a> Publish<'a> {
         let packet_id = if qos == QoS::AtMostOnce { 0 } else { packet_id(&mut reader)? };
         let properties = Properties::read(&mut reader, Place::Publish(sender))?;
         if topic.is_empty() && properties.topic_alias().is_none() {
-            return Err(reader.fail(&rules::TOPIC_EMPTY));
+            return Err(reader.fail(&rules::TOPIC_MISSING));
         }
         Ok(Publish {
             dup: flags & DUP != 0 && qos != QoS::AtMostOnce,

@@ -48,9 +48,7 @@ rules! {
     PACKET_TYPE = protocol(CLOSE_V5, CLOSE_V3, "the packet type is reserved");
     DIRECTION = protocol(CLOSE_V5, CLOSE_V3, "this packet is only ever sent by the other side");
     FLAGS = malformed("MQTT-2.1.3-1", "MQTT-2.2.2-2", "reserved flags of the fixed header are set");
-    /// Most often a stray AUTH on a connection without enhanced authentication, which is a
-    /// protocol error whatever its flags.
-    AUTH_FLAGS = protocol("MQTT-3.15.1-1", CLOSE_V3, "reserved flags of an AUTH packet are set");
+    AUTH_FLAGS = malformed("MQTT-3.15.1-1", CLOSE_V3, "reserved flags of an AUTH packet are set");
     LENGTH_BYTES = malformed(CLOSE_V5, CLOSE_V3, "the remaining length is longer than four bytes");
     TOO_LARGE_FOR_SERVER = rule(Reason::PACKET_TOO_LARGE, "MQTT-3.2.2-15", CLOSE_V3,
         "the packet is larger than this server accepts");
@@ -67,6 +65,7 @@ rules! {
     /// Section 1.5.4 lets a receiver refuse control characters.
     NAME_BYTES = malformed("MQTT-4.7.3-3", "MQTT-4.7.3-3", "a name has more than 65535 bytes");
     CONTROL_CHARACTER = malformed(CLOSE_V5, CLOSE_V3, "a name contains a control character");
+    NONCHARACTER = malformed(CLOSE_V5, CLOSE_V3, "a name contains a noncharacter of Unicode");
     PACKET_ID_ZERO = protocol("MQTT-2.2.1-3", "MQTT-2.3.1-1", "the packet identifier is 0");
     TOPIC_EMPTY = malformed("MQTT-4.7.3-1", "MQTT-4.7.3-1", "a topic name or filter is empty");
     REASON_PUBACK = protocol("MQTT-3.4.2-1", CLOSE_V3, "PUBACK cannot carry this reason code");
@@ -117,26 +116,30 @@ rules! {
 rules! {
     PUBLISH_QOS_3 = malformed("MQTT-3.3.1-4", "MQTT-3.3.1-4", "the QoS of a PUBLISH is 3");
     PUBLISH_DUP_QOS_0 = malformed("MQTT-3.3.1-2", "MQTT-3.3.1-2", "DUP is set on a QoS 0 PUBLISH");
+    /// Section 3.3.2.1 of MQTT 5 calls it a protocol error.
+    TOPIC_MISSING = protocol("MQTT-4.7.3-1", "MQTT-4.7.3-1",
+        "the topic name is empty, and there is no topic alias");
     PUBLISH_WILDCARD = malformed("MQTT-3.3.2-2", "MQTT-3.3.2-2",
         "the topic name of a PUBLISH contains a wildcard");
 }
 
 // SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK. Where MQTT 5 does not settle whether a fault is a
-// malformed packet or a protocol error, these answer as mosquitto does: malformed.
+// malformed packet or a protocol error, these answer as mosquitto does: malformed. It settles an empty
+// payload (3.8.3, 3.10.3), QoS 3, retain handling 3 (3.8.3.1) and identifier 0 (3.8.2.1.2).
 rules! {
     LIST_ID_ZERO = malformed("MQTT-2.2.1-3", "MQTT-2.3.1-1", "the packet identifier is 0");
-    SUBSCRIBE_EMPTY = malformed("MQTT-3.8.3-2", "MQTT-3.8.3-3", "SUBSCRIBE without a topic filter");
+    SUBSCRIBE_EMPTY = protocol("MQTT-3.8.3-2", "MQTT-3.8.3-3", "SUBSCRIBE without a topic filter");
     SUBSCRIBE_RESERVED = malformed("MQTT-3.8.3-5", "MQTT-3.8.3-4",
         "reserved bits of the subscription options are set");
-    SUBSCRIBE_QOS_3 = malformed(CLOSE_V5, "MQTT-3.8.3-4", "the QoS of a subscription is 3");
-    SUBSCRIBE_RETAIN_HANDLING_3 = malformed(CLOSE_V5, "MQTT-3.8.3-4",
+    SUBSCRIBE_QOS_3 = protocol(CLOSE_V5, "MQTT-3.8.3-4", "the QoS of a subscription is 3");
+    SUBSCRIBE_RETAIN_HANDLING_3 = protocol(CLOSE_V5, "MQTT-3.8.3-4",
         "the retain handling of a subscription is 3");
     SUBSCRIBE_SHARED_NO_LOCAL = protocol("MQTT-3.8.3-4", CLOSE_V3,
         "No Local is set on a shared subscription");
-    SUBSCRIBE_ID_ZERO = malformed(CLOSE_V5, CLOSE_V3, "the subscription identifier is 0");
+    SUBSCRIBE_ID_ZERO = protocol(CLOSE_V5, CLOSE_V3, "the subscription identifier is 0");
     SUBACK_REASON = protocol("MQTT-3.9.3-2", "MQTT-3.9.3-2", "SUBACK cannot carry this code");
     SUBACK_EMPTY = protocol("MQTT-3.8.4-6", "MQTT-3.8.4-5", "SUBACK without a code");
-    UNSUBSCRIBE_EMPTY = malformed("MQTT-3.10.3-2", "MQTT-3.10.3-2",
+    UNSUBSCRIBE_EMPTY = protocol("MQTT-3.10.3-2", "MQTT-3.10.3-2",
         "UNSUBSCRIBE without a topic filter");
     UNSUBACK_REASON = protocol("MQTT-3.11.3-2", CLOSE_V3, "UNSUBACK cannot carry this reason code");
     UNSUBACK_EMPTY = protocol("MQTT-3.11.3-1", CLOSE_V3, "UNSUBACK without a reason code");

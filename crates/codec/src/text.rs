@@ -1,8 +1,9 @@
 //! What makes bytes a string of MQTT: well-formed UTF-8 without U+0000 (section 1.5.4).
 //!
-//! The standard lets a receiver refuse control characters too. They are refused in *names*: topic
-//! names and filters, client identifiers and user names, since those end up in logs, metrics and
-//! access rules. Free text, such as a user property, may contain them.
+//! The standard lets a receiver refuse control characters and noncharacters as well. They are
+//! refused in *names*: topic names and filters, client identifiers and user names, since those end
+//! up in logs, metrics and access rules, and libmosquitto disconnects on them. Free text, such as a
+//! user property, may contain them.
 
 use crate::rules::{self, Rule};
 
@@ -54,7 +55,15 @@ fn no_control(text: &str) -> Result<(), &'static Rule> {
     if text.contains(char::is_control) {
         return Err(&rules::CONTROL_CHARACTER);
     }
+    if text.contains(is_noncharacter) {
+        return Err(&rules::NONCHARACTER);
+    }
     Ok(())
+}
+
+/// U+FDD0 to U+FDEF, and the last two of each plane.
+const fn is_noncharacter(c: char) -> bool {
+    matches!(c, '\u{FDD0}'..='\u{FDEF}') || c as u32 & 0xFFFE == 0xFFFE
 }
 
 /// Whether all bytes are printable ASCII and none is a wildcard, as in nearly every topic: then
@@ -96,11 +105,11 @@ mod tests {
 
     #[test]
     fn control_characters_are_refused_in_names_only() {
-        for text in ["a\u{1}", "\u{1F}", "a\u{7F}b", "\u{80}", "a\u{9F}"] {
+        for text in ["a\u{1}", "\u{1F}", "a\u{7F}b", "\u{80}", "a\u{9F}", "\u{FDD0}", "\u{3FFFF}"] {
             assert!(check(text.as_bytes()).is_ok(), "{text:?}");
             assert!(check_name(text.as_bytes()).is_err(), "{text:?}");
         }
-        for text in ["", "a b", "\u{A0}", "\u{BF}", "\u{FEFF}", "\u{FFFF}", "\u{2A6D4}"] {
+        for text in ["", "a b", "\u{A0}", "\u{BF}", "\u{FEFF}", "\u{FDF0}", "\u{2A6D4}"] {
             assert_eq!(check_name(text.as_bytes()).ok(), Some(text));
             assert_eq!(check_topic(text.as_bytes(), &rules::PUBLISH_WILDCARD).ok(), Some(text));
         }

@@ -205,14 +205,15 @@ fn mqtt311_3_8_3_1_filters_are_utf8() {
 
 #[test]
 fn mqtt311_3_8_3_3_at_least_one_filter() {
-    breaks(&[0x82, 2, 0, 1], V311, "MQTT-3.8.3-3", Reason::MALFORMED_PACKET);
+    breaks(&[0x82, 2, 0, 1], V311, "MQTT-3.8.3-3", Reason::PROTOCOL_ERROR);
 }
 
 #[test]
 fn mqtt311_3_8_3_4_reserved_option_bits_and_qos_3() {
     for options in [0x03, 0x04, 0x08, 0x10, 0x40, 0x80] {
         let bytes = raw(0x82, &[b"\0\x01\0\x01a", &[options]]);
-        breaks(&bytes, V311, "MQTT-3.8.3-4", Reason::MALFORMED_PACKET);
+        let reason = if options == 3 { Reason::PROTOCOL_ERROR } else { Reason::MALFORMED_PACKET };
+        breaks(&bytes, V311, "MQTT-3.8.3-4", reason);
     }
 }
 
@@ -243,7 +244,7 @@ fn mqtt311_3_10_3_1_unsubscribed_filters_are_utf8() {
 
 #[test]
 fn mqtt311_3_10_3_2_at_least_one_filter_to_unsubscribe() {
-    breaks(&[0xA2, 2, 0, 1], V311, "MQTT-3.10.3-2", Reason::MALFORMED_PACKET);
+    breaks(&[0xA2, 2, 0, 1], V311, "MQTT-3.10.3-2", Reason::PROTOCOL_ERROR);
 }
 
 #[test]
@@ -262,7 +263,7 @@ fn mqtt311_4_7_1_1_no_wildcard_in_a_will_topic() {
 #[test]
 fn mqtt311_4_7_3_1_names_and_filters_are_not_empty() {
     let malformed = Reason::MALFORMED_PACKET;
-    breaks(&raw(0x30, &[b"\0\0payload"]), V311, "MQTT-4.7.3-1", malformed);
+    breaks(&raw(0x30, &[b"\0\0payload"]), V311, "MQTT-4.7.3-1", Reason::PROTOCOL_ERROR);
     breaks(&raw(0x82, &[b"\0\x01\0\0\0"]), V311, "MQTT-4.7.3-1", malformed);
     breaks(&raw(0xA2, &[b"\0\x01\0\x01q\0\0"]), V311, "MQTT-4.7.3-1", malformed);
 }

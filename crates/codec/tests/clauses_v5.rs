@@ -58,16 +58,19 @@ fn mqtt_1_5_7_1_both_strings_of_a_pair_are_utf8() {
 }
 
 #[test]
-fn control_characters_are_refused_in_names_and_allowed_in_free_text() {
+fn control_characters_and_noncharacters_are_refused_in_names_and_allowed_in_free_text() {
     let clause = "MQTT-4.13.1-1";
-    for bad in ["a\u{1}", "\u{1F}", "a\u{7F}", "\u{9F}"] {
+    let noncharacters =
+        ["\u{FDD0}", "a\u{FDEF}", "\u{FFFE}", "\u{FFFF}b", "\u{1FFFE}", "\u{10FFFF}"];
+    for bad in ["a\u{1}", "\u{1F}", "a\u{7F}", "\u{9F}"].into_iter().chain(noncharacters) {
         let topic = [&[0, bad.len() as u8], bad.as_bytes(), b"\0"].concat();
         breaks(&raw(0x30, &[&topic]), V5, clause, Reason::MALFORMED_PACKET);
         breaks(&subscribe_v5(bad.as_bytes(), 0), V5, clause, Reason::MALFORMED_PACKET);
     }
     accept(&publish_v5(b"\x26\0\x01\n\0\x02\t\x7F"), V5, Client);
-    // Non-characters and everything else that is well-formed are accepted.
-    accept(&raw(0x30, &[b"\0\x03\xEF\xBF\xBF\0"]), V5, Client);
+    // Everything else that is well-formed is accepted, and a noncharacter in a content type.
+    accept(&publish_v5(b"\x03\0\x03\xEF\xBF\xBF"), V5, Client);
+    accept(&raw(0x30, &[b"\0\x03\xEF\xB7\x8F\0"]), V5, Client);
     accept(&raw(0x30, &[b"\0\x05A\xF0\xAA\x9B\x94\0"]), V5, Client);
 }
 
@@ -492,7 +495,7 @@ fn mqtt_3_8_3_1_filters_are_utf8() {
 
 #[test]
 fn mqtt_3_8_3_2_at_least_one_filter() {
-    breaks(&[0x82, 3, 0, 1, 0], V5, "MQTT-3.8.3-2", Reason::MALFORMED_PACKET);
+    breaks(&[0x82, 3, 0, 1, 0], V5, "MQTT-3.8.3-2", Reason::PROTOCOL_ERROR);
     // A second filter without its options.
     let bytes = raw(0x82, &[b"\0\x01\0\0\x01a\0\0\x01b"]);
     breaks(&bytes, V5, "MQTT-4.13.1-1", Reason::MALFORMED_PACKET);
@@ -511,7 +514,7 @@ fn mqtt_3_8_3_5_reserved_option_bits_are_malformed() {
         breaks(&subscribe_v5(b"a", options), V5, "MQTT-3.8.3-5", Reason::MALFORMED_PACKET);
     }
     for options in [0x03, 0x30] {
-        breaks(&subscribe_v5(b"a", options), V5, "MQTT-4.13.1-1", Reason::MALFORMED_PACKET);
+        breaks(&subscribe_v5(b"a", options), V5, "MQTT-4.13.1-1", Reason::PROTOCOL_ERROR);
     }
 }
 
@@ -537,7 +540,7 @@ fn mqtt_3_10_3_1_unsubscribed_filters_are_utf8() {
 
 #[test]
 fn mqtt_3_10_3_2_at_least_one_filter_to_unsubscribe() {
-    breaks(&[0xA2, 3, 0, 1, 0], V5, "MQTT-3.10.3-2", Reason::MALFORMED_PACKET);
+    breaks(&[0xA2, 3, 0, 1, 0], V5, "MQTT-3.10.3-2", Reason::PROTOCOL_ERROR);
 }
 
 #[test]
@@ -590,7 +593,7 @@ fn mqtt_3_14_2_2_no_session_expiry_from_a_server() {
 #[test]
 fn mqtt_3_15_1_1_auth_flags_are_0() {
     for first in [0xF1, 0xF2, 0xF4, 0xF8] {
-        breaks(&[first], V5, "MQTT-3.15.1-1", Reason::PROTOCOL_ERROR);
+        breaks(&[first], V5, "MQTT-3.15.1-1", Reason::MALFORMED_PACKET);
     }
 }
 
@@ -622,8 +625,9 @@ fn mqtt_4_7_0_1_no_wildcard_in_a_will_topic() {
 #[test]
 fn mqtt_4_7_3_1_names_and_filters_are_not_empty() {
     let malformed = Reason::MALFORMED_PACKET;
-    breaks(&raw(0x30, &[b"\0\0\0payload"]), V5, "MQTT-4.7.3-1", malformed);
-    breaks(&raw(0x30, &[b"\0\0payload"]), V311, "MQTT-4.7.3-1", malformed);
+    let protocol = Reason::PROTOCOL_ERROR;
+    breaks(&raw(0x30, &[b"\0\0\0payload"]), V5, "MQTT-4.7.3-1", protocol);
+    breaks(&raw(0x30, &[b"\0\0payload"]), V311, "MQTT-4.7.3-1", protocol);
     breaks(&subscribe_v5(b"", 0), V5, "MQTT-4.7.3-1", malformed);
     breaks(&raw(0xA2, &[b"\0\x01\0\0\x01q\0\0"]), V5, "MQTT-4.7.3-1", malformed);
     breaks(&connect_v5(6, b"", b"\0\x01c\0\0\0\0\0"), V5, "MQTT-4.7.3-1", malformed);
@@ -684,7 +688,7 @@ fn mqtt_4_13_1_1_properties_stand_where_they_may_and_once() {
     // The value is read before the place is judged.
     breaks(&publish_v5(b"\x11"), V5, clause, malformed);
     breaks(&raw(0x82, &[b"\0\x01\x05\x11\0\0\0\0\0\x01a\0"]), V5, clause, malformed);
-    breaks(&raw(0x82, &[b"\0\x01\x02\x0B\0\0\x01a\0"]), V5, clause, malformed);
+    breaks(&raw(0x82, &[b"\0\x01\x02\x0B\0\0\x01a\0"]), V5, clause, protocol);
     breaks(&raw(0x82, &[b"\0\x01\x04\x0B\x01\x0B\x01\0\x01a\0"]), V5, clause, protocol);
     for zero in [&b"\x21\0\0"[..], b"\x27\0\0\0\0", b"\x17\x02", b"\x19\x02"] {
         breaks(&connect_v5(2, zero, b"\0\x01c"), V5, clause, protocol);

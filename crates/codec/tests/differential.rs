@@ -49,7 +49,7 @@ impl Referee {
 
     /// Rules of ours, by their detail, that the referee does not enforce.
     fn is_laxer_about(self, detail: &str) -> bool {
-        const BOTH: [&str; 16] = [
+        const BOTH: [&str; 17] = [
             // They are not told who sends.
             "this packet is only ever sent by the other side",
             "a client's PUBLISH carries a subscription identifier",
@@ -63,6 +63,7 @@ impl Referee {
             // Refusing control characters in names is a MAY; U+0000 is a MUST that they miss in
             // some places.
             "a name contains a control character",
+            "a name contains a noncharacter of Unicode",
             "a string contains U+0000",
             "the client identifier is not well-formed UTF-8 or contains a control character",
             "the user name is not well-formed UTF-8 or contains a control character",
@@ -74,7 +75,7 @@ impl Referee {
         ];
         const BOTH_IN_CONNECT: [&str; 2] =
             ["will retain is set without a will", "a password is given without a user name"];
-        const RMQTT: [&str; 8] = [
+        const RMQTT: [&str; 9] = [
             "the topic name of a PUBLISH contains a wildcard",
             "the will topic contains a wildcard",
             "the response topic contains a wildcard",
@@ -83,9 +84,11 @@ impl Referee {
             "No Local is set on a shared subscription",
             "CONNACK cannot carry this code",
             "a topic name or filter is empty",
+            "the topic name is empty, and there is no topic alias",
         ];
-        const MQTT_PROTO: [&str; 4] = [
+        const MQTT_PROTO: [&str; 5] = [
             "a topic name or filter is empty",
+            "the topic name is empty, and there is no topic alias",
             // It reads a stream, and so beyond the end of a packet.
             "a field reaches beyond the end of its packet",
             "the user name is announced but missing",

@@ -449,9 +449,7 @@ settings! {
         /// `memory_bytes_max`.
         retained_bytes_max: u64 = auto(Unit::Bytes, AUTO), "auto";
         /// Of these, the most bytes of one user, or of one address for clients without a proved
-        /// user
-        /// name. What was retained before the broker started counts for nobody. `auto`: as much as
-        /// it leaves free for others, as `queues_bytes_max` says.
+        /// user name. `auto`: as much as it leaves free for others, as `queues_bytes_max` says.
         retained_bytes_per_user_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// Memory of the process: what it has allocated, not what the system still counts as
         /// resident. When only an eighth of it is left (512 MiB at most), users and addresses that
