@@ -124,8 +124,8 @@ rules! {
 }
 
 // SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK. Where MQTT 5 does not settle whether a fault is a
-// malformed packet or a protocol error, these answer as mosquitto does: malformed. It settles an empty
-// payload (3.8.3, 3.10.3), QoS 3, retain handling 3 (3.8.3.1) and identifier 0 (3.8.2.1.2).
+// malformed packet or a protocol error, these answer as mosquitto does: malformed. It settles an
+// empty payload (3.8.3, 3.10.3), QoS 3, retain handling 3 (3.8.3.1) and identifier 0 (3.8.2.1.2).
 rules! {
     LIST_ID_ZERO = malformed("MQTT-2.2.1-3", "MQTT-2.3.1-1", "the packet identifier is 0");
     SUBSCRIBE_EMPTY = protocol("MQTT-3.8.3-2", "MQTT-3.8.3-3", "SUBSCRIBE without a topic filter");
