@@ -169,6 +169,11 @@ def flat(event):
     return {**event, **fields}
 
 
+def sum_of(broker, metric):
+    """A metric of all shards."""
+    return sum(v for name, v in broker.metrics().items() if name.split("{")[0] == metric)
+
+
 def eventually(check, what="the condition"):
     """Waits until `check()` gives something true, and returns that."""
     deadline = time.monotonic() + PATIENCE_SECS

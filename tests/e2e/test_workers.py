@@ -1,9 +1,11 @@
 """Workers move between threads as the load comes and goes; nobody must notice."""
 
+import signal
 import time
+from pathlib import Path
 
-from broker import PATIENCE_SECS
-from wire import PUBACK, Peer, fresh, publish
+from broker import PATIENCE_SECS, eventually, sum_of
+from wire import PINGRESP, PUBACK, Peer, fresh, packet, publish
 
 # Enough that some live on each worker.
 SUBSCRIBERS = 8
@@ -11,6 +13,12 @@ SUBSCRIBERS = 8
 
 def has_said(broker, text, seen=0):
     return any(text in event["message"] for event in broker.log[seen:])
+
+
+def is_stopped(pid):
+    """All threads are: what is sent from now on stays in the sockets."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
 
 def test_a_busy_broker_spreads_over_its_threads_and_comes_together_again(start):
@@ -57,3 +65,29 @@ def test_a_broker_stops_while_its_workers_are_apart(start):
             assert time.monotonic() < deadline, broker.log_text()
     broker.terminate()
     assert broker.wait() == 0
+
+
+def test_mqtt_3_1_2_22_a_stopped_broker_hears_who_spoke_meanwhile(start):
+    """SIGSTOP, and SIGCONT when each keep-alive is over: the PINGREQs lie in the sockets."""
+    broker = start(arguments=("--workers=2",))
+    will = (fresh("will"), b"gone", 0, False)
+    clients = [
+        Peer(broker.port()).accepted(client_id=fresh("c"), keep_alive=3, will=will)
+        for _ in range(20)
+    ]
+    watcher = Peer(broker.port()).accepted(client_id=fresh("w"))
+    watcher.subscribed(will[0])
+    broker.process.send_signal(signal.SIGSTOP)
+    eventually(lambda: is_stopped(broker.process.pid), "the standstill")
+    for client in clients:
+        client.send(packet(0xC0))
+    # The cause, not a wait for an effect: one and a half keep-alives pass, and more.
+    time.sleep(6)
+    broker.process.send_signal(signal.SIGCONT)
+    for client in clients:
+        client.expect(PINGRESP)
+        client.ping()
+    watcher.ping()
+    assert sum_of(broker, "quelea_keep_alive_timeouts_total") == 0
+    for client in (*clients, watcher):
+        client.close()

@@ -37,6 +37,10 @@ const MAIL_ROUNDS_MAX: usize = 64;
 /// The longest sleep: shards sweep once a second.
 pub const SLEEP_MS_MAX: u64 = 1000;
 
+/// Longer than this between two looks at the sockets, and the process stood still (stopped by a
+/// signal, starved, suspended): a driver sleeps no longer than [`SLEEP_MS_MAX`].
+const STANDSTILL_MS: u64 = SLEEP_MS_MAX + SLEEP_MS_MAX / 4;
+
 /// How long timers may wait after a standstill until all that has come meanwhile is looked at.
 const UNHEARD_MS_MAX: u64 = 2000;
 
@@ -440,14 +444,15 @@ impl<H: Host> Driver<H> {
     }
 
     /// Has all been looked at that clients have said while the process stood still? Before that
-    /// nobody is silent; but there may always be more.
+    /// nobody is silent; but there may always be more. What was ready for the first turn after a
+    /// standstill may have been asked for before it, so that turn never has heard all.
     fn has_heard_all(&mut self) -> bool {
         let last_ms = std::mem::replace(&mut self.looked_ms, self.now_ms);
-        if !self.has_more_ready && self.unread.is_empty() {
+        let stood_still = self.now_ms > last_ms + STANDSTILL_MS;
+        if !stood_still && !self.has_more_ready && self.unread.is_empty() {
             self.unheard_since_ms = None;
             return true;
         }
-        let stood_still = self.now_ms > last_ms + SLEEP_MS_MAX;
         let since_ms = self.unheard_since_ms.filter(|_| !stood_still).unwrap_or(self.now_ms);
         self.unheard_since_ms = Some(since_ms);
         self.now_ms >= since_ms + UNHEARD_MS_MAX

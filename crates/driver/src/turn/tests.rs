@@ -213,6 +213,29 @@ fn nobody_is_taken_for_silent_before_all_that_has_come_is_looked_at() {
 }
 
 #[test]
+fn mqtt_3_1_2_22_after_a_standstill_sockets_are_read_before_anybody_is_silent() {
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let (client, mut handover) = connect(0, "one".into());
+    handover.request.keep_alive_secs = 5;
+    mailboxes[0].put(Item::Connection(Box::new(handover)));
+    drive_until(driver, |driver| driver.connections.len() == 1 && !driver.host().has_ready());
+    client.send(b"\xc0\x00");
+    driver.host().clock().pass(Duration::from_secs(20));
+    // The look at the sockets was interrupted, or older than the standstill.
+    turn_without_sockets(driver);
+    assert!(driver.has_work(), "it looks again at once");
+    turn(driver);
+    turn(driver);
+    assert_eq!(count(driver, |m| &m.keep_alive_timeouts), 0);
+    // A client that says nothing is disconnected after one more look.
+    driver.host().clock().pass(Duration::from_secs(20));
+    turn(driver);
+    turn(driver);
+    assert_eq!(count(driver, |m| &m.keep_alive_timeouts), 1);
+}
+
+#[test]
 fn a_driver_sleeps_until_the_first_of_its_pauses_is_over() {
     let (mut drivers, mailboxes) = drivers(1);
     let driver = &mut drivers[0];

@@ -20,6 +20,9 @@ pub(super) const WAKER: Token = Token(usize::MAX);
 /// when the last is dealt with.
 const EVENTS_MAX: usize = 256;
 
+/// Polls that a signal may interrupt before a turn begins without events.
+const INTERRUPTIONS_MAX: usize = 8;
+
 pub(super) struct Worker {
     driver: Driver<Os>,
 }
@@ -110,7 +113,18 @@ pub(super) fn events() -> Events {
 /// Waits for events, so many milliseconds at most; says how long it slept.
 pub(super) fn poll(poll: &mut Poll, events: &mut Events, idle_ms: u64) -> io::Result<Duration> {
     let began = (idle_ms > 0).then(Instant::now);
-    match poll.poll(events, Some(Duration::from_millis(idle_ms))) {
+    let mut polled = poll.poll(events, Some(Duration::from_millis(idle_ms)));
+    // A poll that a signal interrupted (SIGCONT does, after SIGSTOP) says nothing of what is ready,
+    // and the deadlines of clients that wait unread must not pass on its word.
+    for _ in 0..INTERRUPTIONS_MAX {
+        match polled {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                polled = poll.poll(events, Some(Duration::ZERO));
+            }
+            _ => break,
+        }
+    }
+    match polled {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
         _ => Ok(began.map_or(Duration::ZERO, |began| began.elapsed())),
     }
