@@ -216,6 +216,7 @@ fn check(
     };
     let request = ConnectRequest {
         version: connect.version,
+        is_bridge: connect.bridge,
         scope: Scope::FIRST,
         clean_start: connect.clean_start,
         keep_alive_secs: connect.keep_alive_secs,

@@ -21,6 +21,8 @@ const PACKET_BYTES_MAX: u32 = 268_435_455 + 5;
 #[derive(Clone, Debug)]
 pub struct ConnectRequest {
     pub version: Version,
+    /// It is a bridge of another broker, by the custom of mosquitto (a bit of the protocol level).
+    pub is_bridge: bool,
     /// Of its namespace.
     pub scope: Scope,
     pub clean_start: bool,
@@ -343,6 +345,7 @@ fn link_settings(request: &ConnectRequest) -> LinkSettings {
     let limits = &request.limits;
     LinkSettings {
         version: request.version,
+        is_bridge: request.is_bridge,
         keep_alive_secs: keep_alive(request),
         send_max: request.receive_max.min(limits.in_flight_max),
         receive_max: limits.receive_max,

@@ -4,6 +4,7 @@ use codec::{
     Packet, Properties, Property, Reason, RetainHandling, Suback, Subscribe, SubscribeOptions,
     Unsuback, Unsubscribe, Violation,
 };
+use session::Link;
 use topic::{Filter, Subscription};
 
 use crate::access::{Action, Manner};
@@ -286,6 +287,8 @@ impl Shard {
         if !limits.wildcard_available && filter.filter.contains(['+', '#']) {
             return Ok(Err(Reason::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED));
         }
+        let is_bridge = client.session.link().is_some_and(Link::is_bridge);
+        let options = if is_bridge { as_bridge(options, &filter) } else { options };
         let manner = Manner { qos: options.qos as u8, retain: false };
         if !client.grants.allows_as(client.identity(), Action::Subscribe, text, manner) {
             return Ok(Err(Reason::NOT_AUTHORIZED));
@@ -407,7 +410,7 @@ impl Shard {
 
     fn is_v5(&self, slot: u32) -> bool {
         let link = self.clients.get(slot).and_then(|client| client.session.link());
-        link.is_some_and(session::Link::is_v5)
+        link.is_some_and(Link::is_v5)
     }
 
     pub(crate) fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> Granted {
@@ -648,6 +651,12 @@ fn bytes_of(filter: &Filter<'_>, shards: ShardId) -> u32 {
 const SUBSCRIPTION_BYTES: usize = 124;
 const INTEREST_BYTES: usize = 48;
 const GROUP_BYTES: usize = 285;
+
+/// What a bridge of mosquitto relies on, and cannot ask for before MQTT 5: nothing that it has
+/// published itself, and RETAIN as it was published. A shared subscription has no No Local.
+fn as_bridge(options: SubscribeOptions, filter: &Filter<'_>) -> SubscribeOptions {
+    SubscribeOptions { no_local: filter.group.is_none(), retain_as_published: true, ..options }
+}
 
 fn not_well_formed(clause: &'static str) -> Ended {
     Ended::Violation(Violation {

@@ -22,6 +22,8 @@ const UNHEARD_PART: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub struct LinkSettings {
     pub version: Version,
+    /// A bridge of MQTT 3.1 or 3.1.1 cannot ask for No Local and Retain As Published: it gets them.
+    pub is_bridge: bool,
     /// Seconds; the connection is cut after one and a half of it without a packet
     /// (MQTT-3.1.2-22). 0: never.
     pub keep_alive_secs: u16,
@@ -230,6 +232,10 @@ impl Link {
 
     pub const fn version(&self) -> Version {
         self.settings.version
+    }
+
+    pub const fn is_bridge(&self) -> bool {
+        self.settings.is_bridge
     }
 
     pub const fn is_v5(&self) -> bool {
@@ -543,6 +549,7 @@ mod tests {
     fn link_of(version: Version, packet_bytes_max: u32) -> Link {
         let settings = LinkSettings {
             version,
+            is_bridge: false,
             keep_alive_secs: 0,
             send_max: 10,
             receive_max: 10,

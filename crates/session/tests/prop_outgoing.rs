@@ -113,6 +113,7 @@ fn message(number: u64) -> Message {
 fn link(send_max: u16) -> Link {
     let settings = LinkSettings {
         version: Version::V5,
+        is_bridge: false,
         keep_alive_secs: 0,
         send_max,
         receive_max: 10,

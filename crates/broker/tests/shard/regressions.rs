@@ -458,6 +458,45 @@ fn mqtt_3_8_3_3_a_retained_message_of_ones_own_is_not_sent_back_with_no_local() 
     assert_eq!(lab.received(client), []);
 }
 
+/// The bit of the protocol level by which a bridge of mosquitto announces itself.
+#[test]
+fn a_bridge_gets_no_echo_and_retain_flags_as_they_were_published() {
+    for shard_count in [1, 3] {
+        for version in [Version::V31, Version::V311] {
+            let mut lab = Lab::new(shard_count);
+            let publisher = lab.open(request("publisher"));
+            lab.send(publisher, &retained("t/kept", b"theirs", 0, 0));
+            let bridge = lab.open(ConnectRequest { version, is_bridge: true, ..request("bridge") });
+            lab.send(bridge, &retained("t/own", b"own", 0, 0));
+            let group = lab.subscribe(bridge, "$share/g/s", 1);
+            assert_eq!(lab.subscribe(bridge, "t/#", 1), 1);
+            let plain = lab.open(ConnectRequest { version, ..request("plain") });
+            lab.subscribe(plain, "t/#", 0);
+            lab.take_all(plain);
+            lab.publish(bridge, "t/a", b"echo", 1, 1);
+            lab.publish(bridge, "s", b"group", 1, 2);
+            lab.publish(publisher, "t/a", b"plain", 0, 0);
+            lab.send(publisher, &retained("t/a", b"live", 0, 0));
+            let got: Vec<_> = lab.received(bridge);
+            let of = |topic: &str| -> Vec<(String, bool)> {
+                got.iter()
+                    .filter(|publish| publish.topic == topic)
+                    .map(|p| (String::from_utf8_lossy(&p.payload).into(), p.retain))
+                    .collect()
+            };
+            assert_eq!(group, 1, "a shared subscription has no No Local");
+            assert_eq!(of("s"), [("group".to_owned(), false)]);
+            assert_eq!(of("t/kept"), [("theirs".to_owned(), true)]);
+            assert_eq!(of("t/own"), []);
+            assert_eq!(of("t/a"), [("plain".to_owned(), false), ("live".to_owned(), true)]);
+            // Anybody else gets both as ever.
+            let others: Vec<_> = lab.received(plain);
+            let flags: Vec<_> = others.iter().map(|p| (p.payload.as_slice(), p.retain)).collect();
+            assert_eq!(flags, [(&b"echo"[..], false), (b"plain", false), (b"live", false)]);
+        }
+    }
+}
+
 #[test]
 fn packets_before_the_last_one_are_counted() {
     let mut lab = Lab::new(1);

@@ -20,6 +20,7 @@ const ROOM: usize = 1 << 24;
 fn request(client_id: String) -> ConnectRequest {
     ConnectRequest {
         version: Version::V5,
+        is_bridge: false,
         scope: broker::Scope::FIRST,
         clean_start: true,
         keep_alive_secs: 0,
