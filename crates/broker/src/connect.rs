@@ -436,7 +436,10 @@ fn tell_limits(client: &Client, request: &ConnectRequest, properties: &mut Prope
     }
     let response_prefix = format!("$response/{}/", request.client_id);
     // A property has 65,535 bytes at most; the longest client ids leave no room for more.
-    if request.response_info && u16::try_from(response_prefix.len()).is_ok() {
+    let fits = u16::try_from(response_prefix.len()).is_ok();
+    // It is the beginning of topic names (3.1.2.11.7), which have no wildcards.
+    let is_topic = !request.client_id.contains(['+', '#']);
+    if request.response_info && fits && is_topic {
         properties.push(Property::ResponseInfo(&response_prefix));
     }
 }

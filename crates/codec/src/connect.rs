@@ -149,10 +149,15 @@ impl<'a> Will<'a> {
     }
 }
 
-/// The version that the CONNECT at the front of `bytes` announces, whatever else is wrong with it.
-pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
-    let mut reader = Reader::new(body(bytes)?, Version::V5);
-    protocol(&mut reader).ok().map(|(version, _)| version)
+/// Does the CONNECT at the front of `bytes` announce a level from 5 up, of whatever version? The
+/// name `MQTT` has had its own levels since 3.1.1.
+pub(crate) fn is_level_from_5(bytes: &[u8]) -> bool {
+    let level = || {
+        let mut reader = Reader::new(body(bytes)?, Version::V5);
+        let is_mqtt = reader.binary().ok()? == b"MQTT";
+        reader.byte().ok().filter(|_| is_mqtt)
+    };
+    level().is_some_and(|level| level & !BRIDGE >= Version::V5.level())
 }
 
 /// What follows the fixed header of a CONNECT.

@@ -34,18 +34,18 @@ impl Violation {
 
     /// Appends the CONNACK with which a server refuses `bytes`, a first packet that is this
     /// violation. There is none for a packet that is no CONNECT, and before version 5 none at
-    /// all, except to a version that is not known: that is answered as MQTT 3.1.1 asks for
-    /// (`MQTT-3.1.2-2`), in the shape of all versions before 5.
+    /// all, except to a version that is not known (`MQTT-3.1.2-2`): a level from 5 up is answered
+    /// in the form of MQTT 5, one below it in the form that all versions before 5 share.
     pub fn answer_connect(&self, bytes: &[u8], out: &mut Vec<u8>) {
         let unknown = self.detail == rules::PROTOCOL_VERSION.detail;
-        let is_v5 = connect::version_of(bytes) == Some(Version::V5);
+        let is_v5 = connect::is_level_from_5(bytes);
         if self.is_answered() && (unknown || is_v5) {
             let refusal = Connack {
                 session_present: false,
-                reason: if unknown { self.reason } else { self.reason.connack() },
+                reason: self.reason.connack(),
                 properties: Properties::EMPTY,
             };
-            refusal.encode(if unknown { Version::V311 } else { Version::V5 }, out);
+            refusal.encode(if is_v5 { Version::V5 } else { Version::V311 }, out);
         }
     }
 }

@@ -148,16 +148,25 @@ fn mqtt_3_1_2_1_the_protocol_name_is_mqtt() {
 
 #[test]
 fn mqtt_3_1_2_2_other_versions_are_unsupported() {
-    for protocol in
-        [&b"\0\x04MQTT\x02"[..], b"\0\x04MQTT\x03", b"\0\x04MQTT\x06", b"\0\x06MQIsdp\x04"]
-    {
+    // A level below 5 is answered in the form that all versions before 5 share (MQTT-3.1.2-2 of
+    // MQTT 3.1.1), a level from 5 up in the form of MQTT 5.
+    let (before_5, from_5) = (&[0x20, 2, 0, 1][..], &[0x20, 3, 0, 0x84, 0][..]);
+    for (protocol, expected) in [
+        (&b"\0\x04MQTT\x02"[..], before_5),
+        (b"\0\x04MQTT\x03", before_5),
+        (b"\0\x04MQTT\x83", before_5),
+        (b"\0\x06MQIsdp\x04", before_5),
+        (b"\0\x06MQIsdp\x06", before_5),
+        (b"\0\x04MQTT\x06", from_5),
+        (b"\0\x04MQTT\x7F", from_5),
+        (b"\0\x04MQTT\x85", from_5),
+        (b"\0\x04MQTT\xFF", from_5),
+    ] {
         let bytes = raw(0x10, &[protocol, b"junk of another age"]);
         breaks(&bytes, V5, "MQTT-3.1.2-2", Reason::UNSUPPORTED_PROTOCOL_VERSION);
         let mut answer = Vec::new();
         refuse(&bytes, V5, Client).answer_connect(&bytes, &mut answer);
-        // MQTT-3.1.2-2 of MQTT 3.1.1: who speaks something else is answered in the shape that it
-        // has in common with all versions before 5.
-        assert_eq!(answer, [0x20, 2, 0, 1]);
+        assert_eq!(answer, expected, "{protocol:?}");
     }
 }
 

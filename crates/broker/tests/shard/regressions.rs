@@ -498,6 +498,21 @@ fn a_bridge_gets_no_echo_and_retain_flags_as_they_were_published() {
 }
 
 #[test]
+fn response_information_is_never_a_topic_filter() {
+    let mut lab = Lab::new(1);
+    for (id, is_told) in [("asking", true), ("a/b", true), ("#", false), ("a/+", false)] {
+        let client = lab.connect(ConnectRequest { response_info: true, ..request(id) });
+        let answers = lab.take_all(client);
+        let Some(Got::Connack { properties, .. }) = answers.first() else { panic!("no CONNACK") };
+        let told = Properties::from_raw(properties).find(|property| match property {
+            Property::ResponseInfo(text) => Some(text.to_owned()),
+            _ => None,
+        });
+        assert_eq!(told, is_told.then(|| format!("$response/{id}/")), "{id}");
+    }
+}
+
+#[test]
 fn packets_before_the_last_one_are_counted() {
     let mut lab = Lab::new(1);
     let client = lab.open(request("client"));

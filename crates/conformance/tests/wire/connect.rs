@@ -71,6 +71,22 @@ fn unknown_protocol_versions_are_refused(version: Version) {
 }
 proves!(unknown_protocol_versions_are_refused: V5 [mqtt_3_1_2_2] V311 [mqtt311_3_1_2_2]);
 
+/// A client of a version to come reads the form of MQTT 5, if a server answers at all.
+#[test]
+fn levels_above_5_are_answered_in_the_form_of_5() {
+    let good = Connect::new(Version::V5);
+    for level in [6, 7, 0x7F] {
+        let mut header = good.header();
+        header[6] = level;
+        let mut peer = send_raw(Version::V5, &header, &good.payload());
+        if let Some(packet) = peer.recv_or_end() {
+            assert_eq!((packet.first, &packet.body[..2]), (first::CONNACK, &[0, 0x84][..]));
+            assert_eq!(packet.body.len(), 3, "flags, reason and the length of the properties");
+            peer.expect_closed();
+        }
+    }
+}
+
 fn reserved_connect_flag_must_be_zero(version: Version) {
     let mut peer = Connect::new(version).flip(0x01).send();
     peer.expect_connect_refused(BAD);
@@ -379,7 +395,7 @@ fn mqtt_4_12_0_7_auth_without_a_method_is_a_protocol_error() {
 fn mqtt_3_15_1_1_auth_with_flags_is_malformed() {
     let mut peer = Peer::connect(Version::V5);
     peer.send(packet(first::AUTH | 1, [0x19, 0x00]));
-    peer.expect_refused(BAD);
+    peer.expect_refused(&[MALFORMED]);
 }
 
 /// A stream may cut packets anywhere.

@@ -4,6 +4,8 @@ use conformance::wire::{self, first, packet, prefixed, prop};
 use conformance::{Connect, Peer, Props, Publish, Version, broker, fresh, proves};
 
 const BAD: &[u8] = &[0x81, 0x82];
+/// Section 3.8: what MQTT 5 calls so, and not malformed.
+const PROTOCOL_ERROR: u8 = 0x82;
 const NO_LOCAL: u8 = 0x04;
 
 /// A SUBSCRIBE or UNSUBSCRIBE with this payload behind packet id and properties.
@@ -21,7 +23,7 @@ fn filters_must_be_utf8(version: Version) {
 proves!(filters_must_be_utf8: V5 [mqtt_3_8_3_1] V311 [mqtt311_3_8_3_1]);
 
 fn subscribe_without_filters_is_refused(version: Version) {
-    send_payload(version, first::SUBSCRIBE, &[]).expect_refused(BAD);
+    send_payload(version, first::SUBSCRIBE, &[]).expect_refused(&[PROTOCOL_ERROR]);
 }
 proves!(subscribe_without_filters_is_refused: V5 [mqtt_3_8_3_2] V311 [mqtt311_3_8_3_3]);
 
@@ -38,7 +40,7 @@ proves!(cut_filters_are_refused: V5 [mqtt5] V311 [mqtt311]);
 
 fn reserved_option_bits_are_malformed(version: Version) {
     let reserved: &[u8] = match version {
-        Version::V5 => &[0x40, 0x80, 0xC0, 0x03],
+        Version::V5 => &[0x40, 0x80, 0xC0],
         _ => &[0x03, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80],
     };
     for options in reserved {
@@ -47,6 +49,14 @@ fn reserved_option_bits_are_malformed(version: Version) {
     }
 }
 proves!(reserved_option_bits_are_malformed: V5 [mqtt_3_8_3_5] V311 [mqtt311_3_8_3_4]);
+
+#[test]
+fn qos_3_and_retain_handling_3_are_protocol_errors() {
+    for options in [0x03, 0x30] {
+        let payload = [prefixed("a"), vec![options]].concat();
+        send_payload(Version::V5, first::SUBSCRIBE, &payload).expect_refused(&[PROTOCOL_ERROR]);
+    }
+}
 
 #[test]
 fn mqtt_3_8_3_3_no_local_keeps_own_messages_away() {
@@ -256,7 +266,7 @@ fn bad_subscription_identifiers_are_refused() {
     for props in [zero, twice] {
         let mut peer = Peer::connect(Version::V5);
         peer.send(wire::subscribe(Version::V5, 1, &props, &[("a", 0)]));
-        peer.expect_refused(BAD);
+        peer.expect_refused(&[PROTOCOL_ERROR]);
     }
 }
 
@@ -267,7 +277,7 @@ fn filters_of_an_unsubscribe_must_be_utf8(version: Version) {
 proves!(filters_of_an_unsubscribe_must_be_utf8: V5 [mqtt_3_10_3_1] V311 [mqtt311_3_10_3_1]);
 
 fn unsubscribe_without_filters_is_refused(version: Version) {
-    send_payload(version, first::UNSUBSCRIBE, &[]).expect_refused(BAD);
+    send_payload(version, first::UNSUBSCRIBE, &[]).expect_refused(&[PROTOCOL_ERROR]);
 }
 proves!(unsubscribe_without_filters_is_refused: V5 [mqtt_3_10_3_2] V311 [mqtt311_3_10_3_2]);
 
