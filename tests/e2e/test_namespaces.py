@@ -400,6 +400,20 @@ def test_a_tenant_above_its_limits_waits_or_is_refused_and_loses_nothing(start, 
         assert metrics[f'quelea_namespace_refused_total{{{red},limit="{limit}"}}'] > 0, limit
 
 
+def test_a_tenant_whose_limit_is_none_gets_none(start, join):
+    red = 'name = "red"\nsessions_max = 0\n'
+    blue = 'name = "blue"\nsubscriptions_max = 0\nretained_bytes_max = 0\n'
+    config = BY_USERNAME.replace('name = "red"\n', red).replace('name = "blue"\n', blue)
+    broker = start(config)
+    assert join(broker, "any", "red:a").reason == "Quota exceeded"
+    client = join(broker, "any", "blue:a")
+    assert denied(client)
+    answers = queue.Queue()
+    client.paho.on_publish = lambda _, __, ___, reason, ____: answers.put(str(reason))
+    client.paho.publish("t", "kept", 1, retain=True)
+    assert answers.get(timeout=20) == "Quota exceeded"
+
+
 def test_a_broker_does_not_start_without_the_names_of_what_its_logs_have(start, join):
     broker = start(BY_USERNAME)
     join(broker, "away", "blue:a", keeps=True).leave()

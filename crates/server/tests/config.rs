@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use broker::Quota;
 use server::config::keys::SECTIONS;
-use server::config::schema::{Kind, Value};
+use server::config::schema::{Key, Kind, Section, Value};
 use server::config::{
     Address, Config, ConfigError, DurabilityLevel, Flag, LogTarget, Machine, NEVER,
     NamespaceSource, NamespaceState, QueueOverflow, SourceFile, Sources, Transport, WhenFull, load,
@@ -60,42 +60,106 @@ fn without_configuration_only_loopback_listens() {
 }
 
 #[test]
-fn each_value_has_a_valid_default_and_fits_its_type_at_both_ends() {
-    for section in SECTIONS {
-        for key in section.keys {
-            let name = format!("{}.{}", section.name, key.name);
-            assert!(!key.doc.trim().is_empty(), "{name} has no doc");
-            if !key.default.is_empty() {
-                key.kind.parse_text(key.default).unwrap_or_else(|why| panic!("{name}: {why}"));
-            }
-            let Kind::Number { min, max, .. } = key.kind else { continue };
-            if section.name.starts_with("listeners") {
-                continue;
-            }
-            for number in [min, max] {
-                let rest = match section.name {
-                    "namespaces" => "\nname = \"x\"",
-                    "authentication" if key.doc.trim().starts_with("`http`") => {
-                        "\nname = \"x\"\nkind = \"http\"\nurl = \"https://id.example\""
-                    }
-                    "authentication" => "\nname = \"x\"\nkind = \"jwt\"\nkey_file = \"k\"",
-                    _ => "",
-                };
-                let heading = match rest {
-                    "" => format!("[{}]", section.name),
-                    _ => format!("[[{}]]", section.name),
-                };
-                let text = format!("{heading}\n{} = {number}{rest}", key.name);
-                load(&file(&text), &MACHINE).unwrap_or_else(|why| panic!("{name}: {why}"));
-            }
-        }
-    }
-    for (key, numbers) in [("in_flight_max", [1, 65_535]), ("qos_max", [0, 2])] {
-        for number in numbers {
-            config(&format!("[[listeners]]\nurl = \"tcp://127.0.0.1\"\n{key} = {number}"));
+fn each_key_has_a_doc_and_a_valid_default() {
+    for (name, _, key) in all_keys() {
+        assert!(!key.doc.trim().is_empty(), "{name} has no doc");
+        if !key.default.is_empty() {
+            key.kind.parse_text(key.default).unwrap_or_else(|why| panic!("{name}: {why}"));
         }
     }
 }
+
+#[test]
+fn a_number_is_taken_in_its_range_only_and_never_means_a_word() {
+    for (name, section, key) in all_keys() {
+        let Kind::Number { min, max, .. } = key.kind else { continue };
+        let words = words_of(key.kind);
+        for number in [min, max] {
+            let value = reads_back(&name, section, key, &number.to_string());
+            assert!(
+                !value.contains(char::is_alphabetic) || value.ends_with("iB\""),
+                "{name} {value}"
+            );
+        }
+        for (word, _) in &words {
+            let value = reads_back(&name, section, key, &format!("\"{word}\""));
+            assert_eq!(value, format!("\"{word}\""), "{name}");
+        }
+        let stand_for = words.iter().map(|(_, number)| *number);
+        let outside = stand_for.chain([0, min.wrapping_sub(1), max.wrapping_add(1)]);
+        for number in outside.filter(|number| !(min..=max).contains(number)) {
+            let path = name.split_once('.').unwrap().1;
+            let told = format!("{path}: must be {}; got {number}", key.kind.allowed());
+            for sources in
+                [in_file(section, key, &number.to_string()), in_env(section, key, number)]
+            {
+                let why = match load(&sources, &MACHINE) {
+                    Ok(_) => panic!("{name} = {number} is taken"),
+                    Err(why) => why.to_string(),
+                };
+                assert!(why.contains(&told), "{told} not in {why}");
+                assert!(
+                    words.iter().all(|(word, _)| why.contains(&format!("\"{word}\""))),
+                    "{why}"
+                );
+            }
+        }
+    }
+}
+
+/// With the names of their sections.
+fn all_keys() -> impl Iterator<Item = (String, &'static str, &'static Key)> {
+    let keys = |section: &'static Section| section.keys.iter().map(move |key| (section.name, key));
+    SECTIONS.iter().flat_map(keys).map(|(name, key)| (format!("{name}.{}", key.name), name, key))
+}
+
+fn words_of(kind: Kind) -> Vec<(&'static str, u64)> {
+    let Kind::Number { words, .. } = kind else { return Vec::new() };
+    words.into_iter().flatten().collect()
+}
+
+/// What is loaded with this value is printed with it, and that is loaded as the same. Returns the
+/// printed value.
+fn reads_back(name: &str, section: &str, key: &Key, value: &str) -> String {
+    let load = |sources| load(&sources, &MACHINE).unwrap_or_else(|why| panic!("{name}: {why}"));
+    let loaded = load(in_file(section, key, value));
+    let text = print::effective(&loaded);
+    let is_set = |line: &&str| line.starts_with(&format!("{} = ", key.name)) && line.contains(":2");
+    let line = text.lines().find(is_set).unwrap_or_else(|| panic!("{name} not in {text}"));
+    let printed = line.split(['=', '#']).nth(1).unwrap().trim().to_owned();
+    let file = SourceFile { path: "quelea.toml".into(), text };
+    let again = load(Sources { file: Some(file), ..Sources::default() });
+    assert_eq!(again.config, loaded.config, "{name} = {value}");
+    printed
+}
+
+/// A file with this value in its second line, and what else its section needs.
+fn in_file(section: &str, key: &Key, value: &str) -> Sources {
+    let rest = match section {
+        "listeners" => "url = \"tcp://127.0.0.1\"",
+        "namespaces" => "name = \"x\"",
+        "authentication" if key.doc.trim().starts_with("`http`") => {
+            "name = \"x\"\nkind = \"http\"\nurl = \"https://id.example\""
+        }
+        "authentication" => "name = \"x\"\nkind = \"jwt\"\nkey_file = \"/k\"",
+        // Sizes of logs that are not written go with any packets.
+        "durability" => "level = \"memory\"",
+        _ => "",
+    };
+    let is_list = LISTS.contains(&section);
+    let heading = if is_list { format!("[[{section}]]") } else { format!("[{section}]") };
+    let text = format!("{heading}\n{} = {value}\n{rest}\n", key.name);
+    let file = SourceFile { path: "quelea.toml".into(), text };
+    Sources { file: Some(file), ..Sources::default() }
+}
+
+fn in_env(section: &str, key: &Key, number: u64) -> Sources {
+    let index = if LISTS.contains(&section) { "__0" } else { "" };
+    let name = format!("QUELEA_{section}{index}__{}", key.name);
+    Sources { env: vec![(name, number.to_string())], ..Sources::default() }
+}
+
+const LISTS: [&str; 3] = ["listeners", "authentication", "namespaces"];
 
 #[test]
 fn providers_are_listed_and_named_by_listeners() {
@@ -222,13 +286,14 @@ fn unknown_keys_are_errors_with_place_and_suggestion() {
 #[test]
 fn wrong_values_say_what_is_allowed() {
     let message = error("[limits]\nqos_max = 3");
-    assert!(
-        message.starts_with(
-            "/etc/quelea/quelea.toml:2:11: limits.qos_max: must be a number from 0 to 2"
-        )
-    );
+    assert!(message.starts_with(
+        "/etc/quelea/quelea.toml:2:11: limits.qos_max: must be a number between 0 and 2; got 3"
+    ));
+    let message = error("[limits]\nconnections_max = 0");
+    let told = "must be a number between 1 and 4294967295, or \"unlimited\"; got 0";
+    assert!(message.ends_with(told), "{message}");
     assert!(error("[limits]\nqos_max = \"x\"").contains("'x' is not one"));
-    assert!(error("[limits]\nqos_max = -1").contains("out of range"));
+    assert!(error("[limits]\nqos_max = -1").contains("got -1"));
     assert!(error("[limits]\nretain_available = 1").contains("true or false"));
     assert!(error("[limits]\nqueue_overflow = \"drop\"").contains("\"drop_oldest\""));
     assert!(error("[http]\nlisten = \"9883\"").contains("127.0.0.1:9883"));
@@ -562,6 +627,8 @@ fn namespaces_are_named_once_and_units_set_what_is_not_set() {
     assert_eq!((max(Quota::Sessions), max(Quota::Connections)), (Some(7), None));
     assert_eq!((&a.hosts[..], b.state), (&["a.example".into()][..], NamespaceState::Suspended));
     assert!(b.limits.is_empty());
+    let none = config("[[namespaces]]\nname = \"a\"\nthroughput_units = 2\nsessions_max = 0\n");
+    assert!(none.namespaces[0].limits.contains(&(Quota::Sessions, 0)), "none is a limit, too");
     let placing = &read.listeners[0].placing;
     assert_eq!((placing.own.as_deref(), placing.creates), (Some("a"), true));
     assert_eq!(placing.from, [NamespaceSource::Username]);

@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use super::namespaces::{RawNamespace, UnknownNamespace};
-use super::schema::{
-    Kind, Section, Unit, bytes, bytes_or, count, count_or, secs, secs_or, settings, words,
-};
+use super::schema::{Kind, Section, bytes, bytes_or, count, count_or, secs, settings, words};
 
 /// All sections, in the order in which they are documented.
 pub const SECTIONS: &[Section] = &[
@@ -27,17 +25,14 @@ pub const SECTIONS: &[Section] = &[
     Events::SECTION,
 ];
 
-/// What `auto` stands for where 0 is a number like others, cut to the type of the key.
+/// What stands inside for `auto` where 0 is a size like others.
 pub const AUTO: u64 = u64::MAX;
-
-/// A number from 0 on, or `auto`.
-const fn auto(unit: Unit, stands_for: u64) -> Kind {
-    let max = stands_for / 2;
-    Kind::Number { unit, min: 0, max, word: Some(("auto", stands_for)) }
-}
 
 /// What a time limit of `never` means: the largest value MQTT can say.
 pub const NEVER: u32 = u32::MAX;
+
+/// A time for which 0 has a meaning of its own.
+const SECS_OR_NEVER: Kind = secs(0, NEVER as u64 - 1).or("never", NEVER as u64);
 
 words! {
     /// What happens to a message for a session whose queue is full.
@@ -273,7 +268,7 @@ settings! {
         /// As in `[limits]`.
         packet_bytes_max: Option<u32> = bytes(20, PACKET_BYTES_MAX), "";
         /// As in `[limits]`.
-        keep_alive_max_secs: Option<u16> = secs_or("unlimited", 0, 65_535), "";
+        keep_alive_max_secs: Option<u16> = secs(1, 65_535).or("unlimited", 0), "";
         /// As in `[limits]`.
         in_flight_max: Option<u16> = count(1, 65_535), "";
         /// As in `[limits]`.
@@ -443,11 +438,11 @@ settings! {
         outbox_bytes_max: u32 = bytes(1 << 10, 1 << 30), "1MiB";
         /// The most retained messages. Further ones are refused with 0x97; replacing and clearing
         /// goes on. `auto`: one for each 512 bytes of `retained_bytes_max`.
-        retained_messages_max: u32 = auto(Unit::Count, u32::MAX as u64), "auto";
+        retained_messages_max: u32 = count(0, u32::MAX as u64 / 2).or("auto", u32::MAX as u64), "auto";
         /// The most bytes of retained messages. Further ones are refused with 0x97, also larger
         /// ones that replace smaller ones; clearing is never refused. `auto`: a quarter of
         /// `memory_bytes_max`.
-        retained_bytes_max: u64 = auto(Unit::Bytes, AUTO), "auto";
+        retained_bytes_max: u64 = bytes(0, AUTO / 2).or("auto", AUTO), "auto";
         /// Of these, the most bytes of one user, or of one address for clients without a proved
         /// user name. `auto`: as much as it leaves free for others, as `queues_bytes_max` says.
         retained_bytes_per_user_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
@@ -475,19 +470,19 @@ settings! {
         /// that ask for more. A session that expires loses its queued messages; one whose client
         /// never comes back would stay for ever. So the default is longer than devices are usually
         /// switched off.
-        session_expiry_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "90d";
+        session_expiry_max_secs: u32 = SECS_OR_NEVER, "90d";
         /// The time that a session of a 3.1 or 3.1.1 client with clean session 0 outlives its
         /// connection, as far as `session_expiry_max_secs` allows. The standard says forever.
-        session_expiry_v3_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
+        session_expiry_v3_secs: u32 = SECS_OR_NEVER, "never";
         /// The longest time that a message may wait. `never`: as long as its publisher says.
-        message_expiry_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
+        message_expiry_max_secs: u32 = secs(1, NEVER as u64 - 1).or("never", NEVER as u64), "never";
         /// The longest keep-alive. MQTT 5 clients that ask for more, or for none, are given this
         /// one.
-        keep_alive_max_secs: u16 = secs_or("unlimited", 0, 65_535), "unlimited";
+        keep_alive_max_secs: u16 = secs(1, 65_535).or("unlimited", 0), "unlimited";
         /// The keep-alive given to MQTT 5 clients that ask for none. `off`: none.
-        keep_alive_default_secs: u16 = secs_or("off", 0, 65_535), "off";
+        keep_alive_default_secs: u16 = secs(1, 65_535).or("off", 0), "off";
         /// The longest delay of a will. A longer one is shortened.
-        will_delay_max_secs: u32 = secs_or("never", NEVER as u64, NEVER as u64), "never";
+        will_delay_max_secs: u32 = SECS_OR_NEVER, "never";
         /// The largest will payload. A CONNECT with a larger one is refused with 0x95 (return code
         /// 3 of MQTT 3).
         will_payload_bytes_max: u16 = bytes(0, 65_535), "65535";
@@ -525,13 +520,14 @@ settings! {
         /// Size of a log file. Each shard has one from its first start on, and about three once it
         /// is busy. A record takes at most half of it, hence `auto`: a little more than twice the
         /// largest `packet_bytes_max`, at least 16 MiB. On small devices, lower that limit.
-        segment_bytes: u32 = bytes_or("auto", 1 << 30), "auto";
+        segment_bytes: u32 = bytes(64 << 10, 1 << 30).or("auto", 0), "auto";
         /// The most bytes of all logs together; each shard has an equal share. At the limit the
         /// broker acts as if the disk were full. `auto`: 80 % of what the file system of the data
         /// directory has free at the start, including what is stored there already, and at least
-        /// four segments for each shard. 0: no limit. While less than a quarter is left of what may
+        /// four segments for each shard. While less than a quarter is left of what may
         /// wait there, users (or addresses) that have more there than what is left are refused.
-        log_bytes_max: u64 = auto(Unit::Bytes, AUTO), "auto";
+        log_bytes_max: u64 =
+            bytes(256 << 10, AUTO / 2).or("auto", AUTO).or("unlimited", 0), "auto";
         /// Space is reclaimed once a log takes more than this many per cent of the bytes that are
         /// still needed, plus two segments. A smaller value takes less space and more copying.
         space_percent: u32 = count(110, 1_000), "200";
@@ -761,7 +757,7 @@ settings! {
     /// The topics under `$SYS/broker/`.
     "sys" => Sys {
         /// How often they are published. `off`: never.
-        interval_secs: u32 = secs_or("off", 0, 86_400), "10";
+        interval_secs: u32 = secs(1, 86_400).or("off", 0), "10";
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use broker::Quota;
 
 use super::keys::RawListener;
-use super::schema::{Kind, Section, bytes_or, count_or, settings, words};
+use super::schema::{Kind, Section, bytes, count, count_or, settings, words};
 use super::source::Settings;
 use super::{Problem, values};
 
@@ -49,9 +49,21 @@ words! {
     }
 }
 
+/// What stands inside for a limit of `unlimited`.
+const UNLIMITED: u64 = u64::MAX;
+
+/// What a namespace may hold. 0: nothing.
+const COUNT: Kind = count(0, u32::MAX as u64).or("unlimited", UNLIMITED);
+const BYTES: Kind = bytes(0, UNLIMITED / 2).or("unlimited", UNLIMITED);
+
+/// At no rate at all a client could not even say goodbye: `suspended` is for that.
+const RATE: Kind = count(1, u32::MAX as u64).or("unlimited", UNLIMITED);
+const BYTES_RATE: Kind = bytes(1, UNLIMITED / 2).or("unlimited", UNLIMITED);
+
 settings! {
     /// Namespaces, each with topics, client ids, sessions, retained messages and groups of its own.
-    /// See `docs/namespaces.md`. Read again on SIGHUP.
+    /// See `docs/namespaces.md`. Read again on SIGHUP. A limit of 0 is none of what it limits; a
+    /// rate has to be more. To let no clients in, set `state = "suspended"`.
     "namespaces" => RawNamespace {
         /// What it is called: letters, digits, `.`, `_` and `-`, 64 at most. `default` is the
         /// namespace of all who are in no other.
@@ -72,36 +84,36 @@ settings! {
         /// 640 MB in all; and 1,000,000 subscriptions, however many units there are.
         throughput_units: u32 = count_or("unlimited", 10_000), "unlimited";
         /// The most connections. A further one is refused with 0x97.
-        connections_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        connections_max: Option<u64> = COUNT, "";
         /// The most connects per second. Further ones are refused with 0x9F.
-        connects_per_second_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        connects_per_second_max: Option<u64> = RATE, "";
         /// The most messages per second from its clients. Above it they are read later.
-        messages_in_per_second_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        messages_in_per_second_max: Option<u64> = RATE, "";
         /// The most bytes of packets per second from its clients. Above it those who publish are
         /// read later.
-        bytes_in_per_second_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        bytes_in_per_second_max: Option<u64> = BYTES_RATE, "";
         /// The most messages per second to its clients. Above it those who publish are read later.
-        messages_out_per_second_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        messages_out_per_second_max: Option<u64> = RATE, "";
         /// The most bytes of topics and payloads per second to its clients. Above it those who
         /// publish are read later.
-        bytes_out_per_second_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        bytes_out_per_second_max: Option<u64> = BYTES_RATE, "";
         /// The most sessions, with or without a connection. A further one is refused with 0x97.
-        sessions_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        sessions_max: Option<u64> = COUNT, "";
         /// The most subscriptions. A further one is refused with 0x97.
-        subscriptions_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        subscriptions_max: Option<u64> = COUNT, "";
         /// The most retained messages. A further one is refused with 0x97.
-        retained_messages_max: Option<u64> = count_or("unlimited", u32::MAX as u64), "";
+        retained_messages_max: Option<u64> = COUNT, "";
         /// The most bytes of retained messages.
-        retained_bytes_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        retained_bytes_max: Option<u64> = BYTES, "";
         /// The most memory of messages that are queued for its sessions. Above it the queues are
         /// full: `queue_overflow` says what happens to a further message.
-        queued_bytes_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        queued_bytes_max: Option<u64> = BYTES, "";
         /// The most bytes of its messages that are stored in the logs. Above it a publish that has
         /// to be stored is refused with 0x97.
-        logged_bytes_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        logged_bytes_max: Option<u64> = BYTES, "";
         /// The most memory of its sessions with their subscriptions and wills. Above it new kept
         /// sessions, wills and subscriptions are refused with 0x97.
-        session_bytes_max: Option<u64> = bytes_or("unlimited", u64::MAX / 2), "";
+        session_bytes_max: Option<u64> = BYTES, "";
     }
 }
 
@@ -175,26 +187,27 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
     Some(all)
 }
 
-/// What is set by itself goes before what units set; 0 is no limit.
+/// What is set by itself goes before what units set.
 fn limits_of(raw: &RawNamespace) -> Vec<(Quota, u64)> {
-    let units = u64::from(raw.throughput_units);
+    let units = Some(u64::from(raw.throughput_units)).filter(|units| *units > 0);
+    let by_unit = |each: u64| units.map(|units| each * units);
     let all = [
-        (Quota::Connections, raw.connections_max, 10_000 * units),
-        (Quota::Sessions, raw.sessions_max, 10_000 * units),
-        (Quota::Connects, raw.connects_per_second_max, 200 * units),
-        (Quota::MessagesIn, raw.messages_in_per_second_max, 1_000 * units),
-        (Quota::BytesIn, raw.bytes_in_per_second_max, 1_000_000 * units),
-        (Quota::MessagesOut, raw.messages_out_per_second_max, 1_000 * units),
-        (Quota::BytesOut, raw.bytes_out_per_second_max, 1_000_000 * units),
-        (Quota::Subscriptions, raw.subscriptions_max, if units > 0 { 1_000_000 } else { 0 }),
-        (Quota::RetainedMessages, raw.retained_messages_max, 10_000 * units),
-        (Quota::RetainedBytes, raw.retained_bytes_max, 640_000_000 * units),
-        (Quota::QueuedBytes, raw.queued_bytes_max, 0),
-        (Quota::LoggedBytes, raw.logged_bytes_max, 0),
-        (Quota::SessionBytes, raw.session_bytes_max, 0),
+        (Quota::Connections, raw.connections_max, by_unit(10_000)),
+        (Quota::Sessions, raw.sessions_max, by_unit(10_000)),
+        (Quota::Connects, raw.connects_per_second_max, by_unit(200)),
+        (Quota::MessagesIn, raw.messages_in_per_second_max, by_unit(1_000)),
+        (Quota::BytesIn, raw.bytes_in_per_second_max, by_unit(1_000_000)),
+        (Quota::MessagesOut, raw.messages_out_per_second_max, by_unit(1_000)),
+        (Quota::BytesOut, raw.bytes_out_per_second_max, by_unit(1_000_000)),
+        (Quota::Subscriptions, raw.subscriptions_max, units.map(|_| 1_000_000)),
+        (Quota::RetainedMessages, raw.retained_messages_max, by_unit(10_000)),
+        (Quota::RetainedBytes, raw.retained_bytes_max, by_unit(640_000_000)),
+        (Quota::QueuedBytes, raw.queued_bytes_max, None),
+        (Quota::LoggedBytes, raw.logged_bytes_max, None),
+        (Quota::SessionBytes, raw.session_bytes_max, None),
     ];
-    let set = all.map(|(quota, own, of_units)| (quota, own.unwrap_or(of_units)));
-    set.into_iter().filter(|(_, max)| *max > 0).collect()
+    let set = all.into_iter().filter_map(|(quota, own, of_units)| Some((quota, own.or(of_units)?)));
+    set.filter(|(_, max)| *max != UNLIMITED).collect()
 }
 
 impl Placing {

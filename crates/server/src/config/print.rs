@@ -185,6 +185,8 @@ keeps its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML fil
 - Sizes take `B`, `KB`, `MB`, `GB`, `KiB`, `MiB`, `GiB`; times take `s`, `m`, `h`, `d`; without a
   unit they are bytes and seconds.
 - Relative paths in a file are relative to that file; elsewhere to the working directory.
+- A number never stands for a word: `unlimited`, `auto`, `never` and `off` are written as such. 0
+  means none at all; where that would make no sense, it is out of range.
 - An unknown key or a value out of range is an error: the broker does not start with half of what
   you meant. `quelea serve --check-config` only checks, also the files that it names; with
   `--security` it tells what is open to others, too; `--print-config` shows each value in force with

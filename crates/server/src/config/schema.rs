@@ -34,8 +34,9 @@ pub enum Kind {
         unit: Unit,
         min: u64,
         max: u64,
-        /// A word that stands for a number, e.g. `never`.
-        word: Option<(&'static str, u64)>,
+        /// Words such as `never`, each with the number outside of the range that stands for it
+        /// inside: no number that is written means a word.
+        words: [Option<(&'static str, u64)>; 2],
     },
     Flag,
     /// Any text; the string says what it should be.
@@ -141,31 +142,42 @@ macro_rules! words {
 pub(crate) use words;
 
 pub(crate) const fn count(min: u64, max: u64) -> Kind {
-    Kind::Number { unit: Unit::Count, min, max, word: None }
-}
-
-/// A count for which `word` stands for 0.
-pub(crate) const fn count_or(word: &'static str, max: u64) -> Kind {
-    Kind::Number { unit: Unit::Count, min: 0, max, word: Some((word, 0)) }
+    Kind::Number { unit: Unit::Count, min, max, words: [None; 2] }
 }
 
 pub(crate) const fn bytes(min: u64, max: u64) -> Kind {
-    Kind::Number { unit: Unit::Bytes, min, max, word: None }
-}
-
-pub(crate) const fn bytes_or(word: &'static str, max: u64) -> Kind {
-    Kind::Number { unit: Unit::Bytes, min: 0, max, word: Some((word, 0)) }
+    Kind::Number { unit: Unit::Bytes, min, max, words: [None; 2] }
 }
 
 pub(crate) const fn secs(min: u64, max: u64) -> Kind {
-    Kind::Number { unit: Unit::Secs, min, max, word: None }
+    Kind::Number { unit: Unit::Secs, min, max, words: [None; 2] }
 }
 
-pub(crate) const fn secs_or(word: &'static str, stands_for: u64, max: u64) -> Kind {
-    Kind::Number { unit: Unit::Secs, min: 0, max, word: Some((word, stands_for)) }
+/// A count from 1, or `word`, which is 0 inside.
+pub(crate) const fn count_or(word: &'static str, max: u64) -> Kind {
+    count(1, max).or(word, 0)
+}
+
+/// A size from 1, or `word`, which is 0 inside.
+pub(crate) const fn bytes_or(word: &'static str, max: u64) -> Kind {
+    bytes(1, max).or(word, 0)
 }
 
 impl Kind {
+    /// A word beside the numbers, with the number that stands for it inside.
+    pub(crate) const fn or(self, word: &'static str, inside: u64) -> Self {
+        let Self::Number { unit, min, max, words: [first, second] } = self else {
+            panic!("only a number has words beside it");
+        };
+        assert!(inside < min || inside > max, "a number that can be written means a word");
+        assert!(second.is_none(), "there is room for two words");
+        let words = match first {
+            None => [Some((word, inside)), None],
+            first => [first, Some((word, inside))],
+        };
+        Self::Number { unit, min, max, words }
+    }
+
     /// Reads a value from text, as environment variables, flags and defaults give it.
     ///
     /// # Errors
@@ -173,9 +185,9 @@ impl Kind {
     /// What is wrong with it.
     pub fn parse_text(&self, text: &str) -> Result<Value, String> {
         match self {
-            Self::Number { unit, word, .. } => {
-                if let Some((_, number)) = word.filter(|(word, _)| *word == text) {
-                    return Ok(Value::Number(number));
+            Self::Number { unit, words, .. } => {
+                if let Some((_, inside)) = words.iter().flatten().find(|(word, _)| *word == text) {
+                    return Ok(Value::Number(*inside));
                 }
                 let number =
                     parse_number(text, *unit).ok_or_else(|| format!("'{text}' is not one"))?;
@@ -209,7 +221,7 @@ impl Kind {
         match (self, value) {
             (Self::Number { .. }, DeValue::Integer(number)) => {
                 let parsed = u64::from_str_radix(number.as_str(), number.radix());
-                self.check_number(parsed.map_err(|_| format!("{number} is out of range"))?)
+                self.check_number(parsed.map_err(|_| format!("got {number}"))?)
             }
             (Self::Flag, DeValue::Boolean(flag)) => Ok(Value::Flag(*flag)),
             (
@@ -232,20 +244,16 @@ impl Kind {
     /// What is allowed, as a noun phrase.
     pub fn allowed(&self) -> String {
         match self {
-            Self::Number { unit, min, max, word } => {
+            Self::Number { unit, min, max, words } => {
                 let unit_words = match unit {
                     Unit::Count => "a number",
                     Unit::Bytes => "a size (bytes, or like \"64KiB\")",
                     Unit::Secs => "a time (seconds, or like \"5m\")",
                 };
-                // The word is named by itself, so no bound is shown as that word.
-                let stands_for = word.map(|(_, number)| number);
-                let low = if stands_for == Some(*min) { min + 1 } else { *min };
-                let has_top = *max < UNBOUNDED && stands_for != Some(*max);
-                let to = has_top.then(|| format!(" to {}", self.show_number(*max)));
-                let to = to.unwrap_or_default();
-                let word = word.map(|(word, _)| format!(", or \"{word}\"")).unwrap_or_default();
-                format!("{unit_words} from {}{to}{word}", self.show_number(low))
+                let words = words.iter().flatten();
+                let words: String = words.map(|(word, _)| format!(", or \"{word}\"")).collect();
+                let (min, max) = (self.show_number(*min), self.show_number(*max));
+                format!("{unit_words} between {min} and {max}{words}")
             }
             Self::Flag => "true or false".into(),
             Self::Text(what) => (*what).into(),
@@ -273,18 +281,17 @@ impl Kind {
     }
 
     fn check_number(&self, number: u64) -> Result<Value, String> {
-        let Self::Number { min, max, word, .. } = self else { return Err("not a number".into()) };
-        if (*min..=*max).contains(&number)
-            || word.is_some_and(|(_, stands_for)| stands_for == number)
-        {
-            return Ok(Value::Number(number));
+        match self {
+            Self::Number { min, max, .. } if (*min..=*max).contains(&number) => {
+                Ok(Value::Number(number))
+            }
+            _ => Err(format!("got {number}")),
         }
-        Err(format!("{number} is out of range"))
     }
 
     fn show_number(&self, number: u64) -> String {
-        let Self::Number { unit, word, .. } = self else { return number.to_string() };
-        if let Some((word, _)) = word.filter(|(_, stands_for)| *stands_for == number) {
+        let Self::Number { unit, words, .. } = self else { return number.to_string() };
+        if let Some((word, _)) = words.iter().flatten().find(|(_, inside)| *inside == number) {
             return quoted(word);
         }
         let suffixes = if *unit == Unit::Bytes { &BYTE_SUFFIXES[..3] } else { &[] };
@@ -382,9 +389,6 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.into()).to_string()
 }
 
-/// No number that anybody would reach: not told as a limit.
-const UNBOUNDED: u64 = u64::MAX / 2;
-
 const BYTE_SUFFIXES: [(&str, u64); 7] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
@@ -408,7 +412,7 @@ mod tests {
         {
             assert_eq!(size.parse_text(text), Ok(Value::Number(number)), "{text}");
         }
-        let time = secs_or("never", u32::MAX.into(), 86_400);
+        let time = secs(0, 86_400).or("never", u32::MAX.into());
         for (text, number) in [("90", 90), ("5m", 300), ("1d", 86_400), ("never", u32::MAX.into())]
         {
             assert_eq!(time.parse_text(text), Ok(Value::Number(number)), "{text}");
@@ -426,7 +430,7 @@ mod tests {
         let kinds = [
             (bytes(0, 1 << 40), Value::Number(16 << 20)),
             (bytes(0, 1 << 40), Value::Number(12_345)),
-            (secs_or("never", u32::MAX.into(), 9), Value::Number(u32::MAX.into())),
+            (secs(0, 9).or("never", u32::MAX.into()), Value::Number(u32::MAX.into())),
             (Kind::Flag, Value::Flag(true)),
             (Kind::Text("text"), Value::Text("say \"hi\"\\".into())),
             (Kind::Text("text"), Value::Unset),
@@ -448,17 +452,25 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_of_numbers_and_its_word_stands_behind_it() {
+    fn a_range_is_of_numbers_and_its_words_stand_behind_it() {
         let time = "a time (seconds, or like \"5m\")";
         let size = "a size (bytes, or like \"64KiB\")";
         for (kind, allowed) in [
-            (count_or("unlimited", 9), "a number from 1 to 9, or \"unlimited\"".into()),
-            (secs_or("off", 0, 9), format!("{time} from 1 to 9, or \"off\"")),
-            (secs_or("never", 9, 9), format!("{time} from 0, or \"never\"")),
-            (bytes_or("auto", u64::MAX / 2), format!("{size} from 1, or \"auto\"")),
-            (bytes(20, 1 << 20), format!("{size} from 20 to \"1MiB\"")),
+            (count_or("unlimited", 9), "a number between 1 and 9, or \"unlimited\"".into()),
+            (secs(0, 9).or("never", 10), format!("{time} between 0 and 9, or \"never\"")),
+            (bytes(20, 1 << 20), format!("{size} between 20 and \"1MiB\"")),
+            (
+                bytes_or("unlimited", 9).or("auto", u64::MAX),
+                format!("{size} between 1 and 9, or \"unlimited\", or \"auto\""),
+            ),
         ] {
             assert_eq!(kind.allowed(), allowed);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "means a word")]
+    fn a_number_that_can_be_written_means_no_word() {
+        let _ = count(0, 9).or("unlimited", 0);
     }
 }
