@@ -53,7 +53,7 @@ impl Shard {
     pub fn on_command(&mut self, ticket: u32, scope: Scope, command: &Command, now_ms: u64) {
         let answer = match command {
             Command::Sessions { from, max, wanted } => {
-                Answer::Sessions(self.look_at_sessions(scope, *from, rows_of(*max), wanted))
+                Answer::Sessions(self.look_at_sessions(*from, rows_of(*max), wanted))
             }
             Command::Session(client_id) => {
                 Answer::Session(self.look_at_session(Name::new(scope, client_id)))
@@ -66,14 +66,17 @@ impl Shard {
                 let topic = Name::new(scope, &**topic);
                 Answer::Receivers(self.look_at_receivers(topic, *from, rows_of(*max)))
             }
-            Command::Groups { from, max } => {
-                Answer::Groups(self.look_at_groups(scope, *from, rows_of(*max)))
+            Command::Groups { within, from, max } => {
+                Answer::Groups(self.look_at_groups(*within, *from, rows_of(*max)))
             }
             Command::Members { share, filter, from, max } => {
                 let group = GroupText::new(scope, share, filter);
                 Answer::Members(self.look_at_members(group, *from, rows_of(*max)))
             }
             Command::Names(keys) => self.look_at_names(scope, keys),
+            Command::Homes { client_id, scopes } => {
+                Answer::Homes(self.look_at_homes(client_id, scopes))
+            }
             Command::Retained { filter, after, max } => {
                 let (filter, max) = (Name::new(scope, &**filter), rows_of(*max) as usize);
                 let (messages, after) = self.retained.page(filter, after.clone(), max);

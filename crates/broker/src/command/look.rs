@@ -15,7 +15,6 @@ use super::{
 impl Shard {
     pub(super) fn look_at_sessions(
         &self,
-        scope: Scope,
         from: u32,
         max: u32,
         wanted: &Wanted,
@@ -25,8 +24,7 @@ impl Shard {
         let mut slot = from;
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         while slot < looks_end && rows.len() < max as usize {
-            let own = self.clients.get(slot).filter(|client| client.scope == scope);
-            let client = own.filter(|client| wanted.admits(client));
+            let client = self.clients.get(slot).filter(|client| wanted.admits(client));
             rows.extend(client.map(view_of));
             slot += 1;
         }
@@ -116,7 +114,12 @@ impl Shard {
         Page::of(rows, (place > last).then_some(last))
     }
 
-    pub(super) fn look_at_groups(&self, scope: Scope, from: u32, max: u32) -> Page<GroupView> {
+    pub(super) fn look_at_groups(
+        &self,
+        within: Option<Scope>,
+        from: u32,
+        max: u32,
+    ) -> Page<GroupView> {
         let end = self.groups.numbers_end();
         let mut rows = Vec::new();
         let mut number = from;
@@ -124,7 +127,8 @@ impl Shard {
         while number < looks_end && rows.len() < max as usize {
             let group = self.groups.get(number);
             let own = group.filter(|group| {
-                group.name.scope == scope && self.shared.shard_of_group(group.name.key) == self.id
+                within.is_none_or(|scope| group.name.scope == scope)
+                    && self.shared.shard_of_group(group.name.key) == self.id
             });
             rows.extend(own.map(group_view));
             number += 1;
@@ -153,13 +157,22 @@ impl Shard {
         };
         Answer::Names(keys.iter().take(PAGE_ROWS as usize).map(name).collect())
     }
+
+    pub(super) fn look_at_homes(&self, client_id: &str, scopes: &[Scope]) -> Vec<(Scope, bool)> {
+        let home = |scope: &Scope| {
+            let client = self.clients.get(self.clients.find(Name::new(*scope, client_id))?)?;
+            Some((*scope, client.is_connected()))
+        };
+        scopes.iter().take(PAGE_LOOKS as usize).filter_map(home).collect()
+    }
 }
 
 impl Wanted {
     fn admits(&self, client: &Client) -> bool {
         let Identity { client_id, username } = client.identity();
         let address = || client.session.link().map_or("", |link| &link.peer);
-        self.id_part.as_deref().is_none_or(|part| client_id.contains(part))
+        self.scope.is_none_or(|scope| scope == client.scope)
+            && self.id_part.as_deref().is_none_or(|part| client_id.contains(part))
             && self.username.as_deref().is_none_or(|name| username.unwrap_or_default() == name)
             && self.connected.is_none_or(|wanted| wanted == client.is_connected())
             && (self.queued_min == 0 || queued(client) >= self.queued_min)
@@ -182,6 +195,7 @@ fn view_of(client: &Client) -> SessionView {
         unsent_bytes: link.outbox.len() as u64,
     });
     SessionView {
+        scope: client.scope,
         client_id: client.id.clone(),
         username: client.username.clone(),
         connection,
@@ -213,6 +227,7 @@ fn receiving(group: &Group) -> ReceiverView {
 fn group_view(group: &Group) -> GroupView {
     let kept = group.kept.as_ref().map_or(0, |kept| kept.waiting());
     GroupView {
+        scope: group.name.scope,
         share: group.name.share.clone(),
         filter: group.name.filter.clone(),
         members: group.members.len() as u64,

@@ -18,7 +18,7 @@ use codec::{Reason, Version};
 use session::Message;
 use topic::Cursor;
 
-use crate::SessionKey;
+use crate::{Scope, SessionKey};
 
 pub(crate) use change::Publications;
 
@@ -39,14 +39,17 @@ pub enum Command {
     Subscriptions { client_id: Box<str>, from: u32, max: u32 },
     /// Who in this shard gets a message on the topic; shared groups are told apart.
     Receivers { topic: Box<str>, from: u32, max: u32 },
-    /// The shared groups whose home this shard is.
-    Groups { from: u32, max: u32 },
+    /// The shared groups whose home this shard is; without a scope those of all.
+    Groups { within: Option<Scope>, from: u32, max: u32 },
     /// The members of one, as any shard knows them.
     Members { share: Box<str>, filter: Box<str>, from: u32, max: u32 },
     /// The client ids of sessions of this shard.
     Names(Vec<SessionKey>),
     /// Retained messages that have their home here.
     Retained { filter: Box<str>, after: Option<Cursor>, max: u32 },
+    /// In which of these scopes, all of whose clients of this id have their home here, there is
+    /// such a client. Of more than [`PAGE_LOOKS`] the others are not looked at.
+    Homes { client_id: Box<str>, scopes: Vec<Scope> },
     /// Ends the connection of a client: 0x98, administrative action.
     Kick(Box<str>),
     /// Ends a session and its connection, with all that waits for it.
@@ -64,6 +67,8 @@ pub enum Command {
 /// Which sessions are wanted: those that meet all that is set.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
+    /// None: of all scopes.
+    pub scope: Option<Scope>,
     /// Part of the client id.
     pub id_part: Option<Box<str>>,
     /// The whole user name; empty: those without one.
@@ -111,6 +116,8 @@ pub enum Answer {
     Members(Option<Page<MemberView>>),
     /// In the order of the question; none for a session that has ended.
     Names(Vec<Option<Box<str>>>),
+    /// Each with whether the client is connected.
+    Homes(Vec<(Scope, bool)>),
     Retained {
         messages: Vec<Message>,
         after: Option<Cursor>,
@@ -144,6 +151,7 @@ pub struct Page<T> {
 /// A session as operators see it.
 #[derive(Clone, Debug)]
 pub struct SessionView {
+    pub scope: Scope,
     pub client_id: Box<str>,
     pub username: Option<Box<str>>,
     pub connection: Option<ConnectionView>,
@@ -203,6 +211,7 @@ pub struct ReceiverView {
 /// A shared group, as its home sees it.
 #[derive(Clone, Debug)]
 pub struct GroupView {
+    pub scope: Scope,
     pub share: Box<str>,
     pub filter: Box<str>,
     pub members: u64,

@@ -238,7 +238,7 @@ fn a_group_is_told_by_its_home_alone_and_its_members_by_any_shard() {
     lab.settle();
     let mut told = Vec::new();
     for shard in 0..2 {
-        let command = Command::Groups { from: 0, max: 10 };
+        let command = Command::Groups { within: None, from: 0, max: 10 };
         let Answer::Groups(page) = lab.ask(shard, &command) else { panic!("groups") };
         told.extend(page.rows);
     }

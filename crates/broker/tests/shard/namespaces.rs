@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::lab::{Conn, Got, Lab, SCOPES, level, persistent, request, retained};
-use broker::command::PAGE_ROWS;
+use broker::command::{PAGE_ROWS, Wanted};
 use broker::journal::{Fact, GroupOpened, QueueNumber, SessionOpened, StoredMessage};
 use broker::{Answer, Command, ConnectRequest, Name, Quota, Scope};
 use codec::{AckKind, Reason, Version};
@@ -43,6 +43,42 @@ fn the_same_client_id_is_another_client_in_each_namespace() {
         let Some(Got::Connack { session_present, .. }) = lab.take(again) else { panic!() };
         assert!(session_present);
     }
+}
+
+#[test]
+fn sessions_are_listed_of_all_namespaces_or_of_one() {
+    let mut lab = Lab::new(1);
+    let conns = scopes().map(|scope| lab.open(of(scope, persistent("phone"))));
+    lab.open(of(SCOPES[0], request("other")));
+    lab.cut(conns[1]);
+    let mut listed = |scope: Option<Scope>| {
+        let wanted = Wanted { scope, ..Wanted::default() };
+        let mut rows = Vec::new();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let command = Command::Sessions { from, max: 2, wanted: wanted.clone() };
+            lab.shards[0].on_command(1, FIRST, &command, lab.now_ms);
+            let Some((1, Answer::Sessions(page))) = lab.shards[0].effects.answers.pop() else {
+                panic!("sessions")
+            };
+            rows.extend(page.rows.into_iter().map(|row| (row.scope, row.client_id.to_string())));
+            next = page.next;
+        }
+        rows.sort();
+        rows
+    };
+    let phone = |scope: Scope| (scope, "phone".to_owned());
+    let [first, one, two] = scopes();
+    assert_eq!(listed(Some(two)), [phone(two)]);
+    assert_eq!(listed(None).len(), 4);
+    assert_eq!(listed(Some(one)), [(one, "other".into()), phone(one)]);
+    let known = vec![first, one, Scope::new(77), two];
+    let command = Command::Homes { client_id: "phone".into(), scopes: known };
+    lab.shards[0].on_command(1, FIRST, &command, lab.now_ms);
+    let Some((1, Answer::Homes(homes))) = lab.shards[0].effects.answers.pop() else {
+        panic!("homes")
+    };
+    assert_eq!(homes, [(first, true), (one, false), (two, true)]);
 }
 
 #[test]

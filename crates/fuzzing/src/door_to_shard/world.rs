@@ -637,12 +637,13 @@ fn looks_at(client_id: &str) -> [Command; LOOKS] {
         Command::Session(client_id.into()),
         Command::Subscriptions { client_id: client_id.into(), from, max },
         Command::Receivers { topic: "a/b".into(), from, max },
-        Command::Groups { from, max },
+        Command::Groups { within: None, from, max },
+        Command::Homes { client_id: client_id.into(), scopes: vec![Scope::FIRST] },
         Command::Retained { filter: "#".into(), after: None, max },
     ]
 }
 
-const LOOKS: usize = 6;
+const LOOKS: usize = 7;
 
 fn kick(client_id: &str) -> Command {
     Command::Kick(client_id.into())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use broker::command::Whom;
-use broker::{Answer, Command};
+use broker::{Answer, Command, Scope};
 use serde_json::json;
 use web::axum::http::StatusCode;
 
@@ -193,7 +193,7 @@ async fn end_connections(api: &Api, whom: Whom) -> Result<(), Problem> {
         let mut next = Some(0);
         while let Some(from) = next {
             let command = Command::EndBanned { from, whom: whom.clone() };
-            next = match api.shards.ask(shard, command).await? {
+            next = match api.shards.ask(shard, Scope::FIRST, command).await? {
                 Answer::Ended(next) => next,
                 _ => return Err(other_answer()),
             };

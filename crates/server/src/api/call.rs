@@ -5,7 +5,9 @@ use web::axum::http::StatusCode;
 
 use super::problem::Problem;
 use super::routes::{Kind, Param, Place, Route};
+use super::scopes;
 use super::views::Caller;
+use crate::config::namespaces::DEFAULT;
 
 /// A request that has been understood.
 #[derive(Debug)]
@@ -99,6 +101,13 @@ impl Call {
             ("", kind) => format!("{kind} {}", text("who")),
             (topic, _) => topic.to_owned(),
         }
+    }
+
+    /// The namespace that a call of this route is about, for the log; empty: it is about none.
+    pub(crate) fn namespace(&self, route: &Route) -> String {
+        let takes_one = route.params.iter().any(|param| param.name == scopes::PARAM);
+        let one = self.text(scopes::PARAM).or_else(|| takes_one.then_some(DEFAULT));
+        one.unwrap_or_default().to_owned()
     }
 
     pub(crate) fn text(&self, name: &str) -> Option<&str> {

@@ -3,21 +3,22 @@
 use std::sync::Arc;
 
 use broker::command::{Page, Wanted};
-use broker::{Answer, Command, Name, SessionKey};
+use broker::{Answer, Command, Name, Scope, SessionKey};
 use topic::TopicLimits;
 use web::axum::http::StatusCode;
 
 use super::call::Call;
-use super::paging::other_answer;
+use super::paging::{Spot, other_answer};
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
-use super::views::{Client, Group, Member, Receiver, Subscription};
-use super::{Api, bans, json};
+use super::views::{Client, Group, Home, Member, Receiver, Subscription};
+use super::{Api, bans, json, scopes};
 use crate::auth::bans::Banned;
 
 pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
     let wanted = Wanted {
+        scope: scopes::of_list(api, call)?,
         id_part: call.text("client_id").map(Into::into),
         username: call.text("username").map(Into::into),
         address: call.text("address").map(Into::into),
@@ -27,14 +28,19 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
     let now_ms = api.facts.clock.now_ms();
     let rows = api.collect(
         call,
-        |from, max| Command::Sessions { from, max, wanted: wanted.clone() },
-        |answer| match answer {
+        |from, max| of_all(Command::Sessions { from: *from, max, wanted: wanted.clone() }),
+        |_, answer| match answer {
             Answer::Sessions(page) => Some(parts(page)),
             _ => None,
         },
-        |view| Client::of(view, now_ms),
+        |view| Client::of(scopes::name(api, view.scope), view, now_ms),
     );
     json(&rows.await?)
+}
+
+/// What is asked about all scopes.
+const fn of_all(command: Command) -> (Scope, Command) {
+    (Scope::FIRST, command)
 }
 
 fn parts<T>(page: Page<T>) -> (Vec<T>, Option<u32>) {
@@ -42,68 +48,93 @@ fn parts<T>(page: Page<T>) -> (Vec<T>, Option<u32>) {
 }
 
 pub(crate) async fn show(api: &Api, call: &Call) -> Outcome {
-    let client_id = call.needed("client_id");
-    match ask(api, client_id, Command::Session(client_id.into())).await? {
-        Answer::Session(Some(view)) => json(&Client::of(*view, api.facts.clock.now_ms())),
-        Answer::Session(None) => Err(Problem::missing("client", client_id)),
+    let (scope, client_id) = one(api, call)?;
+    match ask(api, scope, client_id, Command::Session(client_id.into())).await? {
+        Answer::Session(Some(view)) => {
+            json(&Client::of(scopes::name(api, scope), *view, api.facts.clock.now_ms()))
+        }
+        Answer::Session(None) => Err(scopes::missing_client(api, scope, client_id, false).await),
         _ => Err(other_answer()),
     }
 }
 
+/// The namespaces in which there is a session of this id.
+pub(crate) async fn namespaces(api: &Api, call: &Call) -> Outcome {
+    let from = Spot::<u32>::of(call, api.shards.count())?.place;
+    let homes = scopes::homes(api, call.needed("client_id")).await?;
+    let mut rest = homes.into_iter().filter(|(scope, _)| u32::from(scope.number()) >= from);
+    let some = rest.by_ref().take(call.limit());
+    let home = |(scope, connected)| Home { namespace: scopes::name(api, scope), connected };
+    let items = some.map(home).collect();
+    let next = rest.next().map(|(scope, _)| Spot { shard: 0, place: scope.number().into() });
+    json(&Rows { items, cursor: next.map(|spot: Spot<u32>| spot.write()) })
+}
+
+/// The client that a call is about.
+fn one<'a>(api: &Api, call: &'a Call) -> Result<(Scope, &'a str), Problem> {
+    Ok((scopes::of_one(api, call)?, call.needed("client_id")))
+}
+
 pub(crate) async fn subscriptions(api: &Api, call: &Call) -> Outcome {
-    let client_id = call.needed("client_id");
-    let shard = api.shards.shared.shard_of_client(Name::new(api.shards.scope, client_id));
+    let (scope, client_id) = one(api, call)?;
+    let shard = api.shards.shared.shard_of_client(Name::new(scope, client_id));
     let command = |from, max| Command::Subscriptions { client_id: client_id.into(), from, max };
-    let rows = api.collect_one(call, shard, command, |answer| match answer {
+    let rows = api.collect_one(call, (shard, scope), command, |answer| match answer {
         Answer::Subscriptions(Some(page)) => Ok(page),
         Answer::Subscriptions(None) => Err(Problem::missing("client", client_id)),
         _ => Err(other_answer()),
     });
-    let Rows { items, cursor } = rows.await?;
+    let Rows { items, cursor } = match rows.await {
+        Err(problem) if problem.status == StatusCode::NOT_FOUND => {
+            return Err(scopes::missing_client(api, scope, client_id, false).await);
+        }
+        rows => rows?,
+    };
     json(&Rows { items: items.into_iter().map(Subscription::from).collect(), cursor })
 }
 
 pub(crate) async fn disconnect(api: &Arc<Api>, call: &Call) -> Outcome {
-    let client_id = call.needed("client_id");
+    let (scope, client_id) = one(api, call)?;
     if let Some(secs) = call.number("ban_secs") {
         let banned = Banned::parse("client", client_id)
             .map_err(|why| Problem::bad("path parameter client_id", why))?;
         bans::ban(api, call, banned, api.facts.clock.wall_secs() + secs).await?;
         return Ok(None);
     }
-    match ask(api, client_id, Command::Kick(client_id.into())).await? {
+    match ask(api, scope, client_id, Command::Kick(client_id.into())).await? {
         Answer::Done(true) => Ok(None),
-        Answer::Done(false) => {
-            let detail = format!("no client '{client_id}' is connected");
-            Err(Problem::new(StatusCode::NOT_FOUND, detail))
-        }
+        Answer::Done(false) => Err(scopes::missing_client(api, scope, client_id, true).await),
         _ => Err(other_answer()),
     }
 }
 
 pub(crate) async fn purge(api: &Api, call: &Call) -> Outcome {
-    let client_id = call.needed("client_id");
-    match ask(api, client_id, Command::Purge(client_id.into())).await? {
+    let (scope, client_id) = one(api, call)?;
+    match ask(api, scope, client_id, Command::Purge(client_id.into())).await? {
         Answer::Done(true) => Ok(None),
-        Answer::Done(false) => Err(Problem::missing("client", client_id)),
+        Answer::Done(false) => Err(scopes::missing_client(api, scope, client_id, false).await),
         _ => Err(other_answer()),
     }
 }
 
-async fn ask(api: &Api, client_id: &str, command: Command) -> Result<Answer, Problem> {
-    Ok(api
-        .shards
-        .ask(api.shards.shared.shard_of_client(Name::new(api.shards.scope, client_id)), command)
-        .await?)
+async fn ask(
+    api: &Api,
+    scope: Scope,
+    client_id: &str,
+    command: Command,
+) -> Result<Answer, Problem> {
+    let home = api.shards.shared.shard_of_client(Name::new(scope, client_id));
+    Ok(api.shards.ask(home, scope, command).await?)
 }
 
 pub(crate) async fn receivers(api: &Api, call: &Call) -> Outcome {
     let topic = call.needed("topic");
     check_topic(api, "query parameter topic", topic)?;
+    let scope = scopes::of_one(api, call)?;
     let rows = api.collect(
         call,
-        |from, max| Command::Receivers { topic: topic.into(), from, max },
-        |answer| match answer {
+        |from, max| (scope, Command::Receivers { topic: topic.into(), from: *from, max }),
+        |_, answer| match answer {
             Answer::Receivers(page) => Some(parts(page)),
             _ => None,
         },
@@ -113,30 +144,32 @@ pub(crate) async fn receivers(api: &Api, call: &Call) -> Outcome {
 }
 
 pub(crate) async fn groups(api: &Api, call: &Call) -> Outcome {
+    let within = scopes::of_list(api, call)?;
     let rows = api.collect(
         call,
-        |from, max| Command::Groups { from, max },
-        |answer| match answer {
+        |from, max| of_all(Command::Groups { within, from: *from, max }),
+        |_, answer| match answer {
             Answer::Groups(page) => Some(parts(page)),
             _ => None,
         },
-        Group::from,
+        |view| Group::of(scopes::name(api, view.scope), view),
     );
     json(&rows.await?)
 }
 
 pub(crate) async fn members(api: &Api, call: &Call) -> Outcome {
     let (share, filter) = (call.needed("share"), call.needed("filter"));
+    let scope = scopes::of_one(api, call)?;
     let command =
         |from, max| Command::Members { share: share.into(), filter: filter.into(), from, max };
-    let rows = api.collect_one(call, 0, command, |answer| match answer {
+    let rows = api.collect_one(call, (0, scope), command, |answer| match answer {
         Answer::Members(Some(page)) => Ok(page),
         Answer::Members(None) => Err(Problem::missing("group", &format!("{share}/{filter}"))),
         _ => Err(other_answer()),
     });
     let Rows { items, cursor } = rows.await?;
     let keys: Vec<SessionKey> = items.iter().map(|member| member.key).collect();
-    let names = names(api, &keys).await?;
+    let names = names(api, scope, &keys).await?;
     let named = items.into_iter().zip(names).map(|(view, client_id)| Member {
         client_id,
         qos: view.qos,
@@ -147,13 +180,18 @@ pub(crate) async fn members(api: &Api, call: &Call) -> Outcome {
 }
 
 /// The client ids of sessions of any shard.
-async fn names(api: &Api, keys: &[SessionKey]) -> Result<Vec<Option<String>>, Problem> {
+async fn names(
+    api: &Api,
+    scope: Scope,
+    keys: &[SessionKey],
+) -> Result<Vec<Option<String>>, Problem> {
     let mut names = vec![None; keys.len()];
     for shard in 0..api.shards.count() {
         let own: Vec<usize> = (0..keys.len()).filter(|at| keys[*at].shard() == shard).collect();
         for some in own.chunks(broker::command::PAGE_ROWS as usize) {
             let asked = some.iter().map(|at| keys[*at]).collect();
-            let Answer::Names(found) = api.shards.ask(shard, Command::Names(asked)).await? else {
+            let Answer::Names(found) = api.shards.ask(shard, scope, Command::Names(asked)).await?
+            else {
                 return Err(other_answer());
             };
             for (at, name) in some.iter().zip(found) {

@@ -1,18 +1,18 @@
 //! Publishing, and retained messages.
 
 use broker::command::Publication;
-use broker::{Answer, Command, Name};
+use broker::{Answer, Command, Name, Quota, Scope};
 use codec::{Property, PropertyBuf, QoS, Reason};
 use topic::Cursor;
 use web::axum::http::StatusCode;
 
 use super::call::{Call, too_much};
 use super::clients::{check_filter, check_topic};
-use super::paging::other_answer;
+use super::paging::{TopicMark, other_answer};
 use super::problem::Problem;
 use super::routes::Outcome;
 use super::views::{Publish, PublishBatch, Published, PublishedBatch, Retain, Retained, qos_of};
-use super::{Api, json, of_base64};
+use super::{Api, json, of_base64, scopes};
 use crate::run::durability;
 
 /// Messages of one batch.
@@ -22,12 +22,14 @@ const BATCH_MAX: usize = 100;
 const TEXT_BYTES_MAX: usize = 65_535;
 
 pub(crate) async fn publish(api: &Api, call: &Call) -> Outcome {
+    let scope = scopes::of_publish(api, call)?;
     let publication = publication_of(api, call.body()?, "body")?;
-    json(&told(send(api, publication).await?)?)
+    json(&told(send(api, scope, publication).await?)?)
 }
 
 /// Nothing is published unless all can be understood.
 pub(crate) async fn publish_batch(api: &Api, call: &Call) -> Outcome {
+    let scope = scopes::of_publish(api, call)?;
     let PublishBatch { messages } = call.body()?;
     if messages.len() > BATCH_MAX {
         let count = messages.len();
@@ -40,7 +42,7 @@ pub(crate) async fn publish_batch(api: &Api, call: &Call) -> Outcome {
         .collect();
     let mut results = Vec::new();
     for publication in understood? {
-        results.push(published(send(api, publication).await?));
+        results.push(published(send(api, scope, publication).await?));
     }
     let refused = results.iter().filter(|result| result.reason_code >= 0x80).count() as u64;
     json(&PublishedBatch { results, refused })
@@ -50,31 +52,62 @@ pub(crate) async fn list_retained(api: &Api, call: &Call) -> Outcome {
     let filter = call.text("filter").unwrap_or("#");
     check_filter(api, "query parameter filter", filter)?;
     let now_ms = api.facts.clock.now_ms();
+    let scopes = match scopes::of_list(api, call)? {
+        Some(scope) => vec![scope],
+        None => scopes::all_with(api, Quota::RetainedMessages),
+    };
     let rows = api.collect(
         call,
-        |after: Option<Vec<u8>>, max| {
+        |from, max| {
+            let TopicMark { scope, after } = begin(&scopes, from);
             let after = after.map(|topic| Cursor::at(&topic));
-            Command::Retained { filter: filter.into(), after, max }
+            (scope, Command::Retained { filter: filter.into(), after, max })
         },
-        |answer| match answer {
+        |from, answer| match answer {
             Answer::Retained { messages, after } => {
-                Some((messages, after.map(|cursor| Some(cursor.topic().to_vec()))))
+                let scope = begin(&scopes, from).scope;
+                let after = after.map(|cursor| cursor.topic().to_vec());
+                Some((messages, next(&scopes, scope, after)))
             }
             _ => None,
         },
-        |message| Retained::of(&message, true, now_ms),
+        |message| Retained::of(scopes::name(api, Scope::of(&message)), &message, true, now_ms),
     );
     json(&rows.await?)
+}
+
+/// Where a page begins that goes on at a mark: its namespace may have nothing any more.
+fn begin(scopes: &[Scope], mark: &TopicMark) -> TopicMark {
+    match scopes.iter().find(|scope| **scope >= mark.scope) {
+        Some(scope) if *scope != mark.scope => TopicMark { scope: *scope, after: None },
+        _ => mark.clone(),
+    }
+}
+
+/// Where the next page begins: in the same namespace or the one behind it. None: all were told.
+fn next(scopes: &[Scope], scope: Scope, after: Option<Vec<u8>>) -> Option<TopicMark> {
+    if after.is_some() {
+        return Some(TopicMark { scope, after });
+    }
+    let behind = scopes.iter().find(|other| **other > scope);
+    behind.map(|scope| TopicMark { scope: *scope, after: None })
 }
 
 pub(crate) async fn show_retained(api: &Api, call: &Call) -> Outcome {
     let topic = call.needed("topic");
     check_stored(topic)?;
-    let home = api.shards.shared.shard_of_topic(Name::new(api.shards.scope, topic));
+    let scope = scopes::of_one(api, call)?;
+    let home = api.shards.shared.shard_of_topic(Name::new(scope, topic));
     let command = Command::Retained { filter: topic.into(), after: None, max: 1 };
-    match api.shards.ask(home, command).await? {
+    let own = scopes::name(api, scope);
+    match api.shards.ask(home, scope, command).await? {
         Answer::Retained { messages, .. } => match messages.first() {
-            Some(message) => json(&Retained::of(message, false, api.facts.clock.now_ms())),
+            Some(message) => json(&Retained::of(own, message, false, api.facts.clock.now_ms())),
+            None if scopes::are_several(api) => {
+                let detail = format!("there is no retained message on '{topic}' in '{own}'");
+                let problem = Problem::new(StatusCode::NOT_FOUND, detail);
+                Err(problem.fix("name another namespace by the parameter `namespace`"))
+            }
             None => Err(Problem::missing("retained message on", topic)),
         },
         _ => Err(other_answer()),
@@ -82,6 +115,7 @@ pub(crate) async fn show_retained(api: &Api, call: &Call) -> Outcome {
 }
 
 pub(crate) async fn set_retained(api: &Api, call: &Call) -> Outcome {
+    let scope = scopes::of_publish(api, call)?;
     let Retain { payload, payload_base64, qos, message_expiry_secs, content_type } = call.body()?;
     let message = Publish {
         payload,
@@ -96,12 +130,13 @@ pub(crate) async fn set_retained(api: &Api, call: &Call) -> Outcome {
         let fix = "DELETE /retained/message clears it";
         return Err(Problem::bad("body", "a message without payload retains nothing").fix(fix));
     }
-    json(&told(send(api, publication).await?)?)
+    json(&told(send(api, scope, publication).await?)?)
 }
 
 pub(crate) async fn clear_retained(api: &Api, call: &Call) -> Outcome {
     let topic = call.needed("topic");
     check_stored(topic)?;
+    let scope = scopes::of_one(api, call)?;
     let publication = Publication {
         topic: topic.into(),
         properties: Box::default(),
@@ -111,7 +146,7 @@ pub(crate) async fn clear_retained(api: &Api, call: &Call) -> Outcome {
         expiry_secs: None,
         durability: durability(api.facts.config.durability.level),
     };
-    told(send(api, publication).await?).map(|_| None)
+    told(send(api, scope, publication).await?).map(|_| None)
 }
 
 /// Whatever was retained can be shown and cleared, also on a topic that is refused today.
@@ -138,9 +173,9 @@ fn empty(topic: &str) -> Publish {
 }
 
 /// Messages on one topic go through one shard, in their order.
-async fn send(api: &Api, publication: Publication) -> Result<Reason, Problem> {
-    let shard = api.shards.shared.shard_of_topic(Name::new(api.shards.scope, &publication.topic));
-    match api.shards.ask(shard, Command::Publish(publication)).await? {
+async fn send(api: &Api, scope: Scope, publication: Publication) -> Result<Reason, Problem> {
+    let shard = api.shards.shared.shard_of_topic(Name::new(scope, &publication.topic));
+    match api.shards.ask(shard, scope, Command::Publish(publication)).await? {
         Answer::Published(reason) => Ok(reason),
         _ => Err(other_answer()),
     }

@@ -18,6 +18,7 @@ mod paging;
 mod problem;
 mod routes;
 mod schema;
+mod scopes;
 mod views;
 
 use std::sync::Arc;
@@ -134,7 +135,9 @@ async fn handle(api: Arc<Api>, route: &'static Route, request: Request) -> Respo
     if let (Some(stream), Ok(call)) = (route.stream, &asked) {
         return stream(&api, call).unwrap_or_else(Problem::into_response);
     }
-    let audit = Audit { route, name, target: uri.to_string(), subject: String::new() };
+    let namespace = asked.as_ref().map(|call| call.namespace(route)).unwrap_or_default();
+    let target = uri.to_string();
+    let audit = Audit { route, name, target, namespace, subject: String::new() };
     let outcome = match asked {
         Ok(call) => run(api, route, call, request, audit).await,
         Err(problem) => {
@@ -216,6 +219,8 @@ struct Audit {
     route: &'static Route,
     name: String,
     target: String,
+    /// What it is in; empty: it is not about one.
+    namespace: String,
     /// What the body is about: a topic, or who is banned.
     subject: String,
 }
@@ -235,6 +240,7 @@ impl Audit {
             who = &*crate::logging::shown(&self.name),
             method,
             call = &*crate::logging::shown(&self.target),
+            namespace = &*crate::logging::shown(&self.namespace),
             subject = &*crate::logging::shown(&self.subject),
             status,
             detail,

@@ -7,6 +7,7 @@ use super::events::MEDIA_TYPE;
 use super::problem::ProblemDetails;
 use super::routes::{Kind, Method, Param, ROUTES, Role, Route};
 use super::schema::{Described, Known};
+use super::scopes;
 
 /// All of it.
 pub fn document() -> Value {
@@ -96,11 +97,15 @@ fn problems(route: &Route) -> Vec<(u16, &'static str)> {
     if route.role > Role::Viewer {
         problems.push((403, "The role of the caller is not enough."));
     }
-    if !route.params.iter().all(|param| !param.is_required) {
+    let takes_namespace = route.params.iter().any(|param| param.name == scopes::PARAM);
+    if takes_namespace || route.params.iter().any(|param| param.is_required) {
         problems.push((404, "There is none of this name."));
     }
     if route.path == "/bans" && route.method == Method::Delete {
         problems.push((409, "The ban is in a file that is edited by hand."));
+    }
+    if takes_namespace && route.answer.is_some() && route.method != Method::Get {
+        problems.push((409, "The namespace is being deleted."));
     }
     let may_fill = route.body.is_some() || route.path.ends_with("/disconnect");
     if may_fill {

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use broker::command::Page;
-use broker::{Answer, Command, ShardId};
+use broker::{Answer, Command, Scope, ShardId};
 use web::axum::http::StatusCode;
 
 use super::Api;
@@ -38,17 +38,28 @@ impl Mark for u32 {
     }
 }
 
-/// A topic.
-impl Mark for Option<Vec<u8>> {
+/// A topic of a namespace; none: its begin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TopicMark {
+    pub(crate) scope: Scope,
+    pub(crate) after: Option<Vec<u8>>,
+}
+
+impl Mark for TopicMark {
     fn write(&self) -> String {
-        self.as_deref().map_or_else(String::new, |topic| BASE64_URL_SAFE_NO_PAD.encode(topic))
+        let after = self.after.as_deref();
+        let topic = after.map_or_else(String::new, |topic| BASE64_URL_SAFE_NO_PAD.encode(topic));
+        format!("{}.{topic}", self.scope.number())
     }
 
     fn read(text: &str) -> Option<Self> {
-        match text {
-            "" => Some(None),
-            text => BASE64_URL_SAFE_NO_PAD.decode(text).ok().map(Some),
-        }
+        let (number, topic) = text.split_once('.')?;
+        let scope = Scope::new(number.parse().ok()?);
+        let after = match topic {
+            "" => None,
+            topic => Some(BASE64_URL_SAFE_NO_PAD.decode(topic).ok()?),
+        };
+        Some(Self { scope, after })
     }
 }
 
@@ -67,7 +78,7 @@ impl<P: Mark> Spot<P> {
         })
     }
 
-    fn write(&self) -> String {
+    pub(crate) fn write(&self) -> String {
         format!("{}.{}", self.shard, self.place.write())
     }
 }
@@ -77,16 +88,17 @@ impl Api {
     pub(crate) async fn collect<P: Mark, V, T>(
         &self,
         call: &Call,
-        ask: impl Fn(P, u32) -> Command,
-        read: impl Fn(Answer) -> Option<(Vec<V>, Option<P>)>,
+        ask: impl Fn(&P, u32) -> (Scope, Command),
+        read: impl Fn(&P, Answer) -> Option<(Vec<V>, Option<P>)>,
         row: impl Fn(V) -> T,
     ) -> Result<Rows<T>, Problem> {
         let mut spot = Spot::<P>::of(call, self.shards.count())?;
         let mut items = Vec::new();
         for _ in 0..PAGES_MAX {
             let max = (call.limit() - items.len()) as u32;
-            let answer = self.shards.ask(spot.shard, ask(spot.place.clone(), max)).await?;
-            let (rows, next) = read(answer).ok_or_else(other_answer)?;
+            let (scope, command) = ask(&spot.place, max);
+            let answer = self.shards.ask(spot.shard, scope, command).await?;
+            let (rows, next) = read(&spot.place, answer).ok_or_else(other_answer)?;
             items.extend(rows.into_iter().map(&row));
             match next {
                 Some(place) => spot.place = place,
@@ -106,7 +118,7 @@ impl Api {
     pub(crate) async fn collect_one<V>(
         &self,
         call: &Call,
-        shard: ShardId,
+        (shard, scope): (ShardId, Scope),
         ask: impl Fn(u32, u32) -> Command,
         read: impl Fn(Answer) -> Result<Page<V>, Problem>,
     ) -> Result<Rows<V>, Problem> {
@@ -114,7 +126,7 @@ impl Api {
         let mut items = Vec::new();
         loop {
             let max = (call.limit() - items.len()) as u32;
-            let page = read(self.shards.ask(shard, ask(place, max)).await?)?;
+            let page = read(self.shards.ask(shard, scope, ask(place, max)).await?)?;
             items.extend(page.rows);
             let Some(next) = page.next else { return Ok(Rows { items, cursor: None }) };
             place = next;
@@ -140,10 +152,13 @@ mod tests {
         for place in [0, 7, u32::MAX] {
             assert_eq!(u32::read(&place.write()), Some(place));
         }
-        for topic in [None, Some(b"a/\xff".to_vec())] {
-            assert_eq!(Option::<Vec<u8>>::read(&topic.write()), Some(topic));
+        for (number, after) in [(0, None), (65_535, Some(b"a/\xff".to_vec()))] {
+            let mark = TopicMark { scope: Scope::new(number), after };
+            assert_eq!(TopicMark::read(&mark.write()), Some(mark));
         }
         assert_eq!(u32::read("-1"), None);
-        assert_eq!(Option::<Vec<u8>>::read("a/b"), None);
+        for wrong in ["", "1", "65536.", "1.a/b"] {
+            assert_eq!(TopicMark::read(wrong), None, "{wrong}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::call::Call;
 use super::problem::Problem;
 use super::schema::{Described, Known, Rows};
 use super::views::{
-    Ban, Broker, Caller, Client, Group, Listener, Log, Member, Namespace, NewBan, Publish,
+    Ban, Broker, Caller, Client, Group, Home, Listener, Log, Member, Namespace, NewBan, Publish,
     PublishBatch, Published, PublishedBatch, Receiver, Retain, Retained, Setting, Subscription,
 };
 use super::{Api, bans, broker, clients, events, messages, namespaces};
@@ -172,6 +172,10 @@ const LIMIT: Param = Param {
 const CURSOR: Param = some_text("cursor", "The cursor of the page before.");
 const TOPIC: Param = needed("topic", "A topic without wildcards.");
 
+const WITHIN: Param =
+    some_text("namespace", "The namespace that it belongs to; default if left out.");
+const WITHIN_ANY: Param = some_text("namespace", "The namespace; all of them if left out.");
+
 const LISTENER: Param = needed("name", "The name of the listener, as the list of them has it.");
 const BAN_SECS: Param = Param {
     kind: Kind::Number { min: 1, max: u32::MAX as u64 },
@@ -259,6 +263,7 @@ pub(crate) const ROUTES: &[Route] = &[
         about: "Clients, connected or not, that meet all filters. A page may be short, or empty, \
                 while there is a cursor.",
         params: &[
+            WITHIN_ANY,
             text("client_id", "Part of the client id."),
             text("username", "The whole user name; empty: those without one."),
             text("address", "How the address begins, such as 10.0.0.7:"),
@@ -274,15 +279,23 @@ pub(crate) const ROUTES: &[Route] = &[
     Route {
         path: "/clients/{client_id}",
         about: "One client.",
-        params: &[CLIENT_ID],
+        params: &[CLIENT_ID, WITHIN],
         answer: Some(Client::schema),
         run: |api, call| Box::pin(async move { clients::show(&api, &call).await }),
         ..GET
     },
     Route {
+        path: "/clients/{client_id}/namespaces",
+        about: "The namespaces in which a client id has a session.",
+        params: &[CLIENT_ID, LIMIT, CURSOR],
+        answer: Some(Rows::<Home>::schema),
+        run: |api, call| Box::pin(async move { clients::namespaces(&api, &call).await }),
+        ..GET
+    },
+    Route {
         path: "/clients/{client_id}/subscriptions",
         about: "What a client is subscribed to.",
-        params: &[CLIENT_ID, LIMIT, CURSOR],
+        params: &[CLIENT_ID, WITHIN, LIMIT, CURSOR],
         answer: Some(Rows::<Subscription>::schema),
         run: |api, call| Box::pin(async move { clients::subscriptions(&api, &call).await }),
         ..GET
@@ -293,7 +306,7 @@ pub(crate) const ROUTES: &[Route] = &[
         role: Role::Operator,
         about: "Ends the connection of a client with 0x98, administrative action. Its session \
                 stays, and it may connect again, unless it is banned at the same time.",
-        params: &[CLIENT_ID, BAN_SECS],
+        params: &[CLIENT_ID, WITHIN, BAN_SECS],
         run: |api, call| Box::pin(async move { clients::disconnect(&api, &call).await }),
         ..GET
     },
@@ -303,7 +316,7 @@ pub(crate) const ROUTES: &[Route] = &[
         role: Role::Admin,
         about: "Ends the session of a client, with its subscriptions and all that waits for it, \
                 and its connection. Its will is published.",
-        params: &[CLIENT_ID],
+        params: &[CLIENT_ID, WITHIN],
         run: |api, call| Box::pin(async move { clients::purge(&api, &call).await }),
         ..GET
     },
@@ -370,7 +383,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route {
         path: "/topics/receivers",
         about: "Who gets a message on a topic.",
-        params: &[TOPIC, LIMIT, CURSOR],
+        params: &[TOPIC, WITHIN, LIMIT, CURSOR],
         answer: Some(Rows::<Receiver>::schema),
         run: |api, call| Box::pin(async move { clients::receivers(&api, &call).await }),
         ..GET
@@ -378,7 +391,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route {
         path: "/groups",
         about: "Shared groups.",
-        params: &[LIMIT, CURSOR],
+        params: &[WITHIN_ANY, LIMIT, CURSOR],
         answer: Some(Rows::<Group>::schema),
         run: |api, call| Box::pin(async move { clients::groups(&api, &call).await }),
         ..GET
@@ -389,6 +402,7 @@ pub(crate) const ROUTES: &[Route] = &[
         params: &[
             needed("share", "The share name."),
             needed("filter", "The filter of the group."),
+            WITHIN,
             LIMIT,
             CURSOR,
         ],
@@ -398,8 +412,9 @@ pub(crate) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/retained",
-        about: "Retained messages, in the order of topics within each shard.",
+        about: "Retained messages, in the order of namespaces and topics within each shard.",
         params: &[
+            WITHIN_ANY,
             some_text("filter", "A topic filter; # if left out, which leaves out topics with $."),
             LIMIT,
             CURSOR,
@@ -411,7 +426,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route {
         path: "/retained/message",
         about: "The retained message of a topic, whole.",
-        params: &[TOPIC],
+        params: &[TOPIC, WITHIN],
         answer: Some(Retained::schema),
         run: |api, call| Box::pin(async move { messages::show_retained(&api, &call).await }),
         ..GET
@@ -421,7 +436,7 @@ pub(crate) const ROUTES: &[Route] = &[
         path: "/retained/message",
         role: Role::Operator,
         about: "Publishes a retained message.",
-        params: &[TOPIC],
+        params: &[TOPIC, WITHIN],
         body: Some(Retain::schema),
         answer: Some(Published::schema),
         run: |api, call| Box::pin(async move { messages::set_retained(&api, &call).await }),
@@ -432,7 +447,7 @@ pub(crate) const ROUTES: &[Route] = &[
         path: "/retained/message",
         role: Role::Operator,
         about: "Clears the retained message of a topic, by a retained message without payload.",
-        params: &[TOPIC],
+        params: &[TOPIC, WITHIN],
         run: |api, call| Box::pin(async move { messages::clear_retained(&api, &call).await }),
         ..GET
     },
@@ -442,6 +457,7 @@ pub(crate) const ROUTES: &[Route] = &[
         role: Role::Operator,
         about: "Publishes a message. Success means what a PUBACK means: who is owed it has it as \
                 firmly as the durability level says. The access rules of clients do not count.",
+        params: &[WITHIN],
         body: Some(Publish::schema),
         answer: Some(Published::schema),
         run: |api, call| Box::pin(async move { messages::publish(&api, &call).await }),
@@ -452,6 +468,7 @@ pub(crate) const ROUTES: &[Route] = &[
         path: "/publish/batch",
         role: Role::Operator,
         about: "Publishes messages in their order. One that is refused does not keep the others.",
+        params: &[WITHIN],
         body: Some(PublishBatch::schema),
         answer: Some(PublishedBatch::schema),
         run: |api, call| Box::pin(async move { messages::publish_batch(&api, &call).await }),

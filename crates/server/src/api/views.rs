@@ -9,6 +9,8 @@ use super::schema::record;
 record! {
     /// A client: its session, and its connection if it has one.
     Client {
+        /// The namespace that it belongs to.
+        namespace: String,
         /// The client id.
         client_id: String,
         /// The user name; null: none.
@@ -47,6 +49,16 @@ record! {
         incoming: u64,
         /// Bytes that wait for its socket.
         unsent_bytes: Option<u64>,
+    }
+}
+
+record! {
+    /// A namespace in which a client id has a session.
+    Home {
+        /// The name of the namespace.
+        namespace: String,
+        /// Has it a connection?
+        connected: bool,
     }
 }
 
@@ -149,6 +161,8 @@ record! {
 record! {
     /// A shared group.
     Group {
+        /// The namespace that it belongs to.
+        namespace: String,
         /// The share name.
         share: String,
         /// The filter.
@@ -179,6 +193,8 @@ record! {
 record! {
     /// A retained message.
     Retained {
+        /// The namespace that it belongs to.
+        namespace: String,
         /// The topic.
         topic: String,
         /// Its QoS.
@@ -382,12 +398,13 @@ record! {
 const PAYLOAD_SHOWN_MAX: usize = 256;
 
 impl Client {
-    pub(crate) fn of(view: SessionView, now_ms: u64) -> Self {
+    pub(crate) fn of(namespace: String, view: SessionView, now_ms: u64) -> Self {
         let connection = view.connection.as_ref();
         let of = |what: fn(&ConnectionView) -> u64| connection.map(what);
         let expires = (view.expires_at_ms != NEVER && connection.is_none())
             .then(|| view.expires_at_ms.saturating_sub(now_ms) / 1000);
         Self {
+            namespace,
             connected: connection.is_some(),
             address: connection.map(|it| it.address.to_string()),
             protocol: connection.map(|it| it.version.to_string()),
@@ -437,15 +454,15 @@ impl From<ReceiverView> for Receiver {
     }
 }
 
-impl From<GroupView> for Group {
-    fn from(view: GroupView) -> Self {
-        let GroupView { share, filter, members, online, waiting } = view;
-        Self { share: share.into(), filter: filter.into(), members, online, waiting }
+impl Group {
+    pub(crate) fn of(namespace: String, view: GroupView) -> Self {
+        let GroupView { scope: _, share, filter, members, online, waiting } = view;
+        Self { namespace, share: share.into(), filter: filter.into(), members, online, waiting }
     }
 }
 
 impl Retained {
-    pub(crate) fn of(message: &Message, is_listed: bool, now_ms: u64) -> Self {
+    pub(crate) fn of(namespace: String, message: &Message, is_listed: bool, now_ms: u64) -> Self {
         let payload = message.payload();
         let shown = if is_listed { payload.len().min(PAYLOAD_SHOWN_MAX) } else { payload.len() };
         let text = std::str::from_utf8(payload).ok().filter(|_| shown == payload.len());
@@ -460,6 +477,7 @@ impl Retained {
             }
         }
         Self {
+            namespace,
             topic: message.topic().to_owned(),
             qos: message.qos() as u8,
             payload_bytes: payload.len() as u64,

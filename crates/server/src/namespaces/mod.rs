@@ -156,8 +156,7 @@ impl Namespaces {
             Scope::FIRST => DEFAULT.into(),
             scope => {
                 let table = self.read();
-                let found = table.names.iter().find(|entry| entry.scope == scope);
-                found.map_or_else(|| "?".into(), |entry| entry.name.clone())
+                table.names.get(scope).map_or_else(|| "?".into(), |entry| entry.name.clone())
             }
         }
     }

@@ -19,8 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct Shards {
     pub(crate) shared: Arc<Shared>,
-    /// What they are asked about.
-    pub(crate) scope: Scope,
     mailboxes: Arc<OnceLock<Arc<[Arc<Mailbox>]>>>,
 }
 
@@ -35,7 +33,7 @@ pub(crate) enum NoAnswer {
 
 impl Shards {
     pub(super) fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: shared.clone(), scope: Scope::FIRST, mailboxes: Arc::default() }
+        Self { shared: shared.clone(), mailboxes: Arc::default() }
     }
 
     /// From now on they answer.
@@ -61,21 +59,27 @@ impl Shards {
         }
     }
 
-    /// Asks one of them.
-    pub(crate) async fn ask(&self, shard: ShardId, command: Command) -> Result<Answer, NoAnswer> {
-        self.ask_within(shard, command, PATIENCE).await
+    /// Asks one of them, about one scope.
+    pub(crate) async fn ask(
+        &self,
+        shard: ShardId,
+        scope: Scope,
+        command: Command,
+    ) -> Result<Answer, NoAnswer> {
+        self.ask_within(shard, scope, command, PATIENCE).await
     }
 
     async fn ask_within(
         &self,
         shard: ShardId,
+        scope: Scope,
         command: Command,
         patience: Duration,
     ) -> Result<Answer, NoAnswer> {
         let mailboxes = self.mailboxes.get().ok_or(NoAnswer::Absent)?;
         let (answer, given) = oneshot::channel();
         let mailbox = &mailboxes[usize::from(shard) % mailboxes.len()];
-        mailbox.put(Item::Command(Box::new(Asked { shard, scope: self.scope, command, answer })));
+        mailbox.put(Item::Command(Box::new(Asked { shard, scope, command, answer })));
         match tokio::time::timeout(patience, given).await {
             Ok(given) => given.map_err(|_| NoAnswer::Absent),
             Err(_) => Err(NoAnswer::Late),
@@ -100,7 +104,7 @@ mod tests {
     #[test]
     fn who_asks_before_there_are_workers_is_told_so() {
         let shards = Shards::new(&Shared::new(broker::Settings::default(), 1, 1));
-        let answer = block_on(shards.ask(0, session("a")));
+        let answer = block_on(shards.ask(0, Scope::FIRST, session("a")));
         assert_eq!(answer.unwrap_err(), NoAnswer::Absent);
     }
 
@@ -109,7 +113,7 @@ mod tests {
         let (_workers, mailboxes) = idle_workers(1);
         let shards = Shards::new(&Shared::new(broker::Settings::default(), 1, 1));
         shards.open(&mailboxes);
-        let answer = block_on(shards.ask_within(0, session("a"), Duration::ZERO));
+        let answer = block_on(shards.ask_within(0, Scope::FIRST, session("a"), Duration::ZERO));
         assert_eq!(answer.unwrap_err(), NoAnswer::Late);
     }
 

@@ -9,6 +9,7 @@ mod http;
 mod ns;
 mod table;
 mod top;
+mod within;
 
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,7 @@ use http::{Credentials, Http, percent_encoded};
 use ns::NsCommand;
 use table::Column;
 use top::TopArgs;
+use within::Within;
 
 /// Flags and commands of `quelea ctl`.
 #[derive(Clone, Debug, Args)]
@@ -72,9 +74,17 @@ enum CtlCommand {
     /// Life-cycle events as they happen, until interrupted.
     Events(EventsArgs),
     /// What a client is subscribed to.
-    Subs { client_id: String },
+    Subs {
+        client_id: String,
+        #[command(flatten)]
+        within: Within,
+    },
     /// Who gets a message on a topic.
-    Who { topic: String },
+    Who {
+        topic: String,
+        #[command(flatten)]
+        within: Within,
+    },
     /// Retained messages.
     #[command(subcommand)]
     Retained(RetainedCommand),
@@ -99,20 +109,32 @@ enum Clients {
     /// List those that meet all filters.
     List(ListArgs),
     /// Show one.
-    Show { client_id: String },
+    Show {
+        client_id: String,
+        #[command(flatten)]
+        within: Within,
+    },
     /// End its connection (0x98); its session stays.
     Kick {
         client_id: String,
+        #[command(flatten)]
+        within: Within,
         /// Keep it off for so long, such as 90, 5m, 12h or 7d, whether it is connected or not.
         #[arg(long, value_name = "TIME", value_parser = secs_of_text)]
         ban: Option<u64>,
     },
     /// End its session, with all that waits for it.
-    Purge { client_id: String },
+    Purge {
+        client_id: String,
+        #[command(flatten)]
+        within: Within,
+    },
 }
 
 #[derive(Clone, Debug, Args)]
 struct ListArgs {
+    #[command(flatten)]
+    within: Within,
     /// Part of the client id.
     #[arg(long, value_name = "PART")]
     id: Option<String>,
@@ -142,27 +164,41 @@ enum RetainedCommand {
     List {
         #[arg(default_value = "#")]
         filter: String,
+        #[command(flatten)]
+        within: Within,
         /// How many at most; 0: all.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
     },
     /// Show one.
-    Get { topic: String },
+    Get {
+        topic: String,
+        #[command(flatten)]
+        within: Within,
+    },
     /// Publish one.
     Set {
         topic: String,
+        #[command(flatten)]
+        within: Within,
         #[arg(short, long)]
         message: String,
         #[arg(short, long, default_value_t = 1, value_parser = qos_level)]
         qos: u8,
     },
     /// Clear the one of a topic.
-    Clear { topic: String },
+    Clear {
+        topic: String,
+        #[command(flatten)]
+        within: Within,
+    },
 }
 
 #[derive(Clone, Debug, Args)]
 struct PublishArgs {
     topic: String,
+    #[command(flatten)]
+    within: Within,
     #[arg(short, long)]
     message: String,
     #[arg(short, long, default_value_t = 1, value_parser = qos_level)]
@@ -183,9 +219,14 @@ enum Listeners {
 #[derive(Clone, Debug, Subcommand)]
 enum Groups {
     /// List all.
-    List,
+    List(Within),
     /// List the members of one.
-    Members { share: String, filter: String },
+    Members {
+        share: String,
+        filter: String,
+        #[command(flatten)]
+        within: Within,
+    },
 }
 
 /// Runs the command; the result is the exit code.
@@ -278,18 +319,22 @@ impl Ctl {
             CtlCommand::Ban(command) => self.ban(command),
             CtlCommand::Ns(command) => self.ns(command),
             CtlCommand::Events(args) => self.events(args),
-            CtlCommand::Subs { client_id } => {
+            CtlCommand::Subs { client_id, within } => {
                 let path = format!("/clients/{}/subscriptions", percent_encoded(client_id));
-                self.list(&path, &[], 0, SUBSCRIPTIONS)
+                let home = self.home(within, client_id, false)?;
+                self.list(&path, &[("namespace", &home)], 0, SUBSCRIPTIONS)
             }
-            CtlCommand::Who { topic } => {
-                self.list("/topics/receivers", &[("topic", topic)], 0, RECEIVERS)
+            CtlCommand::Who { topic, within } => {
+                let query = within.and(&[("topic", topic)]);
+                self.list("/topics/receivers", &query, 0, RECEIVERS)
             }
             CtlCommand::Retained(command) => self.retained(command),
             CtlCommand::Publish(args) => self.publish(args),
-            CtlCommand::Groups(Groups::List) => self.list("/groups", &[], 0, GROUPS),
-            CtlCommand::Groups(Groups::Members { share, filter }) => {
-                let query: [(&str, &str); 2] = [("share", share), ("filter", filter)];
+            CtlCommand::Groups(Groups::List(within)) => {
+                self.list("/groups", &within.and(&[]), 0, GROUPS)
+            }
+            CtlCommand::Groups(Groups::Members { share, filter, within }) => {
+                let query = within.and(&[("share", share), ("filter", filter)]);
                 self.list("/groups/members", &query, 0, MEMBERS)
             }
             CtlCommand::Listeners { command } => self.listeners(command.as_ref()),
@@ -302,7 +347,8 @@ impl Ctl {
         match command {
             Clients::List(args) => {
                 let queued_min = args.queued_min.map(|min| min.to_string());
-                let given: [(&str, Option<&str>); 5] = [
+                let given: [(&str, Option<&str>); 6] = [
+                    ("namespace", args.within.namespace()),
                     ("queued_min", queued_min.as_deref()),
                     ("client_id", args.id.as_deref()),
                     ("username", args.username.as_deref()),
@@ -313,14 +359,26 @@ impl Ctl {
                     given.iter().filter_map(|(name, value)| Some((*name, (*value)?))).collect();
                 self.list("/clients", &query, args.limit, CLIENTS)
             }
-            Clients::Show { client_id } => self.show(&client_path(client_id)),
-            Clients::Kick { client_id, ban } => {
-                let query = ban.map(|secs| format!("?ban_secs={secs}")).unwrap_or_default();
-                let path = client_path(client_id) + "/disconnect" + &query;
-                self.http.call("POST", &path, None).map(drop)
+            Clients::Show { client_id, within } => {
+                let home = self.home(within, client_id, false)?;
+                self.show(&client_path(client_id, "", &home))
             }
-            Clients::Purge { client_id } => {
-                self.http.call("DELETE", &client_path(client_id), None).map(drop)
+            Clients::Kick { client_id, within, ban: None } => {
+                let home = self.home(within, client_id, true)?;
+                let path = client_path(client_id, "/disconnect", &home);
+                self.http.call("POST", &path, None)?;
+                self.tell_home(&home, "disconnected", client_id)
+            }
+            Clients::Kick { client_id, within, ban: Some(secs) } => {
+                let home = self.home_to_ban(within, client_id)?;
+                let path = client_path(client_id, "/disconnect", &home);
+                self.http.call("POST", &format!("{path}&ban_secs={secs}"), None)?;
+                self.tell_home(&home, "banned", client_id)
+            }
+            Clients::Purge { client_id, within } => {
+                let home = self.home(within, client_id, false)?;
+                self.http.call("DELETE", &client_path(client_id, "", &home), None)?;
+                self.tell_home(&home, "purged", client_id)
             }
         }
     }
@@ -336,26 +394,29 @@ impl Ctl {
     }
 
     fn retained(&self, command: &RetainedCommand) -> Result<(), Failure> {
-        let path = |topic: &str| format!("/retained/message?topic={}", percent_encoded(topic));
+        let path = |topic: &str, within: &Within| {
+            format!("/retained/message{}", query_of(&within.and(&[("topic", topic)])))
+        };
         match command {
-            RetainedCommand::List { filter, limit } => {
-                self.list("/retained", &[("filter", filter)], *limit, RETAINED)
+            RetainedCommand::List { filter, within, limit } => {
+                self.list("/retained", &within.and(&[("filter", filter)]), *limit, RETAINED)
             }
-            RetainedCommand::Get { topic } => self.show(&path(topic)),
-            RetainedCommand::Set { topic, message, qos } => {
+            RetainedCommand::Get { topic, within } => self.show(&path(topic, within)),
+            RetainedCommand::Set { topic, within, message, qos } => {
                 let body = json!({ "payload": message, "qos": qos });
-                self.tell(&self.http.call("PUT", &path(topic), Some(&body))?)
+                self.tell(&self.http.call("PUT", &path(topic, within), Some(&body))?)
             }
-            RetainedCommand::Clear { topic } => {
-                self.http.call("DELETE", &path(topic), None).map(drop)
+            RetainedCommand::Clear { topic, within } => {
+                self.http.call("DELETE", &path(topic, within), None).map(drop)
             }
         }
     }
 
     fn publish(&self, args: &PublishArgs) -> Result<(), Failure> {
-        let PublishArgs { topic, message, qos, retain } = args;
+        let PublishArgs { topic, within, message, qos, retain } = args;
         let body = json!({ "topic": topic, "payload": message, "qos": qos, "retain": retain });
-        self.tell(&self.http.call("POST", "/publish", Some(&body))?)
+        let path = format!("/publish{}", query_of(&within.and(&[])));
+        self.tell(&self.http.call("POST", &path, Some(&body))?)
     }
 
     /// One thing, field by field.
@@ -406,11 +467,7 @@ impl Ctl {
                 pairs.push(("limit", &count));
             }
             pairs.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-            let pairs: Vec<String> = pairs
-                .iter()
-                .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
-                .collect();
-            let mut page = self.http.call("GET", &format!("{path}?{}", pairs.join("&")), None)?;
+            let mut page = self.http.call("GET", &format!("{path}{}", query_of(&pairs)), None)?;
             if let Some(items) = page["items"].as_array_mut() {
                 rows.append(items);
             }
@@ -454,11 +511,21 @@ fn qos_level(text: &str) -> Result<u8, String> {
     text.parse().ok().filter(|level| *level <= 2).ok_or_else(|| "it is 0, 1 or 2".to_owned())
 }
 
-fn client_path(client_id: &str) -> String {
-    format!("/clients/{}", percent_encoded(client_id))
+fn client_path(client_id: &str, what: &str, namespace: &str) -> String {
+    let query = query_of(&[("namespace", namespace)]);
+    format!("/clients/{}{what}{query}", percent_encoded(client_id))
+}
+
+fn query_of(pairs: &[(&str, &str)]) -> String {
+    let pair = |(name, value): &(&str, &str)| format!("{name}={}", percent_encoded(value));
+    match pairs {
+        [] => String::new(),
+        pairs => format!("?{}", pairs.iter().map(pair).collect::<Vec<_>>().join("&")),
+    }
 }
 
 const CLIENTS: &[Column] = &[
+    Column("NAMESPACE", "namespace"),
     Column("CLIENT", "client_id"),
     Column("USER", "username"),
     Column("ONLINE", "connected"),
@@ -485,6 +552,7 @@ const RECEIVERS: &[Column] = &[
     Column("ALLOWED", "allowed"),
 ];
 const RETAINED: &[Column] = &[
+    Column("NAMESPACE", "namespace"),
     Column("TOPIC", "topic"),
     Column("QOS", "qos"),
     Column("BYTES", "payload_bytes"),
@@ -492,6 +560,7 @@ const RETAINED: &[Column] = &[
     Column("PAYLOAD", "payload"),
 ];
 const GROUPS: &[Column] = &[
+    Column("NAMESPACE", "namespace"),
     Column("GROUP", "share"),
     Column("FILTER", "filter"),
     Column("MEMBERS", "members"),
@@ -529,6 +598,7 @@ Examples:
   quelea ctl top                                  rates, and who is slow
   quelea ctl clients show dev-7 --json
   quelea ctl clients kick dev-7                   ends its connection
+  quelea ctl clients list --namespace red         those of one namespace
   quelea ctl ban add address 192.0.2.0/24 --for 12h
   quelea ctl events --type session.               who comes and goes
   quelea ctl who vehicles/7/speed                 who gets a message on this topic

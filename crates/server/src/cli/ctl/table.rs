@@ -4,6 +4,8 @@ use std::io::{IsTerminal as _, stdout};
 
 use serde_json::Value;
 
+use crate::config::namespaces::DEFAULT;
+
 /// Its heading, and the field that it shows.
 pub(super) struct Column(pub(super) &'static str, pub(super) &'static str);
 
@@ -16,7 +18,13 @@ pub(super) fn table(rows: &[Value], columns: &[Column]) -> String {
     lay_out(rows, columns, is_bold)
 }
 
+/// Where all rows are of the default namespace, nobody needs to know that there are others.
+fn is_shown(column: &Column, rows: &[Value]) -> bool {
+    column.1 != "namespace" || rows.iter().any(|row| row["namespace"] != DEFAULT)
+}
+
 fn lay_out(rows: &[Value], columns: &[Column], is_bold: bool) -> String {
+    let columns: Vec<&Column> = columns.iter().filter(|column| is_shown(column, rows)).collect();
     let heads = columns.iter().map(|Column(head, _)| (*head).to_owned()).collect();
     let cells = rows.iter().map(|row| columns.iter().map(|column| cell(&row[column.1])).collect());
     let lines: Vec<Vec<String>> = std::iter::once(heads).chain(cells).collect();

@@ -93,6 +93,7 @@ fn shown(info: &Value, last: Option<(Duration, &Value)>) -> String {
 }
 
 const SLOW: &[Column] = &[
+    Column("NAMESPACE", "namespace"),
     Column("SLOW CLIENT", "client_id"),
     Column("USER", "username"),
     Column("ONLINE", "connected"),
