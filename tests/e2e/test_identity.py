@@ -420,6 +420,22 @@ def test_who_connects_too_often_is_kept_off(start, passwords):
     assert broker.metrics()['quelea_bans_enforced_total{by="flapping"}'] == 3
 
 
+def test_refused_takeovers_by_others_ban_nobody(start, passwords):
+    config = LISTENER + (
+        '[auth]\npassword_file = "{dir}/passwords"\nflapping_max = 3\nflapping_window_secs = 600\n'
+    )
+    broker = start(config, {"passwords": passwords})
+    anna = {"client_id": "c1", "user": "anna", "password": "secret"}
+    bruno = {"client_id": "c1", "user": "bruno", "password": "geheim"}
+    with Peer(broker.port()).accepted(**anna) as owner:
+        got = [reason(broker, **bruno) for _ in range(9)]
+        assert got == [NOT_AUTHORIZED] * 9
+        owner.ping()
+        # The same client id is bruno's own business elsewhere, and anna's here.
+        assert [reason(broker, **anna) for _ in range(3)] == [0, 0, BANNED]
+    assert reason(broker, **bruno) == 0, "the session has ended, and bruno was never in"
+
+
 POLICY = """
 [[groups]]
 name = "near"

@@ -139,3 +139,22 @@ def test_a_refusal_by_one_provider_is_none_where_the_next_says_yes(start, servic
     broker = start(config, {"passwords": passwords})
     for _ in range(2 * GUESSES_AT_ONCE):
         assert reason(broker, user="anna", password="secret") == 0
+
+
+def test_a_refused_takeover_counts_as_a_failed_login(start, service):
+    asked = service(lambda *_: as_json({"result": "allow"}))
+    broker = start(provider(asked) + "[auth]\nfailures_per_second_max = 1\n")
+    stranger = {"client_id": "c1", "user": "bruno", "password": "x"}
+    with Peer(broker.port()).accepted(client_id="c1", user="anna", password="x") as owner:
+        for _ in range(GUESSES_AT_ONCE):
+            assert reason(broker, ATTACKER, **stranger) == NOT_AUTHORIZED
+        waiting = [dial(broker, ATTACKER) for _ in range(2 * LOGINS)]
+        for peer in waiting:
+            peer.send(connect(**stranger))
+        for number in range(LOGINS):
+            assert reason(broker, client_id=f"own {number}", user="anna", password="x") == 0
+        tries = sum(b"bruno" in body for _, _, body, _ in asked.asked)
+        assert tries < GUESSES_AT_ONCE + LOGINS // 2, "one a second, after the first"
+        for peer in waiting:
+            peer.close()
+        owner.ping()

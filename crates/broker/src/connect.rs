@@ -202,6 +202,12 @@ impl Shard {
         Some((client.username.as_deref(), &client.session.link()?.peer))
     }
 
+    /// The client of a connection that was let in and goes on, and its user name, if it is proved.
+    pub fn let_in_as(&self, slot: u32, connection: u64) -> Option<(Name<'_>, Option<&str>)> {
+        let client = self.clients.get(slot).filter(|client| client.connection == connection)?;
+        Some((client.name(), client.username.as_deref()))
+    }
+
     /// The connection that a client has now.
     pub fn connection_of(&self, client: Name<'_>) -> Option<u64> {
         let client = self.clients.get(self.clients.find(client)?)?;

@@ -6,7 +6,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use broker::{
-    Answer, Close, ConnectRequest, Event, Reauthenticate, Reauthenticated, Shard, ShardId,
+    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Shard, ShardId,
 };
 use codec::Reason;
 
@@ -42,6 +42,9 @@ pub trait Host {
 
     /// Why a client that was admitted is not let in after all, if it is not.
     fn refuses(&self, request: &ConnectRequest) -> Option<Reason>;
+
+    /// A shard has let a client in, as its session is its own or nobody's. `username`: as proved.
+    fn on_let_in(&mut self, client: Name<'_>, username: Option<&str>);
 
     /// A connection that was admitted cannot be taken over from who admitted it: it is closed.
     fn on_untaken(&mut self, client_id: &str, error: &io::Error);

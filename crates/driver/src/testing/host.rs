@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use broker::{
-    Answer, Close, ConnectRequest, Event, Reauthenticate, Reauthenticated, Shard, ShardId,
+    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Shard, ShardId,
 };
 use codec::Reason;
 
@@ -147,6 +147,8 @@ impl Host for MemoryHost {
         let is_banned = self.banned.borrow().contains(&*request.client_id);
         is_banned.then_some(Reason::BANNED)
     }
+
+    fn on_let_in(&mut self, _client: Name<'_>, _username: Option<&str>) {}
 
     fn on_untaken(&mut self, _client_id: &str, _error: &io::Error) {}
 

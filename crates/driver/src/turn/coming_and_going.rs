@@ -85,6 +85,9 @@ impl<H: Host> Driver<H> {
             _permit: handover.permit,
         });
         drop(handover.charge);
+        if let Some((client, username)) = shard.let_in_as(slot, number) {
+            self.host.on_let_in(client, username);
+        }
         if is_refused {
             self.waiting.add(key, now_ms + FAREWELL_MS);
             return self.write(key);

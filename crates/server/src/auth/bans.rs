@@ -1,26 +1,23 @@
 //! Who is kept out, whatever they show: a list in a file, one of the management API, and clients
 //! that come and go too often.
 
+mod flapping;
 mod list;
 
-use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use broker::Name;
 
 use super::lock;
 use crate::config::Auth;
 use crate::disk::Stamps;
+use flapping::{Flapping, Limits};
 pub use list::{BanList, Banned, FOR_EVER, FULL};
-
-/// Clients whose connects are counted. At the limit those of the window before are forgotten.
-const CLIENTS_MAX: usize = 100_000;
-
-/// Each ban of a client that does not mend is twice as long as the one before, up to this.
-const BAN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The file of the API's bans, in the data directory.
 pub const OWN_FILE: &str = "bans";
@@ -78,26 +75,6 @@ pub struct Visitor<'a> {
     pub address: Option<IpAddr>,
 }
 
-/// Counts the connects of clients.
-#[derive(Debug, Default)]
-struct Flapping {
-    /// Connects in a window; 0: nobody is looked at.
-    connects_max: u32,
-    window: Duration,
-    ban: Duration,
-    clients: HashMap<String, Connects>,
-    swept_at: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Connects {
-    count: u32,
-    since: Instant,
-    /// How often it has been banned of late.
-    bans: u32,
-    banned_until: Option<Instant>,
-}
-
 impl Kind {
     pub const ALL: [Self; 4] = [Self::Client, Self::User, Self::Address, Self::Flapping];
 
@@ -123,21 +100,13 @@ impl Bans {
         let own_path = data_dir.join(OWN_FILE);
         let (file, own) = (load_file(path.as_deref())?, load_own(&own_path, stamps)?);
         let listed = Lists { serial: 1, file, own };
-        let secs = |secs: u32| Duration::from_secs(secs.into());
-        let flapping = Flapping {
-            connects_max: config.flapping_max,
-            window: secs(config.flapping_window_secs),
-            ban: secs(config.flapping_ban_secs),
-            clients: HashMap::new(),
-            swept_at: None,
-        };
         Ok(Self {
             path,
             own_path,
             stamps: stamps.clone(),
             changing: Mutex::default(),
             listed: RwLock::new(Arc::new(listed)),
-            flapping: Mutex::new(flapping),
+            flapping: Mutex::new(Flapping::new(Limits::of(config))),
             refused: Default::default(),
         })
     }
@@ -231,13 +200,18 @@ impl Bans {
         kind.inspect(|kind| self.count(*kind)).is_some()
     }
 
-    /// A client connects that has proved who it is. True: it has come too often.
-    pub fn keeps_off(&self, client_id: &str, now: Instant) -> bool {
-        let is_off = lock(&self.flapping).note(client_id, now);
+    /// A client that has proved who it is wants to be let in. True: it has come too often.
+    pub fn keeps_off(&self, client: Name<'_>, username: Option<&str>, now: Instant) -> bool {
+        let is_off = lock(&self.flapping).keeps_off(client, username, now);
         if is_off {
             self.count(Kind::Flapping);
         }
         is_off
+    }
+
+    /// A client was let in: its session is its own.
+    pub fn note_admitted(&self, client: Name<'_>, username: Option<&str>, now: Instant) {
+        lock(&self.flapping).note(client, username, now);
     }
 
     /// How often a kind of ban has kept somebody out.
@@ -273,59 +247,6 @@ fn load_own(path: &Path, stamps: &Stamps) -> Result<Arc<BanList>, String> {
     let text = stamps.read_text(path).map_err(|error| error.to_string())?.unwrap_or_default();
     let list = BanList::parse(&text);
     Ok(Arc::new(list.map_err(|(line, why)| format!("{}:{line}: {why}", path.display()))?))
-}
-
-impl Flapping {
-    /// True: the client is kept off.
-    fn note(&mut self, client_id: &str, now: Instant) -> bool {
-        if self.connects_max == 0 {
-            return false;
-        }
-        self.sweep(now);
-        let (window, ban, connects_max) = (self.window, self.ban, self.connects_max);
-        let client = self.clients.entry(client_id.to_owned()).or_insert(Connects {
-            count: 0,
-            since: now,
-            bans: 0,
-            banned_until: None,
-        });
-        if client.banned_until.is_some_and(|until| now < until) {
-            return true;
-        }
-        if now.saturating_duration_since(client.since) >= window {
-            (client.count, client.since) = (0, now);
-        }
-        client.count += 1;
-        if client.count <= connects_max {
-            return false;
-        }
-        let length = ban.saturating_mul(1 << client.bans.min(16)).min(BAN_MAX.max(ban));
-        client.bans += 1;
-        client.banned_until = Some(now + length);
-        (client.count, client.since) = (0, now + length);
-        true
-    }
-
-    /// Forgets those who behave: a ban is remembered as long again as it was.
-    fn sweep(&mut self, now: Instant) {
-        let is_due = self.swept_at.is_none_or(|at| now.duration_since(at) >= self.window);
-        if !is_due && self.clients.len() < CLIENTS_MAX {
-            return;
-        }
-        self.swept_at = Some(now);
-        let (window, ban) = (self.window, self.ban);
-        self.clients.retain(|_, client| {
-            let length = ban.saturating_mul(1 << client.bans.min(16)).min(BAN_MAX.max(ban));
-            let kept = if client.bans > 0 { length } else { window };
-            client.since > now || now.duration_since(client.since) < kept
-        });
-        if self.clients.len() >= CLIENTS_MAX {
-            self.clients.retain(|_, client| client.bans > 0);
-        }
-        if self.clients.len() >= CLIENTS_MAX {
-            self.clients.clear();
-        }
-    }
 }
 
 #[cfg(test)]
@@ -368,45 +289,5 @@ mod tests {
         let refused = bans.add(client("c"), FOR_EVER, 20);
         assert!(matches!(refused, Err(NoChange::Unwritten(path, _)) if path == own));
         assert!(!is_out(&bans, "c", 21));
-    }
-
-    #[test]
-    fn who_connects_too_often_is_kept_off_each_time_longer() {
-        let secs = Duration::from_secs;
-        let (window, ban) = (secs(60), secs(300));
-        let mut flapping =
-            Flapping { connects_max: 3, window, ban, clients: HashMap::new(), swept_at: None };
-        let start = Instant::now();
-        let mut storm = |from: Instant| (0..10).filter(|_| !flapping.note("c", from)).count();
-        assert_eq!(storm(start), 3);
-        assert_eq!(storm(start + secs(299)), 0, "banned");
-        assert_eq!(storm(start + secs(300)), 3, "not any more");
-        assert_eq!(storm(start + secs(300 + 599)), 0, "twice as long");
-        assert_eq!(storm(start + secs(300 + 600)), 3);
-        assert!(!flapping.note("other", start), "others are not affected");
-        for minute in 0..100 {
-            for _ in 0..3 {
-                assert!(!flapping.note("slow", start + secs(minute * 60)), "three a minute");
-            }
-        }
-    }
-
-    #[test]
-    fn clients_that_are_counted_are_bounded() {
-        let secs = Duration::from_secs;
-        let mut flapping = Flapping {
-            connects_max: 3,
-            window: secs(60),
-            ban: secs(300),
-            clients: HashMap::new(),
-            swept_at: None,
-        };
-        let start = Instant::now();
-        for number in 0..CLIENTS_MAX + 10 {
-            assert!(!flapping.note(&number.to_string(), start));
-            assert!(flapping.clients.len() <= CLIENTS_MAX);
-        }
-        assert!(!flapping.note("one more", start + secs(60)));
-        assert_eq!(flapping.clients.len(), 1);
     }
 }

@@ -32,6 +32,7 @@ pub mod template;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use broker::access::OrderedRule;
 use broker::{Attributes, Principal, Reauthenticate};
@@ -364,6 +365,11 @@ impl Authenticator {
                 Kind::Certificate { .. } => {}
             }
         }
+    }
+
+    /// A log-in with right credentials was refused for what it asked for: a failed one, too.
+    pub fn note_refused(&self, origin: Origin) {
+        lock(&self.parts.pace).count_failure(origin, Instant::now());
     }
 
     /// Begins enhanced authentication with the client's first message: the exchange and the data of

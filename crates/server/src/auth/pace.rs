@@ -85,8 +85,12 @@ impl Attempt {
         match self.has_begun.swap(false, Ordering::Relaxed) {
             true => pace.end(self.origin, is_right, now),
             // One that could be answered without a question.
-            false if !is_right => pace.count_failure(self.origin, now),
-            false => false,
+            false => {
+                if !is_right {
+                    pace.count_failure(self.origin, now);
+                }
+                false
+            }
         }
     }
 }
@@ -136,12 +140,12 @@ impl Pace {
         is_wanted
     }
 
-    fn count_failure(&mut self, origin: Origin, now: Instant) -> bool {
+    /// One that no check of it has begun for, or whose check has ended as a right one.
+    pub(super) fn count_failure(&mut self, origin: Origin, now: Instant) {
         if self.failures_per_second > 0.0 {
             let account = self.account(origin, now);
             account.tokens = (account.tokens - 1.0).max(0.0);
         }
-        false
     }
 
     /// If it has had many wrong ones lately: the user of the last that was checked.

@@ -579,9 +579,10 @@ settings! {
         /// follow. They are refused with 0x8A, or closed at once where the address is known. Read
         /// again on SIGHUP, which also ends the connections (0x98) of those who are on it then.
         ban_file: Option<PathBuf> = Kind::Path, "";
-        /// The most connects of one client id, each with a good log-in, in `flapping_window_secs`.
-        /// One that connects more often is kept off for `flapping_ban_secs` (0x8A), and twice as
-        /// long each time that this does not help, up to a day.
+        /// The most connects of one client in `flapping_window_secs`. A client is a client id with
+        /// its user name, in its namespace; connects that were refused do not count. One that
+        /// connects more often is banned for `flapping_ban_secs` (0x8A), and twice as long each
+        /// time that this does not help, up to a day.
         flapping_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
         /// The time in which connects are counted.
         flapping_window_secs: u32 = secs(1, 86_400), "1m";

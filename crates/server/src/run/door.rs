@@ -676,7 +676,7 @@ impl Door {
         let bans = &arrival.entrance.gate.bans;
         let visitor = Visitor { username: request.proved_username(), ..Visitor::default() };
         bans.keeps_out(visitor, self.context.clock.wall_secs())
-            || bans.keeps_off(&request.name().key(), Instant::now())
+            || bans.keeps_off(request.name(), request.proved_username(), Instant::now())
     }
 
     /// Admitted: from here on the connection belongs to the worker of its session's shard.

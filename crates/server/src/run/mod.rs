@@ -120,7 +120,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         start_http(&config, metrics, &shards_asked, facts)?
     };
     let restored = restore(store.as_ref(), &config, &shared, &rules, (&namespaces, &gate), clock)?;
-    let told = WorkersTold { board: &board, turns: &turns, life_cycle: &life_cycle };
+    let told = WorkersTold { board: &board, turns: &turns, life_cycle: &life_cycle, gate: &gate };
     let workers = Workers::start(&config, restored, told, &authenticator, clock)?;
     workers.wait_until_open(&board)?;
     shards_asked.open(&workers.mailboxes);

@@ -11,10 +11,10 @@ use driver::{DriverParts, IncomingRoom};
 
 use super::clock::Clock;
 use super::drive::Crew;
+use super::gate::Gate;
 use super::line_pace::LinePace;
 use super::logs::{LogBoard, LogState, Logs, Phase};
 use super::mailbox::{Item, Mailbox};
-use super::reauthentication::Reauthentication;
 use super::store::Restoration;
 use super::timing::Timing;
 use super::worker::{self, EventWaker, Os, OsParts, Worker};
@@ -46,6 +46,8 @@ pub(super) struct Told<'a> {
     pub(super) board: &'a Arc<LogBoard>,
     pub(super) turns: &'a Arc<[Timing]>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
+    /// Of clients that were let in.
+    pub(super) gate: &'a Arc<Gate>,
 }
 
 /// Shards that begin with nothing.
@@ -67,7 +69,7 @@ impl Workers {
         authenticator: &Arc<Authenticator>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
-        let Told { board, turns, life_cycle } = told;
+        let Told { board, turns, life_cycle, gate } = told;
         let count = usize::from(config.server.workers).min(shards.len());
         let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
         let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
@@ -83,7 +85,8 @@ impl Workers {
                 poll,
                 index,
                 clock,
-                reauthentication: Reauthentication::new(authenticator.clone()),
+                authenticator: authenticator.clone(),
+                gate: gate.clone(),
                 logs,
                 turns: turns.clone(),
                 line_pace: line_pace.clone(),
@@ -271,7 +274,8 @@ pub(super) mod tests {
                 poll,
                 index,
                 clock: Clock::start(),
-                reauthentication: Reauthentication::new(authenticator.clone()),
+                authenticator: authenticator.clone(),
+                gate: Arc::default(),
                 logs: None,
                 turns: turns.clone(),
                 line_pace: Arc::default(),

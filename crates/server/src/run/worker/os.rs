@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use broker::{
-    Answer, Close, ConnectRequest, Event, Reauthenticate, Reauthenticated, Shard, ShardId,
+    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Shard, ShardId,
 };
 use codec::Reason;
 use driver::{Charge, Host, Origin, Read, Socket, Waker};
@@ -16,11 +16,12 @@ use mio::{Interest, Poll, Registry, Token};
 use net::Stream;
 use tokio::sync::oneshot;
 
+use crate::auth::Authenticator;
 use crate::auth::bans::{Lists, Visitor};
 use crate::life_cycle::LifeCycle;
 use crate::memory;
 use crate::run::clock::Clock;
-use crate::run::gate::Seat;
+use crate::run::gate::{Gate, Seat};
 use crate::run::line_pace::LinePace;
 use crate::run::logs::Logs;
 use crate::run::reauthentication::Reauthentication;
@@ -33,7 +34,8 @@ pub(in crate::run) struct OsParts {
     /// Of the worker.
     pub(in crate::run) index: usize,
     pub(in crate::run) clock: Clock,
-    pub(in crate::run) reauthentication: Reauthentication,
+    pub(in crate::run) authenticator: Arc<Authenticator>,
+    pub(in crate::run) gate: Arc<Gate>,
     /// None: nothing is kept.
     pub(in crate::run) logs: Option<Logs>,
     /// Of all workers: how long their turns take.
@@ -43,6 +45,7 @@ pub(in crate::run) struct OsParts {
 }
 
 pub(in crate::run) struct Os {
+    reauthentication: Reauthentication,
     parts: OsParts,
     /// As they were read again last.
     bans: Arc<Lists>,
@@ -79,7 +82,8 @@ pub(in crate::run) struct Line(pub(in crate::run) Stream);
 
 impl Os {
     pub(in crate::run) fn new(parts: OsParts) -> Self {
-        Self { parts, bans: Arc::default() }
+        let reauthentication = Reauthentication::new(parts.authenticator.clone());
+        Self { reauthentication, parts, bans: Arc::default() }
     }
 
     pub(in crate::run) const fn queue(&mut self) -> &mut Poll {
@@ -143,12 +147,21 @@ impl Host for Os {
         self.bans.means(visitor, self.parts.clock.wall_secs()).map(|_| Reason::BANNED)
     }
 
+    fn on_let_in(&mut self, client: Name<'_>, username: Option<&str>) {
+        self.parts.gate.bans.note_admitted(client, username, Instant::now());
+    }
+
     fn on_untaken(&mut self, client_id: &str, error: &io::Error) {
         tracing::warn!(client = %client_id, %error, "a worker cannot take a connection; it is closed");
     }
 
     fn on_event(&mut self, shard: &mut Shard, event: &Event, now_ms: u64) {
         report::log(event, &self.parts.line_pace, now_ms);
+        if let Event::Stranger { peer, .. } = event {
+            // Its credentials were right, and what it wants is not its own.
+            let origin = ip(peer).map_or(Origin::Local, Origin::of);
+            self.parts.authenticator.note_refused(origin);
+        }
         if let Some(message) = report::message(event)
             && shard.shared().interest.shards(message.topic_bytes()).wants != 0
         {
@@ -160,11 +173,11 @@ impl Host for Os {
     }
 
     fn reauthenticate(&mut self, shard: ShardId, ask: &Reauthenticate) -> Reauthenticated {
-        self.parts.reauthentication.answer(shard, ask)
+        self.reauthentication.answer(shard, ask)
     }
 
     fn on_close(&mut self, shard: ShardId, close: &Close) {
-        self.parts.reauthentication.forget(shard, close.slot, close.connection);
+        self.reauthentication.forget(shard, close.slot, close.connection);
     }
 
     fn has_gone(&self, asker: &oneshot::Sender<Answer>) -> bool {
