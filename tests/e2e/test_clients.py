@@ -11,7 +11,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from broker import PATIENCE_SECS
-from wire import fresh
+from wire import Peer, fresh, prefixed, publish
 
 VERSIONS = {"3.1": "mqttv31", "3.1.1": "mqttv311", "5": "mqttv5"}
 
@@ -70,6 +70,21 @@ def test_mosquitto_lines_and_retained(plain):
     finish(mosquitto("pub", plain, "-t", topic, "-r", "-n"))
     late = mosquitto("sub", plain, "-t", topic, "-W", "20", "--retained-only", "-E")
     assert late.wait(PATIENCE_SECS) == 0
+
+
+@pytest.mark.parametrize("text", ["line\n", "\uFFFE", "\uFDD0", "\x7F"])
+def test_nothing_is_retained_on_which_libmosquitto_disconnects(plain, text):
+    topic = fresh("poison")
+    for properties in (
+        b"\x26" + prefixed("name") + prefixed(text), b"\x26" + prefixed(text) + prefixed("value"),
+        b"\x03" + prefixed(text),
+    ):
+        poisoner = Peer(plain.port()).accepted()
+        poisoner.send(publish(topic, "poison", retain=True, properties=properties))
+        poisoner.expect_disconnect(0x81)
+    sub = subscribed(plain, "-t", topic, "-V", "mqttv5", "-C", "1")
+    finish(mosquitto("pub", plain, "-t", topic, "-m", "wholesome"))
+    assert payloads(finish(sub)) == ["wholesome"]
 
 
 def test_mosquitto_properties(plain):

@@ -50,12 +50,15 @@ mod tests {
             check_publish_properties(properties.as_properties().raw())
         };
         assert_eq!(check(Property::ResponseTopic("a/b")), Ok(()));
-        assert_eq!(check(Property::User("line", "feed\n")), Ok(()));
+        assert_eq!(check(Property::User("caf\u{e9}", "+/#")), Ok(()));
         for bad in [
             Property::ResponseTopic("a/#"),
             Property::ResponseTopic("a\u{1}"),
             Property::ResponseTopic(""),
             Property::ContentType("nul\0"),
+            Property::ContentType("text\u{FFFE}"),
+            Property::User("line", "feed\n"),
+            Property::User("tab\t", ""),
             Property::SubscriptionId(1),
             Property::WillDelaySecs(1),
         ] {

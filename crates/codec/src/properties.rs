@@ -271,6 +271,19 @@ impl<'a> Property<'a> {
         }
     }
 
+    /// Texts that are passed on have no characters on which a receiver may disconnect
+    /// (section 1.5.4). Response topics are names: they have been checked as such.
+    fn check_forwarded(self) -> Result<(), &'static Rule> {
+        match self {
+            Self::ContentType(text) => text::check_name(text.as_bytes()).map(drop),
+            Self::User(name, value) => {
+                text::check_name(name.as_bytes())?;
+                text::check_name(value.as_bytes()).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The identifier on the wire.
     pub const fn id(&self) -> u8 {
         match self {
@@ -379,6 +392,11 @@ impl Place {
         }
     }
 
+    /// Does a server pass the properties on to other clients?
+    const fn is_forwarded(self) -> bool {
+        matches!(self, Self::Publish(Sender::Client) | Self::Will)
+    }
+
     /// One bit per identifier that may stand there more than once.
     const fn repeatable(self) -> u64 {
         match self {
@@ -405,6 +423,9 @@ fn validate(raw: &[u8], place: Place) -> Result<(), Violation> {
             return Err(reader.fail(&rules::PROPERTY_TWICE));
         }
         seen |= bit;
+        if place.is_forwarded() {
+            property.check_forwarded().map_err(|rule| reader.fail(rule))?;
+        }
     }
     if place == Place::Connect
         && seen & bits(&[id::AUTH_METHOD, id::AUTH_DATA]) == 1 << id::AUTH_DATA

@@ -64,8 +64,8 @@ rules! {
     NUL = malformed("MQTT-1.5.4-2", "MQTT-1.5.3-2", "a string contains U+0000");
     /// Section 1.5.4 lets a receiver refuse control characters.
     NAME_BYTES = malformed("MQTT-4.7.3-3", "MQTT-4.7.3-3", "a name has more than 65535 bytes");
-    CONTROL_CHARACTER = malformed(CLOSE_V5, CLOSE_V3, "a name contains a control character");
-    NONCHARACTER = malformed(CLOSE_V5, CLOSE_V3, "a name contains a noncharacter of Unicode");
+    CONTROL_CHARACTER = malformed(CLOSE_V5, CLOSE_V3, "a string contains a control character");
+    NONCHARACTER = malformed(CLOSE_V5, CLOSE_V3, "a string contains a noncharacter of Unicode");
     PACKET_ID_ZERO = protocol("MQTT-2.2.1-3", "MQTT-2.3.1-1", "the packet identifier is 0");
     TOPIC_EMPTY = malformed("MQTT-4.7.3-1", "MQTT-4.7.3-1", "a topic name or filter is empty");
     REASON_PUBACK = protocol("MQTT-3.4.2-1", CLOSE_V3, "PUBACK cannot carry this reason code");

@@ -1,13 +1,14 @@
 //! What makes bytes a string of MQTT: well-formed UTF-8 without U+0000 (section 1.5.4).
 //!
 //! The standard lets a receiver refuse control characters and noncharacters as well. They are
-//! refused in *names*: topic names and filters, client identifiers and user names, since those end
-//! up in logs, metrics and access rules, and libmosquitto disconnects on them. Free text, such as a
-//! user property, may contain them.
+//! refused in *names* (topic names and filters, client identifiers and user names), since those end
+//! up in logs, metrics and access rules, and in what a server passes on (content types and user
+//! properties of a PUBLISH or will), since libmosquitto disconnects on them. Other text may contain
+//! them, for example the user properties of a CONNECT.
 
 use crate::rules::{self, Rule};
 
-/// Any string: user properties, reason strings, content types.
+/// Any string, for example a reason string.
 #[inline]
 pub(crate) fn check(bytes: &[u8]) -> Result<&str, &'static Rule> {
     let Ok(text) = str::from_utf8(bytes) else { return Err(&rules::UTF8) };
@@ -17,7 +18,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<&str, &'static Rule> {
     Ok(text)
 }
 
-/// A string that names something: no control characters.
+/// A name, or a text that is passed on: no control characters, no noncharacters.
 #[inline]
 pub(crate) fn check_name(bytes: &[u8]) -> Result<&str, &'static Rule> {
     let Ok(text) = str::from_utf8(bytes) else { return Err(&rules::UTF8) };

@@ -62,8 +62,8 @@ impl Referee {
             "UNSUBACK without a reason code",
             // Refusing control characters in names is a MAY; U+0000 is a MUST that they miss in
             // some places.
-            "a name contains a control character",
-            "a name contains a noncharacter of Unicode",
+            "a string contains a control character",
+            "a string contains a noncharacter of Unicode",
             "a string contains U+0000",
             "the client identifier is not well-formed UTF-8 or contains a control character",
             "the user name is not well-formed UTF-8 or contains a control character",

@@ -55,8 +55,8 @@ pub(crate) fn ingredients() -> impl Strategy<Value = Ingredients> {
                 bits,
                 packet_id,
                 number,
-                name: name.replace(char::is_control, "-"),
-                text: text.replace('\0', "-"),
+                name: plain(&name),
+                text: plain(&text),
                 topic,
                 payload,
                 filters,
@@ -65,11 +65,18 @@ pub(crate) fn ingredients() -> impl Strategy<Value = Ingredients> {
                 will_properties,
                 users: users
                     .into_iter()
-                    .map(|(name, value)| (name.replace('\0', "-"), value.replace('\0', "-")))
+                    .map(|(name, value)| (plain(&name), plain(&value)))
                     .collect(),
             }
         },
     )
+}
+
+/// Without what is refused in names and in text that is forwarded.
+fn plain(text: &str) -> String {
+    let is_noncharacter =
+        |c: char| matches!(c, '\u{FDD0}'..='\u{FDEF}') || u32::from(c) & 0xFFFE == 0xFFFE;
+    text.replace(|c: char| c.is_control() || is_noncharacter(c), "-")
 }
 
 impl Ingredients {

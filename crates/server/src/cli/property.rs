@@ -30,6 +30,9 @@ impl GivenProperties {
             if !belongs(packet, &property) {
                 return Err(format!("-D: the property {name} does not belong to {packet}"));
             }
+            if matches!(*packet, "publish" | "will") {
+                check_texts(name, property)?;
+            }
             given.packet(packet)?.push(property);
             given.is_any = true;
         }
@@ -98,6 +101,17 @@ fn belongs(packet: &str, property: &Property<'_>) -> bool {
         Property::ReasonString(_) => packet == "disconnect",
         _ => packet == "connect",
     }
+}
+
+/// Brokers refuse control characters in what they would have to forward.
+fn check_texts(name: &str, property: Property<'_>) -> Result<(), String> {
+    let texts = match property {
+        Property::User(key, value) => [key, value],
+        Property::ContentType(text) | Property::ResponseTopic(text) => [text, ""],
+        _ => return Ok(()),
+    };
+    let check = |text| codec::check_name(text).map_err(|error| error.detail);
+    texts.into_iter().try_for_each(check).map_err(|detail| format!("-D: {name}: {detail}"))
 }
 
 fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, String> {
@@ -171,6 +185,8 @@ mod tests {
             ("publish user-property a", "a name and a value"),
             ("publish content-type a b", "exactly one"),
             ("publish payload-format-indicator 2", "0 or 1"),
+            ("publish user-property a line\n", "control character"),
+            ("will content-type a\u{FFFE}", "noncharacter"),
         ] {
             let error = parse(&[flag]).unwrap_err();
             assert!(error.contains(what), "{flag}: {error}");
