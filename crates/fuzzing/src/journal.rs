@@ -1,8 +1,8 @@
 //! The facts of the journal: an input is a record kind and a record.
 
 use broker::journal::{
-    Fact, Formerly, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent,
-    SessionOpened, Stage, StoredMessage, StoredWill, Subscribed,
+    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent, SessionOpened,
+    Stage, StoredMessage, StoredWill, Subscribed,
 };
 use codec::{QoS, Version};
 
@@ -50,8 +50,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, payer: "", ..message };
     let (progress, in_flight) = lists();
     let session = QueueNumber::MIN;
-    let (identifier, through_serial, filter) = (7, 300, "a/+/#");
-    let formerly = Formerly { session, options: 1, identifier, through_serial, filter };
+    let (identifier, serial, filter) = (7, 300, "a/+/#");
+    let formerly = Subscribed { session, options: 1, identifier, serial, filter };
     let facts = [
         Fact::SessionOpened(SessionOpened {
             session,
@@ -67,7 +67,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             session,
             options: 0x2a,
             identifier: 268_435_455,
-            from_serial: 7,
+            serial: 7,
             filter: "a/+/#",
         }),
         Fact::Formerly(formerly),

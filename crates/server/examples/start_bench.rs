@@ -79,7 +79,7 @@ impl Writer {
                 session,
                 options: 1,
                 identifier: 0,
-                from_serial: 0,
+                serial: 0,
                 filter: &format!("to/{client_id}"),
             }))?;
             let (at_ms, expiry_secs) = (OPENED_AT_MS + 1, u32::MAX);

@@ -11,7 +11,7 @@ use super::store::Class;
 use super::track::Place;
 use crate::Shard;
 use crate::deliver::options;
-use crate::journal::{Fact, Formerly};
+use crate::journal::{Fact, Subscribed};
 use crate::subscriptions::Listed;
 use crate::sure::Sure;
 
@@ -173,11 +173,11 @@ impl Shard {
         let Some(store) = self.store.as_mut().sure() else { return Ok(Change::Remembered) };
         let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
         let Some(durable) = durable.sure() else { return Ok(Change::Remembered) };
-        let fact = Fact::Formerly(Formerly {
+        let fact = Fact::Formerly(Subscribed {
             session: durable.queue,
             options: super::session::subscribe_options(bits).to_byte(),
             identifier,
-            through_serial: through,
+            serial: through,
             filter: text,
         });
         let place = store.append(Class::Normal, &fact, durable.log_level())?;

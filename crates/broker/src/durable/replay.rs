@@ -17,8 +17,8 @@ use super::store::message_of;
 use super::track::Place;
 use super::turn::Shares;
 use crate::journal::{
-    Fact, Formerly, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened,
-    Stage, StoredMessage, StoredWill, Subscribed,
+    Fact, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened, Stage,
+    StoredMessage, StoredWill, Subscribed,
 };
 use crate::{Name, Scope};
 
@@ -394,23 +394,23 @@ impl Replay {
     }
 
     fn on_subscribed(&mut self, subscribed: Subscribed<'_>, place: Place, ledger: &mut Ledger) {
-        self.last_serial = self.last_serial.max(subscribed.from_serial);
+        self.last_serial = self.last_serial.max(subscribed.serial);
         let facts = self.session(subscribed.session);
         let subscription = SubscribedFacts {
             options: subscribed.options,
             identifier: subscribed.identifier,
-            from_serial: subscribed.from_serial,
+            from_serial: subscribed.serial,
             place,
         };
         let old = facts.subscriptions.insert(subscribed.filter, subscription);
         release(ledger, old.map(|old| old.place));
     }
 
-    fn on_formerly(&mut self, formerly: Formerly<'_>, place: Place, ledger: &mut Ledger) {
-        let Formerly { session, options, identifier, through_serial, filter } = formerly;
-        self.last_serial = self.last_serial.max(through_serial);
+    fn on_formerly(&mut self, formerly: Subscribed<'_>, place: Place, ledger: &mut Ledger) {
+        let Subscribed { session, options, identifier, serial, filter } = formerly;
+        self.last_serial = self.last_serial.max(serial);
         let known = &mut self.session(session).rare().formerly;
-        let old = known.insert((filter.into(), through_serial), (options, identifier, place));
+        let old = known.insert((filter.into(), serial), (options, identifier, place));
         release(ledger, old.map(|(.., place)| place));
     }
 

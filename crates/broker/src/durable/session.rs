@@ -322,7 +322,7 @@ impl Shard {
             session: durable.queue,
             options: subscribe_options(bits).to_byte(),
             identifier,
-            from_serial,
+            serial: from_serial,
             filter,
         });
         let place = store.append(Class::Normal, &subscribed, durable.log_level())?;

@@ -357,8 +357,7 @@ impl Shard {
             Fact::SessionDetached { session, .. }
             | Fact::Received { session, .. }
             | Fact::Undone { session, .. } => session,
-            Fact::Subscribed(subscribed) => subscribed.session,
-            Fact::Formerly(formerly) => formerly.session,
+            Fact::Subscribed(own) | Fact::Formerly(own) => own.session,
             Fact::Will(will) => will.session,
             Fact::GroupOpened(group) => group.queue,
             _ => return None,
@@ -378,7 +377,7 @@ impl Shard {
             let filter = self.listed_of(slot, formerly.filter)?.filter;
             let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
             let eras = &mut durable.rare.as_mut()?.eras;
-            return eras.place_mut(filter, formerly.through_serial);
+            return eras.place_mut(filter, formerly.serial);
         }
         let durable = self.clients.get_mut(slot)?.durable.as_mut()?;
         match *fact {

@@ -27,7 +27,7 @@ pub enum Fact<'a> {
         filter: &'a str,
     },
     /// What a subscription was before its options changed, while something was owed by it.
-    Formerly(Formerly<'a>),
+    Formerly(Subscribed<'a>),
     /// A message that is owed to at least one queue of this shard.
     Message(StoredMessage<'a>),
     Progress(Progress<'a>),
@@ -105,21 +105,10 @@ pub struct Subscribed<'a> {
     pub options: u8,
     /// 0: none.
     pub identifier: u32,
-    /// Messages up to this serial are none of its business.
-    pub from_serial: u64,
+    /// In [`Fact::Subscribed`], messages up to this serial are none of its business. In
+    /// [`Fact::Formerly`], those behind it are not; those up to it are, back to the change before.
+    pub serial: u64,
     /// With `$share/NAME/` before it if it is shared.
-    pub filter: &'a str,
-}
-
-/// A subscription as it was: what came up to a serial, and after the change before, is owed by it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Formerly<'a> {
-    pub session: QueueNumber,
-    /// The options byte of SUBSCRIBE.
-    pub options: u8,
-    /// 0: none.
-    pub identifier: u32,
-    pub through_serial: u64,
     pub filter: &'a str,
 }
 
@@ -231,8 +220,7 @@ impl<'a> Fact<'a> {
                 put_number(out, at_ms);
                 put_number(out, u64::from(expiry_secs));
             }
-            Self::Subscribed(subscribed) => return subscribed.encode(out),
-            Self::Formerly(formerly) => return formerly.encode(out),
+            Self::Subscribed(own) | Self::Formerly(own) => return own.encode(out),
             Self::Unsubscribed { session, filter } => {
                 put_queue(out, session);
                 return filter.as_bytes();
@@ -322,7 +310,7 @@ impl<'a> Fact<'a> {
                 let (session, packet_id) = (r.queue()?, r.number_u16()?);
                 Self::Undone { session, packet_id, serial: r.number()? }
             }
-            20 => Self::Formerly(Formerly::decode(&mut r)?),
+            20 => Self::Formerly(Subscribed::decode(&mut r)?),
             _ => return Err(Malformed("its kind is unknown: a newer program wrote it")),
         };
         r.end(fact)
@@ -361,7 +349,7 @@ impl<'a> Subscribed<'a> {
         put_queue(out, self.session);
         out.push(self.options);
         put_number(out, u64::from(self.identifier));
-        put_number(out, self.from_serial);
+        put_number(out, self.serial);
         self.filter.as_bytes()
     }
 
@@ -370,27 +358,7 @@ impl<'a> Subscribed<'a> {
             session: r.queue()?,
             options: r.byte()?,
             identifier: r.number_u32()?,
-            from_serial: r.number()?,
-            filter: text(r.rest())?,
-        })
-    }
-}
-
-impl<'a> Formerly<'a> {
-    fn encode(&self, out: &mut Vec<u8>) -> &'a [u8] {
-        put_queue(out, self.session);
-        out.push(self.options);
-        put_number(out, u64::from(self.identifier));
-        put_number(out, self.through_serial);
-        self.filter.as_bytes()
-    }
-
-    fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
-        Ok(Self {
-            session: r.queue()?,
-            options: r.byte()?,
-            identifier: r.number_u32()?,
-            through_serial: r.number()?,
+            serial: r.number()?,
             filter: text(r.rest())?,
         })
     }

@@ -20,8 +20,7 @@ mod queue;
 mod wire;
 
 pub use fact::{
-    Fact, Formerly, GroupOpened, Malformed, Origin, SessionOpened, StoredMessage, StoredWill,
-    Subscribed,
+    Fact, GroupOpened, Malformed, Origin, SessionOpened, StoredMessage, StoredWill, Subscribed,
 };
 pub use list::{InFlight, InFlightBuf, Progress, ProgressBuf, ProgressEntry, Runs, Sent, Stage};
 pub use queue::{QueueId, QueueNumber};

@@ -1,8 +1,8 @@
 //! Facts survive the way into a record and back, and any bytes are a fact or malformed.
 
 use broker::journal::{
-    Fact, Formerly, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent,
-    SessionOpened, Stage, StoredMessage, StoredWill, Subscribed,
+    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent, SessionOpened,
+    Stage, StoredMessage, StoredWill, Subscribed,
 };
 use codec::{QoS, Version};
 use proptest::prelude::*;
@@ -101,8 +101,8 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
     let (packet_id, qos, retain) = (p.packet_id, p.qos, p.flag);
     let [topic, other] = [p.texts[0].as_str(), p.texts[1].as_str()];
     let [properties, payload] = [p.blobs[0].as_slice(), p.blobs[1].as_slice()];
-    let (options, identifier, through_serial) = (p.byte, p.small, b);
-    let formerly = Formerly { session, options, identifier, through_serial, filter: topic };
+    let (options, identifier) = (p.byte, p.small);
+    let subscribed = Subscribed { session, options, identifier, serial: b, filter: topic };
     let message = StoredMessage {
         serial,
         origin: p.origin.map(|(source, serial)| Origin { source, serial }),
@@ -128,14 +128,8 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
         Fact::Taken { session, packet_id, message },
         Fact::WillTaken { session: p.queue, message },
         Fact::SessionEnded { session },
-        Fact::Subscribed(Subscribed {
-            session,
-            options: p.byte,
-            identifier: p.small,
-            from_serial: b,
-            filter: topic,
-        }),
-        Fact::Formerly(formerly),
+        Fact::Subscribed(subscribed),
+        Fact::Formerly(subscribed),
         Fact::Unsubscribed { session, filter: topic },
         Fact::Message(message),
         Fact::Progress(lists.0.as_progress()),

@@ -39,7 +39,7 @@ fn subscribed(filter: &str, options: u8) -> [Fact<'_>; 2] {
         client_id: "meter",
         username: "",
     };
-    let subscribed = Subscribed { session, options, identifier: 0, from_serial: 0, filter };
+    let subscribed = Subscribed { session, options, identifier: 0, serial: 0, filter };
     [Fact::SessionOpened(opened), Fact::Subscribed(subscribed)]
 }
 

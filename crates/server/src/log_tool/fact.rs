@@ -30,11 +30,11 @@ fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
         Fact::SessionEnded { session } => format!("session ended: session {session}"),
         Fact::Subscribed(own) => format!(
             "subscribed: session {} filter {:?} options {:#04x} identifier {} after serial {}",
-            own.session, own.filter, own.options, own.identifier, own.from_serial
+            own.session, own.filter, own.options, own.identifier, own.serial
         ),
         Fact::Formerly(own) => format!(
             "formerly: session {} filter {:?} options {:#04x} identifier {} through serial {}",
-            own.session, own.filter, own.options, own.identifier, own.through_serial
+            own.session, own.filter, own.options, own.identifier, own.serial
         ),
         Fact::Unsubscribed { session, filter } => {
             format!("unsubscribed: session {session} filter {filter:?}")
