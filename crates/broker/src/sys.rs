@@ -39,30 +39,53 @@ struct Load {
 
 const LOAD_MINUTES: [(&str, f64); 3] = [("1min", 1.0), ("5min", 5.0), ("15min", 15.0)];
 
-/// A topic below `$SYS/broker`, what it says, and where its number comes from.
-struct Number(&'static str, &'static str, fn(&Figures<'_>) -> u64);
+/// A number of the broker, and where it is below `$SYS/broker`.
+struct Number {
+    topic: Option<&'static str>,
+    /// Its rate, below `load`.
+    load: Option<&'static str>,
+    /// A sentence.
+    help: &'static str,
+    total: fn(&Figures<'_>) -> u64,
+}
+
+impl Number {
+    /// One with a rate as well.
+    const fn and_load(self, load: &'static str) -> Self {
+        Self { load: Some(load), ..self }
+    }
+}
+
+const fn number(topic: &'static str, help: &'static str, total: fn(&Figures<'_>) -> u64) -> Number {
+    Number { topic: Some(topic), load: None, help, total }
+}
+
+/// One of which only the rate is told.
+const fn load(load: &'static str, help: &'static str, total: fn(&Figures<'_>) -> u64) -> Number {
+    Number { topic: None, load: Some(load), help, total }
+}
 
 /// The topics of each round, below `$SYS/broker`, and what they say. `+` stands for the minutes of
 /// a load average.
-pub fn topics() -> Vec<(String, &'static str)> {
+pub fn topics() -> Vec<(String, String)> {
     let texts = [
         ("version", "Name and version of the broker."),
         ("uptime", "Time since the start, such as `90 seconds`."),
         ("clients/maximum", "The most clients that were connected at the time of a round."),
     ];
-    let numbers = NUMBERS.iter().map(|Number(topic, help, _)| (*topic, *help));
-    let plain = texts.into_iter().chain(numbers).map(|(topic, help)| (topic.to_owned(), help));
-    let loads = LOADS.iter().map(|Number(topic, help, _)| (format!("load/{topic}/+"), *help));
-    plain.chain(loads).collect()
+    let texts = texts.map(|(topic, help)| (topic.to_owned(), help.to_owned()));
+    let plain = NUMBERS.iter().filter_map(|own| Some((own.topic?.to_owned(), own.help.to_owned())));
+    let loads = NUMBERS.iter().filter_map(|own| {
+        let help = format!("{}, per minute.", own.help.trim_end_matches('.'));
+        Some((format!("load/{}/+", own.load?), help))
+    });
+    texts.into_iter().chain(plain).chain(loads).collect()
 }
 
 impl SysTopics {
     pub fn new(version: &str) -> Self {
-        let loads = LOADS.iter().map(|&Number(topic, _, total)| Load {
-            topic,
-            total,
-            last: 0,
-            averages: [0.0; 3],
+        let loads = NUMBERS.iter().filter_map(|own| {
+            Some(Load { topic: own.load?, total: own.total, last: 0, averages: [0.0; 3] })
         });
         let version = format!("quelea version {version}");
         Self { version, connected_max: 0, loads: loads.collect() }
@@ -83,8 +106,10 @@ impl SysTopics {
         tell("uptime", format!("{uptime_secs} seconds"));
         self.connected_max = self.connected_max.max(figures.total(|m| &m.connections));
         tell("clients/maximum", self.connected_max.to_string());
-        for Number(topic, _, value) in NUMBERS {
-            tell(topic, value(&figures).to_string());
+        for own in NUMBERS {
+            if let Some(topic) = own.topic {
+                tell(topic, (own.total)(&figures).to_string());
+            }
         }
         for load in &mut self.loads {
             let total = (load.total)(&figures);
@@ -132,82 +157,67 @@ fn stored_bytes(figures: &Figures<'_>) -> u64 {
 }
 
 const NUMBERS: &[Number] = &[
-    Number("clients/connected", "Connected clients.", |f| f.total(|m| &m.connections)),
-    Number("clients/active", "The same, by its older name.", |f| f.total(|m| &m.connections)),
-    Number("clients/disconnected", "Sessions without a connection.", offline),
-    Number("clients/inactive", "The same, by its older name.", offline),
-    Number("clients/total", "Sessions, connected or not.", |f| f.total(|m| &m.sessions)),
-    Number("clients/expired", "Sessions that expired since the start.", |f| {
+    load("sockets", "Network connections that were accepted.", |f| f.sockets_opened),
+    load("connections", "Clients that connected.", |f| f.total(|m| &m.connections_opened)),
+    number("clients/connected", "Connected clients.", |f| f.total(|m| &m.connections)),
+    number("clients/active", "The same, by its older name.", |f| f.total(|m| &m.connections)),
+    number("clients/disconnected", "Sessions without a connection.", offline),
+    number("clients/inactive", "The same, by its older name.", offline),
+    number("clients/total", "Sessions, connected or not.", |f| f.total(|m| &m.sessions)),
+    number("clients/expired", "Sessions that expired since the start.", |f| {
         f.total(|m| &m.sessions_expired)
     }),
-    Number("subscriptions/count", "Subscriptions that are not shared.", plain_subscriptions),
-    Number("shared_subscriptions/count", "Shared subscriptions.", |f| {
+    number("subscriptions/count", "Subscriptions that are not shared.", plain_subscriptions),
+    number("shared_subscriptions/count", "Shared subscriptions.", |f| {
         f.total(|m| &m.shared_subscriptions)
     }),
-    Number("retained messages/count", "Retained messages.", |f| f.total(|m| &m.retained)),
-    Number(
+    number("retained messages/count", "Retained messages.", |f| f.total(|m| &m.retained)),
+    number(
         "store/messages/count",
         "Retained messages, and messages in queues; a message in two queues counts twice.",
         stored,
     ),
-    Number("messages/stored", "The same, by its older name.", stored),
-    Number(
+    number("messages/stored", "The same, by its older name.", stored),
+    number(
         "store/messages/bytes",
         "Bytes of retained messages, and of messages that are queued in memory.",
         stored_bytes,
     ),
-    Number("messages/inflight", "Messages sent to clients and not acknowledged yet.", |f| {
+    number("messages/inflight", "Messages sent to clients and not acknowledged yet.", |f| {
         f.total(|m| &m.in_flight)
     }),
-    Number("messages/received", "Packets of any kind from clients.", |f| {
+    number("messages/received", "Packets of any kind from clients.", |f| {
         f.total(|m| &m.packets_received)
-    }),
-    Number("messages/sent", "Packets of any kind to clients.", packets_sent),
-    Number("publish/messages/received", "PUBLISH packets from clients.", |f| {
+    })
+    .and_load("messages/received"),
+    number("messages/sent", "Packets of any kind to clients.", packets_sent)
+        .and_load("messages/sent"),
+    number("publish/messages/received", "PUBLISH packets from clients.", |f| {
         f.total(|m| &m.publishes_received)
-    }),
-    Number("publish/messages/sent", "PUBLISH packets to clients.", |f| {
+    })
+    .and_load("publish/received"),
+    number("publish/messages/sent", "PUBLISH packets to clients.", |f| {
         f.total(|m| &m.publishes_sent)
-    }),
-    Number(
+    })
+    .and_load("publish/sent"),
+    number(
         "publish/messages/dropped",
         "Dropped messages and deliveries, except QoS 0 to sessions without a connection.",
         dropped,
-    ),
-    Number("publish/bytes/received", "Payload bytes of PUBLISH packets from clients.", |f| {
+    )
+    .and_load("publish/dropped"),
+    number("publish/bytes/received", "Payload bytes of PUBLISH packets from clients.", |f| {
         f.total(|m| &m.publish_bytes_received)
     }),
-    Number("publish/bytes/sent", "Payload bytes of PUBLISH packets to clients.", |f| {
+    number("publish/bytes/sent", "Payload bytes of PUBLISH packets to clients.", |f| {
         f.total(|m| &m.publish_bytes_sent)
     }),
-    Number("bytes/received", "Bytes of MQTT packets from clients.", |f| {
+    number("bytes/received", "Bytes of MQTT packets from clients.", |f| {
         f.total(|m| &m.bytes_received)
-    }),
-    Number("bytes/sent", "Bytes of MQTT packets to clients.", |f| f.total(|m| &m.bytes_sent)),
-];
-
-const LOADS: &[Number] = &[
-    Number("sockets", "Network connections that were accepted, per minute.", |f| f.sockets_opened),
-    Number("connections", "Clients that were connected, per minute.", |f| {
-        f.total(|m| &m.connections_opened)
-    }),
-    Number("messages/received", "Packets of any kind from clients per minute.", |f| {
-        f.total(|m| &m.packets_received)
-    }),
-    Number("messages/sent", "Packets of any kind to clients per minute.", packets_sent),
-    Number("publish/received", "PUBLISH packets from clients per minute.", |f| {
-        f.total(|m| &m.publishes_received)
-    }),
-    Number("publish/sent", "PUBLISH packets to clients per minute.", |f| {
-        f.total(|m| &m.publishes_sent)
-    }),
-    Number("publish/dropped", "Dropped messages and deliveries per minute.", dropped),
-    Number("bytes/received", "Bytes of MQTT packets from clients per minute.", |f| {
-        f.total(|m| &m.bytes_received)
-    }),
-    Number("bytes/sent", "Bytes of MQTT packets to clients per minute.", |f| {
-        f.total(|m| &m.bytes_sent)
-    }),
+    })
+    .and_load("bytes/received"),
+    number("bytes/sent", "Bytes of MQTT packets to clients.", |f| f.total(|m| &m.bytes_sent))
+        .and_load("bytes/sent"),
 ];
 
 /// A message of the broker's own, below `$SYS/broker`: QoS 0, from nobody, in no log.
