@@ -67,7 +67,7 @@ def test_a_rule_that_asks_for_more_than_memory_makes_a_log(start):
 def test_a_directory_that_cannot_be_used_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     ran = serve(tmp_path / "file" / "data")
-    assert ran.returncode == 1
+    assert ran.returncode == 2
     assert "--data DIR" in ran.stderr and "--durability memory" in ran.stderr
 
 

@@ -265,6 +265,31 @@ def test_errors_of_a_configuration_name_the_place_and_what_is_allowed(tmp_path, 
     assert line is None or f"quelea.toml:{line}" in ran.stderr
 
 
+def test_check_config_looks_at_what_a_start_needs(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    (tmp_path / "token").chmod(0o644)
+    (tmp_path / "short").write_text("0123\n")
+    (tmp_path / "short").chmod(0o600)
+    listener = '[[listeners]]\nurl = "tcp://127.0.0.1:0"\n'
+    api = '[http]\nlisten = "127.0.0.1:0"\n[api]\nlisten = "http"\ntoken_file = '
+    config = tmp_path / "quelea.toml"
+    for text, told in [
+        ('[server]\ndata_dir = "file/data"\n', "file is not a directory"),
+        (api + '"token"\n', "chmod 600"),
+        (api + '"short"\n', "no token of 16"),
+        (listener + 'namespace = "red"\n', "there is no [[namespaces]]"),
+        (listener + 'namespace_from = ["attribute"]\n', "gives the attribute"),
+    ]:
+        config.write_text(text if "[[listeners]]" in text else listener + text)
+        ran = run("serve", "--check-config", "--config", config)
+        assert ran.returncode == 2 and told in ran.stderr, (text, ran.stderr)
+    config.write_text(listener + api + '"made"\n')
+    ran = run("serve", "--check-config", "--config", config)
+    assert ran.returncode == 0, ran.stderr
+    assert not (tmp_path / "made").exists()
+
+
 def test_print_config_tells_where_values_come_from(tmp_path):
     config = tmp_path / "quelea.toml"
     config.write_text("[limits]\nreceive_max = 5\n")

@@ -202,6 +202,9 @@ fn providers_are_listed_and_named_by_listeners() {
         (more("acl_ignored = true\nacl_claim_name = \"a\"\n"), "acl_ignored is true"),
         (http("username = \"${username}\"\n"), "only by jwt and certificate"),
         (http("headers = [\"X-Id: ${clientid}\"]\n"), "not substituted"),
+        (http("headers = [\"X-Id: a\", \"x-id: b\"]\n"), "'x-id' is there twice"),
+        (http("body = [\"u=${username}\", \"u=x\"]\n"), "'u' is there twice"),
+        (more("attributes = [\"a=x\", \"a=y\"]\n"), "'a' is there twice"),
         (http("body = [\"clientid=${clientid}\", \"p=${password}\"]\n"), "have the service see it"),
         (
             "[[authentication]]\nname = \"a\"\nkind = \"http\"\nurl = \
@@ -647,5 +650,56 @@ fn namespaces_are_named_once_and_units_set_what_is_not_set() {
     ] {
         let why = error(&text);
         assert!(why.contains(told), "{told} not in {why}");
+    }
+}
+
+#[test]
+fn what_a_listener_names_is_there() {
+    let red = "[[namespaces]]\nname = \"red\"\n";
+    let tcp = |text: &str| format!("[[listeners]]\nurl = \"tcp://127.0.0.1\"\n{text}\n");
+    let tls = |text: &str| {
+        format!(
+            "[[listeners]]\nurl = \"tls://127.0.0.1\"\n{text}\n[listeners.tls]\ncertificate = \
+             \"c\"\nkey = \"k\"\n"
+        )
+    };
+    let asked = "client_auth = \"optional\"\nclient_ca = \"ca\"\n";
+    let provider = |kind: &str| format!("[[authentication]]\nname = \"p\"\nkind = \"{kind}\"\n");
+    let jwt = provider("jwt") + "key_file = \"k\"\n";
+    let http = provider("http") + "url = \"https://id.example\"\n";
+    let certificate = provider("certificate");
+    let with_attribute = provider("certificate") + "attributes = [\"namespace=${cert_dns}\"]\n";
+    let file = "[auth]\npassword_file = \"users\"\n";
+    let by_attribute = "namespace_from = [\"attribute\"]";
+    let gives_none = "nobody who is asked on this listener gives the attribute 'namespace'";
+    for (text, told) in [
+        (tcp("namespace = \"red\""), "there is no [[namespaces]] with the name 'red'"),
+        (tcp("namespace = \"Red\"") + red, "did you mean 'red'?"),
+        (tcp(by_attribute), gives_none),
+        (tcp(by_attribute) + file, gives_none),
+        (tcp(&format!("{by_attribute}\nauthentication = [\"file\"]")) + &jwt + file, gives_none),
+        (tls(by_attribute) + asked + &certificate, gives_none),
+        (tls(by_attribute) + &with_attribute, gives_none),
+        (tcp(by_attribute) + &with_attribute, gives_none),
+        (tcp("authentication = [\"p\"]") + &certificate, "asks for no certificates"),
+        (tls("authentication = [\"p\"]") + &certificate, "asks for no certificates"),
+        (
+            tcp("name = \"a\"") + "[[listeners]]\nurl = \"tcp://127.0.0.1:2\"\nname = \"a\"\n",
+            "another listener has this name",
+        ),
+    ] {
+        let why = error(&text);
+        assert!(why.contains(told), "{told} not in {why} of {text}");
+        assert!(why.starts_with("/etc/quelea/quelea.toml:"), "{why}");
+    }
+    for text in [
+        tcp("namespace = \"red\"") + red,
+        tcp("namespace = \"default\""),
+        tcp("namespace = \"red\"\nnamespace_unknown = \"create\""),
+        tcp(by_attribute) + &jwt,
+        tcp(by_attribute) + &http + file,
+        tls(by_attribute) + asked + &with_attribute,
+    ] {
+        config(&text);
     }
 }

@@ -19,7 +19,7 @@ use super::problem::Problem;
 use super::routes::Role;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::random;
-use crate::config::ApiConfig;
+use crate::config::{ApiConfig, TOKEN_FILE};
 use driver::Origin;
 
 /// Wrong passwords of an address in [`WINDOW`] before others of it are checked no more, and of all
@@ -232,14 +232,19 @@ fn basic_of(header: &str) -> Option<(String, String)> {
 /// What is told of who has the token.
 const TOKEN_NAME: &str = "token";
 
-/// Reads the users as a start does.
+/// Reads token and users as a start does, and makes nothing.
 ///
 /// # Errors
 ///
-/// Their file cannot be used, or lacks somebody whom the configuration names.
-pub(crate) fn check_users(config: &ApiConfig) -> anyhow::Result<()> {
+/// A file cannot be used, or that of the users lacks somebody whom the configuration names.
+pub(crate) fn check_files(config: &ApiConfig, data_dir: &Path) -> anyhow::Result<()> {
     let named = config.operators.iter().chain(&config.admins);
-    load_users(config.password_file.as_deref(), named).map(|_| ())
+    load_users(config.password_file.as_deref(), named)?;
+    // The one that nobody has named is a part of the data directory.
+    if config.token_file != data_dir.join(TOKEN_FILE) {
+        known_token(&config.token_file)?;
+    }
+    Ok(())
 }
 
 fn load_users<'a>(
@@ -272,14 +277,20 @@ fn digest(salt: &Digest, secret: &[u8]) -> Digest {
 
 /// The token of a file, which is made where there is none.
 fn token_of(path: &Path) -> anyhow::Result<String> {
+    if let Some(known) = known_token(path)? {
+        return Ok(known);
+    }
+    let token = new_token();
+    write_token(path, &token, "").with_context(|| format!("cannot make {}", path.display()))?;
+    Ok(token)
+}
+
+/// None: there is no file.
+fn known_token(path: &Path) -> anyhow::Result<Option<String>> {
     let shown = path.display();
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let token = new_token();
-            write_token(path, &token, "").with_context(|| format!("cannot make {shown}"))?;
-            return Ok(token);
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
     };
     let mode = fs::metadata(path)?.permissions().mode();
@@ -290,7 +301,7 @@ fn token_of(path: &Path) -> anyhow::Result<String> {
     if token.len() < TOKEN_CHARS_MIN {
         bail!("{shown}: its first line is no token of {TOKEN_CHARS_MIN} characters; remove it");
     }
-    Ok(token.to_owned())
+    Ok(Some(token.to_owned()))
 }
 
 /// A token that a person chose is to be no word.

@@ -37,7 +37,7 @@ use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::on;
 
 use call::Call;
-pub(crate) use gatekeeper::{Gatekeeper, check_users, note_url};
+pub(crate) use gatekeeper::{Gatekeeper, check_files, note_url};
 use problem::Problem;
 use routes::{Method, Outcome, ROUTES, Role, Route};
 use views::Caller;

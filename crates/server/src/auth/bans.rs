@@ -111,6 +111,15 @@ impl Bans {
         })
     }
 
+    /// Reads the file that is edited by hand. The other one is part of the data directory.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn check_file(config: &Auth) -> Result<(), String> {
+        load_file(config.ban_file.as_deref()).map(|_| ())
+    }
+
     /// Reads the file that is edited by hand again. `None`: there is none.
     ///
     /// # Errors

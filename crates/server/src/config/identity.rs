@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::keys::{BodyForm, HttpMethod, ProviderKind, RawProvider};
+use super::keys::{BodyForm, ClientAuth, HttpMethod, ProviderKind, RawProvider};
 use super::schema::Section;
-use super::source::{Settings, default_of};
-use super::{Listener, Problem, values};
+use super::source::{Settings, default_of, unknown};
+use super::{Listener, NamespaceSource, Problem, values};
 use crate::auth::template::Template;
 use crate::auth::{Demands, Url};
 
@@ -83,7 +83,7 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
     Some(providers)
 }
 
-/// Do the lists of listeners name what there is?
+/// Do the lists of listeners name what there is, and can they give what the listener needs?
 pub(super) fn check_chains(
     listeners: &[Listener],
     providers: &[Provider],
@@ -92,20 +92,62 @@ pub(super) fn check_chains(
     problems: &mut Vec<Problem>,
 ) {
     for (index, listener) in listeners.iter().enumerate() {
+        let mut problem = |key: &str, detail: String| {
+            let key = format!("listeners.{index}.{key}");
+            problems.push(Problem { place: settings.place(&key), key, detail });
+        };
         for name in &listener.authentication {
-            let is_known = match name.as_str() {
-                FILE => has_file,
-                name => providers.iter().any(|provider| provider.name == name),
-            };
-            if !is_known {
-                let detail = match name.as_str() {
-                    FILE => "'file' is the password file: set auth.password_file".into(),
-                    name => format!("there is no [[authentication]] with the name '{name}'"),
-                };
-                let key = format!("listeners.{index}.authentication");
-                problems.push(Problem { place: settings.place(&key), key, detail });
+            let known = providers.iter().find(|provider| provider.name == *name);
+            match known {
+                None if name == FILE && has_file => {}
+                None if name == FILE => {
+                    let detail = "'file' is the password file: set auth.password_file";
+                    problem("authentication", detail.into());
+                }
+                None => {
+                    let names = providers.iter().map(|provider| &*provider.name);
+                    let detail = unknown("authentication", name, names);
+                    problem("authentication", detail);
+                }
+                Some(provider) if !provider.can_be_asked(listener) => {
+                    let detail = format!(
+                        "'{name}' goes by certificates, and this listener asks for no certificates; \
+                         set tls.client_auth"
+                    );
+                    problem("authentication", detail);
+                }
+                Some(_) => {}
             }
         }
+        let chain = &listener.authentication;
+        let mut asked =
+            providers.iter().filter(|own| chain.is_empty() || chain.contains(&own.name));
+        if listener.placing.from.contains(&NamespaceSource::Attribute)
+            && !asked.any(|own| own.gives_namespace() && own.can_be_asked(listener))
+        {
+            let detail = "nobody who is asked on this listener gives the attribute 'namespace'; a \
+                          provider of kind jwt or http can, or one of kind certificate with \
+                          attributes = [\"namespace=${cert_dns}\"]";
+            problem("namespace_from", detail.into());
+        }
+    }
+}
+
+impl Provider {
+    /// Tokens and services say what they like.
+    fn gives_namespace(&self) -> bool {
+        match &self.method {
+            Method::Jwt(_) | Method::Http(_) => true,
+            Method::Certificate { attributes, .. } => {
+                attributes.iter().any(|(name, _)| name == broker::NAMESPACE)
+            }
+        }
+    }
+
+    fn can_be_asked(&self, listener: &Listener) -> bool {
+        let shows_certificate =
+            listener.tls.as_ref().is_some_and(|tls| tls.client_auth != ClientAuth::None);
+        shows_certificate || !matches!(self.method, Method::Certificate { .. })
     }
 }
 
@@ -202,13 +244,7 @@ impl Lowering<'_> {
         };
         let defaults = || HTTP_BODY.iter().map(|field| (*field).to_owned()).collect();
         let body = if raw.body.is_empty() { defaults() } else { raw.body.clone() };
-        let mut headers = Vec::new();
-        for text in &raw.headers {
-            match text.split_once(':') {
-                Some((name, value)) => headers.push((name.trim().into(), value.trim().into())),
-                None => self.problem("headers", format!("'{text}' is not of the form NAME: VALUE")),
-            }
-        }
+        let headers = self.headers(&raw.headers);
         let body = self.pairs("body", &body, false);
         if !body.iter().any(|(_, text)| text.names("username")) {
             let detail = "takes the name that a client states for proved: have the service see it, \
@@ -227,6 +263,23 @@ impl Lowering<'_> {
             cache_secs: raw.cache_secs,
             acl_ignored: raw.acl_ignored,
         })
+    }
+
+    fn headers(&mut self, texts: &[String]) -> Vec<(String, String)> {
+        let mut headers: Vec<(String, String)> = Vec::new();
+        for text in texts {
+            let Some((name, value)) = text.split_once(':') else {
+                self.problem("headers", format!("'{text}' is not of the form NAME: VALUE"));
+                continue;
+            };
+            let (name, value) = (name.trim(), value.trim());
+            if headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
+                let detail = format!("'{name}' is there twice; case does not tell headers apart");
+                self.problem("headers", detail);
+            }
+            headers.push((name.into(), value.into()));
+        }
+        headers
     }
 
     fn url(&mut self, key: &str, text: &str) -> Option<Url> {
@@ -255,12 +308,16 @@ impl Lowering<'_> {
 
     /// `NAME=TEMPLATE`.
     fn pairs(&mut self, key: &str, texts: &[String], has_claims: bool) -> Vec<(String, Template)> {
-        let mut pairs = Vec::new();
+        let mut pairs: Vec<(String, Template)> = Vec::new();
         for text in texts {
             match text.split_once('=') {
                 Some((name, value)) if !name.trim().is_empty() => {
-                    let template = self.template(key, value.trim(), has_claims);
-                    pairs.push((name.trim().to_owned(), template));
+                    let (name, value) = (name.trim(), value.trim());
+                    // Of a claim, several texts can be demanded.
+                    if key != "claims" && pairs.iter().any(|(known, _)| known == name) {
+                        self.problem(key, format!("'{name}' is there twice"));
+                    }
+                    pairs.push((name.to_owned(), self.template(key, value, has_claims)));
                 }
                 _ => self.problem(key, format!("'{text}' is not of the form NAME=TEXT")),
             }

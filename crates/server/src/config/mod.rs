@@ -323,6 +323,8 @@ fn lower(
     let listeners = lowering.lower(port)?;
     let listener_defaults = lowering.lower_limits(&lowering.nothing_replaced()?);
     identity::check_chains(&listeners, &authentication, has_file, settings, problems);
+    let namespaces = namespaces::lower(settings, problems)?;
+    namespaces::check_listeners(&listeners, &namespaces, settings, problems);
     let mut durability =
         durability::lower(&durability, &limits, &listeners, &server, settings, problems);
     let disk = (machine.disk_bytes)(&server.data_dir);
@@ -346,7 +348,7 @@ fn lower(
         auth,
         authentication,
         access,
-        namespaces: namespaces::lower(settings, problems)?,
+        namespaces,
         shared_strategy: shared.strategy,
         http,
         http_hosts,
@@ -470,6 +472,11 @@ impl Listeners<'_> {
             if let Some(other) = listeners.iter().find(|other| same_address(other, &listener)) {
                 let detail = format!("listener '{}' already has this address", other.name);
                 self.problem(&format!("listeners.{index}.url"), detail);
+            }
+            let name = format!("listeners.{index}.name");
+            let is_named = !self.settings.place(&name).is_empty();
+            if is_named && listeners.iter().any(|other| other.name == listener.name) {
+                self.problem(&name, "another listener has this name".into());
             }
             listeners.push(listener);
         }

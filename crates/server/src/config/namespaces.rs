@@ -6,8 +6,8 @@ use broker::Quota;
 
 use super::keys::RawListener;
 use super::schema::{Kind, Section, bytes, count, count_or, settings, words};
-use super::source::Settings;
-use super::{Problem, values};
+use super::source::{Settings, unknown};
+use super::{Listener, Problem, values};
 
 /// What everybody is in who is in no other.
 pub const DEFAULT: &str = "default";
@@ -185,6 +185,26 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
         all.push(Namespace { name, state, hosts, acl_file, policy_file, limits });
     }
     Some(all)
+}
+
+/// Do listeners lead to what there is?
+pub(super) fn check_listeners(
+    listeners: &[Listener],
+    namespaces: &[Namespace],
+    settings: &Settings,
+    problems: &mut Vec<Problem>,
+) {
+    for (index, listener) in listeners.iter().enumerate() {
+        let Some(own) = listener.placing.own.as_deref().filter(|own| *own != DEFAULT) else {
+            continue;
+        };
+        let names = namespaces.iter().map(|namespace| &*namespace.name);
+        if !listener.placing.creates && !names.clone().any(|name| name == own) {
+            let key = format!("listeners.{index}.namespace");
+            let detail = unknown(SECTION.name, own, names);
+            problems.push(Problem { place: settings.place(&key), key, detail });
+        }
+    }
 }
 
 /// What is set by itself goes before what units set.

@@ -313,6 +313,13 @@ pub(crate) fn nearest<'a>(
     (distance <= 1 + text.len() / 4).then_some(candidate)
 }
 
+/// What to say about a name that leads to nothing in its list.
+pub(super) fn unknown<'a>(list: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let near = nearest(name, known).map(|known| format!("; did you mean '{known}'?"));
+    let near = near.unwrap_or_default();
+    format!("there is no [[{list}]] with the name '{name}'{near}")
+}
+
 /// What to say about a key that does not exist.
 fn unknown_key(general: &str) -> String {
     let (section, name) = general.rsplit_once('.').unwrap_or(("", general));

@@ -30,6 +30,7 @@ mod workers;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -67,7 +68,7 @@ use door::{Bell, Door, DoorContext};
 use driver::Allowance;
 use keeper::Keeper;
 use mailbox::Item;
-use store::{Restoration, Store};
+use store::{OTHER_DIRECTORY, Restoration, Store};
 use workers::{Told as WorkersTold, Workers};
 
 /// Reads the configuration again, from where it came.
@@ -300,23 +301,32 @@ impl Running {
 pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     Logging::check(&config.log)?;
     let data_dir = &config.server.data_dir;
-    if data_dir.exists() && !data_dir.is_dir() {
-        let shown = data_dir.display();
-        anyhow::bail!("server.data_dir: {shown} is not a directory; name one, or a new path");
+    if config.durability.has_log() || config.api.is_some() {
+        check_directory(data_dir)?;
     }
-    config.api.as_ref().map(api::check_users).transpose()?;
+    config.api.as_ref().map(|own| api::check_files(own, data_dir)).transpose()?;
     rules::load(config)?;
     if let Some(path) = &config.auth.password_file {
         PasswordFile::load(path)?;
     }
     crate::auth::check_files(&config.authentication)?;
-    Bans::load(&config.auth, &config.server.data_dir, &Stamps::default())
-        .map_err(anyhow::Error::msg)?;
+    Bans::check_file(&config.auth).map_err(anyhow::Error::msg)?;
     let mut notes = Vec::new();
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
     }
     Ok(notes)
+}
+
+/// It is there, or can be made.
+fn check_directory(data_dir: &Path) -> anyhow::Result<()> {
+    match data_dir.ancestors().find(|path| path.exists()) {
+        Some(found) if !found.is_dir() => {
+            let shown = found.display();
+            anyhow::bail!("server.data_dir: {shown} is not a directory; {OTHER_DIRECTORY}")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether the addresses of the configuration can be listened on.

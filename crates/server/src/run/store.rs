@@ -79,7 +79,8 @@ impl Store {
             return Ok(None);
         }
         let path = &config.server.data_dir;
-        let data = DataDir::open(path).context(OTHER_DIRECTORY)?;
+        let data = DataDir::open(path)
+            .with_context(|| format!("cannot use the data directory; {OTHER_DIRECTORY}"))?;
         let shards = data.shard_count(config.server.shards, config.shards_are_fixed)?;
         let settings = config.durability.log_settings(shards).with_context(|| {
             format!("the logs of {shards} shards in {} do not fit", path.display())
@@ -261,5 +262,5 @@ fn report(read: &[ReadBack], bytes: u64, took: Duration, now_ms: u64) {
     );
 }
 
-const OTHER_DIRECTORY: &str = "cannot use the data directory; choose another with --data DIR, or \
-                               store nothing with --durability memory";
+pub(super) const OTHER_DIRECTORY: &str = "choose another data directory with --data DIR, or store \
+                                          nothing with --durability memory";
