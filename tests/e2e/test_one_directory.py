@@ -51,7 +51,7 @@ def tool(*arguments):
 def refused(broker, *words):
     """A start, `log check` and `backup` say so alike."""
     ran = serve(broker.data)
-    assert ran.returncode in (1, 2)
+    assert ran.returncode == 1
     checked = tool("log", "check", broker.data)
     assert checked.returncode == 1, checked.stdout
     target = broker.directory / "refused"
@@ -168,6 +168,21 @@ def test_names_lost_give_nobody_another_ones_data(start):
     broker.config.write_text(text.replace("[[namespaces]]", blue + "[[namespaces]]", 1))
     with pytest.raises(AssertionError, match="namespaces"):
         broker._launch()
+
+
+def test_a_secret_that_is_made_anew_is_told(start):
+    def told(broker):
+        return [line for line in broker.log if "secret" in line.get("message", "")]
+
+    broker = filled(start)
+    assert not told(broker)
+    again(broker)
+    assert not told(broker)
+    (broker.data / "auth.secret").unlink()
+    again(broker)
+    [line] = told(broker)
+    assert line["level"] == "WARN" and "SCRAM" in line["message"]
+    assert line["path"] == str(broker.data / "auth.secret")
 
 
 def test_a_backup_has_all_small_files_and_they_are_private(start):

@@ -22,7 +22,17 @@ pub fn kept(directory: &Path, stamps: &Stamps) -> io::Result<[u8; BYTES]> {
             let text = format!("{}: it is damaged; remove it", path.display());
             io::Error::new(io::ErrorKind::InvalidData, text)
         })?,
-        None => random(),
+        None => {
+            if stamps.are_of_a_used_directory() {
+                tracing::warn!(
+                    path = %path.display(),
+                    "the secret is missing and is made anew: the SCRAM salts that are sent for \
+                     unknown users change, so that a client that saw them before can tell which \
+                     users exist; to keep them, stop the broker and restore the file"
+                );
+            }
+            random()
+        }
     };
     let told =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));

@@ -67,6 +67,11 @@ enum Content {
 }
 
 impl Stamps {
+    /// A broker has served from it before.
+    pub fn are_of_a_used_directory(&self) -> bool {
+        self.together.has_served()
+    }
+
     /// The content of a small file. `None`: there is none, nor has to be.
     ///
     /// # Errors
