@@ -58,7 +58,7 @@ fn looks_like_rules(value: &Value) -> bool {
     }
 }
 
-fn kind_of(value: &Value) -> &'static str {
+pub(super) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",

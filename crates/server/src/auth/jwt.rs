@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use broker::{Attribute, Attributes, Number, Principal};
 use serde_json::{Map, Value};
 
-use super::acl_claim::ACL;
+use super::acl_claim::{ACL, kind_of};
 use super::keys::{Algorithm, Checked, KeySet};
 use super::template::{CLAIMS, Template, is_name, value_of};
 use super::{AuthRequest, LATEST_SECS, Opinion, Proof, acl_claim};
@@ -20,7 +20,7 @@ const ATTRIBUTES_MAX: usize = 64;
 const ATTRIBUTES_BYTES_MAX: usize = 16 * 1024;
 
 /// The claim, and the member of an answer, that EMQX makes attributes of.
-const CLIENT_ATTRS: &str = "client_attrs";
+pub(super) const CLIENT_ATTRS: &str = "client_attrs";
 
 /// What a token has to say, and what becomes of it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -245,7 +245,11 @@ pub(super) fn attributes_of(
     stated: Option<&Value>,
     own: impl Iterator<Item = (Box<str>, Attribute)>,
 ) -> Result<Attributes, String> {
-    let stated = stated.and_then(Value::as_object).into_iter().flatten();
+    let stated = stated.map(|value| match value {
+        Value::Object(stated) => Ok(stated),
+        other => Err(format!("its {CLIENT_ATTRS} must be an object, got {}", kind_of(other))),
+    });
+    let stated = stated.transpose()?.into_iter().flatten();
     let stated =
         stated.filter_map(|(name, value)| Some((name.as_str().into(), attribute_of(value)?)));
     let all: Vec<(Box<str>, Attribute)> = stated.chain(own).collect();

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use super::breaker::Breaker;
 use super::cache::{Digest, ProofCache};
 use super::fetch::{self, AskError, Client, Content, Reply, members_of_form, percent_encoded};
-use super::jwt::attributes_of;
+use super::jwt::{CLIENT_ATTRS, attributes_of};
 use super::lanes::{Asks, Lanes, Next};
 use super::pace::{Attempt, Pace};
 use super::template::value_of;
@@ -342,7 +342,10 @@ impl HttpConfig {
         if expires_at_secs.is_some_and(|at| at <= now_secs) {
             return Ok(Opinion::No("the service says that it has expired".into()));
         }
-        let attributes = attributes_of(answer.get("client_attrs"), std::iter::empty())?;
+        let attributes = match attributes_of(answer.get(CLIENT_ATTRS), std::iter::empty()) {
+            Ok(attributes) => attributes,
+            Err(why) => return Ok(Opinion::No(why)),
+        };
         let Some(is_superuser) = flag_of(answer.get("is_superuser")) else {
             return Ok(Opinion::No("its is_superuser is neither true nor false".into()));
         };

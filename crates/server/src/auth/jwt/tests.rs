@@ -339,6 +339,11 @@ fn claims_become_attributes() {
     let mut large = claims.clone();
     large["client_attrs"]["vin"] = json!("x".repeat(20_000));
     assert!(is_bad(&hs256(&large, &demands), "attributes"));
+    for other in [json!("role=user"), json!(["role"]), json!(7), json!(true), json!(null)] {
+        let mut claims = claims.clone();
+        claims["client_attrs"] = other;
+        assert!(is_bad(&hs256(&claims, &demands), "client_attrs must be an object"), "{claims}");
+    }
 }
 
 #[test]

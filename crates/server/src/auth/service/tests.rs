@@ -102,6 +102,9 @@ fn what_is_no_answer_lets_nobody_in() {
     for body in [
         json!({ "result": "allow", "expire_at": NOW }),
         json!({ "result": "allow", "acl": [{ "permission": "allow", "action": "all" }] }),
+        json!({ "result": "allow", "client_attrs": "role=admin" }),
+        json!({ "result": "allow", "client_attrs": ["admin"] }),
+        json!({ "result": "allow", "client_attrs": null }),
     ] {
         let judged = judged(200, &body.to_string());
         assert!(matches!(judged, Ok(Opinion::No(_))), "{body}: {judged:?}");
