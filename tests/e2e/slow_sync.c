@@ -2,6 +2,8 @@
  * commits a log waits after each of its syncs. What is kept for whom meanwhile is the test's to find
  * out; nothing of the broker is built otherwise for it.
  *
+ * SYNC_THREAD     the end of the name of the threads that wait, instead of those that commit; their
+ *                 fsync waits, too.
  * SYNC_DELAY_MS   milliseconds that each sync takes longer.
  * SYNC_GATE       a directory. The file `begun` in it counts the syncs. With a file `released` no
  *                 sync is done whose number is above the one in that file.
@@ -19,11 +21,15 @@
 
 static unsigned long begun;
 
-static int is_commit(void) {
+static int ends_with(const char *text, const char *end) {
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+static int waits(const char *end) {
     char name[16] = "";
     prctl(PR_GET_NAME, name);
-    size_t length = strlen(name);
-    return length >= 7 && strcmp(name + length - 7, "-commit") == 0;
+    return ends_with(name, end);
 }
 
 static void wait_ms(long ms) {
@@ -62,23 +68,40 @@ static void tell_begun(const char *directory, unsigned long number) {
     }
 }
 
+static void wait_for_disk(void) {
+    const char *gate = getenv("SYNC_GATE"), *delay = getenv("SYNC_DELAY_MS");
+    if (gate != NULL) {
+        unsigned long number = __atomic_add_fetch(&begun, 1, __ATOMIC_SEQ_CST);
+        tell_begun(gate, number);
+        while (number > released_in(gate)) {
+            wait_ms(1);
+        }
+    }
+    if (delay != NULL) {
+        wait_ms(atol(delay));
+    }
+}
+
 int fdatasync(int file) {
     static int (*next)(int);
     if (next == NULL) {
         next = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
     }
-    if (is_commit()) {
-        const char *gate = getenv("SYNC_GATE"), *delay = getenv("SYNC_DELAY_MS");
-        if (gate != NULL) {
-            unsigned long number = __atomic_add_fetch(&begun, 1, __ATOMIC_SEQ_CST);
-            tell_begun(gate, number);
-            while (number > released_in(gate)) {
-                wait_ms(1);
-            }
-        }
-        if (delay != NULL) {
-            wait_ms(atol(delay));
-        }
+    const char *thread = getenv("SYNC_THREAD");
+    if (waits(thread != NULL ? thread : "-commit")) {
+        wait_for_disk();
+    }
+    return next(file);
+}
+
+int fsync(int file) {
+    static int (*next)(int);
+    if (next == NULL) {
+        next = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    }
+    const char *thread = getenv("SYNC_THREAD");
+    if (thread != NULL && waits(thread)) {
+        wait_for_disk();
     }
     return next(file);
 }

@@ -15,11 +15,13 @@ def delayed(ms):
 
 
 class Gate:
-    """Lets the syncs of a broker pass one by one, once it is shut."""
+    """Lets the syncs of a broker pass one by one, once it is shut. `thread`: the end of the name of
+    the threads whose syncs are meant, if not those that commit."""
 
-    def __init__(self):
+    def __init__(self, thread=None):
         self.directory = Path(tempfile.mkdtemp(prefix="quelea-gate-"))
         self.environment = {"LD_PRELOAD": library("slow_sync"), "SYNC_GATE": str(self.directory)}
+        self.environment |= {"SYNC_THREAD": thread} if thread else {}
 
     def __enter__(self):
         return self

@@ -1,6 +1,7 @@
 """Namespaces: tenants on one broker who know nothing of each other."""
 
 import queue
+import select
 import ssl
 import subprocess
 import threading
@@ -9,8 +10,10 @@ import paho.mqtt.client as paho
 import pytest
 
 from broker import QUELEA, eventually
+from slow_sync import Gate
 from test_api import Api, ctl
 from tokens import SECRET, claims, hs256
+from wire import CONNACK, Peer, connect
 
 BANNED, NOT_AUTHORIZED = "Banned", "Not authorized"
 
@@ -255,6 +258,60 @@ def test_unknown_namespaces_are_refused_or_made(start, join):
     other.leave()
     broker.restart("kill")
     assert join(broker, "away", "green:a", keeps=True).present
+
+
+def test_log_ins_are_answered_while_a_namespace_is_made(start):
+    config = BY_USERNAME + 'namespace_unknown = "create"\n'
+    with Gate("name-maker") as gate:
+        broker = start(config, environment=gate.environment)
+        gate.shut()
+
+        def come(client_id, namespace):
+            asks = connect(client_id=client_id, user=f"{namespace}:x")
+            return Peer(broker.port()).send(asks)
+
+        waiting = [come("a", "green"), come("b", "green")]
+        gate.wait_for(1)
+        waiting.append(come("c", "yellow"))
+        gone = [come("d", "green") for _ in range(8)]
+        for peer in gone:
+            peer.close()
+        silent = [Peer(broker.port()) for _ in range(8)]
+        for number in range(8):
+            assert Peer(broker.port()).connect(client_id=f"own {number}", user="red:a")[1] == 0
+        answered, _, _ = select.select([peer.stream for peer in waiting], [], [], 0)
+        assert answered == []
+        gate.open()
+        for peer in waiting:
+            assert peer.expect(CONNACK)[1] == 0
+        # The answers for those who have gone are not for those who came behind them.
+        for number, peer in enumerate(silent):
+            assert peer.connect(client_id=f"silent {number}", user="blue:a")[1] == 0
+    made = [event for event in broker.log if event["message"] == "namespace made for a client"]
+    assert [event["namespace"] for event in made] == ["green", "yellow"]
+
+
+def test_one_address_makes_so_many_namespaces_at_once(start):
+    config = BY_USERNAME + 'namespace_unknown = "create"\n'
+    with Gate("name-maker") as gate:
+        broker = start(config, environment=gate.environment)
+        gate.shut()
+
+        def come(name, source=None):
+            return Peer(broker.port(), source=source).send(connect(user=f"{name}:a"))
+
+        waiting = [come(f"n{number}") for number in range(32)]
+        waiting.append(come("n0"))
+        # Each second brings one more, so that what comes now may be the first above the limit.
+        refused = [come(f"more{number}") for number in range(64)]
+        broker.wait_for_log(lambda event: "too many new namespaces" in event.get("detail", ""))
+        other = come("other", "127.0.0.2")
+        assert Peer(broker.port()).connect(user="red:a")[1] == 0
+        gate.open()
+        for peer in [*waiting, other]:
+            assert peer.expect(CONNACK)[1] == 0
+        reasons = [peer.expect(CONNACK)[1] for peer in refused]
+        assert set(reasons) <= {0, 0x9F} and reasons.count(0x9F) > 32
 
 
 def test_suspending_cuts_off_and_keeps_what_there_is(start, join):

@@ -4,6 +4,7 @@
 //! A number is given once. With a data directory it stands in a file there before anything is
 //! written under it, so that the logs mean the same after a restart ([`names`]).
 
+mod maker;
 mod names;
 mod placing;
 
@@ -17,8 +18,9 @@ use broker::{Quota, Scope, Shared, Space};
 use crate::config::{Namespace, NamespaceState, namespaces::DEFAULT};
 use crate::disk::Stamps;
 
+pub(crate) use maker::Maker as NameMaker;
 use names::{Entry, Maker, Names};
-pub(crate) use placing::{Belonging, Misplaced};
+pub(crate) use placing::{Belonging, Misplaced, NOT_MADE, Place};
 
 /// The most namespaces that clients may make by asking for them.
 const MADE_BY_CLIENTS_MAX: usize = 10_000;
@@ -261,20 +263,50 @@ impl Namespaces {
         table.remains.iter().copied().find(|scope| *scope > last)
     }
 
-    fn make_for_client(&self, name: &str) -> anyhow::Result<Scope> {
+    /// The thread that makes the namespaces that clients ask for.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no thread.
+    pub(crate) fn start_maker(self: &Arc<Self>) -> std::io::Result<NameMaker> {
+        let namespaces = self.clone();
+        NameMaker::start(Box::new(move |names| namespaces.make_for_clients(names)))
+    }
+
+    /// Makes those that there are not yet, with one write, and says of each whether it is there.
+    fn make_for_clients(&self, wanted: &[Box<str>]) -> Vec<bool> {
         let _changing = self.change();
-        if let Some(scope) = self.scope_of(name) {
-            return Ok(scope);
-        }
         let mut names = self.read().names.clone();
-        let made = names.iter().filter(|entry| entry.maker == Maker::Client).count();
-        anyhow::ensure!(made < MADE_BY_CLIENTS_MAX, "clients have made {made} namespaces already");
-        let scope = names.put(name, Maker::Client, NamespaceState::Open)?;
-        self.write_down(&names)?;
+        let mut count = names.iter().filter(|entry| entry.maker == Maker::Client).count();
+        let mut faults = Vec::new();
+        for name in wanted.iter().filter(|name| self.scope_of(name).is_none()) {
+            if count >= MADE_BY_CLIENTS_MAX {
+                faults.push(anyhow::anyhow!("clients have made {count} namespaces already"));
+            } else if let Err(error) = names.put(name, Maker::Client, NamespaceState::Open) {
+                faults.push(error);
+            } else {
+                count += 1;
+            }
+        }
+        match self.write_down(&names) {
+            Ok(()) => self.open_for_clients(names),
+            Err(error) => faults.push(error),
+        }
+        if let Some(first) = faults.first() {
+            let error = format!("{first:#}");
+            tracing::warn!(count = faults.len(), error, "namespaces for clients not made");
+        }
+        wanted.iter().map(|name| self.scope_of(name).is_some()).collect()
+    }
+
+    fn open_for_clients(&self, names: Names) {
+        let last = self.read().names.last();
+        for entry in names.iter().filter(|entry| entry.scope > last) {
+            self.shared.spaces.open(entry.scope).set_name(&entry.name);
+            let number = entry.scope.number();
+            tracing::info!(namespace = &*entry.name, number, "namespace made for a client");
+        }
         self.write().take(names);
-        self.shared.spaces.open(scope).set_name(name);
-        tracing::info!(namespace = name, number = scope.number(), "namespace made for a client");
-        Ok(scope)
     }
 
     /// New names are on disk before anybody goes by them.

@@ -4,6 +4,7 @@ use broker::{Attribute, ConnectRequest, NAMESPACE, Scope};
 use codec::Reason;
 
 use super::Namespaces;
+use super::maker::NoWait;
 use crate::config::{NamespaceSource, Placing, namespaces::is_name};
 
 /// What a listener knows of that.
@@ -12,6 +13,15 @@ pub(crate) struct Belonging {
     pub(crate) placing: Placing,
     /// A listener of this broker goes by user names: what stands before a colon is a namespace.
     pub(crate) has_prefixes: bool,
+}
+
+/// What has become of a client that may come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is in its namespace.
+    Taken,
+    /// A namespace of this name has to be made first. Nothing of the client has changed.
+    Unmade(Box<str>),
 }
 
 /// A client that belongs nowhere.
@@ -30,44 +40,68 @@ impl Belonging {
         namespaces: &Namespaces,
         request: &mut ConnectRequest,
         host: Option<&str>,
-    ) -> Result<(), Misplaced> {
+    ) -> Result<Place, Misplaced> {
         if !self.placing.is_used() {
-            return self.check_prefixes(namespaces, request, Scope::FIRST, false);
+            self.check_prefixes(namespaces, request, Some(Scope::FIRST), false)?;
+            return Ok(Place::Taken);
         }
-        let by_host = self.goes_by(NamespaceSource::Host).then_some(host).flatten();
-        let by_host = by_host.and_then(|host| namespaces.led_to_by(host));
         let by_attribute = match self.goes_by(NamespaceSource::Attribute) {
             true => attribute_of(request)?,
             false => None,
         };
-        let by_attribute = by_attribute.map(|name| self.find(namespaces, &name)).transpose()?;
         let by_username = self.goes_by(NamespaceSource::Username);
-        let named = by_username.then(|| split(request.username.as_deref())).flatten();
-        let by_username =
-            named.as_ref().map(|(name, _)| self.find(namespaces, name)).transpose()?;
-        let mut said = [by_host, by_attribute, by_username].into_iter().flatten();
-        let scope = match said.next() {
-            Some(first) if said.any(|other| other != first) => return Err(CONTRADICTION),
-            Some(first) => first,
-            None => match &self.placing.own {
-                Some(own) => self.find(namespaces, own)?,
-                // The default one has what no namespace has, so nobody gets there unnamed.
-                None => return Err(UNNAMED),
-            },
+        let split = by_username.then(|| split(request.username.as_deref())).flatten();
+        let by_username = split.as_ref().map(|(name, _)| &**name);
+        let found = self.found(namespaces, [by_attribute.as_deref(), by_username], host)?;
+        let scope = match &found {
+            Found::Known(scope) => Some(*scope),
+            Found::Unmade(_) => None,
         };
-        self.check_prefixes(namespaces, request, scope, named.is_some())?;
-        if namespaces.is_closed(scope) {
-            return Err(CLOSED);
-        }
+        self.check_prefixes(namespaces, request, scope, split.is_some())?;
+        let scope = match found {
+            Found::Known(scope) if namespaces.is_closed(scope) => return Err(CLOSED),
+            Found::Known(scope) => scope,
+            Found::Unmade(name) => return Ok(Place::Unmade(name.into())),
+        };
         request.scope = scope;
         if let Some(principal) = &mut request.principal {
             principal.is_placed = by_attribute.is_some();
         }
-        if let Some((_, user)) = named {
+        if let Some((_, user)) = split {
             let login = std::mem::replace(&mut request.username, user);
             request.principal.get_or_insert_default().login = login;
         }
-        Ok(())
+        Ok(Place::Taken)
+    }
+
+    /// All that says a namespace has to say the same one; only then it may be made.
+    fn found<'a>(
+        &'a self,
+        namespaces: &Namespaces,
+        said: [Option<&'a str>; 2],
+        host: Option<&str>,
+    ) -> Result<Found<'a>, Misplaced> {
+        let by_host = self.goes_by(NamespaceSource::Host).then_some(host).flatten();
+        let by_host = by_host.and_then(|host| namespaces.led_to_by(host));
+        let mut said = said.into_iter().flatten();
+        let named = said.next();
+        if named.is_some_and(|first| said.any(|other| other != first)) {
+            return Err(CONTRADICTION);
+        }
+        match (by_host, named) {
+            (Some(scope), None) => Ok(Found::Known(scope)),
+            (Some(scope), Some(name)) => match namespaces.scope_of(name) {
+                Some(other) if other == scope => Ok(Found::Known(scope)),
+                Some(_) => Err(CONTRADICTION),
+                None => Err(UNKNOWN),
+            },
+            (None, Some(name)) => self.find(namespaces, name),
+            (None, None) => match &self.placing.own {
+                Some(own) => self.find(namespaces, own),
+                // The default one has what no namespace has, so nobody gets there unnamed.
+                None => Err(UNNAMED),
+            },
+        }
     }
 
     /// A name that begins with another namespace is one of there.
@@ -75,7 +109,7 @@ impl Belonging {
         &self,
         namespaces: &Namespaces,
         request: &ConnectRequest,
-        scope: Scope,
+        scope: Option<Scope>,
         is_split: bool,
     ) -> Result<(), Misplaced> {
         if !self.has_prefixes && self.placing.from.is_empty() {
@@ -85,25 +119,26 @@ impl Belonging {
         let names = username.into_iter().chain([request.client_id.as_ref()]);
         let prefixes = names.filter_map(|name| Some(name.split_once(':')?.0));
         let mut led_to = prefixes.filter_map(|prefix| namespaces.scope_of(prefix));
-        if led_to.any(|other| other != scope) { Err(FOREIGN) } else { Ok(()) }
+        if led_to.any(|other| Some(other) != scope) { Err(FOREIGN) } else { Ok(()) }
     }
 
     fn goes_by(&self, source: NamespaceSource) -> bool {
         self.placing.from.contains(&source)
     }
 
-    fn find(&self, namespaces: &Namespaces, name: &str) -> Result<Scope, Misplaced> {
+    fn find<'a>(&self, namespaces: &Namespaces, name: &'a str) -> Result<Found<'a>, Misplaced> {
         match namespaces.scope_of(name) {
-            Some(scope) => Ok(scope),
-            None if self.placing.creates && is_name(name) => {
-                namespaces.make_for_client(name).map_err(|error| {
-                    tracing::warn!(namespace = name, error = format!("{error:#}"), "not made");
-                    NOT_MADE
-                })
-            }
+            Some(scope) => Ok(Found::Known(scope)),
+            None if self.placing.creates && is_name(name) => Ok(Found::Unmade(name)),
             None => Err(UNKNOWN),
         }
     }
+}
+
+enum Found<'a> {
+    Known(Scope),
+    /// There is none of that name, and one may be made.
+    Unmade(&'a str),
 }
 
 impl Namespaces {
@@ -147,5 +182,20 @@ const CONTRADICTION: Misplaced = Misplaced {
     detail: "host name, user name and credential say different namespaces",
 };
 const CLOSED: Misplaced = Misplaced { reason: Reason::BANNED, detail: "its namespace is closed" };
-const NOT_MADE: Misplaced =
+pub(crate) const NOT_MADE: Misplaced =
     Misplaced { reason: Reason::SERVER_UNAVAILABLE, detail: "its namespace cannot be made" };
+
+impl From<NoWait> for Misplaced {
+    fn from(why: NoWait) -> Self {
+        match why {
+            NoWait::Full => Self {
+                reason: Reason::SERVER_BUSY,
+                detail: "too many clients wait for namespaces that are to be made",
+            },
+            NoWait::TooFast => Self {
+                reason: Reason::CONNECTION_RATE_EXCEEDED,
+                detail: "its address asks for too many new namespaces",
+            },
+        }
+    }
+}

@@ -56,8 +56,15 @@ fn place(
         ..request()
     };
     let placing = placing.clone();
-    let placed = Belonging { placing, has_prefixes: true }.place(namespaces, &mut request, host);
-    placed.map(|()| (request.scope, request.username)).map_err(|misplaced| misplaced.reason)
+    let belonging = Belonging { placing, has_prefixes: true };
+    let mut placed = belonging.place(namespaces, &mut request, host);
+    if let Ok(Place::Unmade(name)) = &placed {
+        assert_eq!(namespaces.make_for_clients(std::slice::from_ref(name)), [true]);
+        placed = belonging.place(namespaces, &mut request, host);
+    }
+    let is_in = |place| assert_eq!(place, Place::Taken);
+    placed.map(is_in).map_err(|misplaced| misplaced.reason)?;
+    Ok((request.scope, request.username))
 }
 
 fn request() -> ConnectRequest {
@@ -135,7 +142,7 @@ fn names_with_the_prefix_of_another_namespace_are_refused() {
     // Without a listener that goes by user names a colon is a letter like others.
     let mut request = ConnectRequest { username: Some("red:anna".into()), ..request() };
     let belonging = Belonging { placing: of_blue, has_prefixes: false };
-    assert_eq!(belonging.place(&namespaces, &mut request, None), Ok(()));
+    assert_eq!(belonging.place(&namespaces, &mut request, None), Ok(Place::Taken));
 }
 
 #[test]
@@ -158,6 +165,18 @@ fn who_says_two_different_namespaces_is_refused() {
         let placed = place(&namespaces, &all, Some(username), attribute, host);
         assert_eq!(placed, Err(Reason::NOT_AUTHORIZED), "{username}");
     }
+    let creating = Placing { creates: true, ..all };
+    for (username, attribute, host) in
+        [("new:x", said("newer"), None), ("new:x", said("a"), None), ("new:x", None, host)]
+    {
+        let placed = place(&namespaces, &creating, Some(username), attribute, host);
+        assert_eq!(placed, Err(Reason::NOT_AUTHORIZED));
+    }
+    assert_eq!(
+        namespaces.scope_of("new").or(namespaces.scope_of("newer")),
+        None,
+        "nothing is made"
+    );
 }
 
 #[test]

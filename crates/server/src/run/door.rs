@@ -5,6 +5,7 @@
 //! scratch buffer; what it holds of a connection is bounded, and every connection has a deadline.
 
 mod leaving;
+mod placing;
 mod reading;
 mod stage;
 
@@ -34,7 +35,7 @@ use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Step, TOKEN_METHOD, Verdict};
 use crate::logging::shown;
 use crate::memory;
-use crate::namespaces::{Misplaced, Namespaces};
+use crate::namespaces::{NameMaker, Namespaces};
 use driver::Origin;
 use driver::{Allowance, Purpose, Short};
 use reading::{Outcome, read_packet};
@@ -83,6 +84,12 @@ enum Knock {
         generation: u64,
         verdict: Verdict,
     },
+    /// The namespace that a client has asked for is there, or cannot be.
+    Named {
+        key: usize,
+        generation: u64,
+        is_made: bool,
+    },
 }
 
 /// A door's mailbox.
@@ -118,6 +125,7 @@ pub(super) struct DoorContext {
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(super) authenticator: Arc<Authenticator>,
     pub(super) namespaces: Arc<Namespaces>,
+    pub(super) name_maker: NameMaker,
     pub(super) clock: Clock,
     pub(super) connect_timeout_ms: u64,
     pub(super) connections_per_second_max: u32,
@@ -255,6 +263,9 @@ impl Door {
                 Knock::Accepted(handshake, entrance) => self.welcome(handshake, entrance),
                 Knock::Verdict { key, generation, verdict } => {
                     self.on_verdict(key, generation, verdict);
+                }
+                Knock::Named { key, generation, is_made } => {
+                    self.on_named(key, generation, is_made);
                 }
             }
         }
@@ -556,25 +567,17 @@ impl Door {
     }
 
     fn on_verdict(&mut self, key: usize, generation: u64, verdict: Verdict) {
-        let Some(arrival) = self.arrivals.get_mut(key) else { return };
-        if arrival.generation != generation {
-            return;
-        }
-        let stage = std::mem::replace(&mut arrival.stage, Stage::Moving);
-        let Stage::Checking { stream, mut credentials, rest } = stage else {
-            arrival.stage = stage;
-            return;
-        };
+        let Some((stream, mut credentials, rest)) = self.unpark(key, generation) else { return };
         match verdict {
             Verdict::Admitted { username, principal } => {
                 credentials.request.username = username.map(Into::into);
                 credentials.request.principal = principal;
-                self.hand_over(key, stream, *credentials, rest);
+                self.hand_over(key, stream, credentials, rest);
             }
             Verdict::Unproved { username } => {
                 credentials.request.username = Some(username.into());
                 credentials.request.is_proved = false;
-                self.hand_over(key, stream, *credentials, rest);
+                self.hand_over(key, stream, credentials, rest);
             }
             Verdict::Refused(reason) => {
                 let refusal = refusal(&credentials, reason, "", "authentication failed");
@@ -659,7 +662,7 @@ impl Door {
                         bytes.drain(..packet_len);
                         credentials.request.username = Some(success.username.into());
                         credentials.request.auth_data = Some(success.server_final.into());
-                        self.hand_over(key, stream, *credentials, bytes);
+                        self.hand_over(key, stream, credentials, bytes);
                     }
                     Err(reason) => {
                         let refusal = refusal(&credentials, reason, "", "authentication failed");
@@ -683,19 +686,14 @@ impl Door {
     fn hand_over(
         &mut self,
         key: usize,
-        mut stream: Stream,
-        mut credentials: Credentials,
+        stream: Stream,
+        credentials: Box<Credentials>,
         rest: Vec<u8>,
     ) {
-        if let Some(arrival) = self.arrivals.get(key) {
-            let (host, request) = (arrival.host.as_deref(), &mut credentials.request);
-            let belonging = &arrival.entrance.belonging;
-            let placed = belonging.place(&self.context.namespaces, request, host);
-            if let Err(Misplaced { reason, detail }) = placed {
-                let refusal = refusal(&credentials, reason, "", detail);
-                return self.refuse_connect(key, stream, &credentials, &refusal);
-            }
-        }
+        let Some((mut stream, credentials, rest)) = self.place(key, stream, credentials, rest)
+        else {
+            return;
+        };
         if self.is_kept_out(key, &credentials.request) {
             let refusal = refusal(&credentials, Reason::BANNED, "", BANNED);
             return self.refuse_connect(key, stream, &credentials, &refusal);

@@ -207,7 +207,7 @@ impl Running {
         watch::catch_stops(&signals)?;
         let listeners = listen::bind_all(config, &self.gate, &self.authenticator)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let context = self.door_context(workers, &is_stopping);
+        let context = self.door_context(workers, &is_stopping)?;
         let tls = listeners.tls.clone();
         let urls = listeners.urls.clone();
         let doors = start_doors(config, listeners.portals, &context)?;
@@ -258,13 +258,19 @@ impl Running {
     }
 
     /// What all doors know.
-    fn door_context(&self, workers: &Workers, is_stopping: &Arc<AtomicBool>) -> Arc<DoorContext> {
+    fn door_context(
+        &self,
+        workers: &Workers,
+        is_stopping: &Arc<AtomicBool>,
+    ) -> anyhow::Result<Arc<DoorContext>> {
         let limits = &self.config.limits;
-        Arc::new(DoorContext {
+        let name_maker = self.namespaces.start_maker().context("cannot start a thread")?;
+        Ok(Arc::new(DoorContext {
             shared: self.shared.clone(),
             mailboxes: workers.mailboxes.clone(),
             authenticator: self.authenticator.clone(),
             namespaces: self.namespaces.clone(),
+            name_maker,
             clock: self.clock,
             connect_timeout_ms: u64::from(limits.connect_timeout_secs) * 1000,
             connections_per_second_max: limits.connections_per_second_max,
@@ -274,7 +280,7 @@ impl Running {
                 limits.arrivals_bytes_per_address_max,
             )),
             is_stopping: is_stopping.clone(),
-        })
+        }))
     }
 
     /// Has all threads that allocate much give back what is free.

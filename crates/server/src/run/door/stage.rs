@@ -35,7 +35,7 @@ pub(super) enum Stage {
         peer: Box<PeerInfo>,
         bytes: Vec<u8>,
     },
-    /// Waiting for the authentication back-end.
+    /// Waiting for the authentication back-end, or for its namespace to be made.
     Checking {
         stream: Stream,
         credentials: Box<Credentials>,
