@@ -1,11 +1,10 @@
 //! What is charged to whom, when all is over: every byte is given back.
 
 use broker::command::Publication;
-use broker::{Answer, Command, Durability, ShardId};
+use broker::{Answer, Command, Durability, Scope, ShardId};
 use codec::QoS;
 use session::Held;
 
-use crate::hostile;
 use crate::world::World;
 
 /// The address of all honest clients.
@@ -30,7 +29,7 @@ impl World {
     /// that is charged to them.
     pub(crate) fn judge_mob(&mut self) -> Result<(), String> {
         let ledger = &self.node.shared.ledger;
-        for name in hostile::accounts() {
+        for name in self.mob.accounts() {
             let account = ledger.account(&name);
             for held in Held::ALL.into_iter().filter(|held| *held != Held::Retained) {
                 let bytes = account.bytes(held);
@@ -83,9 +82,13 @@ impl World {
 
     /// Asks a shard, and returns what it answers at once.
     pub(crate) fn command(&mut self, shard: ShardId, command: &Command) -> Option<Answer> {
+        self.command_in(Scope::FIRST, shard, command)
+    }
+
+    fn command_in(&mut self, scope: Scope, shard: ShardId, command: &Command) -> Option<Answer> {
         self.tickets += 1;
         let core = &mut self.node.shards[usize::from(shard)];
-        core.on_command(self.tickets, broker::Scope::FIRST, command, self.now_ms);
+        core.on_command(self.tickets, scope, command, self.now_ms);
         let is_it = |(ticket, _): &(u32, Answer)| *ticket == self.tickets;
         let answers = &mut core.effects.answers;
         let answer = answers.iter().position(is_it).map(|at| answers.remove(at).1);
@@ -96,14 +99,18 @@ impl World {
     /// False: there was nothing any more.
     fn clear_some_retained(&mut self) -> Result<bool, String> {
         let mut any = false;
-        for shard in 0..self.node.shards.len() as ShardId {
+        let scopes = [Scope::FIRST, self.mob.scope];
+        let shards = 0..self.node.shards.len() as ShardId;
+        for (shard, scope) in shards.flat_map(|shard| scopes.map(|scope| (shard, scope))) {
             let page = Command::Retained { filter: "#".into(), after: None, max: 100 };
-            let Some(Answer::Retained { messages, .. }) = self.command(shard, &page) else {
+            let answer = self.command_in(scope, shard, &page);
+            let Some(Answer::Retained { messages, .. }) = answer else {
                 return Err("a page of retained messages is not answered".into());
             };
             for message in messages {
                 any = true;
-                self.command(shard, &Command::Publish(clearing(message.topic())));
+                let clearing = Command::Publish(clearing(message.topic()));
+                self.command_in(scope, shard, &clearing);
             }
         }
         Ok(any)

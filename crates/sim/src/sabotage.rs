@@ -38,6 +38,8 @@ pub enum Sabotage {
     SpareLargest,
     /// No memory is left to anybody.
     RefuseAll,
+    /// Users of a namespace share by themselves, not as its users.
+    ForgetNamespaces,
     /// One client may ask for as much as it likes.
     IgnoreBudget,
     /// The access rules of a shard are lost.

@@ -211,7 +211,7 @@ impl World {
             // before it acknowledges what fills its own queue, and so on for ever.
             clients.iter_mut().for_each(|client| client.version = Version::V5);
         }
-        let mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
+        let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
         if options.hostile {
             let small = disks.as_mut().filter(|_| mob.has_small_logs);
             share_out(&mut settings, small, padding_max);
@@ -222,8 +222,10 @@ impl World {
         let steering = Steering::new(options.policy, seed);
         let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
         oracle.rights = steering.rights(shard_count);
+        let node = Node::new(&settings, shard_count, random.next(), &mob.access());
+        mob.enter(&node.shared, options.sabotage);
         Self {
-            node: Node::new(&settings, shard_count, random.next(), &mob.access()),
+            node,
             random,
             options,
             settings,
@@ -302,6 +304,7 @@ impl World {
     pub(crate) fn new_node(&mut self, shard_count: ShardId) {
         let access = self.access();
         self.node = Node::new(&self.settings, shard_count, self.random.next(), &access);
+        self.mob.enter(&self.node.shared, self.options.sabotage);
     }
 
     fn note_kind(&mut self) {
@@ -567,8 +570,8 @@ pub(crate) fn small_queue(overflow: Overflow) -> QueueLimits {
 /// Mail before a shard, where logs are small.
 const SMALL_MAIL_BYTES: u64 = 5_000;
 
-/// Room for all, of which the hostile ones take what they can: a user who keeps to the rules needs
-/// less than an eighth of it.
+/// Room for all, of which the hostile ones take what they can: all who keep to the rules need less
+/// than an eighth of it.
 fn share_out(settings: &mut Settings, small: Option<&mut Disks>, padding_max: usize) {
     if let Some(disks) = small {
         disks.make_logs_small(padding_max);

@@ -114,6 +114,11 @@ fn the_oracle_sees_that_others_pay_for_what_hostile_ones_hold() {
 }
 
 #[test]
+fn the_oracle_sees_namespaces_whose_users_share_by_themselves() {
+    is_caught_beside_the_hostile(Sabotage::ForgetNamespaces);
+}
+
+#[test]
 fn the_oracle_sees_work_without_a_budget() {
     is_caught_beside_the_hostile(Sabotage::IgnoreBudget);
 }

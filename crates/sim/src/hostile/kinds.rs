@@ -108,6 +108,11 @@ impl Hostile {
         bytes
     }
 
+    /// What the honest ones have is not for it.
+    const fn is_apart(&self) -> bool {
+        self.is_guarded || self.is_tenant
+    }
+
     fn packet_id(&mut self) -> u16 {
         self.next_packet_id = self.next_packet_id % 500 + 1;
         self.next_packet_id
@@ -141,7 +146,8 @@ impl Hostile {
         Packet::Publish(publish).encode(version, bytes);
     }
 
-    /// Only in worlds whose rules forbid it: else the honest ones would rightly get it.
+    /// Only in worlds whose rules forbid it, or where it is in another namespace: else the honest
+    /// ones would rightly get it.
     fn publish_forbidden(
         &mut self,
         version: Version,
@@ -149,7 +155,7 @@ impl Hostile {
         retain: bool,
         bytes: &mut Vec<u8>,
     ) {
-        if self.is_guarded {
+        if self.is_apart() {
             self.publish(version, topic, (QoS::AtLeastOnce, retain), 3, bytes);
         }
     }
@@ -158,7 +164,7 @@ impl Hostile {
         if random.chance(30) {
             let mut filters = FilterBuf::new();
             // Who may have what an honest group gets would rightly take its part.
-            let count = if self.is_guarded { EVERYTHING.len() } else { EVERYTHING.len() - 1 };
+            let count = if self.is_apart() { EVERYTHING.len() } else { EVERYTHING.len() - 1 };
             for filter in &EVERYTHING[..count] {
                 filters.push(filter, SubscribeOptions::new(QOS[random.below(3)]));
             }
@@ -213,7 +219,7 @@ impl Hostile {
             "$share/s/g/#".into(),
         ];
         // As in `ask_on`.
-        let count = if self.is_guarded { names.len() } else { names.len() - 1 };
+        let count = if self.is_apart() { names.len() } else { names.len() - 1 };
         let name = &names[random.below(count)];
         if random.chance(60) {
             let mut filters = FilterBuf::new();

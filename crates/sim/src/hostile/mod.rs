@@ -1,9 +1,10 @@
 //! Clients of other users that do their worst beside the honest ones.
 //!
-//! They have a listener of their own, with limits that they hit, and two users between them. What
-//! they send comes from a seed of its own; what they read is judged: no message and no session of
-//! another user. The honest ones keep every promise that they have in a world of their own, and
-//! are neither refused nor cut. When the hostile ones have gone, nothing is charged to them.
+//! They have a listener of their own, with limits that they hit, and two users between them; or they
+//! are a namespace of their own, with many users. What they send comes from a seed of its own; what
+//! they read is judged: no message and no session of another user or namespace. The honest ones
+//! keep every promise that they have in a world of their own, and are neither refused nor cut. When
+//! the hostile ones have gone, nothing is charged to them.
 
 mod kinds;
 mod network;
@@ -12,12 +13,13 @@ mod pressure;
 use std::sync::Arc;
 
 use broker::access::{Access, Permission, Rule, Who};
-use broker::{Limits, Settings};
+use broker::{Limits, Scope, Settings, Shared};
 use codec::Version;
-use session::{Overflow, QueueLimits};
+use session::{Account, Overflow, QueueLimits};
 
 use crate::node::Place;
 use crate::random::Random;
+use crate::sabotage::Sabotage;
 use kinds::Kind;
 use pressure::Pressure;
 
@@ -26,6 +28,10 @@ use pressure::Pressure;
 pub(crate) struct Mob {
     pub(super) random: Random,
     pub(super) members: Vec<Hostile>,
+    /// That of the honest ones, or a namespace of their own.
+    pub(crate) scope: Scope,
+    /// Planted: accounts that belong to no namespace.
+    astray: Vec<Arc<Account>>,
     /// Access rules keep them from the topics of the honest ones.
     pub(crate) is_guarded: bool,
     pub(super) limits: Arc<Limits>,
@@ -52,6 +58,8 @@ pub(super) struct Hostile {
     made: u32,
     /// It has no right to what is not its own.
     is_guarded: bool,
+    /// It is in a namespace with those like it.
+    is_tenant: bool,
     /// Bytes at the end of what it has written, of a packet that never ends. 0: there are none.
     tail_bytes: usize,
 }
@@ -61,6 +69,7 @@ pub(super) struct Hostile {
 pub(super) struct Wire {
     arrival: u32,
     place: Place,
+    account: String,
     to_broker: Vec<u8>,
     /// The beginning of a packet of the broker's.
     unread: Vec<u8>,
@@ -76,9 +85,10 @@ impl Mob {
     ) -> Self {
         let mut random = Random::new(seed ^ (1 << 60));
         let count = if is_there { 2 + random.below(5) as u32 } else { 0 };
-        let is_guarded = is_there && !has_policy && random.chance(60);
-        let mut members: Vec<Hostile> =
-            (0..count).map(|number| Hostile::new(number, is_guarded, &mut random)).collect();
+        let is_tenant = is_there && !has_policy && random.chance(40);
+        let is_guarded = is_there && !has_policy && !is_tenant && random.chance(60);
+        let one = |number| Hostile::new(number, (is_guarded, is_tenant), &mut random);
+        let mut members: Vec<Hostile> = (0..count).map(one).collect();
         let outbox_bytes_max = [500, 2_000, 200_000][random.below(3)];
         let has_small_logs = is_there && random.chance(50);
         let (messages_max, bytes_max) =
@@ -103,6 +113,8 @@ impl Mob {
         Self {
             random,
             members,
+            scope: if is_tenant { TENANT } else { Scope::FIRST },
+            astray: Vec::new(),
             is_guarded,
             limits: Arc::new(limits),
             outbox_bytes_max,
@@ -144,6 +156,37 @@ impl Mob {
         if self.is_there() { vec![rule(Who::Everyone, "x/%u/#")] } else { Vec::new() }
     }
 
+    /// A process begins, and knows of their namespace.
+    pub(crate) fn enter(&mut self, shared: &Shared, sabotage: Option<Sabotage>) {
+        if self.is_tenant() && self.is_there() {
+            shared.spaces.open(self.scope);
+        }
+        self.astray.clear();
+        if sabotage == Some(Sabotage::ForgetNamespaces) {
+            self.astray = self.accounts().iter().map(|name| shared.ledger.account(name)).collect();
+        }
+    }
+
+    pub(crate) fn is_tenant(&self) -> bool {
+        !self.scope.is_first()
+    }
+
+    pub(super) fn account_of(&self, user: &str) -> String {
+        match self.is_tenant() {
+            true => format!("namespace {} user {user}", self.scope.number()),
+            false => format!("user {user}"),
+        }
+    }
+
+    /// Their accounts.
+    pub(crate) fn accounts(&self) -> Vec<String> {
+        let users = self.members.iter().flat_map(Hostile::users);
+        let mut accounts: Vec<String> = users.map(|user| self.account_of(&user)).collect();
+        accounts.sort();
+        accounts.dedup();
+        accounts
+    }
+
     /// Whose connection is this?
     pub(super) fn member_of(&self, arrival: u32) -> Option<usize> {
         let is_it = |member: &Hostile| member.wire.as_ref().is_some_and(|w| w.arrival == arrival);
@@ -158,11 +201,30 @@ impl Mob {
 }
 
 impl Hostile {
-    fn new(number: u32, is_guarded: bool, random: &mut Random) -> Self {
+    fn new(number: u32, (is_guarded, is_tenant): (bool, bool), random: &mut Random) -> Self {
         let kind = Kind::ALL[random.below(Kind::ALL.len())];
         let user = format!("x{}", number % USERS);
         let (wire, next_packet_id, made, tail_bytes) = (None, 0, 0, 0);
-        Self { number, user, kind, wire, next_packet_id, made, is_guarded, tail_bytes }
+        Self { number, user, kind, wire, next_packet_id, made, is_guarded, is_tenant, tail_bytes }
+    }
+
+    /// Client ids that it uses.
+    fn ids(&self) -> usize {
+        // A taker has to come back by the id that it has.
+        let is_crowd = self.is_tenant && self.kind != Kind::Taker;
+        if is_crowd { TENANT_IDS } else { self.kind.ids() }
+    }
+
+    /// The user with its client id of this number: in a namespace of its own each is another one.
+    fn user_of(&self, id: usize) -> String {
+        match self.is_tenant {
+            true => format!("x{}u{id}", self.number),
+            false => self.user.clone(),
+        }
+    }
+
+    fn users(&self) -> impl Iterator<Item = String> {
+        (0..self.ids()).map(|id| self.user_of(id))
     }
 
     /// The protocol that it speaks.
@@ -171,13 +233,14 @@ impl Hostile {
     }
 }
 
-/// So many users they have between them.
+/// So many users they have between them beside the honest ones.
 const USERS: u32 = 2;
 
-/// Their accounts.
-pub(crate) fn accounts() -> Vec<String> {
-    (0..USERS).map(|user| format!("user x{user}")).collect()
-}
+/// A namespace of their own.
+const TENANT: Scope = Scope::new(7);
+
+/// Client ids, each of another user, that one of them uses there.
+const TENANT_IDS: usize = 6;
 
 fn rule(who: Who, filter: &str) -> Rule {
     Rule { who, permission: Permission::ReadWrite, filter: filter.into() }

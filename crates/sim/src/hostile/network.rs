@@ -13,6 +13,7 @@ use super::kinds::{FILTERS_PER_PACKET, Kind, LARGE_BYTES, METHOD};
 use super::pressure::Pressure;
 use super::{Hostile, Wire};
 use crate::node::Place;
+use crate::oracle::Payload;
 use crate::sabotage::Sabotage;
 use crate::world::World;
 
@@ -57,8 +58,9 @@ impl World {
         }
         match self.node.sabotage {
             Some(Sabotage::KeepCharge) => {
-                let account = self.node.shared.ledger.account("user x0");
-                account.add(Held::Queued, 100);
+                if let Some(name) = self.mob.accounts().first() {
+                    self.node.shared.ledger.account(name).add(Held::Queued, 100);
+                }
             }
             Some(Sabotage::OpenAccess) => {
                 let shard = self.mob.random.below(self.node.shards.len());
@@ -105,6 +107,7 @@ impl World {
             return Err("a sound CONNECT is not admitted".into());
         };
         let version = request.version;
+        let account = self.mob.account_of(request.username.as_deref().unwrap_or_default());
         let shard = self.node.shared.shard_of_client(request.name());
         let worker = self.node.worker(shard);
         worker.close_some(&mut self.mob.random);
@@ -118,7 +121,7 @@ impl World {
                 let place = Place { shard, slot, connection };
                 self.node.connections.insert(place, arrival);
                 let (to_broker, unread) = (Vec::new(), Vec::new());
-                let wire = Wire { arrival, place, to_broker, unread };
+                let wire = Wire { arrival, place, account, to_broker, unread };
                 let member = &mut self.mob.members[who];
                 (member.wire, member.tail_bytes) = (Some(wire), 0);
                 self.note(|| format!("{name} connects, arrival {arrival}, {place:?}"));
@@ -138,7 +141,8 @@ impl World {
         let (random, member) = (&mut mob.random, &mob.members[who]);
         let version = member.version();
         let expiry_secs = member.kind.expiry_secs(random);
-        let id = format!("h{}-{}", member.number, random.below(member.kind.ids()));
+        let id = random.below(member.ids());
+        let (id, user) = (format!("h{}-{id}", member.number), member.user_of(id));
         let mut properties = PropertyBuf::new();
         if version == Version::V5 {
             properties.push(Property::SessionExpirySecs(expiry_secs));
@@ -164,14 +168,16 @@ impl World {
             client_id: &id,
             properties: properties.as_properties(),
             will,
-            username: Some(&member.user),
+            username: Some(&user),
             password: None,
             bridge: false,
         };
         let mut bytes = Vec::new();
         Packet::Connect(connect).encode(version, &mut bytes);
         match admit(&bytes, &mob.limits, "10.6.6.6:6", || "assigned".into()) {
-            Admission::Connect(credentials, _) => Some(credentials.request),
+            Admission::Connect(credentials, _) => {
+                Some(ConnectRequest { scope: mob.scope, ..credentials.request })
+            }
             _ => None,
         }
     }
@@ -332,6 +338,12 @@ impl Hostile {
                         && !topic::matches(&format!("{own}/#"), publish.topic)
                     {
                         return Err(format!("{name} got a message on {}", publish.topic));
+                    }
+                    if let Packet::Publish(publish) = &packet
+                        && self.is_tenant
+                        && Payload::from_bytes(publish.payload).is_some()
+                    {
+                        return Err(format!("{name} got a message of another namespace"));
                     }
                     let is_refusal = |ack: &Ack<'_>| ack.reason == Reason::QUOTA_EXCEEDED;
                     refused += u64::from(matches!(&packet, Packet::Ack(ack) if is_refusal(ack)));

@@ -1,12 +1,11 @@
 //! Memory that gets short, as the guard of the server tells it.
 //!
-//! How much is left is always some more than any honest user holds: they keep within their share,
-//! whatever the hostile ones do.
+//! How much is left is always some more than any honest user holds, or all of them where they are
+//! one namespace of two: they keep within their share, whatever the hostile ones do.
 
 use broker::{Memory, ShardId};
 use session::Held;
 
-use super::accounts;
 use crate::sabotage::Sabotage;
 use crate::world::World;
 
@@ -76,7 +75,10 @@ impl World {
         let honest = self.honest_accounts();
         let ledger = &self.node.shared.ledger;
         let totals = honest.iter().map(|name| ledger.account(name).total());
-        2 * totals.max().unwrap_or_default() + margin
+        match self.mob.is_tenant() {
+            true => 2 * totals.sum::<u64>() + honest.len() as u64 * margin,
+            false => 2 * totals.max().unwrap_or_default() + margin,
+        }
     }
 
     fn look_at_memory(&mut self) {
@@ -106,15 +108,20 @@ impl World {
             .first()
             .map_or(0, |h| h.bytes[Held::Unsent as usize]);
         let left = self.memory_left();
+        let accounts = self.mob.accounts();
+        // In a namespace of their own all of them are greedy together.
+        let is_crowd = self.mob.is_tenant()
+            && accounts.iter().map(|name| ledger.account(name).total()).sum::<u64>() > left;
         let is_greedy = |name: &String| {
             let account = ledger.account(name);
-            account.total() > left && account.bytes(Held::Unsent) >= most / 2
+            (is_crowd || account.total() > left) && account.bytes(Held::Unsent) >= most / 2
         };
-        let greedy: Vec<String> = accounts().into_iter().filter(is_greedy).collect();
+        let greedy: Vec<String> = accounts.into_iter().filter(is_greedy).collect();
         for who in 0..self.mob.members.len() {
             let member = &self.mob.members[who];
-            let (name, account) = (member.name(), format!("user {}", member.user));
-            let Some(wire) = member.wire.as_ref().filter(|_| greedy.contains(&account)) else {
+            let name = member.name();
+            let Some(wire) = member.wire.as_ref().filter(|wire| greedy.contains(&wire.account))
+            else {
                 continue;
             };
             let unfinished = member.tail_bytes.saturating_sub(wire.to_broker.len());
