@@ -14,20 +14,22 @@
 //! - Topics under `$SYS/` belong to the broker: no rule lets a client publish there, except
 //!   `$SYS/broker/connection/NAME/state`, where bridges tell whether they are connected.
 
-mod conditional;
+mod group;
 mod ordered;
 mod pattern;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use conditional::{Asked, Conditional, Template};
+use group::{Groups, Reading};
 use ordered::{Active, OrderedRules};
-pub use ordered::{Manner, OrderedRule, Place};
+pub use ordered::{Manner, OrderedRule, OwnRules, Place};
 use pattern::Pattern;
+pub(crate) use pattern::substitute;
 
+use crate::Principal;
+use crate::principal::Values;
 use crate::query::Query;
-use crate::{Attributes, Principal};
 
 /// One rule as its source states it.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,10 +78,12 @@ pub enum Action {
 }
 
 /// The client who acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Identity<'a> {
     pub client_id: &'a str,
     pub username: Option<&'a str>,
+    /// What its credential says of it, if that says more than a user name.
+    pub principal: Option<&'a Principal>,
 }
 
 /// A rule that cannot be used.
@@ -99,8 +103,7 @@ pub struct Access {
     anonymous: Option<Arc<RuleSet>>,
     users: Arc<BTreeMap<Box<str>, Arc<RuleSet>>>,
     everyone: Option<Arc<RuleSet>>,
-    /// Rules that depend on what a client is: of groups together.
-    conditional: Arc<[Conditional]>,
+    groups: Groups,
     ordered: OrderedRules,
     heeds_principals: bool,
 }
@@ -133,36 +136,34 @@ impl Access {
         let mut anonymous = RuleSet::default();
         let mut everyone = RuleSet::default();
         let mut users: BTreeMap<Box<str>, RuleSet> = BTreeMap::new();
-        let mut conditional = Vec::new();
+        let mut groups = Reading::default();
+        let mut asks_attributes = false;
         for (index, rule) in rules.iter().enumerate() {
-            let fail = |detail| RuleError { index, filter: rule.filter.clone(), detail };
-            let template = Template::compile(rule).map_err(fail)?;
-            let set = match (&rule.who, template) {
-                (Who::Matching(query), template) => {
-                    conditional.push(Conditional::new(rule, Some(query), template).map_err(fail)?);
+            let is_pattern = matches!(rule.who, Who::Everyone | Who::Matching(_));
+            let denies = rule.permission == Permission::Deny;
+            let pattern = Pattern::compile(&rule.filter, is_pattern, denies)
+                .map_err(|detail| RuleError { index, filter: rule.filter.clone(), detail })?;
+            asks_attributes |= pattern.asks_attributes();
+            let set = match &rule.who {
+                Who::Anonymous => &mut anonymous,
+                Who::Everyone => &mut everyone,
+                Who::User(name) => users.entry(name.as_str().into()).or_default(),
+                Who::Matching(query) => {
+                    groups.add(query, rule.permission, pattern);
                     continue;
                 }
-                (_, Some(template)) => {
-                    conditional.push(Conditional::new(rule, None, Some(template)).map_err(fail)?);
-                    continue;
-                }
-                (Who::Anonymous, None) => &mut anonymous,
-                (Who::Everyone, None) => &mut everyone,
-                (Who::User(name), None) => users.entry(name.as_str().into()).or_default(),
             };
-            let is_pattern = rule.who == Who::Everyone;
-            let compiled = Pattern::compile(&rule.filter, is_pattern).map_err(fail)?;
-            set.add(rule.permission, compiled);
+            set.add(rule.permission, pattern);
         }
-        let users = users.into_iter().map(|(name, set)| (name, Arc::new(set))).collect();
+        let users = users.into_iter().map(|(name, set)| (name, set.counted())).collect();
         Ok(Self {
             is_open: false,
             accepts_all_subscriptions: false,
             anonymous: anonymous.shared(),
             users: Arc::new(users),
             everyone: everyone.shared(),
-            heeds_principals: !conditional.is_empty(),
-            conditional: conditional.into(),
+            heeds_principals: asks_attributes || !groups.is_empty(),
+            groups: groups.finish(),
             ordered: OrderedRules::default(),
         })
     }
@@ -205,14 +206,9 @@ impl Access {
     }
 
     /// The grants of a client, by all that is known of it.
-    pub fn grants_of(
-        &self,
-        identity: Identity<'_>,
-        principal: Option<&Principal>,
-        place: Place<'_>,
-    ) -> Grants {
-        let mut grants = self.grants(identity.username);
-        if let Some(principal) = principal {
+    pub fn grants_of(&self, who: Identity<'_>, place: Place<'_>) -> Grants {
+        let mut grants = self.grants(who.username);
+        if let Some(principal) = who.principal {
             grants.is_open |= principal.is_superuser;
             grants.receives_all = principal.is_unknown;
             grants.is_superuser = principal.is_superuser;
@@ -220,30 +216,14 @@ impl Access {
         if grants.is_superuser {
             return grants;
         }
-        let none = Attributes::default();
-        let attributes = principal.map_or(&none, |principal| &principal.attributes);
-        let personal = principal.map(|principal| &*principal.rules).unwrap_or_default();
-        let is_unknown = principal.is_some_and(|principal| principal.is_unknown);
-        let known = (!is_unknown).then_some(attributes);
-        let ordered = self.ordered.of(personal, identity, known, place);
-        grants.receives_all |= self.ordered.is_in_doubt(personal, place);
-        if ordered.is_none() && (self.conditional.is_empty() || grants.is_open) {
+        let ordered = self.ordered.of(who, place);
+        grants.receives_all |= self.ordered.is_in_doubt(who, place);
+        if ordered.is_none() && (self.groups.is_empty() || grants.is_open) {
             return grants;
         }
-        let mut own = grants.own.as_deref().cloned().unwrap_or_default();
-        own.ordered = ordered;
-        let mut asked = Asked::default();
-        for rule in &*self.conditional {
-            if is_unknown && rule.asks_attributes() {
-                rule.then.add_denied(&mut own);
-                continue;
-            }
-            let holds = asked.holds(rule.query.as_ref(), identity, attributes);
-            if holds {
-                rule.then.add_to(&mut own, attributes);
-            }
-        }
-        grants.own = own.shared();
+        let mut parts: Vec<Arc<RuleSet>> = grants.own.take().into_iter().collect();
+        parts.extend(self.groups.of(who));
+        grants.own = RuleSet { parts: parts.into(), ordered, ..RuleSet::default() }.shared();
         grants
     }
 
@@ -269,7 +249,39 @@ impl Access {
     }
 }
 
+impl<'a> Identity<'a> {
+    /// One whose credential says no more.
+    pub const fn new(client_id: &'a str, username: Option<&'a str>) -> Self {
+        Self { client_id, username, principal: None }
+    }
+
+    /// Does nobody know what its attributes are?
+    fn is_unknown(&self) -> bool {
+        self.principal.is_some_and(|principal| principal.is_unknown)
+    }
+
+    /// What an attribute stands for in a filter.
+    fn values(&self, name: &str) -> Values<'a> {
+        self.principal.map_or(Values::Many(&[]), |own| own.attributes.values(name))
+    }
+}
+
 impl Grants {
+    /// What it takes to ask them about a filter, in units of work: whether some of it may be
+    /// received, and all of it.
+    pub(crate) fn filter_units(&self) -> usize {
+        self.steps() / STEPS_PER_UNIT * 2
+    }
+
+    /// What it takes to ask them about a topic, beyond what is usual.
+    pub(crate) fn topic_units(&self) -> usize {
+        self.steps().saturating_sub(USUAL_STEPS) / STEPS_PER_UNIT
+    }
+
+    fn steps(&self) -> usize {
+        [&self.own, &self.everyone].into_iter().flatten().map(|set| set.steps as usize).sum()
+    }
+
     /// Whether `identity` may do `action`, at QoS 0 and without the retain flag. Publish and
     /// receive do not allocate.
     #[inline]
@@ -299,12 +311,8 @@ impl Grants {
     /// subscription need no check of their own. False when in doubt.
     pub fn covers(&self, identity: Identity<'_>, filter: &str) -> bool {
         let filter = without_share(filter);
-        let holds = |pattern: &Pattern| {
-            pattern.text_for(identity).is_some_and(|own| contains(&own, filter))
-        };
-        let touches = |pattern: &Pattern| {
-            pattern.text_for(identity).is_some_and(|own| overlaps(&own, filter))
-        };
+        let holds = |pattern: &Pattern| pattern.matches(identity, filter);
+        let touches = |pattern: &Pattern| pattern.overlaps(identity, filter);
         let rules = self.ordered().unwrap_or_default();
         let in_order = || ordered::cover(rules, identity, filter);
         let is_granted = || self.is_open || self.grants_of(READ).any(holds);
@@ -341,13 +349,7 @@ impl Grants {
             return "topics below $SYS/ belong to the broker".into();
         }
         let topic = without_share(topic);
-        let denies = |pattern: &&Pattern| match action {
-            Action::Subscribe => {
-                pattern.text_for(identity).is_some_and(|own| contains(&own, topic))
-            }
-            Action::Publish | Action::Receive => pattern.matches(identity, topic),
-        };
-        if let Some(pattern) = self.denials().find(denies) {
+        if let Some(pattern) = self.denials().find(|it| it.matches(identity, topic)) {
             return format!("deny {}", pattern.text).into();
         }
         match self.rule_in_order(identity, action, topic, manner) {
@@ -364,7 +366,7 @@ impl Grants {
 
     /// Its own, if it has some: they have those of everybody in them.
     #[inline]
-    fn ordered(&self) -> Option<&[ordered::Rule]> {
+    fn ordered(&self) -> Option<&[Arc<ordered::Rule>]> {
         if self.is_superuser {
             return None;
         }
@@ -384,7 +386,7 @@ impl Grants {
     #[cold]
     fn is_granted_in_order(
         &self,
-        rules: &[ordered::Rule],
+        rules: &[Arc<ordered::Rule>],
         identity: Identity<'_>,
         right: u8,
         topic: &str,
@@ -403,7 +405,7 @@ impl Grants {
 
     fn is_granted(&self, identity: Identity<'_>, permission: u8, topic: &str) -> bool {
         let mut is_granted = false;
-        for set in [&self.own, &self.everyone].into_iter().flatten() {
+        for set in self.sets() {
             if set.denied.iter().any(|pattern| pattern.matches(identity, topic)) {
                 return false;
             }
@@ -416,12 +418,8 @@ impl Grants {
     }
 
     fn may_subscribe(&self, identity: Identity<'_>, filter: &str, qos: u8) -> bool {
-        let holds = |pattern: &Pattern| {
-            pattern.text_for(identity).is_some_and(|own| contains(&own, filter))
-        };
-        let touches = |pattern: &Pattern| {
-            pattern.text_for(identity).is_some_and(|own| overlaps(&own, filter))
-        };
+        let holds = |pattern: &Pattern| pattern.matches(identity, filter);
+        let touches = |pattern: &Pattern| pattern.overlaps(identity, filter);
         let rules = self.ordered().unwrap_or_default();
         let in_order = || ordered::on_subscribe(rules, identity, filter, qos).map(|it| it.allows);
         let is_granted = || self.is_open || self.grants_of(READ).any(touches);
@@ -431,7 +429,8 @@ impl Grants {
     }
 
     fn sets(&self) -> impl Iterator<Item = &RuleSet> {
-        self.own.as_deref().into_iter().chain(self.everyone.as_deref())
+        let parts = self.own.as_ref().map_or(&[][..], |own| &own.parts);
+        self.own.iter().chain(parts).chain(&self.everyone).map(|set| &**set)
     }
 
     fn denials(&self) -> impl Iterator<Item = &Pattern> {
@@ -458,6 +457,10 @@ struct RuleSet {
     granted: Vec<(u8, Pattern)>,
     /// Rules in order.
     ordered: Option<Active>,
+    /// Those of its user and its groups, which a client has in common with others.
+    parts: Box<[Arc<Self>]>,
+    /// What it takes to ask all of it.
+    steps: u32,
 }
 
 impl RuleSet {
@@ -471,8 +474,23 @@ impl RuleSet {
     }
 
     fn shared(self) -> Option<Arc<Self>> {
-        let is_empty = self.denied.is_empty() && self.granted.is_empty() && self.ordered.is_none();
-        (!is_empty).then(|| Arc::new(self))
+        let is_empty = self.denied.is_empty()
+            && self.granted.is_empty()
+            && self.ordered.is_none()
+            && self.parts.is_empty();
+        (!is_empty).then(|| self.counted())
+    }
+
+    fn counted(mut self) -> Arc<Self> {
+        self.steps = self.count_steps();
+        Arc::new(self)
+    }
+
+    fn count_steps(&self) -> u32 {
+        let granted = self.granted.iter().map(|(_, pattern)| pattern);
+        let own = self.denied.iter().chain(granted).map(Pattern::steps);
+        let ordered = self.ordered.iter().flat_map(|rules| rules.iter().map(|it| it.steps()));
+        own.chain(ordered).chain(self.parts.iter().map(|part| part.steps)).sum()
     }
 }
 
@@ -503,42 +521,11 @@ fn without_share(filter: &str) -> &str {
     }
 }
 
-/// True when every topic that `inner` matches is matched by `outer`.
-fn contains(outer: &str, inner: &str) -> bool {
-    if is_wild(outer) && inner.starts_with('$') {
-        return false;
-    }
-    let (mut outer, mut inner) = (outer.split('/'), inner.split('/'));
-    loop {
-        match (outer.next(), inner.next()) {
-            (Some("#"), _) | (None, None) => return true,
-            (None, Some(_)) | (Some(_), None | Some("#")) => return false,
-            (Some("+"), Some(_)) => {}
-            (Some(a), Some(b)) if a == b => {}
-            (Some(_), Some(_)) => return false,
-        }
-    }
-}
+/// Steps of some 20 ns, for a unit of work.
+const STEPS_PER_UNIT: usize = 5;
 
-/// True when some topic is matched by both.
-fn overlaps(a: &str, b: &str) -> bool {
-    if (is_wild(a) && b.starts_with('$')) || (is_wild(b) && a.starts_with('$')) {
-        return false;
-    }
-    let (mut a, mut b) = (a.split('/'), b.split('/'));
-    loop {
-        match (a.next(), b.next()) {
-            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
-            (None, _) | (_, None) => return false,
-            (Some(x), Some(y)) if x == y || x == "+" || y == "+" => {}
-            (Some(_), Some(_)) => return false,
-        }
-    }
-}
-
-fn is_wild(filter: &str) -> bool {
-    filter.starts_with(['+', '#'])
-}
+/// Rules that take less to ask are part of what a message usually takes.
+const USUAL_STEPS: usize = 200;
 
 const READ: u8 = 1;
 const WRITE: u8 = 2;
@@ -546,10 +533,10 @@ const WRITE: u8 = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Attribute;
+    use crate::{Attribute, Attributes};
 
-    const ANNA: Identity<'static> = Identity { client_id: "c1", username: Some("anna") };
-    const NOBODY: Identity<'static> = Identity { client_id: "c2", username: None };
+    const ANNA: Identity<'static> = Identity::new("c1", Some("anna"));
+    const NOBODY: Identity<'static> = Identity::new("c2", None);
 
     fn rule(who: Who, permission: Permission, filter: &str) -> Rule {
         Rule { who, permission, filter: filter.into() }
@@ -632,6 +619,10 @@ mod tests {
         assert!(access.allows(NOBODY, Action::Receive, "100%/a"));
     }
 
+    fn of<'a>(who: Identity<'a>, principal: &'a Principal) -> Identity<'a> {
+        Identity { principal: Some(principal), ..who }
+    }
+
     fn principal(values: &[(&str, &[&str])]) -> Principal {
         let list = |texts: &[&str]| {
             Attribute::List(texts.iter().map(|text| Attribute::Text((*text).into())).collect())
@@ -648,13 +639,13 @@ mod tests {
         ]);
         let anna =
             principal(&[("site", &["berlin", "a/b", "+", "%u", "$SYS"]), ("floor", &["1", "3"])]);
-        let grants = access.grants_of(ANNA, Some(&anna), Place::default());
-        assert!(grants.allows(ANNA, Action::Publish, "berlin/1/c1"));
+        let grants = access.grants_of(of(ANNA, &anna), Place::default());
+        assert!(grants.allows(of(ANNA, &anna), Action::Publish, "berlin/1/c1"));
         for topic in
             ["berlin/1/c2", "berlin/2/c1", "berlin/3/c1", "a/b/1/c1", "x/1/c1", "$SYS/1/c1"]
         {
-            assert!(!grants.allows(ANNA, Action::Publish, topic), "{topic}");
-            assert!(!grants.allows(ANNA, Action::Receive, topic), "{topic}");
+            assert!(!grants.allows(of(ANNA, &anna), Action::Publish, topic), "{topic}");
+            assert!(!grants.allows(of(ANNA, &anna), Action::Receive, topic), "{topic}");
         }
         assert!(!access.allows(ANNA, Action::Publish, "berlin/1/c1"), "without attributes");
         for (who, filter) in [
@@ -678,20 +669,16 @@ mod tests {
             rule(matching("user = 'anna' and client.id = 'c1'"), Permission::Read, "anna/#"),
         ]);
         let (one, two) = (principal(&[("floor", &["1"])]), principal(&[("floor", &["2"])]));
-        let grants = access.grants_of(ANNA, Some(&one), Place::default());
-        assert!(grants.allows(ANNA, Action::Publish, "floor/1/c1"));
-        assert!(!grants.allows(ANNA, Action::Publish, "floor/1/c2"));
-        assert!(grants.allows(ANNA, Action::Receive, "near/anna"));
-        let grants = access.grants_of(ANNA, Some(&two), Place::default());
-        assert!(!grants.allows(ANNA, Action::Publish, "floor/2/c1"));
-        assert!(!grants.allows(ANNA, Action::Receive, "near/anna"));
+        let grants = access.grants_of(of(ANNA, &one), Place::default());
+        assert!(grants.allows(of(ANNA, &one), Action::Publish, "floor/1/c1"));
+        assert!(!grants.allows(of(ANNA, &one), Action::Publish, "floor/1/c2"));
+        assert!(grants.allows(of(ANNA, &one), Action::Receive, "near/anna"));
+        let grants = access.grants_of(of(ANNA, &two), Place::default());
+        assert!(!grants.allows(of(ANNA, &two), Action::Publish, "floor/2/c1"));
+        assert!(!grants.allows(of(ANNA, &two), Action::Receive, "near/anna"));
         // What is known without a credential that says more is asked for, too.
-        assert!(access.grants_of(ANNA, None, Place::default()).allows(
-            ANNA,
-            Action::Receive,
-            "anna/x"
-        ));
-        assert!(!access.grants_of(NOBODY, None, Place::default()).allows(
+        assert!(access.grants_of(ANNA, Place::default()).allows(ANNA, Action::Receive, "anna/x"));
+        assert!(!access.grants_of(NOBODY, Place::default()).allows(
             NOBODY,
             Action::Receive,
             "anna/x"
@@ -702,40 +689,40 @@ mod tests {
     fn rules_do_not_bind_a_superuser_and_keep_nothing_from_who_is_not_known_yet() {
         let access = compiled(&[anna(Permission::Read, "a")]);
         let superuser = Principal { is_superuser: true, ..Principal::default() };
-        let grants = access.grants_of(NOBODY, Some(&superuser), Place::default());
-        assert!(grants.allows(NOBODY, Action::Publish, "x"));
-        assert!(!grants.allows(NOBODY, Action::Publish, "$SYS/x"));
+        let grants = access.grants_of(of(NOBODY, &superuser), Place::default());
+        assert!(grants.allows(of(NOBODY, &superuser), Action::Publish, "x"));
+        assert!(!grants.allows(of(NOBODY, &superuser), Action::Publish, "$SYS/x"));
         let unknown = Principal { is_unknown: true, ..Principal::default() };
-        let grants = access.grants_of(NOBODY, Some(&unknown), Place::default());
-        assert!(grants.allows(NOBODY, Action::Receive, "x"));
-        assert!(!grants.allows(NOBODY, Action::Publish, "x"));
+        let grants = access.grants_of(of(NOBODY, &unknown), Place::default());
+        assert!(grants.allows(of(NOBODY, &unknown), Action::Receive, "x"));
+        assert!(!grants.allows(of(NOBODY, &unknown), Action::Publish, "x"));
     }
 
     #[test]
     fn who_is_not_known_yet_may_not_publish_what_rules_may_forbid_it() {
-        let of = |query: &str| Who::Matching(Arc::new(Query::parse(query).unwrap()));
+        let matching = |query: &str| Who::Matching(Arc::new(Query::parse(query).unwrap()));
         let access = compiled(&[
             rule(Who::Everyone, Permission::ReadWrite, "#"),
-            rule(of("attributes.floor = '1'"), Permission::Deny, "floor/#"),
-            rule(of("user = 'anna'"), Permission::Deny, "anna/#"),
+            rule(matching("attributes.floor = '1'"), Permission::Deny, "floor/#"),
+            rule(matching("user = 'anna'"), Permission::Deny, "anna/#"),
             rule(Who::Everyone, Permission::Deny, "at/x-%{attributes.site}/+/%c"),
         ]);
         let unknown = Principal { is_unknown: true, ..Principal::default() };
-        let grants = access.grants_of(NOBODY, Some(&unknown), Place::default());
+        let grants = access.grants_of(of(NOBODY, &unknown), Place::default());
         for topic in ["floor/a", "at/berlin/1/c2"] {
-            assert!(!grants.allows(NOBODY, Action::Publish, topic), "{topic}");
-            assert!(grants.allows(NOBODY, Action::Receive, topic), "{topic}");
+            assert!(!grants.allows(of(NOBODY, &unknown), Action::Publish, topic), "{topic}");
+            assert!(grants.allows(of(NOBODY, &unknown), Action::Receive, topic), "{topic}");
         }
         for topic in ["anna/a", "at/berlin/1/c1", "at/berlin/1"] {
-            assert!(grants.allows(NOBODY, Action::Publish, topic), "{topic}");
+            assert!(grants.allows(of(NOBODY, &unknown), Action::Publish, topic), "{topic}");
         }
         let access = compiled(&[
-            rule(of("not attributes.floor = '1'"), Permission::Write, "not-one/#"),
-            rule(of("user = 'anna'"), Permission::Write, "anna/#"),
+            rule(matching("not attributes.floor = '1'"), Permission::Write, "not-one/#"),
+            rule(matching("user = 'anna'"), Permission::Write, "anna/#"),
         ]);
-        let grants = access.grants_of(ANNA, Some(&unknown), Place::default());
-        assert!(!grants.allows(ANNA, Action::Publish, "not-one/a"));
-        assert!(grants.allows(ANNA, Action::Publish, "anna/a"));
+        let grants = access.grants_of(of(ANNA, &unknown), Place::default());
+        assert!(!grants.allows(of(ANNA, &unknown), Action::Publish, "not-one/a"));
+        assert!(grants.allows(of(ANNA, &unknown), Action::Publish, "anna/a"));
     }
 
     #[test]
@@ -746,7 +733,7 @@ mod tests {
         ]);
         for id in ["+", "#", "$SYS", "", "home/bob", "a/../b"] {
             let username = if id.contains('/') { "a/bob" } else { "+" };
-            let client = Identity { client_id: id, username: Some(username) };
+            let client = Identity::new(id, Some(username));
             assert!(!access.allows(client, Action::Receive, &format!("{id}/x")), "{id}");
             assert!(!access.allows(client, Action::Subscribe, "home/a/bob"), "{id}");
             assert!(!access.allows(client, Action::Receive, "$SYS/broker"), "{id}");

@@ -218,7 +218,8 @@ impl Client {
     }
 
     pub(crate) fn identity(&self) -> Identity<'_> {
-        Identity { client_id: &self.id, username: self.username.as_deref() }
+        let (client_id, username) = (&*self.id, self.username.as_deref());
+        Identity { client_id, username, principal: self.principal.as_deref() }
     }
 
     /// What it has logged in as.
@@ -238,8 +239,7 @@ impl Client {
     }
 
     pub(crate) fn grants_by(&self, rules: &Rules) -> Grants {
-        let access = rules.of(self.scope);
-        access.grants_of(self.identity(), self.principal.as_deref(), self.place())
+        rules.of(self.scope).grants_of(self.identity(), self.place())
     }
 
     /// When the credential of its connection ends, or [`NEVER`].

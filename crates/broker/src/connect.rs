@@ -68,10 +68,11 @@ impl ConnectRequest {
     }
 
     fn grants_by(&self, rules: &Rules) -> Grants {
-        let identity = Identity { client_id: &self.client_id, username: self.proved_username() };
+        let (client_id, username) = (&*self.client_id, self.proved_username());
+        let identity = Identity { client_id, username, principal: self.principal.as_deref() };
         let listener = &self.limits.listener;
         let place = Place { address: address_of(&self.peer), listener };
-        rules.of(self.scope).grants_of(identity, self.principal.as_deref(), place)
+        rules.of(self.scope).grants_of(identity, place)
     }
 
     /// Who pays for what it makes the broker hold: a user, or an address where nothing proves a

@@ -355,6 +355,9 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let is_durable = serial != 0 && client.durable.is_some();
         let terms = terms_of((message, traits), own, is_own, client);
+        if first.options & options::CHECK_RECEIVE != 0 {
+            self.work.charge(client.grants.topic_units());
+        }
         if terms.is_some() && traits.retain {
             note_fresh(client, message);
         }
@@ -524,10 +527,13 @@ pub(crate) fn terms_of(
     is_own: bool,
     client: &Client,
 ) -> Option<Terms> {
-    let is_wanted = |subscription: &Subscription| {
+    let mut may = None;
+    let mut is_wanted = |subscription: &Subscription| {
         let bits = subscription.options;
         let is_unwanted = is_own && bits & options::NO_LOCAL != 0;
-        !is_unwanted && (bits & options::CHECK_RECEIVE == 0 || may_receive(client, message))
+        !is_unwanted
+            && (bits & options::CHECK_RECEIVE == 0
+                || *may.get_or_insert_with(|| may_receive(client, message)))
     };
     match own {
         [only] => is_wanted(only).then(|| terms_by(traits, only)),
@@ -540,7 +546,7 @@ pub(crate) fn terms_of(
 fn terms_of_several(
     traits: Traits,
     own: &[Subscription],
-    is_wanted: impl Fn(&Subscription) -> bool,
+    mut is_wanted: impl FnMut(&Subscription) -> bool,
 ) -> Option<Terms> {
     let mut wanted = own.iter().filter(|subscription| is_wanted(subscription));
     let mut terms = terms_by(traits, wanted.next()?);

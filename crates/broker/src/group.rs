@@ -303,6 +303,9 @@ impl Shard {
                 crate::access::Action::Receive,
                 message.topic(),
             );
+        if bits & options::CHECK_RECEIVE != 0 {
+            self.work.charge(client.grants.topic_units());
+        }
         if is_denied {
             client.publish_gauge();
             self.pass_on_denied(number, &message, member_key, way);

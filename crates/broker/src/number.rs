@@ -55,10 +55,36 @@ impl Number {
         Some(Self { mantissa: if is_negative { -mantissa } else { mantissa }, scale })
     }
 
+    /// Asks something of what people write, without allocating.
+    pub(crate) fn with_text<T>(&self, ask: impl FnOnce(&str) -> T) -> T {
+        let mut short = Short { bytes: [0; TEXT_BYTES_MAX], len: 0 };
+        // It has no more digits than there is space for.
+        let _ = fmt::Write::write_fmt(&mut short, format_args!("{self}"));
+        ask(str::from_utf8(&short.bytes[..short.len]).unwrap_or_default())
+    }
+
     /// What is before the point, and what is behind it in units of 10^-[`DIGITS_MAX`].
     const fn parts(&self) -> (i128, i128) {
         let unit = 10_i128.pow(self.scale);
         (self.mantissa / unit, self.mantissa % unit * 10_i128.pow(DIGITS_MAX - self.scale))
+    }
+}
+
+/// Sign, digits, point, and a zero before that.
+const TEXT_BYTES_MAX: usize = DIGITS_MAX as usize + 3;
+
+struct Short {
+    bytes: [u8; TEXT_BYTES_MAX],
+    len: usize,
+}
+
+impl fmt::Write for Short {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        let place = self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?;
+        place.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
     }
 }
 
@@ -84,14 +110,13 @@ impl PartialOrd for Number {
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.mantissa < 0 { "-" } else { "" };
-        let digits = self.mantissa.unsigned_abs().to_string();
-        let scale = self.scale as usize;
-        if scale == 0 {
-            return write!(f, "{sign}{digits}");
+        let unit = 10_u128.pow(self.scale);
+        let all = self.mantissa.unsigned_abs();
+        let (whole, fraction) = (all / unit, all % unit);
+        match self.scale as usize {
+            0 => write!(f, "{sign}{whole}"),
+            scale => write!(f, "{sign}{whole}.{fraction:0scale$}"),
         }
-        let digits = format!("{digits:0>width$}", width = scale + 1);
-        let (whole, fraction) = digits.split_at(digits.len() - scale);
-        write!(f, "{sign}{whole}.{fraction}")
     }
 }
 
@@ -138,8 +163,10 @@ mod tests {
             ("18446744073709551617", "18446744073709551617"),
             ("0.10000000000000000001", "0.10000000000000000001"),
             (&"9".repeat(38), &"9".repeat(38)),
+            (&format!("-0.{}", "9".repeat(38)), &format!("-0.{}", "9".repeat(38))),
         ] {
             assert_eq!(number(text).to_string(), shown, "{text}");
+            number(text).with_text(|text| assert_eq!(text, shown));
         }
     }
 

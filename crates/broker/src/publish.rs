@@ -60,6 +60,7 @@ impl Shard {
         metrics.publish_bytes_received.add(publish.payload.len() as u64);
         let key = self.key(slot);
         let Some(client) = self.clients.get_mut(slot).sure() else { return Ok(Pace::default()) };
+        self.work.charge(client.grants.topic_units());
         let settings = self.store.as_ref().map(|_| &self.shared.settings);
         let buffers = (self.buffers.properties(), memory);
         let checked = check(client, publish, buffers, settings, key, now_ms)?;
@@ -682,7 +683,7 @@ fn check(
 ) -> Result<Checked, Ended> {
     check_offered(client, publish).map_err(Ended::Violation)?;
     let is_undone = publish.retain && client.has_undone(publish.packet_id);
-    let Client { scope, id, username, grants, limits, session, .. } = client;
+    let Client { scope, id, username, principal, grants, limits, session, .. } = client;
     let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
     let (publishing, is_repeat) = match inbound {
         Inbound::Accept(publishing) => (publishing, false),
@@ -704,7 +705,8 @@ fn check(
             detail: "more bytes of properties than this server takes",
         }));
     }
-    let identity = Identity { client_id: id, username: username.as_deref() };
+    let (username, principal) = (username.as_deref(), principal.as_deref());
+    let identity = Identity { client_id: id, username, principal };
     let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
     if !grants.allows_as(identity, Action::Publish, topic, manner) {
         return Ok(Checked::Deny(topic.into()));

@@ -15,7 +15,7 @@
 //! Numbers are compared as they were written, never as floating point.
 
 use crate::access::Identity;
-use crate::{Attribute, Attributes, Number};
+use crate::{Attribute, Number};
 
 /// The longest text of a query, in bytes: it is asked at each CONNECT.
 pub const QUERY_BYTES_MAX: usize = 4 * 1024;
@@ -107,8 +107,8 @@ impl Query {
     }
 
     /// The answer for a client.
-    pub fn holds(&self, identity: Identity<'_>, attributes: &Attributes) -> bool {
-        self.0.holds(identity, attributes)
+    pub fn holds(&self, who: Identity<'_>) -> bool {
+        self.0.holds(who)
     }
 
     /// The names of the attributes that it asks for.
@@ -143,18 +143,19 @@ impl std::fmt::Display for QueryError {
 impl std::error::Error for QueryError {}
 
 impl Node {
-    fn holds(&self, identity: Identity<'_>, attributes: &Attributes) -> bool {
-        let holds = |node: &Self| node.holds(identity, attributes);
+    fn holds(&self, who: Identity<'_>) -> bool {
+        let holds = |node: &Self| node.holds(who);
         match self {
             Self::Any(nodes) => nodes.iter().any(holds),
             Self::Every(nodes) => nodes.iter().all(holds),
             Self::Not(node) => !holds(node),
-            Self::Compare(Field::ClientId, how) => how.holds_for_text(identity.client_id),
+            Self::Compare(Field::ClientId, how) => how.holds_for_text(who.client_id),
             Self::Compare(Field::Username, how) => {
-                identity.username.is_some_and(|name| how.holds_for_text(name))
+                who.username.is_some_and(|name| how.holds_for_text(name))
             }
             Self::Compare(Field::Attribute(name), how) => {
-                attributes.get(name).is_some_and(|attribute| how.holds(attribute))
+                let value = who.principal.and_then(|own| own.attributes.get(name));
+                value.is_some_and(|attribute| how.holds(attribute))
             }
         }
     }
@@ -454,6 +455,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Attributes, Principal};
+
+    fn holds_for(query: &str, username: Option<&str>, attributes: Attributes) -> bool {
+        let principal = Principal { attributes, ..Principal::default() };
+        let who = Identity { principal: Some(&principal), ..Identity::new("c1", username) };
+        Query::parse(query).expect(query).holds(who)
+    }
 
     fn attributes() -> Attributes {
         let text = |text: &str| Attribute::Text(text.into());
@@ -465,8 +473,7 @@ mod tests {
     }
 
     fn holds(query: &str) -> bool {
-        let identity = Identity { client_id: "c1", username: Some("anna") };
-        Query::parse(query).expect(query).holds(identity, &attributes())
+        holds_for(query, Some("anna"), attributes())
     }
 
     #[test]
@@ -507,7 +514,6 @@ mod tests {
     fn a_number_is_not_its_neighbour() {
         let number = Number::parse("9007199254740993").unwrap();
         let attributes = Attributes::new([("id".into(), Attribute::Number(number))]);
-        let who = Identity { client_id: "c1", username: None };
         for (query, expected) in [
             ("attributes.id = 9007199254740993", true),
             ("attributes.id = 9007199254740993.0", true),
@@ -516,15 +522,14 @@ mod tests {
             ("attributes.id > 9007199254740992", true),
             ("attributes.id < 9007199254740993.1", true),
         ] {
-            assert_eq!(Query::parse(query).unwrap().holds(who, &attributes), expected, "{query}");
+            assert_eq!(holds_for(query, None, attributes.clone()), expected, "{query}");
         }
     }
 
     #[test]
     fn who_has_no_name_is_in_no_group_by_name() {
-        let nobody = Identity { client_id: "c1", username: None };
         for query in ["user = 'anna'", "user != 'anna'", "user not in ['anna']"] {
-            assert!(!Query::parse(query).unwrap().holds(nobody, &attributes()), "{query}");
+            assert!(!holds_for(query, None, attributes()), "{query}");
         }
     }
 
@@ -570,8 +575,7 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in "([a-z.]{0,12}|[ '\"<>=!,()\\[\\]0-9-]{0,4}| and | or |\\PC){0,20}") {
             if let Ok(query) = Query::parse(&text) {
-                let identity = Identity { client_id: "c", username: None };
-                let _ = query.holds(identity, &attributes());
+                let _ = query.holds(Identity::new("c", None));
             }
         }
     }

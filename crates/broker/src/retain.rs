@@ -285,6 +285,7 @@ impl Shard {
         });
         // By the rules of now: they may have changed since the page was asked for.
         let is_denied = !client.grants.allows(client.identity(), Action::Receive, message.topic());
+        self.work.charge(client.grants.topic_units());
         let is_own = query.options & options::NO_LOCAL != 0
             && message.publisher() == query.subscriber.as_u64();
         if is_stale || is_denied || is_own {

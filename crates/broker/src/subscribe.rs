@@ -161,6 +161,7 @@ impl Shard {
     ) -> Result<(), Ended> {
         let Some(client) = self.clients.get(slot).sure() else { return Ok(()) };
         let filters_max = client.limits.filters_per_packet_max as usize;
+        let rules_units = client.grants.filter_units();
         let begun = portion.done.reasons.len();
         for (number, (text, options)) in subscribe.filters.iter().enumerate().skip(begun) {
             let may_wait = !portion.is_rest;
@@ -175,6 +176,7 @@ impl Shard {
                 continue;
             }
             self.work.charge_filter(text);
+            self.work.charge(rules_units);
             let done = &mut portion.done;
             let request = match self.check_filter(slot, text, options, identifier)? {
                 Ok(request) => request,
@@ -617,11 +619,15 @@ impl Shard {
         let Some(client) = self.clients.get(slot).sure() else { return };
         let listed: Vec<Listed> = client.subscriptions.iter().collect();
         let member = self.key(slot);
+        let (units, mut left) = (client.grants.filter_units(), self.work.units_max());
         for Listed { filter, group, .. } in listed {
             let key = self.router.key(filter).to_owned();
             let name = Name::of_key(&key);
             let Some(client) = self.clients.get(slot).sure() else { return };
-            let is_covered = client.grants.covers(client.identity(), name.text());
+            // Beyond what a turn has for it, each message is checked instead.
+            left = left.saturating_sub(units);
+            let is_covered = left > 0 && client.grants.covers(client.identity(), name.text());
+            self.work.charge(units);
             if group != 0 {
                 self.groups.set_check_receive(group - 1, member, !is_covered);
                 continue;

@@ -99,6 +99,15 @@ impl Work {
         self.charge(FILTER_UNITS + filter.len() / FILTER_BYTES_PER_UNIT);
     }
 
+    pub(crate) const fn units_max(&self) -> usize {
+        self.units_max as usize
+    }
+
+    /// Who takes as much in a go asks for much.
+    const fn heavy_units(&self) -> usize {
+        (self.units_max / HEAVY_PART) as usize
+    }
+
     /// Is the go over?
     #[inline]
     pub(crate) const fn is_spent(&self) -> bool {
@@ -243,7 +252,7 @@ impl Shard {
         (packet, packet_len): (&Packet<'_>, usize),
         now_ms: u64,
     ) -> bool {
-        let is_large = packet_len > REQUEST_BYTES_MAX;
+        let is_large = packet_len > REQUEST_BYTES_MAX || self.checks_much(slot, packet);
         let outcome = match packet {
             Packet::Subscribe(_) if self.waits_for_heard(slot, now_ms) => return true,
             Packet::Subscribe(subscribe) if is_large => {
@@ -262,6 +271,13 @@ impl Shard {
                 true
             }
         }
+    }
+
+    /// Do the access rules of the client make a short request a costly one?
+    fn checks_much(&self, slot: u32, packet: &Packet<'_>) -> bool {
+        let Packet::Subscribe(subscribe) = packet else { return false };
+        let units = self.clients.get(slot).map_or(0, |client| client.grants.filter_units());
+        units > 0 && units * subscribe.filters.iter().count() >= self.work.heavy_units()
     }
 
     /// A packet is under way of which no more than `bytes` have come: it may be too long for what

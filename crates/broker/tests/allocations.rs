@@ -8,7 +8,8 @@ mod lab;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use broker::{ConnectRequest, Limits, Shard};
+use broker::access::{Access, Permission, Rule, Who};
+use broker::{Attribute, Attributes, ConnectRequest, Limits, Principal, Settings, Shard};
 use codec::{Ack, AckKind, Packet, QoS, Reason, Version};
 use lab::{Lab, persistent, publish, request, retained, with_limits};
 use session::{Held, Will};
@@ -292,4 +293,31 @@ fn what_waits_in_connections_is_counted_as_it_is_allocated() {
         lab.bytes(askers[number % 10], &[0xC0, 0].repeat(3_000));
     });
     assert_fits("answers", grown);
+}
+
+/// Two lists in one filter stand for the product of their values.
+#[test]
+fn rules_with_lists_take_no_more_than_the_lists() {
+    const RULES: usize = 50;
+    const VALUES: usize = 200;
+    let rule = |number: usize| Rule {
+        who: Who::Everyone,
+        permission: Permission::ReadWrite,
+        filter: format!("{number}/%{{attributes.a}}/x-%{{attributes.b}}/#"),
+    };
+    let rules: Vec<_> = (0..RULES).map(rule).collect();
+    let mut lab = Lab::with(1, Settings::default(), Access::compile(&rules).unwrap());
+    let list = |begin: &str| {
+        let text = |number| Attribute::Text(format!("{begin}{number}").into());
+        Attribute::List((0..VALUES).map(text).collect())
+    };
+    lab.open(request("first"));
+    let (_, held) = grow(&mut lab, 1, |lab, _| {
+        let attributes = Attributes::new([("a".into(), list("a")), ("b".into(), list("b"))]);
+        let principal = Some(Box::new(Principal { attributes, ..Principal::default() }));
+        let conn = lab.open(ConnectRequest { principal, ..request("client") });
+        assert_eq!(lab.subscribe(conn, "7/a199/x-b0/+", 1), 1);
+        assert_ne!(lab.subscribe(conn, "7/a199/x-b200/+", 1), 1);
+    });
+    assert!(held < (2 * VALUES * 128) as f64 + FLOOR_BYTES, "{held} bytes");
 }

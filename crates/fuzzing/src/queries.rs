@@ -3,7 +3,7 @@
 
 use broker::access::Identity;
 use broker::query::Query;
-use broker::{Attribute, Attributes};
+use broker::{Attribute, Attributes, Principal};
 
 pub fn queries(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
@@ -53,12 +53,12 @@ fn answers(query: &Query) -> Vec<bool> {
             ])),
         )]),
     ];
+    let principals = attributes.map(|attributes| Principal { attributes, ..Principal::default() });
     let ask = |username| {
-        let identity = Identity { client_id: "c1", username };
-        attributes.iter().map(move |own| (identity, own))
+        let all = principals.iter().map(Some);
+        all.map(move |principal| Identity { client_id: "c1", username, principal })
     };
-    let all = ask(Some("anna")).chain(ask(None));
-    all.map(|(identity, own)| query.holds(identity, own)).collect()
+    ask(Some("anna")).chain(ask(None)).map(|who| query.holds(who)).collect()
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {

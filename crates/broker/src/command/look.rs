@@ -169,7 +169,7 @@ impl Shard {
 
 impl Wanted {
     fn admits(&self, client: &Client) -> bool {
-        let Identity { client_id, username } = client.identity();
+        let Identity { client_id, username, .. } = client.identity();
         let address = || client.session.link().map_or("", |link| &link.peer);
         self.scope.is_none_or(|scope| scope == client.scope)
             && self.id_part.as_deref().is_none_or(|part| client_id.contains(part))

@@ -148,8 +148,9 @@ impl Shard {
         let Some(slot) = self.clients.slot_of(session) else { return };
         let Some(client) = self.clients.get_mut(slot) else { return };
         let mut given_up = Vec::new();
-        let Client { session, grants, id, username, rechecks, .. } = client;
-        let identity = Identity { client_id: id, username: username.as_deref() };
+        let Client { session, grants, id, username, principal, rechecks, .. } = client;
+        let (username, principal) = (username.as_deref(), principal.as_deref());
+        let identity = Identity { client_id: id, username, principal };
         let may_have = |message: &Message| {
             !*rechecks || grants.allows(identity, Action::Receive, message.topic())
         };

@@ -3,7 +3,7 @@
 use broker::access::{Access, Action, Identity, Permission, Rule, Who};
 use proptest::prelude::*;
 
-const CLIENT: Identity<'static> = Identity { client_id: "a", username: Some("b") };
+const CLIENT: Identity<'static> = Identity::new("a", Some("b"));
 
 fn naive_matches(filter: &str, topic: &str) -> bool {
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {

@@ -3,9 +3,13 @@
 
 use crate::lab::{
     Conn, Got, Lab, level, of_version, persistent, publish, read_all, request, request_with,
-    retained, window,
+    retained, rule, window,
 };
-use broker::{Access, ConnectRequest, Event, Limits, Mail, Reauthenticated, SessionKey, Settings};
+use broker::access::{Permission, Who};
+use broker::{
+    Access, Attribute, Attributes, ConnectRequest, Event, Limits, Mail, Principal, Reauthenticated,
+    SessionKey, Settings,
+};
 use codec::{AckKind, Auth, Packet, Property, PropertyBuf, Reason, SubscribeOptions, Version};
 use session::{Message, MessageParts, NEVER};
 
@@ -764,4 +768,51 @@ fn members_of_which_a_shard_has_yet_to_hear_are_not_many() {
         unheard += joins.iter().filter(|mail| matches!(mail, Mail::Join { .. })).count();
     }
     assert!((1_000..20_000).contains(&unheard), "{unheard}");
+}
+
+fn with_lists(client_id: &str, count: i64) -> ConnectRequest {
+    let list = |begin: &str| {
+        let text = |number| Attribute::Text(format!("{begin}{number}").into());
+        Attribute::List((0..count).map(text).collect())
+    };
+    let attributes = Attributes::new([("a".into(), list("a")), ("b".into(), list("b"))]);
+    let principal = Some(Box::new(Principal { attributes, ..Principal::default() }));
+    ConnectRequest { principal, ..request(client_id) }
+}
+
+#[test]
+fn who_subscribes_is_charged_for_the_rules_that_are_asked() {
+    let with_two = |number| {
+        let filter = format!("x/%{{attributes.a}}-%{{attributes.b}}/{number}");
+        rule(Who::Everyone, Permission::Read, &filter)
+    };
+    let mut rules: Vec<_> = (0..100).map(with_two).collect();
+    rules.push(rule(Who::Everyone, Permission::ReadWrite, "#"));
+    let mut lab = Lab::with(1, Settings::default(), Access::compile(&rules).unwrap());
+    let client = lab.open(with_lists("client", 200));
+    let other = lab.open(request("other"));
+    // Short enough to be done at once where there are few rules.
+    let filters: Vec<_> = (0..500).map(|number| format!("{number:03}")).collect();
+    lab.subscribe_all(client, &filters, 1);
+    let first = lab.total(|m| &m.subscriptions);
+    assert!((1..100).contains(&first), "{first} at first");
+    lab.publish(other, "000", b"x", 0, 0);
+    lab.settle();
+    let got = lab.take_all(client);
+    let subacks = got.iter().filter(|got| matches!(got, Got::Suback(..)));
+    assert_eq!(subacks.collect::<Vec<_>>(), [&Got::Suback(1, vec![1; 500])]);
+    assert_eq!(got.len(), 2, "and the message");
+}
+
+#[test]
+fn rules_that_are_few_cost_a_subscriber_nothing_to_speak_of() {
+    let rules: Vec<_> =
+        (0..10).map(|n| rule(Who::Everyone, Permission::ReadWrite, &format!("{n}/#"))).collect();
+    let mut lab = Lab::with(1, Settings::default(), Access::compile(&rules).unwrap());
+    let client = lab.open(request("client"));
+    let filters: Vec<_> = (0..500).map(|number| format!("{}/x", number % 10)).collect();
+    lab.subscribe_all(client, &filters, 1);
+    assert_eq!(lab.total(|m| &m.work_waits), 0, "in one go");
+    lab.settle();
+    assert_eq!(lab.take(client), Some(Got::Suback(1, vec![1; 500])));
 }

@@ -60,7 +60,7 @@ impl Book {
 
     fn allows(&self, rules: usize, (client_id, username): &Whose, what: Action, on: &str) -> bool {
         let username = username.as_deref();
-        let identity = Identity { client_id, username };
+        let identity = Identity::new(client_id, username);
         self.rules[rules].grants(username).allows(identity, what, on)
     }
 }

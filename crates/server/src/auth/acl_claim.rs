@@ -8,17 +8,17 @@
 //! The list leaves what none of its rules is about to other rules; the object denies it. Whoever
 //! wrote rules relies on them: what is not understood refuses the log-in.
 
-use std::sync::Arc;
-
-use broker::access::{Access, OrderedRule};
+use broker::access::{OrderedRule, OwnRules};
 use serde_json::{Map, Value};
 
 use super::policy_file::filter_of;
 use crate::config::Network;
 
-/// Rules, topics of all of them, and their bytes, at most.
+/// Rules, topics and networks of all of them, and the bytes of those topics, at most. More refuse
+/// the log-in.
 const RULES_MAX: usize = 100;
 const TOPICS_MAX: usize = 200;
+const NETWORKS_MAX: usize = 200;
 const BYTES_MAX: usize = 16 * 1024;
 
 /// Where rules are, unless the configuration says otherwise.
@@ -31,23 +31,31 @@ pub(super) const ACL: &str = "acl";
 ///
 /// What is not understood. And rules in [`ACL`], where others are read: whoever wrote them there
 /// relies on them.
-pub(super) fn rules_of(
-    object: &Map<String, Value>,
-    name: &str,
-) -> Result<Arc<[OrderedRule]>, String> {
+pub(super) fn rules_of(object: &Map<String, Value>, name: &str) -> Result<OwnRules, String> {
+    let rules = stated_rules(object, name)?;
+    let compiled = check(&rules).and_then(|()| {
+        OwnRules::compile(&rules).map_err(|error| format!("'{}': {}", error.filter, error.detail))
+    });
+    compiled.map_err(|why| of_rules(name, &why))
+}
+
+fn of_rules(name: &str, why: &str) -> String {
+    format!("its access rules ({name}): {why}")
+}
+
+fn stated_rules(object: &Map<String, Value>, name: &str) -> Result<Vec<OrderedRule>, String> {
     if name != ACL && object.get(ACL).is_some_and(looks_like_rules) {
         return Err(format!("access rules are in its '{ACL}', but acl_claim_name is '{name}'"));
     }
     let rules = match object.get(name) {
-        None => return Ok(Arc::default()),
+        None => return Ok(Vec::new()),
         Some(Value::Array(items)) => items.iter().map(rule_of).collect::<Result<Vec<_>, _>>(),
         Some(Value::Object(lists)) => lists_of(lists),
         Some(other) => {
             Err(format!("expected a list of rules or an object, got {}", kind_of(other)))
         }
     };
-    let rules = rules.and_then(check).map_err(|why| format!("its access rules ({name}): {why}"))?;
-    Ok(rules.into())
+    rules.map_err(|why| of_rules(name, &why))
 }
 
 fn looks_like_rules(value: &Value) -> bool {
@@ -69,17 +77,21 @@ pub(super) fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-fn check(rules: Vec<OrderedRule>) -> Result<Vec<OrderedRule>, String> {
+fn check(rules: &[OrderedRule]) -> Result<(), String> {
     let topics = || rules.iter().flat_map(|rule| rule.filters.iter().chain(&rule.exact_filters));
     let bytes: usize = topics().map(String::len).sum();
-    if rules.len() > RULES_MAX || topics().count() > TOPICS_MAX || bytes > BYTES_MAX {
-        return Err(format!(
-            "more than {RULES_MAX} rules, {TOPICS_MAX} topics, or {BYTES_MAX} bytes of them"
-        ));
+    let networks: usize = rules.iter().map(|rule| rule.addresses.len()).sum();
+    for (what, count, max) in [
+        ("rules", rules.len(), RULES_MAX),
+        ("topics", topics().count(), TOPICS_MAX),
+        ("networks", networks, NETWORKS_MAX),
+        ("bytes of topics", bytes, BYTES_MAX),
+    ] {
+        if count > max {
+            return Err(format!("{count} {what}, {max} at most"));
+        }
     }
-    let checked = Access::open().in_order(&rules);
-    checked.map_err(|error| format!("'{}': {}", error.filter, error.detail))?;
-    Ok(rules)
+    Ok(())
 }
 
 fn rule_of(item: &Value) -> Result<OrderedRule, String> {
@@ -184,7 +196,13 @@ fn qos_of(value: &Value) -> Option<Vec<u8>> {
         _ => None,
     };
     let levels = levels.filter(|levels| !levels.is_empty())?;
-    levels.into_iter().map(|level| u8::try_from(level).ok().filter(|it| *it <= 2)).collect()
+    let mut levels: Vec<u8> = levels
+        .into_iter()
+        .map(|level| u8::try_from(level).ok().filter(|it| *it <= 2))
+        .collect::<Option<_>>()?;
+    levels.sort_unstable();
+    levels.dedup();
+    Some(levels)
 }
 
 /// None inside: whatever it is.
@@ -201,22 +219,24 @@ fn retain_of(value: &Value) -> Option<Option<bool>> {
 #[cfg(test)]
 mod tests {
     use broker::Principal;
-    use broker::access::{Action, Identity, Place};
+    use broker::access::{Access, Action, Identity, Place};
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
 
-    fn rules(acl: Value) -> Result<Arc<[OrderedRule]>, String> {
+    fn rules(acl: Value) -> Result<Vec<OrderedRule>, String> {
         let object = json!({ "acl": acl });
-        rules_of(object.as_object().unwrap(), ACL)
+        rules_of(object.as_object().unwrap(), ACL)?;
+        stated_rules(object.as_object().unwrap(), ACL)
     }
 
     /// What rules of this form let a client do where nothing else forbids anything.
     fn may(acl: Value, action: Action, topic: &str) -> bool {
-        let principal = Principal { rules: rules(acl).unwrap(), ..Principal::default() };
-        let who = Identity { client_id: "c1", username: Some("anna") };
-        let grants = Access::open().grants_of(who, Some(&principal), Place::default());
+        let rules = OwnRules::compile(&rules(acl).unwrap()).unwrap();
+        let principal = Principal { rules, ..Principal::default() };
+        let who = Identity { principal: Some(&principal), ..Identity::new("c1", Some("anna")) };
+        let grants = Access::open().grants_of(who, Place::default());
         grants.allows(who, action, topic)
     }
 
@@ -229,7 +249,7 @@ mod tests {
               "ipaddr": "10.0.0.0/8" },
         ]))
         .unwrap();
-        let [first, second] = &*read else { panic!("{read:?}") };
+        let [first, second] = &read[..] else { panic!("{read:?}") };
         assert!(first.allows && first.publish && !first.subscribe);
         assert_eq!((&*first.filters[0], first.qos.as_slice()), ("a/%c/#", [0, 1].as_slice()));
         assert_eq!((first.retain, second.allows, second.subscribe), (Some(false), false, true));
@@ -335,7 +355,16 @@ mod tests {
         }
         let many = json!({ "permission": "allow", "action": "all", "topic": "t" });
         assert!(rules(json!([many.clone(), 7])).is_err());
-        assert!(rules(json!(vec![many; RULES_MAX + 1])).unwrap_err().contains("100 rules"));
+        for (acl, told) in [
+            (json!(vec![many.clone(); RULES_MAX + 1]), "101 rules, 100 at most"),
+            (json!({ "pub": vec!["t"; TOPICS_MAX + 1] }), "201 topics, 200 at most"),
+        ] {
+            assert!(rules(acl).unwrap_err().contains(told), "{told}");
+        }
+        let networks = json!({ "ipaddr": vec!["10.0.0.1"; NETWORKS_MAX + 1] });
+        assert!(rule(&networks).unwrap_err().contains("201 networks, 200 at most"));
+        let levels = rule(&json!({ "qos": vec![1; 1_000] })).unwrap();
+        assert_eq!(levels[0].qos, [1]);
     }
 
     proptest! {

@@ -181,7 +181,7 @@ mod tests {
         ];
         assert_eq!(parse(FILE), Ok(expected));
         let access = compile(FILE).unwrap();
-        let anna = Identity { client_id: "c", username: Some("anna maria") };
+        let anna = Identity::new("c", Some("anna maria"));
         assert!(access.allows(anna, Action::Receive, "home/a b/y"));
         assert!(!access.allows(anna, Action::Receive, "home/a b/x"));
         assert!(access.allows(anna, Action::Publish, "devices/c/up"));
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_empty_file_grants_nothing() {
-        let nobody = Identity { client_id: "c", username: None };
+        let nobody = Identity::new("c", None);
         assert!(!compile("# nothing\n").unwrap().allows(nobody, Action::Publish, "a"));
     }
 }

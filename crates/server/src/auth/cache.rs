@@ -6,12 +6,8 @@
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
-use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use broker::Attribute;
-use broker::access::OrderedRule;
 use driver::Origin;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -208,27 +204,7 @@ fn take_from<K: Eq + Hash>(sums: &mut HashMap<K, usize>, owner: K, bytes: usize)
 /// What an answer points to, roughly.
 fn bytes_of(proof: &Proof) -> usize {
     let username = proof.username.as_ref().map_or(0, String::len);
-    let attributes = proof.attributes.iter();
-    let attributes = attributes
-        .map(|(name, value)| size_of::<(Box<str>, Attribute)>() + name.len() + value_bytes(value));
-    username + attributes.sum::<usize>() + proof.rules.iter().map(rule_bytes).sum::<usize>()
-}
-
-fn value_bytes(value: &Attribute) -> usize {
-    match value {
-        Attribute::Text(text) => text.len(),
-        Attribute::Number(number) => number.to_string().len(),
-        Attribute::List(items) => {
-            items.iter().map(|item| size_of::<Attribute>() + value_bytes(item)).sum()
-        }
-    }
-}
-
-fn rule_bytes(rule: &OrderedRule) -> usize {
-    let texts = [&rule.filters, &rule.exact_filters, &rule.listeners].into_iter().flatten();
-    let texts = texts.map(|text| size_of::<String>() + text.len()).sum::<usize>();
-    let addresses = rule.addresses.len() * size_of::<RangeInclusive<IpAddr>>();
-    size_of::<OrderedRule>() + texts + addresses + rule.qos.len()
+    username + proof.attributes.bytes() + proof.rules.bytes()
 }
 
 fn digest(key: &[u8; 32], first: &str, second: &[u8]) -> Digest {
@@ -248,6 +224,8 @@ pub(crate) fn keyed(key: &[u8]) -> Hmac<Sha256> {
 
 #[cfg(test)]
 mod tests {
+    use broker::Attribute;
+
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3_600);

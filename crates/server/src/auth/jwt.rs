@@ -3,10 +3,9 @@
 //! A check takes 20 to 100 us and happens at the door. Only where a token names a key that is not
 //! known yet it waits for the key set to be fetched, off all threads that serve clients.
 
-use std::sync::Arc;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use broker::access::OwnRules;
 use broker::{Attribute, Attributes, Number, Principal};
 use serde_json::{Map, Value};
 
@@ -154,7 +153,7 @@ impl Demands {
             }
         }
         let rules = match self.acl_ignored {
-            true => Arc::default(),
+            true => OwnRules::default(),
             false => acl_claim::rules_of(claims, self.acl_claim_name.as_deref().unwrap_or(ACL))?,
         };
         let username = self.username.fill(value).filter(|name| is_name(name));

@@ -34,7 +34,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use broker::access::OrderedRule;
+use broker::access::OwnRules;
 use broker::{Attributes, Principal, Reauthenticate};
 use codec::Reason;
 
@@ -132,7 +132,7 @@ pub(crate) struct Proof {
     pub(crate) expires_at_secs: Option<u64>,
     pub(crate) is_superuser: bool,
     /// Access rules that its credential states.
-    pub(crate) rules: Arc<[OrderedRule]>,
+    pub(crate) rules: OwnRules,
 }
 
 /// Takes the opinion of a provider.

@@ -22,6 +22,7 @@ use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, acl_claim, lock};
 use crate::config::{Auth, BodyForm, HttpConfig};
 use crate::run::Clock;
+use broker::access::OwnRules;
 use driver::Origin;
 
 /// How often a fault is told.
@@ -324,7 +325,7 @@ impl HttpConfig {
             Some(other) => return Err(format!("its result is '{other}'")),
         }
         let rules = match self.acl_ignored {
-            true => Ok(Arc::default()),
+            true => Ok(OwnRules::default()),
             false => acl_claim::rules_of(&answer, acl_claim::ACL),
         };
         let rules = match rules {

@@ -128,14 +128,14 @@ impl<'a> Client<'a> {
         Self { test, principal: Principal { attributes, ..Principal::default() } }
     }
 
-    fn identity(&self) -> Identity<'a> {
-        Identity { client_id: &self.test.client_id, username: self.test.username.as_deref() }
+    fn identity(&self) -> Identity<'_> {
+        let principal = Some(&self.principal);
+        let (client_id, username) = (&*self.test.client_id, self.test.username.as_deref());
+        Identity { client_id, username, principal }
     }
 
     fn is_in(&self, policy: &Policy, group: Option<usize>) -> bool {
-        group.is_none_or(|group| {
-            policy.groups[group].query.holds(self.identity(), &self.principal.attributes)
-        })
+        group.is_none_or(|group| policy.groups[group].query.holds(self.identity()))
     }
 
     fn groups(&self, policy: &Policy) -> String {
@@ -221,7 +221,7 @@ impl<'a> Client<'a> {
 
     fn grants_by(&self, access: &Access) -> Grants {
         let place = Place { address: self.test.address, listener: &self.test.listener };
-        access.grants_of(self.identity(), Some(&self.principal), place)
+        access.grants_of(self.identity(), place)
     }
 
     const fn action(&self) -> Action {
