@@ -87,9 +87,21 @@ impl World {
 
     fn command_in(&mut self, scope: Scope, shard: ShardId, command: &Command) -> Option<Answer> {
         self.tickets += 1;
+        self.command_by(self.tickets, scope, shard, command)
+    }
+
+    /// `ticket`: nobody waits for an answer to it.
+    pub(crate) fn command_by(
+        &mut self,
+        ticket: u32,
+        scope: Scope,
+        shard: ShardId,
+        command: &Command,
+    ) -> Option<Answer> {
+        self.asking = ticket;
         let core = &mut self.node.shards[usize::from(shard)];
-        core.on_command(self.tickets, scope, command, self.now_ms);
-        let is_it = |(ticket, _): &(u32, Answer)| *ticket == self.tickets;
+        core.on_command(ticket, scope, command, self.now_ms);
+        let is_it = |(of, _): &(u32, Answer)| *of == ticket;
         let answers = &mut core.effects.answers;
         let answer = answers.iter().position(is_it).map(|at| answers.remove(at).1);
         self.collect(shard);

@@ -329,7 +329,7 @@ impl World {
         let closes = std::mem::take(&mut core.effects.closes);
         let mut answers = Vec::new();
         if self.steering.is_on() {
-            let is_late = |(ticket, _): &(u32, Answer)| *ticket != self.tickets;
+            let is_late = |(ticket, _): &(u32, Answer)| *ticket != self.asking;
             answers.extend(core.effects.answers.extract_if(.., |a| is_late(a)));
         }
         let is_full = matches!(core.log_status(), Some(Status::Full(_)));

@@ -54,6 +54,8 @@ pub enum Sabotage {
     KeepBanned,
     /// An operator is told that a session is gone, and it is not.
     ForgetPurge,
+    /// An operator is told that a publish is kept before it is.
+    AnswerOperatorEarly,
     /// Credentials do not end.
     KeepCredentials,
     /// Another user passes for the one whose client id it shows.

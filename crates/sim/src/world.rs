@@ -13,7 +13,7 @@ use crate::disks::Disks;
 use crate::hostile::Mob;
 use crate::node::Node;
 use crate::oracle::{GROUP_KEEPER, Oracle, Terms};
-use crate::policy::Steering;
+use crate::policy::{PUBLISHES_OF_OPERATORS_MAX, Steering};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::wall::Wall;
@@ -166,8 +166,10 @@ pub(crate) struct World {
     pub(crate) purging: bool,
     /// When the shards were last told what time it is.
     pub(crate) looked_ms: u64,
-    /// Of the commands that the operator has given.
+    /// The last one of the commands of operators that are no publishes.
     pub(crate) tickets: u32,
+    /// The ticket of the command that is being given, or was given last.
+    pub(crate) asking: u32,
     /// The world is at its end: from now on an operator tidies up.
     pub(crate) is_over: bool,
     /// Who comes back while a disk is full.
@@ -206,11 +208,10 @@ impl World {
             set_levels(&mut settings, &mut limits, &mut terms, &mut random);
         }
         let mut clients = new_clients(seed, options.durable, &mut random);
-        if settings.rejects {
-            // Refusing a 3.1.1 publisher means to cut it: it comes back with the same message
-            // before it acknowledges what fills its own queue, and so on for ever.
-            clients.iter_mut().for_each(|client| client.version = Version::V5);
-        }
+        // Refusing a 3.1.1 publisher means to cut it: it comes back with the same message before it
+        // acknowledges what fills its own queue, and so on for ever.
+        let rejected = clients.iter_mut().filter(|_| settings.rejects);
+        rejected.for_each(|client| client.version = Version::V5);
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
         if options.hostile {
             let small = disks.as_mut().filter(|_| mob.has_small_logs);
@@ -244,7 +245,8 @@ impl World {
             steering,
             purging: false,
             looked_ms: BEGIN_MS,
-            tickets: 0,
+            tickets: PUBLISHES_OF_OPERATORS_MAX,
+            asking: 0,
             is_over: false,
             crowd,
             padding_max,

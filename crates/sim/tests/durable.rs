@@ -64,7 +64,11 @@ fn one_seed_is_one_durable_world() {
 
 /// Is the planted bug seen in one of some worlds?
 fn is_caught(sabotage: Sabotage) {
-    let options = Options { sabotage: Some(sabotage), ..Options::durable() };
+    is_caught_in(Options::durable(), sabotage);
+}
+
+fn is_caught_in(options: Options, sabotage: Sabotage) {
+    let options = Options { sabotage: Some(sabotage), ..options };
     let caught = (0..SABOTAGED_SEEDS).any(|seed| run(seed, options).is_err());
     assert!(caught, "the oracle does not see {sabotage:?}");
 }
@@ -72,6 +76,11 @@ fn is_caught(sabotage: Sabotage) {
 #[test]
 fn the_oracle_sees_a_broker_that_forgets_everything() {
     is_caught(Sabotage::ForgetAll);
+}
+
+#[test]
+fn the_oracle_sees_operators_who_are_answered_too_early() {
+    is_caught_in(Options { policy: true, ..Options::durable() }, Sabotage::AnswerOperatorEarly);
 }
 
 #[test]

@@ -10,8 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use broker::access::Access;
 use broker::command::Publication;
-use broker::{Answer, Command, ConnectRequest, Ended, Principal, Reauthenticated, ShardId};
-use codec::{QoS, Version};
+use broker::{
+    Answer, Command, ConnectRequest, Ended, Name, Principal, Reauthenticated, Scope, ShardId,
+};
+use codec::{QoS, Reason, Version};
 
 use crate::client::OwnedPublish;
 use crate::oracle::{GROUP_KEEPER, Payload, Rights};
@@ -40,6 +42,9 @@ pub(crate) struct Steering {
 /// Operators publish under numbers from this one on: each message is in no order with others.
 const OPERATORS: u32 = 900;
 
+/// More publishes of operators than this never wait for their answers.
+pub(crate) const PUBLISHES_OF_OPERATORS_MAX: u32 = 1_000;
+
 /// Of a hundred steps of the world, those in which something is steered.
 const STEPS_PERCENT: usize = 3;
 
@@ -64,6 +69,32 @@ impl Steering {
 
     pub(crate) const fn is_on(&self) -> bool {
         self.is_on
+    }
+
+    /// The ticket of the next publish: as in the server, that of an answered one is given again.
+    fn free_ticket(&self) -> Option<u32> {
+        let is_free = |ticket: &u32| !self.publications.contains_key(ticket);
+        (1..PUBLISHES_OF_OPERATORS_MAX).find(is_free)
+    }
+
+    /// None: it would be retained where an earlier one may still become so.
+    fn draft(&mut self) -> Option<OwnedPublish> {
+        let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][self.random.below(2)];
+        let retain = self.random.chance(30);
+        let topic = match retain {
+            true => format!("r/o/{}", self.random.below(2)),
+            false => format!("t/{}/{}", self.random.below(3), self.random.below(3)),
+        };
+        if retain && self.publications.values().any(|publish| publish.topic == topic) {
+            return None;
+        }
+        self.published += 1;
+        let payload = match retain {
+            true => Payload { publisher: OPERATORS, sequence: self.published },
+            false => Payload { publisher: OPERATORS + self.published, sequence: 1 },
+        };
+        let (is_clear, expiry_secs, padding) = (false, None, 0);
+        Some(OwnedPublish { topic, qos, retain, is_clear, expiry_secs, payload, padding })
     }
 
     /// What the oracle knows of it at the beginning.
@@ -229,7 +260,7 @@ impl World {
     }
 
     fn shard_of_client(&self, who: usize) -> ShardId {
-        self.node.shared.shard_of_client(broker::Name::first(&self.clients[who].id))
+        self.node.shared.shard_of_client(Name::first(&self.clients[who].id))
     }
 
     fn kick(&mut self, who: usize) {
@@ -279,27 +310,29 @@ impl World {
     }
 
     fn publish_as_operator(&mut self) {
-        let steering = &mut self.steering;
-        steering.published += 1;
-        let topic = format!("t/{}/{}", steering.random.below(3), steering.random.below(3));
-        let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][steering.random.below(2)];
-        let payload = Payload { publisher: OPERATORS + steering.published, sequence: 1 };
-        let shard = steering.random.below(self.node.shards.len()) as ShardId;
-        let (retain, is_clear, expiry_secs, padding) = (false, false, None, 0);
-        let publish = OwnedPublish { topic, qos, retain, is_clear, expiry_secs, payload, padding };
+        let Some(ticket) = self.steering.free_ticket() else { return };
+        let Some(publish) = self.steering.draft() else { return };
+        // As in the server: what is published on one topic goes through one shard.
+        let shard = self.node.shared.shard_of_topic(Name::first(&publish.topic));
         let command = Command::Publish(Publication {
             topic: publish.topic.as_str().into(),
             properties: Box::default(),
-            payload: payload.to_bytes(0).into(),
-            qos,
-            retain: false,
+            payload: publish.payload.to_bytes(0).into(),
+            qos: publish.qos,
+            retain: publish.retain,
             expiry_secs: None,
             durability: self.limits.durability,
         });
         self.oracle.on_sent(&publish);
-        self.steering.publications.insert(self.tickets + 1, publish);
-        if let Some(answer) = self.command(shard, &command) {
-            self.on_answer(self.tickets, &answer);
+        self.steering.publications.insert(ticket, publish);
+        let answer = match self.command_by(ticket, Scope::FIRST, shard, &command) {
+            None if self.node.sabotage == Some(Sabotage::AnswerOperatorEarly) => {
+                Some(Answer::Published(Reason::SUCCESS))
+            }
+            answer => answer,
+        };
+        if let Some(answer) = answer {
+            self.on_answer(ticket, &answer);
         }
     }
 
