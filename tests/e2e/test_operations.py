@@ -288,6 +288,9 @@ def test_check_config_looks_at_what_a_start_needs(tmp_path):
     ran = run("serve", "--check-config", "--config", config)
     assert ran.returncode == 0, ran.stderr
     assert not (tmp_path / "made").exists()
+    config.write_text(listener + 'allow_anonymous = false\n[http]\nlisten = "off"\n')
+    ran = run("serve", "--check-config", "--config", config)
+    assert ran.returncode == 0 and "note: no client can log in" in ran.stdout, ran
 
 
 def test_print_config_tells_where_values_come_from(tmp_path):

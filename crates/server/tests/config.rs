@@ -10,7 +10,7 @@ use server::config::schema::{Key, Kind, Section, Value};
 use server::config::{
     Address, Config, ConfigError, DurabilityLevel, Flag, LogTarget, Machine, NEVER,
     NamespaceSource, NamespaceState, QueueOverflow, SourceFile, Sources, Transport, WhenFull, load,
-    print,
+    notes, print,
 };
 
 const MACHINE: Machine =
@@ -701,5 +701,55 @@ fn what_a_listener_names_is_there() {
         tls(by_attribute) + asked + &with_attribute,
     ] {
         config(&text);
+    }
+}
+
+#[test]
+fn names_that_could_never_be_asked_for_are_told() {
+    let ws = |origin: &str| {
+        format!(
+            "[[listeners]]\nurl = \"ws://127.0.0.1\"\n[listeners.websocket]\norigins = \
+             [\"{origin}\"]\n"
+        )
+    };
+    let http = |name: &str| format!("[http]\nhosts = [\"{name}\"]\n");
+    let namespace = |name: &str| format!("[[namespaces]]\nname = \"a\"\nhosts = [\"{name}\"]\n");
+    for origin in ["example.org", "https://example.org/", "https://*.example.org", "https://", ""] {
+        assert!(error(&ws(origin)).contains("none that a browser sends"), "{origin}");
+    }
+    for name in
+        ["broker.example:9883", "https://broker.example", "*.example", "a b", "a.", "\u{e4}"]
+    {
+        assert!(error(&http(name)).contains("is no host name"), "{name}");
+        assert!(error(&namespace(name)).contains("is no host name"), "{name}");
+    }
+    for origin in ["*", "null", "https://example.org", "http://[::1]:8080", "http://127.0.0.1"] {
+        config(&ws(origin));
+    }
+    for text in [http("broker.example"), namespace("a_b-1.example")] {
+        config(&text);
+    }
+}
+
+#[test]
+fn what_does_nothing_is_noted() {
+    let hosts = "[[namespaces]]\nname = \"red\"\nhosts = [\"red.example\"]\n";
+    let tls = "[listeners.tls]\ncertificate = \"c\"\nkey = \"k\"\n";
+    let listener = "[[listeners]]\nurl = \"tls://127.0.0.1\"\n";
+    let by_host = format!("{listener}namespace_from = [\"host\"]\n{tls}");
+    let shut = "[[listeners]]\nurl = \"tcp://127.0.0.1\"\nallow_anonymous = false\n";
+    let certificate = "[[authentication]]\nname = \"p\"\nkind = \"certificate\"\n";
+    let file = "[auth]\npassword_file = \"p\"\n";
+    for (text, told) in [
+        (hosts.to_owned(), "hosts of namespace 'red' lead no client there"),
+        (by_host.clone(), "no namespace has hosts"),
+        (shut.to_owned(), "no client can log in"),
+        (shut.to_owned() + certificate, "no client can log in"),
+    ] {
+        let notes = notes(&config(&text));
+        assert!(matches!(&notes[..], [note] if note.contains(told)), "{notes:?}");
+    }
+    for text in [String::new(), by_host + hosts, shut.to_owned() + file] {
+        assert_eq!(notes(&config(&text)), [""; 0]);
     }
 }

@@ -113,6 +113,19 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// One without a port: letters of ASCII, digits, `.`, `_` and `-`.
+pub(super) fn is_host_name(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    !text.is_empty() && !text.ends_with('.') && text.bytes().all(is_plain)
+}
+
+/// What a browser sends as `Origin`. `null` is what pages without one send.
+pub(super) fn is_origin(text: &str) -> bool {
+    let authority = text.split_once("://").filter(|(scheme, _)| is_host_name(scheme));
+    let is_whole = |rest: &str| !rest.is_empty() && !rest.contains(['/', '*', '?', '#', ' ']);
+    text == "null" || authority.is_some_and(|(_, rest)| is_whole(rest))
+}
+
 fn parse_authority(authority: &str, default_port: u16, has_ipv6: bool) -> Option<SocketAddr> {
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),

@@ -144,7 +144,7 @@ impl Provider {
         }
     }
 
-    fn can_be_asked(&self, listener: &Listener) -> bool {
+    pub(super) fn can_be_asked(&self, listener: &Listener) -> bool {
         let shows_certificate =
             listener.tls.as_ref().is_some_and(|tls| tls.client_auth != ClientAuth::None);
         shows_certificate || !matches!(self.method, Method::Certificate { .. })

@@ -11,6 +11,7 @@ mod identity;
 pub mod keys;
 pub mod machine;
 pub mod namespaces;
+mod notes;
 pub mod print;
 pub mod schema;
 pub mod source;
@@ -33,6 +34,7 @@ pub use keys::{
 pub use machine::Machine;
 pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};
 pub use net::Cidr as Network;
+pub use notes::notes;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
 
 use derived::Deriving;
@@ -332,6 +334,7 @@ fn lower(
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http_hosts = http.hosts.clone();
+    check_hosts("http.hosts", &http_hosts, settings, problems);
     let http = lower_http(&http, settings, problems);
     let api = Api::lower(values(settings, Api::SECTION, "api"))?;
     let api = api::lower(api, http, &server.data_dir, settings, problems);
@@ -408,6 +411,14 @@ fn lower_http(http: &Http, settings: &Settings, problems: &mut Vec<Problem>) -> 
         problems.push(Problem { place: settings.place(key), key: key.into(), detail });
     }
     address
+}
+
+/// They are compared as a whole, so that what is no name would never be one that is asked for.
+fn check_hosts(key: &str, names: &[String], settings: &Settings, problems: &mut Vec<Problem>) {
+    for wrong in names.iter().filter(|name| !endpoint::is_host_name(name)) {
+        let detail = format!("'{wrong}' is no host name; write one like broker.example, no port");
+        problems.push(Problem { place: settings.place(key), key: key.into(), detail });
+    }
 }
 
 /// What they tell is not for everybody.
@@ -666,6 +677,14 @@ impl Listeners<'_> {
             self.problem(&format!("{section}.path"), "a path begins with a slash".into());
         }
         // A browser sends a certificate for any page, and needs none where nothing is asked for.
+        let is_origin = |text: &&String| *text == "*" || endpoint::is_origin(text);
+        if let Some(wrong) = raw.origins.iter().find(|text| !is_origin(text)) {
+            let detail = format!(
+                "'{wrong}' is none that a browser sends; write scheme and host, as in \
+                 https://example.org, with the port if it is another than that of the scheme"
+            );
+            self.problem(&format!("{section}.origins"), detail);
+        }
         let origins = match raw.origins {
             listed if listed.iter().any(|origin| origin == "*") => Origins::Any,
             listed if !listed.is_empty() => Origins::Listed(listed),

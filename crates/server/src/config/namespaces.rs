@@ -7,7 +7,7 @@ use broker::Quota;
 use super::keys::RawListener;
 use super::schema::{Kind, Section, bytes, count, count_or, settings, words};
 use super::source::{Settings, unknown};
-use super::{Listener, Problem, values};
+use super::{Listener, Problem, check_hosts, values};
 
 /// What everybody is in who is in no other.
 pub const DEFAULT: &str = "default";
@@ -161,6 +161,7 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
     for index in 0..settings.count_of(SECTION.name) {
         let own = format!("{}.{index}", SECTION.name);
         let raw = RawNamespace::lower(values(settings, SECTION, &own))?;
+        check_hosts(&format!("{own}.hosts"), &raw.hosts, settings, problems);
         let mut problem = |key: &str, detail: String| {
             let key = format!("{own}.{key}");
             problems.push(Problem { place: settings.place(&key), key, detail });

@@ -44,7 +44,7 @@ use crate::auth::Authenticator;
 use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::rules::{self, BrokerRules};
-use crate::config::{ApiAddress, Config, ConfigError, Loaded, print};
+use crate::config::{self, ApiAddress, Config, ConfigError, Loaded, print};
 use crate::disk::Stamps;
 use crate::http::{self, Health, Metrics, State};
 use crate::life_cycle::LifeCycle;
@@ -317,7 +317,7 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     }
     crate::auth::check_files(&config.authentication)?;
     Bans::check_file(&config.auth).map_err(anyhow::Error::msg)?;
-    let mut notes = Vec::new();
+    let mut notes = config::notes(config);
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
     }

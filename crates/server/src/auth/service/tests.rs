@@ -105,6 +105,7 @@ fn what_is_no_answer_lets_nobody_in() {
         json!({ "result": "allow", "client_attrs": "role=admin" }),
         json!({ "result": "allow", "client_attrs": ["admin"] }),
         json!({ "result": "allow", "client_attrs": null }),
+        json!({ "result": "allow", "client_attrs": { "role": "x".repeat(20_000) } }),
     ] {
         let judged = judged(200, &body.to_string());
         assert!(matches!(judged, Ok(Opinion::No(_))), "{body}: {judged:?}");

@@ -1,0 +1,51 @@
+//! What is valid and yet does nothing, for who checks a configuration. Namespaces may come later, so
+//! it is no error.
+
+use super::{Config, Listener, NamespaceSource};
+
+/// A line for each.
+pub fn notes(config: &Config) -> Vec<String> {
+    let goes_by_host = |own: &&Listener| own.placing.from.contains(&NamespaceSource::Host);
+    let by_host: Vec<_> = config.listeners.iter().filter(goes_by_host).collect();
+    let with_hosts = config.namespaces.iter().filter(|own| !own.hosts.is_empty());
+    let mut notes = Vec::new();
+    if by_host.is_empty() {
+        let line = |name: &str| {
+            format!(
+                "hosts of namespace '{name}' lead no client there: no listener has \"host\" in \
+                 namespace_from"
+            )
+        };
+        notes.extend(with_hosts.clone().map(|own| line(&own.name)));
+    }
+    if with_hosts.count() == 0 {
+        let line = |name: &str| {
+            format!("listener '{name}' goes by host names, and no namespace has hosts")
+        };
+        notes.extend(by_host.iter().map(|own| line(&own.name)));
+    }
+    let is_shut = |own: &&Listener| !config.admits_somebody(own);
+    let line = |own: &Listener| {
+        format!(
+            "no client can log in at listener '{}': it asks nobody who they are, and does not \
+             admit clients that show nothing",
+            own.name
+        )
+    };
+    notes.extend(config.listeners.iter().filter(is_shut).map(line));
+    notes
+}
+
+impl Config {
+    fn admits_somebody(&self, listener: &Listener) -> bool {
+        let chain = &listener.authentication;
+        let mut asked =
+            self.authentication.iter().filter(|own| chain.is_empty() || chain.contains(&own.name));
+        let asks_file = self.auth.password_file.is_some()
+            && (chain.is_empty() || chain.iter().any(|name| name == super::FILE));
+        listener.allow_anonymous
+            || listener.names_by_certificate()
+            || asks_file
+            || asked.any(|own| own.can_be_asked(listener))
+    }
+}
