@@ -293,6 +293,12 @@ def test_check_config_looks_at_what_a_start_needs(tmp_path):
     assert ran.returncode == 0 and "note: no client can log in" in ran.stdout, ran
 
 
+def test_a_variable_that_is_no_text_is_not_passed_over(tmp_path):
+    environment = dict(os.environb) | {b"QUELEA_auth__password_file": b"/users\xff"}
+    ran = run("serve", "--check-config", "--port", 0, "--http", "off", env=environment)
+    assert ran.returncode == 2 and "QUELEA_auth__password_file" in ran.stderr, ran
+
+
 def test_print_config_tells_where_values_come_from(tmp_path):
     config = tmp_path / "quelea.toml"
     config.write_text("[limits]\nreceive_max = 5\n")

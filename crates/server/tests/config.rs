@@ -418,6 +418,20 @@ fn environment_listeners_are_numbered_without_gaps() {
 }
 
 #[test]
+fn an_environment_variable_is_taken_or_told() {
+    let told = |env: &[(&str, &str)]| {
+        let env = env.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
+        load(&Sources { env, ..Sources::default() }, &MACHINE).unwrap_err().to_string()
+    };
+    assert_eq!(
+        told(&[("QUELEA_limits__qos_max", "1"), ("QUELEA_LIMITS__QOS_MAX", "2")]),
+        "QUELEA_LIMITS__QOS_MAX: limits.qos_max: is set by QUELEA_limits__qos_max as well; case \
+         does not matter"
+    );
+    assert!(told(&[("QUELEA_auth__password_file", "/a\u{fffd}")]).contains("is not UTF-8"));
+}
+
+#[test]
 fn docs_are_as_generated() {
     let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     for (name, text) in

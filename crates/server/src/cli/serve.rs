@@ -175,10 +175,8 @@ impl ServeArgs {
 }
 
 fn environment() -> Vec<(String, String)> {
-    let text = |(name, value): (OsString, OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    std::env::vars_os().filter_map(text).collect()
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
 }
 
 fn read(path: &PathBuf) -> Result<SourceFile, ConfigError> {

@@ -14,7 +14,8 @@ use super::schema::{Key, Kind, Value};
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     pub file: Option<SourceFile>,
-    /// Variables such as `QUELEA_limits__packet_bytes_max`; others are ignored.
+    /// Variables such as `QUELEA_limits__packet_bytes_max`; others are ignored. What is not UTF-8
+    /// is there with replacement characters.
     pub env: Vec<(String, String)>,
     pub flags: Vec<Flag>,
     /// `--listen`: replaces all listeners of the file.
@@ -173,7 +174,16 @@ impl Settings {
                 continue;
             };
             let key = rest.to_lowercase().replace("__", ".");
-            self.set_text(&key, text, Origin::Env(name.clone()), problems);
+            let place = self.place(&key);
+            let detail = match self.values.get(&key).map(|known| &known.origin) {
+                Some(Origin::Env(_)) => format!("is set by {place} as well; case does not matter"),
+                _ if text.contains(char::REPLACEMENT_CHARACTER) => "is not UTF-8".into(),
+                _ => {
+                    self.set_text(&key, text, Origin::Env(name.clone()), problems);
+                    continue;
+                }
+            };
+            problems.push(Problem { place: name.clone(), key, detail });
         }
     }
 
