@@ -1,5 +1,5 @@
-//! What is valid and yet does nothing, for who checks a configuration. Namespaces may come later, so
-//! it is no error.
+//! What is valid and has no effect, for `--check-config`. It is no error, because namespaces may be
+//! added later.
 
 use super::{Config, Listener, NamespaceSource};
 
