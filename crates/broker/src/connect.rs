@@ -86,6 +86,15 @@ impl ConnectRequest {
     }
 }
 
+/// A client that is connected.
+#[derive(Clone, Copy, Debug)]
+pub struct Who<'a> {
+    pub client: Name<'a>,
+    /// As proved.
+    pub username: Option<&'a str>,
+    pub peer: &'a str,
+}
+
 impl Shard {
     /// A connection has been admitted, which the driver has given a [number](crate::Numbers) of its
     /// own. Returns the client's slot, by which the driver names it from now on.
@@ -197,16 +206,11 @@ impl Shard {
         answer
     }
 
-    /// The proved user name of a connection, and its address.
-    pub fn who(&self, slot: u32, connection: u64) -> Option<(Option<&str>, &str)> {
+    /// Who has a connection, as long as it is one.
+    pub fn who(&self, slot: u32, connection: u64) -> Option<Who<'_>> {
         let client = self.clients.get(slot).filter(|client| client.connection == connection)?;
-        Some((client.username.as_deref(), &client.session.link()?.peer))
-    }
-
-    /// The client of a connection that was let in and goes on, and its user name, if it is proved.
-    pub fn let_in_as(&self, slot: u32, connection: u64) -> Option<(Name<'_>, Option<&str>)> {
-        let client = self.clients.get(slot).filter(|client| client.connection == connection)?;
-        Some((client.name(), client.username.as_deref()))
+        let peer = &client.session.link()?.peer;
+        Some(Who { client: client.name(), username: client.username.as_deref(), peer })
     }
 
     /// The connection that a client has now.

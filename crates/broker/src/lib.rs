@@ -76,7 +76,7 @@ pub use access::Access;
 pub use calendar::{Calendar, CalendarNote};
 pub use client::{CLIENT_BYTES, Gauge};
 pub use command::{Answer, Command};
-pub use connect::ConnectRequest;
+pub use connect::{ConnectRequest, Who};
 pub use dirty::BROADCAST_MIN;
 pub use durable::{Replay, Restored, Unreadable, settle};
 pub use effects::{Close, Effects, Reauthenticate, Reauthenticated};

@@ -3,7 +3,7 @@
 //!
 //! There is one for connections that are not admitted yet, each address with its share; one for the
 //! packets of clients under way; and one for what has come of those that wait for room: each user
-//! with a share, or each address where there is none.
+//! of a namespace with a share, or each address where there is none.
 //!
 //! Whoever has something may have as much as it leaves to others: so many who take little each do
 //! not use it up, and who comes with nothing finds room. If that is not enough for it, it stands in
@@ -12,6 +12,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use broker::Scope;
 
 use crate::origin::Origin;
 
@@ -34,6 +36,8 @@ struct Used<K> {
     is_wanted: bool,
     /// Those that have something: as many as there are connections at most.
     shares: HashMap<K, Share>,
+    /// Bytes of each group that has something.
+    groups: HashMap<Scope, u64>,
     /// Those that have nothing and found no room, each once, the longest there first.
     line: VecDeque<Place<K>>,
     places_made: u64,
@@ -55,14 +59,32 @@ struct Share {
 }
 
 /// Who shares a limit.
-pub trait Sharer: Clone + Eq + Hash {}
+pub trait Sharer: Clone + Eq + Hash {
+    /// Those of one group have no more together than they leave to others.
+    fn group(&self) -> Option<Scope> {
+        None
+    }
+}
 
 impl Sharer for Origin {}
-impl Sharer for Payer {}
+
+impl Sharer for Payer {
+    /// Its namespace. What the first one has is the rest.
+    fn group(&self) -> Option<Scope> {
+        Some(self.scope).filter(|scope| !scope.is_first())
+    }
+}
 
 /// Who is charged for what a client makes the broker hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Payer {
+pub struct Payer {
+    pub scope: Scope,
+    pub holder: Holder,
+}
+
+/// Who it is within a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Holder {
     /// All clients with a proved name.
     User(Box<str>),
     /// All others of an address.
@@ -99,8 +121,14 @@ pub enum Purpose {
 
 impl<K: Sharer> Allowance<K> {
     pub fn new(bytes_max: u64, share_bytes_max: u64) -> Self {
-        let (shares, line) = (HashMap::new(), VecDeque::new());
-        let used = Used { bytes: 0, is_wanted: false, shares, line, places_made: 0 };
+        let used = Used {
+            bytes: 0,
+            is_wanted: false,
+            shares: HashMap::new(),
+            groups: HashMap::new(),
+            line: VecDeque::new(),
+            places_made: 0,
+        };
         Self { bytes_max, share_bytes_max, used: Mutex::new(used) }
     }
 
@@ -143,7 +171,12 @@ impl<K: Sharer> Charge<K> {
         };
         let own = used.bytes_of(&self.sharer) + bytes;
         let left = (allowance.bytes_max / part).saturating_sub(used.bytes);
-        if own > allowance.share_bytes_max / part || own > bytes && own > left {
+        let of_group = used.bytes_of_group(&self.sharer);
+        let of_own = left.saturating_sub(of_group);
+        if own > allowance.share_bytes_max / part
+            || own > bytes && own > of_own
+            || of_group > 0 && of_group + bytes > left
+        {
             // Without a share it asks for more than there may be.
             if let Some(share) = used.shares.get_mut(&self.sharer) {
                 share.is_wanted = true;
@@ -165,7 +198,11 @@ impl<K: Sharer> Charge<K> {
         let allowance = self.allowance.clone();
         let mut used = allowance.used();
         let stands = used.line.iter().any(|place| place.sharer == self.sharer);
-        if stands || used.bytes_of(&self.sharer) > 0 || bytes > allowance.share_bytes_max {
+        // A group that would have more than half waits for its own, and keeps nothing from others.
+        let of_group = used.bytes_of_group(&self.sharer);
+        let is_large = of_group > 0 && of_group + bytes > allowance.bytes_max / 2;
+        let has_some = used.bytes_of(&self.sharer) > 0;
+        if stands || has_some || is_large || bytes > allowance.share_bytes_max {
             return;
         }
         used.places_made += 1;
@@ -222,6 +259,9 @@ impl<K: Sharer> Charge<K> {
         used.bytes += bytes;
         if bytes > 0 {
             used.shares.entry(self.sharer.clone()).or_default().bytes += bytes;
+            if let Some(group) = self.sharer.group() {
+                *used.groups.entry(group).or_default() += bytes;
+            }
         }
     }
 
@@ -241,6 +281,7 @@ impl<K: Sharer> Charge<K> {
                 used.shares.remove(&self.sharer);
             }
         }
+        used.take_from_group(&self.sharer, self.bytes);
         self.bytes = 0;
     }
 }
@@ -248,6 +289,20 @@ impl<K: Sharer> Charge<K> {
 impl<K: Sharer> Used<K> {
     fn bytes_of(&self, sharer: &K) -> u64 {
         self.shares.get(sharer).map_or(0, |share| share.bytes)
+    }
+
+    fn bytes_of_group(&self, sharer: &K) -> u64 {
+        sharer.group().and_then(|group| self.groups.get(&group)).copied().unwrap_or(0)
+    }
+
+    fn take_from_group(&mut self, sharer: &K, bytes: u64) {
+        let Some(group) = sharer.group() else { return };
+        if let Some(held) = self.groups.get_mut(&group) {
+            *held -= bytes;
+            if *held == 0 {
+                self.groups.remove(&group);
+            }
+        }
     }
 
     /// What is kept for the first in line, if that is somebody else.

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use broker::{Close, admission, key_of};
+use broker::{Close, Who, admission, key_of};
 use session::Outbox;
 
 use super::reading::READS_PER_TURN;
@@ -85,7 +85,7 @@ impl<H: Host> Driver<H> {
             _permit: handover.permit,
         });
         drop(handover.charge);
-        if let Some((client, username)) = shard.let_in_as(slot, number) {
+        if let Some(Who { client, username, .. }) = shard.who(slot, number) {
             self.host.on_let_in(client, username);
         }
         if is_refused {

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use broker::Shard;
+use broker::{Scope, Shard};
 
 use super::{Connection, Driver, State};
-use crate::allowance::{Allowance, Charge, Payer, Purpose};
+use crate::allowance::{Allowance, Charge, Holder, Payer, Purpose};
 use crate::host::Host;
 use crate::origin::Origin;
 
@@ -242,13 +242,15 @@ impl<H: Host> Driver<H> {
     }
 }
 
-/// The user of a client, or its address where it has no proved name.
+/// The user of a client in its namespace, or its address where it has no proved name.
 fn payer(shard: &Shard, slot: u32, number: u64) -> Payer {
-    match shard.who(slot, number) {
-        Some((Some(user), _)) => Payer::User(user.into()),
-        Some((None, peer)) => Payer::Origin(peer.parse().map_or(Origin::Local, Origin::of_socket)),
-        None => Payer::Origin(Origin::Local),
-    }
+    let nobody = Payer { scope: Scope::FIRST, holder: Holder::Origin(Origin::Local) };
+    shard.who(slot, number).map_or(nobody, |who| {
+        let origin = || who.peer.parse().map_or(Origin::Local, Origin::of_socket);
+        let user = who.username.map(|name| Holder::User(name.into()));
+        let holder = user.unwrap_or_else(|| Holder::Origin(origin()));
+        Payer { scope: who.client.scope(), holder }
+    })
 }
 
 #[cfg(test)]
@@ -263,7 +265,12 @@ mod tests {
     }
 
     fn incoming(room: &IncomingRoom, user: &str) -> Incoming {
-        Incoming::begin(room, &Payer::User(user.into()), 0)
+        incoming_in(room, 0, user)
+    }
+
+    fn incoming_in(room: &IncomingRoom, scope: u16, user: &str) -> Incoming {
+        let holder = Holder::User(user.into());
+        Incoming::begin(room, &Payer { scope: Scope::new(scope), holder }, 0)
     }
 
     /// So much of a PUBLISH of 64 KiB.
@@ -295,6 +302,31 @@ mod tests {
         drop(first);
         assert!(second.finds_room());
         assert!(goes_on(&mut second, &mut inbox, 0));
+    }
+
+    #[test]
+    fn users_of_one_name_in_two_namespaces_are_two() {
+        let room = room();
+        let mut held: Vec<_> = (0..3).map(|scope| incoming_in(&room, scope, "one")).collect();
+        for held in &mut held {
+            assert!(goes_on(held, &mut part(5 * KIB), 0));
+        }
+        let mut second = incoming_in(&room, 1, "one");
+        assert!(matches!(second.settle(&mut part(5 * KIB), 0), Verdict::Wait));
+    }
+
+    #[test]
+    fn many_users_of_a_namespace_leave_room_to_others() {
+        let room = room();
+        let mut crowd: Vec<_> =
+            (0..50).map(|n| incoming_in(&room, 1, &format!("user {n}"))).collect();
+        let open = crowd.iter_mut().map(|held| goes_on(held, &mut part(5 * KIB), 0));
+        let open = open.filter(|has_room| *has_room).count();
+        assert_eq!(open, 2, "as much as is left of 256 KiB");
+        for scope in [0, 2] {
+            let mut other = incoming_in(&room, scope, "other");
+            assert!(goes_on(&mut other, &mut part(5 * KIB), 0), "of namespace {scope}");
+        }
     }
 
     #[test]
