@@ -8,6 +8,7 @@ whether this is the short form. What it returns, numbers by name, goes to the re
 import dataclasses
 import socket
 import time
+import urllib.request
 
 import wire
 
@@ -54,11 +55,17 @@ class Field:
     tls_port: int
     # It expects the header of a proxy.
     proxy_port: int
+    # It takes namespaces from user names, where a case has configured it.
+    tenants_port: int
     secs: float
     is_short: bool
     until: float = 0.0
 
     def __post_init__(self):
+        self.begin()
+
+    def begin(self):
+        """The time begins now: what had to be there first is there."""
         self.until = time.monotonic() + self.secs
 
     def goes_on(self):
@@ -83,6 +90,17 @@ class Field:
             return None
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return stream
+
+    def metrics(self):
+        """By name with labels; none where the broker does not answer."""
+        try:
+            url = f"http://127.0.0.1:{self.http_port}/metrics"
+            with urllib.request.urlopen(url, timeout=PATIENCE_SECS) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return {}
+        lines = [line.rsplit(" ", 1) for line in lines if line and not line.startswith("#")]
+        return {name: float(value) for name, value in lines}
 
     def client(self, source=1, port=None, **options):
         """A client that is logged in, at the open port; None where it is refused."""

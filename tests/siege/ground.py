@@ -13,6 +13,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+import service
+
 ROOT = Path(__file__).resolve().parents[2]
 QUELEA = os.environ.get("QUELEA_BIN", str(ROOT / "target/debug/quelea"))
 
@@ -26,8 +28,8 @@ USERS = (("anna", "secret"), ("bruno", "geheim"), ("eve", "eve"), ("otto", "stil
 # Who may log in by SCRAM, too.
 SCRAM_USER = ("sara", "secret")
 
-# The first listener admits everybody, the second those with a password, the third who come through a
-# proxy. Limits are the defaults.
+# The first listener admits everybody, the second those with a password (or those whom the service
+# of the case knows), the third who come through a proxy. Limits are the defaults.
 CONFIG = """
 [[listeners]]
 url = "tcp://127.0.0.1:0"
@@ -36,6 +38,7 @@ allow_anonymous = true
 [[listeners]]
 url = "tcp://127.0.0.1:0"
 name = "closed"
+{closed}
 [[listeners]]
 url = "tcp://127.0.0.1:0"
 name = "proxied"
@@ -118,6 +121,9 @@ user eve
 topic read jobs/eve/+
 topic readwrite eve/#
 
+pattern readwrite lists/%{attributes.one}/%{attributes.two}/up
+pattern readwrite lists/%{attributes.one}/%{attributes.two}/down
+pattern readwrite more/%{attributes.two}/%{attributes.one}/#
 pattern write devices/%c/up
 pattern read devices/%c/down
 """
@@ -143,7 +149,8 @@ class Server:
         subprocess.run([QUELEA, "passwd", "--scram", "-b", file, *SCRAM_USER], check=True)
         make_certificate(self.directory)
         (self.directory / "access").write_text(ACCESS)
-        config.write_text(CONFIG.replace("{more}", more).replace("{dir}", str(self.directory)))
+        self.service = service.start() if "{service}" in more else None
+        config.write_text(self._config(more))
         self.cgroup = Cgroup(f"quelea-siege-{os.getpid()}")
         environment = dict(os.environ)
         if self.cgroup.path is None and "memory_bytes_max" not in more:
@@ -161,6 +168,13 @@ class Server:
         self._is_over = threading.Event()
         self._watch = threading.Thread(target=self._watch_memory, daemon=True)
         self._watch.start()
+
+    def _config(self, more):
+        text = CONFIG.replace("{more}", more).replace("{dir}", str(self.directory))
+        # Nobody but the service knows those who behave: what stops it stops them.
+        closed = 'authentication = ["service"]' if self.service else ""
+        url = self.service.url if self.service else ""
+        return text.replace("{closed}", closed).replace("{service}", url)
 
     def _wait_until_ready(self):
         deadline = time.monotonic() + READY_SECS
@@ -184,7 +198,7 @@ class Server:
 
     def port(self, scheme="tcp", nth=0, missing=None):
         urls = [url for url in self.urls if url.startswith(scheme + "://")]
-        if not urls and missing is not None:
+        if len(urls) <= nth and missing is not None:
             return missing
         return int(urls[nth].split("://")[1].split("/")[0].rsplit(":", 1)[1])
 
@@ -229,6 +243,8 @@ class Server:
             self.process.kill()
             code = self.process.wait()
         self.cgroup.remove()
+        if self.service is not None:
+            self.service.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
         return code
 

@@ -29,7 +29,9 @@ import before_login  # noqa: F401  (the same)
 import churn  # noqa: F401
 import exchanges  # noqa: F401
 import held  # noqa: F401
+import identities  # noqa: F401
 import rights  # noqa: F401
+import tenants  # noqa: F401
 import transports  # noqa: F401
 import users  # noqa: F401
 from cases import CASES, Field
@@ -188,7 +190,7 @@ def run_apart(case, server, is_short, secs):
         "open_port": server.port("tcp", 0), "closed_port": server.port("tcp", 1),
         "proxy_port": server.port("tcp", 2), "http_port": server.port("http"),
         "ws_port": server.port("ws"), "tls_port": server.port("tls"),
-        "is_short": is_short, "secs": secs,
+        "tenants_port": server.port("tcp", 3, missing=0), "is_short": is_short, "secs": secs,
     }  # fmt: skip
     command = [sys.executable, __file__, "--attack", case.name, json.dumps(field)]
     done = subprocess.run(
