@@ -318,11 +318,12 @@ impl HttpConfig {
             Content::Form => members_of_form(&reply.body).ok_or("its answer is no form")?,
             Content::Other => return Err("its answer is neither JSON nor a form".into()),
         };
-        match answer.get("result").and_then(Value::as_str) {
+        let Some(result) = answer.get("result") else { return Ok(Opinion::NotMine) };
+        match result.as_str() {
             Some("allow") => {}
             Some("deny") => return Ok(Opinion::No("the service denies it".into())),
-            Some("ignore") | None => return Ok(Opinion::NotMine),
-            Some(other) => return Err(format!("its result is '{other}'")),
+            Some("ignore") => return Ok(Opinion::NotMine),
+            _ => return Err(format!("its result is {result}")),
         }
         let rules = match self.acl_ignored {
             true => Ok(OwnRules::default()),
