@@ -3,12 +3,14 @@
 import shutil
 import stat
 import subprocess
+import tarfile
+from pathlib import Path
 
 import pytest
 
 from broker import PLAIN, QUELEA
 from test_data_directory import serve
-from wire import PUBACK, Peer, publish
+from wire import PUBACK, PUBLISH, Peer, publish, subscribe
 
 
 NAMESPACES = """
@@ -198,4 +200,47 @@ def test_a_backup_has_all_small_files_and_they_are_private(start):
     assert stat.S_IMODE((broker.data / "lock").stat().st_mode) == 0o600
     assert tool("log", "check", target).returncode == 0
     broker.data = target
+    again(broker)
+
+
+FORMAT_1 = Path(__file__).parent / "data" / "format-1.tar.xz"
+KEEP = b"\x11\xff\xff\xff\xff"
+
+
+def queued(broker, user):
+    """What waits for the session `kept` of a user, by topic."""
+    with Peer(broker.port()) as peer:
+        peer.accepted(client_id="kept", user=user, clean=False, properties=KEEP)
+        return dict(peer.message()[:2] for _ in range(5))
+
+
+def retained(broker, user, count):
+    with Peer(broker.port()) as peer:
+        peer.accepted(user=user)
+        peer.send(subscribe("r/#"))
+        found = {}
+        while len(found) < count:
+            first, body = peer.recv()
+            # They may come before the SUBACK.
+            if first == PUBLISH | 1:
+                length = int.from_bytes(body[:2])
+                found[body[2 : 2 + length].decode()] = body[3 + length :]
+        return found
+
+
+def test_a_directory_of_format_1_is_taken_over_with_all_that_is_in_it(start, tmp_path):
+    """Two shards, as the builds before format 2 left them: of two namespaces a session with five
+    messages, and five retained ones."""
+    with tarfile.open(FORMAT_1) as archive:
+        archive.extractall(tmp_path, filter="data")
+    config = NAMESPACES.replace("namespace_from", 'namespace = "default"\nnamespace_from')
+    broker = start(config, arguments=["--shards=2"], data=tmp_path / "format-1")
+    for user in ("red:anna", "anna"):
+        payloads = [f"{user} {number}".encode() for number in range(5)]
+        assert queued(broker, user) == {f"t/{n}": payload for n, payload in enumerate(payloads)}
+        kept = {f"r/{n}": payload for n, payload in enumerate(payloads)}
+        assert retained(broker, user, 5) == kept
+    stop(broker)
+    checked = tool("log", "check", broker.data)
+    assert checked.returncode == 0, checked.stdout
     again(broker)
