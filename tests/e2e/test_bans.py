@@ -47,7 +47,8 @@ def test_a_ban_ends_connections_before_it_is_answered_and_survives_kill_9(start)
     api = Api(broker)
     peers = {f"c{number}": Peer(broker.port()).accepted(client_id=f"c{number}") for number in range(8)}
     told = api("POST", "/bans", {"kind": "client", "who": "c3"})
-    assert told == {"kind": "client", "who": "c3", "until": None, "by_hand": False}
+    expected = {"kind": "client", "who": "c3", "namespace": "default"}
+    assert told == {**expected, "until": None, "by_hand": False}
     peers.pop("c3").expect_disconnect(0x98)
     assert [row["client_id"] for row in api.all("/clients", client_id="c3")] == []
     assert reason(broker, client_id="c3") == BANNED
@@ -104,8 +105,8 @@ def test_bans_by_hand_and_by_the_api_stand_beside_each_other(start, passwords):
     peer.expect_disconnect(0x98)
     assert reason(broker, client_id="c1", **anna) == BANNED
     assert viewer.all("/bans", limit=1) == [
-        {"kind": "user", "who": "anna", "until": None, "by_hand": False},
-        {"kind": "client", "who": "old", "until": None, "by_hand": True},
+        {"kind": "user", "who": "anna", "namespace": "default", "until": None, "by_hand": False},
+        {"kind": "client", "who": "old", "namespace": "*", "until": None, "by_hand": True},
     ]
     problem = operator("DELETE", "/bans", status=409, kind="client", who="old")
     assert str(broker.directory / "bans") in problem["detail"]
@@ -189,7 +190,7 @@ def test_ctl_bans(managed, client):  # noqa: F811
     assert ended(one) == 0x98
     ctl(broker, "ban", "add", "address", "192.0.2.0/24", "--for", "12h")
     lines = ctl(broker, "ban", "list").splitlines()
-    assert lines[0].split() == ["KIND", "WHO", "UNTIL", "BY", "HAND"]
+    assert lines[0].split() == ["KIND", "WHO", "NAMESPACE", "UNTIL", "BY", "HAND"]
     assert [line.split()[:2] for line in lines[1:]] == [
         ["client", "one"], ["address", "192.0.2.0/24"]
     ]

@@ -1,13 +1,35 @@
 """Namespaces where operators look: the API, `quelea ctl`, bans, events."""
 
 import json
+import subprocess
 
-from broker import eventually
+import pytest
+
+from broker import QUELEA
 from test_api import Api, ctl
+from test_events import Stream
 from test_namespaces import BY_USERNAME, join  # noqa: F401 (a fixture)
 
 CONFIG = BY_USERNAME + '[api]\nlisten = "http"\n'
 ALL = ["default", "red", "blue"]
+
+
+PROVED = CONFIG + '[auth]\npassword_file = "{dir}/users"\n'
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory):
+    """A password file with anna, bea and eve in red and in blue; all have the password `pw`."""
+    path = tmp_path_factory.mktemp("users") / "users"
+    for user in (f"{place}:{name}" for place in ("red", "blue") for name in ("anna", "bea", "eve")):
+        subprocess.run([QUELEA, "passwd", "-b", str(path), user, "pw"], check=True)
+    return {"users": path.read_text()}
+
+
+@pytest.fixture
+def enter(join):  # noqa: F811
+    """As `join`, with the password of the user."""
+    return lambda broker, client_id, user=None: join(broker, client_id, user, user and "pw")
 
 
 def everywhere(broker, join, client_id, **options):  # noqa: F811
@@ -125,3 +147,111 @@ def test_ctl_shows_all_namespaces_and_asks_for_one_where_it_has_to(start, join):
     ctl(broker, "subs", "phone", "--namespace", "red")
     ctl(broker, "clients", "purge", "phone", code=1)
     ctl(broker, "clients", "purge", "phone", "--namespace", "red")
+
+
+BANNED = "Banned"
+
+
+def banned(api, **query):
+    return [(row["kind"], row["who"], row["namespace"]) for row in api.all("/bans", **query)]
+
+
+def test_a_ban_of_a_name_holds_in_its_namespace(start, users, enter):
+    broker = start(PROVED, users)
+    api = Api(broker)
+    places = {"default": None, "red": "red:anna", "blue": "blue:anna"}
+    phones = {name: enter(broker, "phone", user) for name, user in places.items()}
+    problem = api("POST", "/bans", {"kind": "client", "who": "phone"}, status=400)
+    assert "several namespaces" in problem["detail"] and "*" in problem["fix"]
+    new = {"kind": "client", "who": "phone", "namespace": "red"}
+    assert api("POST", "/bans", new)["namespace"] == "red"
+    assert phones["red"].over.wait(20)
+    assert not phones["blue"].over.is_set() and not phones["default"].over.is_set()
+    assert enter(broker, "phone", "red:bea").reason == BANNED
+    assert enter(broker, "other", "red:bea").reason == "Success"
+    api("POST", "/bans", {"kind": "user", "who": "bea", "namespace": "blue"})
+    assert enter(broker, "b", "blue:bea").reason == BANNED
+    assert enter(broker, "b", "red:bea").reason == "Success"
+    api("POST", "/bans", {"kind": "client", "who": "x", "namespace": "green"}, status=404)
+    address = {"kind": "address", "who": "192.0.2.1"}
+    api("POST", "/bans", {**address, "namespace": "red"}, status=400)
+    assert api("POST", "/bans", address)["namespace"] == "*"
+    api("POST", "/clients/phone/disconnect?ban_secs=60", status=400)
+    api("POST", "/clients/phone/disconnect?ban_secs=60&namespace=default", status=204)
+    assert phones["default"].over.wait(20)
+
+    broker.restart()
+    api = Api(broker)
+    assert enter(broker, "phone", "red:bea").reason == BANNED
+    assert enter(broker, "phone", "blue:anna").reason == "Success"
+    listed = [
+        ("client", "phone", "default"), ("client", "phone", "red"),
+        ("user", "bea", "blue"), ("address", "192.0.2.1", "*"),
+    ]  # fmt: skip
+    assert banned(api) == listed
+    assert banned(api, namespace="red") == [listed[1], listed[3]]
+    problem = api("DELETE", "/bans", kind="client", who="phone", status=400)
+    assert "default, red" in problem["detail"]
+    api("DELETE", "/bans", kind="client", who="phone", namespace="blue", status=404)
+    api("DELETE", "/bans", kind="client", who="phone", namespace="red", status=204)
+    api("DELETE", "/bans", kind="client", who="phone", status=204)
+    assert enter(broker, "phone", "red:bea").reason == "Success"
+    told = [event for event in broker.log if event["message"] == "ban taken back"]
+    assert [event["namespace"] for event in told] == ["red", "default"]
+
+
+def test_ctl_asks_where_a_name_is_banned(start, users, enter):
+    broker = start(PROVED, users)
+    for command in (("ban", "add", "client", "c"), ("clients", "kick", "c", "--ban", "1h")):
+        told = ctl(broker, *command, code=1)
+        assert "--namespace" in told and "default, blue, red" in told
+    ctl(broker, "ban", "add", "user", "anna", "--all-namespaces")
+    ctl(broker, "ban", "add", "client", "c", "--namespace", "red")
+    ctl(broker, "ban", "add", "address", "192.0.2.0/24")
+    ctl(broker, "ban", "add", "client", "c", "--namespace", "red", "--all-namespaces", code=2)
+    for user in ("red:anna", "blue:anna"):
+        assert enter(broker, "d", user).reason == BANNED
+    assert enter(broker, "c", "blue:bea").reason == "Success"
+    assert enter(broker, "c", "red:bea").reason == BANNED
+    rows = [line.split()[:3] for line in ctl(broker, "ban", "list").splitlines()]
+    assert rows[0] == ["KIND", "WHO", "NAMESPACE"]
+    assert rows[1:] == [["client", "c", "red"], ["user", "anna", "*"], ["address", "192.0.2.0/24", "*"]]
+    told = ctl(broker, "clients", "kick", "c", "--ban", "1h")
+    assert "blue" in told
+    ctl(broker, "ban", "remove", "client", "c", code=1)
+    for place in ("red", "blue"):
+        ctl(broker, "ban", "remove", "client", "c", "--namespace", place)
+    ctl(broker, "ban", "remove", "user", "anna")
+    assert enter(broker, "c", "red:anna").reason == "Success"
+
+
+def test_bans_of_before_namespaces_hold_in_all(start, users, enter):
+    bans = "client old\nclient@red c\nuser@blue eve until 2030-01-01T00:00:00Z\n"
+    broker = start(PROVED + 'ban_file = "{dir}/bans"\n', {**users, "bans": bans})
+    for user in (None, "red:anna", "blue:anna"):
+        assert enter(broker, "old", user).reason == BANNED
+    assert enter(broker, "c", "red:anna").reason == BANNED
+    assert enter(broker, "c", "blue:eve").reason == BANNED
+    phone = enter(broker, "c", "blue:anna")
+    assert phone.reason == "Success" and enter(broker, "d", "red:eve").reason == "Success"
+    (broker.directory / "bans").write_text("client@blue c\n")
+    broker.reload()
+    assert phone.over.wait(20)
+    assert enter(broker, "c", "red:anna").reason == "Success"
+
+
+def test_events_say_in_which_namespace(start, join):  # noqa: F811
+    broker = start(CONFIG)
+    everything, of_red = Stream(Api(broker)), Stream(Api(broker), "?namespace=red")
+    for user in (None, "blue:anna", "red:anna"):
+        join(broker, "phone", user)
+    told = [everything.until("session.connected")["namespace"] for _ in range(3)]
+    assert told == ["default", "blue", "red"]
+    first = of_red.next()
+    assert (first["type"], first["data"]["namespace"]) == ("quelea.session.created", "red")
+    assert first["subject"] == "namespaces/red/clients/phone"
+    connected = broker.wait_for_log(
+        lambda event: event["message"] == "client connected" and event.get("namespace") == "blue"
+    )
+    assert connected["client"] == "phone"
+    Api(broker)("GET", "/events?namespace=green", status=404)

@@ -191,18 +191,18 @@ impl Shard {
 
     fn refuse_session_of(&mut self, request: ConnectRequest) -> Vec<u8> {
         let answer = admission::refuse(&request, Reason::QUOTA_EXCEEDED);
-        let ConnectRequest { client_id, username, peer, .. } = request;
+        let ConnectRequest { scope, client_id, username, peer, .. } = request;
         self.metrics().sessions_refused.add(1);
-        self.tell(Event::SessionRefused { client_id, username, peer });
+        self.tell(scope, Event::SessionRefused { client_id, username, peer });
         answer
     }
 
     /// The CONNACK for who connects with the client id of another user's session.
     fn refuse_stranger(&mut self, request: ConnectRequest) -> Vec<u8> {
         let answer = admission::refuse(&request, Reason::NOT_AUTHORIZED);
-        let ConnectRequest { client_id, username, peer, .. } = request;
+        let ConnectRequest { scope, client_id, username, peer, .. } = request;
         self.metrics().strangers.add(1);
-        self.tell(Event::Stranger { client_id, username, peer });
+        self.tell(scope, Event::Stranger { client_id, username, peer });
         answer
     }
 
@@ -290,7 +290,8 @@ impl Shard {
             sequence,
         };
         client.publish_gauge();
-        self.tell(event);
+        let scope = client.scope;
+        self.tell(scope, event);
         self.metrics().connections.add(1);
         self.metrics().connections_opened.add(1);
         self.count_in_space(self.scope_of(slot), Quota::Connections, 1);
@@ -325,8 +326,8 @@ impl Shard {
                 properties: codec::Properties::EMPTY,
             }));
         }
-        let client_id = client.id.clone();
-        self.tell(Event::NotKept { client_id, error: error.clone() });
+        let (scope, client_id) = (client.scope, client.id.clone());
+        self.tell(scope, Event::NotKept { client_id, error: error.clone() });
         self.doomed.push((slot, Ended::NotKept));
     }
 }

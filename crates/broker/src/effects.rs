@@ -7,7 +7,7 @@ use session::{NEVER, Outbox};
 
 use crate::client::Pace;
 use crate::lanes::Lanes;
-use crate::{Answer, Event, Mail, Metrics, Principal, SessionKey, ShardId, Shared};
+use crate::{Answer, Event, Mail, Metrics, Principal, Scope, SessionKey, ShardId, Shared};
 
 /// Events kept per turn; more are only counted (`quelea_events_lost_total`).
 const EVENTS_MAX: usize = 10_000;
@@ -60,7 +60,8 @@ pub struct Effects {
     /// Read nothing from the connection before the time; [`NEVER`]: before another word about it.
     /// A pause with an end stands against later words until it is over.
     pub pauses: Vec<(u64, u64)>,
-    pub events: Vec<Event>,
+    /// Each with the scope that it is about.
+    pub events: Vec<(Scope, Event)>,
     pub reauthentications: Vec<Reauthenticate>,
     /// To commands of operators, by their tickets.
     pub answers: Vec<(u32, Answer)>,
@@ -148,9 +149,9 @@ impl Effects {
         }
     }
 
-    pub(crate) fn tell(&mut self, event: Event) {
+    pub(crate) fn tell(&mut self, scope: Scope, event: Event) {
         if self.events.len() < EVENTS_MAX {
-            self.events.push(event);
+            self.events.push((scope, event));
         } else {
             self.metrics().events_lost.add(1);
         }

@@ -89,11 +89,15 @@ impl Shard {
     }
 
     /// Ends the connections of those whom `is_banned` means by client id, user name and address.
-    pub fn on_bans(&mut self, is_banned: impl Fn(&str, Option<&str>, &str) -> bool, now_ms: u64) {
+    pub fn on_bans(
+        &mut self,
+        is_banned: impl Fn(Name<'_>, Option<&str>, &str) -> bool,
+        now_ms: u64,
+    ) {
         for slot in self.clients.slots() {
             let Some(client) = self.clients.get(slot) else { continue };
             let Some(link) = client.session.link() else { continue };
-            if is_banned(&client.id, client.username.as_deref(), &link.peer) {
+            if is_banned(client.name(), client.username.as_deref(), &link.peer) {
                 self.doomed.push((slot, Ended::Banned));
             }
         }
@@ -137,8 +141,9 @@ impl Shard {
         };
         self.effects.closes.push(Close { slot, connection, farewell });
         self.count_end(&ended);
-        self.count_in_space(self.scope_of(slot), Quota::Connections, -1);
-        self.tell(event);
+        let scope = self.scope_of(slot);
+        self.count_in_space(scope, Quota::Connections, -1);
+        self.tell(scope, event);
         self.after_end(slot, &ended, now_ms);
     }
 
@@ -271,7 +276,8 @@ impl Shard {
             looks += LOOKS_PER_END;
             self.metrics().sessions_expired.add(1);
             let (client_id, username) = (client.id.clone(), client.username.clone());
-            self.tell(Event::SessionExpired { client_id, username });
+            let scope = client.scope;
+            self.tell(scope, Event::SessionExpired { client_id, username });
             self.end_session(slot, now_ms);
             return looks;
         }

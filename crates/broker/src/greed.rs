@@ -87,7 +87,8 @@ impl Shard {
             held,
         };
         self.metrics().memory_cuts.add(1);
-        self.tell(event);
+        let scope = self.scope_of(slot);
+        self.tell(scope, event);
         self.end(slot, Ended::Greedy, now_ms);
     }
 

@@ -7,7 +7,7 @@ use crate::access::{Action, Manner};
 use crate::client::Client;
 use crate::group_names::GroupName;
 use crate::sure::Sure;
-use crate::{Event, Shard};
+use crate::{Event, Scope, Shard};
 
 /// How often somebody is told of.
 const NEWS_EVERY_MS: u64 = 1000;
@@ -53,9 +53,9 @@ pub(crate) struct ShardNews {
 #[derive(Debug)]
 pub(crate) enum Subject {
     /// Messages of a shared subscription were dropped.
-    Group { key: u64, name: Box<str> },
+    Group { scope: Scope, key: u64, name: Box<str> },
     /// Retained messages were not kept; the topic is that of the first.
-    RetainedRefused { topic: Box<str> },
+    RetainedRefused { scope: Scope, topic: Box<str> },
     /// The log could not be read; the fault is the first.
     LogUnreadable(storage::Fault),
 }
@@ -120,12 +120,13 @@ impl Shard {
         };
         extras.news.told_ms = now_ms;
         let items = std::mem::take(&mut extras.news.items);
+        let scope = client.scope;
         let client_id = client.id.clone();
         let username = client.username.clone();
         let peer = client.session.link().map_or_else(Box::default, |link| link.peer.clone());
         for ClientItem { kind, count, topic, rule } in items {
             let (client_id, username, peer) = (client_id.clone(), username.clone(), peer.clone());
-            self.tell(match kind {
+            let event = match kind {
                 Kind::Dropped(reason) => Event::Dropped { client_id, reason, count },
                 Kind::Refused => Event::Refused { client_id, username, peer, topic, count },
                 Kind::TooMany => {
@@ -134,7 +135,8 @@ impl Shard {
                 Kind::Denied(action) => {
                     Event::Denied { client_id, username, peer, action, topic, rule, count }
                 }
-            });
+            };
+            self.tell(scope, event);
         }
     }
 
@@ -151,19 +153,27 @@ impl Shard {
     pub(crate) fn note_group_dropped(&mut self, name: &GroupName, count: u64) {
         self.metrics().dropped_group.add(count);
         let text = format!("$share/{}/{}", name.share, name.filter);
-        self.note_of_shard(Subject::Group { key: name.key, name: text.into() }, count);
+        self.note_of_shard(
+            Subject::Group { scope: name.scope, key: name.key, name: text.into() },
+            count,
+        );
     }
 
     /// Tells what there is of the shard.
     pub(crate) fn tell_shard_news(&mut self) {
         for (subject, count) in std::mem::take(&mut self.news.items) {
-            self.tell(match subject {
-                Subject::Group { name: group, .. } => Event::GroupDropped { group, count },
-                Subject::RetainedRefused { topic } => Event::RetainedRefused { topic, count },
-                Subject::LogUnreadable(fault) => {
-                    Event::LogUnreadable { shard: self.id, fault, count }
+            let (scope, event) = match subject {
+                Subject::Group { scope, name: group, .. } => {
+                    (scope, Event::GroupDropped { group, count })
                 }
-            });
+                Subject::RetainedRefused { scope, topic } => {
+                    (scope, Event::RetainedRefused { topic, count })
+                }
+                Subject::LogUnreadable(fault) => {
+                    (Scope::FIRST, Event::LogUnreadable { shard: self.id, fault, count })
+                }
+            };
+            self.tell(scope, event);
         }
     }
 }
@@ -172,6 +182,9 @@ impl Subject {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Group { key, .. }, Self::Group { key: other, .. }) => key == other,
+            (Self::RetainedRefused { scope, .. }, Self::RetainedRefused { scope: other, .. }) => {
+                scope == other
+            }
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }

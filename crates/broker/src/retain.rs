@@ -25,7 +25,7 @@ use crate::ledger::NOBODY;
 use crate::news::Subject;
 use crate::room::frees_room;
 use crate::sure::Sure;
-use crate::{Confirm, Name, RetainedQuery, Shard};
+use crate::{Confirm, Name, RetainedQuery, Scope, Shard};
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
 /// a worker busy with one subscriber while others wait.
@@ -48,7 +48,9 @@ impl Shard {
             || self.inbox.has_late_retained(Name::of(message))
         {
             self.metrics().retained_refused.add(1);
-            self.note_of_shard(Subject::RetainedRefused { topic: topic.into() }, 1);
+            let subject =
+                Subject::RetainedRefused { scope: Scope::of(message), topic: topic.into() };
+            self.note_of_shard(subject, 1);
             return Err(Reason::QUOTA_EXCEEDED);
         }
         let place = match self.write_retained(message, confirm, payer) {

@@ -630,8 +630,8 @@ impl Shard {
         self.effects.send_to_others(mail);
     }
 
-    pub(crate) fn tell(&mut self, event: Event) {
-        self.effects.tell(event);
+    pub(crate) fn tell(&mut self, scope: Scope, event: Event) {
+        self.effects.tell(scope, event);
     }
 
     /// Makes sure the wheel wakes us for the client.

@@ -130,10 +130,11 @@ impl Shard {
         let Some(client) = self.clients.get(slot) else { return };
         let (client_id, username) = (client.id.clone(), client.username.clone());
         let peer = client.session.link().map(|link| link.peer.clone()).unwrap_or_default();
-        self.tell(match are_new {
+        let event = match are_new {
             true => Event::Subscribed { client_id, username, peer, filters },
             false => Event::Unsubscribed { client_id, username, peer, filters },
-        });
+        };
+        self.tell(self.scope_of(slot), event);
     }
 
     /// How far an earlier go has got with the packet.

@@ -6,7 +6,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use broker::{
-    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Shard, ShardId,
+    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Scope, Shard,
+    ShardId,
 };
 use codec::Reason;
 
@@ -49,7 +50,7 @@ pub trait Host {
     /// A connection that was admitted cannot be taken over from who admitted it: it is closed.
     fn on_untaken(&mut self, client_id: &str, error: &io::Error);
 
-    fn on_event(&mut self, shard: &mut Shard, event: &Event, now_ms: u64);
+    fn on_event(&mut self, shard: &mut Shard, scope: Scope, event: &Event, now_ms: u64);
 
     fn reauthenticate(&mut self, shard: ShardId, ask: &Reauthenticate) -> Reauthenticated;
 

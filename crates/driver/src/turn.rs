@@ -542,8 +542,8 @@ impl<H: Host> Driver<H> {
         let shard = &mut self.shards[place];
         let shard_id = shard.id();
         let closes = std::mem::take(&mut shard.effects.closes);
-        for event in std::mem::take(&mut shard.effects.events) {
-            self.host.on_event(shard, &event, self.now_ms);
+        for (scope, event) in std::mem::take(&mut shard.effects.events) {
+            self.host.on_event(shard, scope, &event, self.now_ms);
         }
         for ask in std::mem::take(&mut shard.effects.reauthentications) {
             let answer = self.host.reauthenticate(shard_id, &ask);

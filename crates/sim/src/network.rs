@@ -295,7 +295,7 @@ impl World {
             }
         }
         let (mut ends, mut refused, mut drops) = (Vec::new(), Vec::new(), Vec::new());
-        for event in core.effects.events.drain(..) {
+        for (_, event) in core.effects.events.drain(..) {
             match event {
                 Event::Disconnected { client_id, ended, .. } => ends.push((client_id, ended)),
                 Event::WillNotKept { client_id, .. } => {

@@ -88,8 +88,8 @@ impl Shard {
             Command::Purge(client_id) => {
                 Answer::Done(self.on_purge(Name::new(scope, client_id), now_ms))
             }
-            Command::EndBanned { from, whom } => {
-                Answer::Ended(self.end_banned(*from, whom, now_ms))
+            Command::EndBanned { from, within, whom } => {
+                Answer::Ended(self.end_banned(*from, *within, whom, now_ms))
             }
             Command::CutOff { from } => {
                 let swept = self.cut_off(scope, *from, now_ms);
@@ -117,20 +117,29 @@ impl Shard {
         // It may have ended with its connection.
         if let Some(slot) = self.clients.find(client) {
             let username = self.clients.get(slot).and_then(|client| client.username.clone());
-            self.tell(Event::SessionPurged { client_id: client.text().into(), username });
+            let client_id = client.text().into();
+            self.tell(client.scope(), Event::SessionPurged { client_id, username });
             self.end_session(slot, now_ms);
         }
         self.finish(now_ms);
         true
     }
 
-    /// Looks at a page of sessions, of all scopes: a client id is banned in each of them. Who
-    /// connects from now on is the driver's to keep out.
-    fn end_banned(&mut self, from: u32, whom: &Whom, now_ms: u64) -> Option<u32> {
+    /// Looks at a page of sessions, of all scopes. Who connects from now on is the driver's to keep
+    /// out.
+    fn end_banned(
+        &mut self,
+        from: u32,
+        within: Option<Scope>,
+        whom: &Whom,
+        now_ms: u64,
+    ) -> Option<u32> {
         let end = self.clients.slots_end();
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         for slot in from..looks_end {
-            if self.clients.get(slot).is_some_and(|client| whom.means(client)) {
+            let is_there = |client: &Client| within.is_none_or(|scope| scope == client.scope);
+            let client = self.clients.get(slot).filter(|client| is_there(client));
+            if client.is_some_and(|client| whom.means(client)) {
                 self.end(slot, Ended::Banned, now_ms);
             }
         }

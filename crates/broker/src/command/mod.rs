@@ -54,8 +54,8 @@ pub enum Command {
     Kick(Box<str>),
     /// Ends a session and its connection, with all that waits for it.
     Purge(Box<str>),
-    /// Ends the connections of those who are banned, from a place on.
-    EndBanned { from: u32, whom: Whom },
+    /// Ends the connections of those who are banned, in one scope or in all, from a place on.
+    EndBanned { from: u32, within: Option<Scope>, whom: Whom },
     /// Publishes a message, which may be retained.
     Publish(Publication),
     /// Ends connections of the namespace.

@@ -137,8 +137,8 @@ impl Shard {
     /// The will lives as long as the process, like that of a clean session.
     pub(crate) fn tell_will_not_kept(&mut self, slot: u32, error: AppendError) {
         let Some(client) = self.clients.get(slot).sure() else { return };
-        let client_id = client.id.clone();
-        self.tell(Event::WillNotKept { client_id, error });
+        let (scope, client_id) = (client.scope, client.id.clone());
+        self.tell(scope, Event::WillNotKept { client_id, error });
     }
 
     /// Wills that could not be written down are tried again.

@@ -480,7 +480,7 @@ impl Lab {
                 peer.unread.extend(close.farewell.slices().flatten());
                 peer.is_closed = true;
             }
-            self.events.append(&mut shard.effects.events);
+            self.events.extend(shard.effects.events.drain(..).map(|(_, event)| event));
             let pauses = &mut shard.effects.pauses;
             let is_due = |(_, until_ms): &&(Conn, u64)| *until_ms <= self.now_ms;
             self.due.extend(pauses.iter().filter(is_due).map(|(conn, _)| *conn));

@@ -310,7 +310,7 @@ fn a_ban_ends_those_whom_it_means_page_by_page() {
     let ban = |lab: &mut Lab, whom: Whom| {
         let (mut next, mut pages) = (Some(0), 0);
         while let Some(from) = next {
-            let answer = lab.ask(0, &Command::EndBanned { from, whom: whom.clone() });
+            let answer = lab.ask(0, &Command::EndBanned { from, within: None, whom: whom.clone() });
             let Answer::Ended(more) = answer else { panic!("{answer:?}") };
             (next, pages) = (more, pages + 1);
         }
@@ -341,7 +341,7 @@ fn a_ban_ends_those_whom_it_means_page_by_page() {
 }
 
 #[test]
-fn a_ban_of_a_client_id_means_it_in_each_scope() {
+fn a_ban_of_a_client_id_means_it_in_one_scope_or_in_each() {
     let mut lab = Lab::new(1);
     let conns: Vec<_> = [Scope::FIRST, crate::lab::SCOPES[0], crate::lab::SCOPES[1]]
         .into_iter()
@@ -351,8 +351,12 @@ fn a_ban_of_a_client_id_means_it_in_each_scope() {
             lab.open(one)
         })
         .collect();
-    let ban = Command::EndBanned { from: 0, whom: Whom::Client("one".into()) };
-    assert!(matches!(lab.ask(0, &ban), Answer::Ended(None)));
+    let ban = |within| Command::EndBanned { from: 0, within, whom: Whom::Client("one".into()) };
+    assert!(matches!(lab.ask(0, &ban(Some(crate::lab::SCOPES[0]))), Answer::Ended(None)));
+    lab.settle();
+    let are_closed: Vec<bool> = conns.iter().map(|conn| lab.is_closed(*conn)).collect();
+    assert_eq!(are_closed, [false, true, false]);
+    assert!(matches!(lab.ask(0, &ban(None)), Answer::Ended(None)));
     lab.settle();
     for conn in conns {
         let told = lab.take_all(conn);

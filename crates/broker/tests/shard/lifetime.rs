@@ -264,7 +264,7 @@ fn a_ban_ends_the_connections_that_it_means_and_no_others() {
     let other = lab.open(named("dora", "dddd"));
     let now_ms = lab.now_ms;
     lab.shards[0].on_bans(
-        |id, user, peer| id == "a" || user == Some("bob") || peer.starts_with("192.0.2.3:"),
+        |id, user, peer| id.text() == "a" || user == Some("bob") || peer.starts_with("192.0.2.3:"),
         now_ms,
     );
     lab.settle();

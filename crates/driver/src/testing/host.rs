@@ -7,7 +7,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use broker::{
-    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Shard, ShardId,
+    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Scope, Shard,
+    ShardId,
 };
 use codec::Reason;
 
@@ -152,7 +153,7 @@ impl Host for MemoryHost {
 
     fn on_untaken(&mut self, _client_id: &str, _error: &io::Error) {}
 
-    fn on_event(&mut self, _shard: &mut Shard, event: &Event, now_ms: u64) {
+    fn on_event(&mut self, _shard: &mut Shard, _scope: Scope, event: &Event, now_ms: u64) {
         self.told.borrow_mut().events.push((now_ms, event.clone()));
     }
 

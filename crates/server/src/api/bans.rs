@@ -15,15 +15,18 @@ use super::problem::Problem;
 use super::routes::Outcome;
 use super::schema::Rows;
 use super::views::{Ban, NewBan};
-use super::{Api, json as answer};
-use crate::auth::bans::{BanList, Banned, FOR_EVER, FULL, NoChange};
+use super::{Api, json as answer, scopes};
+use crate::auth::bans::{BanList, Banned, FOR_EVER, FULL, Lists, Named, NoChange};
+use crate::config::namespaces::DEFAULT;
 use crate::life_cycle::Happened;
 use crate::moment;
 
 pub(crate) fn list(api: &Api, call: &Call) -> Outcome {
     let lists = api.facts.gate.bans.lists();
     let (mut place, mut after) = start(call)?;
-    let (now_secs, wanted) = (api.facts.clock.wall_secs(), call.text("kind"));
+    scopes::of_list(api, call)?;
+    let wanted = (call.text("kind"), call.text(scopes::PARAM));
+    let now_secs = api.facts.clock.wall_secs();
     let mut items = Vec::new();
     loop {
         let (list, is_own) = if place == 0 { (&lists.own, true) } else { (&lists.file, false) };
@@ -46,10 +49,12 @@ fn rows<'a>(
     list: &'a BanList,
     after: Option<&Banned>,
     now_secs: u64,
-    kind: Option<&'a str>,
+    (kind, namespace): (Option<&'a str>, Option<&'a str>),
 ) -> impl Iterator<Item = (Banned, u64)> + use<'a> {
     let is_wanted = move |(banned, until): &(Banned, u64)| {
-        *until > now_secs && kind.is_none_or(|kind| banned.kind() == kind)
+        *until > now_secs
+            && kind.is_none_or(|kind| banned.kind() == kind)
+            && namespace.is_none_or(|namespace| banned.holds_in(namespace))
     };
     let behind: Vec<_> = list.behind(after).filter(is_wanted).take(ROWS_MAX).collect();
     behind.into_iter()
@@ -62,16 +67,21 @@ fn view(banned: &Banned, until: u64, is_own: bool) -> Ban {
     Ban {
         kind: banned.kind().to_owned(),
         who: banned.who(),
+        namespace: banned.namespace().unwrap_or(ALL).to_owned(),
         until: (until != FOR_EVER).then(|| moment::text_of(until)),
         by_hand: !is_own,
     }
 }
 
-/// The list, and the row before the first: `1.client.QQ`.
+/// What stands for all namespaces.
+const ALL: &str = "*";
+
+/// The list, and the row before the first: `1.client@red.QQ`.
 fn cursor(place: u8, after: Option<&Banned>) -> String {
     let row = after.map(|banned| {
         let who = BASE64_URL_SAFE_NO_PAD.encode(banned.who());
-        format!("{}.{who}", banned.kind())
+        let place = banned.namespace().map(|name| format!("@{name}")).unwrap_or_default();
+        format!("{}{place}.{who}", banned.kind())
     });
     format!("{place}.{}", row.unwrap_or_default())
 }
@@ -90,18 +100,49 @@ fn read_cursor(text: &str) -> Option<(u8, Option<Banned>)> {
     if row.is_empty() {
         return Some((place, None));
     }
-    let (kind, who) = row.split_once('.')?;
+    let (word, who) = row.rsplit_once('.')?;
     let who = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(who).ok()?).ok()?;
-    Some((place, Some(Banned::parse(kind, &who).ok()?)))
+    let banned = match word.split_once('@') {
+        Some((kind, name)) => Banned::parse(kind, &who).ok()?.in_namespace(name).ok()?,
+        None => Banned::parse(word, &who).ok()?,
+    };
+    Some((place, Some(banned)))
 }
 
 pub(crate) async fn add(api: &Arc<Api>, call: &Call) -> Outcome {
-    let NewBan { kind, who, for_secs, until } = call.body()?;
-    let banned = Banned::parse(&kind, &who).map_err(|why| Problem::bad("body", why))?;
+    let NewBan { kind, who, namespace, for_secs, until } = call.body()?;
+    let banned = to_ban(api, &kind, &who, namespace.as_deref(), "body")?;
     codec::check_name(&who).map_err(|error| Problem::bad("body, who", error.detail))?;
     let until = end_of(api, for_secs, until.as_deref())?;
     ban(api, call, banned.clone(), until).await?;
     answer(&view(&banned, until, true))
+}
+
+/// Whom a request means to ban. A ban of a name holds in all namespaces only if it says so.
+pub(crate) fn to_ban(
+    api: &Api,
+    kind: &str,
+    who: &str,
+    namespace: Option<&str>,
+    place: &str,
+) -> Result<Banned, Problem> {
+    let bad = |why: String| Problem::bad(place, why);
+    let banned = Banned::parse(kind, who).map_err(bad)?;
+    let is_name = matches!(banned, Banned::Client(_) | Banned::User(_));
+    match namespace {
+        Some(ALL) => Ok(banned),
+        Some(name) => {
+            scopes::known(api, name, place)?;
+            banned.in_namespace(name).map_err(bad)
+        }
+        None if !is_name => Ok(banned),
+        None if scopes::are_several(api) => {
+            let detail = format!("the broker has several namespaces: in which one is this {kind}?");
+            let fix = "say `namespace`: the name of one, or * for all of them";
+            Err(Problem::bad(place, detail).fix(fix))
+        }
+        None => banned.in_namespace(DEFAULT).map_err(bad),
+    }
 }
 
 fn end_of(api: &Api, for_secs: Option<u64>, until: Option<&str>) -> Result<u64, Problem> {
@@ -129,9 +170,15 @@ pub(crate) async fn ban(
     until: u64,
 ) -> Result<(), Problem> {
     let told = view(&banned, until, true);
+    // Nobody is connected in one that there is no more.
+    let within = match banned.namespace().map(|name| api.facts.namespaces.scope_of(name)) {
+        Some(Some(scope)) => Some(scope),
+        Some(None) => return Err(Problem::missing("namespace", &told.namespace)),
+        None => None,
+    };
     let whom = match &banned {
-        Banned::Client(name) => Whom::Client(name.clone()),
-        Banned::User(name) => Whom::User(name.clone()),
+        Banned::Client(Named { name, .. }) => Whom::Client(name.clone()),
+        Banned::User(Named { name, .. }) => Whom::User(name.clone()),
         Banned::Address(address) => Whom::Addresses(*address..=*address),
         Banned::Network(network) => Whom::Addresses(network.addresses()),
     };
@@ -143,12 +190,13 @@ pub(crate) async fn ban(
     };
     change(add).await?;
     note(api, call, &told, "ban.made");
-    end_connections(api, whom).await
+    end_connections(api, within, whom).await
 }
 
 pub(crate) async fn remove(api: &Arc<Api>, call: &Call) -> Outcome {
     let (kind, who) = (call.needed("kind"), call.needed("who"));
     let banned = Banned::parse(kind, who).map_err(|why| Problem::bad("query", why))?;
+    let banned = to_take_back(api, banned, call.text(scopes::PARAM))?;
     let (own, told) = (api.clone(), view(&banned, FOR_EVER, true));
     change(move || {
         let lists = own.facts.gate.bans.remove(&banned, own.facts.clock.wall_secs())?;
@@ -160,16 +208,40 @@ pub(crate) async fn remove(api: &Arc<Api>, call: &Call) -> Outcome {
     Ok(None)
 }
 
+/// The ban that a request means: of a name the only one that there is, or that of the namespace.
+fn to_take_back(api: &Api, banned: Banned, namespace: Option<&str>) -> Result<Banned, Problem> {
+    match namespace {
+        Some(ALL) => return Ok(banned),
+        // It may be gone, and its bans are still there.
+        Some(name) => return banned.in_namespace(name).map_err(|why| Problem::bad("query", why)),
+        None => {}
+    }
+    let Lists { own, file, .. } = &*api.facts.gate.bans.lists();
+    let mut same = own.same_name(&banned);
+    if same.is_empty() {
+        same = file.same_name(&banned);
+    }
+    if same.len() > 1 {
+        let names: Vec<&str> = same.iter().map(|it| it.namespace().unwrap_or(ALL)).collect();
+        let who = banned.who();
+        let detail = format!("'{who}' is banned in several namespaces: {}", names.join(", "));
+        return Err(Problem::bad("query", detail).fix("choose one by the parameter `namespace`"));
+    }
+    Ok(same.pop().unwrap_or(banned))
+}
+
 /// Beside the line of each call, which does not say what is in a body.
 fn note(api: &Api, call: &Call, ban: &Ban, event: &'static str) {
     let shown = crate::logging::shown;
-    let mut data = json!({ "kind": ban.kind, "who": ban.who, "by": call.caller.name });
-    let (by, whom) = (&*shown(&call.caller.name), &*shown(&ban.who));
+    let by = &call.caller.name;
+    let mut data =
+        json!({ "kind": ban.kind, "who": ban.who, "namespace": ban.namespace, "by": by });
+    let (by, whom, namespace) = (&*shown(by), &*shown(&ban.who), &*ban.namespace);
     if event == "ban.made" {
-        tracing::info!(by, kind = ban.kind, whom, until = ban.until, "ban made");
+        tracing::info!(by, kind = ban.kind, whom, namespace, until = ban.until, "ban made");
         data["until"] = ban.until.clone().into();
     } else {
-        tracing::info!(by, kind = ban.kind, whom, "ban taken back");
+        tracing::info!(by, kind = ban.kind, whom, namespace, "ban taken back");
     }
     let message = api.facts.life_cycle.on_other(&Happened::of_broker(event, data));
     message.into_iter().for_each(|message| api.shards.publish(message));
@@ -188,11 +260,11 @@ async fn change(
 }
 
 /// A page of sessions at a time, as in lists.
-async fn end_connections(api: &Api, whom: Whom) -> Result<(), Problem> {
+async fn end_connections(api: &Api, within: Option<Scope>, whom: Whom) -> Result<(), Problem> {
     for shard in 0..api.shards.count() {
         let mut next = Some(0);
         while let Some(from) = next {
-            let command = Command::EndBanned { from, whom: whom.clone() };
+            let command = Command::EndBanned { from, within, whom: whom.clone() };
             next = match api.shards.ask(shard, Scope::FIRST, command).await? {
                 Answer::Ended(next) => next,
                 _ => return Err(other_answer()),
@@ -230,10 +302,14 @@ mod tests {
         for (kind, who) in [("client", "a.b/ü"), ("user", "u"), ("address", "10.0.0.0/8")] {
             let banned = Banned::parse(kind, who).unwrap();
             let text = cursor(1, Some(&banned));
-            assert_eq!(read_cursor(&text), Some((1, Some(banned))));
+            assert_eq!(read_cursor(&text), Some((1, Some(banned.clone()))));
+            let Ok(own) = banned.in_namespace("a.b") else { continue };
+            assert_eq!(read_cursor(&cursor(0, Some(&own))), Some((0, Some(own))));
         }
         assert_eq!(read_cursor(&cursor(0, None)), Some((0, None)));
-        for wrong in ["", "2.", "0", "0.client", "0.client.%", "0.x.QQ", "0.client."] {
+        for wrong in
+            ["", "2.", "0", "0.client", "0.client.%", "0.x.QQ", "0.client.", "0.client@.QQ"]
+        {
             assert_eq!(read_cursor(wrong), None, "{wrong}");
         }
     }

@@ -105,8 +105,12 @@ impl Call {
 
     /// The namespace that a call of this route is about, for the log; empty: it is about none.
     pub(crate) fn namespace(&self, route: &Route) -> String {
+        if let Some(name) = self.text(scopes::PARAM) {
+            return name.to_owned();
+        }
+        let body: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let takes_one = route.params.iter().any(|param| param.name == scopes::PARAM);
-        let one = self.text(scopes::PARAM).or_else(|| takes_one.then_some(DEFAULT));
+        let one = body["namespace"].as_str().or_else(|| takes_one.then_some(DEFAULT));
         one.unwrap_or_default().to_owned()
     }
 

@@ -14,7 +14,6 @@ use super::routes::Outcome;
 use super::schema::Rows;
 use super::views::{Client, Group, Home, Member, Receiver, Subscription};
 use super::{Api, bans, json, scopes};
-use crate::auth::bans::Banned;
 
 pub(crate) async fn list(api: &Api, call: &Call) -> Outcome {
     let wanted = Wanted {
@@ -96,8 +95,8 @@ pub(crate) async fn subscriptions(api: &Api, call: &Call) -> Outcome {
 pub(crate) async fn disconnect(api: &Arc<Api>, call: &Call) -> Outcome {
     let (scope, client_id) = one(api, call)?;
     if let Some(secs) = call.number("ban_secs") {
-        let banned = Banned::parse("client", client_id)
-            .map_err(|why| Problem::bad("path parameter client_id", why))?;
+        let namespace = call.text(scopes::PARAM);
+        let banned = bans::to_ban(api, "client", client_id, namespace, "query")?;
         bans::ban(api, call, banned, api.facts.clock.wall_secs() + secs).await?;
         return Ok(None);
     }

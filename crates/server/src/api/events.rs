@@ -7,15 +7,18 @@ use web::axum::response::{IntoResponse as _, Response};
 use super::Api;
 use super::call::Call;
 use super::problem::Problem;
+use super::scopes;
 use crate::life_cycle::{Reading, Wanted};
 
 /// What is said of a stream in the OpenAPI document.
 pub(crate) const MEDIA_TYPE: &str = "text/event-stream";
 
 pub(crate) fn stream(api: &Api, call: &Call) -> Result<Response, Problem> {
+    scopes::of_list(api, call)?;
     let wanted = Wanted {
         full_type: call.text("type").map(Into::into),
         client_id: call.text("client_id").map(Into::into),
+        namespace: call.text(scopes::PARAM).map(Into::into),
     };
     let life_cycle = &api.facts.life_cycle;
     let Some(Reading { queue, lasting }) = life_cycle.readers.add(&call.caller.name, wanted) else {

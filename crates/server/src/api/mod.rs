@@ -174,6 +174,7 @@ async fn run(
             }
         }
         audit.subject = call.subject();
+        audit.namespace = call.namespace(route);
     }
     let place = api.calls.clone().acquire_owned().await;
     let work = async move {

@@ -327,6 +327,7 @@ pub(crate) const ROUTES: &[Route] = &[
         params: &[
             some_text("type", "How the type begins, such as quelea.session."),
             some_text("client_id", "The client id, whole."),
+            some_text("namespace", "Those about one namespace."),
         ],
         stream: Some(events::stream),
         ..GET
@@ -351,7 +352,12 @@ pub(crate) const ROUTES: &[Route] = &[
         path: "/bans",
         about: "Who is kept out: bans by the API first, then those of auth.ban_file. Those that \
                 have ended are not told.",
-        params: &[some_text("kind", "client, user or address."), LIMIT, CURSOR],
+        params: &[
+            some_text("kind", "client, user or address."),
+            some_text("namespace", "Those that hold in this namespace."),
+            LIMIT,
+            CURSOR,
+        ],
         answer: Some(Rows::<Ban>::schema),
         run: |api, call| Box::pin(async move { bans::list(&api, &call) }),
         ..GET
@@ -376,6 +382,7 @@ pub(crate) const ROUTES: &[Route] = &[
         params: &[
             needed("kind", "client, user or address."),
             needed("who", "The client id, user name, address or network."),
+            some_text("namespace", "Where it holds, * for a ban in all; the only one if left out."),
         ],
         run: |api, call| Box::pin(async move { bans::remove(&api, &call).await }),
         ..GET

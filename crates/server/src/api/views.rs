@@ -100,6 +100,8 @@ record! {
         kind: String,
         /// The client id, user name, address, or network such as 10.0.0.0/8.
         who: String,
+        /// Where a client id or user name is banned: the name of a namespace, or * for all of them.
+        namespace: String,
         /// When it ends, such as 2030-12-31T23:59:59Z; null: never.
         until: Option<String>,
         /// It is in auth.ban_file, which only people change.
@@ -114,6 +116,9 @@ record! {
         kind: String,
         /// The client id, user name, address, or network such as 10.0.0.0/8.
         who: String,
+        /// Where a client id or user name is banned: the name of a namespace, or * for all of them.
+        /// It may be left out while there is only the default one. Addresses are banned in all.
+        namespace: Option<String>,
         /// How long; with neither this nor `until` it has no end.
         for_secs: Option<u64>,
         /// When it ends, such as 2030-12-31T23:59:59Z.

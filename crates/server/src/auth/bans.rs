@@ -17,7 +17,7 @@ use super::lock;
 use crate::config::Auth;
 use crate::disk::Stamps;
 use flapping::{Flapping, Limits};
-pub use list::{BanList, Banned, FOR_EVER, FULL};
+pub use list::{BanList, Banned, FOR_EVER, FULL, Named, Within};
 
 /// The file of the API's bans, in the data directory.
 pub const OWN_FILE: &str = "bans";
@@ -70,6 +70,8 @@ pub enum Kind {
 /// Somebody who knocks, or who is in already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Visitor<'a> {
+    /// Its name; None: it is not known yet, and only bans that hold in all are looked at.
+    pub namespace: Option<&'a str>,
     pub client_id: Option<&'a str>,
     pub username: Option<&'a str>,
     pub address: Option<IpAddr>,
@@ -240,6 +242,10 @@ impl Bans {
 }
 
 impl Lists {
+    pub fn are_empty(&self) -> bool {
+        self.own.is_empty() && self.file.is_empty()
+    }
+
     /// What bans somebody at a time.
     pub fn means(&self, visitor: Visitor<'_>, now_secs: u64) -> Option<Kind> {
         self.own.means(visitor, now_secs).or_else(|| self.file.means(visitor, now_secs))
@@ -277,7 +283,7 @@ mod tests {
             bans.keeps_out(visitor, at)
         };
         let bans = load();
-        let client = |name: &str| Banned::Client(name.into());
+        let client = |name: &str| Banned::parse("client", name).unwrap();
         bans.add(client("a until b"), 100, 10).unwrap();
         bans.add(client("short"), 20, 10).unwrap();
         for bans in [&bans, &load()] {
@@ -288,7 +294,7 @@ mod tests {
         bans.remove(&client("a until b"), 20).unwrap();
         assert_eq!(load().count_listed(), 1);
         assert!(matches!(bans.remove(&client("short"), 20), Err(NoChange::Missing)));
-        let eve = Banned::User("eve".into());
+        let eve = Banned::parse("user", "eve").unwrap();
         assert!(matches!(bans.remove(&eve, 20), Err(NoChange::ByHand(path)) if path == file));
 
         // What cannot be written is not in force.

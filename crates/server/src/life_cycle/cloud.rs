@@ -6,6 +6,8 @@ use broker::{Ended, Event, Told};
 use codec::Reason;
 use serde_json::{Value, json};
 
+use crate::config::namespaces::DEFAULT;
+
 /// Something that has happened.
 #[derive(Debug)]
 pub(crate) struct Happened<'a> {
@@ -14,65 +16,74 @@ pub(crate) struct Happened<'a> {
     /// Whose doing it is. None: not a client's.
     pub(crate) client_id: Option<&'a str>,
     pub(crate) address: Option<IpAddr>,
+    /// Where it has happened. None: in the broker as a whole.
+    pub(crate) namespace: Option<Box<str>>,
     pub(crate) data: Value,
 }
 
+/// The field of all events of clients.
+const NAMESPACE: &str = "namespace";
+
 /// All kinds, with the fields of `data`, and when they are told.
 pub const KINDS: [(&str, &str, &str); 15] = [
-    ("session.created", "client_id, username", "A client has connected, and had no session."),
+    (
+        "session.created",
+        "namespace, client_id, username",
+        "A client has connected, and had no session.",
+    ),
     (
         "session.connected",
-        "client_id, username, address, protocol, keep_alive_secs, session_present, \
+        "namespace, client_id, username, address, protocol, keep_alive_secs, session_present, \
          sequence_number",
         "A client has connected.",
     ),
     (
         "session.disconnected",
-        "client_id, username, address, sequence_number, disconnection_reason, reason_code, \
+        "namespace, client_id, username, address, sequence_number, disconnection_reason, reason_code, \
          detail, session_expiry_secs",
         "A connection has ended. With `session_expiry_secs` 0 its session has ended, too; null: it \
          never does.",
     ),
     (
         "session.expired",
-        "client_id, username",
+        "namespace, client_id, username",
         "A session has ended that its client has not come back to.",
     ),
-    ("session.purged", "client_id, username", "An operator has ended a session."),
+    ("session.purged", "namespace, client_id, username", "An operator has ended a session."),
     (
         "session.subscribed",
-        "client_id, username, filters, count",
+        "namespace, client_id, username, filters, count",
         "A client has subscribed. `filters` has 16 at most, each with the QoS that it got; `count` \
          is how many there were.",
     ),
     (
         "session.unsubscribed",
-        "client_id, username, filters, count",
+        "namespace, client_id, username, filters, count",
         "A client has unsubscribed; the same.",
     ),
     (
         "messages.dropped",
-        "client_id, group, reason, count",
+        "namespace, client_id, group, reason, count",
         "Deliveries to a client or a shared group were dropped, at most one event a second for \
          each.",
     ),
     (
         "messages.refused",
-        "client_id, username, topic, count",
+        "namespace, client_id, username, topic, count",
         "Publishes of a client were refused for lack of room; the topic is that of the first.",
     ),
     (
         "access.denied",
-        "client_id, username, action, topic, rule, count",
+        "namespace, client_id, username, action, topic, rule, count",
         "What a client wanted was not allowed; topic and rule are those of the first.",
     ),
     (
         "session.refused",
-        "client_id, username, address, detail",
+        "namespace, client_id, username, address, detail",
         "A client was refused: the session is another user's, or too much for who pays for it.",
     ),
-    ("ban.made", "kind, who, until, by", "Somebody was banned by the API."),
-    ("ban.removed", "kind, who, by", "A ban was taken back."),
+    ("ban.made", "kind, who, namespace, until, by", "Somebody was banned by the API."),
+    ("ban.removed", "kind, who, namespace, by", "A ban was taken back."),
     (
         "certificate.expiring",
         "listener, expires_at, days_left",
@@ -87,12 +98,27 @@ pub const KINDS: [(&str, &str, &str); 15] = [
 
 impl<'a> Happened<'a> {
     pub(crate) fn of_broker(kind: &'static str, data: Value) -> Self {
-        Self { kind, client_id: None, address: None, data }
+        Self { kind, client_id: None, address: None, namespace: None, data }
     }
 
     fn of_client(kind: &'static str, client_id: &'a str, peer: &str, data: Value) -> Self {
         let address = peer.parse().ok().map(|peer: SocketAddr| peer.ip());
-        Self { kind, client_id: Some(client_id), address, data }
+        Self { kind, client_id: Some(client_id), address, namespace: None, data }
+    }
+
+    pub(crate) fn within(mut self, namespace: Box<str>) -> Self {
+        self.data[NAMESPACE] = (&*namespace).into();
+        self.namespace = Some(namespace);
+        self
+    }
+
+    /// `clients/dev-7`, in another namespace than the default one `namespaces/red/clients/dev-7`.
+    pub(crate) fn subject(&self) -> Option<String> {
+        let client_id = self.client_id?;
+        Some(match self.namespace.as_deref().filter(|name| *name != DEFAULT) {
+            Some(name) => format!("namespaces/{name}/clients/{client_id}"),
+            None => format!("clients/{client_id}"),
+        })
     }
 
     /// Below which it is published.
@@ -106,7 +132,15 @@ impl<'a> Happened<'a> {
 }
 
 /// What is told of an event.
-pub(super) fn of(event: &Event) -> [Option<Happened<'_>>; 2] {
+pub(super) fn of<'a>(
+    event: &'a Event,
+    namespace: &str,
+) -> impl Iterator<Item = Happened<'a>> + use<'a> {
+    let namespace: Box<str> = namespace.into();
+    anywhere(event).into_iter().flatten().map(move |happened| happened.within(namespace.clone()))
+}
+
+fn anywhere(event: &Event) -> [Option<Happened<'_>>; 2] {
     match event {
         Event::Connected { client_id, username, peer, session_present, .. } => {
             let data = json!({ "client_id": client_id, "username": username });
@@ -362,7 +396,7 @@ mod tests {
     fn every_kind_has_the_fields_that_are_documented() {
         let mut seen = HashSet::new();
         for event in examples() {
-            let told: Vec<_> = of(&event).into_iter().flatten().collect();
+            let told: Vec<_> = of(&event, "red").collect();
             assert!(!told.is_empty(), "{event:?}");
             for happened in told {
                 let known = KINDS.iter().find(|(kind, ..)| *kind == happened.kind);

@@ -9,12 +9,13 @@ mod readers;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use broker::{Event, Shared};
+use broker::{Event, Scope, Shared};
 use codec::QoS;
 use serde_json::{Value, json};
 use session::{Message, MessageParts, NEVER};
 
 use crate::config::Events;
+use crate::config::namespaces::DEFAULT;
 use crate::moment;
 use crate::run::Clock;
 pub(crate) use cloud::Happened;
@@ -58,11 +59,17 @@ impl LifeCycle {
     }
 
     /// What came of an event of a shard: messages to be published.
-    pub(crate) fn on_event(&self, event: &Event, now_ms: u64, mut publish: impl FnMut(Message)) {
+    pub(crate) fn on_event(
+        &self,
+        event: &Event,
+        namespace: &str,
+        now_ms: u64,
+        mut publish: impl FnMut(Message),
+    ) {
         if !self.is_published && self.readers.are_none() {
             return;
         }
-        for happened in cloud::of(event).into_iter().flatten() {
+        for happened in cloud::of(event, namespace) {
             if self.is_heard(&happened) && self.pace.allows(&happened, now_ms) {
                 self.tell(&happened).into_iter().for_each(&mut publish);
             }
@@ -82,6 +89,15 @@ impl LifeCycle {
         let count = self.pace.take_withheld();
         let what = json!({ "count": count });
         if count == 0 { None } else { self.on_other(&Happened::of_broker("events.withheld", what)) }
+    }
+
+    /// What a namespace is called.
+    pub(crate) fn namespace_of(&self, scope: Scope) -> Box<str> {
+        match self.shared.spaces.get(scope) {
+            _ if scope.is_first() => DEFAULT.into(),
+            Some(space) => space.name().into(),
+            None => "?".into(),
+        }
     }
 
     /// Events that were not told, because there were too many.
@@ -141,8 +157,8 @@ impl LifeCycle {
             "datacontenttype": "application/json",
             "data": happened.data,
         });
-        if let Some(client_id) = happened.client_id {
-            event["subject"] = format!("clients/{client_id}").into();
+        if let Some(subject) = happened.subject() {
+            event["subject"] = subject.into();
         }
         event
     }

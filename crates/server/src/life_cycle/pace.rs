@@ -46,7 +46,8 @@ impl Pace {
     /// counted instead.
     pub(super) fn allows(&self, happened: &Happened<'_>, now_ms: u64) -> bool {
         let place = |hash: u64| hash as usize % PLACES;
-        let client = happened.client_id.map(|id| &self.clients[place(self.hasher.hash_one(id))]);
+        let client = happened.client_id.map(|id| (happened.namespace.as_deref(), id));
+        let client = client.map(|name| &self.clients[place(self.hasher.hash_one(name))]);
         let address = happened.address.map(|it| &self.addresses[place(self.hasher.hash_one(it))]);
         let address_max = self.all_max.div_ceil(4);
         let is_allowed = client.is_none_or(|it| it.takes(self.client_max, now_ms))
@@ -89,7 +90,13 @@ mod tests {
     fn told(pace: &Pace, client_id: &str, address: &str, now_ms: u64) -> bool {
         let address = address.parse().ok();
         let kind = "session.connected";
-        let happened = Happened { kind, client_id: Some(client_id), address, data: Value::Null };
+        let happened = Happened {
+            kind,
+            client_id: Some(client_id),
+            address,
+            namespace: None,
+            data: Value::Null,
+        };
         pace.allows(&happened, now_ms)
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Wanted {
     /// How the type begins.
     pub(crate) full_type: Option<String>,
     pub(crate) client_id: Option<String>,
+    /// What has happened in it; what concerns all is in none.
+    pub(crate) namespace: Option<String>,
 }
 
 #[derive(Debug)]
@@ -57,6 +59,7 @@ impl Wanted {
         let is_type = |wanted: &str| happened.full_type().starts_with(wanted);
         self.full_type.as_deref().is_none_or(is_type)
             && self.client_id.as_deref().is_none_or(|it| happened.client_id == Some(it))
+            && self.namespace.as_deref().is_none_or(|it| happened.namespace.as_deref() == Some(it))
     }
 }
 
@@ -155,7 +158,7 @@ mod tests {
 
     fn connected(client_id: &str) -> Happened<'_> {
         let kind = "session.connected";
-        Happened { kind, client_id: Some(client_id), address: None, data: json!({}) }
+        Happened { client_id: Some(client_id), ..Happened::of_broker(kind, json!({})) }
     }
 
     fn texts(reading: &mut Reading) -> Vec<String> {

@@ -5,7 +5,10 @@ use codec::Reason;
 
 use super::Namespaces;
 use super::maker::NoWait;
-use crate::config::{NamespaceSource, Placing, namespaces::is_name};
+use crate::config::{
+    NamespaceSource, Placing,
+    namespaces::{DEFAULT, is_name},
+};
 
 /// What a listener knows of that.
 #[derive(Debug, Default)]
@@ -33,6 +36,12 @@ pub(crate) struct Misplaced {
 }
 
 impl Belonging {
+    /// The namespace of all clients of the listener, if nothing that they show can change it.
+    pub(crate) fn only(&self) -> Option<&str> {
+        let own = self.placing.own.as_deref().unwrap_or(DEFAULT);
+        self.placing.from.is_empty().then_some(own)
+    }
+
     /// Puts a client whose identity is known into its namespace, by what it has proved to be and by
     /// the host name that it asked for. From then on its user name is that within the namespace.
     pub(crate) fn place(

@@ -557,6 +557,7 @@ impl Door {
             return Some((Reason::SERVER_BUSY, "memory limit reached"));
         }
         let visitor = Visitor {
+            namespace: arrival.entrance.belonging.only(),
             client_id: Some(&credentials.request.client_id),
             address: ip(&peer.address),
             username: None,
@@ -677,7 +678,13 @@ impl Door {
     fn is_kept_out(&self, key: usize, request: &ConnectRequest) -> bool {
         let Some(arrival) = self.arrivals.get(key) else { return false };
         let bans = &arrival.entrance.gate.bans;
-        let visitor = Visitor { username: request.proved_username(), ..Visitor::default() };
+        let namespace = self.context.namespaces.name_of(request.scope);
+        let visitor = Visitor {
+            namespace: Some(&namespace),
+            client_id: Some(&request.client_id),
+            username: request.proved_username(),
+            address: None,
+        };
         bans.keeps_out(visitor, self.context.clock.wall_secs())
             || bans.keeps_off(request.name(), request.proved_username(), Instant::now())
     }

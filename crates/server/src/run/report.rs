@@ -6,15 +6,18 @@ use serde_json::json;
 use session::Message;
 
 use super::line_pace::{About, LinePace};
+use crate::config::namespaces::DEFAULT;
 use crate::logging::shown;
 
-/// Writes one event, as far as the pace of lines allows: INFO, or WARN where something was lost.
-pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
+/// Writes one event, as far as the pace of lines allows: INFO, or WARN where something was lost. The
+/// namespace is told unless it is the default one.
+pub(super) fn log(event: &Event, namespace: &str, pace: &LinePace, now_ms: u64) {
     if let Some(about) = about(event)
         && !pace.allows(about, now_ms)
     {
         return;
     }
+    let namespace = Some(namespace).filter(|name| *name != DEFAULT);
     match event {
         Event::Connected {
             client_id,
@@ -26,6 +29,7 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
             ..
         } => {
             tracing::info!(
+                namespace,
                 client = &*shown(client_id),
                 user = &*user(username.as_deref()),
                 %peer,
@@ -36,10 +40,11 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
             );
         }
         Event::Disconnected { client_id, peer, ended, .. } => {
-            log_end(&shown(client_id), peer, ended);
+            log_end(namespace, &shown(client_id), peer, ended);
         }
         Event::Denied { client_id, username, peer, action, topic, rule, count } => {
             tracing::info!(
+                namespace,
                 client = &*shown(client_id),
                 user = &*user(username.as_deref()),
                 peer = peer_of(peer),
@@ -52,6 +57,7 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
         }
         Event::Refused { client_id, username, peer, topic, count } => {
             tracing::warn!(
+                namespace,
                 client = &*shown(client_id),
                 user = &*user(username.as_deref()),
                 peer = peer_of(peer),
@@ -61,29 +67,31 @@ pub(super) fn log(event: &Event, pace: &LinePace, now_ms: u64) {
             );
         }
         Event::Stranger { client_id, username, peer } => {
-            log_stranger(client_id, username.as_deref(), peer);
+            log_stranger(namespace, client_id, username.as_deref(), peer);
         }
         Event::SessionRefused { client_id, username, peer } => {
-            log_session_refused(client_id, username.as_deref(), peer);
+            log_session_refused(namespace, client_id, username.as_deref(), peer);
         }
         Event::SessionExpired { client_id, .. } => {
-            tracing::debug!(client = &*shown(client_id), "session expired");
+            tracing::debug!(namespace, client = &*shown(client_id), "session expired");
         }
         Event::NotKept { client_id, error } => {
             tracing::error!(
+                namespace,
                 client = &*shown(client_id),
                 %error,
                 "session refused: the log cannot take it"
             );
         }
-        other => log_rest(other),
+        other => log_rest(other, namespace),
     }
 }
 
-fn log_rest(event: &Event) {
+fn log_rest(event: &Event, namespace: Option<&str>) {
     match event {
         Event::Cut { client_id, username, peer, bytes, held } => {
             tracing::warn!(
+                namespace,
                 client = &*shown(client_id),
                 user = &*user(username.as_deref()),
                 peer = peer_of(peer),
@@ -93,10 +101,17 @@ fn log_rest(event: &Event) {
             );
         }
         Event::Dropped { client_id, reason, count } => {
-            tracing::warn!(client = &*shown(client_id), ?reason, count, "deliveries dropped");
+            tracing::warn!(
+                namespace,
+                client = &*shown(client_id),
+                ?reason,
+                count,
+                "deliveries dropped"
+            );
         }
         Event::TooManySubscriptions { client_id, username, peer, filter, count } => {
             tracing::warn!(
+                namespace,
                 client = &*shown(client_id),
                 user = &*user(username.as_deref()),
                 peer = peer_of(peer),
@@ -107,6 +122,7 @@ fn log_rest(event: &Event) {
         }
         Event::RetainedRefused { topic, count } => {
             tracing::warn!(
+                namespace,
                 topic = &*shown(topic),
                 count,
                 "retained messages refused: the limit is reached"
@@ -114,6 +130,7 @@ fn log_rest(event: &Event) {
         }
         Event::WillNotKept { client_id, error } => {
             tracing::warn!(
+                namespace,
                 client = &*shown(client_id),
                 %error,
                 "the log cannot take the will of a session: it is lost with the process"
@@ -121,6 +138,7 @@ fn log_rest(event: &Event) {
         }
         Event::GroupDropped { group, count } => {
             tracing::warn!(
+                namespace,
                 group = &*shown(group),
                 count,
                 "messages of a shared subscription dropped"
@@ -131,7 +149,7 @@ fn log_rest(event: &Event) {
             tracing::error!(shard, %fault, count, "{text}");
         }
         Event::SessionPurged { client_id, .. } => {
-            tracing::info!(client = &*shown(client_id), "session purged by an operator");
+            tracing::info!(namespace, client = &*shown(client_id), "session purged by an operator");
         }
         _ => {}
     }
@@ -170,21 +188,29 @@ fn peer_of(peer: &str) -> &str {
 
 /// The topics below `$SYS/broker/events`, the fields of their JSON, and what has happened.
 pub const SYS_EVENTS: [(&str, &str, &str); 5] = [
-    ("dropped", "client, reason, count", "Deliveries to a client were dropped."),
-    ("refused", "client, topic, count", "Publishes of a client were refused for lack of room."),
-    ("group_dropped", "group, count", "Messages of a shared subscription were dropped."),
-    ("retained_refused", "topic, count", "Retained messages were refused: a limit was reached."),
+    ("dropped", "client, reason, count, namespace", "Deliveries to a client were dropped."),
+    (
+        "refused",
+        "client, topic, count, namespace",
+        "Publishes of a client were refused for lack of room.",
+    ),
+    ("group_dropped", "group, count, namespace", "Messages of a shared subscription were dropped."),
+    (
+        "retained_refused",
+        "topic, count, namespace",
+        "Retained messages were refused: a limit was reached.",
+    ),
     (
         "session_refused",
-        "client, reason",
+        "client, reason, namespace",
         "A persistent session was refused: the log cannot take it.",
     ),
 ];
 
 /// What is published below `$SYS/broker/events`: what was lost or refused, and whose it was. JSON,
 /// QoS 0, not retained; at most once a second per client and kind. In [`SYS_EVENTS`].
-pub(super) fn message(event: &Event) -> Option<Message> {
-    let (name, body) = match event {
+pub(super) fn message(event: &Event, namespace: &str) -> Option<Message> {
+    let (name, mut body) = match event {
         Event::Dropped { client_id, reason, count } => {
             let reason = format!("{reason:?}");
             ("dropped", json!({ "client": client_id, "reason": reason, "count": count }))
@@ -207,11 +233,13 @@ pub(super) fn message(event: &Event) -> Option<Message> {
         }
         _ => return None,
     };
+    body["namespace"] = namespace.into();
     Some(sys::message(&format!("events/{name}"), body.to_string().as_bytes(), false))
 }
 
-fn log_stranger(client_id: &str, username: Option<&str>, peer: &str) {
+fn log_stranger(namespace: Option<&str>, client_id: &str, username: Option<&str>, peer: &str) {
     tracing::info!(
+        namespace,
         client = &*shown(client_id),
         user = &*user(username),
         peer,
@@ -219,8 +247,14 @@ fn log_stranger(client_id: &str, username: Option<&str>, peer: &str) {
     );
 }
 
-fn log_session_refused(client_id: &str, username: Option<&str>, peer: &str) {
+fn log_session_refused(
+    namespace: Option<&str>,
+    client_id: &str,
+    username: Option<&str>,
+    peer: &str,
+) {
     tracing::warn!(
+        namespace,
         client = &*shown(client_id),
         user = &*user(username),
         peer,
@@ -228,9 +262,10 @@ fn log_session_refused(client_id: &str, username: Option<&str>, peer: &str) {
     );
 }
 
-fn log_end(client_id: &str, peer: &str, ended: &Ended) {
+fn log_end(namespace: Option<&str>, client_id: &str, peer: &str, ended: &Ended) {
     match ended {
         Ended::Violation(violation) => tracing::info!(
+            namespace,
             client = client_id,
             peer,
             clause = violation.clause,
@@ -239,29 +274,44 @@ fn log_end(client_id: &str, peer: &str, ended: &Ended) {
             "client broke the protocol; connection closed"
         ),
         Ended::QueueFull => {
-            tracing::warn!(client = client_id, peer, "queue full; connection closed");
+            tracing::warn!(namespace, client = client_id, peer, "queue full; connection closed");
         }
         Ended::Refused => {
-            tracing::warn!(client = client_id, peer, "publish refused; connection closed");
+            tracing::warn!(
+                namespace,
+                client = client_id,
+                peer,
+                "publish refused; connection closed"
+            );
         }
         // Told of with its bytes already.
         Ended::Greedy => {}
         Ended::Crowded => {
             let text = "no room for its packets under way; connection closed";
-            tracing::warn!(client = client_id, peer, "{text}");
+            tracing::warn!(namespace, client = client_id, peer, "{text}");
         }
         Ended::LogFailed | Ended::NotKept => {
-            tracing::warn!(client = client_id, peer, "log out of service; connection closed");
+            tracing::warn!(
+                namespace,
+                client = client_id,
+                peer,
+                "log out of service; connection closed"
+            );
         }
         Ended::NotAuthorized => {
-            tracing::info!(client = client_id, peer, "re-authentication failed; connection closed");
+            tracing::info!(
+                namespace,
+                client = client_id,
+                peer,
+                "re-authentication failed; connection closed"
+            );
         }
         Ended::CredentialExpired => {
             let text = "the credential of its log-in has ended; connection closed";
-            tracing::info!(client = client_id, peer, "{text}");
+            tracing::info!(namespace, client = client_id, peer, "{text}");
         }
         Ended::Banned => {
-            tracing::info!(client = client_id, peer, "banned; connection closed");
+            tracing::info!(namespace, client = client_id, peer, "banned; connection closed");
         }
         Ended::Client(_)
         | Ended::Network
@@ -270,7 +320,13 @@ fn log_end(client_id: &str, peer: &str, ended: &Ended) {
         | Ended::Shutdown
         | Ended::PacketLimitTooLow
         | Ended::Administrative => {
-            tracing::info!(client = client_id, peer, why = why(ended), "client disconnected");
+            tracing::info!(
+                namespace,
+                client = client_id,
+                peer,
+                why = why(ended),
+                "client disconnected"
+            );
         }
     }
 }
@@ -333,7 +389,7 @@ mod tests {
             Event::NotKept { client_id: "c".into(), error: storage::AppendError::Closed },
         ];
         for (event, (name, fields, _)) in events.iter().zip(SYS_EVENTS) {
-            let message = message(event).expect("one that is published");
+            let message = message(event, "red").expect("one that is published");
             assert_eq!(message.topic(), format!("$SYS/broker/events/{name}"));
             let body: serde_json::Value = serde_json::from_slice(message.payload()).expect("JSON");
             let told: HashSet<&str> =

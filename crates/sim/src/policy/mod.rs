@@ -282,7 +282,7 @@ impl World {
         if self.node.sabotage != Some(Sabotage::KeepBanned) {
             let id = self.clients[who].id.clone();
             let core = &mut self.node.shards[usize::from(shard)];
-            core.on_bans(|client_id, _, _| client_id == id, now_ms);
+            core.on_bans(|client, _, _| client.text() == id, now_ms);
             self.collect(shard);
         }
     }

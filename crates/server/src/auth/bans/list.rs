@@ -1,4 +1,7 @@
 //! Lists of bans: as a file has them, and as they are asked.
+//!
+//! A ban of a client id or user name holds in one namespace (`client@red dev-7`) or in all (`client
+//! dev-7`). Programs from before namespaces refuse a file that has the first kind.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,6 +11,7 @@ use std::path::Path;
 
 use super::{Kind, Visitor};
 use crate::config::Network;
+use crate::config::namespaces::is_name;
 use crate::moment;
 
 /// Bans of networks, each of which is compared with every address.
@@ -22,8 +26,8 @@ pub const FOR_EVER: u64 = u64::MAX;
 /// The bans of a file. Each has an end, in seconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BanList {
-    clients: BTreeMap<Box<str>, u64>,
-    users: BTreeMap<Box<str>, u64>,
+    clients: BTreeMap<Named, u64>,
+    users: BTreeMap<Named, u64>,
     addresses: BTreeMap<IpAddr, u64>,
     networks: BTreeMap<Network, u64>,
 }
@@ -31,10 +35,26 @@ pub struct BanList {
 /// Who is banned by one line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Banned {
-    Client(Box<str>),
-    User(Box<str>),
+    Client(Named),
+    User(Named),
     Address(IpAddr),
     Network(Network),
+}
+
+/// A client id or user name, and where it is banned.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Named {
+    pub name: Box<str>,
+    pub within: Within,
+}
+
+/// Where a ban holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Within {
+    /// In all namespaces.
+    All,
+    /// In the one of this name.
+    One(Box<str>),
 }
 
 /// Why somebody cannot be put on a list.
@@ -50,9 +70,10 @@ impl Banned {
         if who.is_empty() {
             return Err(format!("a {kind} line needs who it is about"));
         }
+        let named = || Named { name: who.into(), within: Within::All };
         match kind {
-            "client" => Ok(Self::Client(who.into())),
-            "user" => Ok(Self::User(who.into())),
+            "client" => Ok(Self::Client(named())),
+            "user" => Ok(Self::User(named())),
             "address" => match who.parse::<IpAddr>() {
                 Ok(address) => Ok(Self::Address(address.to_canonical())),
                 Err(_) => {
@@ -64,7 +85,40 @@ impl Banned {
         }
     }
 
-    /// The first word of its line.
+    /// The same in one namespace only.
+    ///
+    /// # Errors
+    ///
+    /// It is an address, which is banned in all of them; or that is no name of a namespace.
+    pub fn in_namespace(self, name: &str) -> Result<Self, String> {
+        if !is_name(name) {
+            return Err(format!("'{name}' cannot be the name of a namespace"));
+        }
+        let within = |named: Named| Named { within: Within::One(name.into()), ..named };
+        match self {
+            Self::Client(named) => Ok(Self::Client(within(named))),
+            Self::User(named) => Ok(Self::User(within(named))),
+            Self::Address(_) | Self::Network(_) => {
+                Err("an address is banned in all namespaces; leave the namespace out".to_owned())
+            }
+        }
+    }
+
+    /// Where it holds. None: everywhere.
+    pub fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::Client(Named { within: Within::One(name), .. })
+            | Self::User(Named { within: Within::One(name), .. }) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Does it hold in this namespace?
+    pub fn holds_in(&self, namespace: &str) -> bool {
+        self.namespace().is_none_or(|own| own == namespace)
+    }
+
+    /// What it is about.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Client(_) => "client",
@@ -75,7 +129,7 @@ impl Banned {
 
     pub fn who(&self) -> String {
         match self {
-            Self::Client(name) | Self::User(name) => name.to_string(),
+            Self::Client(named) | Self::User(named) => named.name.to_string(),
             Self::Address(address) => address.to_string(),
             Self::Network(network) => network.to_string(),
         }
@@ -118,11 +172,12 @@ impl BanList {
         let mut text = String::new();
         for (banned, until) in self.all() {
             let who = match &banned {
-                Banned::Client(name) | Banned::User(name) => written(name),
+                Banned::Client(named) | Banned::User(named) => written(&named.name),
                 address => address.who(),
             };
+            let place = banned.namespace().map(|name| format!("@{name}")).unwrap_or_default();
             // Writing to a string does not fail.
-            let _ = write!(text, "{} {who}", banned.kind());
+            let _ = write!(text, "{}{place} {who}", banned.kind());
             if until != FOR_EVER {
                 let _ = write!(text, " until {}", moment::text_of(until));
             }
@@ -173,6 +228,19 @@ impl BanList {
         until.copied()
     }
 
+    /// The bans of the same name, whatever their namespaces.
+    pub fn same_name(&self, banned: &Banned) -> Vec<Banned> {
+        match banned {
+            Banned::Client(named) => of_name(&self.clients, &named.name)
+                .map(|(it, _)| Banned::Client(it.clone()))
+                .collect(),
+            Banned::User(named) => {
+                of_name(&self.users, &named.name).map(|(it, _)| Banned::User(it.clone())).collect()
+            }
+            address => self.until(address).map(|_| address.clone()).into_iter().collect(),
+        }
+    }
+
     /// Drops those that have ended.
     pub fn prune(&mut self, now_secs: u64) {
         self.clients.retain(|_, until| *until > now_secs);
@@ -192,7 +260,7 @@ impl BanList {
         let passed = after.map_or(-1, place);
         let names = |list, own: i32| {
             let name = match after {
-                Some(Banned::Client(name) | Banned::User(name)) if passed == own => Some(&**name),
+                Some(Banned::Client(name) | Banned::User(name)) if passed == own => Some(name),
                 _ => None,
             };
             range(list, (passed <= own).then_some(name))
@@ -232,8 +300,9 @@ impl BanList {
             return None;
         }
         let holds = |until: &u64| *until > now_secs;
-        let named = |list: &BTreeMap<Box<str>, u64>, name: Option<&str>| {
-            name.and_then(|name| list.get(name)).is_some_and(holds)
+        let named = |list: &BTreeMap<Named, u64>, name: Option<&str>| {
+            let mut bans = name.into_iter().flat_map(|name| of_name(list, name));
+            bans.any(|(named, until)| holds(until) && named.within.has(visitor.namespace))
         };
         let address = visitor.address.map(|address| address.to_canonical());
         let is_at = |address: IpAddr| {
@@ -253,10 +322,39 @@ impl BanList {
     }
 }
 
+impl Within {
+    /// Does it hold in a namespace? None: it is not known yet.
+    fn has(&self, namespace: Option<&str>) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(name) => namespace == Some(&**name),
+        }
+    }
+}
+
+/// The bans of a name.
+fn of_name<'a>(
+    list: &'a BTreeMap<Named, u64>,
+    name: &'a str,
+) -> impl Iterator<Item = (&'a Named, &'a u64)> {
+    let first = Named { name: name.into(), within: Within::All };
+    list.range(first..).take_while(move |(named, _)| *named.name == *name)
+}
+
 /// Who a line means, and until when.
 fn ban_of(line: &str) -> Result<(Banned, u64), String> {
-    let (kind, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let rest = rest.trim();
+    let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let (kind, namespace) = match word.split_once('@') {
+        Some((kind, namespace)) => (kind, Some(namespace)),
+        None => (word, None),
+    };
+    let (banned, until) = anywhere(kind, rest.trim())?;
+    let banned = namespace.map_or(Ok(banned.clone()), |name| banned.in_namespace(name))?;
+    Ok((banned, until))
+}
+
+/// The same of a line without its namespace.
+fn anywhere(kind: &str, rest: &str) -> Result<(Banned, u64), String> {
     if let Some((who, behind)) = quoted(rest)? {
         let until = match behind.trim() {
             "" => FOR_EVER,
@@ -325,6 +423,7 @@ mod tests {
 
     fn by(list: &BanList, client_id: &str, username: &str, address: &str) -> Option<Kind> {
         let visitor = Visitor {
+            namespace: Some("default"),
             client_id: Some(client_id),
             username: Some(username),
             address: address.parse().ok(),
@@ -356,10 +455,39 @@ mod tests {
             ("user a until tomorrow", 1, "'tomorrow'"),
             ("user a until 2026-13-01T00:00:00Z", 1, "2026-13"),
             ("address 10.0.0.0/33", 1, "10.0.0.0/33"),
+            ("client@ a", 1, "name of a namespace"),
+            ("client@a/b c", 1, "'a/b'"),
+            ("address@red 10.0.0.1", 1, "in all namespaces"),
+            ("clients@red c", 1, "'clients'"),
         ] {
             let (at, why) = BanList::parse(text).unwrap_err();
             assert!(at == line && why.contains(what), "{text}: {at} {why}");
         }
+    }
+
+    #[test]
+    fn a_ban_holds_in_its_namespace_or_in_all() {
+        let text = "client everywhere\nclient@red c\nclient@blue c until 1000\nuser@red eve\n";
+        let list = BanList::parse(text).unwrap();
+        let means = |namespace: Option<&str>, client_id: &str, username: &str| {
+            let (client_id, username) = (Some(client_id), Some(username));
+            list.means(Visitor { namespace, client_id, username, address: None }, 1_000)
+        };
+        for namespace in [None, Some("default"), Some("red")] {
+            assert_eq!(means(namespace, "everywhere", ""), Some(Kind::Client));
+        }
+        assert_eq!(means(Some("red"), "c", ""), Some(Kind::Client));
+        assert_eq!(means(Some("red"), "d", "eve"), Some(Kind::User));
+        for (namespace, client_id) in [(None, "c"), (Some("default"), "c"), (Some("blue"), "c")] {
+            assert_eq!(means(namespace, client_id, "eve"), None, "{namespace:?}");
+        }
+        let mut list = BanList::parse("client@red c\nclient c\nclient@blue c\nclient cc").unwrap();
+        let c = Banned::parse("client", "c").unwrap();
+        let places: Vec<_> =
+            list.same_name(&c).iter().map(|it| it.namespace().map(str::to_owned)).collect();
+        assert_eq!(places, [None, Some("blue".into()), Some("red".into())]);
+        assert!(list.remove(&c) && !list.remove(&c));
+        assert_eq!(list.to_text(), "client@blue c\nclient@red c\nclient cc\n");
     }
 
     #[test]
@@ -382,7 +510,7 @@ mod tests {
         }
         assert_eq!(list.add(network(NETWORKS_MAX), 5), Err(FULL));
         assert_eq!(list.add(network(7), FOR_EVER), Ok(()));
-        assert_eq!(list.add(Banned::Client("c".into()), 5), Ok(()));
+        assert_eq!(list.add(Banned::parse("client", "c").unwrap(), 5), Ok(()));
         list.prune(5);
         assert_eq!(list.to_text(), "address 10.0.7.0/24\n");
     }
@@ -398,8 +526,11 @@ mod tests {
             for (name, until) in names.iter().map(|(name, until)| (name.as_str(), *until))
                 .chain([(odd.as_str(), FOR_EVER)]).filter(|(name, _)| !name.is_empty())
             {
-                list.add(Banned::Client(name.into()), until).unwrap();
-                list.add(Banned::User(name.into()), FOR_EVER).unwrap();
+                let client = Banned::parse("client", name).unwrap();
+                let user = Banned::parse("user", name).unwrap();
+                list.add(client.clone().in_namespace("red").unwrap(), 9).unwrap();
+                list.add(client, until).unwrap();
+                list.add(user.in_namespace("b.c-d_e").unwrap(), FOR_EVER).unwrap();
             }
             list.add(Banned::parse("address", &format!("10.0.0.0/{bits}")).unwrap(), 7).unwrap();
             list.add(Banned::parse("address", "::1").unwrap(), FOR_EVER).unwrap();

@@ -1,17 +1,17 @@
 //! `quelea ctl ban`: who is kept out.
 
-use clap::{Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::http::percent_encoded;
 use super::table::Column;
-use super::{Ctl, Failure};
+use super::within::Within;
+use super::{Ctl, Failure, query_of};
 use crate::config::schema::secs_of_text;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum BanCommand {
     /// List those that hold.
-    List,
+    List(Within),
     /// Keep somebody out, and end the connections that this means.
     Add {
         kind: Banned,
@@ -20,9 +20,16 @@ pub(super) enum BanCommand {
         /// How long, such as 90, 5m, 12h or 7d. Without it the ban has no end.
         #[arg(long = "for", value_name = "TIME", value_parser = secs_of_text)]
         secs: Option<u64>,
+        #[command(flatten)]
+        place: Place,
     },
     /// Take a ban back.
-    Remove { kind: Banned, who: String },
+    Remove {
+        kind: Banned,
+        who: String,
+        #[command(flatten)]
+        place: Place,
+    },
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -30,6 +37,24 @@ pub(super) enum Banned {
     Client,
     User,
     Address,
+}
+
+/// Where a client id or user name is banned. Addresses are banned in all namespaces.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Place {
+    /// In this namespace.
+    #[arg(long, value_name = "NAME", conflicts_with = "all_namespaces")]
+    namespace: Option<String>,
+    /// In all namespaces, also those to come.
+    #[arg(long)]
+    all_namespaces: bool,
+}
+
+impl Place {
+    /// As the API takes it. None: nothing was said.
+    fn as_text(&self) -> Option<&str> {
+        if self.all_namespaces { Some("*") } else { self.namespace.as_deref() }
+    }
 }
 
 impl Banned {
@@ -45,14 +70,22 @@ impl Banned {
 impl Ctl {
     pub(super) fn ban(&self, command: &BanCommand) -> Result<(), Failure> {
         match command {
-            BanCommand::List => self.list("/bans", &[], 0, BANS),
-            BanCommand::Add { kind, who, secs } => {
-                let body = json!({ "kind": kind.as_str(), "who": who, "for_secs": secs });
+            BanCommand::List(within) => self.list("/bans", &within.and(&[]), 0, BANS),
+            BanCommand::Add { kind, who, secs, place } => {
+                let namespace = place.as_text();
+                if namespace.is_none() && !matches!(kind, Banned::Address) {
+                    self.needs_no_namespace("--namespace or --all-namespaces")?;
+                }
+                let body = json!({
+                    "kind": kind.as_str(), "who": who, "namespace": namespace, "for_secs": secs,
+                });
                 self.http.call("POST", "/bans", Some(&body)).map(drop)
             }
-            BanCommand::Remove { kind, who } => {
-                let query = format!("kind={}&who={}", kind.as_str(), percent_encoded(who));
-                self.http.call("DELETE", &format!("/bans?{query}"), None).map(drop)
+            BanCommand::Remove { kind, who, place } => {
+                let namespace = place.as_text().map(|name| ("namespace", name));
+                let query = [("kind", kind.as_str()), ("who", who)].into_iter().chain(namespace);
+                let query = query_of(&query.collect::<Vec<_>>());
+                self.http.call("DELETE", &format!("/bans{query}"), None).map(drop)
             }
         }
     }
@@ -61,6 +94,7 @@ impl Ctl {
 const BANS: &[Column] = &[
     Column("KIND", "kind"),
     Column("WHO", "who"),
+    Column("NAMESPACE", "namespace"),
     Column("UNTIL", "until"),
     Column("BY HAND", "by_hand"),
 ];

@@ -16,6 +16,9 @@ pub(super) struct EventsArgs {
     /// Those about one client.
     #[arg(long, value_name = "CLIENT")]
     client: Option<String>,
+    /// Those about one namespace.
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
     /// End after so many.
     #[arg(short = 'C', long, value_name = "N")]
     count: Option<u64>,
@@ -24,7 +27,11 @@ pub(super) struct EventsArgs {
 impl Ctl {
     pub(super) fn events(&self, args: &EventsArgs) -> Result<(), Failure> {
         let kind = args.kind.as_ref().map(|kind| format!("quelea.{kind}"));
-        let given = [("type", kind.as_ref()), ("client_id", args.client.as_ref())];
+        let given = [
+            ("type", kind.as_ref()),
+            ("client_id", args.client.as_ref()),
+            ("namespace", args.namespace.as_ref()),
+        ];
         let query: Vec<String> = given
             .iter()
             .filter_map(|(name, value)| Some(format!("{name}={}", percent_encoded((*value)?))))

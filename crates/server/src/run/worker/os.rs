@@ -8,7 +8,8 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use broker::{
-    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Shard, ShardId,
+    Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated, Scope, Shard,
+    ShardId,
 };
 use codec::Reason;
 use driver::{Charge, Host, Origin, Read, Socket, Waker};
@@ -94,18 +95,33 @@ impl Os {
         self.parts.poll.registry()
     }
 
+    fn is_banned(
+        &self,
+        client: Name<'_>,
+        username: Option<&str>,
+        peer: &str,
+        wall_secs: u64,
+    ) -> bool {
+        let visitor = Visitor {
+            namespace: Some(&self.parts.life_cycle.namespace_of(client.scope())),
+            client_id: Some(client.text()),
+            username,
+            address: ip(peer),
+        };
+        self.bans.means(visitor, wall_secs).is_some()
+    }
+
     /// Lists may come in another order than they were made in.
     fn on_bans(&mut self, listed: Arc<Lists>, ends: bool, shards: &mut [Shard], now_ms: u64) {
         if listed.serial > self.bans.serial {
             self.bans = listed;
         }
-        if !ends {
+        if !ends || self.bans.are_empty() {
             return;
         }
         let wall_secs = self.parts.clock.wall_secs();
-        let is_banned = |client_id: &str, username: Option<&str>, peer: &str| {
-            let visitor = Visitor { client_id: Some(client_id), username, address: ip(peer) };
-            self.bans.means(visitor, wall_secs).is_some()
+        let is_banned = |client: Name<'_>, username: Option<&str>, peer: &str| {
+            self.is_banned(client, username, peer, wall_secs)
         };
         for shard in shards {
             shard.on_bans(is_banned, now_ms);
@@ -139,12 +155,10 @@ impl Host for Os {
     }
 
     fn refuses(&self, request: &ConnectRequest) -> Option<Reason> {
-        let visitor = Visitor {
-            client_id: Some(&request.client_id),
-            username: request.proved_username(),
-            address: ip(&request.peer),
-        };
-        self.bans.means(visitor, self.parts.clock.wall_secs()).map(|_| Reason::BANNED)
+        let wall_secs = self.parts.clock.wall_secs();
+        let is_banned = !self.bans.are_empty()
+            && self.is_banned(request.name(), request.proved_username(), &request.peer, wall_secs);
+        is_banned.then_some(Reason::BANNED)
     }
 
     fn on_let_in(&mut self, client: Name<'_>, username: Option<&str>) {
@@ -155,19 +169,20 @@ impl Host for Os {
         tracing::warn!(client = %client_id, %error, "a worker cannot take a connection; it is closed");
     }
 
-    fn on_event(&mut self, shard: &mut Shard, event: &Event, now_ms: u64) {
-        report::log(event, &self.parts.line_pace, now_ms);
+    fn on_event(&mut self, shard: &mut Shard, scope: Scope, event: &Event, now_ms: u64) {
+        let namespace = &*self.parts.life_cycle.namespace_of(scope);
+        report::log(event, namespace, &self.parts.line_pace, now_ms);
         if let Event::Stranger { peer, .. } = event {
             // Its credentials were right, and what it wants is not its own.
             let origin = ip(peer).map_or(Origin::Local, Origin::of);
             self.parts.authenticator.note_refused(origin);
         }
-        if let Some(message) = report::message(event)
+        if let Some(message) = report::message(event, namespace)
             && shard.shared().interest.shards(message.topic_bytes()).wants != 0
         {
             shard.on_publish_command(&message, now_ms);
         }
-        self.parts.life_cycle.on_event(event, now_ms, |message| {
+        self.parts.life_cycle.on_event(event, namespace, now_ms, |message| {
             shard.on_publish_command(&message, now_ms);
         });
     }
