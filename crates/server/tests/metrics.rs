@@ -80,7 +80,7 @@ fn shown(logs: u16) -> String {
     let turns = [Timing::default()];
     let gate = Gate::new(0);
     for name in ["tcp://127.0.0.1:1883", "a \"name\"\n"] {
-        let counts = gate.add_listener(name);
+        let counts = gate.add_listener(name, Vec::new());
         counts.refuse(codec::Reason::NOT_AUTHORIZED);
         counts.refuse(codec::Reason::SERVER_BUSY);
     }

@@ -54,6 +54,7 @@ pub(crate) fn listeners(api: &Api) -> Outcome {
         accepted: counts.accepted.load(Ordering::Relaxed),
         admitted: counts.admitted.load(Ordering::Relaxed),
         paused: counts.is_paused.load(Ordering::Relaxed),
+        url: counts.urls.last().cloned().unwrap_or_default(),
         certificate_expires_at: expiry(&name),
         certificate_days_left: expiry(&name).map(|at| at.saturating_sub(now_secs) / DAY_SECS),
         name,
@@ -66,12 +67,22 @@ const DAY_SECS: u64 = 86_400;
 /// Those who are in stay. After a restart all listeners are open.
 pub(crate) fn pause(api: &Api, call: &Call, is_paused: bool) -> Outcome {
     let name = call.needed("name");
-    let listeners = api.facts.gate.listeners();
-    let Some((_, counts)) = listeners.iter().find(|(known, _)| known == name) else {
-        return Err(Problem::missing("listener", name));
-    };
-    counts.is_paused.store(is_paused, Ordering::Relaxed);
-    Ok(None)
+    match api.facts.gate.listeners_of(name).as_slice() {
+        [] => {
+            let fix = "GET /listeners has their names and URLs";
+            Err(Problem::missing("listener", name).fix(fix))
+        }
+        [(_, counts)] => {
+            counts.is_paused.store(is_paused, Ordering::Relaxed);
+            Ok(None)
+        }
+        several => {
+            let count = several.len();
+            let detail = format!("'{name}' is the URL of {count} listeners");
+            let fix = "choose one by its name: GET /listeners has them";
+            Err(Problem::bad("query parameter name", detail).fix(fix))
+        }
+    }
 }
 
 pub(crate) fn logs(api: &Api) -> Outcome {

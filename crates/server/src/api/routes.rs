@@ -176,7 +176,8 @@ const WITHIN: Param =
     some_text("namespace", "The namespace that it belongs to; default if left out.");
 const WITHIN_ANY: Param = some_text("namespace", "The namespace; all of them if left out.");
 
-const LISTENER: Param = needed("name", "The name of the listener, as the list of them has it.");
+const LISTENER: Param =
+    needed("name", "The name of the listener, or its URL as configured or as the list has it.");
 const BAN_SECS: Param = Param {
     kind: Kind::Number { min: 1, max: u32::MAX as u64 },
     ..text("ban_secs", "Ban the client id for so many seconds, whether it is connected or not.")

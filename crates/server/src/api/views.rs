@@ -338,8 +338,10 @@ record! {
 record! {
     /// A listener.
     Listener {
-        /// What logs and metrics call it.
+        /// What logs and metrics call it: its name in the configuration, or its URL.
         name: String,
+        /// Where it listens, with the port that it has.
+        url: String,
         /// Its connections, including those that have not logged in yet.
         connections: u64,
         /// Connections accepted since the start.

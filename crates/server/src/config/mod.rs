@@ -77,8 +77,10 @@ pub struct Config {
 /// One listener, with everything that may differ between listeners resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listener {
-    /// For logs and metrics.
+    /// For logs, metrics and operators.
     pub name: String,
+    /// Its URL as it was written, and in full.
+    pub urls: [String; 2],
     pub transport: Transport,
     pub address: Address,
     /// Permission bits of the file of a Unix socket. `None`: the umask of the process decides.
@@ -556,6 +558,7 @@ impl Listeners<'_> {
         let unix_mode = self.unix_mode(own, &endpoint, &raw);
         Some(Some(Listener {
             name: raw.name.clone().unwrap_or_else(|| endpoint.to_string()),
+            urls: [url.clone(), endpoint.to_string()],
             allow_anonymous,
             authentication: raw.authentication.clone(),
             placing,

@@ -27,6 +27,8 @@ pub struct Gate {
 /// What has come to one listener.
 #[derive(Debug)]
 pub struct Counts {
+    /// As it may be called in place of its name.
+    pub(crate) urls: Vec<String>,
     /// Present ones, not admitted ones included.
     pub connections: AtomicU32,
     pub accepted: AtomicU64,
@@ -85,12 +87,22 @@ impl Gate {
         Self { connections_max, bans, ..Self::default() }
     }
 
-    /// The counts of a new listener.
-    pub fn add_listener(&self, name: &str) -> Arc<Counts> {
-        let counts = Arc::new(Counts::new());
+    /// The counts of a new listener. The last of its URLs is where it really listens.
+    pub fn add_listener(&self, name: &str, urls: Vec<String>) -> Arc<Counts> {
+        let counts = Arc::new(Counts { urls, ..Counts::new() });
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.push((name.to_owned(), counts.clone()));
         counts
+    }
+
+    /// Those of a name, or of a URL where none has that name.
+    pub(crate) fn listeners_of(&self, text: &str) -> Vec<(String, Arc<Counts>)> {
+        let (named, others): (Vec<_>, Vec<_>) =
+            self.listeners().into_iter().partition(|(name, _)| name == text);
+        if !named.is_empty() {
+            return named;
+        }
+        others.into_iter().filter(|(_, counts)| counts.urls.iter().any(|url| url == text)).collect()
     }
 
     /// All listeners by name, in the order of the configuration.
@@ -108,6 +120,7 @@ impl Gate {
 impl Counts {
     fn new() -> Self {
         Self {
+            urls: Vec::new(),
             connections: AtomicU32::new(0),
             accepted: AtomicU64::new(0),
             admitted: AtomicU64::new(0),
@@ -206,7 +219,7 @@ mod tests {
             belonging: Belonging::default(),
             has_layers: false,
             connections_max: 0,
-            counts: gate.add_listener("one"),
+            counts: gate.add_listener("one", Vec::new()),
             gate: gate.clone(),
         });
         let first = entrance.sit();
@@ -218,6 +231,22 @@ mod tests {
         drop(second);
         assert_eq!(entrance.counts.connections.load(Ordering::Relaxed), 0);
         assert_eq!(gate.connections.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_listener_is_found_by_its_name_and_by_its_urls() {
+        let gate = Gate::new(0);
+        let urls = |port: u16| vec!["tcp://*:0".to_owned(), format!("tcp://[::]:{port}")];
+        gate.add_listener("plain", urls(1));
+        gate.add_listener("tcp://*:0", urls(2));
+        gate.add_listener("third", urls(3));
+        let found = |text: &str| -> Vec<String> {
+            gate.listeners_of(text).into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(found("plain"), ["plain"]);
+        assert_eq!(found("tcp://[::]:3"), ["third"]);
+        assert_eq!(found("tcp://*:0"), ["tcp://*:0"], "a name goes before a URL");
+        assert_eq!(found("tcp://[::]:4"), Vec::<String>::new());
     }
 
     #[test]

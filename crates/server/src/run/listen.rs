@@ -45,7 +45,9 @@ pub(super) fn bind_all(
         let address = address(listener);
         let bound = net::Listener::bind(&address, &options(listener, tls))
             .with_context(|| format!("listener '{}'", listener.name))?;
-        all.urls.push(url(&address, &bound));
+        let bound_url = url(&address, &bound);
+        all.urls.push(bound_url.clone());
+        let [written, whole] = listener.urls.clone();
         let entrance = Arc::new(Entrance {
             name: listener.name.clone(),
             limits: limits::of_listener(config, listener),
@@ -58,7 +60,7 @@ pub(super) fn bind_all(
             belonging: Belonging { placing: listener.placing.clone(), has_prefixes },
             has_layers: listener.tls.is_some() || listener.websocket.is_some(),
             connections_max: listener.connections_max,
-            counts: gate.add_listener(&listener.name),
+            counts: gate.add_listener(&listener.name, vec![written, whole, bound_url]),
             gate: gate.clone(),
         });
         all.portals.push(Portal {

@@ -575,6 +575,7 @@ const MEMBERS: &[Column] = &[
 ];
 const LISTENERS: &[Column] = &[
     Column("LISTENER", "name"),
+    Column("URL", "url"),
     Column("CONNECTIONS", "connections"),
     Column("ACCEPTED", "accepted"),
     Column("ADMITTED", "admitted"),
