@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::config::{Config, ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
+use crate::config::{ConfigError, Flag, Loaded, Machine, SourceFile, Sources, load, print};
 use crate::run::{self, Addresses};
 use crate::security;
 
@@ -151,8 +151,8 @@ impl ServeArgs {
     /// # Errors
     ///
     /// As of [`ServeArgs::load`].
-    pub fn reread(&self) -> Result<Config, ConfigError> {
-        self.load(environment(), &Machine::here()).map(|loaded| loaded.config)
+    pub fn reread(&self) -> Result<Loaded, ConfigError> {
+        self.load(environment(), &Machine::here())
     }
 
     fn flags(&self) -> Vec<Flag> {

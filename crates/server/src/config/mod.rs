@@ -4,6 +4,7 @@
 //! Start reading at [`load`]; [`keys`] holds every key with its default and its reason.
 
 mod api;
+pub mod changes;
 mod derived;
 mod durability;
 pub mod endpoint;

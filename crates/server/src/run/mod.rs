@@ -44,7 +44,7 @@ use crate::auth::Authenticator;
 use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::rules::{self, BrokerRules};
-use crate::config::{self, ApiAddress, Config, ConfigError, Loaded, print};
+use crate::config::{self, ApiAddress, Config, ConfigError, Loaded, Settings, print};
 use crate::disk::Stamps;
 use crate::http::{self, Health, Metrics, State};
 use crate::life_cycle::LifeCycle;
@@ -72,7 +72,7 @@ use store::{OTHER_DIRECTORY, Restoration, Store};
 use workers::{Told as WorkersTold, Workers};
 
 /// Reads the configuration again, from where it came.
-pub type Reread<'a> = dyn Fn() -> Result<Config, ConfigError> + 'a;
+pub type Reread<'a> = dyn Fn() -> Result<Loaded, ConfigError> + 'a;
 
 /// Runs the broker until it is told to stop.
 ///
@@ -80,8 +80,8 @@ pub type Reread<'a> = dyn Fn() -> Result<Config, ConfigError> + 'a;
 ///
 /// What cannot be made at the start: files that cannot be used, addresses that cannot be bound.
 pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
-    let settings = print::rows(&loaded);
-    let config = loaded.config;
+    let shown = print::rows(&loaded);
+    let Loaded { config, settings, .. } = loaded;
     let clock = Clock::start();
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit(config.limits.connections_max);
@@ -108,7 +108,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let http = {
         let facts = Facts {
             config: config.clone(),
-            settings,
+            settings: shown,
             clock,
             health: health.clone(),
             gate: gate.clone(),
@@ -129,6 +129,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let line_pace = workers.line_pace.clone();
     let running = Running {
         config,
+        settings,
         clock,
         shared,
         gate,
@@ -180,6 +181,8 @@ fn restore(
 /// The parts behind the listeners.
 struct Running {
     config: Config,
+    /// From which that was made.
+    settings: Settings,
     clock: Clock,
     shared: Arc<Shared>,
     gate: Arc<Gate>,
@@ -229,6 +232,7 @@ impl Running {
         let keeper = Keeper::start(namespaces, mailboxes, self.shared.shard_count)?;
         let watch = watch::Watch {
             config,
+            settings: &self.settings,
             reread,
             keeper,
             shared: &self.shared,

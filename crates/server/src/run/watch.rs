@@ -24,7 +24,7 @@ use super::worker::Order;
 use crate::api::Gatekeeper;
 use crate::auth::Authenticator;
 use crate::auth::rules::{self, BrokerRules};
-use crate::config::{Config, Namespace};
+use crate::config::{self, Config, ConfigError, Namespace, Settings};
 use crate::life_cycle::LifeCycle;
 use crate::logging::{Logging, shown};
 use crate::namespaces::Namespaces;
@@ -37,6 +37,9 @@ const CUT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Of those who hold most, so many are named when memory is short.
 const LARGEST_TOLD: usize = 5;
+
+/// Changed keys that are named when the configuration is read again.
+const KEYS_TOLD: usize = 20;
 
 /// How often certificates that expire soon are told of.
 const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -56,6 +59,8 @@ pub(super) fn catch_stops(signals: &Signals) -> std::io::Result<()> {
 
 pub(super) struct Watch<'a> {
     pub(super) config: &'a Config,
+    /// From which that was made.
+    pub(super) settings: &'a Settings,
     pub(super) reread: &'a Reread<'a>,
     pub(super) keeper: Keeper,
     pub(super) shared: &'a Arc<Shared>,
@@ -129,7 +134,11 @@ impl Watch<'_> {
             }
         }
         self.reload_api_users();
-        self.reload_namespaces();
+        let read = (self.reread)();
+        if let Ok(fresh) = &read {
+            tell_of_restart(&config::changes::of_restart(self.settings, &fresh.settings));
+        }
+        self.reload_namespaces(read.map(|fresh| fresh.config.namespaces));
         for (listener, tls) in self.tls {
             match tls.reload() {
                 Ok(()) => tracing::info!(listener, "certificates read again"),
@@ -143,10 +152,9 @@ impl Watch<'_> {
 
     /// Takes namespaces as the configuration has them now, and the rules in all of them. Where
     /// that cannot be done, the rules of those in force are read again all the same.
-    fn reload_namespaces(&self) {
+    fn reload_namespaces(&self, read: Result<Vec<Namespace>, ConfigError>) {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = (self.reread)().map(|config| config.namespaces).map_err(anyhow::Error::from);
-        let taken = match read {
+        let taken = match read.map_err(anyhow::Error::from) {
             Ok(fresh) if fresh == in_force.namespaces => Ok(false),
             read => read.and_then(|fresh| self.take(fresh, &mut in_force)).map(|()| true),
         };
@@ -206,6 +214,18 @@ impl Watch<'_> {
         }
         warn_of_certificates(self.certificates, self.life_cycle, self.mailboxes, self.clock);
     }
+}
+
+/// Says which changes of the configuration wait for a restart.
+fn tell_of_restart(changed: &[String]) {
+    if changed.is_empty() {
+        return;
+    }
+    let named = &changed[..changed.len().min(KEYS_TOLD)];
+    let more = if named.len() < changed.len() { ", …" } else { "" };
+    let keys = format!("{}{more}", named.join(", "));
+    let count = changed.len();
+    tracing::warn!(count, keys, "changed keys need a restart to take effect");
 }
 
 fn warn_of_certificates(
