@@ -255,3 +255,21 @@ def test_events_say_in_which_namespace(start, join):  # noqa: F811
     )
     assert connected["client"] == "phone"
     Api(broker)("GET", "/events?namespace=green", status=404)
+
+
+def test_a_refused_log_in_is_an_event_with_who_refused_it_and_why(start, users, enter, join):  # noqa: F811
+    broker = start(PROVED.replace("namespace_from", 'name = "front"\nnamespace_from'), users)
+    api = Api(broker)
+    stream = Stream(api, "?type=quelea.client.")
+    assert join(broker, "phone", "red:anna", "wrong").reason != "Success"
+    told = stream.until("client.refused")
+    assert told.pop("address").startswith("127.0.0.1:") and told.pop("reason")
+    assert told == {
+        "namespace": None, "client_id": "phone", "username": "red:anna", "listener": "front",
+        "provider": "file", "reason_code": 0x87,
+    }  # fmt: skip
+    api("POST", "/bans", {"kind": "client", "who": "phone", "namespace": "red"})
+    assert enter(broker, "phone", "red:anna").reason == BANNED
+    told = stream.until("client.refused")
+    assert (told["namespace"], told["provider"], told["reason"]) == ("red", None, "banned")
+    assert told["reason_code"] == 0x8A

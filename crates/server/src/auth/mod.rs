@@ -86,6 +86,15 @@ pub enum Verdict {
     Unproved { username: String },
     /// For the CONNACK: 0x86, 0x87, 0x88 or 0x89.
     Refused(Reason),
+    /// 0x87: somebody who was asked says no.
+    Denied(Box<Denial>),
+}
+
+/// Who says no, and why. Not for the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    pub provider: String,
+    pub reason: String,
 }
 
 /// Takes the verdict on whatever thread reached it. It should only put it somewhere and wake the
@@ -519,7 +528,8 @@ impl Asking {
             Opinion::No(why) => {
                 self.tell_refused(name, &why);
                 self.end(Some(false));
-                Ok(Verdict::Refused(Reason::NOT_AUTHORIZED))
+                let denial = Denial { provider: name.to_owned(), reason: shown(&why).into_owned() };
+                Ok(Verdict::Denied(Box::new(denial)))
             }
             Opinion::Busy => Ok(Verdict::Refused(Reason::SERVER_BUSY)),
             Opinion::NotMine => Err(missed),

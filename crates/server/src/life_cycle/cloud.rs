@@ -1,5 +1,6 @@
 //! What is told of the events of shards.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use broker::{Ended, Event, Told};
@@ -7,6 +8,7 @@ use codec::Reason;
 use serde_json::{Value, json};
 
 use crate::config::namespaces::DEFAULT;
+use crate::logging::shown;
 
 /// Something that has happened.
 #[derive(Debug)]
@@ -21,11 +23,52 @@ pub(crate) struct Happened<'a> {
     pub(crate) data: Value,
 }
 
+/// A CONNECT that was refused before it came to a shard.
+#[derive(Debug)]
+pub(crate) struct ClientRefused<'a> {
+    pub(crate) client_id: &'a str,
+    pub(crate) username: Option<&'a str>,
+    pub(crate) peer: &'a str,
+    pub(crate) listener: &'a str,
+    /// None: it is not known yet.
+    pub(crate) namespace: Option<Box<str>>,
+    /// None: the broker itself refuses it.
+    pub(crate) provider: Option<&'a str>,
+    pub(crate) reason_code: Reason,
+    pub(crate) reason: &'a str,
+}
+
+/// The longest name that is told whole of somebody who has proved nothing, in bytes.
+const UNPROVED_BYTES_MAX: usize = 256;
+
+impl ClientRefused<'_> {
+    pub(super) fn happened(&self) -> Happened<'_> {
+        let data = json!({
+            "namespace": self.namespace,
+            "client_id": unproved(self.client_id),
+            "username": self.username.map(unproved),
+            "address": self.peer,
+            "listener": self.listener,
+            "provider": self.provider,
+            "reason_code": self.reason_code.0,
+            "reason": self.reason,
+        });
+        let own = self.client_id;
+        let happened = Happened::of_client("client.refused", own, self.peer, data);
+        let client_id = Some(own).filter(|own| own.len() <= UNPROVED_BYTES_MAX);
+        Happened { client_id, namespace: self.namespace.clone(), ..happened }
+    }
+}
+
+fn unproved(text: &str) -> Cow<'_, str> {
+    if text.len() <= UNPROVED_BYTES_MAX { text.into() } else { shown(text) }
+}
+
 /// The field of all events of clients.
 const NAMESPACE: &str = "namespace";
 
 /// All kinds, with the fields of `data`, and when they are told.
-pub const KINDS: [(&str, &str, &str); 15] = [
+pub const KINDS: [(&str, &str, &str); 16] = [
     (
         "session.created",
         "namespace, client_id, username",
@@ -81,6 +124,13 @@ pub const KINDS: [(&str, &str, &str); 15] = [
         "session.refused",
         "namespace, client_id, username, address, detail",
         "A client was refused: the session is another user's, or too much for who pays for it.",
+    ),
+    (
+        "client.refused",
+        "namespace, client_id, username, address, listener, provider, reason_code, reason",
+        "A CONNECT was refused at its listener. Nothing of it is proved. `provider` is who said no: \
+         a name of `[[authentication]]` or `file`; null: the broker itself. `namespace` is null where \
+         it is not known yet.",
     ),
     ("ban.made", "kind, who, namespace, until, by", "Somebody was banned by the API."),
     ("ban.removed", "kind, who, namespace, by", "A ban was taken back."),
@@ -412,8 +462,36 @@ mod tests {
                 seen.insert(*kind);
             }
         }
-        // Those of the broker itself are made where they happen.
-        assert_eq!(seen.len(), KINDS.len() - 4);
+        // Those of the broker itself and of listeners are made where they happen.
+        assert_eq!(seen.len(), KINDS.len() - 5);
+    }
+
+    #[test]
+    fn who_was_refused_is_told_with_the_documented_fields_and_short_names() {
+        let long = "x".repeat(300);
+        let refused = |client_id| {
+            let refused = ClientRefused {
+                client_id,
+                username: Some(&long),
+                peer: "10.0.0.7:1",
+                listener: "tcp",
+                namespace: Some("red".into()),
+                provider: None,
+                reason_code: Reason::NOT_AUTHORIZED,
+                reason: "wrong",
+            };
+            let happened = refused.happened();
+            (happened.subject(), happened.address, happened.data)
+        };
+        let (subject, address, data) = refused("c");
+        assert_eq!(subject.as_deref(), Some("namespaces/red/clients/c"));
+        assert_eq!(address, "10.0.0.7".parse().ok());
+        let own: HashSet<&str> =
+            data.as_object().expect("an object").keys().map(String::as_str).collect();
+        let known = KINDS.iter().find(|(kind, ..)| *kind == "client.refused");
+        assert_eq!(own, known.expect("a documented kind").1.split(", ").collect());
+        assert!(data["username"].as_str().expect("a name").len() < 200);
+        assert_eq!(refused(&long).0, None);
     }
 
     #[test]

@@ -18,12 +18,15 @@ use crate::config::Events;
 use crate::config::namespaces::DEFAULT;
 use crate::moment;
 use crate::run::Clock;
-pub(crate) use cloud::Happened;
 pub use cloud::KINDS;
+pub(crate) use cloud::{ClientRefused, Happened};
 use pace::Pace;
 pub(crate) use readers::{Readers, Reading, Wanted};
 
-/// Shared by workers, the API and the control plane.
+/// The part of `per_second_max` that refused log-ins have, beside it.
+const REFUSALS_PART: u32 = 10;
+
+/// Shared by workers, doors, the API and the control plane.
 #[derive(Debug)]
 pub struct LifeCycle {
     shared: Arc<Shared>,
@@ -36,6 +39,9 @@ pub struct LifeCycle {
     start: u64,
     made: AtomicU64,
     pace: Pace,
+    /// Refused log-ins have a pace of their own: who was refused has proved nothing, and may not use
+    /// up what others have.
+    refusals: Pace,
     pub(crate) readers: Readers,
     /// Who subscribes is told by the shards only while somebody reads.
     tells_subscriptions: AtomicBool,
@@ -51,6 +57,7 @@ impl LifeCycle {
             start: clock.wall_ms(),
             made: AtomicU64::new(0),
             pace: Pace::new(config.per_client_per_second_max, config.per_second_max),
+            refusals: Pace::new(0, config.per_second_max.div_ceil(REFUSALS_PART)),
             readers: Readers::default(),
             tells_subscriptions: AtomicBool::new(false),
         };
@@ -66,7 +73,7 @@ impl LifeCycle {
         now_ms: u64,
         mut publish: impl FnMut(Message),
     ) {
-        if !self.is_published && self.readers.are_none() {
+        if self.is_unheard() {
             return;
         }
         for happened in cloud::of(event, namespace) {
@@ -74,6 +81,18 @@ impl LifeCycle {
                 self.tell(&happened).into_iter().for_each(&mut publish);
             }
         }
+    }
+
+    /// Nobody can hear of anything.
+    pub(crate) fn is_unheard(&self) -> bool {
+        !self.is_published && self.readers.are_none()
+    }
+
+    /// A CONNECT was refused before it came to a shard. The message is to be published.
+    pub(crate) fn on_refused(&self, refused: &ClientRefused<'_>, now_ms: u64) -> Option<Message> {
+        let happened = refused.happened();
+        let is_told = self.is_heard(&happened) && self.refusals.allows(&happened, now_ms);
+        if is_told { self.tell(&happened) } else { None }
     }
 
     /// Something has happened that no client has a hand in. The message is to be published.
@@ -86,7 +105,7 @@ impl LifeCycle {
     pub(crate) fn tick(&self, now_ms: u64) -> Option<Message> {
         self.readers.beat(now_ms);
         self.note_readers();
-        let count = self.pace.take_withheld();
+        let count = self.pace.take_withheld() + self.refusals.take_withheld();
         let what = json!({ "count": count });
         if count == 0 { None } else { self.on_other(&Happened::of_broker("events.withheld", what)) }
     }
@@ -102,7 +121,7 @@ impl LifeCycle {
 
     /// Events that were not told, because there were too many.
     pub fn withheld(&self) -> u64 {
-        self.pace.withheld()
+        self.pace.withheld() + self.refusals.withheld()
     }
 
     /// Readers that were cut, because they did not read.
@@ -161,5 +180,54 @@ impl LifeCycle {
             event["subject"] = subject.into();
         }
         event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::Settings;
+    use codec::Reason;
+
+    use super::*;
+    use crate::config::{Config, Machine};
+
+    #[test]
+    fn a_flood_of_refused_log_ins_leaves_room_for_other_events() {
+        let config = Config::defaults(&Machine::here()).events;
+        let shared = Shared::new(Settings::default(), 1, 1);
+        let life_cycle = LifeCycle::new(&config, &shared, Clock::start());
+        let mut reading = life_cycle.readers.add("me", Wanted::default()).unwrap();
+        let refuse = |number: u32, client_id: &str, address: &str| {
+            let refused = ClientRefused {
+                client_id,
+                username: None,
+                peer: &format!("{address}:{number}"),
+                listener: "tcp",
+                namespace: None,
+                provider: None,
+                reason_code: Reason::NOT_AUTHORIZED,
+                reason: "wrong",
+            };
+            life_cycle.on_refused(&refused, 5_000);
+        };
+        let mut told = |kind: &str| {
+            let all = std::iter::from_fn(|| reading.queue.try_recv().ok());
+            let of_kind = format!("event: quelea.{kind}\n");
+            all.filter(|bytes| String::from_utf8_lossy(bytes).contains(&of_kind)).count()
+        };
+        let share = config.per_second_max.div_ceil(REFUSALS_PART) as usize;
+        (1..=1_000).for_each(|number| refuse(number, "victim", "10.0.0.1"));
+        assert_eq!(told("client.refused"), share.div_ceil(4), "of one address");
+        for number in 1..=10_000 {
+            refuse(number, "victim", &format!("10.1.{}.{}", number / 256, number % 256));
+        }
+        assert_eq!(told("client.refused"), share - share.div_ceil(4));
+        for _ in 0..config.per_client_per_second_max {
+            let client_id = "victim".into();
+            let purged = Event::SessionPurged { client_id, username: None };
+            life_cycle.on_event(&purged, DEFAULT, 5_000, |_| {});
+        }
+        assert_eq!(told("session.purged"), config.per_client_per_second_max as usize);
+        assert_eq!(life_cycle.withheld(), 11_000 - share as u64);
     }
 }

@@ -33,6 +33,7 @@ use super::worker::Line;
 use crate::auth::bans::Visitor;
 use crate::auth::scram::{self, Exchange};
 use crate::auth::{AuthRequest, Authenticator, Step, TOKEN_METHOD, Verdict};
+use crate::life_cycle::LifeCycle;
 use crate::logging::shown;
 use crate::memory;
 use crate::namespaces::{NameMaker, Namespaces};
@@ -125,6 +126,7 @@ pub(super) struct DoorContext {
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(super) authenticator: Arc<Authenticator>,
     pub(super) namespaces: Arc<Namespaces>,
+    pub(super) life_cycle: Arc<LifeCycle>,
     pub(super) name_maker: NameMaker,
     pub(super) clock: Clock,
     pub(super) connect_timeout_ms: u64,
@@ -583,6 +585,11 @@ impl Door {
             Verdict::Refused(reason) => {
                 let refusal = refusal(&credentials, reason, "", "authentication failed");
                 self.refuse_connect(key, stream, &credentials, &refusal);
+            }
+            Verdict::Denied(denial) => {
+                let reason = Reason::NOT_AUTHORIZED;
+                let refusal = refusal(&credentials, reason, "", "authentication failed");
+                self.deny(key, stream, &credentials, &refusal, Some(&denial));
             }
         }
     }

@@ -274,6 +274,7 @@ impl Running {
             mailboxes: workers.mailboxes.clone(),
             authenticator: self.authenticator.clone(),
             namespaces: self.namespaces.clone(),
+            life_cycle: self.life_cycle.clone(),
             name_maker,
             clock: self.clock,
             connect_timeout_ms: u64::from(limits.connect_timeout_secs) * 1000,

@@ -8,9 +8,12 @@ use net::{Read, Stream};
 
 use super::stage::Stage;
 use super::{Deadlines, Door};
+use crate::auth::Denial;
+use crate::life_cycle::ClientRefused;
 use crate::logging::shown;
 use crate::run::gate::TurnedAway;
 use crate::run::line_pace::{About, Visitor};
+use crate::run::mailbox::Item;
 
 /// How long a refused client may take to read why.
 const REFUSAL_MS: u64 = 1000;
@@ -26,6 +29,19 @@ impl Door {
         credentials: &Credentials,
         refusal: &Refusal,
     ) {
+        self.deny(key, stream, credentials, refusal, None);
+    }
+
+    /// The same, perhaps because somebody who was asked said no.
+    pub(super) fn deny(
+        &mut self,
+        key: usize,
+        stream: Stream,
+        credentials: &Credentials,
+        refusal: &Refusal,
+        denial: Option<&Denial>,
+    ) {
+        self.publish_refusal(key, credentials, refusal, denial);
         let request = &credentials.request;
         let who = (&*request.client_id, request.username.as_deref(), &*request.peer);
         self.refuse(key, stream, who, refusal);
@@ -57,6 +73,35 @@ impl Door {
             arrival.entrance.counts.turn_away(TurnedAway::Refused);
         }
         self.read_away(key, stream);
+    }
+
+    fn publish_refusal(
+        &self,
+        key: usize,
+        credentials: &Credentials,
+        refusal: &Refusal,
+        denial: Option<&Denial>,
+    ) {
+        let (context, request) = (&self.context, &credentials.request);
+        let Some(arrival) = self.arrivals.get(key).filter(|_| !context.life_cycle.is_unheard())
+        else {
+            return;
+        };
+        let only = arrival.entrance.belonging.only().map(Into::into);
+        let placed = || context.namespaces.name_of(request.scope);
+        let refused = ClientRefused {
+            client_id: &request.client_id,
+            username: request.username.as_deref(),
+            peer: &request.peer,
+            listener: &arrival.entrance.name,
+            namespace: only.or_else(|| (!request.scope.is_first()).then(placed)),
+            provider: denial.map(|denial| &*denial.provider),
+            reason_code: refusal.reason,
+            reason: denial.map_or(refusal.detail, |denial| &denial.reason),
+        };
+        if let Some(message) = context.life_cycle.on_refused(&refused, self.now_ms) {
+            context.mailboxes[0].put(Item::Publish(0, message));
+        }
     }
 
     /// May there be a line about somebody at the door?
