@@ -42,6 +42,7 @@ LONG_ONLY = {
     "many-users-64",
     "many-users-160",
     "many-users-240",
+    "tenant-crowd-memory",
 }
 SHORT = [name for name in siege.CASES if name not in LONG_ONLY]
 

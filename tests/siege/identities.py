@@ -80,6 +80,12 @@ def service_garbage(field):
     return log_ins(field, field.closed_port, lambda n: {"user": f"odd{n}", "password": "x"}, 41)
 
 
+@case("service-silence", "log-ins of one address for which the service never answers, flat out",
+      expect=none_let_in)  # fmt: skip
+def service_silence(field):
+    return log_ins(field, field.closed_port, lambda n: {"user": f"silent{n}", "password": "x"}, 46)
+
+
 def guesses_are_paced(outcome):
     heard, secs = outcome.facts.get("0x87", 0), outcome.facts["secs"]
     # 64 at once, and 5 in a second.

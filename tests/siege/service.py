@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 
 from tokens import Service, as_json
 
@@ -24,8 +25,15 @@ def lists():
     return {name: [str(number) for number in range(LISTED)] for name in ("one", "two")}
 
 
+def hang():
+    """Longer than anybody waits."""
+    time.sleep(60)
+    return as_json({"result": "ignore"})
+
+
 # By the beginning of the user name.
 ANSWERS = {
+    "silent": hang,
     "odd": lambda: GARBAGE[next(_turns) % len(GARBAGE)],
     "guess": lambda: as_json({"result": "deny"}, (401, 403)[next(_turns) % 2]),
     "cached": lambda: as_json(

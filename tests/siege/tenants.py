@@ -14,7 +14,7 @@ from churn import SMALL_LOGS
 from held import kept, publish_retained
 
 # Two tenants who share logs and memory of little size.
-TENANTS = SMALL_LOGS.replace("[limits]", '[limits]\nmemory_bytes_max = "200MiB"') + """
+TENANTS = SMALL_LOGS.replace("[limits]", '[limits]\nmemory_bytes_max = "96MiB"') + """
 [[listeners]]
 url = "tcp://127.0.0.1:0"
 name = "tenants"
@@ -33,6 +33,8 @@ NINA = {"user": "blue:nina", "password": "x"}
 AWAY = {"client_id": "away", "properties": kept(600), **NINA}
 PERIOD_SECS = 0.02
 THREADS = 6
+# What waits for the neighbour before the attack, and what one of these has.
+WAITING, WAITING_SHORT, BYTES = 600, 50, 1_000
 # Publishes of a hog before it looks at the answers.
 PORTION = 10
 
@@ -72,13 +74,18 @@ def fill_everything(field, peers, facts):
             facts["hogs_refused"] += sum(reason[0] >= 0x80 for reason in reasons)
 
 
+def store(peer, facts):
+    """The neighbour publishes to its own session that is away."""
+    peer.send(wire.publish("own/x", bytes(BYTES), 1, 1))
+    body = peer.expect(wire.PUBACK)
+    facts["refused" if len(body) > 2 and body[2] >= 0x80 else "stored"] += 1
+
+
 def behave(field, facts):
-    """A neighbour: messages for its own session that is away, and retained ones."""
+    """The neighbour goes on with that, and with retained messages."""
     with field.client(2, port=field.tenants_port, **NINA) as peer:
         for number in itertools.takewhile(lambda _: field.goes_on(), itertools.count()):
-            peer.send(wire.publish("own/x", str(number).encode(), 1, 1))
-            body = peer.expect(wire.PUBACK)
-            facts["refused" if len(body) > 2 and body[2] >= 0x80 else "stored"] += 1
+            store(peer, facts)
             is_kept = publish_retained(peer, f"kept/{number}", b"x" * 100) < 0x80
             facts["kept" if is_kept else "refused"] += 1
             time.sleep(PERIOD_SECS)
@@ -109,15 +116,23 @@ def neighbour_is_whole(outcome):
     return found
 
 
-@cases.case("tenant-crowd", "150 users of a namespace who fill logs, queues and retained messages,"
-            " beside another namespace", config=TENANTS, peak_mib=270, alone=True,
-            expect=neighbour_is_whole)  # fmt: skip
+def enter_case(level, config):
+    @cases.case(f"tenant-crowd-{level}", "150 users of a namespace who fill queues and retained messages,"
+                f" at level {level}, beside another namespace", config=config, peak_mib=270, alone=True,
+                expect=neighbour_is_whole)  # fmt: skip
+    def attack(field):
+        return tenant_crowd(field)
+
+
 def tenant_crowd(field):
     names = ["refused", "stored", "kept", "left", "kept_left"]
     names += ["hogs_sent", "hogs_refused", "hogs_cut"]
     facts = dict.fromkeys(names, 0)
     with field.client(2, port=field.tenants_port, **AWAY) as peer:
         subscribed(peer, ["own/#"], 1)
+    with field.client(2, port=field.tenants_port, **NINA) as peer:
+        for _ in range(field.pick(WAITING, WAITING_SHORT)):
+            store(peer, facts)
     peers = [(number, enter(field, number)) for number in range(field.pick(150, 30))]
     peers = [(number, peer) for number, peer in peers if peer is not None]
     field.begin()
@@ -128,6 +143,10 @@ def tenant_crowd(field):
     [thread.join() for thread in threads]
     come_back(field, facts)
     return facts
+
+
+for level in ("fsync", "memory"):
+    enter_case(level, TENANTS.replace("[durability]", f'[durability]\nlevel = "{level}"'))
 
 
 def rate_holds(outcome):
