@@ -108,10 +108,10 @@ impl MemoryGuard {
         if self.is_near { LOOK_EVERY_NEAR } else { LOOK_EVERY }
     }
 
-    /// Looks, and tells.
-    pub(super) fn look(&mut self) -> Change {
-        let Some(reading) = Reading::take() else { return Change::default() };
-        let now = reading;
+    /// Looks, and tells. What can be freed without harm is, before anybody has to slow down; `free`
+    /// returns how many bytes that were.
+    pub(super) fn look(&mut self, free: impl FnOnce() -> usize) -> Change {
+        let Some(now) = self.read(Reading::take, free) else { return Change::default() };
         let change = self.judge(now, Instant::now());
         if let Some(left) = change.left {
             tell(left, now, self.bytes_max);
@@ -124,15 +124,30 @@ impl MemoryGuard {
         change
     }
 
-    fn judge(&mut self, now: Reading, at: Instant) -> Change {
+    fn read(
+        &self,
+        take: impl Fn() -> Option<Reading>,
+        free: impl FnOnce() -> usize,
+    ) -> Option<Reading> {
+        let now = take()?;
+        let is_enough = self.level(now) == Memory::Enough;
+        if is_enough || free() == 0 { Some(now) } else { take() }
+    }
+
+    fn level(&self, now: Reading) -> Memory {
         let before = self.left;
-        self.is_near = before != Memory::Enough || now.resident > self.bytes_max / 2;
-        self.left = match () {
+        match () {
             () if self.is_beyond(now, 0, before >= Memory::Out) => Memory::Out,
             () if self.is_beyond(now, self.reserve_bytes, before >= Memory::Short) => Memory::Short,
             () if self.is_tight(now, before >= Memory::Tight) => Memory::Tight,
             () => Memory::Enough,
-        };
+        }
+    }
+
+    fn judge(&mut self, now: Reading, at: Instant) -> Change {
+        let before = self.left;
+        self.is_near = before != Memory::Enough || now.resident > self.bytes_max / 2;
+        self.left = self.level(now);
         let left = (self.left != before).then_some(self.left);
         let bytes = (self.left != Memory::Enough).then(|| self.bytes(now));
         Change { left, bytes, purges: self.purges(now, at), counts: self.is_near }
@@ -218,6 +233,8 @@ fn tell(left: Memory, Reading { held, resident }: Reading, limit: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -241,6 +258,21 @@ mod tests {
         assert_eq!(judge(20, 870), None);
         assert_eq!(judge(20, 850), Some(Memory::Short));
         assert_eq!(judge(20, 800), Some(Memory::Enough));
+    }
+
+    #[test]
+    fn what_can_be_asked_for_again_is_forgotten_before_anybody_has_to_slow_down() {
+        let guard = MemoryGuard::new(800 * MIB);
+        let answers = Cell::new(200_u64);
+        let take = |others: u64| Some(reading(others + answers.get(), 850));
+        let free = || (answers.replace(0) * MIB) as usize;
+        assert_eq!(guard.read(|| take(400), free), Some(reading(600, 850)));
+        assert_eq!(answers.get(), 200, "there is enough");
+        let after = guard.read(|| take(590), free);
+        assert_eq!(after, Some(reading(590, 850)));
+        assert_eq!(guard.level(after.unwrap()), Memory::Enough);
+        assert_eq!(guard.read(|| take(790), free), Some(reading(790, 850)), "nothing is left");
+        assert_eq!(guard.level(reading(790, 850)), Memory::Short);
     }
 
     #[test]

@@ -278,7 +278,8 @@ impl Ticker {
             let mut cut_at = Instant::now();
             let mut looked_at: Option<Instant> = None;
             while !is_over.load(Ordering::Acquire) {
-                let change = guard.look();
+                // Remembered answers can be asked for again.
+                let change = guard.look(|| authenticator.free_memory());
                 if let Some(left) = change.left {
                     if left == Memory::Short {
                         tell_largest(&shared);
@@ -287,11 +288,10 @@ impl Ticker {
                 }
                 let bytes = change.bytes.unwrap_or(Bytes { left: u64::MAX, to_free: 0 });
                 shared.set_memory_left(memory, bytes.left);
-                let to_free = bytes.to_free.saturating_sub(forget_answers(&authenticator, memory));
-                let is_due = to_free > 0 && cut_at.elapsed() >= CUT_INTERVAL;
+                let is_due = bytes.to_free > 0 && cut_at.elapsed() >= CUT_INTERVAL;
                 if memory != Memory::Enough && is_due {
                     cut_at = Instant::now();
-                    shared.ledger.cut_largest(to_free);
+                    shared.ledger.cut_largest(bytes.to_free);
                 }
                 if change.counts {
                     mailboxes.iter().for_each(|mailbox| mailbox.put(Item::MemoryLook));
@@ -336,12 +336,6 @@ impl Ticker {
         // A panic there has been told on standard error.
         let _ = self.thread.join();
     }
-}
-
-/// Remembered answers are forgotten before any client is disconnected. Returns how many bytes that
-/// has freed.
-fn forget_answers(authenticator: &Authenticator, memory: Memory) -> u64 {
-    if memory == Memory::Enough { 0 } else { authenticator.free_memory() as u64 }
 }
 
 /// Ends the process when the grace of a stop is over, whatever any thread waits for: a disk that
