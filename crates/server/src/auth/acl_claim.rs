@@ -109,7 +109,9 @@ fn rule_of(item: &Value) -> Result<OrderedRule, String> {
             ("qos", _) => rule.qos = qos_of(value).ok_or_else(not_understood)?,
             ("retain", _) => rule.retain = retain_of(value).ok_or_else(not_understood)?,
             ("ipaddr", _) => {
-                for address in texts_of(value).ok_or_else(not_understood)? {
+                // Of no network would be of any.
+                let networks = texts_of(value).filter(|networks| !networks.is_empty());
+                for address in networks.ok_or_else(not_understood)? {
                     let network = address.parse::<Network>().map_err(|error| error.to_string())?;
                     rule.addresses.push(network.addresses());
                 }
@@ -215,6 +217,9 @@ fn retain_of(value: &Value) -> Option<Option<bool>> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod oracle;
 
 #[cfg(test)]
 mod tests {
@@ -347,6 +352,7 @@ mod tests {
             json!({ "qos": [] }),
             json!({ "retain": "sometimes" }),
             json!({ "ipaddr": "x" }),
+            json!({ "ipaddr": [] }),
             json!({ "clientid_re": "^a" }),
             json!({ "topic": "x".repeat(BYTES_MAX + 1) }),
         ] {

@@ -38,9 +38,9 @@ pub(super) struct RawRule {
     #[serde(default)]
     retain: Option<Spanned<bool>>,
     #[serde(default)]
-    addresses: Vec<Spanned<String>>,
+    addresses: Option<Spanned<Vec<Spanned<String>>>>,
     #[serde(default)]
-    listeners: Vec<String>,
+    listeners: Option<Spanned<Vec<String>>>,
     #[serde(default)]
     group: Option<Spanned<String>>,
     #[serde(default, rename = "description")]
@@ -87,8 +87,8 @@ impl Reading<'_> {
             is_about_every_topic: false,
             qos: self.qos(raw.qos)?,
             retain,
-            addresses: self.addresses(&raw.addresses)?,
-            listeners: raw.listeners,
+            addresses: self.addresses(&self.some("addresses", raw.addresses)?)?,
+            listeners: self.some("listeners", raw.listeners)?,
             query,
             line,
         })
@@ -147,6 +147,16 @@ impl Reading<'_> {
         Ok(qos)
     }
 
+    /// None of them would be any of them.
+    fn some<T>(&self, key: &str, list: Option<Spanned<Vec<T>>>) -> Result<Vec<T>, Mistake> {
+        let Some(list) = list else { return Ok(Vec::new()) };
+        if list.get_ref().is_empty() {
+            let detail = format!("`{key}` is empty: leave it out if the rule is for all");
+            return Err((self.line(&list.span()), detail));
+        }
+        Ok(list.into_inner())
+    }
+
     fn addresses(
         &self,
         addresses: &[Spanned<String>],
@@ -167,6 +177,15 @@ mod tests {
     use super::super::parse;
 
     const GROUPS: &str = "[[groups]]\nname = \"cars\"\nquery = \"attributes.type = 'car'\"\n";
+
+    #[test]
+    fn a_list_of_nothing_is_not_a_list_of_everything() {
+        for list in ["addresses", "listeners", "qos", "topics"] {
+            let topics = if list == "topics" { "" } else { "topics = [\"a\"]\n" };
+            let text = format!("[[rules]]\neffect = \"allow\"\n{topics}{list} = []\n");
+            assert!(parse(&text).is_err(), "{list}");
+        }
+    }
 
     #[test]
     fn rules_are_read_with_all_their_conditions() {
