@@ -214,6 +214,17 @@ def test_a_token_and_an_answer_bring_their_own_access_rules(start, service):
     assert reason(broker, client_id="c3", user="x", password=odd) == NOT_AUTHORIZED
 
 
+def test_a_name_in_a_token_is_no_longer_than_one_in_a_connect(start):
+    broker = start(BY_SECRET + "[limits]\nusername_bytes_max = 20\n", {"secret": SECRET})
+
+    def ask(name):
+        return reason(broker, client_id="c1", password=hs256(claims(sub=name)))
+
+    assert ask("a" * 20) == 0
+    assert ask("a" * 21) == 0x86
+    broker.wait_for_log("longer than username_bytes_max")
+
+
 def test_access_rules_that_are_not_understood_refuse_the_log_in(start, service):
     odd = [["up/#"], {"publish": ["up/#"]}, "[]", True, None,
            {"permission": "allow", "action": "all", "topic": "up/#"},

@@ -278,6 +278,17 @@ impl Grants {
         self.steps().saturating_sub(USUAL_STEPS) / STEPS_PER_UNIT
     }
 
+    /// Bytes of what no other client has.
+    pub(crate) fn own_bytes(&self) -> usize {
+        let Some(own) = &self.own else { return 0 };
+        let ordered = own.ordered.as_ref().map_or(0, |rules| size_of_val(&**rules));
+        match ordered + size_of_val(&*own.parts) {
+            // They are all that somebody has with this user name.
+            0 => 0,
+            bytes => size_of::<RuleSet>() + bytes,
+        }
+    }
+
     fn steps(&self) -> usize {
         [&self.own, &self.everyone].into_iter().flatten().map(|set| set.steps as usize).sum()
     }

@@ -67,6 +67,11 @@ pub const CLIENT_BYTES: usize = size_of::<Client>();
 /// (`crates/broker/tests/allocations.rs` compares it with the allocator's word.)
 pub(crate) const SESSION_BYTES: usize = 576;
 
+/// What it takes to know who a client is, beside its client id.
+pub(crate) fn identity_bytes(username: Option<&str>, principal: Option<&Principal>) -> usize {
+    username.map_or(0, str::len) + principal.map_or(0, Principal::bytes)
+}
+
 pub(crate) fn will_bytes(will: Option<&Will>) -> usize {
     will.map_or(0, |will| {
         size_of::<Will>() + will.topic.len() + will.properties.len() + will.payload.len()
@@ -259,7 +264,10 @@ impl Client {
     pub(crate) fn recharge(&mut self) {
         let logged_bytes = self.durable.as_ref().map_or(0, |durable| size_of_val(&**durable));
         let kept_bytes = if self.is_persistent() { SESSION_BYTES + logged_bytes } else { 0 };
-        let own_bytes = kept_bytes + self.id.len() + will_bytes(self.will.as_deref());
+        let who_bytes = identity_bytes(self.username.as_deref(), self.principal.as_deref());
+        let rules_bytes = self.grants.own_bytes();
+        let will_bytes = will_bytes(self.will.as_deref());
+        let own_bytes = kept_bytes + self.id.len() + who_bytes + rules_bytes + will_bytes;
         self.charged.set(self.subscription_bytes.saturating_add(own_bytes as u32));
     }
 

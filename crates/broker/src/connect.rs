@@ -95,6 +95,10 @@ pub struct Who<'a> {
     pub peer: &'a str,
 }
 
+/// A connection whose client needs no more to be known is let in though its payer's share is used
+/// up, if nothing else is kept for it.
+const IDENTITY_BYTES_USUAL: usize = 1024;
+
 impl Shard {
     /// A connection has been admitted, which the driver has given a [number](crate::Numbers) of its
     /// own. Returns the client's slot, by which the driver names it from now on.
@@ -180,10 +184,13 @@ impl Shard {
     /// Would a session more be too much for who pays for it?
     fn lacks_room_for(&self, request: &ConnectRequest) -> bool {
         let will_bytes = client::will_bytes(request.will.as_deref());
-        if request.session_expiry_secs == 0 && will_bytes == 0 {
+        let (username, principal) = (request.proved_username(), request.principal.as_deref());
+        let who_bytes = request.client_id.len() + client::identity_bytes(username, principal);
+        let is_usual = will_bytes == 0 && who_bytes <= IDENTITY_BYTES_USUAL;
+        if request.session_expiry_secs == 0 && is_usual {
             return false;
         }
-        let bytes = client::SESSION_BYTES + request.client_id.len() + will_bytes;
+        let bytes = client::SESSION_BYTES + who_bytes + will_bytes;
         request.payer().is_some_and(|payer| {
             self.shared.account(&payer).lacks_room(Held::Sessions, bytes as u64)
         })

@@ -352,6 +352,7 @@ impl Shard {
                 }
                 client.grants = client.grants_by(&self.rules);
                 client.rechecks |= !client.grants.is_open();
+                client.recharge();
                 (Reason::SUCCESS, &[])
             }
             Reauthenticated::Failure(_) => {

@@ -592,6 +592,7 @@ impl Shard {
             if let Some(client) = self.clients.get_mut(slot) {
                 client.grants = client.grants_by(&self.rules);
                 client.rechecks = !client.grants.is_open();
+                client.recharge();
             }
             self.recheck_receiving(slot);
         }

@@ -235,8 +235,8 @@ impl Compiled {
     fn bytes(&self) -> usize {
         let rule = &*self.rule;
         let patterns: usize = rule.patterns.iter().map(Pattern::bytes).sum();
-        let text = |text: &Box<str>| size_of_val(text) + text.len();
-        let texts = rule.exact.iter().chain(&self.listeners).map(text).sum::<usize>();
+        let texts = rule.exact.iter().chain(&self.listeners);
+        let texts = texts.map(|text| size_of_val(text) + text.len()).sum::<usize>();
         size_of::<Self>() + size_of::<Rule>() + patterns + texts + size_of_val(&*self.addresses)
     }
 

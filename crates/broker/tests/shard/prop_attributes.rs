@@ -81,7 +81,7 @@ impl Filter {
                 };
                 let with = |levels: &Vec<String>, value: &String| {
                     let mut levels = levels.clone();
-                    levels.last_mut().unwrap().push_str(value);
+                    levels.last_mut().expect("a level").push_str(value);
                     levels
                 };
                 all = all.iter().flat_map(|it| values.iter().map(|v| with(it, v))).collect();
@@ -178,7 +178,7 @@ fn values() -> impl Strategy<Value = Attribute> {
     let number = prop_oneof![Just("1"), Just("-2.5"), Just("11")];
     let one = prop_oneof![
         5 => text.prop_map(|text| Attribute::Text(text.into())),
-        1 => number.prop_map(|text| Attribute::Number(Number::parse(text).unwrap())),
+        1 => number.prop_map(|text| Attribute::Number(Number::parse(text).expect("a number"))),
     ];
     let list = proptest::collection::vec(one.clone(), 0..6);
     prop_oneof![1 => one, 3 => list.prop_map(|items| Attribute::List(items.into()))]
@@ -263,7 +263,7 @@ fn compiled(rules: &[(Filter, bool)]) -> Access {
         permission: if *denies { Permission::Deny } else { Permission::ReadWrite },
         filter: filter.written(),
     };
-    Access::compile(&rules.iter().map(rule).collect::<Vec<_>>()).unwrap()
+    Access::compile(&rules.iter().map(rule).collect::<Vec<_>>()).expect("valid rules")
 }
 
 fn who(principal: &Principal) -> Identity<'_> {

@@ -6,8 +6,9 @@ use crate::lab::{
     Conn, Got, Lab, connect_packet, of_version, persistent, publish, request, request_with,
     retained, with_limits,
 };
+use broker::access::{OrderedRule, OwnRules};
 use broker::admission::{self, Admission};
-use broker::{Access, ConnectRequest, Limits, Memory, Settings};
+use broker::{Access, Attribute, Attributes, ConnectRequest, Limits, Memory, Principal, Settings};
 use codec::{AckKind, Connect, Packet, Property, PropertyBuf, QoS, Reason, Version};
 use session::Held;
 
@@ -299,6 +300,56 @@ fn sessions_are_refused_to_a_payer_that_has_many_and_resumed_all_the_same() {
     };
     assert!(!is_let_in(&mut lab, with_will("a")));
     assert!(is_let_in(&mut lab, with_will("c")));
+}
+
+/// Its credential says much of it, and brings rules.
+fn fat(address: &str, client_id: &str) -> ConnectRequest {
+    let text = |number| Attribute::Text(format!("{client_id}-{number:050}").into());
+    let list = Attribute::List((0..100).map(text).collect());
+    let rule = OrderedRule {
+        allows: true,
+        publish: true,
+        subscribe: true,
+        filters: (0..50).map(|number| format!("own/{number}/%{{attributes.many}}")).collect(),
+        ..OrderedRule::default()
+    };
+    let principal = Principal {
+        attributes: Attributes::new([("many".into(), list)]),
+        rules: OwnRules::compile(&[rule]).expect("valid rules"),
+        ..Principal::default()
+    };
+    ConnectRequest { principal: Some(Box::new(principal)), ..from(address, client_id) }
+}
+
+#[test]
+fn what_is_known_of_clients_is_charged_as_long_as_they_are_connected() {
+    let settings = Settings { sessions_bytes_max: 400_000, ..Settings::default() };
+    let mut lab = Lab::with(1, settings, Access::open());
+    let once = |request: ConnectRequest| ConnectRequest { session_expiry_secs: 0, ..request };
+    let mut all = Vec::new();
+    for number in 0..40 {
+        let conn = lab.connect(once(fat("a", &format!("a{number}"))));
+        match lab.take_all(conn)[..] {
+            [Got::Connack { reason: Reason::SUCCESS, .. }] => all.push(conn),
+            [Got::Connack { reason: Reason::QUOTA_EXCEEDED, .. }] => {}
+            ref other => panic!("expected a CONNACK, got {other:?}"),
+        }
+    }
+    assert!((2..20).contains(&all.len()), "{}", all.len());
+    assert!(held(&lab, "address a", Held::Sessions) > 10_000 * all.len() as u64);
+    all.push(lab.open(once(fat("b", "its neighbour has its share"))));
+    all.push(lab.open(once(from("a", "who needs little"))));
+    all.into_iter().for_each(|conn| lab.cut(conn));
+    assert_eq!(lab.shared.ledger.bytes(Held::Sessions), 0);
+    // A session that is kept pays on.
+    let kept = lab.open(fat("a", "kept"));
+    lab.cut(kept);
+    assert!(held(&lab, "address a", Held::Sessions) > 10_000);
+    let clean = ConnectRequest { clean_start: true, ..once(from("a", "kept")) };
+    let again = lab.open(clean);
+    assert!(held(&lab, "address a", Held::Sessions) < 1_000);
+    lab.cut(again);
+    assert_eq!(lab.shared.ledger.bytes(Held::Sessions), 0);
 }
 
 #[test]

@@ -397,11 +397,13 @@ settings! {
         /// 0x95. Clients that have more to ask for send several; those that do so by themselves
         /// take a few hundred at a time.
         filters_per_packet_max: u32 = count(1, 65_536), "1024";
-        /// The most bytes of all sessions: for each its client id, will and subscriptions, and
+        /// The most bytes of all sessions: for each its client id, user name, attributes, access
+        /// rules of its own, will and subscriptions, and
         /// 576 bytes if it outlives its connection, some more if it is in the log. Divided as
         /// `queues_bytes_max` says. Above its part,
         /// new persistent sessions, wills and subscriptions of a user or an address are refused
-        /// with 0x97 (return code 3, 0x80 for MQTT 3); existing sessions can always be resumed.
+        /// with 0x97 (return code 3, 0x80 for MQTT 3), and so are clients whose names, attributes
+        /// and rules take more than 1 KiB; existing sessions can always be resumed.
         /// `auto`: an eighth of `memory_bytes_max`.
         sessions_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// The most unacknowledged messages to one client, which may ask for fewer with its own

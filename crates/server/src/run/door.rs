@@ -704,6 +704,10 @@ impl Door {
         credentials: Box<Credentials>,
         rest: Vec<u8>,
     ) {
+        if has_long_name(&credentials.request) {
+            let refusal = refusal(&credentials, Reason::BAD_USER_NAME_OR_PASSWORD, "", LONG_NAME);
+            return self.refuse_connect(key, stream, &credentials, &refusal);
+        }
         let Some((mut stream, credentials, rest)) = self.place(key, stream, credentials, rest)
         else {
             return;
@@ -732,6 +736,14 @@ impl Door {
             arrival.stage = stage;
         }
     }
+}
+
+const LONG_NAME: &str = "the user name of its credential is longer than username_bytes_max";
+
+/// What a credential says may be longer than a CONNECT may say it.
+fn has_long_name(request: &ConnectRequest) -> bool {
+    let len = request.username.as_ref().map_or(0, |name| name.len());
+    len > usize::from(request.limits.username_bytes_max)
 }
 
 /// The host name that a client has asked for: of the TLS that ends here, or at a proxy that we
