@@ -15,7 +15,7 @@ use crate::router::Audience;
 use crate::shard::OwnMemory;
 use crate::sure::Sure;
 use crate::work::GROUPS_OVER_PER_UNIT;
-use crate::{Confirm, Ended, Mail, Name, SessionKey, Settings, Shard, WhenFull};
+use crate::{Confirm, Ended, Limits, Mail, Name, SessionKey, Settings, Shard, WhenFull};
 
 /// What became of a message on its way: where it is awaited, and by how many places.
 #[derive(Debug, Default)]
@@ -672,6 +672,27 @@ fn is_v5(client: &Client) -> bool {
     client.session.link().is_some_and(session::Link::is_v5)
 }
 
+#[inline]
+fn check_sizes(
+    topic: &str,
+    properties: codec::Properties<'_>,
+    limits: &Limits,
+) -> Result<(), Violation> {
+    topic::check_size(topic, &limits.topic).map_err(|error| Violation {
+        reason: Reason::TOPIC_NAME_INVALID,
+        clause: error.clause(),
+        detail: "topic name is not valid, or longer or deeper than this server takes",
+    })?;
+    match properties.raw().len() > limits.properties_bytes_max as usize {
+        true => Err(Violation {
+            reason: Reason::QUOTA_EXCEEDED,
+            clause: "",
+            detail: "more bytes of properties than this server takes",
+        }),
+        false => Ok(()),
+    }
+}
+
 /// Checks a PUBLISH and makes it a message: the one allocation on its way.
 fn check(
     client: &mut Client,
@@ -691,19 +712,8 @@ fn check(
         Inbound::Repeat(publishing) => (publishing, true),
     };
     let topic = publishing.topic;
-    if let Err(error) = topic::check_size(topic, &limits.topic) {
-        return Ok(Checked::Invalid(Violation {
-            reason: Reason::TOPIC_NAME_INVALID,
-            clause: error.clause(),
-            detail: "topic name is not valid, or longer or deeper than this server takes",
-        }));
-    }
-    if publish.properties.raw().len() > limits.properties_bytes_max as usize {
-        return Ok(Checked::Invalid(Violation {
-            reason: Reason::QUOTA_EXCEEDED,
-            clause: "",
-            detail: "more bytes of properties than this server takes",
-        }));
+    if let Err(violation) = check_sizes(topic, publish.properties, limits) {
+        return Ok(Checked::Invalid(violation));
     }
     let (username, principal) = (username.as_deref(), principal.as_deref());
     let identity = Identity { client_id: id, username, principal };

@@ -1,10 +1,10 @@
 //! Clients of other users that do their worst beside the honest ones.
 //!
-//! They have a listener of their own, with limits that they hit, and two users between them; or they
-//! are a namespace of their own, with many users. What they send comes from a seed of its own; what
-//! they read is judged: no message and no session of another user or namespace. The honest ones
-//! keep every promise that they have in a world of their own, and are neither refused nor cut. When
-//! the hostile ones have gone, nothing is charged to them.
+//! They have a listener of their own, with limits that they hit, and two users between them; or
+//! they are a namespace of their own, with many users. What they send comes from a seed of its own;
+//! what they read is judged: no message and no session of another user or namespace. The honest
+//! ones keep every promise that they have in a world of their own, and are neither refused nor cut.
+//! When the hostile ones have gone, nothing is charged to them.
 
 mod kinds;
 mod network;
