@@ -291,6 +291,20 @@ def test_log_ins_are_answered_while_a_namespace_is_made(start):
     assert [event["namespace"] for event in made] == ["green", "yellow"]
 
 
+def test_who_waits_for_a_namespace_waits_no_longer_than_for_any_log_in(start):
+    config = BY_USERNAME + 'namespace_unknown = "create"\n[limits]\nconnect_timeout_secs = 1\n'
+    with Gate("name-maker") as gate:
+        broker = start(config, environment=gate.environment)
+        gate.shut()
+        with Peer(broker.port()).send(connect(user="green:a")) as peer:
+            peer.expect_end()
+        broker.wait_for_log(lambda event: "not decided in time" in event["message"])
+        assert Peer(broker.port()).connect(user="red:a")[1] == 0
+        gate.open()
+        # What was asked for is made, whoever has left.
+        broker.wait_for_log(lambda event: event["message"] == "namespace made for a client")
+
+
 def test_one_address_makes_so_many_namespaces_at_once(start):
     config = BY_USERNAME + 'namespace_unknown = "create"\n'
     with Gate("name-maker") as gate:

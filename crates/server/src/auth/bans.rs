@@ -33,7 +33,8 @@ pub struct Bans {
     /// Changes stand in line: the list in force is the one that was written last.
     changing: Mutex<()>,
     listed: RwLock<Arc<Lists>>,
-    flapping: Mutex<Flapping>,
+    /// None: nobody is looked at.
+    flapping: Option<Mutex<Flapping>>,
     refused: [AtomicU64; Kind::ALL.len()],
 }
 
@@ -108,7 +109,7 @@ impl Bans {
             stamps: stamps.clone(),
             changing: Mutex::default(),
             listed: RwLock::new(Arc::new(listed)),
-            flapping: Mutex::new(Flapping::new(Limits::of(config))),
+            flapping: Limits::of(config).map(Flapping::new).map(Mutex::new),
             refused: Default::default(),
         })
     }
@@ -213,7 +214,8 @@ impl Bans {
 
     /// A client that has proved who it is wants to be let in. True: it has come too often.
     pub fn keeps_off(&self, client: Name<'_>, username: Option<&str>, now: Instant) -> bool {
-        let is_off = lock(&self.flapping).keeps_off(client, username, now);
+        let Some(flapping) = &self.flapping else { return false };
+        let is_off = lock(flapping).keeps_off(client, username, now);
         if is_off {
             self.count(Kind::Flapping);
         }
@@ -222,7 +224,9 @@ impl Bans {
 
     /// A client was let in: its session is its own.
     pub fn note_admitted(&self, client: Name<'_>, username: Option<&str>, now: Instant) {
-        lock(&self.flapping).note(client, username, now);
+        if let Some(flapping) = &self.flapping {
+            lock(flapping).note(client, username, now);
+        }
     }
 
     /// How often a kind of ban has kept somebody out.

@@ -40,10 +40,10 @@ use broker::Shared;
 use signal_hook::iterator::Signals;
 
 use crate::api::{self, Api, Facts, Gatekeeper};
-use crate::auth::Authenticator;
 use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::rules::{self, BrokerRules};
+use crate::auth::{Authenticator, random};
 use crate::config::{self, ApiAddress, Config, ConfigError, Loaded, Settings, print};
 use crate::disk::Stamps;
 use crate::http::{self, Health, Metrics, State};
@@ -95,8 +95,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         Arc::new(Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?);
     authenticator.fit_into(config.limits.memory_bytes_max);
     let shards = store.as_ref().map_or(config.server.shards, Store::shards);
-    let seed = u64::from_le_bytes(crate::auth::random());
-    let shared = Shared::new(limits::of_broker(&config), shards, seed);
+    let shared = Shared::new(limits::of_broker(&config), shards, u64::from_le_bytes(random()));
     let namespaces = Arc::new(Namespaces::open(directory, &stamps, &shared, &config.namespaces)?);
     let gate = Arc::new(open_gate(&config, &stamps)?);
     let health = Health::new();

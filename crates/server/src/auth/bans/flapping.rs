@@ -41,7 +41,7 @@ pub(super) struct Flapping {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connects in a window; 0: nobody is looked at.
+    /// Connects in a window.
     pub(super) connects_max: u32,
     pub(super) window: Duration,
     /// The first ban.
@@ -59,33 +59,21 @@ struct Ban {
 }
 
 impl Limits {
-    pub(super) fn of(config: &Auth) -> Self {
+    /// None: nobody is looked at.
+    pub(super) fn of(config: &Auth) -> Option<Self> {
         let secs = |secs: u32| Duration::from_secs(secs.into());
-        Self {
+        (config.flapping_max > 0).then(|| Self {
             connects_max: config.flapping_max,
             window: secs(config.flapping_window_secs),
             ban: secs(config.flapping_ban_secs),
             counts_max: COUNTS_MAX,
             bans_max: BANS_MAX,
-        }
+        })
     }
 
     /// Of a client that has been banned so often before.
     fn ban_length(&self, times: u32) -> Duration {
         self.ban.saturating_mul(1 << times.min(16)).min(BAN_MAX.max(self.ban))
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let none = Duration::ZERO;
-        Self { connects_max: 0, window: none, ban: none, counts_max: 0, bans_max: 0 }
-    }
-}
-
-impl Default for Flapping {
-    fn default() -> Self {
-        Self::new(Limits::default())
     }
 }
 
@@ -103,9 +91,6 @@ impl Flapping {
 
     /// A client was let in.
     pub(super) fn note(&mut self, client: Name<'_>, username: Option<&str>, now: Instant) {
-        if self.limits.connects_max == 0 {
-            return;
-        }
         self.forget_old_counts(now);
         let key = self.key(client, username);
         if let Some(connects) = self.counts.get_mut(&key) {
@@ -129,9 +114,6 @@ impl Flapping {
         username: Option<&str>,
         now: Instant,
     ) -> bool {
-        if self.limits.connects_max == 0 {
-            return false;
-        }
         let key = self.key(client, username);
         if self.bans.get(&key).is_some_and(|ban| now < ban.until) {
             return true;

@@ -203,11 +203,9 @@ impl Door {
                     let peer = arrival.stage.peer();
                     let ip = peer.parse().ok().map(|address: SocketAddr| address.ip());
                     if self.may_tell(About::Handshake, ip, "-", "timeout") {
-                        tracing::info!(
-                            listener = arrival.entrance.name,
-                            peer,
-                            "no complete CONNECT in time; connection closed"
-                        );
+                        let listener = &arrival.entrance.name;
+                        let late = late(&arrival.stage);
+                        tracing::info!(listener, peer, "{late}; connection closed");
                     }
                     self.turn_away(key, TurnedAway::Timeout);
                 }
@@ -216,5 +214,13 @@ impl Door {
             }
             deadlines.pop_front();
         }
+    }
+}
+
+/// What has not come in time.
+const fn late(stage: &Stage) -> &'static str {
+    match stage {
+        Stage::Checking { .. } => "its log-in was not decided in time",
+        _ => "no complete CONNECT in time",
     }
 }
