@@ -221,7 +221,7 @@ settings! {
         /// `wss://`, or `unix:///path/to/socket`. `*` as the address means all addresses. Without a
         /// port: 1883, 8883, 80, 443.
         url: Option<String> = Kind::Text("a URL such as tcp://127.0.0.1:1883"), "";
-        /// What logs and metrics call it. Default: its URL.
+        /// What logs, metrics and `quelea ctl listeners` call it. Default: its URL.
         name: Option<String> = Kind::Text("a name"), "";
         /// The permission bits of the file of a `unix://` listener, in octal, such as `"0660"`. A
         /// client must be able to write to the file. Not set: what the umask of the process leaves.
@@ -775,7 +775,8 @@ settings! {
         /// The `source` of each event, which tells brokers apart.
         source: String = Kind::Text("a URI reference"), "/quelea";
         /// The most events a second; those of clients of one address are a quarter of that at most.
-        /// Further ones are counted, and the count is told.
+        /// Refused log-ins have a tenth of it in addition. Further ones are counted, and the count is
+        /// told.
         per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "2000";
         /// The most events a second about one client.
         per_client_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "20";

@@ -1,9 +1,9 @@
 //! The configuration as text for people: what is in force, and what could be.
 
-use super::Loaded;
 use super::keys::{RawListener, RawTls, RawWebSocket, SECTIONS};
 use super::schema::{Key, Section, Value};
-use super::source::{Origin, default_of, is_list};
+use super::source::{Origin, Settings, default_of, is_list};
+use super::{Derived, Loaded};
 
 /// The effective configuration as TOML, each value with where it was set. Reads back as the same
 /// configuration, except for the listeners where none is configured.
@@ -44,13 +44,13 @@ pub struct Row {
 }
 
 /// What is in force, but for the listeners.
-pub fn rows(loaded: &Loaded) -> Vec<Row> {
+pub fn rows(settings: &Settings, derived: &[Derived]) -> Vec<Row> {
     let mut rows = Vec::new();
     for section in SECTIONS.iter().filter(|section| !section.name.starts_with("listeners")) {
         for key in section.keys {
-            let setting = loaded.settings.setting(section.name, key);
+            let setting = settings.setting(section.name, key);
             let name = format!("{}.{}", section.name, key.name);
-            let derived = loaded.derived.iter().find(|derived| derived.key == name);
+            let derived = derived.iter().find(|derived| derived.key == name);
             let value = derived.map(|derived| derived.value.clone());
             let origin = setting.origin.to_string();
             rows.push(Row {

@@ -129,8 +129,8 @@ pub const KINDS: [(&str, &str, &str); 16] = [
         "client.refused",
         "namespace, client_id, username, address, listener, provider, reason_code, reason",
         "A CONNECT was refused at its listener. Nothing of it is proved. `provider` is who said no: \
-         a name of `[[authentication]]` or `file`; null: the broker itself. `namespace` is null where \
-         it is not known yet.",
+         a name of `[[authentication]]` or `file`; null: the broker itself. `namespace` is null \
+         where it is not known yet.",
     ),
     ("ban.made", "kind, who, namespace, until, by", "Somebody was banned by the API."),
     ("ban.removed", "kind, who, namespace, by", "A ban was taken back."),

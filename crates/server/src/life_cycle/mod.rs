@@ -39,8 +39,8 @@ pub struct LifeCycle {
     start: u64,
     made: AtomicU64,
     pace: Pace,
-    /// Refused log-ins have a pace of their own: who was refused has proved nothing, and may not use
-    /// up what others have.
+    /// Refused log-ins have a pace of their own: a client that was refused has proved nothing, and
+    /// may not use up what others have.
     refusals: Pace,
     pub(crate) readers: Readers,
     /// Who subscribes is told by the shards only while somebody reads.

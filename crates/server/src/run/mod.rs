@@ -80,8 +80,7 @@ pub type Reread<'a> = dyn Fn() -> Result<Loaded, ConfigError> + 'a;
 ///
 /// What cannot be made at the start: files that cannot be used, addresses that cannot be bound.
 pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
-    let shown = print::rows(&loaded);
-    let Loaded { config, settings, .. } = loaded;
+    let Loaded { config, settings, derived } = loaded;
     let clock = Clock::start();
     let signals = watch::catch_reloads()?;
     raise_descriptor_limit(config.limits.connections_max);
@@ -107,7 +106,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let http = {
         let facts = Facts {
             config: config.clone(),
-            settings: shown,
+            settings: print::rows(&settings, &derived),
             clock,
             health: health.clone(),
             gate: gate.clone(),

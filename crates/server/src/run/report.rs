@@ -9,8 +9,8 @@ use super::line_pace::{About, LinePace};
 use crate::config::namespaces::DEFAULT;
 use crate::logging::shown;
 
-/// Writes one event, as far as the pace of lines allows: INFO, or WARN where something was lost. The
-/// namespace is told unless it is the default one.
+/// Writes one event, as far as the pace of lines allows: INFO, or WARN where something was lost.
+/// The namespace is told unless it is the default one.
 pub(super) fn log(event: &Event, namespace: &str, pace: &LinePace, now_ms: u64) {
     if let Some(about) = about(event)
         && !pace.allows(about, now_ms)
@@ -75,19 +75,11 @@ pub(super) fn log(event: &Event, namespace: &str, pace: &LinePace, now_ms: u64) 
         Event::SessionExpired { client_id, .. } => {
             tracing::debug!(namespace, client = &*shown(client_id), "session expired");
         }
-        Event::NotKept { client_id, error } => {
-            tracing::error!(
-                namespace,
-                client = &*shown(client_id),
-                %error,
-                "session refused: the log cannot take it"
-            );
-        }
-        other => log_rest(other, namespace),
+        other => log_losses(other, namespace),
     }
 }
 
-fn log_rest(event: &Event, namespace: Option<&str>) {
+fn log_losses(event: &Event, namespace: Option<&str>) {
     match event {
         Event::Cut { client_id, username, peer, bytes, held } => {
             tracing::warn!(
@@ -126,6 +118,20 @@ fn log_rest(event: &Event, namespace: Option<&str>) {
                 topic = &*shown(topic),
                 count,
                 "retained messages refused: the limit is reached"
+            );
+        }
+        other => log_rest(other, namespace),
+    }
+}
+
+fn log_rest(event: &Event, namespace: Option<&str>) {
+    match event {
+        Event::NotKept { client_id, error } => {
+            tracing::error!(
+                namespace,
+                client = &*shown(client_id),
+                %error,
+                "session refused: the log cannot take it"
             );
         }
         Event::WillNotKept { client_id, error } => {
