@@ -255,6 +255,11 @@ impl<'a> Identity<'a> {
         Self { client_id, username, principal: None }
     }
 
+    #[must_use]
+    pub const fn with(self, principal: Option<&'a Principal>) -> Self {
+        Self { principal, ..self }
+    }
+
     /// Does nobody know what its attributes are?
     fn is_unknown(&self) -> bool {
         self.principal.is_some_and(|principal| principal.is_unknown)

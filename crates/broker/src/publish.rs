@@ -715,8 +715,7 @@ fn check(
     if let Err(violation) = check_sizes(topic, publish.properties, limits) {
         return Ok(Checked::Invalid(violation));
     }
-    let (username, principal) = (username.as_deref(), principal.as_deref());
-    let identity = Identity { client_id: id, username, principal };
+    let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
     let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
     if !grants.allows_as(identity, Action::Publish, topic, manner) {
         return Ok(Checked::Deny(topic.into()));

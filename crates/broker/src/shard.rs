@@ -334,8 +334,7 @@ impl Shard {
         let mut given_up: Vec<(Dropped, session::Origin)> = Vec::new();
         let before = client.session.link().map_or(0, |link| link.outbox.len());
         let Client { session, grants, id, username, principal, rechecks, .. } = client;
-        let (username, principal) = (username.as_deref(), principal.as_deref());
-        let identity = Identity { client_id: id, username, principal };
+        let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
         let may_have = |message: &Message| {
             !*rechecks || grants.allows(identity, Action::Receive, message.topic())
         };

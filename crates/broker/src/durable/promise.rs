@@ -149,8 +149,7 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let mut given_up = Vec::new();
         let Client { session, grants, id, username, principal, rechecks, .. } = client;
-        let (username, principal) = (username.as_deref(), principal.as_deref());
-        let identity = Identity { client_id: id, username, principal };
+        let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
         let may_have = |message: &Message| {
             !*rechecks || grants.allows(identity, Action::Receive, message.topic())
         };
