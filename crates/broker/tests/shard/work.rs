@@ -816,3 +816,59 @@ fn rules_that_are_few_cost_a_subscriber_nothing_to_speak_of() {
     lab.settle();
     assert_eq!(lab.take(client), Some(Got::Suback(1, vec![1; 500])));
 }
+
+/// So many rules with two lists each, and one that grants everything.
+fn costly(count: usize) -> Access {
+    let with_two = |number| {
+        let filter = format!("x/%{{attributes.a}}-%{{attributes.b}}/{number}");
+        rule(Who::Everyone, Permission::Deny, &filter)
+    };
+    let mut rules: Vec<_> = (0..count).map(with_two).collect();
+    rules.push(rule(Who::Everyone, Permission::ReadWrite, "#"));
+    Access::compile(&rules).expect("valid rules")
+}
+
+#[test]
+fn who_publishes_is_charged_for_many_rules_and_not_for_few() {
+    for (count, waits) in [(100, true), (4, false)] {
+        let mut lab = Lab::with(1, Settings::default(), costly(count));
+        let client = lab.open(with_lists("client", 200));
+        let other = lab.open(request("other"));
+        lab.subscribe(other, "t", 0);
+        let mut bytes = Vec::new();
+        publish("t", b"x", 0, 0).encode(Version::V5, &mut bytes);
+        lab.bytes(client, &bytes.repeat(100));
+        let first = lab.total(|m| &m.publishes_received);
+        assert_eq!(first < 100, waits, "{count} rules: {first} at first");
+        lab.settle();
+        assert_eq!(lab.received(other).len(), 100);
+    }
+}
+
+#[test]
+fn subscriptions_that_are_too_many_to_be_judged_at_once_are_checked_for_each_message() {
+    let mut lab = Lab::with(1, Settings::default(), Access::open());
+    let client = lab.open(with_lists("client", 200));
+    let filters: Vec<_> = (0..500).map(|number| format!("{number:03}/x")).collect();
+    lab.subscribe_all(client, &filters, 0);
+    lab.settle();
+    lab.take_all(client);
+    let denied = rule(Who::Everyone, Permission::Deny, "499/#");
+    let mut rules = vec![rule(Who::Everyone, Permission::ReadWrite, "#"), denied];
+    let with_two = |number| {
+        rule(
+            Who::Everyone,
+            Permission::Deny,
+            &format!("y/%{{attributes.a}}-%{{attributes.b}}/{number}"),
+        )
+    };
+    rules.extend((0..200).map(with_two));
+    lab.shards[0].set_access(Access::compile(&rules).unwrap());
+    let other = lab.open(request("other"));
+    for topic in ["000/x", "498/x", "499/x"] {
+        lab.publish(other, topic, b"x", 0, 0);
+    }
+    lab.settle();
+    let topics: Vec<_> = lab.received(client).into_iter().map(|got| got.topic).collect();
+    assert_eq!(topics, ["000/x", "498/x"]);
+}
