@@ -352,10 +352,10 @@ settings! {
         /// 4 KiB need no room. `auto`: an eighth of `memory_bytes_max`. Never less than twice the
         /// next key.
         incoming_bytes_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
-        /// The same for each user, or, for clients without a proved user name, for each address (of
-        /// IPv6, each /64), in each namespace. `auto`: a quarter of `incoming_bytes_max`. Never less
-        /// than twice the largest `packet_bytes_max`. All users of a namespace together have no more
-        /// than they leave to other namespaces.
+        /// The same for each user, or, for clients without a proved user name, for each address
+        /// (of IPv6, each /64), in each namespace. `auto`: a quarter of `incoming_bytes_max`. Never
+        /// less than twice the largest `packet_bytes_max`. All users of a namespace together have
+        /// no more than they leave to other namespaces.
         incoming_bytes_per_user_max: u64 = bytes_or("auto", u64::MAX / 2), "auto";
         /// The largest packet accepted, announced to MQTT 5 clients. A larger one ends the
         /// connection with 0x95 as soon as its header is seen.
