@@ -776,8 +776,8 @@ settings! {
         /// The `source` of each event, which tells brokers apart.
         source: String = Kind::Text("a URI reference"), "/quelea";
         /// The most events a second; those of clients of one address are a quarter of that at most.
-        /// Refused log-ins have a tenth of it in addition. Further events are counted, and the count
-        /// is reported.
+        /// Refused log-ins have a tenth of it in addition. Further events are counted, and the
+        /// count is reported.
         per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "2000";
         /// The most events a second about one client.
         per_client_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "20";
