@@ -307,21 +307,28 @@ impl Shard {
     }
 
     fn anybody_refuses(&mut self, message: &Message, found: &[Subscription], now_ms: u64) -> bool {
-        for subscription in found {
-            self.drop_expired(subscription.subscriber, now_ms);
-        }
         let traits = Traits::of(message);
+        let kept =
+            |subscription: &&Subscription| options::qos(subscription.options) != QoS::AtMostOnce;
         traits.qos != QoS::AtMostOnce
-            && found.iter().any(|subscription| {
-                let own = std::slice::from_ref(subscription);
-                let slot = subscription.subscriber;
-                let is_own = traits.publisher == self.key(slot).as_u64();
-                options::qos(subscription.options) != QoS::AtMostOnce
-                    && self.clients.get(slot).is_some_and(|client| {
-                        self.would_refuse(client, message)
-                            && terms_of((message, traits), own, is_own, client).is_some()
-                    })
-            })
+            && found.iter().filter(kept).any(|own| self.refuses((message, traits), own, now_ms))
+    }
+
+    /// Does the session have no room for the message, though it is owed it?
+    fn refuses(&mut self, of: (&Message, Traits), own: &Subscription, now_ms: u64) -> bool {
+        let (message, traits) = of;
+        let slot = own.subscriber;
+        let is_own = traits.publisher == self.key(slot).as_u64();
+        let is_full = |shard: &Self| {
+            let client = shard.clients.get(slot);
+            client.is_some_and(|client| shard.would_refuse(client, message))
+        };
+        let is_owed = |client| terms_of(of, std::slice::from_ref(own), is_own, client).is_some();
+        if !is_full(self) || !self.clients.get(slot).is_some_and(is_owed) {
+            return false;
+        }
+        self.drop_expired(slot, now_ms);
+        is_full(self)
     }
 
     /// What has expired in the queue of a session takes no room there.

@@ -12,6 +12,7 @@ use storage::Position;
 use topic::{FilterId, Subscription};
 
 use super::eras::{self, is_owed};
+use super::lifetimes::Lifetimes;
 use super::promise::Promise;
 use super::store::{Loaded, Noted};
 use crate::client::{Client, Pace};
@@ -29,14 +30,10 @@ const BATCH_SERIALS: usize = 64;
 /// A session with more subscriptions asks the index which of them match a message of its backlog.
 const OWN_FILTERS_MAX: usize = 64;
 
-/// What became of a message that waited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
-    Live,
-    Expired,
-    /// It has expired, and was counted out before.
-    Gone,
-}
+/// A queue is looked through for what has expired only if that may be this part of it: so much of a
+/// full queue may be taken by what has expired, and for each message that expires this many are
+/// looked at.
+const EXPIRED_PART: u32 = 16;
 
 impl Shard {
     /// Writes a message into the log if a durable session here is owed it. Returns its serial and,
@@ -238,13 +235,11 @@ impl Shard {
         let (payload_bytes, serial) = (delivery.message.payload().len(), delivery.terms.serial);
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
-        self.drop_expired_in_log(slot, now_ms);
+        let is_full = self.is_backlog_full(slot, bytes, now_ms);
         let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let limits = client.limits.queue;
         let Some(durable) = client.durable.as_mut().sure() else { return false };
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
-        let is_full = durable.queued >= limits.messages_max
-            || durable.queued_bytes + bytes > limits.bytes_max;
         if is_full && (limits.overflow != Overflow::DropOldest || !fits_at_all) {
             self.pass_over(slot, serial);
             self.release_message(serial);
@@ -256,10 +251,7 @@ impl Shard {
             self.after_offer(slot, payload_bytes, offered, now_ms);
             return false;
         }
-        durable.is_behind = true;
-        durable.last_queued = serial;
-        durable.queued += 1;
-        durable.queued_bytes += bytes;
+        durable.count_in(serial, bytes, delivery.message.expires_at_ms(), now_ms);
         self.after_offer(slot, payload_bytes, Offered::Queued, now_ms);
         if is_full {
             self.drop_oldest(slot, now_ms);
@@ -281,71 +273,75 @@ impl Shard {
             let Some(serial) = self.take_pending(slot) else {
                 return;
             };
-            let left = self.leave_queue(slot, serial);
+            let was_live = self.leave_queue(slot, serial);
             self.release_message(serial);
-            self.tell_left(slot, left, now_ms);
-            if left == Left::Live {
+            if was_live {
                 self.note_dropped(slot, Dropped::QueueFull, now_ms);
             }
         }
     }
 
-    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5). It walks the whole
-    /// queue, so only when messages have expired since it did so last: the log looks for these once
-    /// a second.
+    /// Is there no room in the backlog of a session for one more delivery of so many bytes?
+    fn is_backlog_full(&mut self, slot: u32, bytes: u64, now_ms: u64) -> bool {
+        let is_full = |shard: &Self| {
+            shard.clients.get(slot).is_some_and(|client| {
+                let durable = client.durable.as_ref();
+                durable.is_some_and(|durable| durable.is_full(bytes, &client.limits.queue))
+            })
+        };
+        if !is_full(self) {
+            return false;
+        }
+        self.drop_expired_in_log(slot, now_ms);
+        is_full(self)
+    }
+
+    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5): counts the queue anew if
+    /// [enough](EXPIRED_PART) may have expired since that was done last, as it walks all of it.
+    ///
+    /// What has just been counted in has to be in the lists.
     pub(crate) fn drop_expired_in_log(&mut self, slot: u32, now_ms: u64) {
-        let Some(expired) = self.store.as_ref().map(|store| store.expired) else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let limits = client.limits.queue;
-        let Some(durable) = client.durable.as_mut() else { return };
-        // Half full: what comes next may be large.
-        let has_room =
-            durable.queued < limits.messages_max && durable.queued_bytes < limits.bytes_max / 2;
-        if !durable.is_behind || has_room || durable.rare().expired_seen == expired {
+        let Some(second) = self.store.as_ref().map(|store| store.expired_through) else { return };
+        let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
+        let Some(durable) = durable.filter(|durable| durable.is_behind) else { return };
+        let Some(rare) = &mut durable.rare else { return };
+        let over = rare.lifetimes.over(second);
+        let is_enough = over.messages.saturating_mul(EXPIRED_PART) >= durable.queued
+            || over.bytes.saturating_mul(EXPIRED_PART.into()) >= durable.queued_bytes;
+        if over.messages == 0 || !is_enough {
             return;
         }
-        durable.rare().expired_seen = expired;
-        let (mut count, mut bytes, mut gone) = (0, 0, 0);
-        for serial in self.all_pending(slot) {
-            match self.store.as_ref().and_then(|store| store.bytes_of(serial)) {
-                Some(known) => (count, bytes) = (count + 1, bytes + known),
-                None => gone += 1,
-            }
-        }
+        rare.lifetimes.forget(second);
+        let pending = self.all_pending(slot);
+        self.work.charge(pending.len() / PENDING_PER_UNIT);
+        let Some(store) = &self.store else { return };
+        let live = pending.into_iter().filter_map(|serial| store.bytes_of(serial));
+        let (count, bytes) = live.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
         let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
         let Some(durable) = durable else { return };
+        let expired = durable.queued.saturating_sub(count);
         (durable.queued, durable.queued_bytes) = (count, bytes);
-        let before = std::mem::replace(&mut durable.rare().gone, gone);
-        self.note_expired(slot, gone.saturating_sub(before), now_ms);
+        self.note_expired(slot, expired, now_ms);
     }
 
-    /// The session's turn has come for a serial of which it is owed nothing more.
-    fn leave_queue(&mut self, slot: u32, serial: u64) -> Left {
-        let left = self.count_out(slot, serial);
+    /// The session's turn has come for a serial of which it is owed nothing more. False: its
+    /// message has expired.
+    fn leave_queue(&mut self, slot: u32, serial: u64) -> bool {
+        let was_live = self.count_out(slot, serial);
         self.pass_now(slot, serial);
-        left
+        was_live
     }
 
-    /// Counts a serial out of the queue of a session.
-    fn count_out(&mut self, slot: u32, serial: u64) -> Left {
+    /// Counts a serial out of the queue of a session. False: its message has expired, and stays
+    /// counted until all is counted anew: nobody knows of one alone whether that was before or
+    /// after.
+    fn count_out(&mut self, slot: u32, serial: u64) -> bool {
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let durable = self.clients.get_mut(slot).and_then(|client| client.durable.as_mut());
-        let Some(durable) = durable else { return Left::Gone };
-        if bytes.is_none()
-            && let Some(rare) = durable.rare.as_mut().filter(|rare| rare.gone > 0)
-        {
-            rare.gone -= 1;
-            return Left::Gone;
+        if let (Some(durable), Some(bytes)) = (durable, bytes) {
+            durable.count_out(1, bytes);
         }
-        durable.queued = durable.queued.saturating_sub(1);
-        durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes.unwrap_or_default());
-        if bytes.is_some() { Left::Live } else { Left::Expired }
-    }
-
-    fn tell_left(&mut self, slot: u32, left: Left, now_ms: u64) {
-        if left == Left::Expired {
-            self.note_dropped(slot, Dropped::Expired, now_ms);
-        }
+        bytes.is_some()
     }
 
     fn pass_now(&mut self, slot: u32, serial: u64) {
@@ -446,7 +442,7 @@ impl Shard {
                 return;
             }
             let Some(serial) = self.take_pending(slot) else {
-                self.catch_up(slot);
+                self.catch_up(slot, now_ms);
                 return;
             };
             if !self.hand_out_stored(slot, serial, now_ms) {
@@ -494,8 +490,8 @@ impl Shard {
         match store.load(serial, queue.into()) {
             Loaded::Pending => false,
             Loaded::Gone => {
-                let left = self.leave_queue(slot, serial);
-                self.tell_left(slot, left, now_ms);
+                self.leave_queue(slot, serial);
+                self.drop_expired_in_log(slot, now_ms);
                 true
             }
             Loaded::Ready(message) => {
@@ -552,16 +548,17 @@ impl Shard {
     }
 
     /// Nothing waits for the session any more.
-    fn catch_up(&mut self, slot: u32) {
+    fn catch_up(&mut self, slot: u32, now_ms: u64) {
         let Some(store) = self.store.as_mut().sure() else { return };
         let Some(client) = self.clients.get_mut(slot).sure() else { return };
         let Some(durable) = client.durable.as_mut().sure() else { return };
         durable.is_behind = false;
         if let Some(rare) = &mut durable.rare {
             rare.upcoming = VecDeque::new();
-            rare.gone = 0;
+            rare.lifetimes = Lifetimes::default();
         }
-        (durable.queued, durable.queued_bytes) = (0, 0);
+        durable.queued_bytes = 0;
+        let expired = std::mem::take(&mut durable.queued);
         durable.track.advance(store.last_serial());
         for listed in client.subscriptions.plain() {
             store.prune_backlog(listed.filter);
@@ -569,6 +566,7 @@ impl Shard {
         if let Some(link) = client.session.link_mut().filter(|link| link.outbox.is_empty()) {
             link.has_caught_up();
         }
+        self.note_expired(slot, expired, now_ms);
     }
 
     /// The session gives a filter up: what waits for it by this filter alone is not owed any more.
@@ -585,15 +583,15 @@ impl Shard {
         for serial in before {
             if after.binary_search(&serial).is_err()
                 && let Some(store) = &mut self.store
+                && let Some(bytes) = store.bytes_of(serial)
             {
-                bytes_gone += store.bytes_of(serial).unwrap_or_default();
+                bytes_gone += bytes;
                 count += 1;
                 store.release_message(serial);
             }
         }
         if let Some(durable) = self.clients.get_mut(slot).and_then(|c| c.durable.as_mut()) {
-            durable.queued = durable.queued.saturating_sub(count);
-            durable.queued_bytes = durable.queued_bytes.saturating_sub(bytes_gone);
+            durable.count_out(count, bytes_gone);
         }
     }
 
@@ -729,8 +727,7 @@ impl Shard {
                     || message.qos() == QoS::ExactlyOnce
                     || durable.is_behind =>
             {
-                let is_full = durable.queued >= limits.messages_max
-                    || durable.queued_bytes + message.heap_bytes() as u64 > limits.bytes_max;
+                let is_full = durable.is_full(message.heap_bytes() as u64, limits);
                 let is_open = !durable.is_behind && client.session.has_window();
                 limits.overflow == Overflow::Reject && is_full && !is_open
             }

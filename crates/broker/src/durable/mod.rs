@@ -25,6 +25,7 @@ mod eras;
 mod group;
 mod handover;
 mod late;
+mod lifetimes;
 mod line;
 mod promise;
 mod queue;

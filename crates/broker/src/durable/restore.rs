@@ -317,7 +317,7 @@ impl Shard {
                     let owed = owed_by_topic[facts.topic as usize].get_or_insert_with(|| {
                         self.owed_on(&replay.topics[facts.topic as usize], since)
                     });
-                    self.line_up(serial, &facts, owed)
+                    self.line_up(serial, &facts, owed, now_ms)
                 };
             }
             if refs == 0 {
@@ -415,7 +415,7 @@ impl Shard {
     }
 
     /// Puts a message into the backlogs of those who have not had it. Returns how many they are.
-    fn line_up(&mut self, serial: u64, facts: &MessageFacts, owed: &Owed) -> u32 {
+    fn line_up(&mut self, serial: u64, facts: &MessageFacts, owed: &Owed, now_ms: u64) -> u32 {
         let (mut count, mut last) = (0, None);
         for (slot, filter, from, is_durable) in owed {
             let durable = self.clients.get_mut(*slot).and_then(|c| c.durable.as_mut());
@@ -434,10 +434,8 @@ impl Shard {
             }
             if last.replace(*slot) != Some(*slot) {
                 count += 1;
-                durable.is_behind = true;
-                durable.queued += 1;
-                durable.last_queued = serial;
-                durable.queued_bytes += u64::from(facts.place.bytes);
+                let bytes = facts.place.bytes.into();
+                durable.count_in(serial, bytes, facts.expires_at_ms, now_ms);
             }
         }
         count

@@ -1,12 +1,14 @@
 //! What the log is told of a session: that it is there, its subscriptions, its will, its end.
 
 use codec::{Packet, Reason, SubscribeOptions, Version};
+use session::{NEVER, QueueLimits};
 use storage::{AppendError, Level, Position, Status};
 
 use super::ends::End;
 use super::eras::Eras;
 use super::handover::Received;
 use super::late::{self, Deletion};
+use super::lifetimes::Lifetimes;
 use super::promise::Promise;
 use super::store::{Class, level_of};
 use super::track::{Place, Track};
@@ -28,7 +30,8 @@ pub(crate) struct Durable {
     pub(crate) detached: Place,
     pub(crate) rare: Option<Box<Rare>>,
     /// Deliveries that wait in the log, and their bytes. What expires there is counted until the
-    /// session has caught up.
+    /// queue is counted anew, or the session has caught up: by so much it has expired as is counted
+    /// then and is not there.
     pub(crate) queued: u32,
     pub(crate) queued_bytes: u64,
     /// The last that has to wait.
@@ -56,10 +59,8 @@ pub(crate) struct Rare {
     pub(crate) in_line: std::collections::VecDeque<u64>,
     /// The serials whose turn comes next, looked up already.
     pub(crate) upcoming: std::collections::VecDeque<u64>,
-    /// [`Store::expired`](super::Store) when the queue was counted anew.
-    pub(crate) expired_seen: u64,
-    /// Of what waits: messages that have expired and are not counted any more.
-    pub(crate) gone: u32,
+    /// Of what waits, and was not there when the queue was counted anew or may expire later.
+    pub(crate) lifetimes: Lifetimes,
 }
 
 impl Durable {
@@ -83,6 +84,28 @@ impl Durable {
 
     pub(crate) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
+    }
+
+    /// A delivery waits.
+    pub(crate) fn count_in(&mut self, serial: u64, bytes: u64, expires_at_ms: u64, now_ms: u64) {
+        self.is_behind = true;
+        self.last_queued = serial;
+        self.queued += 1;
+        self.queued_bytes += bytes;
+        if expires_at_ms != NEVER {
+            self.rare().lifetimes.add(expires_at_ms, bytes, now_ms);
+        }
+    }
+
+    /// Deliveries wait no more.
+    pub(crate) const fn count_out(&mut self, count: u32, bytes: u64) {
+        self.queued = self.queued.saturating_sub(count);
+        self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
+    }
+
+    /// Is there no room for one more delivery of so many bytes?
+    pub(crate) const fn is_full(&self, bytes: u64, limits: &QueueLimits) -> bool {
+        self.queued >= limits.messages_max || self.queued_bytes + bytes > limits.bytes_max
     }
 
     /// The serial from which a filter of the session counts: what is done is done, however often
@@ -142,6 +165,7 @@ impl Rare {
             && self.eras.is_empty()
             && self.in_line.is_empty()
             && self.upcoming.is_empty()
+            && self.lifetimes.is_empty()
     }
 }
 

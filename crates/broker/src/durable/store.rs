@@ -11,6 +11,7 @@ use topic::FilterId;
 use super::ends::{End, Ends};
 use super::handover::{Handovers, SOURCES};
 use super::late::Late;
+use super::lifetimes::second_of;
 use super::line::Line;
 use super::promise::{Promise, Promises};
 use super::track::Place;
@@ -127,8 +128,8 @@ pub(crate) struct Store {
     /// Serials in `expiries`, those of messages that are gone among them: at most about twice as
     /// many as there are messages.
     expiry_count: usize,
-    /// Messages that have expired while somebody needed them, since the start.
-    pub(crate) expired: u64,
+    /// What expired up to this second is gone.
+    pub(crate) expired_through: u64,
     /// Per filter: the serials that a session on it has yet to get, growing. Filters with none
     /// have no list.
     pub(crate) backlogs: HashMap<FilterId, Backlog, FixedState>,
@@ -201,7 +202,7 @@ impl Store {
             unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
-            expired: 0,
+            expired_through: 0,
             unreadable: Vec::new(),
             unread_tries: HashMap::default(),
             backlogs: HashMap::default(),
@@ -380,7 +381,7 @@ impl Store {
 
     pub(crate) fn note_expiry(&mut self, serial: u64, expires_at_ms: u64) {
         if expires_at_ms != NEVER {
-            self.expiries.entry(expires_at_ms / 1000 + 1).or_default().push(serial);
+            self.expiries.entry(second_of(expires_at_ms)).or_default().push(serial);
             self.expiry_count += 1;
             if self.expiry_count > 2 * self.messages.len() + COMPACT_MIN {
                 self.compact_expiries();
@@ -478,14 +479,14 @@ impl Store {
 
     /// Lets go of the messages that have expired.
     pub(crate) fn expire_messages(&mut self, now_ms: u64) {
+        self.expired_through = self.expired_through.max(now_ms / 1000);
         while let Some(entry) = self.expiries.first_entry()
-            && *entry.key() * 1000 <= now_ms
+            && *entry.key() <= self.expired_through
         {
             let serials = entry.remove();
             self.expiry_count -= serials.len();
             for serial in serials {
                 if self.messages.get(&serial).is_some_and(|stored| stored.pins == 0) {
-                    self.expired += 1;
                     self.drop_message(serial);
                 }
             }

@@ -40,7 +40,7 @@ impl Lab {
         }
     }
 
-    fn session(&mut self, client_id: &str) -> Option<SessionView> {
+    pub(crate) fn session(&mut self, client_id: &str) -> Option<SessionView> {
         match self.ask(0, &Command::Session(client_id.into())) {
             Answer::Session(found) => found.map(|view| *view),
             other => panic!("{other:?}"),

@@ -14,13 +14,22 @@ fn publish(
     numbers: std::ops::Range<u32>,
     expiry_secs: Option<u32>,
 ) -> usize {
+    publish_on(lab, (conn, "t"), numbers, expiry_secs)
+}
+
+fn publish_on(
+    lab: &mut Lab,
+    (conn, topic): (Conn, &str),
+    numbers: std::ops::Range<u32>,
+    expiry_secs: Option<u32>,
+) -> usize {
     let mut properties = PropertyBuf::new();
     if let Some(secs) = expiry_secs {
         properties.push(Property::MessageExpirySecs(secs));
     }
     for number in numbers {
         let payload = number.to_string();
-        let Packet::Publish(publish) = crate::lab::publish("t", payload.as_bytes(), 1, 1) else {
+        let Packet::Publish(publish) = crate::lab::publish(topic, payload.as_bytes(), 1, 1) else {
             unreachable!()
         };
         let properties = properties.as_properties();
@@ -95,5 +104,201 @@ fn mqtt_3_3_2_5_what_has_expired_takes_no_room_in_the_queue_of_a_group() {
             let conn = lab.open(with_limits(persistent("member"), crate::lab::window(1)));
             assert_eq!(read_all(&mut lab, conn), texts(11..16), "{overflow:?}");
         }
+    }
+}
+
+/// A kept session that is full of what has expired, again and again, while it is away and while it
+/// does not acknowledge: what has expired is counted each time, and once.
+#[test]
+fn mqtt_3_3_2_5_what_expires_round_after_round_is_counted_each_time() {
+    const ROUNDS: u32 = 5;
+    for overflow in POLICIES {
+        for reattaches in [false, true] {
+            let rejects = overflow == Overflow::Reject;
+            let mut lab = Lab::durable_with(1, Settings { rejects, ..Settings::default() });
+            let back = || with_limits(persistent("subscriber"), queue(10, overflow));
+            let mut conn = lab.open(back());
+            lab.subscribe(conn, "t", 1);
+            let publisher = lab.open(request("publisher"));
+            publish(&mut lab, publisher, 0..1, None);
+            let mut live = vec![0];
+            for round in 1..=ROUNDS {
+                let what = format!("{overflow:?}, reattaches {reattaches}, round {round}");
+                let first = round * 100;
+                let expiring = first..first + 11 - round;
+                assert_eq!(publish(&mut lab, publisher, expiring, Some(2)), 0, "{what}");
+                if reattaches {
+                    lab.cut(conn);
+                    conn = lab.open(back());
+                }
+                lab.pass_secs(5);
+                // Makes the queue one longer for good, and takes what has expired off its front.
+                assert_eq!(publish(&mut lab, publisher, first + 50..first + 51, None), 0, "{what}");
+                live.push(first + 50);
+                let expired = (0..round).map(|before| u64::from(10 - before)).sum::<u64>();
+                assert_eq!(lab.total(|metrics| &metrics.dropped_expired), expired, "{what}");
+                assert_eq!(lab.session("subscriber").unwrap().queued, u64::from(round), "{what}");
+            }
+            assert_eq!(lab.total(|metrics| &metrics.dropped_queue_full), 0);
+            let mut read = read_all(&mut lab, conn);
+            read.dedup();
+            assert_eq!(read, texts(live), "{overflow:?}, reattaches {reattaches}");
+            assert_eq!(lab.total(|metrics| &metrics.dropped_expired), 40);
+        }
+    }
+}
+
+/// What a kept session without a connection has waiting, and what has become of the rest.
+#[derive(Default)]
+struct Model {
+    /// With the second from which they are gone.
+    waiting: Vec<(u32, u64)>,
+    in_flight: Option<u32>,
+    full: u64,
+    refused: usize,
+}
+
+impl Model {
+    fn publish(&mut self, number: u32, expiry_secs: Option<u32>, now: u64, overflow: Overflow) {
+        self.waiting.retain(|(_, gone)| *gone > now);
+        let gone = expiry_secs.map_or(u64::MAX, |secs| now + u64::from(secs) + 1);
+        if self.waiting.len() < 10 {
+            self.waiting.push((number, gone));
+            return;
+        }
+        match overflow {
+            Overflow::Reject => self.refused += 1,
+            Overflow::DropOldest => {
+                self.full += 1;
+                self.waiting.remove(0);
+                self.waiting.push((number, gone));
+            }
+            _ => self.full += 1,
+        }
+    }
+
+    /// The session comes back: what has expired by now is not handed out, though the log looks for
+    /// it a second later.
+    fn attach(&mut self, now: u64) {
+        while self.in_flight.is_none() && !self.waiting.is_empty() {
+            let (number, gone) = self.waiting.remove(0);
+            self.in_flight = (gone > now + 1).then_some(number);
+        }
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_full_queue_takes_what_a_count_of_all_that_waits_leaves_room_for(
+        policy in 0..POLICIES.len(),
+        steps in proptest::collection::vec((0..8_u32, 1..6_u32), 1..40),
+    ) {
+        let overflow = POLICIES[policy];
+        let rejects = overflow == Overflow::Reject;
+        let mut lab = Lab::durable_with(1, Settings { rejects, ..Settings::default() });
+        let back = || with_limits(persistent("subscriber"), queue(10, overflow));
+        let conn = lab.open(back());
+        lab.subscribe(conn, "t", 1);
+        lab.cut(conn);
+        let publisher = lab.open(request("publisher"));
+        let (mut model, mut now, mut number, mut refused) = (Model::default(), 0, 0, 0);
+        for (step, size) in steps {
+            let expiry_secs = match step {
+                0..=2 => None,
+                3..=5 => Some(size),
+                6 => {
+                    lab.pass_secs(size.into());
+                    now += u64::from(size);
+                    continue;
+                }
+                _ => {
+                    // What is in flight comes again.
+                    let conn = lab.open(back());
+                    lab.cut(conn);
+                    model.attach(now);
+                    continue;
+                }
+            };
+            for _ in 0..size {
+                refused += publish(&mut lab, publisher, number..number + 1, expiry_secs);
+                model.publish(number, expiry_secs, now, overflow);
+                number += 1;
+            }
+            let queued = lab.session("subscriber").unwrap().queued;
+            proptest::prop_assert!(queued >= model.waiting.len() as u64 && queued <= 10);
+        }
+        model.waiting.retain(|(_, gone)| *gone > now + 1);
+        let conn = lab.open(back());
+        let waiting = model.waiting.iter().map(|(number, _)| *number);
+        let live: Vec<_> = model.in_flight.into_iter().chain(waiting).collect();
+        let lived = live.len() as u64;
+        proptest::prop_assert_eq!(read_all(&mut lab, conn), texts(live));
+        proptest::prop_assert_eq!(refused, model.refused);
+        proptest::prop_assert_eq!(lab.total(|metrics| &metrics.dropped_queue_full), model.full);
+        let expired = u64::from(number) - model.full - refused as u64 - lived;
+        proptest::prop_assert_eq!(lab.total(|metrics| &metrics.dropped_expired), expired);
+        proptest::prop_assert_eq!(lab.session("subscriber").unwrap().queued, 0);
+    }
+}
+
+/// A queue is not looked through for a message of somebody else, and not for one of its own as long
+/// as it has room; whoever makes it be looked through has that taken off its part of the turn.
+#[test]
+fn a_queue_is_looked_through_for_its_own_messages_and_when_it_is_full() {
+    const MESSAGES: u32 = 2000;
+    let mut lab = Lab::durable_with(1, Settings::default());
+    let back = || with_limits(persistent("subscriber"), queue(MESSAGES, Overflow::DropNewest));
+    let conn = lab.open(back());
+    lab.subscribe(conn, "t", 1);
+    lab.cut(conn);
+    let other = lab.open(persistent("other"));
+    lab.subscribe(other, "u", 1);
+    lab.cut(other);
+    let publisher = lab.open(request("publisher"));
+    let expired = |lab: &Lab| lab.total(|metrics| &metrics.dropped_expired);
+    // Of the turn that takes one more.
+    let units = |lab: &mut Lab| {
+        lab.send_only(publisher, &crate::lab::publish("t", b"x", 1, 1));
+        let units = lab.shards[0].turn_units_used();
+        lab.settle();
+        lab.take_all(publisher);
+        units
+    };
+    publish(&mut lab, publisher, 0..MESSAGES / 2, None);
+    publish(&mut lab, publisher, 0..MESSAGES / 2 - 1, Some(20));
+    publish_on(&mut lab, (publisher, "u"), 0..10, Some(2));
+    lab.pass_secs(5);
+    assert_eq!(units(&mut lab), 0, "it has room");
+    assert_eq!(units(&mut lab), 0, "it is full, and what has expired is not its own");
+    lab.pass_secs(25);
+    assert!(units(&mut lab) >= MESSAGES / 4, "it was full of what has expired");
+    assert_eq!(expired(&lab), u64::from(MESSAGES / 2 - 1));
+    assert_eq!(units(&mut lab), 0, "it has been looked through");
+    assert_eq!(lab.session("subscriber").unwrap().queued, u64::from(MESSAGES / 2 + 3));
+}
+
+#[test]
+fn mqtt_3_3_2_5_what_expires_after_a_start_takes_no_room_either() {
+    for overflow in POLICIES {
+        let rejects = overflow == Overflow::Reject;
+        let mut lab = Lab::durable_with(1, Settings { rejects, ..Settings::default() });
+        let back = || with_limits(persistent("subscriber"), queue(10, overflow));
+        let conn = lab.open(back());
+        lab.subscribe(conn, "t", 1);
+        lab.cut(conn);
+        let publisher = lab.open(request("publisher"));
+        publish(&mut lab, publisher, 0..1, None);
+        publish(&mut lab, publisher, 1..10, Some(20));
+        lab.restart();
+        let conn = lab.open(back());
+        lab.cut(conn);
+        lab.pass_secs(30);
+        let publisher = lab.open(request("publisher"));
+        assert_eq!(publish(&mut lab, publisher, 10..20, None), 0, "{overflow:?}");
+        let conn = lab.open(back());
+        assert_eq!(read_all(&mut lab, conn), texts([0].into_iter().chain(10..20)));
+        assert_eq!(lab.total(|metrics| &metrics.dropped_queue_full), 0, "{overflow:?}");
     }
 }
