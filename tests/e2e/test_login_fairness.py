@@ -1,6 +1,7 @@
 """What one client, or one address, makes of log-ins for all others: nothing."""
 
 import json
+import socket
 import threading
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from broker import eventually
 from test_identity import LISTENER, NOT_AUTHORIZED, UNAVAILABLE, service
 from tokens import as_json
-from wire import Peer, connect
+from wire import CONNACK, Peer, connect
 
 __all__ = ["service"]
 
@@ -28,6 +29,12 @@ def provider(asked, more=""):
     return f'[[authentication]]\nname = "s"\nkind = "http"\nurl = "{asked.url}"\n{more}' + LISTENER
 
 
+def closed_port():
+    with socket.socket() as unused:
+        unused.bind((HONEST, 0))
+        return unused.getsockname()[1]
+
+
 def by_user(answers):
     """An answer for each user name; a function is called."""
 
@@ -42,22 +49,31 @@ MANY = {f"a{number}": "x" for number in range(65)}
 
 
 @pytest.mark.parametrize(
-    "odd",
+    ("odd", "answer"),
     [
-        as_json({}, 500),
-        (200, {"Content-Type": "text/plain"}, b"no"),
-        as_json({"result": "allow", "client_attrs": MANY}),
-        as_json({"result": "allow", "expire_at": "soon"}),
-        (200, {"Content-Type": "application/json", "Content-Encoding": "x"}, b"\xff" * 2_000_000),
+        (as_json({}, 500), UNAVAILABLE),
+        ((200, {"Content-Type": "text/plain"}, b"no"), UNAVAILABLE),
+        (as_json({"result": "allow", "client_attrs": MANY}), NOT_AUTHORIZED),
+        (as_json({"result": "allow", "expire_at": "soon"}), UNAVAILABLE),
+        ((200, {"Content-Type": "application/json"}, b"\xff" * 2_000_000), UNAVAILABLE),
     ],
     ids=["5xx", "text", "attributes", "expiry", "large"],
 )
-def test_an_answer_that_arrived_closes_the_service_to_nobody_else(start, service, odd):
+def test_an_answer_that_arrived_closes_the_service_to_nobody_else(start, service, odd, answer):
     asked = service(by_user({"odd": odd, "anna": as_json({"result": "allow"})}))
     broker = start(provider(asked))
+    # So that connections are kept, on which a question could be asked again.
+    waiting = [dial(broker, HONEST) for _ in range(10)]
+    for number, peer in enumerate(waiting):
+        peer.send(connect(user="anna", password=f"x{number}"))
+    for peer in waiting:
+        peer.expect(CONNACK)
     for _ in range(20):
-        assert reason(broker, ATTACKER, user="odd", password="x") == UNAVAILABLE
+        assert reason(broker, ATTACKER, user="odd", password="x") == answer
     assert reason(broker, user="anna", password="x") == 0
+    assert sum(b"odd" in body for _, _, body, _ in asked.asked) == 20, "each is asked once"
+    for peer in waiting:
+        peer.close()
 
 
 def test_timeouts_of_one_address_close_the_service_to_nobody_else(start, service):
@@ -124,6 +140,23 @@ def test_every_refusal_counts_as_a_failed_login(start, service, wrong, answer):
     for number, peer in enumerate(waiting):
         peer.send(connect(user="guess", password=f"more {number}"))
     # Addresses take turns: without the limit as many guesses are asked as honest log-ins.
+    for _ in range(LOGINS):
+        assert reason(broker, user="anna", password="x") == 0
+    guesses = sum(b"guess" in body for _, _, body, _ in asked.asked)
+    assert guesses < GUESSES_AT_ONCE + LOGINS // 2, "one a second, after the first"
+    for peer in waiting:
+        peer.close()
+
+
+def test_guesses_at_one_service_count_while_another_is_down(start, service):
+    asked = service(by_user({"guess": as_json({}, 403), "anna": as_json({"result": "allow"})}))
+    down = f'[[authentication]]\nname = "d"\nkind = "http"\nurl = "http://127.0.0.1:{closed_port()}/"\n'
+    broker = start(down + provider(asked) + "[auth]\nfailures_per_second_max = 1\n")
+    for number in range(GUESSES_AT_ONCE):
+        assert reason(broker, ATTACKER, user="guess", password=str(number)) == UNAVAILABLE
+    waiting = [dial(broker, ATTACKER) for _ in range(2 * LOGINS)]
+    for number, peer in enumerate(waiting):
+        peer.send(connect(user="guess", password=f"more {number}"))
     for _ in range(LOGINS):
         assert reason(broker, user="anna", password="x") == 0
     guesses = sum(b"guess" in body for _, _, body, _ in asked.asked)

@@ -119,6 +119,7 @@ impl Shard {
         let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
         let Some(mut link) = client.session.detach() else { return };
         client.session.incoming.note_orphans(connection, &link);
+        let turn = link.turn.take();
         if let Some(extras) = &mut client.extras {
             extras.request = None;
         }
@@ -143,6 +144,9 @@ impl Shard {
         self.count_end(&ended);
         let scope = self.scope_of(slot);
         self.count_in_space(scope, Quota::Connections, -1);
+        if let Some(turn) = turn {
+            self.give_turn_back(scope, &turn);
+        }
         self.tell(scope, event);
         self.after_end(slot, &ended, now_ms);
     }

@@ -4,7 +4,7 @@ use crate::client::Pace;
 use crate::sure::Sure;
 use crate::{Quota, Scope, SessionKey, Shard, Space};
 use codec::{Packet, Publish, Subscribe};
-use session::Message;
+use session::{Message, Turn};
 
 /// How long a publisher waits for a slow subscriber before it is read on.
 pub(crate) const CONGESTION_PAUSE_MS: u32 = 2;
@@ -195,25 +195,42 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return false };
-        if link.waits_its_turn {
-            if !may_wait || until.is_none() || link.paused_until_ms() <= now_ms {
-                link.waits_its_turn = false;
+        if let Some(turn) = &link.turn {
+            if !may_wait || until.is_none() || turn.at_ms <= now_ms {
+                link.turn = None;
                 return false;
             }
-            let look_ms = link.paused_until_ms().min(now_ms + SPACE_LOOK_MS);
+            let look_ms = turn.at_ms.min(now_ms + SPACE_LOOK_MS);
+            link.pause_until(look_ms);
             self.effects.pause(connection, look_ms);
             return true;
         }
         let Some(space) = self.spaces.get(&scope) else { return false };
+        let bytes = packet_len as u64;
+        if !may_wait {
+            space.charge_late(Quota::MessagesIn, 1, now_ms);
+            space.charge_late(Quota::BytesIn, bytes, now_ms);
+            return false;
+        }
         let own = space.charge(Quota::MessagesIn, 1, now_ms);
-        let own = own.max(space.charge(Quota::BytesIn, packet_len as u64, now_ms));
-        let Some(until) = until.filter(|_| may_wait) else { return false };
+        let own = own.max(space.charge(Quota::BytesIn, bytes, now_ms));
+        let Some(until) = until else { return false };
         space.note_refused(quota);
-        link.waits_its_turn = true;
-        let until = own.unwrap_or(until).max(until);
-        link.pause_until(until);
-        self.effects.pause(connection, until.min(now_ms + SPACE_LOOK_MS));
+        let at_ms = own.unwrap_or(until).max(until);
+        link.turn = Some(Box::new(Turn { at_ms, bytes }));
+        let look_ms = at_ms.min(now_ms + SPACE_LOOK_MS);
+        link.pause_until(look_ms);
+        self.effects.pause(connection, look_ms);
         true
+    }
+
+    /// A connection has ended before the turn of its PUBLISH: nobody has to wait for that.
+    #[cold]
+    pub(crate) fn give_turn_back(&mut self, scope: Scope, turn: &Turn) {
+        if let Some(space) = self.space(scope) {
+            space.give_back(Quota::MessagesIn, 1);
+            space.give_back(Quota::BytesIn, turn.bytes);
+        }
     }
 
     /// Counts what came for a namespace beside publishes: who acknowledges or subscribes does not
@@ -221,7 +238,7 @@ impl Shard {
     #[inline(never)]
     fn charge_rest(&mut self, slot: u32, bytes: u64, now_ms: u64) {
         if let Some(space) = self.space(self.scope_of(slot)) {
-            space.charge(Quota::BytesIn, bytes, now_ms);
+            space.charge_aside(Quota::BytesIn, bytes, now_ms);
         }
     }
 
@@ -229,9 +246,9 @@ impl Shard {
     #[cold]
     pub(crate) fn charge_sent(&mut self, message: &Message, receivers: u64, now_ms: u64) {
         if let Some(space) = self.space(Scope::of(message)) {
-            space.charge(Quota::MessagesOut, receivers, now_ms);
+            space.charge_late(Quota::MessagesOut, receivers, now_ms);
             let bytes = message.topic_bytes().len() + message.payload().len();
-            space.charge(Quota::BytesOut, receivers * bytes as u64, now_ms);
+            space.charge_late(Quota::BytesOut, receivers * bytes as u64, now_ms);
         }
     }
 

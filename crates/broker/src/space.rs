@@ -166,7 +166,12 @@ impl Space {
         if let Some(held) = quota.held() {
             return self.group.set_bytes_max(held, max.unwrap_or(u64::MAX));
         }
-        self.limits[quota as usize].store(max.unwrap_or(u64::MAX), Ordering::Relaxed);
+        let max = max.unwrap_or(u64::MAX);
+        let before = self.limits[quota as usize].swap(max, Ordering::Relaxed);
+        if before != max {
+            // What was waited for at the old rate is not owed at the new one.
+            self.due_us[quota as usize].store(0, Ordering::Relaxed);
+        }
     }
 
     /// None: there is none.
@@ -215,8 +220,26 @@ impl Space {
     /// Counts what came, and says until when nothing more of the kind is to be taken, if it came
     /// too fast. A second's worth may come at once.
     pub(crate) fn charge(&self, quota: Quota, amount: u64, now_ms: u64) -> Option<u64> {
-        self.counts[quota as usize].fetch_add(amount, Ordering::Relaxed);
-        self.due(quota, amount, now_ms)
+        self.charge_up_to(quota, amount, u64::MAX, now_ms)
+    }
+
+    /// The same for what has been taken already: others wait for it, but not for ever.
+    pub(crate) fn charge_late(&self, quota: Quota, amount: u64, now_ms: u64) {
+        self.charge_up_to(quota, amount, LATE_US_MAX, now_ms);
+    }
+
+    /// The same for what is no publish: those who publish wait a moment for it.
+    pub(crate) fn charge_aside(&self, quota: Quota, amount: u64, now_ms: u64) {
+        self.charge_up_to(quota, amount, ASIDE_US_MAX, now_ms);
+    }
+
+    /// What was charged does not come.
+    pub(crate) fn give_back(&self, quota: Quota, amount: u64) {
+        if let Some(step_us) = self.step_us(quota, amount) {
+            let earlier = |due_us: u64| Some(due_us.saturating_sub(step_us));
+            let due = &self.due_us[quota as usize];
+            let _ = due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earlier);
+        }
     }
 
     /// When is more of the kind to be taken? None: now.
@@ -227,19 +250,33 @@ impl Space {
         (rate != u64::MAX && until_ms > now_ms).then_some(until_ms)
     }
 
-    fn due(&self, quota: Quota, amount: u64, now_ms: u64) -> Option<u64> {
-        let rate = self.limits[quota as usize].load(Ordering::Relaxed);
-        if rate == u64::MAX {
-            return None;
-        }
+    /// `ahead_us_max`: it makes nobody wait longer than so long from now on.
+    fn charge_up_to(
+        &self,
+        quota: Quota,
+        amount: u64,
+        ahead_us_max: u64,
+        now_ms: u64,
+    ) -> Option<u64> {
+        self.counts[quota as usize].fetch_add(amount, Ordering::Relaxed);
+        let step_us = self.step_us(quota, amount)?;
         let now_us = now_ms * 1000;
-        let step_us = (u128::from(amount) * 1_000_000 / u128::from(rate.max(1))) as u64;
+        let latest_us = now_us.saturating_add(ahead_us_max).saturating_add(BURST_US);
+        let later =
+            |due_us: u64| due_us.max(now_us).saturating_add(step_us).min(latest_us).max(due_us);
         let due = &self.due_us[quota as usize];
-        let later = |due_us: u64| Some(due_us.max(now_us).saturating_add(step_us));
-        let before = due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
-        let due_us = before.unwrap_or_else(|known| known).max(now_us).saturating_add(step_us);
+        let before =
+            due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |due_us| Some(later(due_us)));
+        let due_us = later(before.unwrap_or_else(|known| known));
         let until_ms = due_us.saturating_sub(BURST_US).div_ceil(1000);
         (until_ms > now_ms).then_some(until_ms)
+    }
+
+    /// How long so much takes at its rate; None: it has none.
+    fn step_us(&self, quota: Quota, amount: u64) -> Option<u64> {
+        let rate = self.limits[quota as usize].load(Ordering::Relaxed);
+        let step_us = || (u128::from(amount) * 1_000_000 / u128::from(rate.max(1))) as u64;
+        (rate != u64::MAX).then(step_us)
     }
 
     pub(crate) fn note_refused(&self, quota: Quota) {
@@ -249,6 +286,13 @@ impl Space {
 
 /// What may come at once: as much as in a second.
 const BURST_US: u64 = 1_000_000;
+
+/// So long publishers wait at most for what goes out to many subscribers, and for what connections
+/// that break have left. What takes longer at the limit is above it.
+const LATE_US_MAX: u64 = 60_000_000;
+
+/// And for what is no publish, which nobody can refuse.
+const ASIDE_US_MAX: u64 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -267,6 +311,25 @@ mod tests {
         assert_eq!(space.charge(Quota::MessagesIn, 100, 5_010), Some(6_010));
         assert_eq!(space.charge(Quota::MessagesIn, 1_000_000, 6_010), Some(10_006_010));
         assert_eq!(space.count(Quota::MessagesIn), 2_000_201);
+    }
+
+    #[test]
+    fn what_is_taken_already_makes_nobody_wait_for_ever() {
+        let space = Space::default();
+        space.set_limit(Quota::BytesIn, Some(1_000));
+        space.charge_aside(Quota::BytesIn, 1_000_000, 5_000);
+        assert_eq!(space.wait(Quota::BytesIn, 5_000), Some(6_000));
+        space.charge_late(Quota::BytesIn, 1_000_000, 5_000);
+        assert_eq!(space.wait(Quota::BytesIn, 5_000), Some(65_000));
+        space.charge_aside(Quota::BytesIn, 1_000_000, 5_000);
+        assert_eq!(space.wait(Quota::BytesIn, 5_000), Some(65_000), "it takes nothing back");
+        assert_eq!(space.charge(Quota::BytesIn, 1_000, 5_000), Some(66_000));
+        space.give_back(Quota::BytesIn, 1_000);
+        assert_eq!(space.wait(Quota::BytesIn, 5_000), Some(65_000));
+        space.set_limit(Quota::BytesIn, Some(1_000));
+        assert_eq!(space.wait(Quota::BytesIn, 5_000), Some(65_000), "it is the same limit");
+        space.set_limit(Quota::BytesIn, Some(1_000_000));
+        assert_eq!(space.wait(Quota::BytesIn, 5_000), None);
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub const SLEEP_MS_MAX: u64 = 1000;
 /// signal, starved, suspended): a driver sleeps no longer than [`SLEEP_MS_MAX`].
 const STANDSTILL_MS: u64 = SLEEP_MS_MAX + SLEEP_MS_MAX / 4;
 
+/// More of them in a row are no standstills.
+const STANDSTILLS_MAX: u8 = 8;
+
 /// How long timers may wait after a standstill until all that has come meanwhile is looked at.
 const UNHEARD_MS_MAX: u64 = 2000;
 
@@ -166,6 +169,8 @@ pub struct Driver<H: Host> {
     /// than a turn has.
     looked_ms: u64,
     unheard_since_ms: Option<u64>,
+    /// So many turns in a row began a standstill after the one before.
+    standstills: u8,
     /// Set once the broker stops: when to give up on the last connections.
     ends_at_ms: Option<u64>,
 }
@@ -197,6 +202,7 @@ impl<H: Host> Driver<H> {
             ticks_at_ms: 0,
             looked_ms: 0,
             unheard_since_ms: None,
+            standstills: 0,
             ends_at_ms: None,
         };
         // Opening the logs does not wait for the first event.
@@ -449,6 +455,9 @@ impl<H: Host> Driver<H> {
     fn has_heard_all(&mut self) -> bool {
         let last_ms = std::mem::replace(&mut self.looked_ms, self.now_ms);
         let stood_still = self.now_ms > last_ms + STANDSTILL_MS;
+        self.standstills = if stood_still { self.standstills.saturating_add(1) } else { 0 };
+        // One after the other, they are turns that take so long.
+        let stood_still = stood_still && self.standstills <= STANDSTILLS_MAX;
         if !stood_still && !self.has_more_ready && self.unread.is_empty() {
             self.unheard_since_ms = None;
             return true;

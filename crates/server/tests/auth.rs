@@ -64,6 +64,15 @@ fn verdict(authenticator: &Authenticator, request: AuthRequest) -> Verdict {
     authenticator.check(request, answer).unwrap_or_else(wait)
 }
 
+/// The reason code of a refusal, whoever it comes from.
+fn refused(authenticator: &Authenticator, request: AuthRequest) -> Reason {
+    match verdict(authenticator, request) {
+        Verdict::Refused(reason) => reason,
+        Verdict::Denied(_) => Reason::NOT_AUTHORIZED,
+        welcome => panic!("expected a refusal, got {welcome:?}"),
+    }
+}
+
 fn admitted(name: &str) -> Verdict {
     Verdict::Admitted { username: Some(name.into()), principal: None }
 }
@@ -114,9 +123,9 @@ fn right_passwords_get_in_and_are_remembered() {
     assert_eq!(later.recv_timeout(Duration::from_secs(60)).unwrap(), admitted("anna"));
     let (second, _) = answer();
     assert_eq!(authenticator.check(right, second), Some(admitted("anna")), "the second is quick");
-    let bad = Verdict::Refused(Reason::NOT_AUTHORIZED);
+    let bad = Reason::NOT_AUTHORIZED;
     for (user, password) in [("anna", Some("wrong")), ("anna", None), ("eve", Some("s3cret"))] {
-        assert_eq!(verdict(&authenticator, request(Some(user), password)), bad, "{user}");
+        assert_eq!(refused(&authenticator, request(Some(user), password)), bad, "{user}");
     }
 }
 
@@ -126,8 +135,8 @@ fn anonymous_clients_need_leave() {
     for authenticator in
         [start(&auth(Some(&file)), None).unwrap(), start(&auth(None), None).unwrap()]
     {
-        let refused = Verdict::Refused(Reason::NOT_AUTHORIZED);
-        assert_eq!(verdict(&authenticator, request(None, None)), refused);
+        let unknown = request(None, None);
+        assert_eq!(refused(&authenticator, unknown), Reason::NOT_AUTHORIZED);
         let open = AuthRequest { allow_anonymous: true, ..request(None, None) };
         assert_eq!(
             verdict(&authenticator, open),
@@ -141,7 +150,10 @@ fn a_wrong_password_does_not_get_in_as_anonymous() {
     let file = TempFile::new("fallback", &user_lines("anna", b"s3cret", false).join("\n"));
     let authenticator = start(&auth(Some(&file)), None).unwrap();
     let wrong = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("x")) };
-    assert_eq!(verdict(&authenticator, wrong), Verdict::Refused(Reason::NOT_AUTHORIZED));
+    assert_eq!(refused(&authenticator, wrong), Reason::NOT_AUTHORIZED);
+    // Without a name it is no credential that anybody takes, and no reason to let it in.
+    let nameless = AuthRequest { allow_anonymous: true, ..request(None, Some("x")) };
+    assert_eq!(refused(&authenticator, nameless), Reason::NOT_AUTHORIZED);
 }
 
 #[test]
@@ -150,7 +162,7 @@ fn without_a_password_file_a_name_proves_nothing() {
     let open = AuthRequest { allow_anonymous: true, ..request(Some("anna"), Some("any")) };
     assert_eq!(verdict(&authenticator, open), Verdict::Unproved { username: "anna".into() });
     let closed = request(Some("anna"), Some("any"));
-    assert_eq!(verdict(&authenticator, closed), Verdict::Refused(Reason::NOT_AUTHORIZED));
+    assert_eq!(refused(&authenticator, closed), Reason::NOT_AUTHORIZED);
 }
 
 #[test]
@@ -250,7 +262,7 @@ fn a_reload_changes_passwords_at_once_and_a_bad_file_changes_nothing() {
     assert_eq!(verdict(&authenticator, old()), admitted("anna"));
     fs::write(&file.0, user_lines("anna", b"new", false).join("\n")).unwrap();
     authenticator.reload(&config).unwrap();
-    assert_eq!(verdict(&authenticator, old()), Verdict::Refused(Reason::NOT_AUTHORIZED));
+    assert_eq!(refused(&authenticator, old()), Reason::NOT_AUTHORIZED);
     assert_eq!(verdict(&authenticator, request(Some("anna"), Some("new"))), admitted("anna"));
 }
 

@@ -36,7 +36,7 @@ pub use alias::{InboundAliases, OutboundAliases};
 pub use bucket::{Bucket, Rate};
 pub use incoming::Incoming;
 pub use layout::Template;
-pub use link::{Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, large_packet_len};
+pub use link::{Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, Turn, large_packet_len};
 pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER};
 pub use outbox::{Outbox, SPLICE_BYTES_MIN};
 pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Terms, UNLOGGED};

@@ -118,8 +118,8 @@ pub struct Link {
     unheard_bytes: u32,
     /// It is not read before it has taken more of what it was sent.
     pub waits_to_be_read: bool,
-    /// Its next PUBLISH is charged to its namespace already, and is taken when its pause is over.
-    pub waits_its_turn: bool,
+    /// Its next PUBLISH is charged to its namespace already, and is taken when its time has come.
+    pub turn: Option<Box<Turn>>,
     /// What it last asked for took a good part of a turn.
     pub asks_for_much: bool,
     /// The connection is gone, but not all that came over it is handled.
@@ -134,6 +134,14 @@ pub struct Link {
     /// As a publisher it had to wait until then at least.
     paused_until_ms: u64,
     rates: Option<Box<(Option<Bucket>, Option<Bucket>)>>,
+}
+
+/// A PUBLISH that waits for the rate of its namespace.
+#[derive(Debug)]
+pub struct Turn {
+    pub at_ms: u64,
+    /// Of the packet, for which it was charged.
+    pub bytes: u64,
 }
 
 impl Link {
@@ -163,7 +171,7 @@ impl Link {
             waits_for_shard: false,
             unheard_bytes: 0,
             waits_to_be_read: false,
-            waits_its_turn: false,
+            turn: None,
             asks_for_much: false,
             is_lost: false,
             last_packet_ms: now_ms,

@@ -204,3 +204,48 @@ fn a_rate_of_a_namespace_holds_with_a_hundred_connections_which_take_turns() {
         assert!(*least.expect("some") >= 15, "{quota:?}: {least:?} to {most:?}, {first} of them");
     }
 }
+
+#[test]
+fn publishes_that_never_come_make_nobody_wait() {
+    let mut lab = Lab::new(1);
+    let space = lab.shared.spaces.get(CROWD).expect("it is open");
+    space.set_limit(Quota::MessagesIn, Some(10));
+    let open =
+        |lab: &mut Lab, number: usize| lab.open(of(CROWD, "u", request(&format!("c{number}"))));
+    for _ in 0..20 {
+        for number in 0..50 {
+            // It takes over a connection whose PUBLISH waits.
+            let conn = open(&mut lab, number);
+            lab.send_only(conn, &publish("t", b"x", 1, 1));
+        }
+        lab.settle();
+    }
+    (0..50).for_each(|number| {
+        open(&mut lab, number);
+    });
+    let patient = open(&mut lab, 51);
+    lab.send_only(patient, &publish("t", b"x", 1, 1));
+    lab.settle();
+    lab.pass_secs(3);
+    lab.bytes(patient, &[]);
+    lab.settle();
+    assert_eq!(answer(&mut lab, patient), Reason::NO_MATCHING_SUBSCRIBERS);
+}
+
+#[test]
+fn who_subscribes_at_full_speed_delays_publishers_for_a_moment_only() {
+    let mut lab = Lab::new(1);
+    let space = lab.shared.spaces.get(CROWD).expect("it is open");
+    space.set_limit(Quota::BytesIn, Some(1_000));
+    let subscriber = lab.open(of(CROWD, "u0", request("subscriber")));
+    for _ in 0..200 {
+        lab.subscribe(subscriber, &"f".repeat(1_000), 0);
+    }
+    let publisher = lab.open(of(CROWD, "u1", request("publisher")));
+    lab.send_only(publisher, &publish("t", b"x", 1, 1));
+    lab.settle();
+    lab.pass_secs(3);
+    lab.bytes(publisher, &[]);
+    lab.settle();
+    assert_eq!(answer(&mut lab, publisher), Reason::NO_MATCHING_SUBSCRIBERS);
+}

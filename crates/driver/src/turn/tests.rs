@@ -237,6 +237,26 @@ fn mqtt_3_1_2_22_after_a_standstill_sockets_are_read_before_anybody_is_silent() 
 }
 
 #[test]
+fn turns_that_take_long_one_after_the_other_spare_nobody() {
+    let (mut drivers, mailboxes) = drivers(1);
+    let driver = &mut drivers[0];
+    let (_client, mut handover) = connect(0, "one".into());
+    handover.request.keep_alive_secs = 5;
+    mailboxes[0].put(Item::Connection(Box::new(handover)));
+    drive_until(driver, |driver| driver.connections.len() == 1 && !driver.host().has_ready());
+    for _ in 0..STANDSTILLS_MAX {
+        driver.host().clock().pass(Duration::from_millis(2 * STANDSTILL_MS));
+        turn(driver);
+    }
+    assert_eq!(count(driver, |m| &m.keep_alive_timeouts), 0);
+    for _ in 0..2 {
+        driver.host().clock().pass(Duration::from_millis(2 * STANDSTILL_MS));
+        turn(driver);
+    }
+    assert_eq!(count(driver, |m| &m.keep_alive_timeouts), 1);
+}
+
+#[test]
 fn a_driver_sleeps_until_the_first_of_its_pauses_is_over() {
     let (mut drivers, mailboxes) = drivers(1);
     let driver = &mut drivers[0];

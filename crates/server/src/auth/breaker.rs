@@ -1,8 +1,9 @@
 //! Leaves a service alone that cannot be reached, so that clients do not wait for a time-out each.
 //!
 //! One client must not be able to cause that for others. So an answer, whatever it says, closes the
-//! breaker; only failed connects and time-outs of several origins in a row open it; and while it is
-//! open, single questions of different origins are let through to find out.
+//! breaker; only failed connects and time-outs of several origins in a row open it, of questions that
+//! were asked since the last answer; and while it is open, single questions of different origins are
+//! let through to find out.
 
 use std::time::{Duration, Instant};
 
@@ -25,36 +26,41 @@ pub(super) struct Breaker {
     faults: u32,
     /// Of those faults, each once, [`ORIGINS_MIN`] at most.
     origins: Vec<Origin>,
+    answered_at: Option<Instant>,
     open: Option<Open>,
 }
 
 #[derive(Debug)]
 struct Open {
     probe_at: Instant,
-    last_probe: Option<(Origin, Instant)>,
+    /// Those of the last [`PAUSE`]: as many as fit into it.
+    probes: Vec<(Origin, Instant)>,
 }
 
 impl Breaker {
     /// May a question of this origin be asked? While the breaker is open, that is a probe.
     pub(super) fn lets_through(&mut self, origin: Origin, now: Instant) -> bool {
         let Some(open) = &mut self.open else { return true };
-        let is_again = open
-            .last_probe
-            .is_some_and(|(last, at)| last == origin && now.duration_since(at) < PAUSE);
-        if now < open.probe_at || is_again {
+        open.probes.retain(|(_, at)| now.duration_since(*at) < PAUSE);
+        if now < open.probe_at || open.probes.iter().any(|(prober, _)| *prober == origin) {
             return false;
         }
-        *open = Open { probe_at: now + PROBE_EVERY, last_probe: Some((origin, now)) };
+        open.probe_at = now + PROBE_EVERY;
+        open.probes.push((origin, now));
         true
     }
 
     /// Whatever it was.
-    pub(super) fn on_answer(&mut self) {
-        *self = Self::default();
+    pub(super) fn on_answer(&mut self, now: Instant) {
+        *self = Self { answered_at: Some(now), ..Self::default() };
     }
 
     /// The service could not be reached. True: it is left alone from now on.
-    pub(super) fn on_fault(&mut self, origin: Origin, now: Instant) -> bool {
+    pub(super) fn on_fault(&mut self, origin: Origin, asked_at: Instant, now: Instant) -> bool {
+        // It has answered others meanwhile.
+        if self.answered_at.is_some_and(|at| asked_at <= at) {
+            return false;
+        }
         self.faults = self.faults.saturating_add(1);
         if self.origins.len() < ORIGINS_MIN && !self.origins.contains(&origin) {
             self.origins.push(origin);
@@ -62,7 +68,7 @@ impl Breaker {
         let opens =
             self.open.is_none() && self.faults >= FAULTS_MAX && self.origins.len() >= ORIGINS_MIN;
         if opens {
-            self.open = Some(Open { probe_at: now + PAUSE, last_probe: None });
+            self.open = Some(Open { probe_at: now + PAUSE, probes: Vec::new() });
         }
         opens
     }
@@ -76,9 +82,14 @@ mod tests {
         Origin::V4([192, 0, 2, number])
     }
 
+    /// Of a question that was asked just now.
+    fn fault(breaker: &mut Breaker, number: u8, now: Instant) -> bool {
+        breaker.on_fault(origin(number), now + Duration::from_nanos(1), now)
+    }
+
     fn opened(start: Instant) -> Breaker {
         let mut breaker = Breaker::default();
-        let opens = (0..FAULTS_MAX).map(|number| breaker.on_fault(origin(number as u8), start));
+        let opens = (0..FAULTS_MAX).map(|number| fault(&mut breaker, number as u8, start));
         assert_eq!(opens.filter(|opens| *opens).count(), 1);
         breaker
     }
@@ -87,10 +98,10 @@ mod tests {
     fn faults_of_one_origin_or_two_open_nothing() {
         let (mut breaker, start) = (Breaker::default(), Instant::now());
         for number in 0..100 {
-            assert!(!breaker.on_fault(origin(number % 2), start));
+            assert!(!fault(&mut breaker, number % 2, start));
             assert!(breaker.lets_through(origin(9), start));
         }
-        assert!(breaker.on_fault(origin(2), start), "the third");
+        assert!(fault(&mut breaker, 2, start), "the third");
         assert!(!breaker.lets_through(origin(9), start));
     }
 
@@ -98,14 +109,14 @@ mod tests {
     fn an_answer_between_faults_closes_it() {
         let (mut breaker, start) = (Breaker::default(), Instant::now());
         for number in 0..100 {
-            assert!(!breaker.on_fault(origin(number), start));
+            assert!(!fault(&mut breaker, number, start));
             if number % 7 == 6 {
-                breaker.on_answer();
+                breaker.on_answer(start);
             }
         }
         let mut breaker = opened(start);
         assert!(!breaker.lets_through(origin(1), start));
-        breaker.on_answer();
+        breaker.on_answer(start);
         assert!(breaker.lets_through(origin(1), start));
     }
 
@@ -119,7 +130,31 @@ mod tests {
         let later = later + PROBE_EVERY;
         assert!(!breaker.lets_through(origin(1), later), "another origin first");
         assert!(breaker.lets_through(origin(2), later));
-        assert!(!breaker.on_fault(origin(2), later), "open already");
+        assert!(!fault(&mut breaker, 2, later), "open already");
         assert!(breaker.lets_through(origin(2), later + PAUSE), "there is no other");
+    }
+
+    #[test]
+    fn questions_that_were_asked_before_an_answer_open_nothing() {
+        let (mut breaker, start) = (Breaker::default(), Instant::now());
+        let answered = start + PAUSE;
+        breaker.on_answer(answered);
+        for number in 0..100 {
+            assert!(!breaker.on_fault(origin(number), start, answered + PROBE_EVERY));
+        }
+        assert!(breaker.lets_through(origin(1), answered + PROBE_EVERY));
+    }
+
+    #[test]
+    fn two_origins_do_not_use_up_the_probes_of_others() {
+        let start = Instant::now();
+        let mut breaker = opened(start);
+        let mut now = start + PAUSE;
+        for number in [1, 2] {
+            assert!(breaker.lets_through(origin(number), now));
+            now += PROBE_EVERY;
+        }
+        assert!(!breaker.lets_through(origin(1), now) && !breaker.lets_through(origin(2), now));
+        assert!(breaker.lets_through(origin(3), now));
     }
 }

@@ -104,6 +104,8 @@ pub(super) struct ProofCache {
     entries_max: usize,
     bytes_max: usize,
     bytes: usize,
+    /// How often it was cleared.
+    generation: u64,
     entries: HashMap<Digest, Entry>,
     /// The one that ends first is the first.
     ends: BTreeSet<(Instant, Digest)>,
@@ -125,6 +127,7 @@ impl ProofCache {
             entries_max,
             bytes_max: PROOF_BYTES_MAX,
             bytes: 0,
+            generation: 0,
             entries: HashMap::new(),
             ends: BTreeSet::new(),
             by_user: HashMap::new(),
@@ -177,10 +180,14 @@ impl ProofCache {
     /// Forgets everything, with the memory of the maps. Returns how many bytes that were.
     pub(super) fn clear(&mut self) -> usize {
         let bytes = self.bytes;
-        let empty =
-            Self { key: self.key, bytes_max: self.bytes_max, ..Self::new(self.entries_max) };
-        *self = empty;
+        let (key, bytes_max, generation) = (self.key, self.bytes_max, self.generation + 1);
+        *self = Self { key, bytes_max, generation, ..Self::new(self.entries_max) };
         bytes
+    }
+
+    /// What was asked under another one is not remembered any more.
+    pub(super) const fn generation(&self) -> u64 {
+        self.generation
     }
 
     fn remove(&mut self, digest: &Digest) {

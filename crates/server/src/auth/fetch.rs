@@ -166,6 +166,13 @@ impl Url {
     }
 }
 
+/// Why an exchange has failed.
+enum Fault {
+    /// Nothing of an answer has come.
+    Unanswered(String),
+    Broken(String),
+}
+
 impl Client {
     /// # Errors
     ///
@@ -208,27 +215,37 @@ impl Client {
     }
 
     async fn exchange(&self, question: &Question) -> Result<Reply, AskError> {
-        // A kept connection may have been closed meanwhile: then a new one decides.
-        while let Some(kept) = self.take_idle() {
-            if let Ok(reply) = self.exchange_on(kept, question).await {
-                return Ok(reply);
+        // A kept connection may have been closed meanwhile: then a new one decides, once. One whose
+        // answer has begun is not asked again elsewhere.
+        while let Some(mut kept) = self.take_idle() {
+            if kept.ready().await.is_err() {
+                continue;
+            }
+            match self.exchange_on(kept, question).await {
+                Ok(reply) => return Ok(reply),
+                Err(Fault::Unanswered(_)) => break,
+                Err(Fault::Broken(why)) => return Err(AskError::Broken(why)),
             }
         }
         let fresh = self.connect().await.map_err(AskError::Unreachable)?;
-        self.exchange_on(fresh, question).await.map_err(AskError::Broken)
+        self.exchange_on(fresh, question).await.map_err(|fault| match fault {
+            Fault::Unanswered(why) | Fault::Broken(why) => AskError::Broken(why),
+        })
     }
 
     async fn exchange_on(
         &self,
         mut sender: SendRequest<Full<Bytes>>,
         question: &Question,
-    ) -> Result<Reply, String> {
-        let text = |error: hyper::Error| error.to_string();
-        sender.ready().await.map_err(text)?;
-        let response = sender.send_request(self.request(question)?).await.map_err(text)?;
+    ) -> Result<Reply, Fault> {
+        let unanswered = |error: hyper::Error| Fault::Unanswered(error.to_string());
+        sender.ready().await.map_err(unanswered)?;
+        let request = self.request(question).map_err(Fault::Broken)?;
+        let response = sender.send_request(request).await.map_err(unanswered)?;
         let (head, body) = response.into_parts();
         let limited = Limited::new(body, ANSWER_BYTES_MAX);
-        let body = limited.collect().await.map_err(|error| error.to_string())?.to_bytes();
+        let body = limited.collect().await.map_err(|error| Fault::Broken(error.to_string()))?;
+        let body = body.to_bytes();
         let mut idle = lock(&self.idle);
         if idle.len() < self.idle_max && !sender.is_closed() {
             idle.push(sender);

@@ -203,6 +203,8 @@ struct Missed {
     was_down: bool,
     /// A provider has given no clear answer.
     was_unclear: bool,
+    /// A service was asked, and does not know the client.
+    was_refused: bool,
 }
 
 impl Authenticator {
@@ -436,6 +438,11 @@ impl Parts {
         }
     }
 
+    fn is_service(&self, step: Step) -> bool {
+        let Step::Provider(place) = step else { return false };
+        matches!(self.providers.get(place), Some((_, Kind::Http(_))))
+    }
+
     /// What a proof says beyond a user name; None: nothing.
     fn principal(&self, proof: &Proof, step: Step) -> Option<Box<Principal>> {
         let (now_ms, wall_secs) = (self.clock.now_ms(), self.clock.wall_secs());
@@ -480,7 +487,8 @@ impl Asking {
             }
         }
         let verdict = self.nobody_knows(missed);
-        let was_unreachable = missed.was_down && !missed.was_unclear;
+        // A guess at one service is one, also while another service is away.
+        let was_unreachable = missed.was_down && !missed.was_unclear && !missed.was_refused;
         self.end(Some(was_unreachable || !matches!(verdict, Verdict::Refused(_))));
         Some(verdict)
     }
@@ -532,7 +540,10 @@ impl Asking {
                 Ok(Verdict::Denied(Box::new(denial)))
             }
             Opinion::Busy => Ok(Verdict::Refused(Reason::SERVER_BUSY)),
-            Opinion::NotMine => Err(missed),
+            Opinion::NotMine => {
+                let was_refused = missed.was_refused || self.parts.is_service(step);
+                Err(Missed { was_refused, ..missed })
+            }
             Opinion::Down => Err(Missed { was_down: true, ..missed }),
             Opinion::Unclear => Err(Missed { was_unclear: true, ..missed }),
         }
@@ -558,6 +569,7 @@ impl Asking {
     /// again.
     fn nobody_knows(&self, missed: Missed) -> Verdict {
         let is_open = self.chain.is_empty();
+        let has_no_credential = self.request.password.is_none();
         match &self.request.username {
             _ if missed.was_down || missed.was_unclear => {
                 Verdict::Refused(Reason::SERVER_UNAVAILABLE)
@@ -565,7 +577,8 @@ impl Asking {
             Some(username) if is_open && self.request.allow_anonymous => {
                 Verdict::Unproved { username: username.clone() }
             }
-            None if self.request.allow_anonymous => {
+            // A credential that nobody takes is a wrong one.
+            None if self.request.allow_anonymous && (is_open || has_no_credential) => {
                 Verdict::Admitted { username: None, principal: None }
             }
             _ => Verdict::Refused(Reason::NOT_AUTHORIZED),

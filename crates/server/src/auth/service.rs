@@ -229,6 +229,7 @@ impl Shared {
             (question.later)(Opinion::Yes(proof));
             return self.pump();
         }
+        let (asked_at, generation) = (Instant::now(), lock(&self.cache).generation());
         let reply = self.client.ask(&question.asked).await;
         let max_age = reply.as_ref().ok().and_then(|reply| reply.max_age_secs);
         let opinion = match &reply {
@@ -244,10 +245,10 @@ impl Shared {
             let mut queue = lock(&self.queue);
             queue.questions.end(origin);
             let opens = match &reply {
-                Err(AskError::Unreachable(_)) => queue.breaker.on_fault(origin, now),
+                Err(AskError::Unreachable(_)) => queue.breaker.on_fault(origin, asked_at, now),
                 // Whatever it says to this one, it is there for others.
                 _ => {
-                    queue.breaker.on_answer();
+                    queue.breaker.on_answer(now);
                     false
                 }
             };
@@ -265,7 +266,11 @@ impl Shared {
             if !lifetime.is_zero() {
                 let asker = (origin, question.attempt.user);
                 let answer = (proof.clone(), asker);
-                lock(&self.cache).remember(question.digest, answer, now + lifetime, now);
+                let mut cache = lock(&self.cache);
+                // One from before a reload says what was true then.
+                if cache.generation() == generation {
+                    cache.remember(question.digest, answer, now + lifetime, now);
+                }
             }
         }
         (question.later)(opinion);

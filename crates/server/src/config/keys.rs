@@ -567,7 +567,8 @@ settings! {
         queue_max: u32 = count(1, 10_000_000), "10000";
         /// Failed log-ins that are checked per second for one address (of IPv6, one /64), after 64
         /// at once, whichever provider refuses them. Further ones wait, users taking turns, or are
-        /// answered with 0x89. Successful log-ins do not count. Set `unlimited` for a proxy that
+        /// answered with 0x89; refused tokens count, but tokens do not wait. Successful log-ins do
+        /// not count. Set `unlimited` for a proxy that
         /// does not say who its clients are.
         failures_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "5";
         /// The most successful checks that are remembered, so that many reconnects at once do not
