@@ -1,9 +1,9 @@
 //! Leaves a service alone that cannot be reached, so that clients do not wait for a time-out each.
 //!
 //! One client must not be able to cause that for others. So an answer, whatever it says, closes the
-//! breaker; only failed connects and time-outs of several origins in a row open it, of questions that
-//! were asked since the last answer; and while it is open, single questions of different origins are
-//! let through to find out.
+//! breaker; only failed connects and time-outs of several origins in a row open it, of questions
+//! that were asked since the last answer; and while it is open, single questions of different
+//! origins are let through to find out.
 
 use std::time::{Duration, Instant};
 
