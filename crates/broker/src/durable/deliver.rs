@@ -296,8 +296,8 @@ impl Shard {
         is_full(self)
     }
 
-    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5): counts the queue anew if
-    /// [enough](EXPIRED_PART) may have expired since that was done last, as it walks all of it.
+    /// What has expired in a full queue takes no room there (MQTT-3.3.2-5): counts the queue anew
+    /// if [enough](EXPIRED_PART) may have expired since that was done last, as it walks all of it.
     ///
     /// What has just been counted in has to be in the lists.
     pub(crate) fn drop_expired_in_log(&mut self, slot: u32, now_ms: u64) {
