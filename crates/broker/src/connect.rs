@@ -181,7 +181,7 @@ impl Shard {
         }
     }
 
-    /// Would a session more be too much for who pays for it?
+    /// Would a session more be too much for who pays for it? Then it is refused.
     fn lacks_room_for(&self, request: &ConnectRequest) -> bool {
         let will_bytes = client::will_bytes(request.will.as_deref());
         let (username, principal) = (request.proved_username(), request.principal.as_deref());
@@ -191,9 +191,13 @@ impl Shard {
             return false;
         }
         let bytes = client::SESSION_BYTES + who_bytes + will_bytes;
-        request.payer().is_some_and(|payer| {
-            self.shared.account(&payer).lacks_room(Held::Sessions, bytes as u64)
-        })
+        let Some(payer) = request.payer() else { return false };
+        let account = self.shared.account(&payer);
+        let lacks = account.lacks_room(Held::Sessions, bytes as u64);
+        if lacks {
+            account.count_refusal(Held::Sessions, bytes as u64);
+        }
+        lacks
     }
 
     fn refuse_session_of(&mut self, request: ConnectRequest) -> Vec<u8> {

@@ -328,7 +328,11 @@ impl Shard {
             return false;
         }
         self.drop_expired(slot, now_ms);
-        is_full(self)
+        let refuses = is_full(self);
+        if let Some(client) = self.clients.get(slot).filter(|_| refuses) {
+            client.session.count_refusal(message);
+        }
+        refuses
     }
 
     /// What has expired in the queue of a session takes no room there.

@@ -310,6 +310,13 @@ impl Charged {
         self.account.as_ref().is_some_and(|account| account.lacks_room(Held::Sessions, more))
     }
 
+    /// So many bytes have been refused.
+    pub(crate) fn count_refusal(&self, more: u64) {
+        if let Some(account) = &self.account {
+            account.count_refusal(Held::Sessions, more);
+        }
+    }
+
     /// Would so many bytes more be more than its account leaves to others, while memory is short?
     /// Nobody's share is that of who has nothing.
     pub(crate) fn lacks_memory(&self, ledger: &Ledger, more: u64) -> bool {

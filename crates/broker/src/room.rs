@@ -24,6 +24,7 @@ impl Shard {
     #[inline(never)]
     fn lacks_log_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
         if self.is_over_log_limit(message) && (here | self.keepers_of(message)) != 0 {
+            self.count_log_refusal(message);
             return Some(Reason::QUOTA_EXCEEDED);
         }
         let logs = self.shared.logs();
@@ -57,11 +58,18 @@ impl Shard {
             && self.payer_of(message).is_some_and(|p| p.is_over_limit(Held::Logged, bytes))
     }
 
+    fn count_log_refusal(&self, message: &Message) {
+        if let Some(payer) = self.payer_of(message) {
+            payer.count_refusal(Held::Logged, message.heap_bytes() as u64);
+        }
+    }
+
     /// Does who pays for a will hold too much of a log that would have to take it? Nobody can be
     /// told to wait, or that it is refused.
     pub(crate) fn lacks_share_for(&mut self, will: &Message) -> bool {
         let tight = self.shared.logs().tight;
         if self.store.is_some() && self.is_over_log_limit(will) {
+            self.count_log_refusal(will);
             return true;
         }
         if self.store.is_none() || tight == 0 || will.level() == 0 || frees_room(will) {

@@ -308,6 +308,7 @@ impl Shard {
         let scope = client.scope;
         if (are_too_many || !scope.is_first()) && !self.is_subscribed(slot, &filter) {
             let space = self.shared.spaces.of(scope);
+            client.charged.count_refusal(bytes.into());
             if are_too_many || space.is_some_and(|space| space.lacks(Quota::Subscriptions, 1)) {
                 return Ok(Err(Reason::QUOTA_EXCEEDED));
             }

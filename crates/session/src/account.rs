@@ -159,11 +159,7 @@ impl Group {
     }
 
     fn is_over(&self, held: Held, more: u64) -> bool {
-        let is_over = self.bytes(held).saturating_add(more) > self.bytes_max(held);
-        if is_over {
-            self.refused[held as usize].fetch_add(1, Ordering::Relaxed);
-        }
-        is_over
+        self.bytes(held).saturating_add(more) > self.bytes_max(held)
     }
 }
 
@@ -237,9 +233,16 @@ impl Account {
         self.group_bytes(held).is_some_and(|bytes| bytes + more > left)
     }
 
-    /// Would it be more than what its namespace is limited to? True counts as a refusal.
+    /// Would it be more than what its namespace is limited to?
     pub fn is_over_limit(&self, held: Held, more: u64) -> bool {
         self.group.as_ref().is_some_and(|group| group.is_over(held, more))
+    }
+
+    /// So much more has been refused: that counts if the limit of the namespace is a reason.
+    pub fn count_refusal(&self, held: Held, more: u64) {
+        if let Some(group) = self.group.as_ref().filter(|group| group.is_over(held, more)) {
+            group.refused[held as usize].fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// How many share the logs: those who have something there, and it.
@@ -416,6 +419,10 @@ mod tests {
         members[0].sub(Held::Queued, 20);
         assert!(!members[0].is_over_limit(Held::Queued, 20));
         assert!(members[0].is_over_limit(Held::Queued, 21));
+        assert!(members[0].lacks_room(Held::Queued, 21));
+        assert_eq!(crowd.refused(Held::Queued), 0, "nobody has been refused yet");
+        members[0].count_refusal(Held::Queued, 20);
+        members[0].count_refusal(Held::Queued, 21);
         assert_eq!(crowd.refused(Held::Queued), 1);
         drop((members, honest));
         assert!(!of_default.lacks_room(Held::Queued, 14_000), "as without namespaces");

@@ -503,6 +503,13 @@ impl Outgoing {
         self.queued_bytes() + self.queued() as u64 * Delivery::ENTRY_BYTES
     }
 
+    /// So many bytes have been refused.
+    pub(crate) fn count_refusal(&self, bytes: u64) {
+        if let Some(account) = &self.account {
+            account.count_refusal(Held::Queued, bytes + Delivery::ENTRY_BYTES);
+        }
+    }
+
     /// Would so many bytes more in the queue be too many for who pays?
     pub(crate) fn lacks_room(&self, bytes: u64) -> bool {
         self.account

@@ -267,6 +267,11 @@ impl Session {
             && self.is_queue_full(message.heap_bytes() as u64, limits)
     }
 
+    /// The message has been refused, as it [would be](Self::would_refuse).
+    pub fn count_refusal(&self, message: &Message) {
+        self.outgoing.count_refusal(message.heap_bytes() as u64);
+    }
+
     /// Is there no room for one more delivery of so many bytes in the queue of this session?
     fn is_over(&self, bytes: u64, limits: &QueueLimits) -> bool {
         self.outgoing.queued() >= limits.messages_max as usize
@@ -328,6 +333,7 @@ impl Session {
             self.outgoing.enqueue(delivery);
             return Offered::Queued;
         }
+        self.outgoing.count_refusal(delivery.bytes());
         match limits.overflow {
             Overflow::DropOldest => self.enqueue_for_oldest(delivery, limits),
             Overflow::DropNewest => Offered::Dropped(Dropped::QueueFull),

@@ -1,8 +1,11 @@
 //! Many users of one namespace have no more than it: another tenant finds room whatever they take.
 
-use crate::lab::{Conn, Got, Lab, SCOPES, persistent, publish, request, retained};
+use crate::lab::{
+    Conn, Got, Lab, SCOPES, persistent, publish, queue, request, retained, with_limits,
+};
 use broker::{Access, ConnectRequest, Quota, Scope, Settings};
 use codec::{AckKind, Reason};
+use session::Overflow;
 
 const CROWD: Scope = SCOPES[0];
 const TENANT: Scope = SCOPES[1];
@@ -159,10 +162,12 @@ fn a_namespace_has_limits_of_queued_logged_and_session_bytes() {
     }
     assert!((7..=10).contains(&taken), "{taken}");
     assert!(space.count(Quota::LoggedBytes) <= 10_000);
-    assert!(space.refused(Quota::LoggedBytes) > 0);
-    // What no kept session waits for is taken.
+    let refused = 20 - taken as u64;
+    assert_eq!(space.refused(Quota::LoggedBytes), refused);
+    // What no kept session waits for is taken, and does not count as refused.
     lab.send(members[0], &publish("other", b"x", 1, 99));
     assert!(!answer(&mut lab, members[0]).is_error());
+    assert_eq!(space.refused(Quota::LoggedBytes), refused);
     leave_session(&mut lab, TENANT, "anna");
     let anna = lab.open(of(TENANT, "anna", request("anna")));
     assert_eq!(taken_of_200(&mut lab, anna, |_| "t".into(), false), 200);
@@ -248,4 +253,30 @@ fn who_subscribes_at_full_speed_delays_publishers_for_a_moment_only() {
     lab.bytes(publisher, &[]);
     lab.settle();
     assert_eq!(answer(&mut lab, publisher), Reason::NO_MATCHING_SUBSCRIBERS);
+}
+
+#[test]
+fn a_publish_that_a_limit_of_queued_bytes_refuses_or_drops_counts_once() {
+    for overflow in [Overflow::Reject, Overflow::DropNewest, Overflow::DropOldest] {
+        let rejects = overflow == Overflow::Reject;
+        let mut lab = Lab::with(1, Settings { rejects, ..Settings::default() }, Access::open());
+        let space = lab.shared.spaces.get(CROWD).expect("it is open");
+        let kept = with_limits(persistent("kept"), queue(1_000, overflow));
+        let conn = lab.open(of(CROWD, "u0", kept));
+        lab.subscribe(conn, "t", 1);
+        lab.cut(conn);
+        let publisher = lab.open(of(CROWD, "u1", request("publisher")));
+        let publish = |lab: &mut Lab, id| {
+            lab.send(publisher, &publish("t", &[b'x'; 1_000], 1, id));
+            lab.take_all(publisher);
+        };
+        publish(&mut lab, 1);
+        publish(&mut lab, 2);
+        assert_eq!(space.refused(Quota::QueuedBytes), 0, "{overflow:?}");
+        space.set_limit(Quota::QueuedBytes, Some(space.count(Quota::QueuedBytes)));
+        for id in 3..8 {
+            publish(&mut lab, id);
+            assert_eq!(space.refused(Quota::QueuedBytes), u64::from(id) - 2, "{overflow:?}");
+        }
+    }
 }
