@@ -116,6 +116,42 @@ def test_one_address_takes_a_part_of_the_requests_only(start, service):
         peer.close()
 
 
+def listener(names):
+    return LISTENER + f"authentication = {json.dumps(names)}\n"
+
+
+def http(name, asked, more=""):
+    return f'[[authentication]]\nname = "{name}"\nkind = "http"\nurl = "{asked.url}"\n{more}'
+
+
+def test_a_service_that_hangs_holds_up_no_other_provider(start, service, passwords):
+    release, allow = threading.Event(), as_json({"result": "allow"})
+
+    def hang(*_):
+        release.wait(60)
+        return allow
+
+    hanging, prompt = service(hang), service(lambda *_: allow)
+    config = http("hanging", hanging, "timeout_secs = 60\nrequests_max = 1000\n")
+    config += http("prompt", prompt)
+    config += listener(["hanging"]) + listener(["prompt"]) + listener(["file"])
+    config += '[limits]\nconnect_timeout_secs = 60\n[auth]\npassword_file = "{dir}/passwords"\n'
+    broker = start(config, {"passwords": passwords})
+    waiting = [Peer(broker.port(nth=0)) for _ in range(80)]
+    for peer in waiting:
+        peer.send(connect(user="slow", password="x"))
+    eventually(lambda: len(hanging.asked) >= GUESSES_AT_ONCE, "as many as may be wrong at once")
+    # All are of one address, as behind a proxy.
+    for nth in (1, 2):
+        with Peer(broker.port(nth=nth)) as peer:
+            assert peer.connect(user="anna", password="secret")[1] == 0
+    assert len(hanging.asked) == GUESSES_AT_ONCE and not release.is_set()
+    release.set()
+    for peer in waiting:
+        assert peer.expect(0x20)[1] == 0
+        peer.close()
+
+
 GUESSES_AT_ONCE = 64
 LOGINS = 60
 

@@ -53,6 +53,12 @@ class RsaKey:
         return subprocess.run(command, input=stdin, capture_output=True, check=True).stdout
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Or many that come at once wait for seconds to be connected.
+    request_queue_size = 256
+
+
 class Service:
     """An HTTP service: `answer(path, body)` gives status, headers and body, and may take long."""
 
@@ -88,8 +94,7 @@ class Service:
             def log_message(self, *_):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 

@@ -13,7 +13,7 @@ use super::pace::{Attempt, Pace};
 use super::passwords::{PasswordFile, PasswordFileError, Scratch};
 use super::random::random;
 use super::scram::{Credentials, Exchange, ScramError, Success};
-use super::{AuthRequest, Later, Opinion, Proof, lock};
+use super::{AuthRequest, Later, Opinion, Proof, Step, lock};
 use crate::config::Auth;
 use crate::memory;
 use driver::Origin;
@@ -85,7 +85,7 @@ impl Passwords {
         let cache = VerdictCache::new(config.cache_entries_max as usize, lifetime, Instant::now());
         let threads = usize::from(config.threads);
         // Checks are short, and origins take turns: one may have all threads.
-        let questions = Lanes::new(config.queue_max as usize, usize::MAX, pace);
+        let questions = Lanes::new(Step::File, config.queue_max as usize, usize::MAX, pace);
         let shared = Arc::new(Shared {
             decoy_secret,
             passwords: RwLock::new(passwords),
@@ -193,11 +193,11 @@ impl Passwords {
         client_final: &[u8],
     ) -> Result<Success, Reason> {
         let now = Instant::now();
-        if lock(&self.shared.pace).begin(origin, now).is_err() {
+        if lock(&self.shared.pace).begin(origin, Step::File, now).is_err() {
             return Err(Reason::SERVER_BUSY);
         }
         let finished = exchange.finish(client_final);
-        lock(&self.shared.pace).end(origin, finished.is_ok(), now);
+        lock(&self.shared.pace).end(origin, Step::File, finished.is_ok(), now);
         self.shared.wake.notify_all();
         finished.map_err(|error| {
             tracing::debug!(%error, "SCRAM failed");

@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::lock;
 use super::pace::{Attempt, Due, Pace};
+use super::{Step, lock};
 use driver::Origin;
 
 /// The part of what may be under way at a time that one origin may have.
@@ -19,6 +19,8 @@ pub(super) trait Asks {
 
 /// What waits, of all origins.
 pub(super) struct Lanes<T> {
+    /// The provider that is asked.
+    step: Step,
     lanes: HashMap<Origin, Lane<T>>,
     /// Origins with something in their lanes, in the order of their turns.
     turns: VecDeque<Origin>,
@@ -47,8 +49,14 @@ pub(super) enum Next<T> {
 }
 
 impl<T: Asks> Lanes<T> {
-    pub(super) fn new(len_max: usize, under_way_max: usize, pace: &Arc<Mutex<Pace>>) -> Self {
+    pub(super) fn new(
+        step: Step,
+        len_max: usize,
+        under_way_max: usize,
+        pace: &Arc<Mutex<Pace>>,
+    ) -> Self {
         Self {
+            step,
             lanes: HashMap::new(),
             turns: VecDeque::new(),
             len: 0,
@@ -135,7 +143,7 @@ impl<T: Asks> Lanes<T> {
         let last_user = {
             let mut pace = lock(&self.pace);
             // On behalf of whichever is taken.
-            pace.begin(origin, now)?;
+            pace.begin(origin, self.step, now)?;
             pace.worn_by(origin)
         };
         let item = self.pop(origin, |lane| match last_user {
@@ -143,7 +151,7 @@ impl<T: Asks> Lanes<T> {
             None => lane.waiting.pop_front(),
         });
         if let Some(item) = &item {
-            item.attempt().has_room();
+            item.attempt().has_room(self.step);
             lock(&self.pace).note_user(origin, item.attempt().user);
         }
         Ok(item)
@@ -223,12 +231,17 @@ mod tests {
 
     fn lanes(len_max: usize, failures_per_second_max: u32) -> Lanes<Item> {
         let pace = Arc::new(Mutex::new(Pace::new(failures_per_second_max)));
-        Lanes::new(len_max, 1_000, &pace)
+        lanes_at(Step::File, len_max, &pace)
+    }
+
+    fn lanes_at(step: Step, len_max: usize, pace: &Arc<Mutex<Pace>>) -> Lanes<Item> {
+        Lanes::new(step, len_max, 1_000, pace)
     }
 
     /// A thousand tickets are one user.
     fn put(lanes: &mut Lanes<Item>, origin: Origin, ticket: u64) -> Option<u64> {
         let attempt = Arc::new(Attempt::new(&lanes.pace, origin, ticket / 1000));
+        attempt.enter(lanes.step);
         lanes.put(ticket, Item(ticket, attempt)).map(|item| item.0)
     }
 
@@ -265,7 +278,7 @@ mod tests {
     #[test]
     fn one_origin_has_a_part_of_what_is_under_way() {
         let pace = Arc::new(Mutex::new(Pace::new(0)));
-        let mut lanes = Lanes::new(1_000, 8, &pace);
+        let mut lanes = Lanes::new(Step::File, 1_000, 8, &pace);
         let now = Instant::now();
         for ticket in 0..20 {
             put(&mut lanes, ONE, ticket);
@@ -341,15 +354,44 @@ mod tests {
     }
 
     #[test]
+    fn a_provider_that_hangs_holds_up_no_other_of_its_origin() {
+        let pace = Arc::new(Mutex::new(Pace::new(1)));
+        let now = Instant::now();
+        let mut hangs = lanes_at(Step::Provider(0), 1_000, &pace);
+        let mut other = lanes_at(Step::File, 1_000, &pace);
+        for ticket in 0..80 {
+            put(&mut hangs, ONE, ticket);
+        }
+        // What is taken is not forgotten: it is under way for as long as it is there.
+        let mut asked = Vec::new();
+        while let Next::Item(item) = hangs.take(now) {
+            asked.push(item);
+        }
+        assert_eq!(asked.len(), 64, "a guess each, perhaps");
+        for ticket in 0..200 {
+            put(&mut other, ONE, ticket);
+            let item = taken(&mut other, now);
+            end(&mut other, &item, true);
+        }
+        for item in &asked {
+            end(&mut hangs, item, false);
+        }
+        put(&mut other, ONE, 200);
+        assert!(matches!(other.take(now), Next::Later(Some(_))), "failures count everywhere");
+    }
+
+    #[test]
     fn who_leaves_has_guessed_if_it_was_tried() {
         let pace = Arc::new(Mutex::new(Pace::new(1)));
         for _ in 0..200 {
             let attempt = Attempt::new(&pace, ONE, 1);
+            attempt.enter(Step::File);
             attempt.end(None);
             assert!(!attempt.has_begun());
         }
         let tried = (0..200).take_while(|_| {
             let attempt = Attempt::new(&pace, ONE, 1);
+            attempt.enter(Step::File);
             let may = attempt.has_begun();
             attempt.note_tried();
             attempt.end(None);

@@ -7,7 +7,9 @@
 //! answered at once is: anonymous clients, identities proved by TLS, tokens, and credentials that
 //! were right a moment ago.
 //!
-//! A provider that is slow holds up who asks it, and nobody else: each has a queue of its own.
+//! A provider that is slow holds up who asks it, and nobody else: each has a queue of its own, and
+//! log-ins of an address are under way at the provider that is asked. Failed ones are paced over
+//! all providers.
 
 mod acl_claim;
 pub mod acl_file;
@@ -236,7 +238,9 @@ impl Authenticator {
                 Method::Jwt(own) => Kind::Jwt(Jwt::start(name, own, handle, clock).map_err(fail)?),
                 Method::Http(own) => {
                     let Some(handle) = handle else { continue };
-                    Kind::Http(Service::new(name, own, config, &pace, handle, clock).map_err(fail)?)
+                    let named = (&**name, Step::Provider(made.len()));
+                    let service = Service::new(named, own, config, &pace, handle, clock);
+                    Kind::Http(service.map_err(fail)?)
                 }
                 Method::Certificate { username, attributes } => {
                     Kind::Certificate { username: username.clone(), attributes: attributes.clone() }
@@ -505,6 +509,9 @@ impl Asking {
     }
 
     fn ask(&self, step: Step, is_last: bool, later: Later) -> Option<Opinion> {
+        if self.attempt.enter(step) {
+            self.parts.wake_waiting();
+        }
         let kind = match step {
             Step::File => {
                 return self.parts.passwords.ask(&self.request, &self.attempt, is_last, later);

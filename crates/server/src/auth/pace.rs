@@ -1,17 +1,18 @@
-//! How often somebody may guess: failed log-ins of an origin are paced, good ones are not. One pace
-//! is for all providers: what counts is how a log-in ends, whoever was asked about it.
+//! How often somebody may guess: failed log-ins of an origin are paced, good ones are not. Failures
+//! count for all providers together: what counts is how a log-in ends, whoever was asked about it.
+//! Log-ins under way are limited at each provider, so that one that hangs holds up no other.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::lock;
+use super::{Step, lock};
 
 use driver::Origin;
 
 /// Wrong log-ins of an origin that are checked at once. Also the most checks of one that are under
-/// way, so not fewer than there may be threads.
+/// way at a provider, so not fewer than there may be threads.
 const BURST: f64 = 64.0;
 
 /// Origins with wrong log-ins that are remembered. At the limit the one nearest to being forgotten
@@ -28,9 +29,11 @@ pub(super) struct Pace {
 
 #[derive(Debug)]
 struct Account {
+    /// Below 0 after failures at several providers at a time: no more than [`BURST`] for each.
     tokens: f64,
     at: Instant,
-    under_way: u32,
+    /// At each provider that has any.
+    under_way: Vec<(Step, u32)>,
     /// Whose log-in was checked last.
     last_user: u64,
     /// A check could not begin, and may still wait for that.
@@ -44,9 +47,9 @@ pub(super) struct Attempt {
     pub(super) origin: Origin,
     /// A number for the user name that is stated.
     pub(super) user: u64,
-    /// Its origin has room for it. Until then it is not tried anywhere, not even against what is
-    /// remembered: that would be a guess.
-    has_begun: AtomicBool,
+    /// Its origin has room for it at this provider. Until then it is not tried there, not even
+    /// against what is remembered: that would be a guess.
+    begun_at: Mutex<Option<Step>>,
     /// It was tried: whoever leaves without waiting for the verdict has guessed.
     is_tried: AtomicBool,
     is_over: AtomicBool,
@@ -54,13 +57,22 @@ pub(super) struct Attempt {
 
 impl Attempt {
     pub(super) fn new(pace: &Arc<Mutex<Pace>>, origin: Origin, user: u64) -> Self {
-        let has_begun = AtomicBool::new(lock(pace).begin(origin, Instant::now()).is_ok());
         let (is_tried, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { pace: pace.clone(), origin, user, has_begun, is_tried, is_over }
+        Self { pace: pace.clone(), origin, user, begun_at: Mutex::default(), is_tried, is_over }
+    }
+
+    /// This provider is asked now, and the one before has answered. It begins there, if its origin
+    /// has room. True: another of its origin may begin where it was.
+    pub(super) fn enter(&self, step: Step) -> bool {
+        let (mut begun_at, now) = (lock(&self.begun_at), Instant::now());
+        let mut pace = lock(&self.pace);
+        let is_wanted = begun_at.take().is_some_and(|left| pace.leave(self.origin, left, now));
+        *begun_at = pace.begin(self.origin, step, now).is_ok().then_some(step);
+        is_wanted
     }
 
     pub(super) fn has_begun(&self) -> bool {
-        self.has_begun.load(Ordering::Relaxed)
+        lock(&self.begun_at).is_some()
     }
 
     /// Its credentials are tried now.
@@ -68,9 +80,9 @@ impl Attempt {
         self.is_tried.store(true, Ordering::Relaxed);
     }
 
-    /// [`Pace::begin`] has made room for it.
-    pub(super) fn has_room(&self) {
-        self.has_begun.store(true, Ordering::Relaxed);
+    /// [`Pace::begin`] has made room for it at the provider that is asked.
+    pub(super) fn has_room(&self, step: Step) {
+        *lock(&self.begun_at) = Some(step);
     }
 
     /// The verdict, once; None: there is none, as its client has left. True: another of its origin
@@ -81,11 +93,12 @@ impl Attempt {
         }
         let is_right = is_right.unwrap_or(!self.is_tried.load(Ordering::Relaxed));
         let now = Instant::now();
+        let begun_at = lock(&self.begun_at).take();
         let mut pace = lock(&self.pace);
-        match self.has_begun.swap(false, Ordering::Relaxed) {
-            true => pace.end(self.origin, is_right, now),
+        match begun_at {
+            Some(step) => pace.end(self.origin, step, is_right, now),
             // One that could be answered without a question.
-            false => {
+            None => {
                 if !is_right {
                     pace.count_failure(self.origin, now);
                 }
@@ -104,19 +117,21 @@ impl Pace {
         Self { failures_per_second: failures_per_second_max.into(), accounts: HashMap::new() }
     }
 
-    /// A check begins, unless too many of this origin were wrong, or might still turn out so.
-    pub(super) fn begin(&mut self, origin: Origin, now: Instant) -> Result<(), Due> {
+    /// A check begins, unless too many of this origin were wrong, or might still turn out so at
+    /// this provider.
+    pub(super) fn begin(&mut self, origin: Origin, step: Step, now: Instant) -> Result<(), Due> {
         if self.failures_per_second == 0.0 {
             return Ok(());
         }
         let rate = self.failures_per_second;
         let account = self.account(origin, now);
-        if account.tokens - f64::from(account.under_way) >= 1.0 {
-            account.under_way += 1;
+        let under_way = account.under_way_at(step);
+        if account.tokens - f64::from(under_way) >= 1.0 {
+            account.set_under_way(step, under_way + 1);
             return Ok(());
         }
         account.is_wanted = true;
-        if account.under_way > 0 {
+        if under_way > 0 {
             return Err(None);
         }
         let wait_secs = (1.0 - account.tokens).max(0.0) / rate;
@@ -124,15 +139,15 @@ impl Pace {
     }
 
     /// A check that began has ended. True: another may begin, and waits for that.
-    pub(super) fn end(&mut self, origin: Origin, is_right: bool, now: Instant) -> bool {
+    pub(super) fn end(&mut self, origin: Origin, step: Step, is_right: bool, now: Instant) -> bool {
         if self.failures_per_second == 0.0 {
             return false;
         }
         let account = self.account(origin, now);
-        account.under_way = account.under_way.saturating_sub(1);
+        account.set_under_way(step, account.under_way_at(step).saturating_sub(1));
         let is_wanted = account.is_wanted;
         if !is_right {
-            account.tokens = (account.tokens - 1.0).max(0.0);
+            account.tokens -= 1.0;
         }
         if account.is_clean() {
             self.accounts.remove(&origin);
@@ -140,11 +155,17 @@ impl Pace {
         is_wanted
     }
 
-    /// One that no check of it has begun for, or whose check has ended as a right one.
+    /// A check that began goes on elsewhere, and may begin there. True: as [`Self::end`].
+    fn leave(&mut self, origin: Origin, step: Step, now: Instant) -> bool {
+        self.end(origin, step, true, now)
+    }
+
+    /// One that no check of it has begun for, or whose check has ended as a right one. Any number
+    /// may come of those, so they leave nothing to make up for.
     pub(super) fn count_failure(&mut self, origin: Origin, now: Instant) {
         if self.failures_per_second > 0.0 {
             let account = self.account(origin, now);
-            account.tokens = (account.tokens - 1.0).max(0.0);
+            account.tokens = (account.tokens - 1.0).max(account.tokens.min(0.0));
         }
     }
 
@@ -165,8 +186,7 @@ impl Pace {
         if self.accounts.len() >= ORIGINS_MAX && !self.accounts.contains_key(&origin) {
             self.make_room(now);
         }
-        let new = Account { tokens: BURST, at: now, under_way: 0, last_user: 0, is_wanted: false };
-        let account = self.accounts.entry(origin).or_insert(new);
+        let account = self.accounts.entry(origin).or_insert_with(|| Account::new(now));
         account.refill(rate, now);
         account
     }
@@ -178,7 +198,7 @@ impl Pace {
             !account.is_clean()
         });
         if self.accounts.len() >= ORIGINS_MAX {
-            let idle = self.accounts.iter().filter(|(_, account)| account.under_way == 0);
+            let idle = self.accounts.iter().filter(|(_, account)| account.under_way.is_empty());
             let nearest = idle.max_by(|(_, a), (_, b)| a.tokens.total_cmp(&b.tokens));
             if let Some(origin) = nearest.map(|(origin, _)| *origin) {
                 self.accounts.remove(&origin);
@@ -188,6 +208,27 @@ impl Pace {
 }
 
 impl Account {
+    fn new(now: Instant) -> Self {
+        let under_way = Vec::new();
+        Self { tokens: BURST, at: now, under_way, last_user: 0, is_wanted: false }
+    }
+
+    fn under_way_at(&self, step: Step) -> u32 {
+        let own = self.under_way.iter().find(|(other, _)| *other == step);
+        own.map_or(0, |(_, count)| *count)
+    }
+
+    fn set_under_way(&mut self, step: Step, count: u32) {
+        match self.under_way.iter().position(|(other, _)| *other == step) {
+            Some(place) if count == 0 => {
+                self.under_way.swap_remove(place);
+            }
+            Some(place) => self.under_way[place].1 = count,
+            None if count == 0 => {}
+            None => self.under_way.push((step, count)),
+        }
+    }
+
     fn refill(&mut self, rate: f64, now: Instant) {
         let elapsed_secs = now.saturating_duration_since(self.at).as_secs_f64();
         self.tokens = (self.tokens + elapsed_secs * rate).min(BURST);
@@ -195,7 +236,7 @@ impl Account {
     }
 
     fn is_clean(&self) -> bool {
-        self.under_way == 0 && self.tokens >= BURST
+        self.under_way.is_empty() && self.tokens >= BURST
     }
 }
 
@@ -206,9 +247,15 @@ mod tests {
     const ONE: Origin = Origin::V4([192, 0, 2, 1]);
     const OTHER: Origin = Origin::V4([192, 0, 2, 2]);
 
+    const HTTP: Step = Step::Provider(0);
+
     fn guess(pace: &mut Pace, origin: Origin, now: Instant) -> Result<(), Due> {
-        pace.begin(origin, now)?;
-        pace.end(origin, false, now);
+        guess_at(pace, Step::File, origin, now)
+    }
+
+    fn guess_at(pace: &mut Pace, step: Step, origin: Origin, now: Instant) -> Result<(), Due> {
+        pace.begin(origin, step, now)?;
+        pace.end(origin, step, false, now);
         Ok(())
     }
 
@@ -217,8 +264,8 @@ mod tests {
         let mut pace = Pace::new(5);
         let start = Instant::now();
         for _ in 0..10 * BURST as u32 {
-            assert_eq!(pace.begin(OTHER, start), Ok(()));
-            pace.end(OTHER, true, start);
+            assert_eq!(pace.begin(OTHER, Step::File, start), Ok(()));
+            pace.end(OTHER, Step::File, true, start);
         }
         assert!(pace.accounts.is_empty(), "nothing is kept of those who are right");
         let guessed = (0..1000).take_while(|_| guess(&mut pace, ONE, start).is_ok()).count();
@@ -240,10 +287,79 @@ mod tests {
         let start = Instant::now();
         while guess(&mut pace, ONE, start).is_ok() {}
         let later = start + Duration::from_secs(1);
-        assert_eq!(pace.begin(ONE, later), Ok(()));
-        assert_eq!(pace.begin(ONE, later), Err(None), "the first may be wrong");
-        pace.end(ONE, true, later);
-        assert_eq!(pace.begin(ONE, later), Ok(()), "it was not");
+        assert_eq!(pace.begin(ONE, Step::File, later), Ok(()));
+        assert_eq!(pace.begin(ONE, Step::File, later), Err(None), "the first may be wrong");
+        pace.end(ONE, Step::File, true, later);
+        assert_eq!(pace.begin(ONE, Step::File, later), Ok(()), "it was not");
+    }
+
+    #[test]
+    fn what_hangs_at_one_provider_holds_up_no_other() {
+        let mut pace = Pace::new(1);
+        let now = Instant::now();
+        while pace.begin(ONE, HTTP, now).is_ok() {}
+        assert_eq!(pace.begin(ONE, HTTP, now), Err(None), "too many may be wrong there");
+        for _ in 0..10 * BURST as u32 {
+            assert_eq!(pace.begin(ONE, Step::File, now), Ok(()));
+            pace.end(ONE, Step::File, true, now);
+        }
+        for _ in 0..BURST as u32 {
+            pace.end(ONE, HTTP, true, now);
+        }
+        assert!(pace.accounts.is_empty());
+    }
+
+    #[test]
+    fn failures_count_for_all_providers_together() {
+        let mut pace = Pace::new(1);
+        let start = Instant::now();
+        while guess_at(&mut pace, HTTP, ONE, start).is_ok() {}
+        assert!(pace.begin(ONE, Step::File, start).unwrap_err().is_some(), "when the next is due");
+        assert!(pace.begin(ONE, Step::Provider(1), start).is_err());
+        let later = start + Duration::from_secs(1);
+        assert_eq!(guess(&mut pace, ONE, later), Ok(()));
+        assert!(guess_at(&mut pace, HTTP, ONE, later).is_err(), "one a second of both");
+    }
+
+    #[test]
+    fn failures_at_several_providers_at_a_time_are_made_up_for() {
+        let mut pace = Pace::new(1);
+        let start = Instant::now();
+        for step in [HTTP, Step::File] {
+            assert_eq!((0..).take_while(|_| pace.begin(ONE, step, start).is_ok()).count(), 64);
+        }
+        for step in [HTTP, Step::File] {
+            for _ in 0..64 {
+                pace.end(ONE, step, false, start);
+            }
+        }
+        for _ in 0..1_000 {
+            pace.count_failure(ONE, start);
+        }
+        let due = guess(&mut pace, ONE, start).unwrap_err().unwrap();
+        assert_eq!(due.duration_since(start).as_secs(), 65, "64 of them were one too many each");
+        assert_eq!(guess(&mut pace, ONE, due), Ok(()));
+    }
+
+    #[test]
+    fn an_attempt_is_under_way_where_it_is_asked_about() {
+        let pace = Arc::new(Mutex::new(Pace::new(1)));
+        let at = |step| lock(&pace).accounts.get(&ONE).map_or(0, |own| own.under_way_at(step));
+        let attempts: Vec<_> = (0..65).map(|_| Attempt::new(&pace, ONE, 1)).collect();
+        assert_eq!((at(HTTP), at(Step::File)), (0, 0), "nobody is asked yet");
+        for attempt in &attempts {
+            assert!(!attempt.enter(HTTP));
+        }
+        assert!(attempts[63].has_begun() && !attempts[64].has_begun());
+        assert!(attempts[0].enter(Step::File), "the last one waits where it was");
+        assert!(attempts[0].has_begun());
+        assert_eq!((at(HTTP), at(Step::File)), (63, 1));
+        attempts[64].enter(Step::File);
+        assert!(attempts[64].has_begun());
+        for attempt in &attempts {
+            attempt.end(Some(true));
+        }
+        assert!(lock(&pace).accounts.is_empty());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::jwt::{CLIENT_ATTRS, attributes_of};
 use super::lanes::{Asks, Lanes, Next};
 use super::pace::{Attempt, Pace};
 use super::template::value_of;
-use super::{AuthRequest, Later, Opinion, Proof, acl_claim, lock};
+use super::{AuthRequest, Later, Opinion, Proof, Step, acl_claim, lock};
 use crate::config::{Auth, BodyForm, HttpConfig};
 use crate::run::Clock;
 use broker::access::OwnRules;
@@ -71,7 +71,7 @@ impl Service {
     ///
     /// Authorities that cannot be read.
     pub(super) fn new(
-        name: &str,
+        (name, step): (&str, Step),
         config: &HttpConfig,
         auth: &Auth,
         pace: &Arc<Mutex<Pace>>,
@@ -80,7 +80,7 @@ impl Service {
     ) -> Result<Self, String> {
         let idle_max = config.requests_max as usize;
         let queue = Queue {
-            questions: Lanes::new(auth.queue_max as usize, idle_max, pace),
+            questions: Lanes::new(step, auth.queue_max as usize, idle_max, pace),
             looks_at: None,
             breaker: Breaker::default(),
             told_at: None,

@@ -170,7 +170,8 @@ fn placeholders_cannot_break_out_of_the_request() {
     let auth = crate::config::Config::defaults(&crate::config::Machine::UNKNOWN).auth;
     let pace = Arc::new(Mutex::new(Pace::new(0)));
     let question = |config: HttpConfig| {
-        let service = Service::new("http", &config, &auth, &pace, net.handle(), Clock::start());
+        let named = ("http", Step::Provider(0));
+        let service = Service::new(named, &config, &auth, &pace, net.handle(), Clock::start());
         let service = service.unwrap();
         service.shared.question(&request())
     };
