@@ -8,7 +8,7 @@ import pytest
 
 from broker import eventually
 from test_identity import LISTENER, NOT_AUTHORIZED, UNAVAILABLE, service
-from tokens import as_json
+from tokens import SECRET, RsaKey, as_json, claims, hs256
 from wire import CONNACK, Peer, connect
 
 __all__ = ["service"]
@@ -150,6 +150,36 @@ def test_a_service_that_hangs_holds_up_no_other_provider(start, service, passwor
     for peer in waiting:
         assert peer.expect(0x20)[1] == 0
         peer.close()
+
+
+def test_a_key_set_that_hangs_holds_up_no_token_of_the_next_provider(start, service, tmp_path):
+    release, known, strange = threading.Event(), RsaKey(tmp_path, "a"), RsaKey(tmp_path, "b")
+    reply = {"keys": lambda: as_json({"keys": [known.jwk()]})}
+    issuer = service(lambda *_: reply["keys"]())
+    config = f'[[authentication]]\nname = "keys"\nkind = "jwt"\njwks_url = "{issuer.url}"\n'
+    config += '[[authentication]]\nname = "tokens"\nkind = "jwt"\nsecret_file = "{dir}/secret"\n'
+    broker = start(config + listener(["keys", "tokens"]), {"secret": SECRET})
+    assert reason(broker, user="x", password=known.sign(claims())) == 0
+
+    def cannot_fetch(event):
+        return "cannot fetch the key set" in event["message"]
+
+    reply["keys"], seen = lambda: (500, {}, b""), len(broker.log)
+    broker.reload()
+    broker.wait_for_log(cannot_fetch, seen)
+
+    def hang():
+        release.wait(60)
+        return 500, {}, b""
+
+    reply["keys"], seen, fetched = hang, len(broker.log), len(issuer.asked)
+    broker.reload()
+    eventually(lambda: len(issuer.asked) > fetched, "a fetch that hangs")
+    assert reason(broker, user="x", password=hs256(claims(), kid="c")) == 0
+    assert reason(broker, user="x", password=strange.sign(claims())) == UNAVAILABLE
+    assert reason(broker, user="x", password=known.sign(claims())) == 0
+    assert not any(map(cannot_fetch, broker.log[seen:])), "it still hangs"
+    release.set()
 
 
 GUESSES_AT_ONCE = 64

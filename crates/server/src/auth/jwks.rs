@@ -3,9 +3,10 @@
 //!
 //! A token that names a key which is not known has the key set fetched anew, and waits for that:
 //! keys rotate. That happens at most every ten seconds, whatever tokens name; the set is fetched
-//! at its own pace, too. One that cannot be fetched leaves the keys that there are in force.
+//! at its own pace, too. One that cannot be fetched leaves the keys that there are in force, and
+//! until it can be again, no token waits for it: the next provider is asked.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -18,12 +19,16 @@ use super::keys::KeySet;
 use super::{AuthRequest, Later, Opinion, lock};
 use crate::config::JwtConfig;
 use crate::run::Clock;
+use driver::Origin;
 
 /// How often a key set is fetched at most, whoever asks for keys that it does not have.
 const FETCH_EVERY_MIN: Duration = Duration::from_secs(10);
 
-/// Tokens that wait for a key set. Further ones are answered with 0x89.
+/// Tokens that wait for a key set. For further ones it is down: the next provider is asked.
 const WAITING_MAX: usize = 10_000;
+
+/// The part of these that one origin may have.
+const ORIGIN_PART: usize = 16;
 
 /// Tokens that are checked in one go, so that others on the thread get their turn.
 const CHECKS_PER_TURN: usize = 32;
@@ -51,8 +56,17 @@ struct Fetching {
     began: Option<Instant>,
     /// The key set has been there at least once.
     has_set: bool,
-    waiting: VecDeque<Waiting>,
+    /// The last time it could not be fetched.
+    has_failed: bool,
+    waiting: Queue,
     is_closed: bool,
+}
+
+/// Tokens that wait, with how many there are of each origin.
+#[derive(Default)]
+struct Queue {
+    tokens: VecDeque<Waiting>,
+    of_origin: HashMap<Origin, usize>,
 }
 
 struct Waiting {
@@ -115,11 +129,7 @@ impl Jwt {
 
     pub(super) fn forget(&self, ticket: u64) {
         if self.shared.remote.is_some() {
-            let mut fetching = lock(&self.shared.fetching);
-            let is_it = |waiting: &Waiting| waiting.request.ticket == ticket;
-            let place = fetching.waiting.iter().position(is_it);
-            let gone = place.and_then(|place| fetching.waiting.remove(place));
-            drop(fetching);
+            let gone = lock(&self.shared.fetching).waiting.remove(ticket);
             drop(gone);
         }
     }
@@ -131,7 +141,7 @@ impl Jwt {
             fetching.is_closed = true;
             std::mem::take(&mut fetching.waiting)
         };
-        for waiting in waiting {
+        for waiting in waiting.tokens {
             (waiting.later)(Opinion::Busy);
         }
     }
@@ -145,17 +155,9 @@ impl Shared {
     }
 
     fn wait_for_keys(self: &Arc<Self>, request: Arc<AuthRequest>, later: Later) -> Option<Opinion> {
-        let mut fetching = lock(&self.fetching);
-        if !fetching.is_under_way && !fetching.may_begin() {
-            return Some(fetching.without_key());
-        }
-        if fetching.waiting.len() >= WAITING_MAX {
-            return Some(Opinion::Busy);
-        }
-        fetching.waiting.push_back(Waiting { request, later });
-        drop(fetching);
+        let at_once = lock(&self.fetching).wait(Waiting { request, later });
         self.fetch_soon();
-        None
+        at_once
     }
 
     fn fetch_soon(self: &Arc<Self>) {
@@ -202,11 +204,10 @@ impl Shared {
         };
         let waiting = {
             let mut fetching = lock(&self.fetching);
-            fetching.is_under_way = false;
-            fetching.has_set |= is_there;
+            fetching.note_fetched(is_there);
             std::mem::take(&mut fetching.waiting)
         };
-        for (number, waiting) in waiting.into_iter().enumerate() {
+        for (number, waiting) in waiting.tokens.into_iter().enumerate() {
             if number % CHECKS_PER_TURN == CHECKS_PER_TURN - 1 {
                 tokio::task::yield_now().await;
             }
@@ -248,8 +249,54 @@ impl Fetching {
         begins
     }
 
+    fn note_fetched(&mut self, is_there: bool) {
+        self.is_under_way = false;
+        self.has_set |= is_there;
+        self.has_failed = !is_there;
+    }
+
+    /// `None`: the token waits for the set that is fetched, or soon is. Where the set could not be
+    /// fetched the last time, no token waits: that could take as long as the time-out.
+    fn wait(&mut self, token: Waiting) -> Option<Opinion> {
+        let is_awaited = self.is_under_way || self.may_begin();
+        if !is_awaited || self.has_failed {
+            return Some(self.without_key());
+        }
+        // There may be such a key: where nobody else knows the client, it may try again.
+        self.waiting.push(token).err().map(|_| Opinion::Down)
+    }
+
+    /// A set that cannot be fetched may have the key by now.
     fn without_key(&self) -> Opinion {
-        if self.has_set { Outcome::NoKey.into() } else { Opinion::Down }
+        let is_current = self.has_set && !self.has_failed;
+        if is_current { Outcome::NoKey.into() } else { Opinion::Down }
+    }
+}
+
+impl Queue {
+    /// Err: it is full, or its origin has its part of it.
+    fn push(&mut self, token: Waiting) -> Result<(), Waiting> {
+        let origin = token.request.origin;
+        let own = self.of_origin.get(&origin).copied().unwrap_or(0);
+        if self.tokens.len() >= WAITING_MAX || own >= WAITING_MAX / ORIGIN_PART {
+            return Err(token);
+        }
+        self.of_origin.insert(origin, own + 1);
+        self.tokens.push_back(token);
+        Ok(())
+    }
+
+    /// To be dropped without the lock.
+    fn remove(&mut self, ticket: u64) -> Option<Waiting> {
+        let place = self.tokens.iter().position(|token| token.request.ticket == ticket)?;
+        let gone = self.tokens.remove(place)?;
+        if let Some(own) = self.of_origin.get_mut(&gone.request.origin) {
+            *own -= 1;
+            if *own == 0 {
+                self.of_origin.remove(&gone.request.origin);
+            }
+        }
+        Some(gone)
     }
 }
 
@@ -290,4 +337,60 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 
 fn in_file(path: &Path) -> impl Fn(String) -> String + '_ {
     move |detail| format!("{}: {detail}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Origin = Origin::V4([192, 0, 2, 1]);
+
+    fn token(origin: Origin, ticket: u64) -> Waiting {
+        let request = AuthRequest { origin, ticket, ..AuthRequest::default() };
+        Waiting { request: Arc::new(request), later: Box::new(|_| {}) }
+    }
+
+    #[test]
+    fn no_token_waits_for_a_set_that_could_not_be_fetched() {
+        let mut fetching = Fetching::default();
+        assert!(fetching.begin());
+        assert_eq!(fetching.wait(token(ONE, 1)), None, "the first set is waited for");
+        fetching.note_fetched(true);
+        assert_eq!(fetching.wait(token(ONE, 2)), Some(Opinion::NotMine), "the set is current");
+        fetching.began = None;
+        assert_eq!(fetching.wait(token(ONE, 3)), None, "it may have changed");
+        assert!(fetching.begin());
+        fetching.note_fetched(false);
+        assert_eq!(fetching.wait(token(ONE, 4)), Some(Opinion::Down), "it may have the key by now");
+        fetching.began = None;
+        assert_eq!(fetching.wait(token(ONE, 5)), Some(Opinion::Down), "a fetch may begin");
+        assert!(fetching.begin());
+        assert_eq!(fetching.wait(token(ONE, 6)), Some(Opinion::Down), "a fetch hangs");
+        fetching.note_fetched(true);
+        assert_eq!(fetching.wait(token(ONE, 7)), Some(Opinion::NotMine), "it is current again");
+        let mut fetching = Fetching { has_failed: true, is_under_way: true, ..Fetching::default() };
+        assert_eq!(fetching.wait(token(ONE, 8)), Some(Opinion::Down), "there never was a set");
+    }
+
+    #[test]
+    fn one_origin_has_a_part_of_the_tokens_that_wait() {
+        let mut fetching = Fetching { is_under_way: true, ..Fetching::default() };
+        let part = (WAITING_MAX / ORIGIN_PART) as u64;
+        for ticket in 0..part {
+            assert_eq!(fetching.wait(token(ONE, ticket)), None);
+        }
+        assert_eq!(fetching.wait(token(ONE, part)), Some(Opinion::Down), "0x88 at the end");
+        assert!(fetching.waiting.remove(7).is_some() && fetching.waiting.remove(7).is_none());
+        assert_eq!(fetching.wait(token(ONE, part)), None, "one has left");
+        let mut waiting = part as usize;
+        for number in 0..=WAITING_MAX as u32 {
+            let other = Origin::V4((0x0A00_0000 + number).to_be_bytes());
+            waiting += usize::from(fetching.wait(token(other, 1_000_000)).is_none());
+        }
+        assert_eq!(waiting, WAITING_MAX);
+        for ticket in (0..=part).filter(|ticket| *ticket != 7) {
+            assert!(fetching.waiting.remove(ticket).is_some());
+        }
+        assert!(!fetching.waiting.of_origin.contains_key(&ONE));
+    }
 }

@@ -128,7 +128,7 @@ pub(crate) enum Opinion {
     Busy,
     /// What is shown is not for this provider.
     NotMine,
-    /// The provider cannot be asked, and has told so.
+    /// The provider cannot be asked: it has told so, or too many wait for its keys.
     Down,
     /// The provider has answered, with what is no answer, and has told so.
     Unclear,
