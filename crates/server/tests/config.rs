@@ -141,7 +141,7 @@ fn in_file(section: &str, key: &Key, value: &str) -> Sources {
         "authentication" if key.doc.trim().starts_with("`http`") => {
             "name = \"x\"\nkind = \"http\"\nurl = \"https://id.example\""
         }
-        "authentication" => "name = \"x\"\nkind = \"jwt\"\nkey_file = \"/k\"",
+        "authentication" => "name = \"x\"\nkind = \"jwt\"\njwks_url = \"https://id.example\"",
         // Sizes of logs that are not written go with any packets.
         "durability" => "level = \"memory\"",
         _ => "",
@@ -221,6 +221,36 @@ fn providers_are_listed_and_named_by_listeners() {
             "what a client states",
         ),
         ("[authentication]\nname = \"a\"\n".into(), "write [[authentication]]"),
+    ] {
+        let why = error(&text);
+        assert!(why.contains(told), "{told} not in {why}");
+    }
+}
+
+#[test]
+fn keys_of_providers_that_have_no_effect_are_refused() {
+    let provider = |rest: &str| format!("[[authentication]]\nname = \"a\"\nkind = {rest}");
+    let jwt = |text: &str| provider(&format!("\"jwt\"\nkey_file = \"k.pem\"\n{text}"));
+    let http = |text: &str| provider(&format!("\"http\"\nurl = \"https://id.example\"\n{text}"));
+    for (text, told) in [
+        (
+            provider("\"certificate\"\nca = \"ca\"\n"),
+            "ca: is not used by kind = \"certificate\", only by jwt and http",
+        ),
+        (jwt("ca = \"ca\"\n"), "ca: has no effect without jwks_url"),
+        (jwt("jwks_refresh_secs = 60\n"), "jwks_refresh_secs: has no effect without jwks_url"),
+        (
+            jwt("jwks_url = \"http://id.example\"\nca = \"ca\"\n"),
+            "ca: has no effect with a jwks_url of http://; use https://",
+        ),
+        (
+            http("ca = \"ca\"\n").replace("https", "http"),
+            "ca: has no effect with a url of http://; use https://",
+        ),
+        (
+            http("method = \"get\"\nbody_form = \"form\"\n"),
+            "body_form: has no effect with method = \"get\"",
+        ),
     ] {
         let why = error(&text);
         assert!(why.contains(told), "{told} not in {why}");

@@ -160,6 +160,10 @@ impl Url {
             || address.is_ok_and(|ip| ip.to_canonical().is_loopback())
     }
 
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
     /// Without the brackets of an IPv6 address.
     fn bare_host(&self) -> &str {
         self.host.trim_start_matches('[').trim_end_matches(']')

@@ -182,11 +182,9 @@ impl Lowering<'_> {
 
     /// What a key says is done or refused: one of another kind of provider would be neither.
     fn check_keys(&mut self, kind: ProviderKind) {
-        let kinds_of = |name: &str| KINDS_OF.iter().find(|(key, _)| *key == name).map(|it| it.1);
         for key in SECTION.keys {
             let kinds = kinds_of(key.name).unwrap_or(&[]);
-            let is_set = self.settings.setting(&self.own, key).value != default_of(key);
-            if is_set && !kinds.is_empty() && !kinds.contains(&kind) {
+            if !kinds.is_empty() && !kinds.contains(&kind) && self.is_set(key.name) {
                 let kinds: Vec<_> = kinds.iter().map(|kind| kind.as_str()).collect();
                 let detail = format!(
                     "is not used by kind = \"{}\", only by {}",
@@ -196,6 +194,24 @@ impl Lowering<'_> {
                 self.problem(key.name, detail);
             }
         }
+    }
+
+    fn is_set(&self, name: &str) -> bool {
+        let key = SECTION.keys.iter().find(|key| key.name == name);
+        key.is_some_and(|key| self.settings.setting(&self.own, key).value != default_of(key))
+    }
+
+    /// Refuses a key that does nothing because of what the others say.
+    fn check_has_effect(&mut self, name: &str, has_effect: bool, why: &str) {
+        if !has_effect && self.is_set(name) {
+            self.problem(name, format!("has no effect {why}"));
+        }
+    }
+
+    /// Authorities are for certificates.
+    fn check_ca(&mut self, key: &str, url: Option<&Url>) {
+        let why = format!("with a {key} of http://; use https://");
+        self.check_has_effect("ca", url.is_none_or(Url::is_tls), &why);
     }
 
     fn jwt(&mut self, raw: &RawProvider) -> JwtConfig {
@@ -216,11 +232,16 @@ impl Lowering<'_> {
             let detail = "names a claim that is not read: acl_ignored is true";
             self.problem("acl_claim_name", detail.into());
         }
+        let jwks_url = raw.jwks_url.as_deref().and_then(|text| self.url("jwks_url", text));
+        for key in ["jwks_refresh_secs", "ca"] {
+            self.check_has_effect(key, raw.jwks_url.is_some(), "without jwks_url");
+        }
+        self.check_ca("jwks_url", jwks_url.as_ref());
         JwtConfig {
             secret_file: raw.secret_file.clone(),
             key_file: raw.key_file.clone(),
             jwks_file: raw.jwks_file.clone(),
-            jwks_url: raw.jwks_url.as_deref().and_then(|text| self.url("jwks_url", text)),
+            jwks_url,
             jwks_refresh_secs: raw.jwks_refresh_secs,
             ca: raw.ca.clone(),
             demands: Demands {
@@ -251,9 +272,14 @@ impl Lowering<'_> {
                           as in body = [\"username=${username}\"]";
             self.problem("body", detail.into());
         }
+        let is_get = raw.method == HttpMethod::Get;
+        let why = "with method = \"get\", which sends the fields as the query";
+        self.check_has_effect("body_form", !is_get, why);
+        let url = self.url("url", url);
+        self.check_ca("url", url.as_ref());
         Some(HttpConfig {
-            url: self.url("url", url)?,
-            is_get: raw.method == HttpMethod::Get,
+            url: url?,
+            is_get,
             headers,
             body,
             form: raw.body_form,
@@ -335,7 +361,7 @@ impl Lowering<'_> {
 const SECTION: Section = RawProvider::SECTION;
 
 /// Keys that not every kind of provider uses.
-const KINDS_OF: [(&str, &[ProviderKind]); 22] = {
+const KINDS_OF: [(&str, &[ProviderKind]); 23] = {
     use ProviderKind::{Certificate, Http, Jwt};
     [
         ("username", &[Jwt, Certificate]),
@@ -359,9 +385,14 @@ const KINDS_OF: [(&str, &[ProviderKind]); 22] = {
         ("timeout_secs", &[Http]),
         ("requests_max", &[Http]),
         ("cache_secs", &[Http]),
+        ("ca", &[Jwt, Http]),
         ("acl_ignored", &[Jwt, Http]),
     ]
 };
+
+fn kinds_of(key: &str) -> Option<&'static [ProviderKind]> {
+    KINDS_OF.iter().find(|(name, _)| *name == key).map(|(_, kinds)| *kinds)
+}
 
 const JWT_USERNAME: &str = "${claims.sub}";
 /// As EMQX has it by default.
@@ -369,3 +400,23 @@ const HTTP_BODY: [&str; 3] =
     ["clientid=${clientid}", "username=${username}", "password=${password}"];
 
 const CERTIFICATE_USERNAME: &str = "${cert_common_name}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys that every kind of provider uses.
+    const COMMON: [&str; 2] = ["name", "kind"];
+
+    #[test]
+    fn of_each_key_it_is_known_which_kinds_use_it() {
+        for key in SECTION.keys {
+            let is_common = COMMON.contains(&key.name);
+            assert_ne!(kinds_of(key.name).is_some(), is_common, "{}", key.name);
+        }
+        for (name, kinds) in KINDS_OF {
+            assert!(SECTION.keys.iter().any(|key| key.name == name), "there is no key {name}");
+            assert!(!kinds.is_empty() && kinds.len() < ProviderKind::WORDS.len(), "{name}");
+        }
+    }
+}

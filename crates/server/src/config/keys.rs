@@ -625,7 +625,7 @@ settings! {
         /// token names a key that is not known; no more often than every 10 s. What cannot be
         /// fetched leaves the keys that there are in force.
         jwks_url: Option<String> = Kind::Text("a URL such as https://id.example/keys"), "";
-        /// `jwt`: how often the key set is fetched.
+        /// `jwt`: how often the key set of `jwks_url` is fetched.
         jwks_refresh_secs: u32 = secs(10, 604_800), "10m";
         /// `jwt`: what the claim `iss` has to be. Not set: it is not looked at.
         issuer: Option<String> = Kind::Text("an issuer"), "";
@@ -648,7 +648,7 @@ settings! {
         /// `http`: the fields of each request, with placeholders, `${password}` among them. Empty:
         /// `clientid`, `username` and `password`.
         body: Vec<String> = Kind::List("fields such as clientid=${clientid}"), "";
-        /// `http`: what the body is: JSON, or what a web form sends.
+        /// `http`: what the body is: JSON, or what a web form sends. Only with `method = "post"`.
         body_form: BodyForm = Kind::OneOf(BodyForm::WORDS), "json";
         /// `http`: how long an answer may take. After 8 failed connects or time-outs in a row, of
         /// 3 client addresses at least, the service is not asked for 5 s, then probed once a
@@ -660,8 +660,8 @@ settings! {
         /// `http`: how long an `allow` is remembered whose answer has no `Cache-Control: max-age`.
         /// 0: it is not.
         cache_secs: u32 = secs(0, 86_400), "0";
-        /// `jwt`, `http`: authorities that sign the certificate of the service, PEM. Not set: those
-        /// of the system.
+        /// `jwt`, `http`: authorities that sign the certificate of the service, PEM. Only with an
+        /// `https://` URL. Not set: those of the system.
         ca: Option<PathBuf> = Kind::Path, "";
         /// `jwt`: the claim with access rules of EMQX. Not set: `acl`. A token that has rules in
         /// `acl` is refused when another claim is named here.
