@@ -54,6 +54,8 @@ pub enum Sabotage {
     KeepBanned,
     /// An operator is told that a session is gone, and it is not.
     ForgetPurge,
+    /// What waits under the old options of a subscription is lost when they change.
+    ForgetOldOptions,
     /// An operator is told that a publish is kept before it is.
     AnswerOperatorEarly,
     /// Credentials do not end.

@@ -385,7 +385,8 @@ impl World {
             return;
         }
         self.note(|| format!("client {who} reconsiders its subscriptions"));
-        self.clients[who].reconsider(number, &mut self.oracle);
+        let forgets = self.node.sabotage == Some(Sabotage::ForgetOldOptions);
+        self.clients[who].reconsider(number, forgets, &mut self.oracle);
     }
 
     pub(crate) fn pass_time(&mut self, ms_max: usize) {

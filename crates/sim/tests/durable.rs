@@ -79,6 +79,11 @@ fn the_oracle_sees_a_broker_that_forgets_everything() {
 }
 
 #[test]
+fn the_oracle_sees_messages_that_are_lost_with_the_options_of_their_subscription() {
+    is_caught(Sabotage::ForgetOldOptions);
+}
+
+#[test]
 fn the_oracle_sees_operators_who_are_answered_too_early() {
     is_caught_in(Options { policy: true, ..Options::durable() }, Sabotage::AnswerOperatorEarly);
 }

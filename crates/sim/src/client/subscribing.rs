@@ -9,6 +9,9 @@ use codec::{
 use super::ModelClient;
 use crate::oracle::Oracle;
 
+/// The packet id of requests that a planted bug makes.
+const FORGETTING: u16 = u16::MAX;
+
 /// A filter that the client may be subscribed to.
 #[derive(Clone, Debug)]
 pub struct Filter {
@@ -75,8 +78,9 @@ impl ModelClient {
         }
     }
 
-    /// Subscribes again, or changes its mind about one of its filters.
-    pub fn reconsider(&mut self, number: usize, oracle: &mut Oracle) {
+    /// Subscribes again, or changes its mind about one of its filters. `forgets`: a planted bug, by
+    /// which what waits under the old options is lost.
+    pub fn reconsider(&mut self, number: usize, forgets: bool, oracle: &mut Oracle) {
         if !self.is_ready() || !self.subscribing.is_quiet() {
             return;
         }
@@ -95,11 +99,22 @@ impl ModelClient {
                 QoS::ExactlyOnce => QoS::AtMostOnce,
             };
             filter.is_confirmed = false;
+            if forgets {
+                self.forget_waiting(index);
+            }
         }
-        match filter.is_wanted {
+        match self.subscribing.filters[index].is_wanted {
             true => self.subscribe(vec![index], oracle),
             false => self.unsubscribe(index, oracle),
         }
+    }
+
+    fn forget_waiting(&mut self, index: usize) {
+        let mut filters = TopicBuf::new();
+        filters.push(&self.subscribing.filters[index].name);
+        let (packet_id, filters) = (FORGETTING, filters.as_topics());
+        let properties = Properties::EMPTY;
+        self.write(&Packet::Unsubscribe(Unsubscribe { packet_id, properties, filters }));
     }
 
     fn subscribe(&mut self, indexes: Vec<usize>, oracle: &mut Oracle) {
@@ -160,6 +175,9 @@ impl ModelClient {
         reasons: &[u8],
         oracle: &mut Oracle,
     ) -> Result<(), String> {
+        if packet_id == FORGETTING {
+            return Ok(());
+        }
         let Some(indexes) = self.subscribing.requests.remove(&packet_id) else {
             return Err(format!("{}: UNSUBACK for nothing", self.id));
         };

@@ -197,7 +197,7 @@ impl DrivenWorld {
             self.clients[who].fate.begin_anew();
             return;
         }
-        self.clients[who].reconsider(number, &mut self.oracle);
+        self.clients[who].reconsider(number, false, &mut self.oracle);
     }
 
     /// A driver takes a turn if it is awake.
