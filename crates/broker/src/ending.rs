@@ -119,7 +119,7 @@ impl Shard {
         let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
         let Some(mut link) = client.session.detach() else { return };
         client.session.incoming.note_orphans(connection, &link);
-        let turn = link.turn.take();
+        let turn = link.take_turn();
         if let Some(extras) = &mut client.extras {
             extras.request = None;
         }

@@ -195,12 +195,12 @@ impl Shard {
         let Some(client) = self.clients.get_mut(slot).sure() else { return false };
         let connection = client.connection;
         let Some(link) = client.session.link_mut() else { return false };
-        if let Some(turn) = &link.turn {
-            if !may_wait || until.is_none() || turn.at_ms <= now_ms {
-                link.turn = None;
+        if let Some(at_ms) = link.turn().map(|turn| turn.at_ms) {
+            if !may_wait || until.is_none() || at_ms <= now_ms {
+                link.take_turn();
                 return false;
             }
-            let look_ms = turn.at_ms.min(now_ms + SPACE_LOOK_MS);
+            let look_ms = at_ms.min(now_ms + SPACE_LOOK_MS);
             link.pause_until(look_ms);
             self.effects.pause(connection, look_ms);
             return true;
@@ -217,7 +217,7 @@ impl Shard {
         let Some(until) = until else { return false };
         space.note_refused(quota);
         let at_ms = own.unwrap_or(until).max(until);
-        link.turn = Some(Box::new(Turn { at_ms, bytes }));
+        link.wait_for_turn(Turn { at_ms, bytes });
         let look_ms = at_ms.min(now_ms + SPACE_LOOK_MS);
         link.pause_until(look_ms);
         self.effects.pause(connection, look_ms);

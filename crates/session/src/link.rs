@@ -118,8 +118,6 @@ pub struct Link {
     unheard_bytes: u32,
     /// It is not read before it has taken more of what it was sent.
     pub waits_to_be_read: bool,
-    /// Its next PUBLISH is charged to its namespace already, and is taken when its time has come.
-    pub turn: Option<Box<Turn>>,
     /// What it last asked for took a good part of a turn.
     pub asks_for_much: bool,
     /// The connection is gone, but not all that came over it is handled.
@@ -133,7 +131,16 @@ pub struct Link {
     burst_ms: u32,
     /// As a publisher it had to wait until then at least.
     paused_until_ms: u64,
-    rates: Option<Box<(Option<Bucket>, Option<Bucket>)>>,
+    /// Of a client that is limited, or has been.
+    paced: Option<Box<Paced>>,
+}
+
+/// How fast a client may publish.
+#[derive(Debug, Default)]
+struct Paced {
+    messages: Option<Bucket>,
+    bytes: Option<Bucket>,
+    turn: Option<Turn>,
 }
 
 /// A PUBLISH that waits for the rate of its namespace.
@@ -171,7 +178,6 @@ impl Link {
             waits_for_shard: false,
             unheard_bytes: 0,
             waits_to_be_read: false,
-            turn: None,
             asks_for_much: false,
             is_lost: false,
             last_packet_ms: now_ms,
@@ -180,7 +186,7 @@ impl Link {
             // So long ago that it does not count.
             burst_ms: (now_ms as u32).wrapping_sub(BURST_MS),
             paused_until_ms: 0,
-            rates: limited.then(|| Box::new((messages, bytes))),
+            paced: limited.then(|| Box::new(Paced { messages, bytes, turn: None })),
         }
     }
 
@@ -316,10 +322,23 @@ impl Link {
 
     /// Counts what was read. Some(time): read nothing from this connection before then.
     pub fn charge(&mut self, messages: u64, bytes: u64, now_ms: u64) -> Option<u64> {
-        let (message_bucket, byte_bucket) = &mut **self.rates.as_mut()?;
-        let after_messages = message_bucket.as_mut().and_then(|b| b.take(messages, now_ms));
-        let after_bytes = byte_bucket.as_mut().and_then(|b| b.take(bytes, now_ms));
+        let paced = &mut **self.paced.as_mut()?;
+        let after_messages = paced.messages.as_mut().and_then(|b| b.take(messages, now_ms));
+        let after_bytes = paced.bytes.as_mut().and_then(|b| b.take(bytes, now_ms));
         after_messages.max(after_bytes)
+    }
+
+    /// Its next PUBLISH is charged to its namespace already, and is taken when its time has come.
+    pub fn turn(&self) -> Option<&Turn> {
+        self.paced.as_ref()?.turn.as_ref()
+    }
+
+    pub fn wait_for_turn(&mut self, turn: Turn) {
+        self.paced.get_or_insert_default().turn = Some(turn);
+    }
+
+    pub fn take_turn(&mut self) -> Option<Turn> {
+        self.paced.as_mut()?.turn.take()
     }
 
     /// The topic that the client has set an alias for.
