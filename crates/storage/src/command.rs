@@ -121,6 +121,10 @@ pub enum FaultKind {
     Missing,
     /// Not tried, because a commit before it failed.
     Skipped,
+    /// A replicated log has no quorum now. Certainly not stored; it is tried again.
+    Unavailable,
+    /// Somebody else owns the log. Nothing of it is written any more.
+    Fenced,
     /// Anything else; in a commit it poisons the log.
     Io,
 }

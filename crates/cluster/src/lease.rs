@@ -1,0 +1,365 @@
+//! The lease: who may be active.
+//!
+//! It is one key, written with compare-and-set only. Nothing depends on the engine's clock or on
+//! expiry of the key:
+//!
+//! - The holder writes it each [`Timing::renew_ms`], and acts on it until [`Timing::lease_ms`] less
+//!   [`Timing::guard_ms`] after the moment *before* it sent the last write that is known to have
+//!   succeeded.
+//! - Others take it when they have seen the same revision for [`Timing::lease_ms`] by their own
+//!   clock. They saw it after the holder sent it. So the guard covers the drift of two clocks.
+//! - After an outage of the engine the holder is to go on, not the fastest poller: others wait
+//!   until their polls have succeeded for [`Timing::settle_ms`], which is time for a renewal.
+//!
+//! All times are of a clock that never goes back and goes on while the machine is suspended.
+
+use serde::{Deserialize, Serialize};
+
+use crate::effect::{LeaseAnswer, LeaseRequest, RequestId};
+
+/// How long things take, in milliseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    pub lease_ms: u64,
+    /// How much earlier the holder stops than others may take over.
+    pub guard_ms: u64,
+    pub renew_ms: u64,
+    /// Between two looks at a lease of somebody else, and between two tries.
+    pub poll_ms: u64,
+    pub settle_ms: u64,
+    /// How long a lease that was given to a successor is left to it.
+    pub successor_ms: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            lease_ms: 3000,
+            guard_ms: 500,
+            renew_ms: 1000,
+            poll_ms: 300,
+            settle_ms: 1300,
+            successor_ms: 2000,
+        }
+    }
+}
+
+/// Who a node is for the others.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Identity {
+    /// `cluster.node`.
+    pub node: String,
+    /// Random for each start of the process.
+    pub instance: u64,
+    /// Where clients reach it: `cluster.advertise`. Empty: not stated.
+    pub address: String,
+}
+
+/// What the key holds, as JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeaseValue {
+    pub holder: Identity,
+    /// Grows with each holder.
+    pub epoch: u64,
+    /// Writes of this holder, so that one of unknown fate can be told when it is seen.
+    pub count: u64,
+    /// The holder has given it back.
+    #[serde(default)]
+    pub is_released: bool,
+    /// To whom.
+    #[serde(default)]
+    pub successor: Option<String>,
+}
+
+/// The lease as one node sees it.
+#[derive(Debug)]
+pub struct Lease {
+    own: Identity,
+    timing: Timing,
+    seen: Option<Seen>,
+    /// Since when all polls have succeeded.
+    settled_since_ms: Option<u64>,
+    held: Option<Held>,
+    /// This node wants to be active.
+    wants: bool,
+    /// No node may have an epoch below this: of the streams.
+    epoch_min: u64,
+    releasing: Option<Option<String>>,
+    /// Writes that were begun, so that each can be told from all others when it is seen late.
+    count: u64,
+    /// A write is of unknown fate: what is there now has to be read before the next one.
+    must_look: bool,
+    under_way: Option<UnderWay>,
+    next_at_ms: u64,
+    next_request: u64,
+    lost: Option<String>,
+    unreachable: Option<String>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    revision: u64,
+    value: Option<LeaseValue>,
+    at_ms: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    epoch: u64,
+    revision: u64,
+    /// When writes were begun that may be the one that is seen: count and time.
+    begun: Vec<(u64, u64)>,
+    until_ms: u64,
+    /// At least one write has succeeded.
+    is_sure: bool,
+    is_released: bool,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    id: RequestId,
+    is_write: bool,
+}
+
+/// What became of the lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Somebody else has it, or nobody.
+    None,
+    /// This node has it.
+    Held { epoch: u64 },
+    /// This node has given it back.
+    Released,
+    /// This node had it, and somebody else has it now.
+    Lost,
+}
+
+impl Lease {
+    pub fn new(own: Identity, timing: Timing) -> Self {
+        Self {
+            own,
+            timing,
+            seen: None,
+            settled_since_ms: None,
+            held: None,
+            wants: false,
+            epoch_min: 0,
+            releasing: None,
+            count: 0,
+            must_look: false,
+            under_way: None,
+            next_at_ms: 0,
+            next_request: 0,
+            lost: None,
+            unreachable: None,
+        }
+    }
+
+    /// Until when the node may act on it; 0: not at all.
+    pub fn acting_until_ms(&self) -> u64 {
+        match &self.held {
+            Some(held) if held.is_sure && self.lost.is_none() => held.until_ms,
+            _ => 0,
+        }
+    }
+
+    pub fn standing(&self) -> Standing {
+        match &self.held {
+            _ if self.lost.is_some() => Standing::Lost,
+            Some(held) if held.is_released => Standing::Released,
+            Some(held) if held.is_sure => Standing::Held { epoch: held.epoch },
+            _ => Standing::None,
+        }
+    }
+
+    /// Why it was lost.
+    pub fn loss(&self) -> Option<&str> {
+        self.lost.as_deref()
+    }
+
+    /// Why the store does not answer, if so.
+    pub fn unreachable(&self) -> Option<&str> {
+        self.unreachable.as_deref()
+    }
+
+    /// The value as it was seen last.
+    pub fn value(&self) -> Option<&LeaseValue> {
+        self.seen.as_ref()?.value.as_ref()
+    }
+
+    /// Whether the node would be active if it could. `epoch_min`: the next epoch must be above.
+    pub fn want(&mut self, wants: bool, epoch_min: u64) {
+        self.wants = wants;
+        self.epoch_min = self.epoch_min.max(epoch_min);
+    }
+
+    /// Gives the lease back, to a successor or to whoever comes.
+    pub fn release(&mut self, successor: Option<String>) {
+        if self.held.is_some() {
+            self.releasing = Some(successor);
+            self.next_at_ms = 0;
+        }
+    }
+
+    /// Does what is due.
+    pub fn work(&mut self, now_ms: u64, out: &mut Vec<(RequestId, LeaseRequest)>) {
+        let is_over = matches!(self.standing(), Standing::Released | Standing::Lost);
+        if self.under_way.is_some() || self.next_at_ms > now_ms || is_over {
+            return;
+        }
+        let request = match &self.held {
+            _ if self.must_look => LeaseRequest::Read,
+            Some(held) if held.is_sure => self.write(now_ms),
+            _ if self.may_take(now_ms) => self.taking(now_ms),
+            _ => LeaseRequest::Read,
+        };
+        self.next_request += 1;
+        let id = RequestId(self.next_request);
+        let is_write = matches!(request, LeaseRequest::Write { .. });
+        self.under_way = Some(UnderWay { id, is_write });
+        self.next_at_ms =
+            now_ms + if is_write { self.timing.renew_ms } else { self.timing.poll_ms };
+        out.push((id, request));
+    }
+
+    /// When [`Lease::work`] has something to do, if nothing else happens.
+    pub fn next_deadline(&self) -> Option<u64> {
+        let is_over = matches!(self.standing(), Standing::Released | Standing::Lost);
+        (self.under_way.is_none() && !is_over).then_some(self.next_at_ms)
+    }
+
+    fn may_take(&self, now_ms: u64) -> bool {
+        let Some(seen) = self.seen.as_ref().filter(|_| self.wants) else { return false };
+        let Some(value) = &seen.value else { return true };
+        let age_ms = now_ms.saturating_sub(seen.at_ms);
+        if value.is_released {
+            let is_for_other =
+                value.successor.as_ref().is_some_and(|successor| *successor != self.own.node);
+            return !is_for_other || age_ms >= self.timing.successor_ms;
+        }
+        let settled = self
+            .settled_since_ms
+            .is_some_and(|since_ms| now_ms.saturating_sub(since_ms) >= self.timing.settle_ms);
+        age_ms >= self.timing.lease_ms && settled
+    }
+
+    fn taking(&mut self, now_ms: u64) -> LeaseRequest {
+        let seen = self.seen.as_ref();
+        let known = seen.and_then(|seen| seen.value.as_ref()).map_or(0, |value| value.epoch);
+        let epoch = known.max(self.epoch_min) + 1;
+        let revision = seen.map_or(0, |seen| seen.revision);
+        self.held = Some(Held {
+            epoch,
+            revision,
+            begun: Vec::new(),
+            until_ms: 0,
+            is_sure: false,
+            is_released: false,
+        });
+        self.write(now_ms)
+    }
+
+    fn write(&mut self, now_ms: u64) -> LeaseRequest {
+        let Some(held) = self.held.as_mut() else { return LeaseRequest::Read };
+        self.count += 1;
+        if held.begun.len() == BEGUN_MAX {
+            held.begun.remove(0);
+        }
+        held.begun.push((self.count, now_ms));
+        let value = LeaseValue {
+            holder: self.own.clone(),
+            epoch: held.epoch,
+            count: self.count,
+            is_released: self.releasing.is_some(),
+            successor: self.releasing.clone().flatten(),
+        };
+        let value = serde_json::to_vec(&value).unwrap_or_default();
+        LeaseRequest::Write { expected: held.revision, value }
+    }
+
+    /// Takes the answer to a request.
+    pub fn on_answer(&mut self, id: RequestId, answer: LeaseAnswer, now_ms: u64) {
+        let Some(UnderWay { is_write, .. }) = self.under_way.take_if(|it| it.id == id) else {
+            return;
+        };
+        match answer {
+            LeaseAnswer::Unknown(why) => {
+                self.unreachable = Some(why);
+                self.settled_since_ms = None;
+                // It may have been written. What is there now tells.
+                self.must_look |= is_write;
+                self.next_at_ms = now_ms + self.timing.poll_ms;
+                return;
+            }
+            LeaseAnswer::Written(revision) if is_write => self.on_written(revision),
+            LeaseAnswer::Found { revision, value } => self.on_found(revision, &value, now_ms),
+            LeaseAnswer::Missing => self.on_missing(now_ms),
+            LeaseAnswer::Conflict | LeaseAnswer::Written(_) => self.look(now_ms),
+        }
+        self.unreachable = None;
+        self.settled_since_ms.get_or_insert(now_ms);
+    }
+
+    /// The next request reads.
+    fn look(&mut self, now_ms: u64) {
+        self.must_look = true;
+        self.next_at_ms = now_ms;
+    }
+
+    fn on_written(&mut self, revision: u64) {
+        let is_releasing = self.releasing.is_some();
+        let Some(held) = self.held.as_mut() else { return };
+        let begun = held.begun.last().map_or(0, |(_, begun_ms)| *begun_ms);
+        held.revision = revision;
+        held.until_ms = begun + self.timing.lease_ms - self.timing.guard_ms;
+        held.begun.clear();
+        held.is_sure = true;
+        held.is_released = is_releasing;
+    }
+
+    fn on_missing(&mut self, now_ms: u64) {
+        self.must_look = false;
+        if self.held.as_ref().is_some_and(|held| held.revision > 0) {
+            self.lost = Some("the key with the lease was removed".to_owned());
+        }
+        self.held = None;
+        self.seen = Some(Seen { revision: 0, value: None, at_ms: now_ms });
+    }
+
+    fn on_found(&mut self, revision: u64, value: &[u8], now_ms: u64) {
+        self.must_look = false;
+        let value: Option<LeaseValue> = serde_json::from_slice(value).ok();
+        if self.seen.as_ref().is_none_or(|seen| seen.revision != revision) {
+            self.seen = Some(Seen { revision, value: value.clone(), at_ms: now_ms });
+        }
+        let Some(held) = self.held.as_mut() else { return };
+        let is_own = value.as_ref().is_some_and(|value| {
+            value.holder.instance == self.own.instance && value.epoch == held.epoch
+        });
+        match value {
+            Some(value) if is_own => {
+                let begun = held.begun.iter().find(|(count, _)| *count == value.count);
+                if let Some((_, begun_ms)) = begun {
+                    let until_ms = begun_ms + self.timing.lease_ms - self.timing.guard_ms;
+                    held.until_ms = held.until_ms.max(until_ms);
+                }
+                held.begun.retain(|(count, _)| *count > value.count);
+                held.revision = revision;
+                held.is_sure = true;
+                held.is_released = value.is_released;
+                self.next_at_ms = now_ms;
+            }
+            // Not taken: somebody else was faster, or the write was lost.
+            _ if held.revision == revision || held.until_ms == 0 => self.held = None,
+            Some(value) => {
+                let LeaseValue { holder, epoch, .. } = value;
+                self.lost = Some(format!("node '{}' has it with epoch {epoch}", holder.node));
+            }
+            None => self.lost = Some("the key with the lease holds something else".to_owned()),
+        }
+    }
+}
+
+/// Writes of unknown fate that are remembered. Of older ones the time is not known any more; should
+/// one be seen, the lease counts from the next write on.
+const BEGUN_MAX: usize = 64;

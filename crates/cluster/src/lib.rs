@@ -1,0 +1,38 @@
+//! Nodes that are one broker: the log of each shard is a replicated stream, one node writes, others
+//! follow.
+//!
+//! # What it does not know
+//!
+//! MQTT, and what the records of a log mean. And the machine: no socket, file, thread, clock or
+//! random source is touched here. A [`Node`] is told what happened and returns [`Effect`]s. The
+//! server carries them out with NATS JetStream and files, the simulator with an engine that fails
+//! in all ways.
+//!
+//! # Where to start reading
+//!
+//! [`Node`] (`node.rs`) for the life of a node, `lease.rs` for who may be active, `writer.rs` for
+//! how a log is appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes.
+//!
+//! # Invariants
+//!
+//! - All nodes agree which messages of a stream count, from the stream alone.
+//! - A local copy holds a prefix of what counts. What it lacks can be read from the stream.
+//! - A commit is reported when a quorum has all of it, never before.
+//! - Bytes leave to clients only under a lease that held after all that led to them.
+
+mod effect;
+mod lease;
+mod node;
+mod sequencer;
+mod wire;
+mod writer;
+
+pub use effect::{
+    ANSWER_MS_MAX, Answer, Body, Effect, LeaseAnswer, LeaseRequest, Request, RequestId, Role,
+    Sequence, ShardId,
+};
+pub use lease::{Identity, Lease, LeaseValue, Standing, Timing};
+pub use node::{Node, Segments, Settings, StreamStatus};
+pub use sequencer::{Cursor, Sequencer, Unreadable, Verdict};
+pub use wire::{ClusterId, Content, Header, Message, Origin, Piece, VERSION, WireError, decode};
+pub use writer::{APPENDS_MAX, MESSAGE_BYTES_MAX};

@@ -1,0 +1,471 @@
+//! A node of a cluster: its lease, and for each shard the reading or the writing of its stream.
+//!
+//! ```text
+//! Standby     follows all streams; polls the lease
+//!   | the lease is free, and this node has all messages: compare-and-set
+//! Claiming    appends a claim to each stream, behind the last message it has read; goes on reading
+//!   | all claims have come back by the streams
+//! Active      the logs write, with the lease renewed
+//!   | released            | lease lost, a stream has another writer, the local copy fails
+//! Released              Ended
+//! ```
+//!
+//! A claim counts when it is *read* in the stream, not when it is acknowledged: so everything in
+//! front of it has been read too, and no earlier writer's message behind it counts for anybody.
+
+use std::collections::BTreeMap;
+
+use storage::Command;
+
+use crate::effect::{
+    Answer, Body, Effect, LeaseAnswer, Request, RequestId, Role, Sequence, ShardId,
+};
+use crate::lease::{Identity, Lease, LeaseValue, Standing, Timing};
+use crate::sequencer::{Cursor, Sequencer, Unreadable, Verdict};
+use crate::wire::{self, ClusterId, Header, Origin};
+use crate::writer::{RETRY_MS, Wish, Writer};
+
+/// How often a stream's end is asked for while the node is not known to have caught up.
+const MEASURE_MS: u64 = 500;
+
+/// What a node is made of.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub cluster: ClusterId,
+    pub identity: Identity,
+    /// Random for each start.
+    pub seed: u64,
+    pub timing: Timing,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Node {
+    settings: Settings,
+    lease: Lease,
+    role: Role,
+    shards: Vec<Stream>,
+    effects: Vec<Effect>,
+    wishes: Vec<Wish>,
+    now_ms: u64,
+    wall_ms: u64,
+}
+
+/// One shard's stream.
+#[derive(Debug)]
+struct Stream {
+    sequencer: Sequencer,
+    /// It has read once what was the last message then.
+    has_caught_up: bool,
+    /// The last message that the stream is known to have.
+    end: Option<Sequence>,
+    measuring: Measuring,
+    claim: Claim,
+    writer: Option<Writer>,
+    /// Why it cannot be read.
+    fault: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Measuring {
+    asked: Option<RequestId>,
+    at_ms: u64,
+}
+
+#[derive(Debug, Default)]
+struct Claim {
+    asked: Option<RequestId>,
+    at_ms: u64,
+    is_seen: bool,
+}
+
+/// How a stream stands, for those who look.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamStatus {
+    /// Of the last message that this node has read or written.
+    pub last: Sequence,
+    /// The last message that the stream is known to have.
+    pub end: Option<Sequence>,
+    pub has_caught_up: bool,
+    /// Wall clock of the writer of the last message that counts.
+    pub last_sent_at_ms: u64,
+    /// Why the engine takes nothing, if so.
+    pub unavailable: Option<String>,
+    /// Why it cannot be read.
+    pub fault: Option<String>,
+}
+
+impl Node {
+    /// A standby. `cursors`: of each shard where its local copy ends; a default one where there is
+    /// none.
+    pub fn new(settings: Settings, cursors: Vec<Cursor>, now_ms: u64) -> Self {
+        let mut node = Self {
+            lease: Lease::new(settings.identity.clone(), settings.timing),
+            role: Role::Standby,
+            shards: Vec::new(),
+            effects: Vec::new(),
+            wishes: Vec::new(),
+            now_ms,
+            wall_ms: 0,
+            settings,
+        };
+        for (shard, cursor) in cursors.into_iter().enumerate() {
+            let sequencer = Sequencer::resume(node.settings.cluster, cursor);
+            node.effects.push(Effect::Follow(shard as ShardId, sequencer.last() + 1));
+            node.shards.push(Stream::new(sequencer));
+        }
+        node
+    }
+
+    /// The effects since the last call, to be carried out in their order.
+    pub fn take_effects(&mut self, out: &mut Vec<Effect>) {
+        out.append(&mut self.effects);
+    }
+
+    /// What it is for its cluster.
+    pub const fn role(&self) -> &Role {
+        &self.role
+    }
+
+    /// Until when bytes may leave to clients: they may if the clock, read after all that led to
+    /// them was done, is below. 0: not at all.
+    pub fn acting_until_ms(&self) -> u64 {
+        match self.role {
+            Role::Active { .. } => self.lease.acting_until_ms(),
+            _ => 0,
+        }
+    }
+
+    /// Who has the lease, as far as this node knows.
+    pub fn holder(&self) -> Option<&LeaseValue> {
+        self.lease.value()
+    }
+
+    /// Why the key-value store does not answer, if so.
+    pub fn unreachable(&self) -> Option<&str> {
+        self.lease.unreachable()
+    }
+
+    /// Where a shard's local copy ends, to be kept beside it.
+    pub fn cursor(&self, shard: ShardId) -> Option<Cursor> {
+        let stream = self.shards.get(usize::from(shard))?;
+        stream.writer.is_none().then(|| stream.sequencer.cursor())
+    }
+
+    /// How each stream stands.
+    pub fn streams(&self) -> impl Iterator<Item = StreamStatus> {
+        self.shards.iter().map(Stream::status)
+    }
+
+    /// The log of the shard does not need the segments below any more. For standbys: it keeps what
+    /// the node remembers of a stream small.
+    pub fn forget_segments_below(&mut self, shard: ShardId, oldest: u32) {
+        if let Some(stream) = self.shards.get_mut(usize::from(shard)) {
+            stream.sequencer.forget_segments_below(oldest);
+        }
+    }
+
+    /// Does what is due. `now_ms`: of a clock that never goes back and goes on while the machine is
+    /// suspended. `wall_ms`: Unix time, for display.
+    pub fn on_tick(&mut self, now_ms: u64, wall_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        self.wall_ms = wall_ms;
+        self.work();
+    }
+
+    /// When [`Node::on_tick`] has something to do, if nothing else happens.
+    pub fn next_deadline(&self) -> Option<u64> {
+        if self.is_over() {
+            return None;
+        }
+        let streams = self.shards.iter().filter_map(|stream| stream.next_deadline(&self.role));
+        streams.chain(self.lease.next_deadline()).min()
+    }
+
+    /// Takes the answer of the key-value store.
+    pub fn on_lease_answer(&mut self, id: RequestId, answer: LeaseAnswer, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        self.lease.on_answer(id, answer, self.now_ms);
+        self.work();
+    }
+
+    /// Takes the answer of a stream.
+    pub fn on_answer(&mut self, shard: ShardId, id: RequestId, answer: Answer, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        let (now_ms, place) = (self.now_ms, usize::from(shard));
+        let Some(stream) = self.shards.get_mut(place) else { return };
+        if let Some(writer) = &mut stream.writer {
+            writer.on_answer(id, answer, now_ms, &mut self.wishes);
+            self.grant_wishes(shard);
+        } else if stream.claim.asked.take_if(|asked| *asked == id).is_some() {
+            // Whether it was stored is seen in the stream.
+            stream.claim.at_ms = now_ms + RETRY_MS;
+        } else if stream.measuring.asked.take_if(|asked| *asked == id).is_some()
+            && let Answer::Ends { last, .. } = answer
+        {
+            stream.on_end(last);
+        }
+        self.work();
+    }
+
+    /// Takes the next message of a stream that is followed.
+    pub fn on_message(&mut self, shard: ShardId, sequence: Sequence, body: &Body, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
+        if stream.writer.is_some() || stream.fault.is_some() {
+            return;
+        }
+        match stream.sequencer.on_message(sequence, body) {
+            Ok(Verdict::Counts) => self.effects.push(Effect::Apply(shard, sequence, body.clone())),
+            Ok(Verdict::Claim(origin)) => {
+                self.effects.push(Effect::NewWriter(shard, sequence));
+                self.on_claim(shard, origin);
+            }
+            Ok(Verdict::Void) => {}
+            // It was delivered before.
+            Err(Unreadable::Gap(found, last)) if found <= last => {}
+            Err(Unreadable::Gap(..)) => self.start_over(shard),
+            Err(fault) => stream.fault = Some(fault.to_string()),
+        }
+        self.work();
+    }
+
+    /// The local copy of a shard cannot be used: it is read again from the stream's beginning.
+    pub fn start_over(&mut self, shard: ShardId) {
+        let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
+        if stream.writer.is_none() {
+            *stream = Stream::new(Sequencer::new(self.settings.cluster));
+            self.effects.push(Effect::StartOver(shard));
+            self.effects.push(Effect::Follow(shard, 1));
+        }
+    }
+
+    /// What stands in a stream is no log. The node will not be active.
+    pub fn on_refused(&mut self, shard: ShardId, why: String) {
+        if let Some(stream) = self.shards.get_mut(usize::from(shard)) {
+            stream.fault = Some(why);
+            self.work();
+        }
+    }
+
+    /// The local copy cannot be written.
+    pub fn on_local_fault(&mut self, why: &str) {
+        self.end(format!("the local copy cannot be written: {why}"));
+    }
+
+    /// Takes a command of a shard's log. Only an active node's logs may give some.
+    pub fn submit(&mut self, shard: ShardId, command: Command, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
+        let Some(writer) = &mut stream.writer else { return };
+        writer.submit(command, &mut self.wishes);
+        self.grant_wishes(shard);
+        self.work();
+    }
+
+    /// Gives the role back, to a successor or to whoever comes. The logs must be closed.
+    pub fn release(&mut self, successor: Option<String>) {
+        self.lease.release(successor);
+        self.work();
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.role, Role::Ended(_) | Role::Released)
+    }
+
+    fn on_claim(&mut self, shard: ShardId, origin: Origin) {
+        let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
+        let Role::Claiming { epoch } = self.role else { return };
+        if origin == self.settings.origin(epoch) {
+            stream.claim.is_seen = true;
+        } else if origin.epoch > epoch {
+            self.end(format!("a stream was claimed with epoch {}", origin.epoch));
+        }
+    }
+
+    fn work(&mut self) {
+        if self.is_over() {
+            return;
+        }
+        self.work_streams();
+        self.work_lease();
+        self.follow_lease();
+        if matches!(self.role, Role::Claiming { .. }) {
+            self.finish_claims();
+        }
+    }
+
+    fn work_lease(&mut self) {
+        let is_standby = self.role == Role::Standby;
+        let epochs = self.shards.iter().filter_map(|stream| stream.sequencer.current());
+        let epoch_min = epochs.map(|header| header.origin.epoch).max().unwrap_or(0);
+        let is_fit = self.shards.iter().all(|it| it.has_caught_up && it.fault.is_none());
+        self.lease.want(is_standby && is_fit, epoch_min);
+        let mut asked = Vec::new();
+        self.lease.work(self.now_ms, &mut asked);
+        self.effects.extend(asked.into_iter().map(|(id, request)| Effect::AskLease(id, request)));
+    }
+
+    fn follow_lease(&mut self) {
+        match (self.lease.standing(), &self.role) {
+            (Standing::Lost, _) => {
+                let why = self.lease.loss().unwrap_or("it is gone").to_owned();
+                self.end(format!("the lease is lost: {why}"));
+            }
+            (Standing::Released, _) => self.set_role(Role::Released),
+            (Standing::Held { epoch }, Role::Standby) => self.set_role(Role::Claiming { epoch }),
+            _ => {}
+        }
+    }
+
+    fn finish_claims(&mut self) {
+        let Role::Claiming { epoch } = self.role else { return };
+        let is_held = self.lease.acting_until_ms() > self.now_ms;
+        if !is_held || !self.shards.iter().all(|stream| stream.claim.is_seen) {
+            return;
+        }
+        let origin = self.settings.origin(epoch);
+        for (shard, stream) in self.shards.iter_mut().enumerate() {
+            let (last, segments) = (stream.sequencer.last(), stream.sequencer.segments().clone());
+            stream.writer = Some(Writer::new(origin, last, segments));
+            self.effects.push(Effect::Unfollow(shard as ShardId));
+        }
+        self.set_role(Role::Active { epoch });
+    }
+
+    fn work_streams(&mut self) {
+        for place in 0..self.shards.len() {
+            let shard = place as ShardId;
+            let stream = &mut self.shards[place];
+            if let Some(writer) = &mut stream.writer {
+                writer.work(self.now_ms, self.wall_ms, &mut self.wishes);
+                self.grant_wishes(shard);
+            } else if let Role::Claiming { epoch } = self.role {
+                let header = Header {
+                    origin: self.settings.origin(epoch),
+                    number: 0,
+                    sent_at_ms: self.wall_ms,
+                };
+                let body = || wire::claim(&header, &self.settings.identity.node).into();
+                let asked = stream.claim(self.now_ms, body);
+                self.effects.extend(asked.map(|(id, request)| Effect::Ask(shard, id, request)));
+            } else {
+                let asked = stream.measure(self.now_ms);
+                self.effects.extend(asked.map(|(id, request)| Effect::Ask(shard, id, request)));
+            }
+        }
+        let fenced = self.shards.iter().find_map(|stream| stream.writer.as_ref()?.fenced());
+        if let Some(fault) = fenced {
+            self.end(fault.detail.clone());
+        }
+    }
+
+    fn grant_wishes(&mut self, shard: ShardId) {
+        let effects = self.wishes.drain(..).map(|wish| match wish {
+            Wish::Ask(id, request) => Effect::Ask(shard, id, request),
+            Wish::Store(sequence, body) => Effect::Store(shard, sequence, body),
+            Wish::Background(command) => Effect::Background(shard, command),
+            Wish::Done(completion) => Effect::Done(shard, completion),
+        });
+        self.effects.extend(effects);
+    }
+
+    fn set_role(&mut self, role: Role) {
+        self.role = role.clone();
+        self.effects.push(Effect::Role(role));
+    }
+
+    fn end(&mut self, why: String) {
+        if !self.is_over() {
+            self.set_role(Role::Ended(why));
+        }
+    }
+}
+
+impl Settings {
+    /// The writer of this start under this epoch.
+    fn origin(&self, epoch: u64) -> Origin {
+        Origin { cluster: self.cluster, epoch, writer: self.seed.wrapping_add(epoch) }
+    }
+}
+
+impl Stream {
+    fn new(sequencer: Sequencer) -> Self {
+        Self {
+            sequencer,
+            has_caught_up: false,
+            end: None,
+            measuring: Measuring::default(),
+            claim: Claim::default(),
+            writer: None,
+            fault: None,
+        }
+    }
+
+    fn status(&self) -> StreamStatus {
+        let last_sent_at_ms = self.sequencer.current().map_or(0, |header| header.sent_at_ms);
+        StreamStatus {
+            last: self.writer.as_ref().map_or(self.sequencer.last(), Writer::last),
+            end: self.end,
+            has_caught_up: self.has_caught_up,
+            last_sent_at_ms,
+            unavailable: self.writer.as_ref().and_then(Writer::unavailable).map(str::to_owned),
+            fault: self.fault.clone(),
+        }
+    }
+
+    fn next_deadline(&self, role: &Role) -> Option<u64> {
+        match (&self.writer, role) {
+            (Some(writer), _) => writer.next_deadline(),
+            (None, Role::Claiming { .. }) => {
+                let waits = self.claim.asked.is_none() && !self.claim.is_seen;
+                waits.then_some(self.claim.at_ms)
+            }
+            _ => (self.measuring.asked.is_none() && !self.is_measured())
+                .then_some(self.measuring.at_ms),
+        }
+    }
+
+    fn is_measured(&self) -> bool {
+        self.has_caught_up || self.fault.is_some()
+    }
+
+    fn measure(&mut self, now_ms: u64) -> Option<(RequestId, Request)> {
+        self.has_caught_up |= self.end.is_some_and(|end| self.sequencer.last() >= end);
+        let waits = self.measuring.asked.is_some() || self.measuring.at_ms > now_ms;
+        if self.is_measured() || waits {
+            return None;
+        }
+        self.measuring.at_ms = now_ms + MEASURE_MS;
+        self.measuring.asked = Some(MEASURE_ID);
+        Some((MEASURE_ID, Request::Ends))
+    }
+
+    fn on_end(&mut self, last: Sequence) {
+        let read = self.sequencer.last();
+        // What was read cannot be gone, unless the engine has lost it.
+        if self.end.is_none() && read > last {
+            self.fault = Some(format!(
+                "the stream ends at message {last}, and the local copy has read message {read}: \
+                 the engine lost messages, or the local copy is of another cluster"
+            ));
+        }
+        self.end = Some(last);
+    }
+
+    fn claim(&mut self, now_ms: u64, body: impl FnOnce() -> Body) -> Option<(RequestId, Request)> {
+        let Claim { asked, at_ms, is_seen } = self.claim;
+        if is_seen || asked.is_some() || at_ms > now_ms {
+            return None;
+        }
+        self.claim.asked = Some(CLAIM_ID);
+        Some((CLAIM_ID, Request::Append { after: self.sequencer.last(), body: body() }))
+    }
+}
+
+/// Requests of a stream that has no writer: one of a kind at a time.
+const MEASURE_ID: RequestId = RequestId(u64::MAX);
+const CLAIM_ID: RequestId = RequestId(u64::MAX - 1);
+
+/// Where segments are known to begin.
+pub type Segments = BTreeMap<u32, Sequence>;
