@@ -285,7 +285,7 @@ pub(crate) const RECORD_FRAME_BYTES: u32 = 9;
 pub(crate) const BATCH_MAGIC: [u8; 2] = [0xb5, 0x4c];
 
 const SEGMENT_MAGIC: &[u8; 8] = b"QueleaLg";
-const SEGMENT_HEADER_BYTES: usize = 64;
+pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
 const KIND_MAX: u8 = 0x7f;
 
 #[cfg(test)]

@@ -22,12 +22,14 @@
 //!         reclaim() -> Chunk                     append_copy() what is needed, reclaimed(chunk)
 //! time    on_tick(now_ms), next_deadline()
 //! end     close()                                then commands until status() is Closed
+//! standby Follow::on_write(..) for each write of another machine's log -> finish() -> Log::open
 //! ```
 //!
 //! # Where to start reading
 //!
 //! [`Log`] (`log.rs`), then `commit.rs` for group commit, `recovery.rs` for how a torn tail is told
-//! from damage, `manifest.rs` for how a missing end is noticed, `space.rs` and `reclaim.rs` for the
+//! from damage, `follow.rs` for a copy that grows,
+//! `manifest.rs` for how a missing end is noticed, `space.rs` and `reclaim.rs` for the
 //! life of a segment, `format.rs` for the bytes.
 //! The format is described field by field in `docs/internals/log-format.md`.
 //!
@@ -44,6 +46,7 @@
 mod chunk;
 mod command;
 mod commit;
+mod follow;
 mod format;
 mod inspect;
 mod ledger;
@@ -66,6 +69,7 @@ pub use chunk::{Chunk, ChunkEnd};
 pub use command::{
     Command, CommandId, CommitGate, Completion, Fault, FaultKind, Lane, Outcome, Step,
 };
+pub use follow::Follow;
 pub use format::crc32c as checksum;
 pub use format::{
     BatchHeader, FLAG_MANIFEST, FLAG_MARK, FLAG_OPEN, FLAG_SEAL, FORMAT_VERSION, HeaderRead,

@@ -16,6 +16,7 @@ use crate::position::Position;
 use crate::recent::{Recent, read_in, trim};
 use crate::reclaim::Reclaim;
 use crate::recovery::Recovered;
+use crate::scan::Walk;
 use crate::settings::Settings;
 use crate::space::Space;
 
@@ -167,11 +168,31 @@ pub(crate) struct Batch {
     pub(crate) records: u32,
 }
 
+impl Head {
+    /// Before the first segment.
+    pub(crate) fn of_nothing() -> Self {
+        Self { segment: 0, seed: 0, capacity: 0, next: 0, sequence: 1, previous: 0, epoch: 1 }
+    }
+
+    /// Of the next opening, behind what was walked of a log.
+    pub(crate) fn behind(identity: &Identity, capacity: u32, end: &Walk) -> Self {
+        let segment = end.position.segment();
+        Self {
+            segment,
+            seed: identity.seed(segment),
+            capacity,
+            next: end.position.offset(),
+            sequence: end.chain.sequence,
+            previous: end.chain.previous,
+            epoch: end.chain.epoch.wrapping_add(1),
+        }
+    }
+}
+
 impl Log {
     /// A new log in an empty directory. `identity.id` must be random.
     pub fn create(identity: Identity, settings: Settings) -> Self {
-        let head =
-            Head { segment: 0, seed: 0, capacity: 0, next: 0, sequence: 1, previous: 0, epoch: 1 };
+        let head = Head::of_nothing();
         Self::with(identity, settings, head, Ledger::default(), Space::default(), None)
     }
 

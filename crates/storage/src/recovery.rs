@@ -85,6 +85,8 @@ pub struct Recovery {
     /// A batch says that there was a manifest.
     had_manifest: bool,
     ledger: Ledger,
+    /// Of each segment that is replayed.
+    counts: VecDeque<Count>,
     report: Report,
 }
 
@@ -113,6 +115,24 @@ pub struct Recovered {
     pub(crate) head: Head,
     pub(crate) space: Space,
     pub(crate) manifest: Option<Manifest>,
+    /// Of each segment in the ledger.
+    pub(crate) counts: VecDeque<Count>,
+}
+
+/// What was found in one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Count {
+    pub(crate) batches: u64,
+    pub(crate) records: u64,
+    pub(crate) record_bytes: u64,
+}
+
+impl Count {
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.batches += more.batches;
+        self.records += more.records;
+        self.record_bytes += more.record_bytes;
+    }
 }
 
 impl Recovered {
@@ -177,6 +197,7 @@ impl Recovery {
             link: None,
             had_manifest: false,
             ledger: Ledger::default(),
+            counts: VecDeque::new(),
             report: Report { is_new, ..Report::default() },
         };
         recovery.look_at_file(recovery.files.len())?;
@@ -208,21 +229,12 @@ impl Recovery {
     /// If the recovery still wants something.
     pub fn finish(self, fresh: Identity) -> Recovered {
         assert_eq!(self.stage, Stage::Done, "recovery ended before all segments were seen");
-        let mut head =
-            Head { segment: 0, seed: 0, capacity: 0, next: 0, sequence: 1, previous: 0, epoch: 1 };
+        let mut head = Head::of_nothing();
         let mut identity = self.manifest.map_or(fresh, |manifest| manifest.identity);
         let mut oldest = 0;
         if let Some(Last { header, end, .. }) = self.last {
             identity = header.identity;
-            head = Head {
-                segment: header.number,
-                seed: identity.seed(header.number),
-                capacity: header.segment_bytes,
-                next: end.position.offset(),
-                sequence: end.chain.sequence,
-                previous: end.chain.previous,
-                epoch: end.chain.epoch.wrapping_add(1),
-            };
+            head = Head::behind(&identity, header.segment_bytes, &end);
             oldest = end.chain.oldest;
         }
         let mut spares = VecDeque::new();
@@ -246,6 +258,7 @@ impl Recovery {
             head,
             space: Space::with_garbage(spares, garbage),
             manifest: self.manifest,
+            counts: self.counts,
         }
     }
 
@@ -456,28 +469,40 @@ impl Recovery {
             None => {
                 let header = self.header_for_replay(number)?;
                 self.ledger.push(number, header.segment_bytes);
+                self.counts.push_back(Count::default());
                 (header, Walk::new(&header))
             }
         };
         let (bytes, base) = (self.part.bytes(), self.part.base());
         let mut scan = Scan::resume(bytes, base, &header.identity, walk);
+        let mut count = Count::default();
         while let Some(batch) = scan.next_batch() {
-            self.report.batches += 1;
+            count.batches += 1;
             self.had_manifest |= batch.header.flags & FLAG_MANIFEST != 0;
             for record in batch.records() {
                 self.ledger.add(number, weight(record.bytes.len()));
-                self.report.records += 1;
-                self.report.record_bytes += record.bytes.len() as u64;
+                count.records += 1;
+                count.record_bytes += record.bytes.len() as u64;
                 sink(record, &mut self.ledger);
             }
         }
         let (end, lacks) = (scan.walk, scan.lacks());
+        self.count(&count);
         self.walking = Some((header, end));
         if lacks.is_some_and(|needed| self.part.ask(needed, u32::MAX)) {
             self.part.forget_before(end.position.offset());
             return Ok(());
         }
         self.after_replay(number, end)
+    }
+
+    fn count(&mut self, found: &Count) {
+        if let Some(sum) = self.counts.back_mut() {
+            sum.add(found);
+        }
+        self.report.batches += found.batches;
+        self.report.records += found.records;
+        self.report.record_bytes += found.record_bytes;
     }
 
     fn after_replay(&mut self, number: u32, end: Walk) -> Result<(), Refusal> {
@@ -551,6 +576,6 @@ impl Recovery {
 }
 
 /// Numbers above this are not reached in the life of a log.
-const NUMBER_MAX: u32 = u32::MAX - 1024;
+pub(crate) const NUMBER_MAX: u32 = u32::MAX - 1024;
 /// The largest segment that settings allow.
 pub(crate) const FILE_BYTES_MAX: u64 = 1 << 30;

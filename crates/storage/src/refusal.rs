@@ -69,6 +69,26 @@ pub enum Refusal {
     Shard { segment: u32, shard: u16, shards: u16, expected: u16, expected_shards: u16 },
     #[error("segment {0} belongs to another log: keep the files of different logs apart")]
     Foreign(u32),
+    #[error(
+        "a write to {found} came where one to {expected} was due: a part of the log was skipped, \
+         or came twice; remove the copy, so that it is made again"
+    )]
+    NotNext { expected: Position, found: Position },
+    #[error(
+        "the first write of the log is at {0}, and not the beginning of a segment: remove the \
+         copy, so that it is made again"
+    )]
+    NoBeginning(Position),
+    #[error(
+        "what was written at {0} does not continue the log: it was changed on its way, or belongs \
+         elsewhere; remove the copy, so that it is made again"
+    )]
+    Changed(Position),
+    #[error(
+        "manifest {number} came behind manifest {last}: a part of the log came twice; remove the \
+         copy, so that it is made again"
+    )]
+    ManifestOrder { number: u64, last: u64 },
     #[error("segment {0} is not a file this program can have written (number or size): remove it")]
     Impossible(u32),
 }
@@ -90,6 +110,10 @@ impl Refusal {
             | Self::ManifestVersion(_)
             | Self::Shard { .. }
             | Self::Foreign(_)
+            | Self::NotNext { .. }
+            | Self::NoBeginning(_)
+            | Self::Changed(_)
+            | Self::ManifestOrder { .. }
             | Self::Impossible(_) => false,
         }
     }

@@ -22,8 +22,18 @@ pub struct SimDisk {
     /// Steps done of the commit at the front.
     steps_done: usize,
     rng: Rng,
+    /// What was written so far, if somebody asked for it.
+    trace: Option<Vec<Written>>,
     /// What the disk does wrong, to be changed at any time.
     pub faults: Faults,
+}
+
+/// What reached the files, in the order of the writes: of a write that a crash met half way only
+/// its first bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    Segment { segment: u32, offset: u32, bytes: Vec<u8> },
+    Manifest { offset: u32, bytes: Vec<u8> },
 }
 
 /// What a simulated disk does wrong.
@@ -88,8 +98,19 @@ impl SimDisk {
             gate: CommitGate::default(),
             steps_done: 0,
             rng: Rng::new(seed),
+            trace: None,
             faults: Faults::default(),
         }
+    }
+
+    /// From now on the writes are recorded.
+    pub fn record_writes(&mut self) {
+        self.trace.get_or_insert_default();
+    }
+
+    /// Takes what was recorded since the last time.
+    pub fn take_writes(&mut self) -> Vec<Written> {
+        self.trace.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Queues a command.
@@ -227,6 +248,7 @@ impl SimDisk {
                     return Err(fault(FaultKind::NoSpace, "simulated full disk"));
                 }
                 self.file(*segment)?.write(*offset as usize, bytes);
+                self.note_write(*segment, *offset, bytes);
             }
             Step::Sync { segment } => {
                 let failing = std::mem::take(&mut self.faults.fail_next_sync);
@@ -257,7 +279,16 @@ impl SimDisk {
         Ok(())
     }
 
+    fn note_write(&mut self, segment: u32, offset: u32, bytes: &[u8]) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(Written::Segment { segment, offset, bytes: bytes.to_vec() });
+        }
+    }
+
     fn write_manifest(&mut self, offset: u32, bytes: &[u8]) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(Written::Manifest { offset, bytes: bytes.to_vec() });
+        }
         match &mut self.manifest {
             Some(file) => {
                 let at = offset as usize;
@@ -272,9 +303,12 @@ impl SimDisk {
     fn tear_manifest(&mut self, offset: u32, bytes: &[u8]) {
         match self.rng.below(3) {
             0 => self.write_manifest(offset, bytes),
+            // The other slot counts then: as if nothing had been written.
             1 if self.manifest.is_some() => {
                 let torn = self.rng.below(bytes.len() as u64) as usize;
+                let trace = self.trace.take();
                 self.write_manifest(offset, &bytes[..torn]);
+                self.trace = trace;
             }
             _ => {}
         }
@@ -353,6 +387,7 @@ impl SimDisk {
         let torn = self.rng.below(bytes.len() as u64 + 1) as usize;
         if let Ok(file) = self.file(segment) {
             file.write(offset as usize, &bytes[..torn]);
+            self.note_write(segment, offset, &bytes[..torn]);
         }
     }
 }

@@ -6,6 +6,6 @@ mod disk;
 mod mend;
 mod rng;
 
-pub use disk::{Crash, Faults, SimDisk};
+pub use disk::{Crash, Faults, SimDisk, Written};
 pub use mend::mend_checksums;
 pub use rng::Rng;

@@ -49,7 +49,7 @@ impl Op {
 }
 
 /// What the map holds, and where.
-type State = BTreeMap<u16, (Op, Position)>;
+pub(crate) type State = BTreeMap<u16, (Op, Position)>;
 
 pub(crate) struct Model {
     pub(crate) disk: SimDisk,
@@ -274,9 +274,22 @@ impl Model {
     }
 }
 
+/// What the records of a log say.
+#[derive(Default)]
 pub(crate) struct Seen {
-    state: State,
+    pub(crate) state: State,
     max_op: u64,
+}
+
+impl Seen {
+    pub(crate) fn on_record(&mut self, record: Record<'_>, ledger: &mut Ledger) {
+        let op = Op::decode(record);
+        assert_eq!(op.encode().1, record.bytes, "a record that was never appended");
+        self.max_op = self.max_op.max(op.op);
+        apply(&mut self.state, op, record.position, &mut |position, bytes| {
+            ledger.release(position, bytes);
+        });
+    }
 }
 
 /// Recovers from what is on the disk.
@@ -284,14 +297,9 @@ pub(crate) fn replay(
     disk: &SimDisk,
     settings: &Settings,
 ) -> Result<(storage::Recovered, Seen), Refusal> {
-    let mut seen = Seen { state: State::new(), max_op: 0 };
+    let mut seen = Seen::default();
     let recovery = disk.read_back((1, 4), settings, &mut |record, ledger: &mut Ledger| {
-        let op = Op::decode(record);
-        assert_eq!(op.encode().1, record.bytes, "a record that was never appended");
-        seen.max_op = seen.max_op.max(op.op);
-        apply(&mut seen.state, op, record.position, &mut |position, bytes| {
-            ledger.release(position, bytes);
-        });
+        seen.on_record(record, ledger);
     })?;
     Ok((recovery.finish(IDENTITY), seen))
 }
