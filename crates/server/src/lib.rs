@@ -9,6 +9,7 @@ pub mod api;
 pub mod auth;
 pub mod backup;
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod disk;
 pub mod http;

@@ -9,7 +9,9 @@ use broker::access::{Permission, Rule, Who};
 
 use crate::auth::passwords::PasswordFile;
 use crate::auth::{acl_file, policy_file};
-use crate::config::{Address, Config, Listener, Machine, Method, NamespaceSource, Origins};
+use crate::config::{
+    Address, Config, EngineServer, Listener, Machine, Method, NamespaceSource, Origins,
+};
 
 /// What is open, one line each, the gravest first.
 pub fn findings(config: &Config, machine: &Machine) -> Vec<String> {
@@ -86,6 +88,14 @@ fn look_at_names(config: &Config, found: &mut Vec<String>) {
         found.push(
             "http.listen can be reached from other machines, and asks nobody who it is".into(),
         );
+    }
+    let in_clear = |server: &&EngineServer| !server.is_tls() && !server.is_loopback;
+    let servers = config.cluster.iter().flat_map(|own| &own.servers);
+    for server in servers.filter(in_clear) {
+        found.push(format!(
+            "cluster: all that is stored goes to {} in clear text; use tls://",
+            server.url
+        ));
     }
 }
 

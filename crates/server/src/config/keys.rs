@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::cluster::RawCluster;
 use super::namespaces::{RawNamespace, UnknownNamespace};
 use super::schema::{Kind, Section, bytes, bytes_or, count, count_or, secs, settings, words};
 
@@ -23,6 +24,7 @@ pub const SECTIONS: &[Section] = &[
     Log::SECTION,
     Sys::SECTION,
     Events::SECTION,
+    RawCluster::SECTION,
 ];
 
 /// What stands inside for `auto` where 0 is a size like others.

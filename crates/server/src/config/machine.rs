@@ -19,6 +19,8 @@ pub struct Machine {
     /// Bytes that a directory, which need not be there yet, may take on its file system, with what
     /// it has already. None: the system does not tell.
     pub disk_bytes: fn(&Path) -> Option<u64>,
+    /// None: it has none, or one that is not UTF-8.
+    pub host_name: fn() -> Option<String>,
 }
 
 impl Machine {
@@ -29,6 +31,7 @@ impl Machine {
         has_ipv6: false,
         open_files_max: None,
         disk_bytes: |_| None,
+        host_name: || None,
     };
 
     /// Looks at this machine.
@@ -40,8 +43,14 @@ impl Machine {
             has_ipv6: TcpListener::bind("[::1]:0").is_ok(),
             open_files_max: getrlimit(Resource::Nofile).maximum,
             disk_bytes,
+            host_name,
         }
     }
+}
+
+fn host_name() -> Option<String> {
+    let system = rustix::system::uname();
+    system.nodename().to_str().ok().filter(|name| !name.is_empty()).map(Into::into)
 }
 
 fn memory_bytes() -> u64 {

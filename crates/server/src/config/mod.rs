@@ -5,6 +5,7 @@
 
 mod api;
 pub mod changes;
+pub mod cluster;
 mod derived;
 mod durability;
 pub mod endpoint;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 
 pub(crate) use api::TOKEN_FILE;
 pub use api::{ApiAddress, ApiConfig};
+pub use cluster::{ClusterConfig, EngineLogin, EngineServer, EngineTls};
 pub use derived::Derived;
 pub use durability::DurabilityConfig;
 pub use endpoint::{Address, Endpoint, Transport};
@@ -73,6 +75,8 @@ pub struct Config {
     pub log: LogConfig,
     pub sys: Sys,
     pub events: Events,
+    /// `None`: a single node.
+    pub cluster: Option<ClusterConfig>,
 }
 
 /// One listener, with everything that may differ between listeners resolved.
@@ -334,6 +338,7 @@ fn lower(
         durability::lower(&durability, &limits, &listeners, &server, settings, problems);
     let disk = (machine.disk_bytes)(&server.data_dir);
     durability.resolve_log(deriving, server.shards, disk);
+    let cluster = cluster::lower(durability.has_log(), settings, machine, problems);
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http_hosts = http.hosts.clone();
@@ -362,6 +367,7 @@ fn lower(
         log: lower_log(log),
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
         events,
+        cluster,
     })
 }
 

@@ -44,6 +44,7 @@ use crate::auth::bans::Bans;
 use crate::auth::passwords::PasswordFile;
 use crate::auth::rules::{self, BrokerRules};
 use crate::auth::{Authenticator, random};
+use crate::cluster;
 use crate::config::{self, ApiAddress, Config, ConfigError, Loaded, Settings, print};
 use crate::disk::Stamps;
 use crate::http::{self, Health, Metrics, State};
@@ -320,6 +321,7 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     }
     crate::auth::check_files(&config.authentication)?;
     Bans::check_file(&config.auth).map_err(anyhow::Error::msg)?;
+    config.cluster.as_ref().map(cluster::check_files).transpose()?;
     let mut notes = config::notes(config);
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));

@@ -1,0 +1,352 @@
+//! NATS with JetStream, as far as a node needs it: fenced appends, reads by the leader, a key-value
+//! store with compare-and-set, streams that are followed. No policy: what is asked is tried once,
+//! and the answer says what is known.
+//!
+//! Requests of the JetStream API are written here and not taken from the library's stream objects,
+//! because the difference between "not stored" and "unknown" must not be lost on the way.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::client::Request as NatsRequest;
+use async_nats::jetstream::consumer::{DeliverPolicy, pull};
+use async_nats::{Client, HeaderMap, Message, RequestErrorKind, Subscriber, jetstream};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use broker::ShardId;
+use bytes::Bytes;
+use cluster::{ANSWER_MS_MAX, Answer, Body, LeaseAnswer, LeaseRequest, Request, Sequence};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+/// A message of a stream that is followed.
+pub(crate) struct Followed {
+    pub(crate) shard: ShardId,
+    pub(crate) sequence: Sequence,
+    pub(crate) body: Body,
+}
+
+/// What became of a compare-and-set.
+pub(crate) enum Put {
+    /// The new revision.
+    Written(u64),
+    Conflict,
+}
+
+/// The names of what a cluster has in the engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    cluster: Arc<str>,
+}
+
+impl Names {
+    pub(crate) fn new(cluster: &str) -> Self {
+        Self { cluster: cluster.into() }
+    }
+
+    pub(crate) fn stream(&self, shard: ShardId) -> String {
+        format!("{}-shard-{shard:03}", self.cluster)
+    }
+
+    pub(crate) fn log_subject(&self, shard: ShardId) -> String {
+        format!("quelea.{}.log.{shard:03}", self.cluster)
+    }
+
+    pub(crate) fn bucket(&self) -> String {
+        format!("{}-cluster", self.cluster)
+    }
+
+    pub(crate) fn bucket_stream(&self) -> String {
+        format!("KV_{}", self.bucket())
+    }
+
+    pub(crate) fn key_subject(&self, key: &str) -> String {
+        format!("$KV.{}.{key}", self.bucket())
+    }
+
+    /// A subject of core NATS: nothing of it is stored.
+    pub(crate) fn talk_subject(&self, topic: &str) -> String {
+        format!("quelea.{}.{topic}", self.cluster)
+    }
+}
+
+/// A connection.
+#[derive(Clone)]
+pub(crate) struct Engine {
+    client: Client,
+    names: Names,
+}
+
+/// Why a request has no answer that can be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EngineError {
+    /// Certainly nothing was done.
+    #[error("the engine has no leader for this now")]
+    NoResponders,
+    #[error("{0}")]
+    Unknown(String),
+    /// The engine says no.
+    #[error("{description} (code {code})")]
+    Refused { code: u64, description: String },
+}
+
+impl Engine {
+    pub(crate) const fn new(client: Client, names: Names) -> Self {
+        Self { client, names }
+    }
+
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) const fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Asks a stream.
+    pub(crate) async fn ask(&self, shard: ShardId, request: Request) -> Answer {
+        let stream = self.names.stream(shard);
+        match request {
+            Request::Append { after, body } => {
+                let mut headers = HeaderMap::new();
+                headers.insert("Nats-Expected-Last-Sequence", after.to_string());
+                let payload = Bytes::from_owner(body);
+                match self.publish_acked(self.names.log_subject(shard), headers, payload).await {
+                    Ok(sequence) => Answer::Appended(sequence),
+                    Err(error) => answer_of(error),
+                }
+            }
+            Request::Message { sequence } => {
+                match self.stored(&stream, json!({ "seq": sequence })).await {
+                    Ok(found) => Answer::Message(found.map(|(_, body)| body.into())),
+                    Err(error) => Answer::Unknown(error.to_string()),
+                }
+            }
+            Request::Ends => match self.api(&format!("STREAM.INFO.{stream}"), Value::Null).await {
+                Ok(info) => ends(&info),
+                Err(error) => Answer::Unknown(error.to_string()),
+            },
+            Request::Purge { before } => {
+                let asked = json!({ "seq": before });
+                match self.api(&format!("STREAM.PURGE.{stream}"), asked).await {
+                    Ok(_) => Answer::Purged,
+                    Err(error) => Answer::Unknown(error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// Asks the key with the lease.
+    pub(crate) async fn ask_lease(&self, request: LeaseRequest) -> LeaseAnswer {
+        let asked = match request {
+            LeaseRequest::Read => match self.get(LEASE_KEY).await {
+                Ok(Some((revision, value))) => Ok(LeaseAnswer::Found { revision, value }),
+                Ok(None) => Ok(LeaseAnswer::Missing),
+                Err(error) => Err(error),
+            },
+            LeaseRequest::Write { expected, value } => {
+                match self.put_if(LEASE_KEY, expected, value).await {
+                    Ok(Put::Written(revision)) => Ok(LeaseAnswer::Written(revision)),
+                    Ok(Put::Conflict) => Ok(LeaseAnswer::Conflict),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        asked.unwrap_or_else(|error| LeaseAnswer::Unknown(error.to_string()))
+    }
+
+    /// The value of a key as the leader has it, with its revision.
+    ///
+    /// # Errors
+    ///
+    /// When the engine does not answer.
+    pub(crate) async fn get(&self, key: &str) -> io::Result<Option<(u64, Vec<u8>)>> {
+        let asked = json!({ "last_by_subj": self.names.key_subject(key) });
+        let found = self.stored(&self.names.bucket_stream(), asked).await;
+        found.map_err(|error| io::Error::other(error.to_string()))
+    }
+
+    /// Writes a key that has this revision; 0: that is not there.
+    ///
+    /// # Errors
+    ///
+    /// When it is not known what happened.
+    pub(crate) async fn put_if(&self, key: &str, expected: u64, value: Vec<u8>) -> io::Result<Put> {
+        let mut headers = HeaderMap::new();
+        headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
+        match self.publish_acked(self.names.key_subject(key), headers, value.into()).await {
+            Ok(revision) => Ok(Put::Written(revision)),
+            Err(EngineError::Refused { code, .. }) if WRONG_SEQUENCE.contains(&code) => {
+                Ok(Put::Conflict)
+            }
+            Err(error) => Err(io::Error::other(error.to_string())),
+        }
+    }
+
+    /// Delivers the messages of a stream from a sequence on, in order, as long as they are taken.
+    /// After a reconnect or a new leader it goes on behind the last one. Never returns.
+    pub(crate) async fn follow(
+        &self,
+        shard: ShardId,
+        from: Sequence,
+        to: mpsc::Sender<Followed>,
+    ) {
+        let mut next = from;
+        loop {
+            if let Err(error) = self.follow_once(shard, &mut next, &to).await {
+                tracing::debug!(shard, %error, "the stream is followed anew");
+            }
+            tokio::time::sleep(FOLLOW_RETRY).await;
+        }
+    }
+
+    async fn follow_once(
+        &self,
+        shard: ShardId,
+        next: &mut Sequence,
+        to: &mpsc::Sender<Followed>,
+    ) -> Result<(), async_nats::Error> {
+        let context = jetstream::new(self.client.clone());
+        let stream = context.get_stream_no_info(self.names.stream(shard)).await?;
+        let config = pull::OrderedConfig {
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: (*next).max(1) },
+            ..pull::OrderedConfig::default()
+        };
+        let mut messages = stream.create_consumer(config).await?.messages().await?;
+        while let Some(message) = messages.next().await {
+            let message = message?;
+            let sequence = message.info()?.stream_sequence;
+            let body: Body = Arc::from(&message.payload[..]);
+            *next = sequence + 1;
+            if to.send(Followed { shard, sequence, body }).await.is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all nodes something, by core NATS: it may be lost.
+    pub(crate) async fn tell(&self, topic: &str, payload: Vec<u8>) {
+        let subject = self.names.talk_subject(topic);
+        if let Err(error) = self.client.publish(subject, payload.into()).await {
+            tracing::debug!(%error, "cannot tell the other nodes");
+        }
+    }
+
+    /// What other nodes tell, or ask.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection.
+    pub(crate) async fn listen(&self, topic: &str) -> io::Result<Subscriber> {
+        let subject = self.names.talk_subject(topic);
+        self.client.subscribe(subject).await.map_err(io::Error::other)
+    }
+
+    /// A call of the JetStream API. The answer as the leader gives it.
+    pub(crate) async fn api(&self, call: &str, asked: Value) -> Result<Value, EngineError> {
+        let payload = match asked {
+            Value::Null => Bytes::new(),
+            asked => asked.to_string().into(),
+        };
+        let message = self.request(format!("$JS.API.{call}"), HeaderMap::new(), payload).await?;
+        checked(&message)
+    }
+
+    async fn stored(
+        &self,
+        stream: &str,
+        asked: Value,
+    ) -> Result<Option<(u64, Vec<u8>)>, EngineError> {
+        let found = match self.api(&format!("STREAM.MSG.GET.{stream}"), asked).await {
+            Err(EngineError::Refused { code: NO_MESSAGE, .. }) => return Ok(None),
+            found => found?,
+        };
+        let message = &found["message"];
+        let data = message["data"].as_str().unwrap_or_default();
+        let malformed = || EngineError::Unknown("the answer has no message".to_owned());
+        let body = BASE64_STANDARD.decode(data).map_err(|_| malformed())?;
+        let sequence = message["seq"].as_u64().ok_or_else(malformed)?;
+        Ok(Some((sequence, body)))
+    }
+
+    async fn publish_acked(
+        &self,
+        subject: String,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<Sequence, EngineError> {
+        let message = self.request(subject, headers, payload).await?;
+        let answer = checked(&message)?;
+        let missing = || EngineError::Unknown("the acknowledgement has no sequence".to_owned());
+        answer["seq"].as_u64().ok_or_else(missing)
+    }
+
+    async fn request(
+        &self,
+        subject: String,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<Message, EngineError> {
+        let request =
+            NatsRequest::new().headers(headers).payload(payload).timeout(Some(ANSWER_TIMEOUT));
+        self.client.send_request(subject, request).await.map_err(|error| match error.kind() {
+            RequestErrorKind::NoResponders => EngineError::NoResponders,
+            _ => EngineError::Unknown(format!("the engine does not answer: {error}")),
+        })
+    }
+}
+
+fn checked(message: &Message) -> Result<Value, EngineError> {
+    let answer: Value = serde_json::from_slice(&message.payload)
+        .map_err(|error| EngineError::Unknown(format!("the answer is no JSON: {error}")))?;
+    match &answer["error"] {
+        Value::Null => Ok(answer),
+        error => Err(EngineError::Refused {
+            code: error["err_code"].as_u64().unwrap_or_default(),
+            description: error["description"].as_str().unwrap_or("no description").to_owned(),
+        }),
+    }
+}
+
+fn answer_of(error: EngineError) -> Answer {
+    match error {
+        EngineError::NoResponders => Answer::Unavailable(error.to_string()),
+        EngineError::Refused { code, .. } if WRONG_SEQUENCE.contains(&code) => {
+            Answer::WrongSequence
+        }
+        EngineError::Refused { code, description } if NO_SPACE.contains(&code) => {
+            Answer::NoSpace(description)
+        }
+        EngineError::Refused { code: STORE_FAILED, description }
+            if description.starts_with("maximum ") =>
+        {
+            Answer::NoSpace(description)
+        }
+        error => Answer::Unknown(error.to_string()),
+    }
+}
+
+fn ends(info: &Value) -> Answer {
+    let state = &info["state"];
+    match (state["first_seq"].as_u64(), state["last_seq"].as_u64()) {
+        (Some(first), Some(last)) => Answer::Ends { first, last },
+        _ => Answer::Unknown("the answer has no state of the stream".to_owned()),
+    }
+}
+
+/// The key with the lease.
+pub(crate) const LEASE_KEY: &str = "lease";
+
+/// Error codes of the JetStream API: the expected last sequence was another one, or is not known
+/// to the leader yet.
+const WRONG_SEQUENCE: [u64; 2] = [10071, 10164];
+/// Storage or resources exceeded, before anything was proposed.
+const NO_SPACE: [u64; 2] = [10047, 10023];
+const STORE_FAILED: u64 = 10077;
+const NO_MESSAGE: u64 = 10037;
+
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(ANSWER_MS_MAX);
+const FOLLOW_RETRY: Duration = Duration::from_millis(100);

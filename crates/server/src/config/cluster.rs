@@ -1,0 +1,509 @@
+//! `[cluster]`: nodes that are one broker, on NATS servers with JetStream.
+
+use std::path::PathBuf;
+
+use super::schema::{Key, Kind, Section, Value, bytes_or, settings};
+use super::source::{Problem, Settings, default_of};
+use super::{Machine, endpoint, values};
+
+settings! {
+    /// A cluster: one node is active and serves, the others are standbys that follow its logs and
+    /// take over. NATS servers (2.15 or newer) with JetStream replicate the logs; `quelea cluster
+    /// init` prepares them. All nodes may use the same file. Not set: this broker is a single
+    /// node, and nothing connects to NATS. See `docs/cluster.md`.
+    "cluster" => RawCluster {
+        /// Name of the cluster: letters, digits, `-` and `_`, 32 at most. It is part of the names
+        /// of streams and subjects, so several clusters can share NATS servers.
+        name: Option<String> = Kind::Text("a name"), "";
+        /// Name of this node, different for each node: letters, digits, `.`, `-` and `_`, 64 at
+        /// most. Not set: the host name.
+        node: Option<String> = Kind::Text("a name"), "";
+        /// NATS servers, `nats://HOST:PORT` or, with TLS, `tls://HOST:PORT`. The node connects to
+        /// the first one that answers and moves to another one when it fails. Put the server of
+        /// the own machine first.
+        servers: Vec<String> = Kind::List("URLs such as nats://127.0.0.1:4222"), "";
+        /// Credentials file of a NATS user (`.creds`: JWT and seed).
+        credentials_file: Option<PathBuf> = Kind::Path, "";
+        /// File with the seed of a NATS user's NKey (`SU...`).
+        nkey_seed_file: Option<PathBuf> = Kind::Path, "";
+        /// NATS user with a password.
+        username: Option<String> = Kind::Text("a user name"), "";
+        /// File with the password of `username`, one line.
+        password_file: Option<PathBuf> = Kind::Path, "";
+        /// Authorities that sign the certificates of the NATS servers, PEM. Not set: those of the
+        /// system.
+        ca_file: Option<PathBuf> = Kind::Path, "";
+        /// Client certificate of this node with its chain, PEM, for NATS servers that verify
+        /// clients.
+        cert_file: Option<PathBuf> = Kind::Path, "";
+        /// Private key of `cert_file`, PEM.
+        key_file: Option<PathBuf> = Kind::Path, "";
+        /// Address at which MQTT clients reach this node: a host, with a port where it is not the
+        /// usual one. While the node is active, standbys report this address to clients, if
+        /// `redirect` is set, and to operators.
+        advertise: Option<String> = Kind::Text("an address such as broker1.example:8883"), "";
+        /// A standby sends MQTT 5 clients to the active node: CONNACK 0x9C with the active node's
+        /// `advertise` as Server Reference. `false`: it refuses them with 0x88 and a reason.
+        redirect: bool = Kind::Flag, "false";
+        /// Size limit of each shard's stream, set by `quelea cluster init`. At the limit the
+        /// engine refuses appends, and the broker treats the log as full. Allow a quarter more
+        /// than `durability.log_bytes_max` divided by the shards.
+        stream_bytes_max: u64 = bytes_or("unlimited", i64::MAX as u64), "unlimited";
+    }
+}
+
+/// The cluster that this broker is a node of, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterConfig {
+    pub name: String,
+    pub node: String,
+    /// At least one, in order.
+    pub servers: Vec<EngineServer>,
+    pub login: EngineLogin,
+    /// `Some`: all servers are `tls://`.
+    pub tls: Option<EngineTls>,
+    pub advertise: Option<String>,
+    /// Only with `advertise`.
+    pub redirect: bool,
+    /// `None`: no limit.
+    pub stream_bytes_max: Option<u64>,
+}
+
+/// A NATS server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineServer {
+    /// With scheme and port.
+    pub url: String,
+    pub is_loopback: bool,
+}
+
+/// What a node shows to NATS servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineLogin {
+    Nothing,
+    Credentials(PathBuf),
+    NkeySeed(PathBuf),
+    Password { username: String, file: PathBuf },
+}
+
+/// TLS to NATS servers. The files are named, not read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineTls {
+    /// `None`: the authorities of the system.
+    pub ca: Option<PathBuf>,
+    /// Certificate and key.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// `None`: no cluster is configured, or something of it is wrong.
+pub(super) fn lower(
+    has_log: bool,
+    settings: &Settings,
+    machine: &Machine,
+    problems: &mut Vec<Problem>,
+) -> Option<ClusterConfig> {
+    if !SECTION.keys.iter().any(|key| is_set(key, settings)) {
+        return None;
+    }
+    check_level(has_log, settings, problems);
+    let mut lowering = Lowering { settings, problems };
+    let raw = RawCluster::lower(values(settings, SECTION, SECTION.name))?;
+    let name = lowering.name(&raw);
+    let node = lowering.node(&raw, machine);
+    let servers = lowering.servers(&raw);
+    let login = lowering.login(&raw);
+    let tls = lowering.tls(&raw, &servers);
+    let advertise = lowering.advertise(&raw);
+    Some(ClusterConfig {
+        name: name?,
+        node: node?,
+        servers,
+        login: login?,
+        tls,
+        advertise,
+        redirect: raw.redirect,
+        stream_bytes_max: (raw.stream_bytes_max != 0).then_some(raw.stream_bytes_max),
+    })
+}
+
+/// A cluster replicates what is stored.
+fn check_level(has_log: bool, settings: &Settings, problems: &mut Vec<Problem>) {
+    if !has_log {
+        let key = "durability.level";
+        let detail = "nothing is stored with \"memory\", and a cluster replicates what is stored; \
+                      set another level, or leave out [cluster]";
+        problems.push(Problem {
+            place: settings.place(key),
+            key: key.into(),
+            detail: detail.into(),
+        });
+    }
+}
+
+fn is_set(key: &Key, settings: &Settings) -> bool {
+    let value = settings.setting(SECTION.name, key).value;
+    value != Value::Unset && value != default_of(key)
+}
+
+struct Lowering<'a> {
+    settings: &'a Settings,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Lowering<'_> {
+    fn name(&mut self, raw: &RawCluster) -> Option<String> {
+        let Some(name) = &raw.name else {
+            self.problem("name", "is missing; write a name such as \"plant1\"".into());
+            return None;
+        };
+        let is_valid = (1..=NAME_BYTES_MAX).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        if !is_valid {
+            let detail = format!(
+                "'{name}' is no name; write letters, digits, - and _, {NAME_BYTES_MAX} at most"
+            );
+            self.problem("name", detail);
+        }
+        is_valid.then(|| name.clone())
+    }
+
+    fn node(&mut self, raw: &RawCluster, machine: &Machine) -> Option<String> {
+        let Some(node) = raw.node.clone().or_else(machine.host_name) else {
+            self.problem("node", "is missing, and this machine has no host name".into());
+            return None;
+        };
+        let is_valid = (1..=NODE_BYTES_MAX).contains(&node.len()) && node.bytes().all(is_node_byte);
+        if !is_valid {
+            let of_host = if raw.node.is_none() { " (the host name)" } else { "" };
+            let detail = format!(
+                "'{node}'{of_host} is no name of a node; write letters, digits, ., - and _, \
+                 {NODE_BYTES_MAX} at most"
+            );
+            self.problem("node", detail);
+        }
+        is_valid.then_some(node)
+    }
+
+    fn servers(&mut self, raw: &RawCluster) -> Vec<EngineServer> {
+        if raw.servers.is_empty() || raw.servers.len() > SERVERS_MAX {
+            let detail = format!(
+                "name 1 to {SERVERS_MAX} NATS servers, as in servers = [\"nats://127.0.0.1:4222\"]"
+            );
+            self.problem("servers", detail);
+        }
+        let mut servers: Vec<EngineServer> = Vec::new();
+        for text in &raw.servers {
+            match server(text) {
+                Err(detail) => self.problem("servers", detail),
+                Ok(own) if servers.iter().any(|other| other.url == own.url) => {
+                    self.problem("servers", format!("'{text}' is named twice"));
+                }
+                Ok(own) => servers.push(own),
+            }
+        }
+        if servers.iter().any(|own| own.is_tls() != servers[0].is_tls()) {
+            let detail =
+                "some are nats:// and some tls://; use tls:// for all of them, or for none";
+            self.problem("servers", detail.into());
+        }
+        servers
+    }
+
+    fn login(&mut self, raw: &RawCluster) -> Option<EngineLogin> {
+        let password = match (&raw.username, &raw.password_file) {
+            (Some(username), Some(file)) => {
+                Some(EngineLogin::Password { username: username.clone(), file: file.clone() })
+            }
+            (None, None) => None,
+            (Some(_), None) => {
+                self.problem("username", "needs password_file".into());
+                return None;
+            }
+            (None, Some(_)) => {
+                self.problem("password_file", "needs username".into());
+                return None;
+            }
+        };
+        let credentials = raw.credentials_file.clone().map(EngineLogin::Credentials);
+        let seed = raw.nkey_seed_file.clone().map(EngineLogin::NkeySeed);
+        let mut logins = [credentials, seed, password].into_iter().flatten();
+        let login = logins.next().unwrap_or(EngineLogin::Nothing);
+        if let Some(other) = logins.next() {
+            let detail = format!("{} is set as well; choose one of them", login.key());
+            self.problem(other.key(), detail);
+            return None;
+        }
+        Some(login)
+    }
+
+    fn tls(&mut self, raw: &RawCluster, servers: &[EngineServer]) -> Option<EngineTls> {
+        let files =
+            [("ca_file", &raw.ca_file), ("cert_file", &raw.cert_file), ("key_file", &raw.key_file)];
+        if !servers.first().is_some_and(EngineServer::is_tls) {
+            if let Some((key, _)) = files.iter().find(|(_, file)| file.is_some())
+                && !servers.is_empty()
+            {
+                let detail = "has no effect with nats://; write the servers as tls://";
+                self.problem(key, detail.into());
+            }
+            return None;
+        }
+        let client = match (&raw.cert_file, &raw.key_file) {
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+            (None, None) => None,
+            (Some(_), None) => {
+                self.problem("cert_file", "needs key_file".into());
+                None
+            }
+            (None, Some(_)) => {
+                self.problem("key_file", "needs cert_file".into());
+                None
+            }
+        };
+        Some(EngineTls { ca: raw.ca_file.clone(), client })
+    }
+
+    fn advertise(&mut self, raw: &RawCluster) -> Option<String> {
+        if let Some(text) = &raw.advertise
+            && (text.len() > ADVERTISE_BYTES_MAX || !is_address(text))
+        {
+            let detail = format!("'{text}' is no address; write one such as broker1.example:8883");
+            self.problem("advertise", detail);
+        }
+        if raw.redirect && raw.advertise.is_none() {
+            let detail = "needs advertise: the address at which clients reach this node";
+            self.problem("redirect", detail.into());
+        }
+        raw.advertise.clone()
+    }
+
+    fn problem(&mut self, key: &str, detail: String) {
+        let key = format!("{}.{key}", SECTION.name);
+        self.problems.push(Problem { place: self.settings.place(&key), key, detail });
+    }
+}
+
+impl EngineServer {
+    pub fn is_tls(&self) -> bool {
+        self.url.starts_with("tls://")
+    }
+}
+
+impl EngineLogin {
+    /// The key that says so.
+    fn key(&self) -> &'static str {
+        match self {
+            Self::Nothing => "servers",
+            Self::Credentials(_) => "credentials_file",
+            Self::NkeySeed(_) => "nkey_seed_file",
+            Self::Password { .. } => "username",
+        }
+    }
+}
+
+fn server(text: &str) -> Result<EngineServer, String> {
+    let wrong = |why: &str| {
+        Err(format!("'{text}' {why}; write one like nats://127.0.0.1:4222 or tls://nats1:4222"))
+    };
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return wrong("has no scheme");
+    };
+    if !matches!(scheme, "nats" | "tls") {
+        return wrong("is neither nats:// nor tls://");
+    }
+    if rest.contains('@') {
+        // The text may hold a password, so it is not repeated.
+        return Err("a URL must not contain a user; set username and password_file, or \
+                    credentials_file"
+            .into());
+    }
+    let Some((host, port)) = host_and_port(rest.strip_suffix('/').unwrap_or(rest)) else {
+        return wrong("has no valid host and port");
+    };
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    let is_loopback = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
+    Ok(EngineServer {
+        url: format!("{scheme}://{host}:{}", port.unwrap_or(NATS_PORT)),
+        is_loopback,
+    })
+}
+
+/// What a Server Reference takes.
+fn is_address(text: &str) -> bool {
+    host_and_port(text).is_some()
+}
+
+/// A host name, an address of IPv4, or one of IPv6 in brackets, and a port.
+fn host_and_port(text: &str) -> Option<(&str, Option<u16>)> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (text, None),
+    };
+    let port = match port.map(str::parse::<u16>) {
+        Some(Ok(0) | Err(_)) => return None,
+        Some(Ok(port)) => Some(port),
+        None => None,
+    };
+    let is_host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => endpoint::is_host_name(host),
+    };
+    is_host.then_some((host, port))
+}
+
+fn is_node_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b".-_".contains(&byte)
+}
+
+const SECTION: Section = RawCluster::SECTION;
+
+/// Names of streams and subjects are made from it.
+const NAME_BYTES_MAX: usize = 32;
+/// The longest host name of Linux.
+const NODE_BYTES_MAX: usize = 64;
+const SERVERS_MAX: usize = 32;
+const ADVERTISE_BYTES_MAX: usize = 256;
+const NATS_PORT: u16 = 4222;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Loaded, SourceFile, Sources, load, print};
+    use super::*;
+
+    const MACHINE: Machine =
+        Machine { host_name: || Some("host7".into()), memory_bytes: 1 << 30, ..Machine::UNKNOWN };
+
+    fn loaded(text: &str) -> Result<Loaded, String> {
+        let file = SourceFile { path: "quelea.toml".into(), text: text.into() };
+        let sources = Sources { file: Some(file), ..Sources::default() };
+        load(&sources, &MACHINE).map_err(|error| error.to_string())
+    }
+
+    /// With what else there has to be.
+    fn with(keys: &str) -> String {
+        format!("[cluster]\nname = \"plant1\"\nservers = [\"tls://nats1\"]\n{keys}\n")
+    }
+
+    #[test]
+    fn a_cluster_is_configured_by_its_name_and_servers() {
+        let text = "[cluster]\nname = \"plant1\"\nservers = [\"nats://127.0.0.1\", \
+                    \"nats://[::1]:4223/\", \"nats://nats2.example:5000\"]\n";
+        let own = loaded(text).unwrap().config.cluster.unwrap();
+        assert_eq!((&*own.name, &*own.node), ("plant1", "host7"));
+        let servers: Vec<_> =
+            own.servers.iter().map(|server| (&*server.url, server.is_loopback)).collect();
+        assert_eq!(
+            servers,
+            [
+                ("nats://127.0.0.1:4222", true),
+                ("nats://[::1]:4223", true),
+                ("nats://nats2.example:5000", false)
+            ]
+        );
+        assert_eq!((own.login, own.tls), (EngineLogin::Nothing, None));
+        assert_eq!((own.advertise, own.redirect, own.stream_bytes_max), (None, false, None));
+    }
+
+    #[test]
+    fn without_keys_there_is_no_cluster() {
+        for text in ["", "[cluster]\n", "[cluster]\nname = \"\"\nredirect = false\n"] {
+            assert_eq!(loaded(text).unwrap().config.cluster, None, "{text}");
+        }
+    }
+
+    #[test]
+    fn logins_and_files_of_tls_are_relative_to_the_file() {
+        let text = with(
+            "node = \"n.1\"\ncredentials_file = \"a.creds\"\nca_file = \"ca\"\n\
+             cert_file = \"cert\"\nkey_file = \"key\"\nadvertise = \"b1:8883\"\nredirect = true\n\
+             stream_bytes_max = \"2GiB\"",
+        );
+        let loaded = loaded(&text).unwrap();
+        let own = loaded.config.cluster.clone().unwrap();
+        assert_eq!(own.node, "n.1");
+        assert_eq!(own.login, EngineLogin::Credentials("a.creds".into()));
+        let client = Some(("cert".into(), "key".into()));
+        assert_eq!(own.tls, Some(EngineTls { ca: Some("ca".into()), client }));
+        assert_eq!((own.redirect, own.stream_bytes_max), (true, Some(2 << 30)));
+        assert!(print::effective(&loaded).contains("node = \"n.1\" # quelea.toml:4\n"));
+    }
+
+    #[test]
+    fn wrong_values_are_refused_with_place_and_remedy() {
+        for (keys, expected) in [
+            ("node = \"a b\"", "quelea.toml:4: cluster.node: 'a b' is no name of a node"),
+            ("username = \"a\"", "cluster.username: needs password_file"),
+            ("password_file = \"a\"", "cluster.password_file: needs username"),
+            (
+                "credentials_file = \"a\"\nnkey_seed_file = \"b\"",
+                "cluster.nkey_seed_file: credentials_file is set as well",
+            ),
+            ("cert_file = \"a\"", "cluster.cert_file: needs key_file"),
+            ("key_file = \"a\"", "cluster.key_file: needs cert_file"),
+            ("redirect = true", "cluster.redirect: needs advertise"),
+            ("advertise = \"a b\"", "cluster.advertise: 'a b' is no address"),
+            ("advertise = \"a:0\"", "cluster.advertise: 'a:0' is no address"),
+            ("stream_bytes_max = 0", "cluster.stream_bytes_max: must be a size"),
+        ] {
+            let error = loaded(&with(keys)).unwrap_err();
+            assert!(error.contains(expected), "{keys}: {error}");
+        }
+    }
+
+    #[test]
+    fn wrong_names_and_servers_are_refused() {
+        let long = "x".repeat(NAME_BYTES_MAX + 1);
+        for name in ["a.b", "a b", "\u{e4}", &long] {
+            let text = format!("[cluster]\nname = \"{name}\"\nservers = [\"nats://a\"]\n");
+            let error = loaded(&text).unwrap_err();
+            assert!(error.starts_with("quelea.toml:2: cluster.name: '"), "{error}");
+        }
+        let error = loaded("[cluster]\nnode = \"a\"\n").unwrap_err();
+        assert!(error.contains("cluster.name: is missing"), "{error}");
+        assert!(error.contains("cluster.servers: name 1 to 32 NATS servers"), "{error}");
+        for (servers, expected) in [
+            ("\"a:4222\"", "has no scheme"),
+            ("\"http://a\"", "is neither nats:// nor tls://"),
+            ("\"nats://a:0\"", "has no valid host and port"),
+            ("\"nats://a/b\"", "has no valid host and port"),
+            ("\"nats://::1\"", "has no valid host and port"),
+            ("\"nats://\"", "has no valid host and port"),
+            ("\"nats://a\", \"nats://a:4222\"", "is named twice"),
+            ("\"nats://a\", \"tls://b\"", "some are nats:// and some tls://"),
+        ] {
+            let text = format!("[cluster]\nname = \"a\"\nservers = [{servers}]\n");
+            let error = loaded(&text).unwrap_err();
+            assert!(error.contains(expected), "{servers}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_a_url_is_refused_and_not_repeated() {
+        let text = "[cluster]\nname = \"a\"\nservers = [\"nats://u:secret@a\"]\n";
+        let error = loaded(text).unwrap_err();
+        assert!(error.contains("must not contain a user"), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn files_of_tls_and_levels_that_have_no_effect_are_refused() {
+        let text = "[cluster]\nname = \"a\"\nservers = [\"nats://a\"]\nca_file = \"ca\"\n";
+        let error = loaded(text).unwrap_err();
+        assert!(error.contains("cluster.ca_file: has no effect with nats://"), "{error}");
+        let error = loaded(&format!("[durability]\nlevel = \"memory\"\n{}", with(""))).unwrap_err();
+        assert!(error.contains("quelea.toml:2: durability.level: nothing is stored"), "{error}");
+    }
+
+    #[test]
+    fn a_machine_without_a_usable_host_name_needs_a_node_name() {
+        let file = SourceFile { path: "quelea.toml".into(), text: with("") };
+        let sources = Sources { file: Some(file), ..Sources::default() };
+        for (host_name, expected) in [
+            ((|| None) as fn() -> Option<String>, "cluster.node: is missing"),
+            (|| Some("a:b".into()), "cluster.node: 'a:b' (the host name) is no name"),
+        ] {
+            let error = load(&sources, &Machine { host_name, ..MACHINE }).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
