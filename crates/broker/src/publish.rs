@@ -597,7 +597,7 @@ impl Shard {
     pub(crate) fn waits_for_disk(&self, confirm: Option<Confirm>) -> bool {
         let Some(confirm) = confirm else { return false };
         let status = self.log_status();
-        let is_poisoned = matches!(status, Some(storage::Status::Poisoned(_)));
+        let is_poisoned = status.as_ref().is_some_and(storage::Status::is_out_of_service);
         let is_full = matches!(status, Some(storage::Status::Full(_)));
         let waits = !is_full || self.shared.settings.when_full == WhenFull::Wait;
         confirm.serial != 0 || !is_poisoned && (waits || confirm.is_again)

@@ -362,8 +362,18 @@ fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-const STATES: [(&str, LogState, &str); 2] = [
+const STATES: [(&str, LogState, &str); 4] = [
     ("full", LogState::Full, "1 while there is no space for the log."),
+    (
+        "unavailable",
+        LogState::Unavailable,
+        "1 while the replicated log has no quorum: acknowledgements and publishers wait.",
+    ),
+    (
+        "fenced",
+        LogState::Fenced,
+        "1 after another node has taken over the log: this node acknowledges nothing any more.",
+    ),
     (
         "poisoned",
         LogState::Poisoned,

@@ -121,9 +121,9 @@ pub enum FaultKind {
     Missing,
     /// Not tried, because a commit before it failed.
     Skipped,
-    /// A replicated log has no quorum now. Certainly not stored; it is tried again.
+    /// A replicated log has no quorum at present. Certainly not done; it is tried again.
     Unavailable,
-    /// Somebody else owns the log. Nothing of it is written any more.
+    /// Another node owns the log. This one never writes to it again.
     Fenced,
     /// Anything else; in a commit it poisons the log.
     Io,

@@ -29,6 +29,8 @@ pub(crate) struct Commit {
     unsynced_since: Option<u64>,
     last_append_ms: u64,
     retry_at: Option<u64>,
+    /// Why the last commit could not be carried out for now.
+    pub(crate) unavailable: Option<Fault>,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,7 @@ impl Commit {
             unsynced_since: None,
             last_append_ms: 0,
             retry_at: None,
+            unavailable: None,
         }
     }
 
@@ -142,6 +145,9 @@ impl Log {
             return;
         }
         let Some(group) = self.commit.in_flight.pop_front() else { return };
+        if fault.is_none() {
+            self.commit.unavailable = None;
+        }
         let mut steps = group.steps.into_iter();
         for step in steps.by_ref().take(steps_done) {
             match step {
@@ -162,8 +168,9 @@ impl Log {
         self.advance_phase();
     }
 
-    /// A write that found no space is tried again later. Any other fault ends all promises: after a
-    /// failed sync nobody can tell what is on the medium, and asking again would hide it.
+    /// A write that found no space is tried again later, and so is all that found no quorum. Any
+    /// other fault ends all promises: after a failed sync nobody can tell what is on the medium, and
+    /// asking again would hide it.
     fn on_not_done(&mut self, rest: Vec<Step>, fault: Option<Fault>) {
         let fault = match fault {
             None if rest.is_empty() => return,
@@ -178,7 +185,12 @@ impl Log {
                 self.commit.resume = true;
                 self.space.set_full(fault, retry_at);
             }
-            // Behind a write that found no space; it came back in order.
+            FaultKind::Unavailable => {
+                self.commit.retry_at = Some(self.now_ms + u64::from(self.settings.retry_ms));
+                self.commit.resume = true;
+                self.commit.unavailable = Some(fault);
+            }
+            // Behind one that is tried again; it came back in order.
             FaultKind::Skipped if !self.commit.returned.is_empty() => {}
             _ => {
                 self.poison.get_or_insert(fault);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::chunk::Chunk;
-use crate::command::{Command, CommandId, Completion, Fault, Outcome, Step};
+use crate::command::{Command, CommandId, Completion, Fault, FaultKind, Outcome, Step};
 use crate::commit::Commit;
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, FLAG_MANIFEST, FLAG_OPEN, Identity, Kind, Record,
@@ -40,7 +40,8 @@ pub struct Log {
     pub(crate) ledger: Ledger,
     pub(crate) space: Space,
     pub(crate) reclaim: Reclaim,
-    pub(crate) reads: Vec<(CommandId, Position)>,
+    /// Those that somebody asked for.
+    pub(crate) reads: Vec<Reading>,
     pub(crate) phase: Phase,
     pub(crate) upkeep: Upkeep,
     pub(crate) poison: Option<Fault>,
@@ -71,8 +72,9 @@ pub enum AppendError {
     /// No space. Passes when space returns: refuse or slow the sender down.
     #[error("no space for the log: {0}")]
     Full(Fault),
-    /// A write or sync failed. Nothing more will ever be promised by this log.
-    #[error("the log is out of service since a write or sync failed: {0}")]
+    /// A write or sync failed, or another node owns the log. Nothing more will ever be promised by
+    /// this log.
+    #[error("the log is out of service: {0}")]
     Poisoned(Fault),
     /// The log is closing or closed.
     #[error("the log is closed")]
@@ -87,10 +89,22 @@ pub enum Status {
     Ready,
     /// Normal appends are or soon will be refused; reads, releases and essential appends go on.
     Full(Fault),
+    /// There is no quorum: appends are taken until too much waits, nothing is promised meanwhile,
+    /// and the log goes on by itself.
+    Unavailable(Fault),
     /// Nothing is promised any more.
     Poisoned(Fault),
+    /// Another node owns the log: nothing is promised or written any more.
+    Fenced(Fault),
     /// Sealed and complete: the files may be left alone.
     Closed,
+}
+
+impl Status {
+    /// Is nothing promised any more, and never will be by this log?
+    pub fn is_out_of_service(&self) -> bool {
+        matches!(self, Self::Poisoned(_) | Self::Fenced(_))
+    }
 }
 
 /// Counters since the log was opened, and sizes as of now.
@@ -136,6 +150,15 @@ pub(crate) enum Phase {
     /// The seal is on its way.
     Sealing,
     Closed,
+}
+
+/// A read under way, or to be tried again at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    id: CommandId,
+    position: Position,
+    bytes: u32,
+    retry_at: Option<u64>,
 }
 
 /// How far down a record may use up the free space.
@@ -315,13 +338,14 @@ impl Log {
         }
         let id = self.command_id();
         self.commands.push(Command::Read { id, segment, offset: position.offset(), bytes });
-        self.reads.push((id, position));
+        self.reads.push(Reading { id, position, bytes, retry_at: None });
         Some(id)
     }
 
     /// Moves everything the disk has to do now to the end of `out`. Call it once per turn, so that
     /// all appends of a turn share a write.
     pub fn take_commands(&mut self, out: &mut Vec<Command>) {
+        self.plan_reads();
         self.plan_reclaim();
         self.plan_space();
         self.plan_commit();
@@ -356,7 +380,8 @@ impl Log {
         }
         let commit = [self.commit_deadline(), self.manifest_deadline()];
         let space = [self.space.deadline(self.commit.synced), self.reclaim_deadline()];
-        commit.into_iter().chain(space).flatten().min()
+        let reads = self.reads.iter().filter_map(|reading| reading.retry_at);
+        commit.into_iter().chain(space).flatten().chain(reads).min()
     }
 
     /// Makes everything appended so far durable, whatever its level.
@@ -400,12 +425,18 @@ impl Log {
     /// The state the log is in.
     pub fn status(&self) -> Status {
         match (&self.poison, &self.space.full, self.phase) {
+            (Some(fault), _, _) if fault.kind == FaultKind::Fenced => Status::Fenced(fault.clone()),
             (Some(fault), _, _) => Status::Poisoned(fault.clone()),
             (_, _, Phase::Closed) => Status::Closed,
             (_, Some(fault), _) => Status::Full(fault.clone()),
+            _ if let Some(fault) = self.unavailable() => Status::Unavailable(fault.clone()),
             (_, _, Phase::Unopened | Phase::Opening) => Status::Opening,
             _ => Status::Ready,
         }
+    }
+
+    fn unavailable(&self) -> Option<&Fault> {
+        self.commit.unavailable.as_ref().or(self.space.unavailable.as_ref())
     }
 
     /// Whether recovery's findings are durable and appends are taken.
@@ -710,12 +741,28 @@ impl Log {
         CommandId(self.next_id)
     }
 
+    /// Asks again for what could not be read for now.
+    fn plan_reads(&mut self) {
+        for reading in &mut self.reads {
+            if reading.retry_at.take_if(|at| *at <= self.now_ms).is_some() {
+                let Reading { id, position, bytes, .. } = *reading;
+                let (segment, offset) = (position.segment(), position.offset());
+                self.commands.push(Command::Read { id, segment, offset, bytes });
+            }
+        }
+    }
+
     fn on_read(&mut self, id: CommandId, result: Result<Vec<u8>, Fault>) -> Option<ReadBack> {
-        let Some(index) = self.reads.iter().position(|&(read, _)| read == id) else {
+        let Some(index) = self.reads.iter().position(|reading| reading.id == id) else {
             self.on_reclaim_read(id, result);
             return None;
         };
-        let (_, position) = self.reads.swap_remove(index);
+        if result.as_ref().is_err_and(|fault| fault.kind == FaultKind::Unavailable) {
+            let retry_at = self.now_ms + u64::from(self.settings.retry_ms);
+            self.reads[index].retry_at = Some(retry_at);
+            return None;
+        }
+        let Reading { position, .. } = self.reads.swap_remove(index);
         let seed = self.identity.seed(position.segment());
         let result = result.map(|bytes| Chunk::new(position, bytes, seed));
         Some(ReadBack { id, position, result })

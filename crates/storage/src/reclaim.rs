@@ -7,7 +7,7 @@
 //! a segment is on average half live when its turn comes, and one byte is copied per byte appended.
 
 use crate::chunk::{Chunk, ChunkEnd};
-use crate::command::{Command, CommandId, Fault};
+use crate::command::{Command, CommandId, Fault, FaultKind};
 use crate::format::HEADER_BLOCK_BYTES;
 use crate::log::Log;
 use crate::position::Position;
@@ -101,8 +101,9 @@ impl Log {
     }
 
     pub(crate) fn plan_reclaim(&mut self) {
-        let retry_is_due = self.reclaim.retry_at_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
-        if self.poison.is_some() || self.reclaim.damaged.is_some() && !retry_is_due {
+        let Reclaim { damaged, retry_at_ms, .. } = &self.reclaim;
+        let waits = retry_at_ms.map_or(damaged.is_some(), |at_ms| at_ms > self.now_ms);
+        if self.poison.is_some() || waits {
             return;
         }
         self.retire_dead();
@@ -233,6 +234,10 @@ impl Log {
                 victim.state = State::Idle;
                 self.reclaim.damaged = Some(start);
                 self.reclaim.retry_at_ms = None;
+            }
+            Err(fault) if fault.kind == FaultKind::Unavailable => {
+                victim.state = State::Idle;
+                self.reclaim.retry_at_ms = Some(self.now_ms + RETRY_MS);
             }
             // A device that was gone for a moment gives it back later.
             Err(_) => {

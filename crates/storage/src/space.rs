@@ -20,6 +20,8 @@ pub(crate) struct Space {
     /// Why no further segment can be made.
     pub(crate) full: Option<Fault>,
     pub(crate) retry_at: Option<u64>,
+    /// Why the last file could not be made for now.
+    pub(crate) unavailable: Option<Fault>,
     give_back_at: Option<u64>,
     /// While there are any, no file is removed or used again.
     pub(crate) pins: u32,
@@ -106,7 +108,8 @@ impl Space {
 impl Log {
     /// Asks for at most one file to be made, renamed or removed.
     pub(crate) fn plan_space(&mut self) {
-        if self.space.work.is_some() {
+        let is_fenced = self.poison.as_ref().is_some_and(|fault| fault.kind == FaultKind::Fenced);
+        if self.space.work.is_some() || is_fenced {
             return;
         }
         if let Some(retired) = self.take_retired() {
@@ -169,6 +172,7 @@ impl Log {
             if let Work::Create(number) | Work::Recycle { to: number, .. } = work {
                 self.space.spares.push_back(number);
                 self.space.full = None;
+                self.space.unavailable = None;
             }
             if let Work::Recycle { .. } | Work::Delete(_) = work {
                 self.stats.segments_reclaimed += 1;
@@ -176,7 +180,15 @@ impl Log {
             return;
         };
         let retry_at = self.now_ms + u64::from(self.settings.retry_ms);
+        if fault.kind == FaultKind::Fenced {
+            self.poison.get_or_insert(fault);
+            return;
+        }
         match work {
+            Work::Create(_) if fault.kind == FaultKind::Unavailable => {
+                self.space.unavailable = Some(fault);
+                self.space.retry_at = Some(retry_at);
+            }
             // Whatever the reason, there is no further segment for now.
             Work::Create(_) => self.space.set_full(fault, retry_at),
             Work::Recycle { from: retired, .. } | Work::Delete(retired) => {

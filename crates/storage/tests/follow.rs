@@ -15,13 +15,6 @@ use storage::{
 
 const OWNER: (u16, u16) = (1, 4);
 
-/// What a standby is brought.
-#[derive(Clone, Debug)]
-enum Event {
-    Wrote(Written),
-    NewWriter,
-}
-
 fn settings() -> Settings {
     Settings { sync_interval_ms: 50, retry_ms: 50, ..Settings::with_segment_bytes(SEGMENT_BYTES) }
 }
@@ -55,7 +48,7 @@ fn close(model: &mut Model) {
 }
 
 /// A log of several lives, and everything that was written to it, split at random.
-fn history(seed: u64, lives: u64, tears: bool) -> (Model, Vec<Event>) {
+fn history(seed: u64, lives: u64, tears: bool) -> (Model, Vec<Written>) {
     let mut rng = Rng::new(seed);
     let mut model = Model::new(rng.next_u64(), settings());
     model.disk.record_writes();
@@ -64,7 +57,6 @@ fn history(seed: u64, lives: u64, tears: bool) -> (Model, Vec<Event>) {
         if life > 0 {
             // What is on the medium is not the question here: nothing is lost of a stream.
             model.recover(Crash::Kill).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-            events.push(Event::NewWriter);
         }
         live(&mut model, &mut rng, 1500);
         if !tears || rng.chance(30) {
@@ -72,16 +64,16 @@ fn history(seed: u64, lives: u64, tears: bool) -> (Model, Vec<Event>) {
             close(&mut model);
         }
         model.crash(Crash::Kill);
-        for written in model.disk.take_writes() {
-            split(written, &mut rng, &mut events);
-        }
+    }
+    for written in model.disk.writes().expect("nothing was lost") {
+        split(written.clone(), &mut rng, &mut events);
     }
     (model, events)
 }
 
-fn split(written: Written, rng: &mut Rng, events: &mut Vec<Event>) {
+fn split(written: Written, rng: &mut Rng, events: &mut Vec<Written>) {
     let Written::Segment { segment, mut offset, bytes } = written else {
-        events.push(Event::Wrote(written));
+        events.push(written);
         return;
     };
     let mut rest = &bytes[..];
@@ -89,7 +81,7 @@ fn split(written: Written, rng: &mut Rng, events: &mut Vec<Event>) {
         let most = rest.len() as u64;
         let count = if rng.chance(50) { most } else { 1 + rng.below(most.min(6000)) } as usize;
         let (piece, behind) = rest.split_at(count);
-        events.push(Event::Wrote(Written::Segment { segment, offset, bytes: piece.to_vec() }));
+        events.push(Written::Segment { segment, offset, bytes: piece.to_vec() });
         offset += count as u32;
         rest = behind;
     }
@@ -106,14 +98,14 @@ impl Standby {
         Self { follow: Follow::new(OWNER, &settings()), seen: Seen::default() }
     }
 
-    fn on_event(&mut self, event: &Event) -> Result<(), Refusal> {
+    fn on_event(&mut self, event: &Written) -> Result<(), Refusal> {
         let Self { follow, seen } = self;
         match event {
-            Event::NewWriter => follow.on_new_writer(),
-            Event::Wrote(Written::Manifest { offset, bytes }) => {
+            Written::NewWriter => follow.on_new_writer(),
+            Written::Manifest { offset, bytes } => {
                 follow.on_manifest(*offset, bytes)?;
             }
-            Event::Wrote(Written::Segment { segment, offset, bytes }) => {
+            Written::Segment { segment, offset, bytes } => {
                 let mut sink = |record: storage::Record<'_>, ledger: &mut storage::Ledger| {
                     seen.on_record(record, ledger);
                 };
@@ -145,14 +137,14 @@ struct LocalCopy {
 }
 
 impl LocalCopy {
-    fn apply(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Written) {
         match event {
-            Event::NewWriter => {}
-            Event::Wrote(Written::Manifest { offset, bytes }) => match &mut self.manifest {
+            Written::NewWriter => {}
+            Written::Manifest { offset, bytes } => match &mut self.manifest {
                 Some(file) => file[*offset as usize..][..bytes.len()].copy_from_slice(bytes),
                 None => self.manifest = Some(manifest_file(*offset, bytes)),
             },
-            Event::Wrote(Written::Segment { segment, offset, bytes }) => {
+            Written::Segment { segment, offset, bytes } => {
                 let file = self.files.entry(*segment);
                 let file = file.or_insert_with(|| vec![0; SEGMENT_BYTES as usize]);
                 file[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -215,10 +207,8 @@ fn a_standby_goes_on_behind_its_local_copy() {
         assert_eq!((follow.end(), follow.oldest()), (first.follow.end(), first.follow.oldest()));
         let mut standby = Standby { follow, seen };
         let from = ends.iter().position(|&end| end == standby.follow.end()).unwrap();
-        let is_copied = |event: &&Event| match event {
-            Event::Wrote(Written::Segment { segment, offset, .. }) => {
-                Position::new(*segment, *offset) < ends[at]
-            }
+        let is_copied = |event: &&Written| match event {
+            Written::Segment { segment, offset, .. } => Position::new(*segment, *offset) < ends[at],
             _ => false,
         };
         // The rest of a header whose front was enough.
@@ -258,7 +248,7 @@ fn a_standby_that_took_over_goes_on_with_the_log() {
 }
 
 /// What comes of a log of which the event at an index was changed.
-fn follow_changed(events: &[Event], change: impl Fn(usize, &Event) -> Vec<Event>) -> Outcome {
+fn follow_changed(events: &[Written], change: impl Fn(usize, &Written) -> Vec<Written>) -> Outcome {
     let mut standby = Standby::new();
     for (index, event) in events.iter().enumerate() {
         for event in change(index, event) {
@@ -276,8 +266,8 @@ enum Outcome {
     Followed(Position),
 }
 
-fn is_write(event: &Event) -> bool {
-    matches!(event, Event::Wrote(Written::Segment { .. }))
+fn is_write(event: &Written) -> bool {
+    matches!(event, Written::Segment { .. })
 }
 
 #[test]
@@ -311,12 +301,12 @@ fn a_write_that_is_skipped_repeated_or_changed_is_refused_by_name() {
 
             let bit = rng.next_u64() as usize;
             let outcome = follow_changed(&events, |index, event| match (index == at, event) {
-                (true, Event::Wrote(Written::Segment { segment, offset, bytes })) => {
+                (true, Written::Segment { segment, offset, bytes }) => {
                     let mut bytes = bytes.clone();
                     let bit = bit % (bytes.len() * 8);
                     bytes[bit / 8] ^= 1 << (bit % 8);
                     let (segment, offset) = (*segment, *offset);
-                    vec![Event::Wrote(Written::Segment { segment, offset, bytes })]
+                    vec![Written::Segment { segment, offset, bytes }]
                 }
                 _ => vec![event.clone()],
             });
@@ -339,7 +329,7 @@ fn a_manifest_of_another_log_or_time_is_refused_by_name() {
     let mut manifests = Vec::new();
     for event in &events {
         standby.on_event(event).unwrap();
-        if let Event::Wrote(Written::Manifest { offset, bytes }) = event {
+        if let Written::Manifest { offset, bytes } = event {
             manifests.push((*offset, bytes.clone()));
         }
     }
@@ -385,9 +375,9 @@ fn a_log_of_which_the_first_segments_are_gone_is_not_whole_before_that_is_stated
             events.iter().for_each(|event| standby.on_event(event).unwrap());
             ((), standby.follow.oldest())
         };
-        let from = events.iter().position(|event| {
-            matches!(event, Event::Wrote(Written::Segment { segment, .. }) if *segment == oldest)
-        });
+        let from = events.iter().position(
+            |event| matches!(event, Written::Segment { segment, .. } if *segment == oldest),
+        );
         let mut standby = Standby::new();
         for event in &events[from.unwrap()..] {
             standby.on_event(event).unwrap();
@@ -406,7 +396,7 @@ fn a_log_of_another_shard_or_identity_is_refused_by_name() {
     let (_, events) = history(3, 1, false);
     let mut follow = Follow::new((2, 4), &settings());
     let header = events.iter().find(|event| is_write(event)).unwrap();
-    let Event::Wrote(Written::Segment { segment, offset, bytes }) = header else { unreachable!() };
+    let Written::Segment { segment, offset, bytes } = header else { unreachable!() };
     let refusal = follow.on_write(*segment, *offset, bytes, &mut |_, _| {}).unwrap_err();
     assert!(matches!(refusal, Refusal::Shard { expected: 2, .. }), "{refusal:?}");
 

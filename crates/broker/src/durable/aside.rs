@@ -77,7 +77,8 @@ impl Shard {
         match self.log_status() {
             _ if message.is_expired(now_ms) => Some(Dropped::Expired),
             _ if !may_have => Some(Dropped::Denied),
-            None | Some(Status::Poisoned(_) | Status::Closed) => Some(Dropped::Unlogged),
+            None | Some(Status::Closed) => Some(Dropped::Unlogged),
+            Some(status) if status.is_out_of_service() => Some(Dropped::Unlogged),
             _ => None,
         }
     }

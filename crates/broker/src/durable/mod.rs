@@ -72,7 +72,8 @@ impl Shard {
         self.store.as_ref().is_none_or(|store| store.log.is_ready())
     }
 
-    /// Ends the log in order: complete when [`Shard::log_status`] is `Closed`, or `Poisoned`.
+    /// Ends the log in order: complete when [`Shard::log_status`] is `Closed`, or the log is out
+    /// of service.
     pub fn close_log(&mut self) {
         if let Some(store) = &mut self.store {
             store.log.close();

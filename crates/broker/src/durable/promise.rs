@@ -211,7 +211,7 @@ impl Shard {
     pub(crate) fn note_log_status(&mut self, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
         let status = store.log.status();
-        let is_poisoned = matches!(status, storage::Status::Poisoned(_));
+        let is_poisoned = status.is_out_of_service();
         let state = LogState {
             full: matches!(status, storage::Status::Full(_)),
             poisoned: is_poisoned,

@@ -2,7 +2,7 @@
 
 use codec::{Packet, Reason, SubscribeOptions, Version};
 use session::{NEVER, QueueLimits};
-use storage::{AppendError, Level, Position, Status};
+use storage::{AppendError, Level, Position};
 
 use super::ends::End;
 use super::eras::Eras;
@@ -424,7 +424,7 @@ impl Shard {
             return;
         };
         let status = self.store.as_ref().map(|store| store.log.status());
-        if matches!(status, Some(Status::Poisoned(_))) {
+        if status.is_some_and(|status| status.is_out_of_service()) {
             // Those that waited when it failed have ended.
             self.doomed.push((slot, Ended::LogFailed));
             return;

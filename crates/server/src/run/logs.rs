@@ -53,7 +53,9 @@ pub enum LogState {
     Ready,
     Closed,
     Full,
+    Unavailable,
     Poisoned,
+    Fenced,
 }
 
 impl Logs {
@@ -126,7 +128,7 @@ impl Logs {
 
     fn tell_open(&mut self, shards: &[Shard]) {
         let failed = shards.iter().find_map(|shard| match shard.log_status() {
-            Some(Status::Poisoned(fault)) => Some(fault),
+            Some(Status::Poisoned(fault) | Status::Fenced(fault)) => Some(fault),
             _ => None,
         });
         let opened = match failed {
@@ -148,12 +150,44 @@ impl Logs {
 
     /// True when no log of the worker has anything left to write.
     pub(super) fn have_ended(&self) -> bool {
-        self.seen.iter().all(|state| matches!(state, LogState::Closed | LogState::Poisoned))
+        use LogState::{Closed, Fenced, Poisoned};
+        self.seen.iter().all(|state| matches!(state, Closed | Poisoned | Fenced))
     }
 }
 
 impl LogState {
-    const ALL: [Self; 5] = [Self::Opening, Self::Ready, Self::Closed, Self::Full, Self::Poisoned];
+    const ALL: [Self; 7] = [
+        Self::Opening,
+        Self::Ready,
+        Self::Closed,
+        Self::Full,
+        Self::Unavailable,
+        Self::Poisoned,
+        Self::Fenced,
+    ];
+
+    /// As it is called in metrics and on `$SYS`.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Ready => "ready",
+            Self::Closed => "closed",
+            Self::Full => "full",
+            Self::Unavailable => "unavailable",
+            Self::Poisoned => "poisoned",
+            Self::Fenced => "fenced",
+        }
+    }
+
+    /// Nothing comes of it without an operator, or another owner.
+    const fn is_final(self) -> bool {
+        matches!(self, Self::Poisoned | Self::Fenced)
+    }
+
+    /// What passes by itself, and is reported when it begins and when it ends.
+    const fn is_trouble(self) -> bool {
+        matches!(self, Self::Full | Self::Unavailable)
+    }
 
     fn of(status: &Status) -> Self {
         match status {
@@ -161,31 +195,41 @@ impl LogState {
             Status::Ready => Self::Ready,
             Status::Closed => Self::Closed,
             Status::Full(_) => Self::Full,
+            Status::Unavailable(_) => Self::Unavailable,
             Status::Poisoned(_) => Self::Poisoned,
+            Status::Fenced(_) => Self::Fenced,
         }
     }
 }
 
 /// What operators were told last of a log.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Told {
-    is_full: bool,
-    is_poisoned: bool,
+    /// [`LogState::Ready`] stands for all that is no trouble.
+    state: LogState,
     is_damaged: bool,
     at_ms: u64,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Self { state: LogState::Ready, is_damaged: false, at_ms: 0 }
+    }
 }
 
 impl Told {
     /// One line per change, not per message; and a log that is full again and again, because what
     /// is acknowledged makes room for a moment, says so now and then only.
     fn look(&mut self, shard: ShardId, status: &Status, now_ms: u64) {
-        let is_full = matches!(status, Status::Full(_));
-        let is_poisoned = matches!(status, Status::Poisoned(_));
-        let is_news = is_poisoned && !self.is_poisoned
-            || is_full != self.is_full && now_ms >= self.at_ms + TELL_INTERVAL_MS;
-        if is_news {
-            *self = Self { is_full, is_poisoned, at_ms: now_ms, ..*self };
-            tell(shard, status);
+        let found = LogState::of(status);
+        let state = match found.is_trouble() || found.is_final() {
+            true => found,
+            false => LogState::Ready,
+        };
+        let is_due = state.is_final() || now_ms >= self.at_ms + TELL_INTERVAL_MS;
+        if state != self.state && is_due && !self.state.is_final() {
+            tell(shard, status, self.state);
+            *self = Self { state, at_ms: now_ms, ..*self };
         }
     }
 
@@ -206,7 +250,8 @@ impl Told {
     }
 }
 
-fn tell(shard: ShardId, status: &Status) {
+/// `before`: what was reported last.
+fn tell(shard: ShardId, status: &Status, before: LogState) {
     match status {
         Status::Full(fault) => tracing::error!(
             shard,
@@ -214,12 +259,27 @@ fn tell(shard: ShardId, status: &Status) {
             "no space for the log: messages that must be stored are refused or wait until there is \
              some; what is stored stays readable"
         ),
+        Status::Unavailable(fault) => tracing::error!(
+            shard,
+            %fault,
+            "the replicated log has no quorum: acknowledgements and publishers wait until it has \
+             one; if that lasts, check the NATS servers (`quelea cluster status`)"
+        ),
+        Status::Fenced(fault) => tracing::error!(
+            shard,
+            %fault,
+            "another node has taken over the log: this node acknowledges nothing any more and \
+             becomes a standby"
+        ),
         Status::Poisoned(fault) => tracing::error!(
             shard,
             %fault,
             "a write or sync of the log failed: no message that must be stored is acknowledged any \
              more; mend the disk, then restart"
         ),
+        _ if before == LogState::Unavailable => {
+            tracing::info!(shard, "the replicated log has a quorum again");
+        }
         Status::Opening | Status::Ready | Status::Closed => {
             tracing::info!(shard, "there is space for the log again");
         }
@@ -379,12 +439,14 @@ mod tests {
             let before = told.at_ms;
             told.look(0, &status, now_ms);
             if told.at_ms != before {
-                lines.push((now_ms - start_ms, told.is_full));
+                lines.push((now_ms - start_ms, told.state == LogState::Full));
             }
         }
         assert_eq!(lines, [(0, true), (10_100, false), (20_200, true)]);
         told.look(0, &Status::Poisoned(fault()), start_ms + 30_000);
-        assert!(told.is_poisoned, "at once");
+        assert_eq!(told.state, LogState::Poisoned, "at once");
+        told.look(0, &Status::Ready, start_ms + 90_000);
+        assert_eq!(told.state, LogState::Poisoned, "for ever");
     }
 
     #[test]
@@ -396,7 +458,7 @@ mod tests {
         told.look(0, &Status::Ready, 1_700_000_000_000);
         let fault = Fault { kind: storage::FaultKind::NoSpace, detail: "full".to_owned() };
         told.look(0, &Status::Full(fault), 1_700_000_000_000);
-        assert!(told.is_damaged && told.is_full);
+        assert_eq!((told.is_damaged, told.state), (true, LogState::Full));
         let board = LogBoard::new(1, Health::new());
         board.show(0, LogState::Ready, &Stats { is_damaged: true, ..Stats::default() });
         let place = FIGURES.iter().position(|figure| figure.name == "damaged").unwrap();
@@ -417,6 +479,29 @@ mod tests {
         assert_eq!(logs.next_deadline_ms(), Some(1000 + FIGURES_INTERVAL_MS));
         logs.carry_out(&mut [], 1000 + FIGURES_INTERVAL_MS);
         assert_eq!(logs.next_deadline_ms(), None);
+    }
+
+    #[test]
+    fn a_log_without_a_quorum_and_one_of_another_owner_do_not_fail_the_health_check() {
+        let health = Health::new();
+        health.set(State::Ready);
+        let board = LogBoard::new(2, health.clone());
+        board.show(0, LogState::Unavailable, &Stats::default());
+        board.show(1, LogState::Fenced, &Stats::default());
+        assert_eq!(health.state(), State::Ready);
+        assert_eq!(board.states().collect::<Vec<_>>(), [LogState::Unavailable, LogState::Fenced]);
+
+        let fault = |kind| Fault { kind, detail: "no answer".to_owned() };
+        let mut told = Told::default();
+        let start_ms = 1_700_000_000_000;
+        told.look(0, &Status::Unavailable(fault(storage::FaultKind::Unavailable)), start_ms);
+        assert_eq!(told.state, LogState::Unavailable);
+        told.look(0, &Status::Ready, start_ms + 1000);
+        assert_eq!(told.state, LogState::Unavailable, "later");
+        told.look(0, &Status::Ready, start_ms + TELL_INTERVAL_MS);
+        assert_eq!(told.state, LogState::Ready);
+        told.look(0, &Status::Fenced(fault(storage::FaultKind::Fenced)), start_ms + 10_001);
+        assert_eq!(told.state, LogState::Fenced, "at once");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::clock::{Clock, ClockWatch};
 use super::gate::Gate;
 use super::keeper::Keeper;
 use super::line_pace::LinePace;
-use super::logs::{FIGURES, LogBoard, LogState};
+use super::logs::{FIGURES, LogBoard};
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use super::worker::Order;
@@ -358,13 +358,7 @@ fn end_in_time(grace: Duration) {
 /// `$SYS/broker/log/...`: the state of the worst log, and the sums of the figures of all.
 fn log_messages(board: &LogBoard) -> Vec<Message> {
     let Some(worst) = board.states().max() else { return Vec::new() };
-    let state = match worst {
-        LogState::Opening => "opening",
-        LogState::Ready => "ready",
-        LogState::Closed => "closed",
-        LogState::Full => "full",
-        LogState::Poisoned => "poisoned",
-    };
+    let state = worst.name();
     let figures = FIGURES.iter().enumerate().map(|(place, figure)| {
         let name = figure.name.trim_end_matches("_total").to_owned();
         (name, board.figures(place).sum::<u64>().to_string())

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::Rng;
 use crate::{
-    Command, CommandId, CommitGate, Completion, Fault, FaultKind, Lane, Ledger, Outcome, Record,
-    Recovery, Refusal, SegmentFile, Settings, Step, Want, manifest_file,
+    Command, CommandId, CommitGate, Completion, Fault, FaultKind, Follow, Lane, Ledger, Outcome,
+    Record, Recovery, Refusal, SegmentFile, Settings, Step, Want, manifest_file,
 };
 
 /// Segment files in memory, with a page cache that a crash may lose in any pattern of sectors.
@@ -32,8 +32,17 @@ pub struct SimDisk {
 /// its first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    Segment { segment: u32, offset: u32, bytes: Vec<u8> },
-    Manifest { offset: u32, bytes: Vec<u8> },
+    Segment {
+        segment: u32,
+        offset: u32,
+        bytes: Vec<u8>,
+    },
+    Manifest {
+        offset: u32,
+        bytes: Vec<u8>,
+    },
+    /// The process that wrote was killed: another one goes on.
+    NewWriter,
 }
 
 /// What a simulated disk does wrong.
@@ -47,6 +56,10 @@ pub struct Faults {
     pub fail_next_sync: bool,
     /// The next write fails.
     pub fail_next_write: bool,
+    /// Per cent of steps, and of commands beside commits, that find no quorum.
+    pub unavailable_percent: u64,
+    /// Another node owns the log: nothing is written, made or removed any more.
+    pub fenced: bool,
     /// Nothing can be read.
     pub fail_reads: bool,
     /// A sync is reported as done and is not: the planted bug that an oracle has to notice.
@@ -81,6 +94,8 @@ impl Default for Faults {
             write_no_space_percent: 0,
             fail_next_sync: false,
             fail_next_write: false,
+            unavailable_percent: 0,
+            fenced: false,
             fail_reads: false,
             ignore_syncs: false,
             ignore_manifests: false,
@@ -108,9 +123,36 @@ impl SimDisk {
         self.trace.get_or_insert_default();
     }
 
-    /// Takes what was recorded since the last time.
-    pub fn take_writes(&mut self) -> Vec<Written> {
-        self.trace.as_mut().map(std::mem::take).unwrap_or_default()
+    /// What was recorded. `None`: the files are not what was written, because power failed or a
+    /// file was changed behind the log's back.
+    pub fn writes(&self) -> Option<&[Written]> {
+        self.trace.as_deref()
+    }
+
+    /// Follows what was recorded, as a standby does that has seen every write.
+    pub fn follow(
+        &self,
+        owner: (u16, u16),
+        settings: &Settings,
+        sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
+    ) -> Option<Result<Follow, Refusal>> {
+        let mut follow = Follow::new(owner, settings);
+        for written in self.writes()? {
+            let taken = match written {
+                Written::Segment { segment, offset, bytes } => {
+                    follow.on_write(*segment, *offset, bytes, sink)
+                }
+                Written::Manifest { offset, bytes } => follow.on_manifest(*offset, bytes),
+                Written::NewWriter => {
+                    follow.on_new_writer();
+                    Ok(())
+                }
+            };
+            if let Err(refusal) = taken {
+                return Some(Err(refusal));
+            }
+        }
+        Some(Ok(follow))
     }
 
     /// Queues a command.
@@ -146,7 +188,11 @@ impl SimDisk {
         self.commits.clear();
         self.background.clear();
         self.steps_done = 0;
+        if let Some(trace) = &mut self.trace {
+            trace.push(Written::NewWriter);
+        }
         if crash == Crash::Power {
+            self.trace = None;
             let mode = self.rng.below(4);
             for file in self.files.values_mut() {
                 file.lose(mode, &mut self.rng);
@@ -173,6 +219,7 @@ impl SimDisk {
 
     /// Replaces, makes or removes the manifest.
     pub fn put_manifest(&mut self, content: Option<Vec<u8>>) {
+        self.trace = None;
         self.manifest = content;
     }
 
@@ -195,17 +242,24 @@ impl SimDisk {
 
     /// Replaces or makes a file, on the medium too.
     pub fn put(&mut self, number: u32, content: Vec<u8>) {
+        self.trace = None;
+        self.make(number, content);
+    }
+
+    fn make(&mut self, number: u32, content: Vec<u8>) {
         let file = SimFile { durable: content.clone(), visible: content, dirty: Vec::new() };
         self.files.insert(number, file);
     }
 
     /// Removes a file behind the log's back.
     pub fn remove(&mut self, number: u32) {
+        self.trace = None;
         self.files.remove(&number);
     }
 
     /// Turns one bit over, on the medium and for readers.
     pub fn flip_bit(&mut self, number: u32, byte: usize, bit: u8) {
+        self.trace = None;
         if let Some(file) = self.files.get_mut(&number) {
             file.visible[byte] ^= 1 << bit;
             file.durable[byte] ^= 1 << bit;
@@ -238,7 +292,21 @@ impl SimDisk {
         Some(completion)
     }
 
+    /// What keeps a replicated log from being written.
+    fn check_engine(&mut self) -> Result<(), Fault> {
+        if self.faults.fenced {
+            return Err(fault(FaultKind::Fenced, "simulated other owner"));
+        }
+        // No number is drawn without need: the other faults of a seed stay what they are.
+        let percent = self.faults.unavailable_percent;
+        match percent > 0 && self.rng.chance(percent) {
+            true => Err(fault(FaultKind::Unavailable, "simulated lack of a quorum")),
+            false => Ok(()),
+        }
+    }
+
     fn carry_out(&mut self, step: &Step) -> Result<(), Fault> {
+        self.check_engine()?;
         match step {
             Step::Write { segment, offset, bytes } => {
                 if std::mem::take(&mut self.faults.fail_next_write) {
@@ -332,7 +400,13 @@ impl SimDisk {
 
     fn step_background(&mut self) -> Option<Completion> {
         let command = self.background.pop_front()?;
-        let (id, outcome) = self.housekeep(command);
+        let (id, outcome) = match (self.check_engine(), &command) {
+            (Err(fault), Command::Read { id, .. }) if fault.kind == FaultKind::Unavailable => {
+                (*id, Outcome::Read(Err(fault)))
+            }
+            (Ok(()), _) | (_, Command::Read { .. }) => self.housekeep(command),
+            (Err(fault), _) => (command.id(), Outcome::Done(Err(fault))),
+        };
         Some(Completion { id, outcome })
     }
 
@@ -343,7 +417,7 @@ impl SimDisk {
                 if used + u64::from(bytes) > self.faults.capacity_bytes {
                     return (id, Outcome::Done(Err(fault(FaultKind::NoSpace, "disk full"))));
                 }
-                self.put(segment, vec![0; bytes as usize]);
+                self.make(segment, vec![0; bytes as usize]);
                 (id, Outcome::Done(Ok(())))
             }
             Command::Recycle { id, from, to } => match self.files.remove(&from) {
